@@ -1,1 +1,28 @@
-//! placeholder
+//! A RoCEv2 RDMA NIC without IO.
+//!
+//! [`Nic`] holds protection domains, memory regions, queue pairs and completion queues, takes
+//! received frames and timeouts, and gives frames to send. It reads no clock, opens no socket,
+//! starts no thread and allocates nothing per packet; time and randomness are arguments. The same
+//! code runs over UDP sockets and on the simulator's virtual time.
+
+mod config;
+mod counters;
+mod error;
+mod frame;
+pub mod memory;
+mod nic;
+pub mod rate;
+mod time;
+mod tx;
+mod types;
+
+pub use config::NicConfig;
+pub use counters::{Counters, QpCounters};
+pub use error::{ControlError, ModifyError, PostError};
+pub use frame::{ECN_CE, ECN_ECT0, ECN_MASK, FrameMeta, IpId};
+pub use memory::{Buffer, Region, Segment};
+pub use nic::{Nic, QpInfo};
+pub use rate::{DcqcnParams, RateControl};
+pub use time::Time;
+pub use tx::{Burst, Flow, HeaderBuf, MAX_HEADER, TxBatch, TxCaps, TxPacket, pad_of};
+pub use types::*;

@@ -1,0 +1,3 @@
+//! Registered memory.
+pub(crate) mod raw;
+pub use raw::{Buffer, Region, Segment};

@@ -1,0 +1,319 @@
+//! The one place where the engine touches memory that it does not own.
+//!
+//! RDMA means that a peer reads and writes an application's memory while the application runs, so
+//! no `&[u8]` or `&mut [u8]` over registered memory may exist for longer than a call in here, and
+//! the rest of the crate works with offsets that [`super::MemoryTable`] has checked. Bytes that the
+//! application changes while the NIC moves them arrive torn, exactly as with a hardware NIC; the
+//! ICRC of such a packet is computed over one reading and the wire carries another, so the peer
+//! drops it rather than accept a mixture.
+
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::sync::Arc;
+
+/// Zeroed, page-aligned memory that an application shares with a NIC.
+///
+/// It is read and written by copying, because a NIC may change any byte at any time.
+pub struct Buffer {
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `Buffer` owns plain memory; all access goes through raw copies or atomics, never through
+// references, so handing it to another thread (or sharing it) creates no aliasing `&mut`.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Alignment of every buffer: a page, so that registered memory never shares one.
+    pub const ALIGN: usize = 4096;
+
+    /// Allocates `len` zero bytes.
+    pub fn new(len: usize) -> Arc<Buffer> {
+        let layout = Self::layout(len);
+        // SAFETY: `layout` has a size of at least one page, so it is not zero.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
+        Arc::new(Buffer { ptr, len })
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1).next_multiple_of(Self::ALIGN), Self::ALIGN)
+            .expect("a buffer's size fits an isize")
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address, which is also the default virtual address a peer uses.
+    pub fn addr(&self) -> u64 {
+        self.ptr.as_ptr() as u64
+    }
+
+    /// The first byte, for those who hand the memory to C or to a kernel.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Copies bytes out, starting at `offset`.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) {
+        self.check(offset, out.len());
+        // SAFETY: the range was checked against `self.len`; `out` is a distinct allocation.
+        unsafe { self.ptr.as_ptr().add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies bytes in, starting at `offset`.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) {
+        self.check(offset, bytes.len());
+        // SAFETY: the range was checked against `self.len`; `bytes` is a distinct allocation.
+        unsafe { self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Sets `len` bytes from `offset` to `value`.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn fill(&self, offset: usize, len: usize, value: u8) {
+        self.check(offset, len);
+        // SAFETY: the range was checked against `self.len`.
+        unsafe { self.ptr.as_ptr().add(offset).write_bytes(value, len) }
+    }
+
+    /// A copy of the range.
+    ///
+    /// # Panics
+    /// If the range is not inside the buffer.
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut v = vec![0; len];
+        self.read_at(offset, &mut v);
+        v
+    }
+
+    /// Reads the aligned 64-bit word at `offset`, ordered before what follows: to wait for a peer's write.
+    ///
+    /// # Panics
+    /// If the word is not inside the buffer or not aligned to 8 bytes.
+    #[inline]
+    pub fn load_u64(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Writes the aligned 64-bit word at `offset`.
+    ///
+    /// # Panics
+    /// If the word is not inside the buffer or not aligned to 8 bytes.
+    #[inline]
+    pub fn store_u64(&self, offset: usize, value: u64) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, 8);
+        assert!(offset.is_multiple_of(8), "offset {offset} is not aligned to 8 bytes");
+        // SAFETY: in bounds, aligned (the buffer is page-aligned), and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(self.ptr.as_ptr().add(offset).cast()) }
+    }
+
+    #[inline]
+    fn check(&self, offset: usize, len: usize) {
+        assert!(
+            offset <= self.len && len <= self.len - offset,
+            "bytes {offset}..+{len} are outside a buffer of {}",
+            self.len
+        );
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout, and freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+impl core::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Buffer({:p}, {} bytes)", self.ptr, self.len)
+    }
+}
+
+/// Memory to be registered: where it is, and what keeps it alive.
+pub struct Region {
+    ptr: NonNull<u8>,
+    len: usize,
+    /// Kept only for its `Drop`: an owned region cannot be freed while it is registered.
+    _owner: Option<Arc<Buffer>>,
+}
+
+// SAFETY: a region is an address range; see the module's comment on how it is accessed.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// A region over a shared buffer, which stays alive as long as the region does.
+    pub fn owned(buffer: Arc<Buffer>) -> Region {
+        Region { ptr: buffer.ptr, len: buffer.len, _owner: Some(buffer) }
+    }
+
+    /// A region over memory that the caller owns, as `ibv_reg_mr` gets it.
+    ///
+    /// # Safety
+    /// `ptr..ptr+len` must be valid for reads, and for writes if it is registered with any write
+    /// right, until the region has been deregistered *and* every [`crate::TxBatch`] that the engine
+    /// filled before then has been sent, detached or cleared. Other threads of the program may read
+    /// and write the memory meanwhile: what is transferred then is unspecified bytes.
+    pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> Option<Region> {
+        // A range that wraps around the address space cannot be valid; refusing it here keeps
+        // every later offset computation free of overflow.
+        (ptr as usize).checked_add(len)?;
+        Some(Region { ptr: NonNull::new(ptr)?, len, _owner: None })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> u64 {
+        self.ptr.as_ptr() as u64
+    }
+
+    /// A reference to `len` bytes at `offset` for sending, or `None` outside the region.
+    #[inline]
+    pub(crate) fn segment(&self, offset: usize, len: usize) -> Option<Segment> {
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: `offset <= self.len`, so the sum stays within (or one past) the region.
+        let ptr = unsafe { self.ptr.as_ptr().add(offset) };
+        Some(Segment { ptr, len: len as u32 })
+    }
+
+    /// Copies `bytes` to `offset`; `false`, and nothing is written, outside the region.
+    #[inline]
+    #[must_use]
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+        if offset > self.len || bytes.len() > self.len - offset {
+            return false;
+        }
+        // SAFETY: in bounds by the check above; the region is valid for writes by the contract of
+        // its constructor and the access rights that the caller of this crate-private function has
+        // checked; a received frame lives in a receive ring, never in registered memory.
+        unsafe { self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
+        true
+    }
+
+    /// Applies `op` to the aligned 64-bit word at `offset` atomically, with respect to the
+    /// application's own atomics too, and returns the word as it was.
+    pub(crate) fn atomic(&self, offset: usize, op: AtomicOp) -> Option<u64> {
+        if offset > self.len || self.len - offset < 8 {
+            return None;
+        }
+        // SAFETY: in bounds by the check above.
+        let ptr = unsafe { self.ptr.as_ptr().add(offset) };
+        if !(ptr as usize).is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: in bounds, aligned, and valid for writes by the constructor's contract and the
+        // atomic right, which implies write access.
+        let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
+        Some(match op {
+            AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::AcqRel),
+            AtomicOp::CompareSwap { compare, swap } => {
+                match word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+        })
+    }
+}
+
+impl core::fmt::Debug for Region {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.ptr, self.len)
+    }
+}
+
+/// What an RDMA atomic does to a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicOp {
+    FetchAdd(u64),
+    CompareSwap { compare: u64, swap: u64 },
+}
+
+/// A borrowed piece of payload on its way out: an address that stays valid until the engine is
+/// called again. Sockets gather from it; everybody else copies.
+#[derive(Clone, Copy)]
+pub struct Segment {
+    ptr: *const u8,
+    len: u32,
+}
+
+// SAFETY: an address and a length; whoever dereferences it does so in this module or in a system
+// call, under the contract of `Region`.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// A segment over bytes that the caller keeps in place (inline data, staged copies).
+    pub(crate) fn of_slice(bytes: &[u8]) -> Segment {
+        Segment { ptr: bytes.as_ptr(), len: bytes.len() as u32 }
+    }
+
+    /// Address of the first byte, for a gather list.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Appends a copy of the bytes.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        self.with_bytes(|bytes| out.extend_from_slice(bytes));
+    }
+
+    /// Runs `f` over the bytes.
+    #[inline]
+    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: a segment is made from a checked range of a region or from a slice, and by the
+        // contract of `TxBatch` none outlives the engine call after the one that made it. The
+        // application may write the memory meanwhile; `f` only folds or copies the bytes, so the
+        // worst it can see is torn data, which the ICRC exposes to the receiver.
+        f(unsafe { core::slice::from_raw_parts(self.ptr, self.len as usize) })
+    }
+}
+
+impl core::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Segment({:p}, {})", self.ptr, self.len)
+    }
+}

@@ -1,0 +1,399 @@
+//! Packets on their way out: built by transports, grouped into bursts, sent by a port.
+//!
+//! A [`TxBatch`] holds headers and trailers by value and payload by reference, so that a socket
+//! gathers the payload straight from registered memory. It groups consecutive packets that can
+//! share one segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers
+//! the IPv4 identification and therefore the packet's place in its burst.
+
+use core::net::IpAddr;
+
+use bowline_wire::{FlowKey, Icrc};
+
+use crate::memory::Segment;
+
+/// What a port can send in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxCaps {
+    /// Most packets in one burst; 1 without segmentation offload.
+    pub max_segments: u16,
+    /// Most UDP payload bytes in one burst.
+    pub max_burst_bytes: u32,
+}
+
+impl TxCaps {
+    /// One packet at a time: no offload.
+    pub const SINGLE: TxCaps = TxCaps { max_segments: 1, max_burst_bytes: 65_507 };
+}
+
+/// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
+pub const MAX_HEADER: usize = 48;
+/// Up to 3 bytes of pad, then the ICRC.
+const MAX_TRAILER: usize = 8;
+
+/// A packet: headers, gathered payload, pad and ICRC.
+#[derive(Clone, Copy)]
+pub struct TxPacket {
+    header: [u8; MAX_HEADER],
+    trailer: [u8; MAX_TRAILER],
+    header_len: u8,
+    trailer_len: u8,
+    segment_count: u16,
+    first_segment: u32,
+    /// From BTH to ICRC, as the UDP header counts it.
+    len: u32,
+}
+
+impl TxPacket {
+    /// BTH and extension headers.
+    #[inline]
+    pub fn header(&self) -> &[u8] {
+        &self.header[..self.header_len as usize]
+    }
+
+    /// Pad and ICRC.
+    #[inline]
+    pub fn trailer(&self) -> &[u8] {
+        &self.trailer[..self.trailer_len as usize]
+    }
+
+    /// Bytes from BTH to ICRC.
+    #[inline]
+    pub fn udp_payload_len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// Packets that go out in one call: one destination, equal lengths, the last may be shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Burst {
+    /// Where to.
+    pub dst: IpAddr,
+    /// The peer's UDP port.
+    pub dst_port: u16,
+    /// TOS or traffic class, ECN bits included.
+    pub tos: u8,
+    /// UDP payload of every packet but the last.
+    pub segment_len: u32,
+    /// UDP payload of all of them together.
+    pub bytes: u32,
+    /// Steering group of the receiver: the top byte of the destination QPN. A burst arrives as a
+    /// whole, so it must be for one receiving process.
+    prefix: u8,
+    closed: bool,
+    first: u32,
+    count: u32,
+}
+
+impl Burst {
+    /// How many packets.
+    pub fn packet_count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+/// Where a packet goes, and all that its ICRC covers outside the packet itself.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    key: FlowKey,
+    tos: u8,
+    /// ICRC register after the IP and UDP headers with ID 0, by datagram length: bulk traffic has
+    /// two or three lengths, so this saves hashing 36 bytes a packet.
+    seeds: [(u32, Icrc); 4],
+    next_seed: u8,
+}
+
+impl Flow {
+    /// A flow from one address and port to another.
+    pub fn new(key: FlowKey, tos: u8) -> Flow {
+        let icrc = Icrc::of_headers(&key, 0, 0);
+        Flow { key, tos, seeds: [(0, icrc); 4], next_seed: 0 }
+    }
+
+    /// Addresses and ports.
+    pub fn key(&self) -> &FlowKey {
+        &self.key
+    }
+
+    #[inline]
+    fn icrc_seed(&mut self, len: u32, ip_id: u16) -> Icrc {
+        let seed = match self.seeds.iter().find(|(l, _)| *l == len) {
+            Some((_, seed)) => *seed,
+            None => self.learn_seed(len),
+        };
+        if self.key.dst.is_ipv4() { seed.with_ip_id_delta(ip_id) } else { seed }
+    }
+
+    #[cold]
+    fn learn_seed(&mut self, len: u32) -> Icrc {
+        let seed = Icrc::of_headers(&self.key, len as usize, 0);
+        self.seeds[self.next_seed as usize] = (len, seed);
+        self.next_seed = (self.next_seed + 1) % self.seeds.len() as u8;
+        seed
+    }
+}
+
+/// Headers of a packet under construction.
+#[derive(Clone, Copy)]
+pub struct HeaderBuf {
+    bytes: [u8; MAX_HEADER],
+    len: u8,
+}
+
+impl HeaderBuf {
+    /// Starts with a BTH.
+    #[inline]
+    pub fn new(bth: &bowline_wire::Bth) -> HeaderBuf {
+        let mut h = HeaderBuf { bytes: [0; MAX_HEADER], len: bowline_wire::Bth::LEN as u8 };
+        let (first, _) = h.bytes.split_first_chunk_mut().expect("a header holds a BTH");
+        bth.emit(first);
+        h
+    }
+
+    /// Appends an extension header of `N` bytes.
+    ///
+    /// # Panics
+    /// If the headers outgrow [`MAX_HEADER`], which no opcode's do.
+    #[inline]
+    pub fn push<const N: usize>(&mut self, emit: impl FnOnce(&mut [u8; N])) {
+        let at = self.len as usize;
+        let room = self.bytes[at..].first_chunk_mut::<N>().expect("headers fit MAX_HEADER");
+        emit(room);
+        self.len += N as u8;
+    }
+
+    /// The bytes so far.
+    #[inline]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+}
+
+/// A bounded batch of outgoing packets. Reused for ever: nothing is allocated once it is warm.
+///
+/// Payload is borrowed from registered memory. A batch that an engine has filled must be sent,
+/// [`detach`](TxBatch::detach)ed or [`clear`](TxBatch::clear)ed before that engine is called again.
+pub struct TxBatch {
+    caps: TxCaps,
+    capacity: usize,
+    packets: Vec<TxPacket>,
+    segments: Vec<Segment>,
+    bursts: Vec<Burst>,
+    /// Copies that the batch itself keeps: a vector's bytes stay in place when the vector moves.
+    owned: Vec<Vec<u8>>,
+}
+
+impl TxBatch {
+    /// A batch of at most `capacity` packets for a port with these capabilities.
+    pub fn new(caps: TxCaps, capacity: usize) -> TxBatch {
+        TxBatch {
+            caps,
+            capacity,
+            packets: Vec::with_capacity(capacity),
+            segments: Vec::with_capacity(capacity * 2),
+            bursts: Vec::with_capacity(capacity),
+            owned: Vec::new(),
+        }
+    }
+
+    /// Whether no more packets fit.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.packets.len() >= self.capacity
+    }
+
+    /// How many more packets fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.capacity - self.packets.len()
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// How many packets it holds.
+    pub fn len(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// Forgets everything, keeping the memory.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.segments.clear();
+        self.bursts.clear();
+        self.owned.clear();
+    }
+
+    /// The bursts, in order.
+    pub fn bursts(&self) -> &[Burst] {
+        &self.bursts
+    }
+
+    /// The packets of a burst of this batch.
+    pub fn packets(&self, burst: &Burst) -> &[TxPacket] {
+        &self.packets[burst.first as usize..][..burst.count as usize]
+    }
+
+    /// The payload of a packet of this batch.
+    #[inline]
+    pub fn payload(&self, packet: &TxPacket) -> &[Segment] {
+        &self.segments[packet.first_segment as usize..][..packet.segment_count as usize]
+    }
+
+    /// Appends a packet's bytes, BTH to ICRC, to `out`.
+    pub fn append_packet_to(&self, packet: &TxPacket, out: &mut Vec<u8>) {
+        out.extend_from_slice(packet.header());
+        for segment in self.payload(packet) {
+            segment.append_to(out);
+        }
+        out.extend_from_slice(packet.trailer());
+    }
+
+    /// Copies all payload from burst `from` on into the batch, and forgets the bursts before it.
+    ///
+    /// For a port that cannot send now: afterwards the batch borrows nothing, so the engine may be
+    /// called, memory deregistered and buffers reused, while the batch waits.
+    pub fn detach(&mut self, from: usize) {
+        let gone = self.bursts.get(from).map_or(self.packets.len(), |b| b.first as usize);
+        self.bursts.drain(..from.min(self.bursts.len()));
+        self.packets.drain(..gone);
+        let mut staged = Vec::with_capacity(self.packets.iter().map(|p| p.len as usize).sum());
+        let mut ends = Vec::with_capacity(self.packets.len());
+        for packet in &self.packets {
+            for segment in self.payload(packet) {
+                segment.append_to(&mut staged);
+            }
+            ends.push(staged.len());
+        }
+        self.segments.clear();
+        let mut start = 0;
+        for (packet, end) in self.packets.iter_mut().zip(ends) {
+            packet.first_segment = self.segments.len() as u32;
+            packet.segment_count = u16::from(end > start);
+            if end > start {
+                self.segments.push(Segment::of_slice(&staged[start..end]));
+            }
+            start = end;
+        }
+        for burst in &mut self.bursts {
+            burst.first -= gone as u32;
+        }
+        self.owned.clear();
+        self.owned.push(staged);
+    }
+
+    /// Appends a whole packet that was sealed for IP identification `sealed_id`, BTH to ICRC, as
+    /// middleware that holds packets back does; the ICRC is adjusted to the packet's new place.
+    ///
+    /// # Panics
+    /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
+    pub fn push_owned(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
+        assert!(!self.is_full(), "the batch is full: ask `room` first");
+        const BTH: usize = bowline_wire::Bth::LEN;
+        let body = frame.len().checked_sub(4).filter(|n| *n >= BTH).expect("a whole packet");
+        let ip_id = self.join_burst(key, tos, frame[5], frame.len() as u32);
+        let mut icrc = u32::from_le_bytes([frame[body], frame[body + 1], frame[body + 2], frame[body + 3]]);
+        if key.dst.is_ipv4() && ip_id != sealed_id {
+            let behind_id = 14 + 8 + body;
+            icrc = bowline_wire::icrc_replace(
+                icrc,
+                &sealed_id.to_be_bytes(),
+                &ip_id.to_be_bytes(),
+                behind_id,
+            );
+        }
+        let mut packet = TxPacket {
+            header: [0; MAX_HEADER],
+            trailer: [0; MAX_TRAILER],
+            header_len: BTH as u8,
+            trailer_len: 4,
+            segment_count: 1,
+            first_segment: self.segments.len() as u32,
+            len: frame.len() as u32,
+        };
+        packet.header[..BTH].copy_from_slice(&frame[..BTH]);
+        packet.trailer[..4].copy_from_slice(&icrc.to_le_bytes());
+        self.segments.push(Segment::of_slice(&frame[BTH..body]));
+        self.packets.push(packet);
+        self.owned.push(frame);
+    }
+
+    /// Appends a packet: picks its burst, pads it and seals it with its ICRC.
+    ///
+    /// The caller has set the BTH's pad count to match `payload` ([`pad_of`]).
+    ///
+    /// # Panics
+    /// If the batch is full.
+    #[inline]
+    pub fn push(&mut self, flow: &mut Flow, ecn: u8, header: &HeaderBuf, payload: &[Segment]) {
+        assert!(!self.is_full(), "the batch is full: ask `room` first");
+        let payload_len: usize = payload.iter().map(Segment::len).sum();
+        let pad = pad_of(payload_len) as usize;
+        let len = (header.len as usize + payload_len + pad + 4) as u32;
+        let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
+
+        let mut icrc = flow.icrc_seed(len, ip_id);
+        let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+        icrc = icrc.bth(bth).update(ext);
+        for segment in payload {
+            icrc = segment.with_bytes(|bytes| icrc.update(bytes));
+        }
+        let mut trailer = [0; MAX_TRAILER];
+        if pad != 0 {
+            icrc = icrc.update(&trailer[..pad]);
+        }
+        trailer[pad..pad + 4].copy_from_slice(&icrc.finish().to_le_bytes());
+
+        let first_segment = self.segments.len() as u32;
+        self.segments.extend_from_slice(payload);
+        self.packets.push(TxPacket {
+            header: header.bytes,
+            trailer,
+            header_len: header.len,
+            trailer_len: (pad + 4) as u8,
+            segment_count: payload.len() as u16,
+            first_segment,
+            len,
+        });
+    }
+
+    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID.
+    #[inline]
+    fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> u16 {
+        if let Some(burst) = self.bursts.last_mut()
+            && !burst.closed
+            && burst.dst == key.dst
+            && burst.tos == tos
+            && burst.prefix == prefix
+            && burst.dst_port == key.dst_port
+            && len <= burst.segment_len
+            && burst.count < u32::from(self.caps.max_segments)
+            && burst.bytes + len <= self.caps.max_burst_bytes
+        {
+            // A shorter packet can only be a burst's last.
+            burst.closed = len < burst.segment_len;
+            burst.bytes += len;
+            burst.count += 1;
+            return (burst.count - 1) as u16;
+        }
+        self.bursts.push(Burst {
+            dst: key.dst,
+            dst_port: key.dst_port,
+            tos,
+            segment_len: len,
+            bytes: len,
+            prefix,
+            closed: false,
+            first: self.packets.len() as u32,
+            count: 1,
+        });
+        0
+    }
+}
+
+/// Pad bytes that bring a payload to a multiple of four.
+#[inline]
+pub const fn pad_of(payload_len: usize) -> u8 {
+    (payload_len.wrapping_neg() & 3) as u8
+}
