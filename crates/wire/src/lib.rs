@@ -1,1 +1,60 @@
-//! placeholder
+//! RoCEv2 as bytes: headers, whole packets, captured frames and the invariant CRC.
+//!
+//! Every header comes in three shapes, after the manner of smoltcp:
+//!
+//! * a *representation* such as [`Bth`]: a plain struct whose `parse` and `emit` are inverse to
+//!   each other, reserved bits included;
+//! * a *view* such as [`BthView`]: borrowed bytes whose length was checked once, with one accessor
+//!   a field, for code that needs two fields of a header and not all of them;
+//! * a *mutable view* such as [`BthMut`]: the same with setters, for code that rewrites a packet in
+//!   place (see [`icrc_replace`] for the checksum that goes with it).
+//!
+//! [`PacketView`] is one packet from BTH to ICRC, which is what a UDP socket receives.
+//! [`RoceFrame`] is one captured frame from the link layer down.
+//!
+//! Nothing in this crate allocates, performs IO or panics, whatever the bytes.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod view;
+
+mod aeth;
+mod atomic;
+mod bth;
+mod deth;
+mod error;
+mod icrc;
+mod immediate;
+mod opcode;
+mod packet;
+mod psn;
+mod qpn;
+mod rdeth;
+mod reth;
+
+pub use aeth::{Aeth, AethMut, AethView, NakCode, Syndrome};
+pub use atomic::{
+    AtomicAckEth, AtomicAckEthMut, AtomicAckEthView, AtomicEth, AtomicEthMut, AtomicEthView,
+};
+pub use bth::{Bth, BthMut, BthView};
+pub use deth::{Deth, DethMut, DethView};
+pub use error::ParseError;
+pub use icrc::{FlowKey, Icrc, icrc_of, icrc_replace, solve_ip_id};
+pub use immediate::{Ieth, IethMut, IethView, ImmDt, ImmDtMut, ImmDtView};
+pub use opcode::{ExtLayout, OpKind, Opcode, OpcodeInfo, Position, Service};
+pub use packet::PacketView;
+pub use psn::Psn;
+pub use qpn::Qpn;
+pub use rdeth::{Rdeth, RdethMut, RdethView, XrcEth, XrcEthMut, XrcEthView};
+pub use reth::{Reth, RethMut, RethView};
+
+/// UDP destination port of every RoCEv2 packet (IANA: roce).
+pub const ROCE_UDP_PORT: u16 = 4791;
+
+/// Bytes of the invariant CRC behind the padded payload.
+pub const ICRC_LEN: usize = 4;
+
+/// Reserved bytes behind the BTH of a congestion notification packet; they come as its payload.
+pub const CNP_RESERVED_LEN: usize = 16;
