@@ -23,32 +23,48 @@ mod view;
 mod aeth;
 mod atomic;
 mod bth;
+mod checksum;
+mod datagram;
 mod deth;
 mod error;
+mod ethernet;
+mod grh;
 mod icrc;
 mod immediate;
+mod ipv4;
+mod ipv6;
 mod opcode;
 mod packet;
 mod psn;
 mod qpn;
 mod rdeth;
 mod reth;
+mod udp;
 
 pub use aeth::{Aeth, AethMut, AethView, NakCode, Syndrome};
 pub use atomic::{
     AtomicAckEth, AtomicAckEthMut, AtomicAckEthView, AtomicEth, AtomicEthMut, AtomicEthView,
 };
 pub use bth::{Bth, BthMut, BthView};
+pub use datagram::{
+    DatagramHeaders, Frame, FrameError, IP_UDP_MAX_LEN, IcrcVerdict, IpHeader, LinkHeader,
+    LinkType, RoceFrame, emit_ip_udp_headers,
+};
 pub use deth::{Deth, DethMut, DethView};
-pub use error::ParseError;
+pub use error::{EmitError, ParseError};
+pub use ethernet::{EthernetHeader, VlanTag, VlanTags};
+pub use grh::{Grh, ud_grh};
 pub use icrc::{FlowKey, Icrc, icrc_of, icrc_replace, solve_ip_id};
 pub use immediate::{Ieth, IethMut, IethView, ImmDt, ImmDtMut, ImmDtView};
+pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Options, Ipv4View};
+pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6View};
 pub use opcode::{ExtLayout, OpKind, Opcode, OpcodeInfo, Position, Service};
-pub use packet::PacketView;
+pub use packet::{ExtHeaders, Packet, PacketView};
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use rdeth::{Rdeth, RdethMut, RdethView, XrcEth, XrcEthMut, XrcEthView};
 pub use reth::{Reth, RethMut, RethView};
+pub use udp::{UdpHeader, UdpMut, UdpView};
 
 /// UDP destination port of every RoCEv2 packet (IANA: roce).
 pub const ROCE_UDP_PORT: u16 = 4791;

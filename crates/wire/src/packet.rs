@@ -1,5 +1,9 @@
 //! One packet, from BTH to ICRC: what a UDP socket on port 4791 receives.
 
+mod repr;
+
+pub use repr::{ExtHeaders, Packet};
+
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, BthView, Deth, ICRC_LEN, Ieth, ImmDt, Opcode, OpcodeInfo,
     ParseError, Psn, Qpn, Rdeth, Reth, XrcEth,

@@ -2,11 +2,13 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::ipv6::mapped;
+use crate::udp::IP_PROTOCOL_UDP;
+
 /// IPv4 header without options, and UDP header.
 pub(super) const IPV4_UDP_LEN: usize = 28;
 const IPV6_UDP_LEN: usize = 48;
 const UDP_LEN: usize = 8;
-const PROTOCOL_UDP: u8 = 17;
 
 /// Addresses and ports of a datagram, as they are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +51,7 @@ impl MaskedHeaders {
                 Self::V4(masked_ipv4(src, dst, ip_id, udp_payload_len, udp))
             }
             // No datagram has addresses of two families; mapping is as good an answer as any.
-            (src, dst) => Self::V6(masked_ipv6(to_v6(src), to_v6(dst), udp)),
+            (src, dst) => Self::V6(masked_ipv6(mapped(src), mapped(dst), udp)),
         }
     }
 }
@@ -76,7 +78,7 @@ fn masked_ipv4(
     out[2..4].copy_from_slice(&wire_len(udp_payload_len, IPV4_UDP_LEN));
     out[4..6].copy_from_slice(&ip_id.to_be_bytes());
     out[6..8].copy_from_slice(&[0x40, 0x00]);
-    out[9] = PROTOCOL_UDP;
+    out[9] = IP_PROTOCOL_UDP;
     out[12..16].copy_from_slice(&src.octets());
     out[16..20].copy_from_slice(&dst.octets());
     out[20..28].copy_from_slice(&udp);
@@ -88,7 +90,7 @@ fn masked_ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp: [u8; UDP_LEN]) -> [u8; IPV6_UD
     let mut out = [0xff; IPV6_UDP_LEN];
     out[0] = 0x6f;
     out[4..6].copy_from_slice(&udp[4..6]);
-    out[6] = PROTOCOL_UDP;
+    out[6] = IP_PROTOCOL_UDP;
     out[8..24].copy_from_slice(&src.octets());
     out[24..40].copy_from_slice(&dst.octets());
     out[40..48].copy_from_slice(&udp);
@@ -100,12 +102,4 @@ fn masked_ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp: [u8; UDP_LEN]) -> [u8; IPV6_UD
 #[inline]
 fn wire_len(udp_payload_len: usize, headers: usize) -> [u8; 2] {
     (udp_payload_len.wrapping_add(headers) as u16).to_be_bytes()
-}
-
-#[inline]
-fn to_v6(addr: IpAddr) -> Ipv6Addr {
-    match addr {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
