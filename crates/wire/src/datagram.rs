@@ -222,9 +222,11 @@ impl<'a> RoceFrame<'a> {
     /// The register behind the IP and UDP headers as they are in the frame.
     pub fn icrc_of_headers(&self) -> Icrc {
         let mut ip = [0; IP_MAX_LEN];
-        let ip = ip.get_mut(..self.ip_header.len()).unwrap_or_default();
-        ip.copy_from_slice(self.ip_header);
-        mask_ip(&self.ip, ip);
+        ip.iter_mut()
+            .zip(self.ip_header)
+            .for_each(|(to, &from)| *to = from);
+        mask_ip(&self.ip, &mut ip);
+        let ip = ip.get(..self.ip_header.len()).unwrap_or(&ip);
         let [src_hi, src_lo, dst_hi, dst_lo, len_hi, len_lo, ..] = *self.udp;
         let udp = [src_hi, src_lo, dst_hi, dst_lo, len_hi, len_lo, 0xff, 0xff];
         Icrc::START.update(ip).update(&udp)
@@ -232,17 +234,18 @@ impl<'a> RoceFrame<'a> {
 }
 
 /// Replaces by ones what routers change.
-fn mask_ip(view: &IpView<'_>, header: &mut [u8]) {
-    let masked: &[usize] = match view {
-        IpView::V4(_) => &[1, 8, 10, 11],
-        IpView::V6(_) => &[1, 2, 3, 7],
-    };
-    for &at in masked {
-        header[at] = 0xff;
-    }
-    if let IpView::V6(_) = view {
-        // The version shares its byte with the upper half of the traffic class.
-        header[0] |= 0x0f;
+fn mask_ip(view: &IpView<'_>, header: &mut [u8; IP_MAX_LEN]) {
+    match view {
+        IpView::V4(_) => {
+            header[1] = 0xff;
+            header[8] = 0xff;
+            header[10..12].fill(0xff);
+        }
+        IpView::V6(_) => {
+            header[0] |= 0x0f; // the version shares its byte with the traffic class
+            header[1..4].fill(0xff);
+            header[7] = 0xff;
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! in bit 31. Feeding a zero byte to a register multiplies it by x^8, so that moving a difference
 //! past any number of bytes, forwards or backwards, is one multiplication by a power of x.
 
-use super::table::POLY;
+use super::table::{self, POLY};
 
 const ONE: u32 = 1 << 31;
 const X8: u32 = ONE >> 8;
@@ -100,18 +100,33 @@ impl Powers {
     }
 }
 
-/// The product of two polynomials, without branches on their bits.
+/// The product of two polynomials.
 #[inline]
 pub(super) const fn mul(a: u32, b: u32) -> u32 {
+    // The 63 bits of the product end at x^0 in bit 62; one up, and the upper word is a register.
+    let product = carryless_mul(a, b) << 1;
+    // The lower word is one that is x^32 too high: as far as four zero bytes move a register.
+    (product >> 32) as u32 ^ table::step_block(product as u32, &[0; 4])
+}
+
+/// The product of two words without carries, by products with carries: with three empty bits
+/// between any two, no sum of at most eight bits reaches the next one.
+#[inline]
+const fn carryless_mul(a: u32, b: u32) -> u64 {
+    const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;
     let mut product = 0;
-    let mut a = a;
-    let mut b = b;
-    let mut i = 0;
-    while i < 32 {
-        product ^= b & ((a as i32) >> 31) as u32;
-        a <<= 1;
-        b = (b >> 1) ^ (POLY & (b & 1).wrapping_neg());
-        i += 1;
+    let mut place = 0;
+    while place < 4 {
+        let mut sum = 0;
+        let mut i = 0;
+        while i < 4 {
+            let from_a = a as u64 & (EVERY_FOURTH << i);
+            let from_b = b as u64 & (EVERY_FOURTH << ((place + 4 - i) % 4));
+            sum ^= from_a.wrapping_mul(from_b);
+            i += 1;
+        }
+        product |= sum & (EVERY_FOURTH << place);
+        place += 1;
     }
     product
 }

@@ -62,11 +62,14 @@ pub(super) const fn update(mut reg: u32, mut bytes: &[u8]) -> u32 {
         reg = step_block(reg, block);
         bytes = rest;
     }
-    if let Some((block, rest)) = bytes.split_first_chunk::<8>() {
+    // Covered bytes come in fours, so that one more block is nearly always all that is left.
+    if let Some((block, rest)) = bytes.split_first_chunk::<12>() {
         reg = step_block(reg, block);
         bytes = rest;
-    }
-    if let Some((block, rest)) = bytes.split_first_chunk::<4>() {
+    } else if let Some((block, rest)) = bytes.split_first_chunk::<8>() {
+        reg = step_block(reg, block);
+        bytes = rest;
+    } else if let Some((block, rest)) = bytes.split_first_chunk::<4>() {
         reg = step_block(reg, block);
         bytes = rest;
     }

@@ -1,0 +1,88 @@
+extern crate std;
+
+use std::vec::Vec;
+
+use super::poly::{BACKWARD, FORWARD, mul};
+use super::{AFTER_PREFIX, Icrc, icrc_replace, table};
+
+const ONE: u32 = 1 << 31;
+
+/// Multiplication as taught at school: one bit of `a` at a time.
+fn mul_bitwise(a: u32, b: u32) -> u32 {
+    let (mut product, mut shifted) = (0, b);
+    for bit in (0..32).rev() {
+        if a >> bit & 1 == 1 {
+            product ^= shifted;
+        }
+        shifted = if shifted & 1 == 1 {
+            (shifted >> 1) ^ table::POLY
+        } else {
+            shifted >> 1
+        };
+    }
+    product
+}
+
+/// Numbers without pattern, the same ones every time.
+fn words() -> impl Iterator<Item = u32> {
+    (1..).map(|i: u32| i.wrapping_mul(0x9e37_79b9).rotate_left(i % 32))
+}
+
+#[test]
+fn the_register_behind_eight_ones_is_the_constant() {
+    assert_eq!(table::update(!0, &[0xff; 8]), AFTER_PREFIX);
+    assert_eq!(Icrc(!0).update(b"123456789").finish(), 0xcbf4_3926);
+}
+
+#[test]
+fn multiplication_is_that_of_school() {
+    for (a, b) in words().zip(words().skip(1000)).take(2000) {
+        assert_eq!(mul(a, b), mul_bitwise(a, b));
+    }
+    assert_eq!(mul(ONE, 0x1234_5678), 0x1234_5678);
+}
+
+#[test]
+fn powers_move_a_register_past_zero_bytes() {
+    let (start, mut reg) = (0x1234_5678, 0x1234_5678);
+    for n in 0..70_000 {
+        if n < 1000 || n % 251 == 0 || n > 65_500 {
+            assert_eq!(FORWARD.apply(start, n), reg, "{n}");
+            assert_eq!(BACKWARD.apply(reg, n), start, "{n}");
+        }
+        reg = table::step(reg, 0);
+    }
+}
+
+#[test]
+fn exponents_of_any_size_add_up() {
+    let reg = 0xdead_beef;
+    for shift in 15..usize::BITS {
+        let n = 1_usize << shift;
+        let half = FORWARD.apply(FORWARD.apply(reg, n / 2), n / 2);
+        assert_eq!(FORWARD.apply(reg, n), half, "2^{shift}");
+        assert_eq!(BACKWARD.apply(half, n), reg, "2^{shift}");
+    }
+    assert_eq!(
+        BACKWARD.apply(FORWARD.apply(reg, usize::MAX), usize::MAX),
+        reg
+    );
+}
+
+#[test]
+fn every_length_gives_the_same_by_blocks_and_by_bytes() {
+    let bytes: Vec<u8> = words().map(|word| word as u8).take(600).collect();
+    for len in 0..bytes.len() {
+        let by_byte = bytes[..len]
+            .iter()
+            .fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));
+        assert_eq!(Icrc::START.update(&bytes[..len]).0, by_byte, "{len}");
+        assert_eq!(table::update(AFTER_PREFIX, &bytes[..len]), by_byte, "{len}");
+    }
+}
+
+#[test]
+fn replacing_nothing_changes_nothing() {
+    assert_eq!(icrc_replace(0xabcd, b"same", b"same", 1 << 20), 0xabcd);
+    assert_eq!(icrc_replace(0xabcd, b"", b"", 0), 0xabcd);
+}
