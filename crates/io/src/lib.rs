@@ -1,1 +1,21 @@
-//! placeholder
+//! Everything of Bowline that touches the kernel: sockets, clocks, threads and files.
+//!
+//! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
+//!   segmentation offload both ways.
+//! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
+//!   application does not.
+//!
+//! The crate knows no protocol beyond what steering and checksums need: which bytes of a packet are
+//! the destination QPN, and which the ICRC. It uses `unsafe` in [`mod@sys`] and in the UDP port's
+//! message rings only.
+
+#![deny(unsafe_code)]
+
+mod lane;
+mod port;
+mod sys;
+mod udp;
+
+pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
+pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
+pub use udp::{UdpConfig, UdpPort};

@@ -1,0 +1,184 @@
+//! One engine and one port, and the order in which they are called. No threads in here.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bowline_nic::{CqId, Event, Nic, Time, TxBatch};
+
+use super::Channel;
+use crate::port::{Port, PortError, earlier};
+
+/// Batches sent in one round: a bound on how long a round keeps others from the engine.
+const MAX_BATCHES_PER_ROUND: usize = 4;
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) frames: usize,
+    pub(super) packets: usize,
+}
+
+impl Progress {
+    pub(super) fn is_idle(self) -> bool {
+        self.frames == 0 && self.packets == 0
+    }
+}
+
+pub(super) struct Engine {
+    pub(super) nic: Nic,
+    pub(super) port: Box<dyn Port>,
+    batch: TxBatch,
+    /// The batch holds bursts that the port could not take yet.
+    blocked: bool,
+    /// The last transmission stopped at its bound, not for lack of packets.
+    more_to_send: bool,
+    /// Something was posted and left for the next round to send.
+    deferred: bool,
+    last_transmit: Time,
+    now: Time,
+    cq_channels: HashMap<CqId, (Arc<Channel<u64>>, u64)>,
+    events: Arc<Channel<Event>>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        nic: Nic,
+        port: Box<dyn Port>,
+        batch_packets: usize,
+        events: Arc<Channel<Event>>,
+    ) -> Engine {
+        let batch = TxBatch::new(port.caps().tx, batch_packets.max(1));
+        Engine {
+            nic,
+            port,
+            batch,
+            blocked: false,
+            more_to_send: false,
+            deferred: false,
+            last_transmit: Time::ZERO,
+            now: Time::ZERO,
+            cq_channels: HashMap::new(),
+            events,
+        }
+    }
+
+    /// Moves the engine's clock on; threads that read the clock before they got here cannot move it
+    /// back.
+    #[inline]
+    pub(super) fn advance(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// Receives, fires timers and transmits, once and within bounds.
+    pub(super) fn round(&mut self, now: Time) -> Result<Progress, PortError> {
+        let nic = &mut self.nic;
+        let frames = self
+            .port
+            .recv(now, &mut |meta, frame| nic.handle_frame(now, meta, frame))?;
+        if self.nic.poll_timeout().is_some_and(|t| t <= now) {
+            self.nic.handle_timeout(now);
+        }
+        let packets = self.transmit(now)?;
+        self.dispatch();
+        Ok(Progress { frames, packets })
+    }
+
+    /// Sends what is ready, up to a bound; returns how many packets left.
+    pub(super) fn transmit(&mut self, now: Time) -> Result<usize, PortError> {
+        self.deferred = false;
+        self.more_to_send = false;
+        let mut packets = 0;
+        if self.blocked {
+            packets += self.send_batch(now)?;
+        }
+        for _ in 0..MAX_BATCHES_PER_ROUND {
+            if self.blocked {
+                break;
+            }
+            self.nic.poll_transmit(now, &mut self.batch);
+            if self.batch.is_empty() {
+                break;
+            }
+            self.more_to_send = self.batch.is_full();
+            packets += self.send_batch(now)?;
+        }
+        self.port.flush(now)?;
+        if packets > 0 {
+            self.last_transmit = now;
+        }
+        Ok(packets)
+    }
+
+    /// Offers the batch to the port, and keeps a copy of what it cannot take.
+    fn send_batch(&mut self, now: Time) -> Result<usize, PortError> {
+        let before = self.batch.len();
+        let taken = self.port.send(now, &self.batch, 0)?;
+        self.blocked = taken < self.batch.bursts().len();
+        if self.blocked {
+            // The engine goes on, and may give the payload's memory back meanwhile.
+            self.batch.detach(taken);
+        } else {
+            self.batch.clear();
+        }
+        Ok(before - self.batch.len())
+    }
+
+    /// Sends what a caller just posted, unless a packet left less than `coalesce_ns` ago and the
+    /// next round will take it along in a larger burst.
+    pub(super) fn transmit_or_defer(
+        &mut self,
+        now: Time,
+        coalesce_ns: u64,
+    ) -> Result<(), PortError> {
+        if now.nanos_since(self.last_transmit) < coalesce_ns {
+            self.deferred = true;
+            return Ok(());
+        }
+        self.transmit(now)?;
+        self.dispatch();
+        Ok(())
+    }
+
+    /// Passes the engine's events on to those who wait for them.
+    pub(super) fn dispatch(&mut self) {
+        while let Some(event) = self.nic.poll_event() {
+            match event {
+                Event::CqNotify(cq) => {
+                    if let Some((channel, token)) = self.cq_channels.get(&cq) {
+                        channel.push(*token);
+                    }
+                }
+                other => self.events.push(other),
+            }
+        }
+    }
+
+    pub(super) fn set_cq_channel(&mut self, cq: CqId, to: Option<(Arc<Channel<u64>>, u64)>) {
+        match to {
+            Some(to) => self.cq_channels.insert(cq, to),
+            None => self.cq_channels.remove(&cq),
+        };
+    }
+
+    /// When a round is due at the latest, although nothing arrives.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        if (self.more_to_send && !self.blocked) || self.deferred {
+            return Some(self.now);
+        }
+        earlier(self.nic.poll_timeout(), self.port.poll_timeout())
+    }
+
+    /// Whether the port has to become writable before anything more can be sent.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Ends all channels.
+    pub(super) fn close_channels(&self) {
+        self.events.close();
+        for (channel, _) in self.cq_channels.values() {
+            channel.close();
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! A lane: one port, one engine shard, and whoever runs them.
+//!
+//! Whoever polls drives. A thread that polls a completion queue takes the engine, receives, fires
+//! timers and transmits, all inline: a program that spins on its queue has a core for it already,
+//! and a second spinning thread would take another. The lane has a thread of its own for everybody
+//! else, which steps in when nobody has polled for some microseconds, so that progress never
+//! depends on the application, and which sleeps when there is nothing to do.
+
+mod channel;
+mod engine;
+mod error;
+mod thread;
+
+#[cfg(test)]
+mod tests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use bowline_nic::{Counters, CqId, Event, Nic, Time};
+
+use crate::port::{Port, PortCaps, PortCounters};
+use crate::sys::EventFd;
+pub use channel::{Channel, ChannelClosed};
+use engine::Engine;
+pub use error::LaneError;
+
+/// How a lane behaves.
+#[derive(Clone, Debug)]
+pub struct LaneConfig {
+    /// The thread's name.
+    pub name: String,
+    /// Packets taken from the engine at a time.
+    pub batch_packets: usize,
+    /// The lane's thread steps in when nobody has polled for this long.
+    pub takeover: Duration,
+    /// The lane's thread goes on this long after its last work before it sleeps.
+    pub spin: Duration,
+    /// [`Lane::post`] leaves packets to the next poll when others left less than this ago.
+    pub coalesce: Duration,
+    /// Events kept for [`Lane::events`]; further ones are counted and lost.
+    pub max_events: usize,
+}
+
+impl Default for LaneConfig {
+    fn default() -> LaneConfig {
+        LaneConfig {
+            name: "bowline-lane".into(),
+            batch_packets: 256,
+            takeover: Duration::from_micros(50),
+            spin: Duration::from_micros(40),
+            coalesce: Duration::from_micros(3),
+            max_events: 4096,
+        }
+    }
+}
+
+/// One port and one engine, shared by the application's threads and the lane's own.
+///
+/// Every method may be called from any thread. Closures run under the engine's lock: they should
+/// do their verb and return, and must not call the lane again.
+pub struct Lane {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    config: LaneConfig,
+    caps: PortCaps,
+    epoch: Instant,
+    engine: Mutex<Engine>,
+    events: Arc<Channel<Event>>,
+    /// Threads that wait for the engine's lock.
+    contenders: AtomicU32,
+    /// When somebody last polled, in nanoseconds of the lane's clock.
+    last_polled: AtomicU64,
+    /// What the lane's thread sleeps until; zero while it is awake or naps.
+    sleeps_until: AtomicU64,
+    wake: EventFd,
+    stopping: AtomicBool,
+    /// Why the lane ended.
+    epitaph: Mutex<Option<String>>,
+}
+
+impl Lane {
+    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on.
+    pub fn start(
+        nic: Nic,
+        port: Box<dyn Port>,
+        config: LaneConfig,
+    ) -> Result<Arc<Lane>, LaneError> {
+        let events = Arc::new(Channel::new(config.max_events).map_err(LaneError::Start)?);
+        let caps = port.caps();
+        let engine = Engine::new(nic, port, config.batch_packets, Arc::clone(&events));
+        let shared = Arc::new(Shared {
+            caps,
+            epoch: Instant::now(),
+            engine: Mutex::new(engine),
+            events,
+            contenders: AtomicU32::new(0),
+            last_polled: AtomicU64::new(0),
+            sleeps_until: AtomicU64::new(0),
+            wake: EventFd::flag().map_err(LaneError::Start)?,
+            stopping: AtomicBool::new(false),
+            epitaph: Mutex::new(None),
+            config,
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name(shared.config.name.clone())
+            .spawn(move || for_thread.live())
+            .map_err(LaneError::Start)?;
+        Ok(Arc::new(Lane {
+            shared,
+            thread: Mutex::new(Some(thread)),
+        }))
+    }
+
+    /// The lane's clock: nanoseconds since its start.
+    pub fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    /// What the port is and can do.
+    pub fn port_caps(&self) -> PortCaps {
+        self.shared.caps
+    }
+
+    /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posting
+    /// when the packet must leave at once.
+    pub fn with<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.shared.enter(f, 0)
+    }
+
+    /// Runs `f` on the engine, and transmits soon: for posting work requests one by one.
+    ///
+    /// The first of a run of posts leaves at once. Those that follow within
+    /// [`LaneConfig::coalesce`] of a transmission wait for the next poll, or for the lane's thread
+    /// if nobody polls, so that they share bursts: small packets sent one by one cost a system call
+    /// each and arrive one by one.
+    pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        let now = self.shared.now();
+        let someone_polls = self.shared.polled_since(now, self.shared.config.takeover);
+        let coalesce = if someone_polls {
+            self.shared.config.coalesce
+        } else {
+            Duration::ZERO
+        };
+        self.shared.enter(f, nanos(coalesce))
+    }
+
+    /// Runs the engine for a round, then `f`: for polling a completion queue.
+    ///
+    /// If another thread has the engine at the moment, this one waits for it and then runs `f`
+    /// without a round of its own: the other has just done that work. Rounds are short, so the wait
+    /// is; and waiting in the kernel rather than returning empty-handed lets the other thread finish
+    /// when both share a core.
+    pub fn poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        let shared = &*self.shared;
+        let now = shared.now();
+        shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
+        let free = if shared.is_contended() {
+            None
+        } else {
+            shared.try_lock()?
+        };
+        match free {
+            Some(mut engine) => {
+                let now = engine.advance(now);
+                engine.round(now)?;
+                let result = f(&mut engine.nic, now);
+                shared.leave(&engine);
+                Ok(result)
+            }
+            None => {
+                let mut engine = shared.lock_contended()?;
+                let now = engine.advance(now);
+                Ok(f(&mut engine.nic, now))
+            }
+        }
+    }
+
+    /// Sends `token` to `channel` whenever the engine notifies of `cq`
+    /// ([`Nic::arm_cq`]). Several queues, of several lanes too, may share a channel.
+    pub fn notify_cq(
+        &self,
+        cq: CqId,
+        channel: Arc<Channel<u64>>,
+        token: u64,
+    ) -> Result<(), LaneError> {
+        self.shared
+            .lock()?
+            .set_cq_channel(cq, Some((channel, token)));
+        Ok(())
+    }
+
+    /// Stops notifying of `cq`: to be called when it is destroyed.
+    pub fn forget_cq(&self, cq: CqId) -> Result<(), LaneError> {
+        self.shared.lock()?.set_cq_channel(cq, None);
+        Ok(())
+    }
+
+    /// The engine's events, except those about completion queues.
+    pub fn events(&self) -> &Arc<Channel<Event>> {
+        &self.shared.events
+    }
+
+    /// What engine and port have done and seen.
+    pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
+        let engine = self.shared.lock()?;
+        Ok((engine.nic.counters().clone(), engine.port.counters()))
+    }
+
+    /// Ends the lane: transmits what is ready, stops the thread and closes all channels. Later
+    /// calls give [`LaneError::Dead`].
+    pub fn shutdown(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.wake.raise();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread has been caught and recorded within it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Shared {
+    /// The body of the lane's thread: runs it, and sees that its end does not go unnoticed.
+    fn live(&self) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| thread::run(self)));
+        let reason = match outcome {
+            Ok(Ok(())) => "it was shut down".to_owned(),
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => format!("its thread panicked: {}", message_of(&*panic)),
+        };
+        if let Ok(mut engine) = self.engine.lock() {
+            let now = engine.advance(self.now());
+            // The last acknowledgements; a port that fails now is of no interest any more.
+            let _ = catch_unwind(AssertUnwindSafe(|| engine.transmit(now)));
+        }
+        *self.epitaph.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        self.stopping.store(true, Ordering::Release);
+        self.engine
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .close_channels();
+    }
+
+    #[inline]
+    fn now(&self) -> Time {
+        Time::from_nanos(nanos(self.epoch.elapsed()))
+    }
+
+    /// Takes the engine for a caller that is not the lane's thread.
+    fn enter<R>(
+        &self,
+        f: impl FnOnce(&mut Nic, Time) -> R,
+        coalesce_ns: u64,
+    ) -> Result<R, LaneError> {
+        let mut engine = match self.try_lock()? {
+            Some(engine) => engine,
+            None => self.lock_contended()?,
+        };
+        let now = engine.advance(self.now());
+        let result = f(&mut engine.nic, now);
+        engine.transmit_or_defer(now, coalesce_ns)?;
+        self.leave(&engine);
+        Ok(result)
+    }
+
+    /// Wakes the lane's thread if it would oversleep.
+    #[inline]
+    fn leave(&self, engine: &Engine) {
+        let until = self.sleeps_until.load(Ordering::Relaxed);
+        if until != 0 && engine.deadline().is_some_and(|d| d.as_nanos() < until) {
+            self.sleeps_until.store(0, Ordering::Relaxed);
+            self.wake.raise();
+        }
+    }
+
+    fn lock_contended(&self) -> Result<MutexGuard<'_, Engine>, LaneError> {
+        self.contenders.fetch_add(1, Ordering::Relaxed);
+        let engine = self.lock();
+        self.contenders.fetch_sub(1, Ordering::Relaxed);
+        engine
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, Engine>, LaneError> {
+        self.check_alive()?;
+        self.engine.lock().map_err(|_| self.poisoned())
+    }
+
+    fn try_lock(&self) -> Result<Option<MutexGuard<'_, Engine>>, LaneError> {
+        self.check_alive()?;
+        match self.engine.try_lock() {
+            Ok(engine) => Ok(Some(engine)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Poisoned(_)) => Err(self.poisoned()),
+        }
+    }
+
+    #[inline]
+    fn check_alive(&self) -> Result<(), LaneError> {
+        if self.stopping.load(Ordering::Acquire) {
+            self.check_epitaph()
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn check_epitaph(&self) -> Result<(), LaneError> {
+        match &*self.epitaph.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(LaneError::dead(reason.clone())),
+            // Still going down: the thread itself has to get at the engine.
+            None => Ok(()),
+        }
+    }
+
+    fn poisoned(&self) -> LaneError {
+        LaneError::dead("a thread panicked while it had the engine")
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn is_contended(&self) -> bool {
+        self.contenders.load(Ordering::Relaxed) != 0
+    }
+
+    fn polled_within(&self, window: Duration) -> bool {
+        self.polled_since(self.now(), window)
+    }
+
+    #[inline]
+    fn polled_since(&self, now: Time, window: Duration) -> bool {
+        let polled = self.last_polled.load(Ordering::Relaxed);
+        polled != 0 && now.as_nanos().saturating_sub(polled) < nanos(window)
+    }
+
+    fn publish_sleep(&self, until: Time) {
+        self.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    fn wake_fd(&self) -> RawFd {
+        self.wake.as_raw_fd()
+    }
+
+    fn clear_wake(&self) {
+        self.wake.take();
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message")
+}

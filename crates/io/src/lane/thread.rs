@@ -1,0 +1,156 @@
+//! The lane's thread: keeps the engine going when the application does not.
+//!
+//! It is in one of three states.
+//!
+//! * **Napping** while the application polls: the application's own thread runs the engine, and
+//!   this one must not even be woken by packets, since on a small machine it would take the core
+//!   from the poller or from the peer. It looks at the time of the last poll now and then.
+//! * **Driving** when nobody has polled for a while: it runs rounds, and goes on for some
+//!   microseconds after the last one that found work, because going to sleep and waking up costs
+//!   more than that.
+//! * **Sleeping** in the kernel until a packet arrives, a deadline passes or somebody posts work
+//!   with an earlier deadline.
+
+use std::time::Duration;
+
+use bowline_nic::Time;
+
+use super::Shared;
+use super::error::LaneError;
+use crate::sys::{PollFd, poll, precise_timers};
+
+const NAP_MIN_NS: u64 = 50_000;
+const NAP_MAX_NS: u64 = 400_000;
+/// How long to sleep on a port that has no descriptor.
+const BLIND_SLEEP_NS: u64 = 200_000;
+/// How often to let others have the engine before insisting.
+const MAX_YIELDS: u32 = 8;
+
+/// Runs the lane until it is shut down or breaks.
+pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
+    precise_timers();
+    let mut spin = Spin::new(shared.config.spin);
+    let mut nap_ns = NAP_MIN_NS;
+    while !shared.is_stopping() {
+        if shared.polled_within(shared.config.takeover) {
+            nap(shared, nap_ns);
+            nap_ns = (nap_ns * 2).min(NAP_MAX_NS);
+            continue;
+        }
+        nap_ns = NAP_MIN_NS;
+        drive(shared, &mut spin)?;
+    }
+    Ok(())
+}
+
+/// Sleeps without listening to the port. A post does not wake it: naps are short.
+fn nap(shared: &Shared, nap_ns: u64) {
+    let wake = PollFd::readable(shared.wake_fd());
+    // A failure to sleep makes the nap shorter, no more.
+    let _ = poll(&mut [wake], Some(Duration::from_nanos(nap_ns)));
+    shared.clear_wake();
+}
+
+/// Runs one round, and sleeps if there has been nothing to do for long enough.
+fn drive(shared: &Shared, spin: &mut Spin) -> Result<(), LaneError> {
+    let mut engine = shared.lock()?;
+    let now = engine.advance(shared.now());
+    let progress = engine.round(now)?;
+    if !progress.is_idle() {
+        spin.worked(now);
+        drop(engine);
+        let_others_in(shared);
+        return Ok(());
+    }
+    let deadline = engine.deadline();
+    if spin.goes_on(now) || deadline.is_some_and(|d| d <= now) {
+        drop(engine);
+        std::hint::spin_loop();
+        return Ok(());
+    }
+    let fds = engine.port.fds();
+    let blocked = engine.is_blocked();
+    let blind = fds.read.iter().all(Option::is_none);
+    let limit = if blind {
+        Some(now.plus_nanos(BLIND_SLEEP_NS))
+    } else {
+        None
+    };
+    let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
+    // Published under the engine's lock: whoever changes the deadline afterwards sees it.
+    shared.publish_sleep(until);
+    drop(engine);
+
+    let wake = PollFd::readable(shared.wake_fd());
+    let mut set = [wake; 4];
+    let mut count = 1;
+    for fd in fds.read.into_iter().flatten() {
+        set[count] = PollFd::readable(fd);
+        count += 1;
+    }
+    if let Some(fd) = fds.write.filter(|_| blocked) {
+        set[count] = PollFd::writable(fd);
+        count += 1;
+    }
+    let timeout = (until != Time::NEVER).then(|| until - shared.now());
+    poll(&mut set[..count], timeout)
+        .map_err(|error| LaneError::dead(format!("sleeping on the port: {error}")))?;
+    shared.publish_sleep(Time::ZERO);
+    shared.clear_wake();
+    spin.slept(shared.now());
+    Ok(())
+}
+
+/// The engine's lock is not fair: without this, a lane under load would keep posters out.
+fn let_others_in(shared: &Shared) {
+    for _ in 0..MAX_YIELDS {
+        if !shared.is_contended() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// How long to go on without work: less and less while that keeps finding nothing.
+struct Spin {
+    max_ns: u64,
+    budget_ns: u64,
+    last_work: Time,
+    /// A round since the last work found nothing.
+    idled: bool,
+}
+
+impl Spin {
+    fn new(max: Duration) -> Spin {
+        let max_ns = super::nanos(max);
+        Spin {
+            max_ns,
+            budget_ns: max_ns,
+            last_work: Time::ZERO,
+            idled: false,
+        }
+    }
+
+    /// A round had work to do.
+    fn worked(&mut self, now: Time) {
+        if self.idled {
+            // Spinning has paid off.
+            self.budget_ns = self.max_ns;
+        }
+        self.idled = false;
+        self.last_work = now;
+    }
+
+    /// A round had nothing to do: whether to go on.
+    fn goes_on(&mut self, now: Time) -> bool {
+        self.idled = true;
+        now.nanos_since(self.last_work) < self.budget_ns
+    }
+
+    /// The thread has slept, perhaps not in vain.
+    fn slept(&mut self, now: Time) {
+        self.budget_ns = (self.budget_ns / 2).max(self.max_ns / 8);
+        self.idled = false;
+        self.last_work = now;
+    }
+}

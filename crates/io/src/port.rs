@@ -1,0 +1,134 @@
+//! The seam between an engine and whatever carries its packets.
+
+mod counters;
+mod error;
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
+
+pub use counters::PortCounters;
+pub use error::PortError;
+
+/// What a port is and can do. It does not change while the port is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortCaps {
+    /// The address that packets leave from and arrive at.
+    pub addr: IpAddr,
+    /// The UDP port likewise.
+    pub udp_port: u16,
+    /// The largest IP packet that the link carries.
+    pub ip_mtu: u32,
+    /// What one burst may hold: make every [`TxBatch`] for the port with this.
+    pub tx: TxCaps,
+    /// Whether ECN marks are sent and seen.
+    pub ecn: bool,
+    /// Whether frames come with a known IPv4 identification.
+    pub sees_ip_header: bool,
+}
+
+/// File descriptors to sleep on. They belong to the port and are valid as long as it lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortFds {
+    /// Readable when [`Port::recv`] has something.
+    pub read: [Option<RawFd>; 2],
+    /// Writable when [`Port::send`] would take something again.
+    pub write: Option<RawFd>,
+}
+
+/// Sends and receives RoCEv2 packets in batches.
+///
+/// # Contract
+///
+/// * One thread at a time calls a port, with a `now` that never goes backwards and has the same
+///   epoch in every call.
+/// * No call blocks. When nothing can be done, it does nothing.
+/// * [`send`](Port::send) takes whole bursts, in order. When it takes fewer than were offered it
+///   would have to wait: the caller keeps the rest ([`TxBatch::detach`]) and offers it again,
+///   before anything else, once [`PortFds::write`] is writable.
+/// * A packet that can never be sent (no route, a firewall, too long, unmapped memory) is dropped
+///   and counted by cause. What the network does is not an error: a `PortError` from `send` or
+///   `recv` means that the port is broken and will stay so.
+/// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv`
+///   although no descriptor is ready: middleware holds packets back, shared ports look after their
+///   peers. It may change with every call of another method.
+///
+/// Middleware wraps a port and is one: impairment and captures are middleware.
+pub trait Port: Send {
+    /// What the port can do.
+    fn caps(&self) -> PortCaps;
+
+    /// Sends the bursts of `batch` from index `from` on, and returns how many were taken.
+    ///
+    /// Dropped bursts count as taken. Payload is read during the call only.
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError>;
+
+    /// Hands received frames to `sink`, a bounded number of them, and returns how many.
+    ///
+    /// A frame's bytes are valid during the call of `sink` only. 0 means that nothing is there now.
+    fn recv(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError>;
+
+    /// Sends on what was held back and is due.
+    fn flush(&mut self, now: Time) -> Result<(), PortError> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// When to call [`flush`](Port::flush) and [`recv`](Port::recv) at the latest.
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// What to sleep on. Without any descriptor the caller has to look again by the clock.
+    fn fds(&self) -> PortFds;
+
+    /// What the port has done and seen.
+    fn counters(&self) -> PortCounters;
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn caps(&self) -> PortCaps {
+        (**self).caps()
+    }
+
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        (**self).send(now, batch, from)
+    }
+
+    fn recv(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        (**self).recv(now, sink)
+    }
+
+    fn flush(&mut self, now: Time) -> Result<(), PortError> {
+        (**self).flush(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        (**self).poll_timeout()
+    }
+
+    fn fds(&self) -> PortFds {
+        (**self).fds()
+    }
+
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+}
+
+/// The earlier of two deadlines, where `None` is never.
+pub(crate) fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,341 @@
+//! A RoCEv2 port on a plain UDP socket, with segmentation offload both ways.
+//!
+//! The socket is not connected and sets DF: only then does the kernel number the packets of a
+//! burst 0, 1, 2, … in the IPv4 identification, which the ICRC covers and which therefore has to be
+//! known before the kernel writes it.
+
+mod cmsg;
+mod drops;
+mod options;
+mod rx_ring;
+mod tx_ring;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
+
+use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::sys::interface_of;
+use drops::Verdict;
+use rx_ring::{Message, RxRing};
+use tx_ring::TxRing;
+
+/// Most UDP payload in one burst: an IP packet has at most 65,535 bytes, its headers included.
+const MAX_BURST_BYTES_V4: u32 = 65_507;
+const MAX_BURST_BYTES_V6: u32 = 65_487;
+
+/// How often a burst is tried again when the kernel says that it is out of buffers.
+const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
+
+/// How a [`UdpPort`] is opened.
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// The address to bind to; it names the NIC.
+    pub addr: IpAddr,
+    /// The UDP port to bind to and to send from.
+    pub udp_port: u16,
+    /// Receive buffer to ask for. The kernel may give less: see `net.core.rmem_max`.
+    pub recv_buffer_bytes: u32,
+    /// Send buffer to ask for. The kernel may give less: see `net.core.wmem_max`.
+    pub send_buffer_bytes: u32,
+    /// Use segmentation offload on send, where the kernel has it.
+    pub gso: bool,
+    /// Use receive offload, where the kernel has it.
+    pub gro: bool,
+    /// Datagrams, of up to 64 KiB each, taken from the kernel in one call.
+    pub recv_slots: usize,
+}
+
+impl UdpConfig {
+    /// The defaults for a NIC at `addr`.
+    pub fn new(addr: IpAddr) -> UdpConfig {
+        UdpConfig {
+            addr,
+            udp_port: bowline_wire::ROCE_UDP_PORT,
+            recv_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            gso: true,
+            gro: true,
+            recv_slots: 8,
+        }
+    }
+}
+
+/// A port on a UDP socket. See the [contract](Port).
+pub struct UdpPort {
+    socket: UdpSocket,
+    caps: PortCaps,
+    /// Interface index, for link-local IPv6 destinations.
+    scope: u32,
+    /// Offload works on the paths used so far. The caps keep promising it: bursts are then sent
+    /// packet by packet.
+    gso_works: bool,
+    /// Packets already sent of the first burst that the next `send` will be offered.
+    resume_packet: usize,
+    tx: TxRing,
+    rx: RxRing,
+    /// The kernel's wrapping count of overflows, as last reported.
+    overflow_seen: u32,
+    counters: PortCounters,
+}
+
+impl UdpPort {
+    /// Opens a port for this process alone.
+    pub fn open(config: &UdpConfig) -> Result<UdpPort, PortError> {
+        if config.addr.is_unspecified() {
+            return Err(PortError::Unspecified(config.addr));
+        }
+        let interface = interface_of(config.addr)
+            .map_err(PortError::os("listing network interfaces"))?
+            .ok_or(PortError::NotLocal(config.addr))?;
+        let socket = options::bind(config, interface.index)?;
+        let udp_port = socket
+            .local_addr()
+            .map_err(PortError::os("asking for the bound port"))?
+            .port();
+        let tx_caps = if config.gso {
+            options::probe_gso(&socket)
+        } else {
+            None
+        };
+        let max_burst_bytes = if config.addr.is_ipv4() {
+            MAX_BURST_BYTES_V4
+        } else {
+            MAX_BURST_BYTES_V6
+        };
+        let caps = PortCaps {
+            addr: config.addr,
+            udp_port,
+            ip_mtu: interface.mtu,
+            tx: TxCaps {
+                max_segments: tx_caps.unwrap_or(1),
+                max_burst_bytes,
+            },
+            ecn: true,
+            sees_ip_header: false,
+        };
+        Ok(UdpPort {
+            socket,
+            caps,
+            scope: interface.index,
+            gso_works: true,
+            resume_packet: 0,
+            tx: TxRing::new(),
+            rx: RxRing::new(config.recv_slots),
+            overflow_seen: 0,
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The prefix that every QPN of this port's engine must have
+    /// ([`NicConfig::qpn_prefix`](bowline_nic::NicConfig::qpn_prefix)).
+    pub fn qpn_prefix(&self) -> u8 {
+        0
+    }
+
+    /// Sends bursts with one call each for many; returns how many were taken.
+    fn send_offloaded(&mut self, batch: &TxBatch, from: usize) -> io::Result<usize> {
+        let sent = self
+            .tx
+            .send_bursts(self.socket.as_raw_fd(), batch, from, self.scope)?;
+        for burst in &batch.bursts()[from..from + sent] {
+            self.counters.tx_packets += burst.packet_count() as u64;
+            self.counters.tx_bytes += u64::from(burst.bytes);
+        }
+        self.counters.tx_bursts += sent as u64;
+        Ok(sent)
+    }
+
+    /// Sends a burst packet by packet, from where the last try stopped; `false` if it would block.
+    fn send_split(&mut self, batch: &TxBatch, at: usize) -> Result<bool, PortError> {
+        let burst = &batch.bursts()[at];
+        let mut tries = 0;
+        while self.resume_packet < burst.packet_count() {
+            let fd = self.socket.as_raw_fd();
+            match self
+                .tx
+                .send_packets(fd, batch, burst, self.resume_packet, self.scope)
+            {
+                Ok(sent) => {
+                    let packets = &batch.packets(burst)[self.resume_packet..][..sent];
+                    self.counters.tx_packets += sent as u64;
+                    self.counters.tx_bytes += packets
+                        .iter()
+                        .map(|p| p.udp_payload_len() as u64)
+                        .sum::<u64>();
+                    self.resume_packet += sent;
+                    tries = 0;
+                }
+                Err(error) => match drops::verdict(&error) {
+                    Verdict::Again => {}
+                    Verdict::WouldBlock => return Ok(false),
+                    Verdict::NoBuffers if tries < MAX_TRIES_WITHOUT_BUFFERS => tries += 1,
+                    Verdict::Broken => {
+                        return Err(PortError::Os {
+                            what: "sending on the UDP socket",
+                            source: error,
+                        });
+                    }
+                    verdict => {
+                        verdict.count(&mut self.counters, 1);
+                        self.resume_packet += 1;
+                        tries = 0;
+                    }
+                },
+            }
+        }
+        self.resume_packet = 0;
+        self.counters.tx_bursts += 1;
+        Ok(true)
+    }
+
+    /// After an error that offload may be to blame for: sends the burst without, and gives offload
+    /// up if that works.
+    fn send_suspect(&mut self, batch: &TxBatch, at: usize) -> Result<bool, PortError> {
+        let sent_before = self.counters.tx_packets;
+        let done = self.send_split(batch, at)?;
+        if self.counters.tx_packets > sent_before {
+            self.gso_works = false;
+            self.counters.gso_fallbacks += 1;
+        }
+        Ok(done)
+    }
+
+    fn deliver(&mut self, slot: usize, sink: &mut dyn FnMut(&FrameMeta, &[u8])) -> usize {
+        let message = self.rx.message(slot);
+        if let Some(overflows) = message.overflows {
+            self.counters.rx_overflow += u64::from(overflows.wrapping_sub(self.overflow_seen));
+            self.overflow_seen = overflows;
+        }
+        self.counters.rx_datagrams += 1;
+        let Some(mut meta) = meta_of(&message, self.caps.addr) else {
+            self.counters.rx_truncated += 1;
+            return 0;
+        };
+        let mut frames = 0;
+        for frame in message.data.chunks(message.segment_len) {
+            if let IpId::Guess(id) = &mut meta.ip_id {
+                *id = frames as u16;
+            }
+            sink(&meta, frame);
+            frames += 1;
+        }
+        self.counters.rx_frames += frames as u64;
+        self.counters.rx_bytes += message.data.len() as u64;
+        frames
+    }
+}
+
+/// The envelope of a datagram's first frame; `None` if the datagram is unusable.
+fn meta_of(message: &Message<'_>, dst: IpAddr) -> Option<FrameMeta> {
+    let src = message.src.filter(|_| !message.truncated)?;
+    let ip_id = if dst.is_ipv4() {
+        IpId::Guess(0)
+    } else {
+        IpId::Known(0)
+    };
+    Some(FrameMeta {
+        src: src.ip(),
+        dst,
+        src_port: src.port(),
+        tos: message.tos,
+        ttl: message.ttl,
+        ip_id,
+    })
+}
+
+impl Port for UdpPort {
+    fn caps(&self) -> PortCaps {
+        self.caps
+    }
+
+    fn send(&mut self, _now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        let bursts = batch.bursts();
+        let mut next = from;
+        let mut tries = 0;
+        while let Some(burst) = bursts.get(next) {
+            if self.resume_packet > 0 || (!self.gso_works && burst.packet_count() > 1) {
+                if !self.send_split(batch, next)? {
+                    break;
+                }
+                next += 1;
+                continue;
+            }
+            match self.send_offloaded(batch, next) {
+                Ok(sent) => {
+                    next += sent;
+                    tries = 0;
+                }
+                Err(error) => match drops::verdict(&error) {
+                    Verdict::Again => {}
+                    Verdict::WouldBlock => break,
+                    Verdict::NoBuffers if tries < MAX_TRIES_WITHOUT_BUFFERS => tries += 1,
+                    Verdict::Broken => {
+                        return Err(PortError::Os {
+                            what: "sending on the UDP socket",
+                            source: error,
+                        });
+                    }
+                    verdict if verdict.suspects_offload() && burst.packet_count() > 1 => {
+                        if !self.send_suspect(batch, next)? {
+                            break;
+                        }
+                        next += 1;
+                    }
+                    verdict => {
+                        verdict.count(&mut self.counters, burst.packet_count());
+                        next += 1;
+                        tries = 0;
+                    }
+                },
+            }
+        }
+        if next < bursts.len() {
+            self.counters.tx_blocked += 1;
+        }
+        Ok(next.saturating_sub(from))
+    }
+
+    fn recv(
+        &mut self,
+        _now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        let received = match self.rx.recv(self.socket.as_raw_fd()) {
+            Ok(received) => received,
+            Err(error) => match drops::verdict(&error) {
+                Verdict::WouldBlock | Verdict::Again => 0,
+                Verdict::Broken => {
+                    return Err(PortError::Os {
+                        what: "receiving on the UDP socket",
+                        source: error,
+                    });
+                }
+                // Something that an earlier packet of ours met on its way. Nothing follows from it:
+                // the transport above learns of loss in its own time.
+                _ => {
+                    self.counters.rx_errors += 1;
+                    0
+                }
+            },
+        };
+        Ok((0..received).map(|slot| self.deliver(slot, sink)).sum())
+    }
+
+    fn fds(&self) -> PortFds {
+        let fd = Some(self.socket.as_raw_fd());
+        PortFds {
+            read: [fd, None],
+            write: fd,
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
