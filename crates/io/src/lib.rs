@@ -14,6 +14,8 @@
 mod lane;
 mod port;
 mod sys;
+#[cfg(test)]
+mod testing;
 mod udp;
 
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};

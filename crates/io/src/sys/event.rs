@@ -27,9 +27,8 @@ impl EventFd {
         let fd =
             check(unsafe { libc::eventfd(0, flags | libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })?;
         // SAFETY: `fd` was just opened and nobody else owns it.
-        Ok(EventFd {
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(EventFd { fd })
     }
 
     /// Makes it readable.

@@ -44,9 +44,8 @@ impl UdpSocketBuilder {
         // SAFETY: `socket` touches no memory.
         let fd = check(unsafe { libc::socket(family, kind, 0) })?;
         // SAFETY: `fd` was just opened as a UDP socket and nobody else owns it.
-        Ok(UdpSocketBuilder {
-            socket: unsafe { UdpSocket::from_raw_fd(fd) },
-        })
+        let socket = unsafe { UdpSocket::from_raw_fd(fd) };
+        Ok(UdpSocketBuilder { socket })
     }
 
     /// Sets an integer option.

@@ -1,1 +1,227 @@
+//! The UDP port on loopback.
 
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
+use bowline_wire::{Bth, FlowKey};
+
+use super::{UdpConfig, UdpPort};
+use crate::port::{Port, PortError};
+use crate::testing::{fresh_addr, icrc_is_right, push_packets};
+
+fn open(addr: IpAddr, change: impl FnOnce(&mut UdpConfig)) -> UdpPort {
+    let mut config = UdpConfig::new(addr);
+    config.udp_port = 0;
+    change(&mut config);
+    UdpPort::open(&config).expect("loopback addresses can be bound")
+}
+
+fn flow(from: &UdpPort, to: &UdpPort) -> FlowKey {
+    FlowKey {
+        src: from.caps.addr,
+        dst: to.caps.addr,
+        src_port: from.caps.udp_port,
+        dst_port: to.caps.udp_port,
+    }
+}
+
+/// Receives until `count` frames came, or fails after a second.
+fn recv_frames(port: &mut UdpPort, count: usize) -> Vec<(FrameMeta, Vec<u8>)> {
+    let mut frames = Vec::new();
+    let start = Instant::now();
+    while frames.len() < count {
+        assert!(
+            start.elapsed() < Duration::from_secs(1),
+            "{} of {count} came",
+            frames.len()
+        );
+        port.recv(Time::ZERO, &mut |meta, frame| {
+            frames.push((*meta, frame.to_vec()))
+        })
+        .expect("the socket works");
+    }
+    frames
+}
+
+fn psn_of(frame: &[u8]) -> u32 {
+    Bth::parse(frame.first_chunk().expect("a frame has a BTH"))
+        .psn
+        .get()
+}
+
+/// Sends packets of these lengths and checks that they arrive whole, in order and sealed for the
+/// place they arrive in.
+fn check_transfer(mut a: UdpPort, mut b: UdpPort, lens: &[usize]) {
+    let mut batch = TxBatch::new(a.caps().tx, lens.len());
+    push_packets(&mut batch, &flow(&a, &b), 0x01_0002, 100, lens);
+    let bursts = batch.bursts().len();
+    assert_eq!(
+        a.send(Time::ZERO, &batch, 0).expect("the socket works"),
+        bursts
+    );
+    let frames = recv_frames(&mut b, lens.len());
+    for (i, (meta, frame)) in frames.iter().enumerate() {
+        assert_eq!(psn_of(frame), 100 + i as u32);
+        assert_eq!(frame.len(), 16 + lens[i]);
+        assert!(
+            icrc_is_right(meta, b.caps.udp_port, frame),
+            "frame {i} of {meta:?}"
+        );
+        assert_eq!(meta.src, a.caps.addr);
+        assert!(meta.ttl > 0, "the kernel told the TTL");
+    }
+    assert_eq!(a.counters().tx_packets, lens.len() as u64);
+    assert_eq!(b.counters().rx_frames, lens.len() as u64);
+}
+
+#[test]
+fn a_burst_arrives_whole_and_sealed_for_its_place() {
+    let (a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    assert!(
+        a.caps().tx.max_segments >= 64,
+        "the kernel has segmentation offload"
+    );
+    check_transfer(a, b, &[4096; 40]);
+}
+
+#[test]
+fn a_burst_may_end_with_a_shorter_packet() {
+    let (a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    check_transfer(a, b, &[1024, 1024, 1024, 12, 1024, 0, 256, 256]);
+}
+
+#[test]
+fn many_small_packets_share_a_burst() {
+    let (a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    check_transfer(a, b, &[8; 300]);
+}
+
+#[test]
+fn a_receiver_without_offload_gets_single_frames() {
+    let (a, b) = (
+        open(fresh_addr(), |_| {}),
+        open(fresh_addr(), |c| c.gro = false),
+    );
+    let mut batch = TxBatch::new(a.caps().tx, 8);
+    push_packets(&mut batch, &flow(&a, &b), 0x01_0002, 0, &[512; 8]);
+    let (mut a, mut b) = (a, b);
+    a.send(Time::ZERO, &batch, 0).expect("the socket works");
+    assert_eq!(recv_frames(&mut b, 8).len(), 8);
+    assert_eq!(b.counters().rx_datagrams, 8);
+}
+
+#[test]
+fn a_path_without_offload_gets_packets_resealed_one_by_one() {
+    let (mut a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    a.gso_works = false;
+    check_transfer(a, b, &[1024; 100]);
+}
+
+#[test]
+fn without_offload_caps_promise_single_packets() {
+    let (a, b) = (
+        open(fresh_addr(), |c| c.gso = false),
+        open(fresh_addr(), |_| {}),
+    );
+    assert_eq!(a.caps().tx.max_segments, 1);
+    check_transfer(a, b, &[1024; 100]);
+}
+
+#[test]
+fn ipv6_frames_have_a_known_identification() {
+    let mut config = UdpConfig::new("::1".parse().expect("an address"));
+    config.udp_port = 0;
+    let (Ok(a), Ok(b)) = (UdpPort::open(&config), UdpPort::open(&config)) else {
+        println!("skipped: this host has no ::1");
+        return;
+    };
+    check_transfer(a, b, &[4096; 20]);
+}
+
+#[test]
+fn tos_and_ecn_marks_arrive() {
+    let (mut a, mut b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    let key = flow(&a, &b);
+    let mut batch = TxBatch::new(a.caps().tx, 2);
+    let mut frame = crate::testing::header(0x01_0002, 7, 0).as_slice().to_vec();
+    frame.extend_from_slice(&bowline_wire::icrc_of(&key, 0, &frame).to_le_bytes());
+    batch.push_owned(&key, 0x6a, 0, frame);
+    a.send(Time::ZERO, &batch, 0).expect("the socket works");
+    assert_eq!(recv_frames(&mut b, 1)[0].0.tos, 0x6a);
+}
+
+#[test]
+fn a_full_receive_buffer_is_counted() {
+    let mut a = open(fresh_addr(), |_| {});
+    let mut b = open(fresh_addr(), |c| c.recv_buffer_bytes = 1);
+    let key = flow(&a, &b);
+    let mut batch = TxBatch::new(
+        TxCaps {
+            max_segments: 1,
+            ..a.caps().tx
+        },
+        64,
+    );
+    push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 64]);
+    a.send(Time::ZERO, &batch, 0).expect("the socket works");
+    // The count travels with a datagram that was queued after the loss.
+    while b
+        .recv(Time::ZERO, &mut |_, _| {})
+        .expect("the socket works")
+        > 0
+    {}
+    batch.clear();
+    push_packets(&mut batch, &key, 0x01_0002, 0, &[8]);
+    a.send(Time::ZERO, &batch, 0).expect("the socket works");
+    recv_frames(&mut b, 1);
+    assert!(b.counters().rx_overflow > 0, "{:?}", b.counters());
+}
+
+#[test]
+fn what_cannot_be_sent_is_dropped_and_counted_by_cause() {
+    let (mut a, mut b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
+    let good = flow(&a, &b);
+    // Of the reserved class E: no route leads there from loopback.
+    let bad = FlowKey {
+        dst: "255.255.255.255".parse().expect("an address"),
+        ..good
+    };
+    let mut batch = TxBatch::new(a.caps().tx, 8);
+    push_packets(&mut batch, &good, 0x01_0002, 0, &[64; 2]);
+    push_packets(&mut batch, &bad, 0x01_0002, 2, &[64; 3]);
+    push_packets(&mut batch, &good, 0x01_0002, 5, &[64; 2]);
+    assert_eq!(a.send(Time::ZERO, &batch, 0).expect("not an error"), 3);
+    assert_eq!(recv_frames(&mut b, 4).len(), 4);
+    let c = a.counters();
+    assert_eq!(
+        c.tx_drop_denied + c.tx_drop_unreachable + c.tx_drop_other,
+        3,
+        "{c:?}"
+    );
+    assert_eq!(c.gso_fallbacks, 0);
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let a = open(fresh_addr(), |_| {});
+    let mut config = UdpConfig::new(a.caps.addr);
+    config.udp_port = a.caps.udp_port;
+    assert!(matches!(
+        UdpPort::open(&config),
+        Err(PortError::InUse { .. })
+    ));
+}
+
+#[test]
+fn an_address_of_nobody_is_named() {
+    let not_here = UdpPort::open(&UdpConfig::new("192.0.2.1".parse().expect("an address")));
+    assert!(matches!(not_here, Err(PortError::NotLocal(_))));
+    let wildcard = UdpPort::open(&UdpConfig::new("0.0.0.0".parse().expect("an address")));
+    assert!(matches!(wildcard, Err(PortError::Unspecified(_))));
+}
+
+#[test]
+fn the_mtu_of_loopback_is_known() {
+    assert!(open(fresh_addr(), |_| {}).caps().ip_mtu >= 16_384);
+}
