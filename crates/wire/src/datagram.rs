@@ -30,6 +30,9 @@ pub struct RoceFrame<'a> {
     ip_header: &'a [u8],
     udp: &'a [u8; UdpHeader::LEN],
     packet: &'a [u8],
+    bth: &'a [u8; Bth::LEN],
+    covered: &'a [u8],
+    trailer: &'a [u8; ICRC_LEN],
     tail: &'a [u8],
     lengths_agree: bool,
 }
@@ -106,9 +109,9 @@ impl<'a> RoceFrame<'a> {
         }
         let claimed = usize::from(udp_view.datagram_len()).saturating_sub(UdpHeader::LEN);
         let (packet, udp_complete) = take_up_to(room, claimed);
-        if packet.len() < PACKET_MIN_LEN {
-            return Err(FrameError::TooShort { have: packet.len() });
-        }
+        let too_short = FrameError::TooShort { have: packet.len() };
+        let (covered, trailer) = packet.split_last_chunk().ok_or(too_short)?;
+        let bth = covered.first_chunk().ok_or(too_short)?;
         let before_tail = link_header.len() + ip_header.len() + UdpHeader::LEN + packet.len();
         let tail = frame.get(before_tail..).unwrap_or_default();
         let lengths_agree = ip_complete && udp_complete;
@@ -119,6 +122,9 @@ impl<'a> RoceFrame<'a> {
             ip_header,
             udp,
             packet,
+            bth,
+            covered,
+            trailer,
             tail,
             lengths_agree,
         })
@@ -150,8 +156,8 @@ impl<'a> RoceFrame<'a> {
     }
 
     /// The base transport header, which is there whatever the opcode.
-    pub fn bth(&self) -> Option<BthView<'a>> {
-        BthView::new(self.packet).ok()
+    pub fn bth(&self) -> BthView<'a> {
+        BthView::of(self.bth)
     }
 
     /// The packet, decoded.
@@ -203,15 +209,8 @@ impl<'a> RoceFrame<'a> {
 
     /// Checks the trailer against the headers as they are in the frame.
     pub fn icrc_verdict(&self) -> IcrcVerdict {
-        let Some((covered, trailer)) = self.packet.split_last_chunk() else {
-            // `parse` does not let this happen.
-            return IcrcVerdict::Bad {
-                computed: 0,
-                received: 0,
-            };
-        };
-        let received = u32::from_le_bytes(*trailer);
-        let computed = self.icrc_of_headers().packet(covered).finish();
+        let received = u32::from_le_bytes(*self.trailer);
+        let computed = self.icrc_of_headers().packet(self.covered).finish();
         if computed == received {
             IcrcVerdict::Ok
         } else {

@@ -1,0 +1,78 @@
+//! `bowline dissect`: what is in a capture, packet by packet, and whether each ICRC is right.
+
+mod capture;
+mod record;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::error::Error;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::PathBuf;
+
+use capture::Capture;
+use record::{Record, Totals};
+
+/// Prints the RoCEv2 packets of a capture and checks their ICRCs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DissectArgs {
+    /// Capture to read: pcap or pcapng, as tcpdump, Wireshark and `bowline` write them
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Print one JSON object instead of text; 64-bit values are strings in hexadecimal
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub(crate) fn run(args: DissectArgs) -> Result<(), Box<dyn Error>> {
+    let mut capture = Capture::open(&args.file)?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let name = args.file.display().to_string();
+    let written = if args.json {
+        write_json(&mut capture, &name, &mut out)
+    } else {
+        write_text(&mut capture, &mut out)
+    };
+    match written.and_then(|()| out.flush()) {
+        // Whoever reads has seen enough, as `head` does.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(error.into()),
+        // What could be read has been printed; that it was not all is still a failure.
+        Ok(()) => capture
+            .into_error()
+            .map_or(Ok(()), |error| Err(error.into())),
+    }
+}
+
+fn write_text(capture: &mut Capture, out: &mut impl Write) -> io::Result<()> {
+    let mut totals = Totals::default();
+    while let Some(frame) = capture.next_frame() {
+        if let Some(record) = totals.take(&frame) {
+            text::write_record(out, &record)?;
+        }
+    }
+    text::write_totals(out, &totals)
+}
+
+/// The records are written as they are read: a capture may be larger than memory.
+fn write_json(capture: &mut Capture, name: &str, out: &mut impl Write) -> io::Result<()> {
+    let mut totals = Totals::default();
+    write!(
+        out,
+        "{{\"file\":{},\"packets\":[",
+        serde_json::to_string(name)?
+    )?;
+    let mut separator = "\n";
+    while let Some(frame) = capture.next_frame() {
+        if let Some(record) = totals.take(&frame) {
+            out.write_all(separator.as_bytes())?;
+            serde_json::to_writer::<_, Record>(&mut *out, &record)?;
+            separator = ",\n";
+        }
+    }
+    out.write_all(b"\n],\"totals\":")?;
+    serde_json::to_writer(&mut *out, &totals)?;
+    out.write_all(b"}\n")
+}

@@ -1,0 +1,122 @@
+//! A dissection for people.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use super::record::{Ext, Icrc, Record, Totals};
+
+/// One line.
+pub(super) fn write_record(out: &mut impl Write, record: &Record) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>11.6} {} > {} {} qp={:#x} psn={:#x} flags={}{} payload={} icrc={}{}",
+        record.time_s,
+        record.src,
+        record.dst,
+        record.opcode,
+        record.dest_qpn,
+        record.psn,
+        flags(record),
+        extended(&record.ext),
+        record.payload_len,
+        verdict(record.icrc),
+        record
+            .malformed
+            .as_ref()
+            .map_or(String::new(), |reason| format!(" malformed: {reason}")),
+    )
+}
+
+/// Counts, by opcode and by verdict.
+pub(super) fn write_totals(out: &mut impl Write, totals: &Totals) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{} packets: ICRC ok {}, BAD {}",
+        totals.packets, totals.icrc_ok, totals.icrc_bad
+    )?;
+    if totals.icrc_unchecked > 0 {
+        writeln!(
+            out,
+            "  {} cut by the capture, ICRC not checked",
+            totals.icrc_unchecked
+        )?;
+    }
+    let width = totals.by_opcode.keys().map(String::len).max().unwrap_or(0);
+    for (opcode, count) in &totals.by_opcode {
+        writeln!(out, "  {opcode:width$} {count:>8}")?;
+    }
+    if totals.other > 0 {
+        writeln!(out, "{} other frames", totals.other)?;
+    }
+    if totals.malformed > 0 {
+        writeln!(out, "{} malformed:", totals.malformed)?;
+    }
+    for (reason, count) in &totals.malformed_reasons {
+        writeln!(out, "  {count:>8} {reason}")?;
+    }
+    Ok(())
+}
+
+fn flags(record: &Record) -> String {
+    let flags = [
+        ('A', record.ack_req),
+        ('S', record.solicited),
+        ('M', record.mig_req),
+        ('F', record.fecn),
+        ('B', record.becn),
+    ];
+    let set: String = flags
+        .into_iter()
+        .filter_map(|(name, on)| on.then_some(name))
+        .collect();
+    if set.is_empty() { "-".to_owned() } else { set }
+}
+
+fn extended(ext: &Ext) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = push_extended(ext, &mut text);
+    text
+}
+
+fn push_extended(ext: &Ext, text: &mut String) -> std::fmt::Result {
+    if let Some(deth) = ext.deth {
+        write!(text, " from={} qkey={:#x}", deth.src_qpn, deth.qkey)?;
+    }
+    if let Some(reth) = ext.reth {
+        write!(
+            text,
+            " va={:#x} rkey={:#x} len={}",
+            reth.va, reth.rkey, reth.len
+        )?;
+    }
+    if let Some(atomic) = ext.atomic_eth {
+        write!(text, " va={:#x} rkey={:#x}", atomic.va, atomic.rkey)?;
+        write!(
+            text,
+            " operand={:#x} compare={:#x}",
+            atomic.swap_or_add, atomic.compare
+        )?;
+    }
+    if let Some(aeth) = ext.aeth {
+        write!(text, " [{}] msn={}", aeth.syndrome, aeth.msn)?;
+    }
+    if let Some(ack) = ext.atomic_ack {
+        write!(text, " original={:#x}", ack.original)?;
+    }
+    if let Some(imm) = ext.imm {
+        write!(text, " imm={imm:#x}")?;
+    }
+    if let Some(rkey) = ext.invalidate_rkey {
+        write!(text, " invalidate={rkey:#x}")?;
+    }
+    Ok(())
+}
+
+fn verdict(icrc: Icrc) -> &'static str {
+    match icrc {
+        Icrc::Ok => "ok",
+        Icrc::Bad => "BAD",
+        Icrc::Unchecked => "unchecked",
+    }
+}
