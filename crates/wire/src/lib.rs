@@ -13,6 +13,29 @@
 //! [`RoceFrame`] is one captured frame from the link layer down.
 //!
 //! Nothing in this crate allocates, performs IO or panics, whatever the bytes.
+//!
+//! ```
+//! use bowline_wire::{Bth, ExtHeaders, FlowKey, Opcode, Packet, PacketView, Psn, Qpn, icrc_of};
+//!
+//! // A SEND of five bytes takes three of padding.
+//! let mut bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(7));
+//! bth.pad = 3;
+//! let ext = ExtHeaders::default();
+//! let packet = Packet { bth, ext, payload: b"hello", pad_bytes: [0; 3], icrc: 0 };
+//! let mut bytes = [0; 24];
+//! packet.emit(&mut bytes)?;
+//!
+//! // The ICRC covers the headers below too, as the socket will send them.
+//! let (src, dst) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+//! let flow = FlowKey { src, dst, src_port: 0xc000, dst_port: bowline_wire::ROCE_UDP_PORT };
+//! let icrc = icrc_of(&flow, 0, &bytes[..20]);
+//! bytes[20..].copy_from_slice(&icrc.to_le_bytes());
+//!
+//! let received = PacketView::parse(&bytes)?;
+//! assert_eq!(received.payload(), b"hello");
+//! assert_eq!(received.icrc(), icrc_of(&flow, 0, &bytes[..20]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![no_std]
 #![forbid(unsafe_code)]
