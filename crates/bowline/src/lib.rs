@@ -1,1 +1,88 @@
-//! placeholder
+//! RDMA in user space: RoCEv2 queue pairs without RDMA hardware, kernel modules or root.
+//!
+//! A [`Device`] is a NIC in this process, on one address of this machine. From it come the objects
+//! of the verbs API: a [`Pd`] with memory regions ([`Mr`]) and queue pairs ([`Qp`]), which report
+//! to completion queues ([`Cq`]). Two programs connect their queue pairs over a [`Channel`].
+//! Handles can be cloned, sent to other threads and dropped in any order.
+//!
+//! ```
+//! use bowline::{Access, Connector, Device, Listener, QpType};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), bowline::Error> {
+//! let listener = Listener::bind("127.0.0.1:0")?;
+//! let server_address = listener.local_addr()?;
+//!
+//! // One program offers 64 bytes …
+//! let server = std::thread::spawn(move || -> Result<Vec<u8>, bowline::Error> {
+//!     let device = Device::open("127.9.0.1")?;
+//!     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+//!     let mr = pd.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//!     let qp = pd.qp(QpType::Rc, &cq).build()?;
+//!     let mut channel = listener.accept()?;
+//!     channel.connect(&qp, &[mr.remote()])?;
+//!     channel.barrier()?; // until the client has written
+//!     Ok(mr.to_vec(0, 5))
+//! });
+//!
+//! // … and another writes them, without the first one's help.
+//! let device = Device::open("127.9.0.2")?;
+//! let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+//! let mr = pd.register(64, Access::LOCAL_WRITE)?;
+//! let qp = pd.qp(QpType::Rc, &cq).build()?;
+//! let mut channel = Connector::new().connect(server_address)?;
+//! let peer = channel.connect(&qp, &[])?;
+//! mr.write_at(0, b"hello");
+//! qp.write(1, &mr, 0..5, peer.regions[0])?;
+//! cq.next(Duration::from_secs(5))?;
+//! channel.barrier()?;
+//! assert_eq!(server.join().unwrap()?, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors
+//!
+//! [`Error::fault`] says whose fault an error is: the program's, the peer's, this machine's or the
+//! network's. A work request that was taken and failed later has a completion that says why.
+//!
+//! # What this crate may not do
+//!
+//! It holds no protocol and touches no socket of the data path: those are the crates `bowline-nic`
+//! and `bowline-io`. It forbids `unsafe`, so memory is registered by owned [`Buffer`]s.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "tokio")]
+mod async_cq;
+mod builder;
+mod cq;
+mod device;
+mod endpoint;
+mod error;
+mod mr;
+mod pd;
+mod qp;
+mod random;
+pub mod setup;
+mod srq;
+
+#[cfg(feature = "tokio")]
+pub use async_cq::AsyncCq;
+pub use bowline_io::PortCounters;
+pub use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,
+    ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,
+    RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcOpcode, WcStatus,
+};
+pub use bowline_wire::{Psn, Qpn};
+pub use builder::DeviceBuilder;
+pub use cq::Cq;
+pub use device::Device;
+pub use endpoint::{Endpoint, RemoteMr};
+pub use error::{CompletionError, CompletionExt, Error, Fault};
+pub use mr::Mr;
+pub use pd::Pd;
+pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
+pub use setup::{Channel, Connector, Listener, Peer, SetupError};
+pub use srq::Srq;

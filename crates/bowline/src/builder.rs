@@ -1,0 +1,135 @@
+//! Opening a device.
+
+use std::net::IpAddr;
+
+use bowline_io::{Lane, LaneConfig, Port, UdpConfig, UdpPort};
+use bowline_nic::{Mtu, Nic, NicConfig};
+
+use crate::{Device, Error, random};
+
+/// Settings of a device to be opened; see [`Device::builder`].
+///
+/// ```
+/// use bowline::{Device, Mtu};
+///
+/// let device = Device::builder("127.9.1.4".parse().unwrap())
+///     .mtu(Mtu::B1024)
+///     .max_qps(16)
+///     .open()?;
+/// assert_eq!(device.mtu(), Mtu::B1024);
+/// # Ok::<(), bowline::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing before `open`"]
+pub struct DeviceBuilder {
+    udp: UdpConfig,
+    mtu: Option<Mtu>,
+    window_bytes: Option<u32>,
+    max_qps: Option<u32>,
+    max_mrs: Option<u32>,
+    max_wr: Option<u32>,
+    max_cqe: Option<u32>,
+}
+
+impl DeviceBuilder {
+    pub(crate) fn new(addr: IpAddr) -> DeviceBuilder {
+        DeviceBuilder {
+            udp: UdpConfig::new(addr),
+            mtu: None,
+            window_bytes: None,
+            max_qps: None,
+            max_mrs: None,
+            max_wr: None,
+            max_cqe: None,
+        }
+    }
+
+    /// The UDP port, of this device and of every peer it talks to; RoCEv2's 4791 unless set.
+    pub fn udp_port(mut self, port: u16) -> Self {
+        self.udp.udp_port = port;
+        self
+    }
+
+    /// The largest path MTU; what the interface carries unless set.
+    pub fn mtu(mut self, mtu: Mtu) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
+    /// Bytes in flight towards one peer; 1 MiB unless set. On a long link it should be about twice
+    /// the bandwidth-delay product.
+    pub fn window_bytes(mut self, bytes: u32) -> Self {
+        self.window_bytes = Some(bytes);
+        self
+    }
+
+    /// Most queue pairs at a time.
+    pub fn max_qps(mut self, count: u32) -> Self {
+        self.max_qps = Some(count);
+        self
+    }
+
+    /// Most memory regions at a time.
+    pub fn max_mrs(mut self, count: u32) -> Self {
+        self.max_mrs = Some(count);
+        self
+    }
+
+    /// Most work requests in one queue.
+    pub fn max_wr(mut self, count: u32) -> Self {
+        self.max_wr = Some(count);
+        self
+    }
+
+    /// Most completions in one completion queue.
+    pub fn max_cqe(mut self, count: u32) -> Self {
+        self.max_cqe = Some(count);
+        self
+    }
+
+    /// Opens the device.
+    pub fn open(self) -> Result<Device, Error> {
+        let udp = UdpPort::open(&self.udp)?;
+        let qpn_prefix = udp.qpn_prefix();
+        let port: Box<dyn Port> = Box::new(udp);
+        let caps = port.caps();
+        let max_mtu = self.check_mtu(caps.ip_mtu)?;
+
+        let mut config = NicConfig::new(caps.addr, random::bytes()?);
+        config.udp_port = caps.udp_port;
+        config.peer_udp_port = caps.udp_port;
+        config.qpn_prefix = qpn_prefix;
+        config.max_mtu = max_mtu;
+        let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
+        set(&mut config.window_bytes, self.window_bytes);
+        set(&mut config.max_qps, self.max_qps);
+        set(&mut config.max_mrs, self.max_mrs);
+        set(&mut config.max_wr, self.max_wr);
+        set(&mut config.max_cqe, self.max_cqe);
+        let max_rd_atomic = config.max_rd_atomic;
+
+        let nic = Nic::new(config)?;
+        let lane = Lane::start(nic, port, LaneConfig::default())?;
+        Ok(Device::from_lane(lane, max_mtu, max_rd_atomic))
+    }
+
+    /// The MTU asked for, or else the largest, if the interface carries it.
+    fn check_mtu(&self, ip_mtu: u32) -> Result<Mtu, Error> {
+        let largest = Mtu::for_ip_mtu(ip_mtu).ok_or_else(|| Error::Invalid {
+            what: "address",
+            why: format!("its interface carries only {ip_mtu} bytes a packet, too few for RoCEv2"),
+        })?;
+        match self.mtu {
+            Some(mtu) if mtu > largest => Err(Error::Invalid {
+                what: "MTU",
+                why: format!(
+                    "{} bytes do not fit the interface's {ip_mtu}: use {} or less",
+                    mtu.bytes(),
+                    largest.bytes()
+                ),
+            }),
+            Some(mtu) => Ok(mtu),
+            None => Ok(largest),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Completion queues.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bowline_io::Channel;
+use bowline_nic::{Completion, CqId};
+
+use crate::device::DeviceInner;
+use crate::{CompletionExt, Error};
+
+/// Notifications kept: one is enough to wake a waiter, who then looks for itself.
+const NOTIFICATIONS: usize = 4;
+
+/// Where finished work requests are reported.
+///
+/// Three ways to wait, from fastest to most frugal: [`poll`](Cq::poll) in a loop, which drives the
+/// device on the caller's core; [`wait`](Cq::wait), which sleeps; and, with the feature `tokio`,
+/// `AsyncCq`, which lets other tasks run.
+#[derive(Clone)]
+pub struct Cq {
+    pub(crate) inner: Arc<CqInner>,
+}
+
+pub(crate) struct CqInner {
+    pub(crate) id: CqId,
+    pub(crate) device: Arc<DeviceInner>,
+    channel: Arc<Channel<u64>>,
+    turn: Turn,
+}
+
+impl Cq {
+    pub(crate) fn new(device: &Arc<DeviceInner>, depth: u32) -> Result<Cq, Error> {
+        let channel = Channel::new(NOTIFICATIONS)
+            .map_err(|e| Error::system("make a notification channel", e))?;
+        let channel = Arc::new(channel);
+        let id = device.control(|nic, _| nic.create_cq(depth))?;
+        let inner = Arc::new(CqInner {
+            id,
+            device: Arc::clone(device),
+            channel: Arc::clone(&channel),
+            turn: Turn::default(),
+        });
+        device.lane().notify_cq(id, channel, 0)?;
+        Ok(Cq { inner })
+    }
+
+    /// Takes finished requests, and drives the device meanwhile; returns how many were taken.
+    ///
+    /// Each has its own status: see [`CompletionExt::ok`].
+    pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
+        let inner = &*self.inner;
+        Ok(inner
+            .device
+            .lane()
+            .poll(|nic, _| nic.poll_cq(inner.id, out))??)
+    }
+
+    /// Takes finished requests, sleeping until there is one; 0 if none came within `timeout`.
+    ///
+    /// Several threads may wait; each completion goes to one of them.
+    pub fn wait(&self, out: &mut [Completion], timeout: Duration) -> Result<usize, Error> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        // A sleeper leaves the driving to the device's own thread, which packets wake.
+        let count = self.take(out)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        // A timeout that ends after the clock does never comes.
+        let deadline = Instant::now().checked_add(timeout);
+        // One thread at a time listens: a notification that another one took would be lost to us.
+        let Some(_turn) = self.inner.turn.take(deadline) else {
+            return Ok(0);
+        };
+        loop {
+            // Armed before looking: what completes after the look raises a notification.
+            self.arm()?;
+            let count = self.take(out)?;
+            if count > 0 {
+                return Ok(count);
+            }
+            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(0);
+            }
+            // Whatever woke us, perhaps an old notification: the queue itself decides.
+            self.inner.channel.wait(left)?;
+        }
+    }
+
+    /// The next finished request, sleeping until there is one.
+    ///
+    /// A request that failed, and none within `timeout`, are errors.
+    pub fn next(&self, timeout: Duration) -> Result<Completion, Error> {
+        let mut out = [Completion::default()];
+        match self.wait(&mut out, timeout)? {
+            0 => Err(Error::Timeout(timeout)),
+            _ => Ok(out[0].ok()?),
+        }
+    }
+
+    /// Its identifier, as [`Event::CqOverflow`](crate::Event::CqOverflow) names it.
+    pub fn id(&self) -> CqId {
+        self.inner.id
+    }
+
+    /// Asks for a notification at the next completion.
+    pub(crate) fn arm(&self) -> Result<(), Error> {
+        self.inner
+            .device
+            .control(|nic, _| nic.arm_cq(self.inner.id, false))
+    }
+
+    /// Takes finished requests without driving the device.
+    pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
+        self.inner
+            .device
+            .control(|nic, _| nic.poll_cq(self.inner.id, out))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn channel(&self) -> &Arc<Channel<u64>> {
+        &self.inner.channel
+    }
+}
+
+impl std::fmt::Debug for Cq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cq({:?} of {})", self.inner.id, self.inner.device.addr())
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        // The queue pairs that use it hold it, so it is unused by now; and a device that has ended
+        // has nothing to forget.
+        let _ = self.device.lane().forget_cq(self.id);
+        let _ = self.device.control(|nic, _| nic.destroy_cq(self.id));
+    }
+}
+
+/// Lets one thread at a time listen for notifications.
+#[derive(Default)]
+struct Turn {
+    taken: Mutex<bool>,
+    free: Condvar,
+}
+
+impl Turn {
+    /// Waits for the turn, `None` if it did not come before `deadline`.
+    fn take(&self, deadline: Option<Instant>) -> Option<TurnGuard<'_>> {
+        // Nothing that can panic runs under the lock.
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        while *taken {
+            taken = match deadline {
+                None => self
+                    .free
+                    .wait(taken)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let waited = self.free.wait_timeout(taken, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        *taken = true;
+        Some(TurnGuard(self))
+    }
+}
+
+struct TurnGuard<'a>(&'a Turn);
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.free.notify_one();
+    }
+}

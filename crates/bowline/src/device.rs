@@ -1,0 +1,173 @@
+//! Devices: a soft NIC on one address, and the thread that keeps it going.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_io::{Lane, PortCounters};
+use bowline_nic::{Counters, Event, Mtu, Nic, Time};
+
+use crate::{Cq, DeviceBuilder, Error, Pd};
+
+/// A RoCEv2 NIC in this process, on one address of this machine.
+///
+/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. The device closes when the last handle
+/// to it, or to anything made from it, is dropped.
+///
+/// Whoever polls a completion queue drives the device; when nobody does, a thread of its own takes
+/// over, so that peers are answered whatever the program does.
+///
+/// ```
+/// use bowline::Device;
+///
+/// let device = Device::open("127.9.1.3")?;
+/// let pd = device.alloc_pd()?;
+/// let cq = device.create_cq(256)?;
+/// assert_eq!(device.counters()?.completions, 0);
+/// # drop((pd, cq));
+/// # Ok::<(), bowline::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) inner: Arc<DeviceInner>,
+}
+
+pub(crate) struct DeviceInner {
+    lane: Arc<Lane>,
+    addr: IpAddr,
+    udp_port: u16,
+    mtu: Mtu,
+    max_rd_atomic: u8,
+}
+
+impl Device {
+    /// Opens the NIC at an address of this machine, with the defaults of [`DeviceBuilder`].
+    pub fn open(addr: &str) -> Result<Device, Error> {
+        let addr = addr.parse().map_err(|_| Error::Invalid {
+            what: "address",
+            why: format!("{addr:?} is no IP address: write 127.0.0.1, 10.0.0.7 or fd00::7"),
+        })?;
+        Device::builder(addr).open()
+    }
+
+    /// Starts opening the NIC at an address of this machine.
+    pub fn builder(addr: IpAddr) -> DeviceBuilder {
+        DeviceBuilder::new(addr)
+    }
+
+    pub(crate) fn from_lane(lane: Arc<Lane>, mtu: Mtu, max_rd_atomic: u8) -> Device {
+        let caps = lane.port_caps();
+        let (addr, udp_port) = (caps.addr, caps.udp_port);
+        Device {
+            inner: Arc::new(DeviceInner {
+                lane,
+                addr,
+                udp_port,
+                mtu,
+                max_rd_atomic,
+            }),
+        }
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> IpAddr {
+        self.inner.addr
+    }
+
+    /// Its UDP port.
+    pub fn udp_port(&self) -> u16 {
+        self.inner.udp_port
+    }
+
+    /// The largest path MTU that it carries.
+    pub fn mtu(&self) -> Mtu {
+        self.inner.mtu
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&self) -> Result<Pd, Error> {
+        Pd::new(&self.inner)
+    }
+
+    /// Makes a completion queue for up to `depth` completions.
+    ///
+    /// It must hold what all queue pairs that use it can have outstanding: when it overflows,
+    /// completions are lost and its queue pairs fail.
+    pub fn create_cq(&self, depth: u32) -> Result<Cq, Error> {
+        Cq::new(&self.inner, depth)
+    }
+
+    /// What the NIC has done and seen.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        Ok(self.inner.lane.counters()?.0)
+    }
+
+    /// What the socket below the NIC has done and seen.
+    pub fn port_counters(&self) -> Result<PortCounters, Error> {
+        Ok(self.inner.lane.counters()?.1)
+    }
+
+    /// The next event that is no completion, waiting for it up to `timeout`.
+    pub fn next_event(&self, timeout: Duration) -> Result<Option<Event>, Error> {
+        Ok(self.inner.lane.events().wait(Some(timeout))?)
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Device({} port {})",
+            self.inner.addr, self.inner.udp_port
+        )
+    }
+}
+
+impl DeviceInner {
+    /// Calls the NIC; what that makes ready leaves at once.
+    pub(crate) fn control<R, E>(
+        &self,
+        f: impl FnOnce(&mut Nic, Time) -> Result<R, E>,
+    ) -> Result<R, Error>
+    where
+        Error: From<E>,
+    {
+        Ok(self.lane.with(f)??)
+    }
+
+    /// Looks something up in the NIC.
+    pub(crate) fn query<R>(&self, f: impl FnOnce(&Nic) -> R) -> Result<R, Error> {
+        Ok(self.lane.with(|nic, _| f(nic))?)
+    }
+
+    /// Calls the NIC to post work, which may leave together with what is posted next.
+    pub(crate) fn post<R, E>(
+        &self,
+        f: impl FnOnce(&mut Nic, Time) -> Result<R, E>,
+    ) -> Result<R, Error>
+    where
+        Error: From<E>,
+    {
+        Ok(self.lane.post(f)??)
+    }
+
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
+    }
+
+    pub(crate) fn addr(&self) -> IpAddr {
+        self.addr
+    }
+
+    pub(crate) fn udp_port(&self) -> u16 {
+        self.udp_port
+    }
+
+    pub(crate) fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    pub(crate) fn max_rd_atomic(&self) -> u8 {
+        self.max_rd_atomic
+    }
+}

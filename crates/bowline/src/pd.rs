@@ -1,0 +1,73 @@
+//! Protection domains.
+
+use std::sync::Arc;
+
+use bowline_nic::{Access, Buffer, PdId, QpType};
+
+use crate::device::DeviceInner;
+use crate::{Cq, Device, Error, Mr, QpBuilder, Srq};
+
+/// A protection domain: queue pairs reach only the memory of their own.
+///
+/// It lives as long as anything made from it, whatever is dropped first.
+#[derive(Clone)]
+pub struct Pd {
+    pub(crate) inner: Arc<PdInner>,
+}
+
+pub(crate) struct PdInner {
+    pub(crate) id: PdId,
+    pub(crate) device: Arc<DeviceInner>,
+}
+
+impl Pd {
+    pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Pd, Error> {
+        let id = device.control(|nic, _| nic.alloc_pd())?;
+        Ok(Pd {
+            inner: Arc::new(PdInner {
+                id,
+                device: Arc::clone(device),
+            }),
+        })
+    }
+
+    /// Its device.
+    pub fn device(&self) -> Device {
+        Device {
+            inner: Arc::clone(&self.inner.device),
+        }
+    }
+
+    /// Allocates `len` zero bytes and registers them.
+    pub fn register(&self, len: usize, access: Access) -> Result<Mr, Error> {
+        self.register_buffer(Buffer::new(len), access)
+    }
+
+    /// Registers memory that the program has already, possibly not for the first time.
+    pub fn register_buffer(&self, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
+        Mr::new(self, buffer, access)
+    }
+
+    /// Makes a queue for up to `max_wr` receives that several queue pairs share.
+    pub fn create_srq(&self, max_wr: u32, max_sge: u8) -> Result<Srq, Error> {
+        Srq::new(self, max_wr, max_sge)
+    }
+
+    /// Starts making a queue pair whose sends and receives complete on `cq`.
+    pub fn qp(&self, qp_type: QpType, cq: &Cq) -> QpBuilder {
+        QpBuilder::new(self, qp_type, cq)
+    }
+}
+
+impl std::fmt::Debug for Pd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pd({:?} of {})", self.inner.id, self.inner.device.addr())
+    }
+}
+
+impl Drop for PdInner {
+    fn drop(&mut self) {
+        // Everything made from the domain holds it, so it is unused by now.
+        let _ = self.device.control(|nic, _| nic.dealloc_pd(self.id));
+    }
+}

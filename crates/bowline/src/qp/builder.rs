@@ -1,0 +1,183 @@
+//! Making a queue pair.
+
+use std::sync::Arc;
+
+use bowline_nic::{Access, QpAttr, QpInit, QpState, QpType};
+use bowline_wire::Psn;
+
+use super::{Qp, QpInner};
+use crate::{Cq, Error, Pd, Srq, random};
+
+/// The Q_Key of UD queue pairs that set none.
+pub const DEFAULT_QKEY: u32 = 0x1111_1111;
+
+/// Settings of a queue pair to be made; see [`Pd::qp`].
+///
+/// ```
+/// use bowline::{Device, QpType};
+///
+/// let device = Device::open("127.9.1.2")?;
+/// let (pd, cq) = (device.alloc_pd()?, device.create_cq(128)?);
+/// let qp = pd.qp(QpType::Rc, &cq).max_send_wr(16).max_inline(64).build()?;
+/// println!("tell your peer: {:?}", qp.endpoint());
+/// # Ok::<(), bowline::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing before `build`"]
+pub struct QpBuilder {
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+    srq: Option<Srq>,
+    qp_type: QpType,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u8,
+    max_recv_sge: u8,
+    max_inline: u32,
+    signal_all: bool,
+    access: Access,
+    qkey: u32,
+}
+
+impl QpBuilder {
+    pub(crate) fn new(pd: &Pd, qp_type: QpType, cq: &Cq) -> QpBuilder {
+        QpBuilder {
+            pd: pd.clone(),
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            srq: None,
+            qp_type,
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 64,
+            signal_all: false,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+            qkey: DEFAULT_QKEY,
+        }
+    }
+
+    /// Lets receives complete on another queue than sends.
+    pub fn recv_cq(mut self, cq: &Cq) -> Self {
+        self.recv_cq = cq.clone();
+        self
+    }
+
+    /// Takes receives from a shared queue.
+    pub fn srq(mut self, srq: &Srq) -> Self {
+        self.srq = Some(srq.clone());
+        self
+    }
+
+    /// Sends that can be outstanding; 64 unless set.
+    pub fn max_send_wr(mut self, count: u32) -> Self {
+        self.max_send_wr = count;
+        self
+    }
+
+    /// Receives that can be outstanding; 64 unless set.
+    pub fn max_recv_wr(mut self, count: u32) -> Self {
+        self.max_recv_wr = count;
+        self
+    }
+
+    /// Pieces of memory that one send gathers and one receive scatters to; 1 unless set.
+    pub fn max_sge(mut self, count: u8) -> Self {
+        self.max_send_sge = count;
+        self.max_recv_sge = count;
+        self
+    }
+
+    /// Bytes that a send can carry in the work request itself; 64 unless set.
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.max_inline = bytes;
+        self
+    }
+
+    /// Gives a completion for every send, whatever its flags say.
+    pub fn signal_all(mut self, yes: bool) -> Self {
+        self.signal_all = yes;
+        self
+    }
+
+    /// What the peer may do through the queue pair; all one-sided operations unless set. The
+    /// rights of each memory region apply on top.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// The key that datagrams to a UD queue pair must carry; [`DEFAULT_QKEY`] unless set.
+    pub fn qkey(mut self, qkey: u32) -> Self {
+        self.qkey = qkey;
+        self
+    }
+
+    /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
+    pub fn build(self) -> Result<Qp, Error> {
+        self.check_family()?;
+        let device = Arc::clone(&self.pd.inner.device);
+        let init = QpInit {
+            qp_type: self.qp_type,
+            pd: self.pd.inner.id,
+            send_cq: self.send_cq.inner.id,
+            recv_cq: self.recv_cq.inner.id,
+            srq: self.srq.as_ref().map(|s| s.inner.id),
+            max_send_wr: self.max_send_wr,
+            max_recv_wr: self.max_recv_wr,
+            max_send_sge: self.max_send_sge,
+            max_recv_sge: self.max_recv_sge,
+            max_inline: self.max_inline,
+            signal_all: self.signal_all,
+        };
+        let psn = Psn::new(u32::from_ne_bytes(random::bytes()?));
+        let qpn = device.control(|nic, _| nic.create_qp(&init))?;
+        // From here on dropping `qp` destroys the queue pair, also if the next step fails.
+        let qp = Qp {
+            inner: Arc::new(QpInner {
+                qpn,
+                psn,
+                qp_type: self.qp_type,
+                qkey: self.qkey,
+                pd: self.pd.inner,
+                _send_cq: self.send_cq.inner,
+                _recv_cq: self.recv_cq.inner,
+                _srq: self.srq.map(|s| s.inner),
+            }),
+        };
+        let connected = self.qp_type != QpType::Ud;
+        qp.modify(&QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: connected.then_some(self.access),
+            qkey: (!connected).then_some(self.qkey),
+            ..QpAttr::default()
+        })?;
+        Ok(qp)
+    }
+
+    /// Identifiers of two devices look alike: a mix must be refused before they are used.
+    fn check_family(&self) -> Result<(), Error> {
+        let device = &self.pd.inner.device;
+        for cq in [&self.send_cq, &self.recv_cq] {
+            if !Arc::ptr_eq(&cq.inner.device, device) {
+                return Err(Error::Foreign {
+                    what: "the completion queue",
+                    of: "device",
+                });
+            }
+        }
+        if let Some(srq) = &self.srq
+            && !Arc::ptr_eq(&srq.inner.pd.device, device)
+        {
+            return Err(Error::Foreign {
+                what: "the shared receive queue",
+                of: "device",
+            });
+        }
+        Ok(())
+    }
+}

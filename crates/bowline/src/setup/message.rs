@@ -1,0 +1,212 @@
+//! The messages that two programs exchange over TCP before their queue pairs can talk.
+//!
+//! ```text
+//! frame:    magic "BWLN" (4)  version (1)  kind (1)  body length (4)  body
+//! endpoint: qp type (1)  mtu in bytes (2)  rd_atomic (1)  qpn (4)  psn (4)
+//!           ip version, 4 or 6 (1)  udp port (2)  address (16, an IPv4 one is in the first 4)
+//!           region count (2)  regions: { address (8)  length (8)  rkey (4) }
+//! ```
+//! All numbers are big-endian. Nothing is allocated before a length has been checked against
+//! [`MAX_BODY`], and an endpoint is taken only if every field makes sense.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bowline_nic::{Mtu, QpType};
+use bowline_wire::{Psn, Qpn};
+
+use super::SetupError;
+use crate::{Endpoint, RemoteMr};
+
+/// First bytes of every frame.
+pub(super) const MAGIC: [u8; 4] = *b"BWLN";
+/// Version of this protocol.
+pub(super) const VERSION: u8 = 1;
+/// Magic, version, kind and length.
+pub(super) const HEADER_LEN: usize = 10;
+/// Longest body that is accepted or sent.
+pub const MAX_BODY: usize = 64 * 1024;
+/// Most regions in one message.
+pub const MAX_REGIONS: usize = 1024;
+
+const REGION_LEN: usize = 20;
+const ENDPOINT_LEN: usize = 33;
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Endpoint = 1,
+    Barrier = 2,
+    Data = 3,
+}
+
+/// A frame's header with this body.
+pub(super) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
+    if body.len() > MAX_BODY {
+        return Err(SetupError::TooLong {
+            len: body.len() as u64,
+        });
+    }
+    let mut out = Vec::with_capacity(HEADER_LEN + body.len());
+    out.extend_from_slice(&MAGIC);
+    out.push(VERSION);
+    out.push(kind as u8);
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(body);
+    Ok(out)
+}
+
+/// Checks a header; returns the length of the body that follows.
+pub(super) fn parse_header(header: &[u8; HEADER_LEN], expected: Kind) -> Result<usize, SetupError> {
+    let [m0, m1, m2, m3, version, kind, l0, l1, l2, l3] = *header;
+    if [m0, m1, m2, m3] != MAGIC {
+        return Err(SetupError::WrongMagic([m0, m1, m2, m3]));
+    }
+    if version != VERSION {
+        return Err(SetupError::WrongVersion { theirs: version });
+    }
+    if kind != expected as u8 {
+        return Err(SetupError::Unexpected {
+            kind,
+            expected: expected as u8,
+        });
+    }
+    let len = u32::from_be_bytes([l0, l1, l2, l3]);
+    if len as usize > MAX_BODY {
+        return Err(SetupError::TooLong { len: len.into() });
+    }
+    Ok(len as usize)
+}
+
+/// An endpoint and the regions that its owner offers.
+pub(super) fn encode_endpoint(
+    endpoint: &Endpoint,
+    regions: &[RemoteMr],
+) -> Result<Vec<u8>, SetupError> {
+    if regions.len() > MAX_REGIONS {
+        return Err(SetupError::TooManyRegions {
+            count: regions.len(),
+        });
+    }
+    let mut out = Vec::with_capacity(ENDPOINT_LEN + regions.len() * REGION_LEN);
+    out.push(match endpoint.qp_type {
+        QpType::Rc => 1,
+        QpType::Uc => 2,
+        QpType::Ud => 3,
+    });
+    out.extend_from_slice(&(endpoint.mtu.bytes() as u16).to_be_bytes());
+    out.push(endpoint.rd_atomic);
+    out.extend_from_slice(&endpoint.qpn.get().to_be_bytes());
+    out.extend_from_slice(&endpoint.psn.get().to_be_bytes());
+    let (version, address) = match endpoint.addr {
+        IpAddr::V4(a) => {
+            let mut padded = [0; 16];
+            padded[..4].copy_from_slice(&a.octets());
+            (4, padded)
+        }
+        IpAddr::V6(a) => (6, a.octets()),
+    };
+    out.push(version);
+    out.extend_from_slice(&endpoint.udp_port.to_be_bytes());
+    out.extend_from_slice(&address);
+    out.extend_from_slice(&(regions.len() as u16).to_be_bytes());
+    for region in regions {
+        out.extend_from_slice(&region.addr.to_be_bytes());
+        out.extend_from_slice(&region.len.to_be_bytes());
+        out.extend_from_slice(&region.rkey.to_be_bytes());
+    }
+    Ok(out)
+}
+
+/// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims to be that.
+pub(super) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), SetupError> {
+    let mut r = Reader { rest: body };
+    let qp_type = match r.array::<1>()? {
+        [1] => QpType::Rc,
+        [2] => QpType::Uc,
+        [3] => QpType::Ud,
+        _ => return Err(SetupError::Invalid("QP type")),
+    };
+    let mtu = u16::from_be_bytes(r.array()?);
+    let mtu = Mtu::from_bytes(mtu.into()).ok_or(SetupError::Invalid("MTU"))?;
+    let [rd_atomic] = r.array()?;
+    let qpn = below_2_24(r.u32()?).ok_or(SetupError::Invalid("QP number"))?;
+    let psn = below_2_24(r.u32()?).ok_or(SetupError::Invalid("packet sequence number"))?;
+    // 0 and 1 are the management QPs, and the last number is every multicast member.
+    if qpn < 2 || Qpn::new(qpn) == Qpn::MULTICAST {
+        return Err(SetupError::Invalid("QP number"));
+    }
+    let [ip_version] = r.array()?;
+    let udp_port = u16::from_be_bytes(r.array()?);
+    let addr = address(ip_version, r.array()?)?;
+    let count = usize::from(u16::from_be_bytes(r.array()?));
+    if count > MAX_REGIONS {
+        return Err(SetupError::TooManyRegions { count });
+    }
+    if r.rest.len() != count * REGION_LEN {
+        return Err(SetupError::Invalid("length of the region list"));
+    }
+    let regions = (0..count).map(|_| r.region()).collect::<Result<_, _>>()?;
+    let (qpn, psn) = (Qpn::new(qpn), Psn::new(psn));
+    Ok((
+        Endpoint {
+            qp_type,
+            addr,
+            udp_port,
+            qpn,
+            psn,
+            mtu,
+            rd_atomic,
+        },
+        regions,
+    ))
+}
+
+fn below_2_24(value: u32) -> Option<u32> {
+    (value < 1 << 24).then_some(value)
+}
+
+fn address(version: u8, octets: [u8; 16]) -> Result<IpAddr, SetupError> {
+    let addr = match version {
+        4 => {
+            let [a, b, c, d, ..] = octets;
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
+        6 => IpAddr::V6(Ipv6Addr::from(octets)),
+        _ => return Err(SetupError::Invalid("IP version")),
+    };
+    if addr.is_unspecified() || addr.is_multicast() || addr == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Err(SetupError::Invalid("address: it is not one host's"));
+    }
+    Ok(addr)
+}
+
+/// What is left of a body.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], SetupError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(SetupError::Truncated)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn u32(&mut self) -> Result<u32, SetupError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    fn region(&mut self) -> Result<RemoteMr, SetupError> {
+        let addr = u64::from_be_bytes(self.array()?);
+        let len = u64::from_be_bytes(self.array()?);
+        let rkey = self.u32()?;
+        addr.checked_add(len)
+            .ok_or(SetupError::Invalid("region: it wraps around"))?;
+        Ok(RemoteMr { addr, len, rkey })
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;
