@@ -149,6 +149,9 @@ pub enum PostError {
     /// An atomic's buffer is not 8 bytes, or its remote address not aligned to 8.
     #[error("an atomic needs 8 bytes of local memory and a remote address aligned to 8")]
     BadAtomic,
+    /// The QP was connected with `max_rd_atomic` 0.
+    #[error("READ and atomics are off: connect the QP with max_rd_atomic of at least 1")]
+    NoReads,
     /// A datagram without destination, or a destination on a connected QP.
     #[error("a UD request needs a destination, and only a UD request has one")]
     BadDestination,

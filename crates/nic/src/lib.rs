@@ -8,11 +8,18 @@
 mod config;
 mod counters;
 mod error;
+mod events;
 mod frame;
 pub mod memory;
 mod nic;
+mod path;
+mod qp;
+mod queue;
 pub mod rate;
+mod shim;
 mod time;
+mod timer;
+mod transport;
 mod tx;
 mod types;
 
@@ -22,7 +29,8 @@ pub use error::{ControlError, ModifyError, PostError};
 pub use frame::{ECN_CE, ECN_ECT0, ECN_MASK, FrameMeta, IpId};
 pub use memory::{Buffer, Region, Segment};
 pub use nic::{Nic, QpInfo};
-pub use rate::{DcqcnParams, RateControl};
+pub use rate::{DcqcnParams, RateControl, RateController};
+pub use shim::{OutPacket, PassThrough, Shim, ShimOut};
 pub use time::Time;
 pub use tx::{Burst, Flow, HeaderBuf, MAX_HEADER, TxBatch, TxCaps, TxPacket, pad_of};
 pub use types::*;

@@ -9,6 +9,7 @@ use core::net::IpAddr;
 
 use bowline_wire::{FlowKey, Icrc};
 
+use crate::frame::FrameMeta;
 use crate::memory::Segment;
 
 /// What a port can send in one call.
@@ -114,8 +115,22 @@ impl Flow {
         &self.key
     }
 
+    /// The flow of a received frame, for checking its ICRC.
+    pub(crate) fn inbound(meta: &FrameMeta, port: u16) -> Flow {
+        let (src, dst, src_port) = (meta.src, meta.dst, meta.src_port);
+        Flow::new(FlowKey { src, dst, src_port, dst_port: port }, 0)
+    }
+
+    /// Whether a received frame belongs to this flow.
     #[inline]
-    fn icrc_seed(&mut self, len: u32, ip_id: u16) -> Icrc {
+    pub(crate) fn is_from(&self, meta: &FrameMeta) -> bool {
+        let key = &self.key;
+        (key.src, key.dst, key.src_port) == (meta.src, meta.dst, meta.src_port)
+    }
+
+    /// The ICRC register after the IP and UDP headers.
+    #[inline]
+    pub(crate) fn icrc_seed(&mut self, len: u32, ip_id: u16) -> Icrc {
         let seed = match self.seeds.iter().find(|(l, _)| *l == len) {
             Some((_, seed)) => *seed,
             None => self.learn_seed(len),
@@ -321,12 +336,19 @@ impl TxBatch {
 
     /// Appends a packet: picks its burst, pads it and seals it with its ICRC.
     ///
-    /// The caller has set the BTH's pad count to match `payload` ([`pad_of`]).
+    /// The caller has set the BTH's pad count to match `payload` ([`pad_of`]). Returns the packet's
+    /// length, BTH to ICRC.
     ///
     /// # Panics
     /// If the batch is full.
     #[inline]
-    pub fn push(&mut self, flow: &mut Flow, ecn: u8, header: &HeaderBuf, payload: &[Segment]) {
+    pub fn push(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        header: &HeaderBuf,
+        payload: &[Segment],
+    ) -> u64 {
         assert!(!self.is_full(), "the batch is full: ask `room` first");
         let payload_len: usize = payload.iter().map(Segment::len).sum();
         let pad = pad_of(payload_len) as usize;
@@ -356,6 +378,7 @@ impl TxBatch {
             first_segment,
             len,
         });
+        u64::from(len)
     }
 
     /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID.

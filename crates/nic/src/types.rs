@@ -244,6 +244,14 @@ impl<'a> SendWr<'a> {
         let payload = Payload::Sges(sges);
         SendWr { wr_id, op, payload, flags: SendFlags::SIGNALED, ud: None }
     }
+
+    /// Bytes of the message.
+    pub(crate) fn len(&self) -> u64 {
+        match self.payload {
+            Payload::Sges(sges) => sges.iter().map(|s| u64::from(s.len)).sum(),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        }
+    }
 }
 
 /// A receive work request.

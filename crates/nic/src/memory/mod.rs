@@ -1,3 +1,334 @@
-//! Registered memory.
+//! Registered memory: protection domains, regions, and the checked port through which every
+//! engine reaches them.
+
 pub(crate) mod raw;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha12Rng;
+
+pub(crate) use raw::AtomicOp;
 pub use raw::{Buffer, Region, Segment};
+
+use crate::error::ControlError;
+use crate::types::{Access, MrKey, PdId, Sge};
+
+/// Why an access was refused. What the peer or the application is told depends on who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AccessDenied;
+
+/// All regions and protection domains of a NIC.
+#[derive(Debug)]
+pub(crate) struct MemoryTable {
+    regions: HashMap<u32, Mr, BuildHasherDefault<KeyHasher>>,
+    /// Objects that refer to each domain; `None` where there is no domain.
+    domains: Vec<Option<u32>>,
+    keys: ChaCha12Rng,
+    max_regions: u32,
+    max_domains: u32,
+}
+
+#[derive(Debug)]
+struct Mr {
+    region: Region,
+    iova: u64,
+    pd: PdId,
+    access: Access,
+    /// A peer's SEND with invalidate has revoked remote use of the key.
+    revoked: bool,
+}
+
+impl Mr {
+    /// Offset of `addr..addr+len` in the region, if it lies inside.
+    #[inline]
+    fn offset(&self, addr: u64, len: usize) -> Result<usize, AccessDenied> {
+        let offset = usize::try_from(addr.wrapping_sub(self.iova)).map_err(|_| AccessDenied)?;
+        let size = self.region.len();
+        if addr < self.iova || offset > size || len > size - offset {
+            return Err(AccessDenied);
+        }
+        Ok(offset)
+    }
+}
+
+impl MemoryTable {
+    pub(crate) fn new(max_regions: u32, max_domains: u32, key_seed: [u8; 32]) -> MemoryTable {
+        MemoryTable {
+            regions: HashMap::default(),
+            domains: Vec::new(),
+            keys: ChaCha12Rng::from_seed(key_seed),
+            max_regions,
+            max_domains,
+        }
+    }
+
+    pub(crate) fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
+        let id = match self.domains.iter().position(Option::is_none) {
+            Some(id) => id,
+            None if self.domains.len() < self.max_domains as usize => {
+                self.domains.push(None);
+                self.domains.len() - 1
+            }
+            None => {
+                let limit = u64::from(self.max_domains);
+                return Err(ControlError::Exhausted { what: "protection domains", limit });
+            }
+        };
+        self.domains[id] = Some(0);
+        Ok(PdId(id as u32))
+    }
+
+    pub(crate) fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
+        match *self.domain(pd)? {
+            0 => {
+                self.domains[pd.0 as usize] = None;
+                Ok(())
+            }
+            _ => Err(ControlError::Busy { what: "the protection domain" }),
+        }
+    }
+
+    /// Counts one more object in the domain.
+    pub(crate) fn hold_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
+        *self.domain(pd)? += 1;
+        Ok(())
+    }
+
+    /// Counts one object less.
+    pub(crate) fn release_pd(&mut self, pd: PdId) {
+        if let Ok(users) = self.domain(pd) {
+            *users = users.saturating_sub(1);
+        }
+    }
+
+    fn domain(&mut self, pd: PdId) -> Result<&mut u32, ControlError> {
+        self.domains
+            .get_mut(pd.0 as usize)
+            .and_then(Option::as_mut)
+            .ok_or(ControlError::NotFound { what: "protection domain" })
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, ControlError> {
+        let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
+            let why = "remote write and atomic rights need LOCAL_WRITE as well";
+            return Err(ControlError::Invalid { what: "access", why });
+        }
+        if iova.checked_add(region.len() as u64).is_none() {
+            return Err(ControlError::Invalid { what: "iova", why: "the region would wrap around" });
+        }
+        if self.regions.len() >= self.max_regions as usize {
+            let limit = u64::from(self.max_regions);
+            return Err(ControlError::Exhausted { what: "memory regions", limit });
+        }
+        self.hold_pd(pd)?;
+        let key = self.fresh_key();
+        self.regions.insert(key, Mr { region, iova, pd, access, revoked: false });
+        Ok(MrKey(key))
+    }
+
+    /// A key that is not in use and cannot be guessed: a key names a region by lookup, not by
+    /// index, so all 32 bits come from the generator. Zero is left to those who forget to set it.
+    fn fresh_key(&mut self) -> u32 {
+        loop {
+            let key = self.keys.next_u32();
+            if key != 0 && !self.regions.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+
+    pub(crate) fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
+        let mr =
+            self.regions.remove(&key.0).ok_or(ControlError::NotFound { what: "memory region" })?;
+        self.release_pd(mr.pd);
+        Ok(())
+    }
+
+    #[inline]
+    fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<&Mr, AccessDenied> {
+        let mr = self.regions.get(&sge.lkey).ok_or(AccessDenied)?;
+        if mr.pd != pd || (write && !mr.access.contains(Access::LOCAL_WRITE)) {
+            return Err(AccessDenied);
+        }
+        Ok(mr)
+    }
+
+    #[inline]
+    fn remote(&self, pd: PdId, rkey: u32, right: Access) -> Result<&Mr, AccessDenied> {
+        let mr = self.regions.get(&rkey).ok_or(AccessDenied)?;
+        if mr.pd != pd || mr.revoked || !mr.access.contains(right) {
+            return Err(AccessDenied);
+        }
+        Ok(mr)
+    }
+
+    /// Checks a whole gather or scatter list, before anything of it is used.
+    pub(crate) fn check_local(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        write: bool,
+    ) -> Result<(), AccessDenied> {
+        sges.iter().filter(|sge| sge.len > 0).try_for_each(|sge| {
+            self.local(pd, sge, write)?.offset(sge.addr, sge.len as usize).map(drop)
+        })
+    }
+
+    /// Appends segments for bytes `offset..offset+len` of a gather list.
+    #[inline]
+    pub(crate) fn gather(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        len: u32,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), AccessDenied> {
+        for_each_piece(sges, offset, len, |sge, addr, _, len| {
+            let mr = self.local(pd, sge, false)?;
+            let at = mr.offset(addr, len)?;
+            out.push(mr.region.segment(at, len).ok_or(AccessDenied)?);
+            Ok(())
+        })
+    }
+
+    /// Writes `bytes` to position `offset` of a scatter list.
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        pd: PdId,
+        sges: &[Sge],
+        offset: u32,
+        bytes: &[u8],
+    ) -> Result<(), AccessDenied> {
+        for_each_piece(sges, offset, bytes.len() as u32, |sge, addr, from, len| {
+            let mr = self.local(pd, sge, true)?;
+            let at = mr.offset(addr, len)?;
+            if mr.region.write(at, &bytes[from..from + len]) { Ok(()) } else { Err(AccessDenied) }
+        })
+    }
+
+    /// Checks that a peer may use `len` bytes at `addr` as it asks to.
+    #[inline]
+    pub(crate) fn check_remote(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        right: Access,
+    ) -> Result<(), AccessDenied> {
+        self.remote(pd, rkey, right)?.offset(addr, len as usize).map(drop)
+    }
+
+    /// A peer's WRITE.
+    #[inline]
+    pub(crate) fn remote_write(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        bytes: &[u8],
+    ) -> Result<(), AccessDenied> {
+        let mr = self.remote(pd, rkey, Access::REMOTE_WRITE)?;
+        let at = mr.offset(addr, bytes.len())?;
+        if mr.region.write(at, bytes) { Ok(()) } else { Err(AccessDenied) }
+    }
+
+    /// A peer's READ: the bytes to send it.
+    #[inline]
+    pub(crate) fn remote_read(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Segment, AccessDenied> {
+        let mr = self.remote(pd, rkey, Access::REMOTE_READ)?;
+        let at = mr.offset(addr, len as usize)?;
+        mr.region.segment(at, len as usize).ok_or(AccessDenied)
+    }
+
+    /// A peer's atomic: the word as it was.
+    pub(crate) fn remote_atomic(
+        &self,
+        pd: PdId,
+        rkey: u32,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessDenied> {
+        let mr = self.remote(pd, rkey, Access::REMOTE_ATOMIC)?;
+        let at = mr.offset(addr, 8)?;
+        mr.region.atomic(at, op).ok_or(AccessDenied)
+    }
+
+    /// A peer's SEND with invalidate.
+    pub(crate) fn remote_invalidate(&mut self, pd: PdId, rkey: u32) -> Result<(), AccessDenied> {
+        let mr = self.regions.get_mut(&rkey).ok_or(AccessDenied)?;
+        if mr.pd != pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {
+            return Err(AccessDenied);
+        }
+        mr.revoked = true;
+        Ok(())
+    }
+}
+
+/// Calls `f(sge, address, offset in the range, length)` for each piece of bytes
+/// `offset..offset+len` of a list; fails if the list is shorter.
+#[inline]
+fn for_each_piece(
+    sges: &[Sge],
+    offset: u32,
+    len: u32,
+    mut f: impl FnMut(&Sge, u64, usize, usize) -> Result<(), AccessDenied>,
+) -> Result<(), AccessDenied> {
+    let (mut skip, mut left) = (offset, len);
+    for sge in sges {
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.len {
+            skip -= sge.len;
+            continue;
+        }
+        let piece = left.min(sge.len - skip);
+        f(sge, sge.addr.wrapping_add(u64::from(skip)), (len - left) as usize, piece as usize)?;
+        left -= piece;
+        skip = 0;
+    }
+    if left == 0 { Ok(()) } else { Err(AccessDenied) }
+}
+
+/// Keys are uniformly random already: hashing them again would buy nothing.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(b);
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, key: u32) {
+        // The table takes its tag from the top bits and its bucket from the bottom ones.
+        self.0 = u64::from(key) << 32 | u64::from(key);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -169,6 +169,16 @@ impl Region {
         Region { ptr: buffer.ptr, len: buffer.len, _owner: Some(buffer) }
     }
 
+    /// A region over a part of a shared buffer; `None` if that is not inside it.
+    pub fn part(buffer: Arc<Buffer>, offset: usize, len: usize) -> Option<Region> {
+        if offset > buffer.len || len > buffer.len - offset {
+            return None;
+        }
+        // SAFETY: `offset` is at most the buffer's length, so the sum stays within it or one past.
+        let ptr = unsafe { buffer.ptr.add(offset) };
+        Some(Region { ptr, len, _owner: Some(buffer) })
+    }
+
     /// A region over memory that the caller owns, as `ibv_reg_mr` gets it.
     ///
     /// # Safety

@@ -1,22 +1,121 @@
-//! Rate control.
+//! How fast a QP may send: one trait, chosen per QP at run time.
 
-/// How fast a QP may send.
+mod dcqcn;
+
+use core::fmt::Debug;
+
+pub use dcqcn::DcqcnParams;
+use dcqcn::Dcqcn;
+
+use crate::time::Time;
+
+/// Which rate controller a QP runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RateControl {
     /// As fast as the window allows.
     Unlimited,
     /// Never faster than this.
     Fixed {
-        /// Wire bits per second.
+        /// Bits per second of UDP payload.
         bits_per_sec: u64,
     },
-    /// DCQCN: slows down on CNPs.
+    /// DCQCN: sends ECN-capable packets and slows down on CNPs.
     Dcqcn(DcqcnParams),
 }
 
-/// DCQCN's constants.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DcqcnParams {
-    /// Line rate: where a QP starts and what it never exceeds.
-    pub line_rate_bps: u64,
+/// A rate controller: told what happens to a QP, asked how fast it may send.
+///
+/// It has no timers of its own: whatever should have happened by `now` is caught up with when it
+/// is asked.
+pub trait RateController: Debug + Send {
+    /// The rate at `now`, in bits per second; `None` for no limit.
+    fn rate_bps(&mut self, now: Time) -> Option<u64>;
+    /// `bytes` were sent.
+    fn on_sent(&mut self, now: Time, bytes: u64);
+    /// The peer reports congestion.
+    fn on_cnp(&mut self, now: Time);
+    /// Whether data packets should say that they understand ECN marks.
+    fn wants_ecn(&self) -> bool;
 }
+
+impl RateControl {
+    /// The controller itself.
+    pub(crate) fn build(&self, now: Time) -> Box<dyn RateController> {
+        match self {
+            RateControl::Unlimited => Box::new(Fixed(None)),
+            RateControl::Fixed { bits_per_sec } => Box::new(Fixed(Some((*bits_per_sec).max(1)))),
+            RateControl::Dcqcn(params) => Box::new(Dcqcn::new(params.clone(), now)),
+        }
+    }
+}
+
+/// A constant rate, or none.
+#[derive(Debug)]
+struct Fixed(Option<u64>);
+
+impl RateController for Fixed {
+    #[inline]
+    fn rate_bps(&mut self, _now: Time) -> Option<u64> {
+        self.0
+    }
+
+    #[inline]
+    fn on_sent(&mut self, _now: Time, _bytes: u64) {}
+
+    fn on_cnp(&mut self, _now: Time) {}
+
+    fn wants_ecn(&self) -> bool {
+        false
+    }
+}
+
+/// Spreads a QP's packets out in time at its controller's rate.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    controller: Box<dyn RateController>,
+    /// When the next packet may go.
+    next: Time,
+}
+
+/// A pacer that was late may send this much at once to catch up. Software timers are late by tens
+/// of microseconds; without credit every lateness would be lost throughput.
+const CATCH_UP_NS: u64 = 100_000;
+
+impl Pacer {
+    pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
+        Pacer { controller: control.build(now), next: Time::ZERO }
+    }
+
+    /// When the next packet may go: in the past if it may go now.
+    #[inline]
+    pub(crate) fn next(&self) -> Time {
+        self.next
+    }
+
+    #[inline]
+    pub(crate) fn on_sent(&mut self, now: Time, bytes: u64) {
+        self.controller.on_sent(now, bytes);
+        if let Some(rate) = self.controller.rate_bps(now) {
+            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(CATCH_UP_NS));
+            let cost = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
+            self.next = self.next.max(earliest).plus_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
+        }
+    }
+
+    pub(crate) fn on_cnp(&mut self, now: Time) {
+        self.controller.on_cnp(now);
+    }
+
+    #[inline]
+    pub(crate) fn wants_ecn(&self) -> bool {
+        self.controller.wants_ecn()
+    }
+
+    /// The rate now, for those who watch.
+    pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
+        self.controller.rate_bps(now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

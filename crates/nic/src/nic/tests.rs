@@ -1,0 +1,277 @@
+//! Two NICs with a wire between them that the test holds in its hands.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use bowline_wire::{FlowKey, Opcode, PacketView, Psn, icrc_of};
+
+use super::*;
+use crate::memory::Buffer;
+use crate::tx::TxCaps;
+use crate::types::*;
+
+mod rc;
+mod robustness;
+mod shims;
+mod uc_ud;
+mod verbs;
+
+/// A frame on the wire.
+#[derive(Clone)]
+struct Frame {
+    to: usize,
+    meta: FrameMeta,
+    bytes: Vec<u8>,
+}
+
+impl Frame {
+    fn opcode(&self) -> Opcode {
+        Opcode(self.bytes[0])
+    }
+}
+
+/// One end: a NIC, a domain, a completion queue, a QP and a region.
+struct End {
+    nic: Nic,
+    pd: PdId,
+    cq: CqId,
+    qpn: Qpn,
+    buffer: Arc<Buffer>,
+    key: MrKey,
+}
+
+struct Pair {
+    ends: [End; 2],
+    now: Time,
+    mtu: Mtu,
+}
+
+const ALL: Access = Access::all();
+
+fn addr(i: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + i as u8))
+}
+
+impl End {
+    fn new(i: usize, init: impl FnOnce(&mut QpInit)) -> End {
+        let mut nic = Nic::new(NicConfig::new(addr(i), [i as u8; 32])).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(1024).unwrap();
+        let mut qp = QpInit::new(QpType::Rc, pd, cq);
+        qp.max_inline = 256;
+        qp.max_send_sge = 4;
+        qp.max_recv_sge = 4;
+        init(&mut qp);
+        let qpn = nic.create_qp(&qp).unwrap();
+        let buffer = Buffer::new(1 << 20);
+        let key = nic.register(pd, Region::owned(buffer.clone()), 0x1_0000, ALL).unwrap();
+        End { nic, pd, cq, qpn, buffer, key }
+    }
+
+    fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge::new(self.key, 0x1_0000 + offset, len)
+    }
+
+    fn remote(&self, offset: u64) -> Remote {
+        Remote { addr: 0x1_0000 + offset, rkey: self.key.0 }
+    }
+
+    fn completions(&mut self) -> Vec<Completion> {
+        let mut out = vec![Completion::default(); 64];
+        let n = self.nic.poll_cq(self.cq, &mut out).unwrap();
+        out.truncate(n);
+        out
+    }
+
+    fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
+        self.completions().iter().map(|c| (c.wr_id, c.status)).collect()
+    }
+
+    fn state(&self) -> QpState {
+        self.nic.query_qp(self.qpn).unwrap().state
+    }
+}
+
+impl Pair {
+    fn rc() -> Pair {
+        Pair::new(Mtu::B1024, |_| {})
+    }
+
+    fn of(qp_type: QpType) -> Pair {
+        Pair::new(Mtu::B1024, |init| init.qp_type = qp_type)
+    }
+
+    fn new(mtu: Mtu, init: impl Fn(&mut QpInit)) -> Pair {
+        let ends = [End::new(0, &init), End::new(1, &init)];
+        let mut pair = Pair { ends, now: Time::from_micros(1), mtu };
+        pair.connect(0, 1);
+        pair.connect(1, 0);
+        pair
+    }
+
+    fn connect(&mut self, i: usize, peer: usize) {
+        let attr = init_attr(self.qp_type());
+        let dest = self.ends[peer].qpn;
+        let (end, now) = (&mut self.ends[i], self.now);
+        end.nic.modify_qp(now, end.qpn, &attr).unwrap();
+        let qp_type = end.nic.query_qp(end.qpn).unwrap().init.qp_type;
+        // Close to the end of the PSN space, so that every longer test wraps around.
+        let (rq, sq) = if i == 0 { (0xfffff0, 0xfffffd) } else { (0xfffffd, 0xfffff0) };
+        end.nic.modify_qp(now, end.qpn, &rtr_attr(qp_type, addr(peer), dest, rq, self.mtu)).unwrap();
+        end.nic.modify_qp(now, end.qpn, &rts_attr(qp_type, sq)).unwrap();
+    }
+
+    fn qp_type(&self) -> QpType {
+        self.ends[0].nic.query_qp(self.ends[0].qpn).unwrap().init.qp_type
+    }
+
+    fn post(&mut self, i: usize, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let end = &mut self.ends[i];
+        end.nic.post_send(self.now, end.qpn, &SendWr::new(wr_id, op, sges)).unwrap();
+    }
+
+    fn recv(&mut self, i: usize, wr_id: u64, sges: &[Sge]) {
+        let end = &mut self.ends[i];
+        end.nic.post_recv(end.qpn, &RecvWr { wr_id, sges }).unwrap();
+    }
+
+    /// Everything that one end wants to send now.
+    fn take(&mut self, i: usize) -> Vec<Frame> {
+        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
+        let mut batch = TxBatch::new(caps, 64);
+        let mut frames = Vec::new();
+        loop {
+            batch.clear();
+            self.ends[i].nic.poll_transmit(self.now, &mut batch);
+            if batch.is_empty() {
+                return frames;
+            }
+            for burst in batch.bursts() {
+                for (id, packet) in batch.packets(burst).iter().enumerate() {
+                    let mut bytes = Vec::new();
+                    batch.append_packet_to(packet, &mut bytes);
+                    assert_eq!(bytes.len(), packet.udp_payload_len());
+                    let meta = FrameMeta {
+                        src: addr(i),
+                        dst: burst.dst,
+                        src_port: 4791,
+                        tos: burst.tos,
+                        ttl: 64,
+                        ip_id: IpId::Known(id as u16),
+                    };
+                    frames.push(Frame { to: 1 - i, meta, bytes });
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, frame: &Frame) {
+        let now = self.now;
+        self.ends[frame.to].nic.handle_frame(now, &frame.meta, &frame.bytes);
+    }
+
+    fn deliver_all(&mut self, frames: &[Frame]) {
+        frames.iter().for_each(|f| self.deliver(f));
+    }
+
+    /// Runs until nothing moves any more, without letting time pass.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let frames: Vec<Frame> = (0..2).flat_map(|i| self.take(i)).collect();
+            if frames.is_empty() {
+                return;
+            }
+            self.deliver_all(&frames);
+        }
+        panic!("the two ends never come to rest");
+    }
+
+    /// Lets the earliest timer fire; `false` if there is none.
+    fn fire_timer(&mut self) -> bool {
+        let Some(at) = self.ends.iter().filter_map(|e| e.nic.poll_timeout()).min() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        for end in &mut self.ends {
+            end.nic.handle_timeout(self.now);
+        }
+        true
+    }
+
+    /// Runs until neither frames nor timers are left.
+    fn run_out(&mut self) {
+        for _ in 0..1_000 {
+            self.settle();
+            if !self.fire_timer() {
+                return;
+            }
+        }
+        panic!("timers never end");
+    }
+
+    fn fill(&mut self, i: usize, offset: usize, len: usize) -> Vec<u8> {
+        let bytes: Vec<u8> = (0..len).map(|k| (k * 7 + i * 31 + offset) as u8).collect();
+        self.ends[i].buffer.write_at(offset, &bytes);
+        bytes
+    }
+}
+
+fn init_attr(qp_type: QpType) -> QpAttr {
+    let ud = qp_type == QpType::Ud;
+    QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: (!ud).then_some(ALL),
+        qkey: ud.then_some(0x11),
+        ..QpAttr::default()
+    }
+}
+
+fn rtr_attr(qp_type: QpType, dst: IpAddr, dest: Qpn, rq_psn: u32, mtu: Mtu) -> QpAttr {
+    let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
+    QpAttr {
+        state: Some(QpState::Rtr),
+        av: (!ud).then(|| AddressVector::new(dst)),
+        path_mtu: (!ud).then_some(mtu),
+        dest_qpn: (!ud).then_some(dest),
+        rq_psn: (!ud).then(|| Psn::new(rq_psn)),
+        max_dest_rd_atomic: rc.then_some(4),
+        min_rnr_timer: rc.then_some(12),
+        ..QpAttr::default()
+    }
+}
+
+fn rts_attr(qp_type: QpType, sq_psn: u32) -> QpAttr {
+    let rc = qp_type == QpType::Rc;
+    QpAttr {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(sq_psn)),
+        timeout: rc.then_some(10),
+        retry_count: rc.then_some(3),
+        rnr_retry: rc.then_some(2),
+        max_rd_atomic: rc.then_some(4),
+        ..QpAttr::default()
+    }
+}
+
+/// Changes a packet and seals it again, as a forger on the path could.
+fn forge(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
+    let mut forged = frame.clone();
+    change(&mut forged.bytes);
+    let body = forged.bytes.len() - 4;
+    let key = FlowKey {
+        src: forged.meta.src,
+        dst: forged.meta.dst,
+        src_port: forged.meta.src_port,
+        dst_port: 4791,
+    };
+    let IpId::Known(id) = forged.meta.ip_id else { unreachable!("tests know the ID") };
+    let icrc = icrc_of(&key, id, &forged.bytes[..body]);
+    forged.bytes[body..].copy_from_slice(&icrc.to_le_bytes());
+    forged
+}
+
+fn parse(frame: &Frame) -> PacketView<'_> {
+    PacketView::parse(&frame.bytes).unwrap()
+}

@@ -1,0 +1,133 @@
+//! Paths to peer engines, and the bytes in flight on each.
+//!
+//! All QPs of this NIC that talk to one peer engine end in one receive queue there, a socket
+//! buffer of a few MiB. They therefore share one window; otherwise a thousand QPs with a window
+//! each would overrun the peer a thousandfold, and go-back-N would turn that into a collapse.
+
+use std::collections::{HashMap, VecDeque};
+
+use core::net::IpAddr;
+
+/// Index of a path in its table.
+pub(crate) type PathId = u32;
+
+#[derive(Debug)]
+struct Path {
+    key: (IpAddr, u8),
+    in_flight: u64,
+    /// QPs that wait for room, first come first served.
+    waiters: VecDeque<u32>,
+    users: u32,
+}
+
+/// Paths in use: as many as there are peers of connected QPs.
+#[derive(Debug)]
+pub(crate) struct PathTable {
+    by_key: HashMap<(IpAddr, u8), PathId>,
+    slots: Vec<Option<Path>>,
+    window: u64,
+    /// QPs that may go on, since room has appeared.
+    woken: Vec<u32>,
+}
+
+impl PathTable {
+    pub(crate) fn new(window: u32) -> PathTable {
+        let woken = Vec::new();
+        PathTable { by_key: HashMap::new(), slots: Vec::new(), window: u64::from(window), woken }
+    }
+
+    /// The path to the engine at `dst` that owns QPNs with this top byte.
+    pub(crate) fn acquire(&mut self, dst: IpAddr, prefix: u8) -> PathId {
+        let key = (dst, prefix);
+        let id = match self.by_key.get(&key) {
+            Some(id) => *id,
+            None => {
+                let path = Path { key, in_flight: 0, waiters: VecDeque::new(), users: 0 };
+                let id = match self.slots.iter().position(Option::is_none) {
+                    Some(free) => free,
+                    None => {
+                        self.slots.push(None);
+                        self.slots.len() - 1
+                    }
+                };
+                self.slots[id] = Some(path);
+                self.by_key.insert(key, id as PathId);
+                id as PathId
+            }
+        };
+        if let Some(path) = self.get(id) {
+            path.users += 1;
+        }
+        id
+    }
+
+    /// One QP less on the path. What the QP had in flight must have been given back.
+    pub(crate) fn release(&mut self, id: PathId) {
+        let Some(path) = self.get(id) else { return };
+        path.users = path.users.saturating_sub(1);
+        if path.users == 0 {
+            let key = path.key;
+            self.by_key.remove(&key);
+            self.slots[id as usize] = None;
+        }
+    }
+
+    /// Bytes that may still be put in flight. An idle path always has room for a packet.
+    #[inline]
+    pub(crate) fn room(&self, id: PathId) -> u64 {
+        match self.slots.get(id as usize) {
+            Some(Some(path)) => self.window.saturating_sub(path.in_flight),
+            _ => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_idle(&self, id: PathId) -> bool {
+        matches!(self.slots.get(id as usize), Some(Some(path)) if path.in_flight == 0)
+    }
+
+    /// A QP's share of what is in flight has changed; wakes those who wait if it has shrunk.
+    #[inline]
+    pub(crate) fn charge(&mut self, id: PathId, before: u64, after: u64) {
+        let window = self.window;
+        let Some(Some(path)) = self.slots.get_mut(id as usize) else { return };
+        path.in_flight = (path.in_flight + after).saturating_sub(before);
+        if after < before && path.in_flight < window {
+            self.woken.extend(path.waiters.pop_front());
+        }
+    }
+
+    /// Queues a QP for room. A QP asks once, until it is woken.
+    pub(crate) fn wait(&mut self, id: PathId, qp: u32) {
+        if let Some(path) = self.get(id) {
+            path.waiters.push_back(qp);
+        }
+    }
+
+    /// Passes room that a woken QP has left over on to the next in line.
+    #[inline]
+    pub(crate) fn wake_next(&mut self, id: PathId) {
+        let window = self.window;
+        let Some(Some(path)) = self.slots.get_mut(id as usize) else { return };
+        if path.in_flight < window {
+            self.woken.extend(path.waiters.pop_front());
+        }
+    }
+
+    /// Takes a QP that is reset or destroyed out of the line.
+    pub(crate) fn forget(&mut self, id: PathId, qp: u32) {
+        if let Some(path) = self.get(id) {
+            path.waiters.retain(|w| *w != qp);
+        }
+    }
+
+    /// A QP that may go on.
+    #[inline]
+    pub(crate) fn pop_woken(&mut self) -> Option<u32> {
+        self.woken.pop()
+    }
+
+    fn get(&mut self, id: PathId) -> Option<&mut Path> {
+        self.slots.get_mut(id as usize).and_then(Option::as_mut)
+    }
+}

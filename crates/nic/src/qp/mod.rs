@@ -1,0 +1,544 @@
+//! A queue pair: what all transports have in common.
+
+pub(crate) mod state;
+
+use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
+
+use crate::config::NicConfig;
+use crate::counters::{Counters, QpCounters};
+use crate::events::EventQueue;
+use crate::frame::ECN_ECT0;
+use crate::memory::{MemoryTable, Segment};
+use crate::path::{PathId, PathTable};
+use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
+use crate::rate::{Pacer, RateControl};
+use crate::shim::{OutPacket, Shim, ShimOut};
+use crate::time::Time;
+use crate::transport::{self, Transport};
+use crate::tx::{Flow, HeaderBuf, TxBatch};
+use crate::types::{
+    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, QpType, SendFlags,
+    SendOp, WcOpcode, WcStatus,
+};
+
+/// What a QP may touch of its NIC while it handles one call.
+pub(crate) struct Cx<'a> {
+    pub(crate) now: Time,
+    pub(crate) memory: &'a mut MemoryTable,
+    pub(crate) cqs: &'a mut CqTable,
+    pub(crate) srqs: &'a mut SrqTable,
+    pub(crate) paths: &'a mut PathTable,
+    pub(crate) counters: &'a mut Counters,
+    pub(crate) events: &'a mut EventQueue,
+    pub(crate) config: &'a NicConfig,
+    /// Reused for each packet's gather list.
+    pub(crate) segments: &'a mut Vec<Segment>,
+}
+
+impl Cx<'_> {
+    pub(crate) fn event(&mut self, event: Event) {
+        self.events.push(event, self.counters);
+    }
+}
+
+/// A QP's attributes, all of them set to something.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attrs {
+    pub(crate) access: Access,
+    pub(crate) qkey: u32,
+    pub(crate) av: Option<AddressVector>,
+    pub(crate) mtu: Mtu,
+    pub(crate) dest_qpn: Qpn,
+    pub(crate) rq_psn: Psn,
+    pub(crate) sq_psn: Psn,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) sqd_notify: bool,
+}
+
+impl Attrs {
+    fn new(max_mtu: Mtu) -> Attrs {
+        Attrs {
+            access: Access::empty(),
+            qkey: 0,
+            av: None,
+            mtu: max_mtu,
+            dest_qpn: Qpn::new(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_dest_rd_atomic: 1,
+            max_rd_atomic: 1,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            sqd_notify: false,
+        }
+    }
+
+    /// As the query verb reports them.
+    pub(crate) fn to_attr(self, state: QpState) -> QpAttr {
+        QpAttr {
+            state: Some(state),
+            current_state: Some(state),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(self.access),
+            qkey: Some(self.qkey),
+            av: self.av,
+            path_mtu: Some(self.mtu),
+            dest_qpn: Some(self.dest_qpn),
+            rq_psn: Some(self.rq_psn),
+            sq_psn: Some(self.sq_psn),
+            max_dest_rd_atomic: Some(self.max_dest_rd_atomic),
+            max_rd_atomic: Some(self.max_rd_atomic),
+            min_rnr_timer: Some(self.min_rnr_timer),
+            timeout: Some(self.timeout),
+            retry_count: Some(self.retry_count),
+            rnr_retry: Some(self.rnr_retry),
+            sqd_notify: Some(self.sqd_notify),
+        }
+    }
+}
+
+/// How a QP ended up failing; carried out by [`Qp::settle`] once the transport has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// Everything stops.
+    Whole,
+    /// Only sending does: UC and UD.
+    SendQueue,
+}
+
+/// The part of a QP that every transport needs.
+pub(crate) struct QpCore {
+    pub(crate) qpn: Qpn,
+    /// Slot in the NIC's table.
+    pub(crate) index: u32,
+    pub(crate) init: QpInit,
+    pub(crate) state: QpState,
+    pub(crate) attrs: Attrs,
+    pub(crate) sq: SendQueue,
+    pub(crate) rq: RecvQueue,
+    /// To the peer, for a connected QP.
+    flow: Option<Flow>,
+    /// From the peer.
+    pub(crate) rx_flow: Option<Flow>,
+    pub(crate) path: Option<PathId>,
+    /// A window of its own, instead of a share of the path's.
+    pub(crate) window: Option<u32>,
+    pub(crate) pacer: Pacer,
+    pub(crate) counters: QpCounters,
+    /// Frames in a row whose IP identification was one that our own senders use.
+    pub(crate) own_id_run: u16,
+    failure: Option<Failure>,
+    cnp_pending: bool,
+    last_cnp: Option<Time>,
+}
+
+/// Shortest time between two CNPs of a QP: N in the DCQCN paper.
+const CNP_INTERVAL_NS: u64 = 50_000;
+
+impl QpCore {
+    fn new(qpn: Qpn, index: u32, init: &QpInit, max_mtu: Mtu) -> QpCore {
+        let own_rq = if init.srq.is_some() { 0 } else { init.max_recv_wr };
+        QpCore {
+            qpn,
+            index,
+            init: *init,
+            state: QpState::Reset,
+            attrs: Attrs::new(max_mtu),
+            sq: SendQueue::new(init),
+            rq: RecvQueue::new(own_rq, init.max_recv_sge),
+            flow: None,
+            rx_flow: None,
+            path: None,
+            window: None,
+            pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
+            counters: QpCounters::default(),
+            own_id_run: 0,
+            failure: None,
+            cnp_pending: false,
+            last_cnp: None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        self.attrs.mtu.bytes()
+    }
+
+    /// A BTH to the peer.
+    #[inline]
+    pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
+        Bth::new(opcode, self.attrs.dest_qpn, psn)
+    }
+
+    /// ECN bits for data packets.
+    #[inline]
+    pub(crate) fn data_ecn(&self) -> u8 {
+        if self.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
+    }
+
+    /// Points the QP at its peer.
+    fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
+        let out = FlowKey {
+            src: config.addr,
+            dst: av.dst,
+            src_port: config.udp_port,
+            dst_port: config.peer_udp_port,
+        };
+        self.flow = Some(Flow::new(out, av.traffic_class & !crate::frame::ECN_MASK));
+        self.rx_flow = None;
+        if let Some(old) = self.path.take() {
+            paths.release(old);
+        }
+        self.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
+    }
+
+    /// Takes the next receive for a message that begins; `false` if none is posted.
+    pub(crate) fn take_recv(&mut self, cx: &mut Cx<'_>, wqe: &mut RecvWqe) -> bool {
+        match self.init.srq {
+            Some(srq) => cx.srqs.take(srq, wqe, cx.counters, cx.events),
+            None => self.rq.take(wqe),
+        }
+    }
+
+    /// Gives a send its completion, if it is to have one.
+    #[inline]
+    pub(crate) fn complete_send(&mut self, cx: &mut Cx<'_>, wqe: &Wqe, status: WcStatus) {
+        let signaled = self.init.signal_all || wqe.flags.contains(SendFlags::SIGNALED);
+        if status == WcStatus::Success && !signaled {
+            return;
+        }
+        let opcode = match wqe.op {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
+            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+            SendOp::Read(_) => WcOpcode::Read,
+            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        };
+        let completion = Completion {
+            wr_id: wqe.wr_id,
+            status,
+            opcode,
+            byte_len: wqe.len,
+            qpn: self.qpn,
+            ..Completion::default()
+        };
+        cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
+    }
+
+    /// Completes a receive; the caller fills in what is special about it.
+    pub(crate) fn complete_recv(&mut self, cx: &mut Cx<'_>, completion: Completion) {
+        let completion = Completion { qpn: self.qpn, ..completion };
+        cx.cqs.push(self.init.recv_cq, completion, cx.counters, cx.events);
+    }
+
+    /// Completes a receive with an error.
+    pub(crate) fn fail_recv(&mut self, cx: &mut Cx<'_>, wr_id: u64, status: WcStatus) {
+        let opcode = WcOpcode::Recv;
+        self.complete_recv(cx, Completion { wr_id, status, opcode, ..Completion::default() });
+    }
+
+    /// The QP is to go to the error state as soon as the transport returns.
+    pub(crate) fn fail(&mut self) {
+        self.failure = Some(Failure::Whole);
+    }
+
+    /// The send queue is to stop as soon as the transport returns.
+    pub(crate) fn fail_send_queue(&mut self) {
+        self.failure.get_or_insert(Failure::SendQueue);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    pub(crate) fn flush_send_queue(&mut self, cx: &mut Cx<'_>) {
+        while let Some(wqe) = self.sq.pop() {
+            self.complete_send(cx, &wqe, WcStatus::WrFlushErr);
+        }
+    }
+
+    pub(crate) fn flush_recv_queue(&mut self, cx: &mut Cx<'_>) {
+        let mut wqe = RecvWqe::default();
+        while self.rq.take(&mut wqe) {
+            self.fail_recv(cx, wqe.wr_id, WcStatus::WrFlushErr);
+        }
+    }
+
+    /// A frame arrived with a congestion mark: tell the sender, but not too often.
+    pub(crate) fn on_ecn_mark(&mut self, now: Time) {
+        if self.last_cnp.is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS) {
+            self.last_cnp = Some(now);
+            self.cnp_pending = true;
+        }
+    }
+}
+
+/// Where a transport's packets go: through the QP's shim, if it has one, into the batch.
+pub(crate) struct Sink<'a> {
+    batch: &'a mut TxBatch,
+    shim: Option<&'a mut (dyn Shim + 'static)>,
+    per_packet: usize,
+}
+
+impl<'a> Sink<'a> {
+    fn new(batch: &'a mut TxBatch, shim: Option<&'a mut (dyn Shim + 'static)>) -> Sink<'a> {
+        let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
+        Sink { batch, shim, per_packet }
+    }
+
+    /// Whether another packet, and what a shim makes of it, fits.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.batch.room() >= self.per_packet
+    }
+
+    /// Sends a packet, with the gather list in `cx.segments`, to the QP's peer.
+    #[inline]
+    pub(crate) fn send(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        header: &HeaderBuf,
+        ecn: u8,
+    ) {
+        let Some(flow) = core.flow.as_mut() else { return };
+        let packet = OutPacket { header, payload: cx.segments, ecn };
+        let mut out = ShimOut::new(self.batch, flow);
+        match self.shim.as_deref_mut() {
+            Some(shim) => shim.outgoing(cx.now, packet, &mut out),
+            None => out.send(packet),
+        }
+        let (packets, bytes) = out.sent();
+        count_sent(core, cx, packets, bytes);
+    }
+
+    /// Sends a datagram. Shims belong to connections, so none sees it.
+    pub(crate) fn send_datagram(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        flow: &mut Flow,
+        header: &HeaderBuf,
+    ) {
+        let bytes = self.batch.push(flow, core.data_ecn(), header, cx.segments);
+        count_sent(core, cx, 1, bytes);
+    }
+}
+
+#[inline]
+fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
+    cx.counters.tx_packets += u64::from(packets);
+    cx.counters.tx_bytes += bytes;
+    core.counters.tx_packets += u64::from(packets);
+    core.counters.tx_bytes += bytes;
+    core.pacer.on_sent(cx.now, bytes);
+}
+
+/// Why a QP stopped transmitting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Nothing more to send until something happens.
+    Idle,
+    /// There is more: its turn, or the batch, was over.
+    More,
+    /// Its rate does not allow more before [`Pacer::next`].
+    Paced,
+    /// The path's window is full.
+    WindowFull,
+}
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) core: QpCore,
+    pub(crate) transport: Box<dyn Transport>,
+    pub(crate) shim: Option<Box<dyn Shim>>,
+    /// In the NIC's ready queue.
+    pub(crate) scheduled: bool,
+    /// In line for its path's window.
+    pub(crate) waiting: bool,
+    /// Stopped by its pacer.
+    paced: bool,
+}
+
+impl Qp {
+    pub(crate) fn new(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
+        Qp {
+            core: QpCore::new(qpn, index, init, config.max_mtu),
+            transport: transport::build(init.qp_type),
+            shim: None,
+            scheduled: false,
+            waiting: false,
+            paced: false,
+        }
+    }
+
+    /// Whether a call to [`Qp::transmit`] might send something.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        self.core.cnp_pending || self.transport.has_work(&self.core)
+    }
+
+    /// The earliest of its deadlines.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Time {
+        let mut at = self.transport.deadline();
+        if self.paced {
+            at = at.min(self.core.pacer.next());
+        }
+        if let Some(shim) = &self.shim {
+            at = at.min(shim.poll_timeout().unwrap_or(Time::NEVER));
+        }
+        at
+    }
+
+    /// Sends up to `budget` packets.
+    pub(crate) fn transmit(
+        &mut self,
+        cx: &mut Cx<'_>,
+        batch: &mut TxBatch,
+        budget: u32,
+    ) -> Progress {
+        self.paced = false;
+        if let Some(shim) = self.shim.as_deref_mut()
+            && shim.poll_timeout().is_some_and(|at| at <= cx.now)
+        {
+            if batch.room() < shim.max_out() {
+                return Progress::More;
+            }
+            self.shim_timeout(cx, batch);
+        }
+        let mut sink = Sink::new(batch, self.shim.as_deref_mut());
+        if !sink.has_room() {
+            return Progress::More;
+        }
+        if self.core.cnp_pending {
+            send_cnp(&mut self.core, cx, &mut sink);
+        }
+        let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
+        self.paced = progress == Progress::Paced;
+        self.settle(cx);
+        progress
+    }
+
+    fn shim_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
+        let (Some(shim), Some(mut flow)) = (self.shim.as_mut(), self.core.flow.take()) else {
+            return;
+        };
+        let (core, transport) = (&mut self.core, &mut self.transport);
+        let now = cx.now;
+        let mut out = ShimOut::new(batch, &mut flow);
+        shim.handle_timeout(now, &mut out, &mut |packet| transport.receive(core, cx, packet, None));
+        let (packets, bytes) = out.sent();
+        count_sent(core, cx, packets, bytes);
+        core.flow = Some(flow);
+        self.settle(cx);
+    }
+
+    /// Does what the transport has asked for by failing, and reports a drained send queue.
+    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+        match self.core.failure.take() {
+            None => {}
+            Some(Failure::Whole) => self.enter_error(cx),
+            Some(Failure::SendQueue) => {
+                self.core.state = QpState::Sqe;
+                self.core.flush_send_queue(cx);
+            }
+        }
+        if self.core.state == QpState::Sqd
+            && self.core.attrs.sqd_notify
+            && self.transport.is_drained(&self.core)
+        {
+            self.core.attrs.sqd_notify = false;
+            cx.event(Event::SqDrained(self.core.qpn));
+        }
+    }
+
+    /// To the error state: everything outstanding is flushed.
+    pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
+        self.core.state = QpState::Err;
+        self.core.failure = None;
+        self.transport.abort(&mut self.core, cx);
+        self.core.flush_send_queue(cx);
+        self.core.flush_recv_queue(cx);
+        if self.core.init.srq.is_some() {
+            cx.event(Event::LastWqeReached(self.core.qpn));
+        }
+    }
+
+    /// Back to how it was made; outstanding requests vanish.
+    pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
+        self.transport.abort(&mut self.core, cx);
+        self.transport = transport::build(self.core.init.qp_type);
+        let core = &mut self.core;
+        core.sq.clear();
+        core.rq.clear();
+        if let Some(path) = core.path.take() {
+            cx.paths.forget(path, core.index);
+            cx.paths.release(path);
+        }
+        cx.cqs.purge(core.init.send_cq, core.qpn);
+        cx.cqs.purge(core.init.recv_cq, core.qpn);
+        core.state = QpState::Reset;
+        core.attrs = Attrs::new(cx.config.max_mtu);
+        core.flow = None;
+        core.rx_flow = None;
+        core.own_id_run = 0;
+        core.failure = None;
+        core.cnp_pending = false;
+        core.last_cnp = None;
+        self.waiting = false;
+        self.paced = false;
+    }
+
+    /// Applies attributes that [`state::check`] has accepted.
+    pub(crate) fn apply(&mut self, attr: &QpAttr, cx: &mut Cx<'_>) {
+        let from = self.core.state;
+        let to = attr.state.unwrap_or(from);
+        if to == QpState::Reset {
+            return self.reset(cx);
+        }
+        state::assign(&mut self.core.attrs, attr);
+        if let Some(av) = attr.av {
+            self.core.connect(av, cx.config, cx.paths);
+        }
+        if to == QpState::Err {
+            return self.enter_error(cx);
+        }
+        self.core.state = to;
+        if from != to {
+            self.transport.entered(&self.core, from);
+        }
+        self.settle(cx);
+    }
+
+    /// Whether the type of QP knows this operation.
+    pub(crate) fn supports(qp_type: QpType, op: &SendOp) -> bool {
+        match qp_type {
+            QpType::Rc => true,
+            QpType::Uc => matches!(
+                op,
+                SendOp::Send | SendOp::SendImm(_) | SendOp::Write(_) | SendOp::WriteImm(..)
+            ),
+            QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
+        }
+    }
+}
+
+/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3).
+fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+    core.cnp_pending = false;
+    let mut bth = core.bth(Opcode::CNP, Psn::new(0));
+    bth.becn = true;
+    let mut header = HeaderBuf::new(&bth);
+    header.push::<16>(|_| {});
+    cx.segments.clear();
+    cx.counters.tx_cnps += 1;
+    sink.send(core, cx, &header, 0);
+}

@@ -1,0 +1,158 @@
+//! Completion queues: bounded rings, with notification and overflow.
+
+use std::collections::VecDeque;
+
+use bowline_wire::Qpn;
+
+use crate::counters::Counters;
+use crate::error::ControlError;
+use crate::events::EventQueue;
+use crate::types::{Completion, CqId, Event, WcStatus};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    No,
+    Any,
+    Solicited,
+}
+
+#[derive(Debug)]
+struct Cq {
+    ring: VecDeque<Completion>,
+    depth: usize,
+    armed: Armed,
+    overflowed: bool,
+    /// QPs that complete here.
+    users: u32,
+}
+
+/// All completion queues of a NIC.
+#[derive(Debug)]
+pub(crate) struct CqTable {
+    slots: Vec<Option<Cq>>,
+    max: u32,
+    /// Queues that overflowed since somebody last looked; their QPs must go to the error state.
+    overflows: Vec<CqId>,
+}
+
+impl CqTable {
+    pub(crate) fn new(max: u32) -> CqTable {
+        CqTable { slots: Vec::new(), max, overflows: Vec::new() }
+    }
+
+    pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
+        let cq = Cq {
+            ring: VecDeque::with_capacity(depth as usize),
+            depth: depth as usize,
+            armed: Armed::No,
+            overflowed: false,
+            users: 0,
+        };
+        let limit = u64::from(self.max);
+        let full = ControlError::Exhausted { what: "completion queues", limit };
+        super::insert(&mut self.slots, self.max, cq).map(CqId).ok_or(full)
+    }
+
+    pub(crate) fn destroy(&mut self, id: CqId) -> Result<(), ControlError> {
+        if self.get(id)?.users > 0 {
+            return Err(ControlError::Busy { what: "the completion queue" });
+        }
+        self.slots[id.0 as usize] = None;
+        Ok(())
+    }
+
+    pub(crate) fn hold(&mut self, id: CqId) -> Result<(), ControlError> {
+        self.get(id)?.users += 1;
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, id: CqId) {
+        if let Ok(cq) = self.get(id) {
+            cq.users = cq.users.saturating_sub(1);
+        }
+    }
+
+    /// Asks for one [`Event::CqNotify`] at the next completion.
+    ///
+    /// As with hardware, what is already in the queue raises nothing: poll once more after arming.
+    pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<(), ControlError> {
+        let cq = self.get(id)?;
+        // Arming for any completion is stronger: a later solicited-only request must not weaken it.
+        if !(solicited_only && cq.armed == Armed::Any) {
+            cq.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        id: CqId,
+        out: &mut [Completion],
+    ) -> Result<usize, ControlError> {
+        let ring = &mut self.get(id)?.ring;
+        let n = ring.len().min(out.len());
+        for (slot, completion) in out.iter_mut().zip(ring.drain(..n)) {
+            *slot = completion;
+        }
+        Ok(n)
+    }
+
+    /// Adds a completion. A full queue loses it, says so once, and is in error from then on.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        id: CqId,
+        completion: Completion,
+        counters: &mut Counters,
+        events: &mut EventQueue,
+    ) {
+        counters.completions += 1;
+        if completion.status != WcStatus::Success {
+            counters.completion_errors += 1;
+        }
+        let Ok(cq) = self.get(id) else { return };
+        if cq.overflowed || cq.ring.len() >= cq.depth {
+            counters.cq_overflows += 1;
+            if !cq.overflowed {
+                cq.overflowed = true;
+                self.overflows.push(id);
+                events.push(Event::CqOverflow(id), counters);
+            }
+            return;
+        }
+        cq.ring.push_back(completion);
+        let raise = match cq.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => {
+                completion.solicited || completion.status != WcStatus::Success
+            }
+        };
+        if raise {
+            cq.armed = Armed::No;
+            events.push(Event::CqNotify(id), counters);
+        }
+    }
+
+    /// A queue whose overflow nobody has handled yet.
+    #[inline]
+    pub(crate) fn take_overflow(&mut self) -> Option<CqId> {
+        self.overflows.pop()
+    }
+
+    /// Removes what a QP that is reset or destroyed left behind.
+    pub(crate) fn purge(&mut self, id: CqId, qpn: Qpn) {
+        if let Ok(cq) = self.get(id) {
+            cq.ring.retain(|c| c.qpn != qpn);
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, id: CqId) -> Result<&mut Cq, ControlError> {
+        self.slots
+            .get_mut(id.0 as usize)
+            .and_then(Option::as_mut)
+            .ok_or(ControlError::NotFound { what: "completion queue" })
+    }
+}

@@ -1,0 +1,23 @@
+//! The queues between applications and QPs.
+
+mod cq;
+mod recv;
+mod send;
+
+pub(crate) use cq::CqTable;
+pub(crate) use recv::{RecvQueue, RecvWqe, SrqTable};
+pub(crate) use send::{SendQueue, Wqe};
+
+/// Puts a value into the first free slot, growing up to `max`; returns its index.
+fn insert<T>(slots: &mut Vec<Option<T>>, max: u32, value: T) -> Option<u32> {
+    let at = match slots.iter().position(Option::is_none) {
+        Some(at) => at,
+        None if slots.len() < max as usize => {
+            slots.push(None);
+            slots.len() - 1
+        }
+        None => return None,
+    };
+    slots[at] = Some(value);
+    Some(at as u32)
+}

@@ -1,0 +1,204 @@
+//! The send queue of a QP: a ring of work requests with their gather lists and inline bytes.
+
+use bowline_wire::Psn;
+
+use crate::error::PostError;
+use crate::types::{Payload, QpInit, QpType, SendFlags, SendOp, SendWr, Sge, UdDest};
+
+/// A send work request on its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wqe {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) flags: SendFlags,
+    pub(crate) inline: bool,
+    pub(crate) sge_count: u8,
+    /// Bytes of the message.
+    pub(crate) len: u32,
+    /// PSNs that it takes, once started.
+    pub(crate) packets: u32,
+    /// First PSN, once started.
+    pub(crate) first_psn: Psn,
+}
+
+impl Wqe {
+    /// The PSN after its last.
+    #[inline]
+    pub(crate) fn end_psn(&self) -> Psn {
+        self.first_psn.add(self.packets)
+    }
+
+    /// Whether the peer answers it with data rather than an acknowledgement.
+    #[inline]
+    pub(crate) fn wants_response(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        )
+    }
+}
+
+/// A bounded ring of [`Wqe`]s, numbered from 0 for ever. Its memory is allocated once.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    ring: Vec<Wqe>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// Destinations, for a UD QP.
+    dests: Vec<UdDest>,
+    max_sge: usize,
+    max_inline: usize,
+    head: u64,
+    tail: u64,
+}
+
+const EMPTY: Wqe = Wqe {
+    wr_id: 0,
+    op: SendOp::Send,
+    flags: SendFlags::empty(),
+    inline: false,
+    sge_count: 0,
+    len: 0,
+    packets: 0,
+    first_psn: Psn::new(0),
+};
+
+/// Longest message: 2^31 bytes, as the standard has it.
+pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
+
+impl SendQueue {
+    pub(crate) fn new(init: &QpInit) -> SendQueue {
+        let n = init.max_send_wr as usize;
+        SendQueue {
+            ring: vec![EMPTY; n],
+            sges: vec![Sge::default(); n * init.max_send_sge as usize],
+            inline: vec![0; n * init.max_inline as usize],
+            dests: Vec::with_capacity(if init.qp_type == QpType::Ud { n } else { 0 }),
+            max_sge: init.max_send_sge as usize,
+            max_inline: init.max_inline as usize,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Number of the oldest request.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Number that the next request will get.
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.tail - self.head >= self.ring.len() as u64
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> usize {
+        (number % self.ring.len() as u64) as usize
+    }
+
+    /// The request of that number, if it is on the queue.
+    #[inline]
+    pub(crate) fn get(&self, number: u64) -> Option<&Wqe> {
+        (self.head <= number && number < self.tail).then(|| &self.ring[self.slot(number)])
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Wqe> {
+        let slot = self.slot(number);
+        (self.head <= number && number < self.tail).then(|| &mut self.ring[slot])
+    }
+
+    /// The gather or scatter list of a request.
+    #[inline]
+    pub(crate) fn sges(&self, number: u64) -> &[Sge] {
+        let slot = self.slot(number);
+        &self.sges[slot * self.max_sge..][..self.ring[slot].sge_count as usize]
+    }
+
+    /// The inline bytes of a request.
+    #[inline]
+    pub(crate) fn inline(&self, number: u64) -> &[u8] {
+        let slot = self.slot(number);
+        &self.inline[slot * self.max_inline..][..self.ring[slot].len as usize]
+    }
+
+    /// The destination of a datagram.
+    pub(crate) fn dest(&self, number: u64) -> Option<&UdDest> {
+        self.dests.get(self.slot(number))
+    }
+
+    /// Adds a request. The caller has checked that the QP's type and state allow it.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let (len, sge_count, inline) = self.measure(wr)?;
+        if self.is_full() {
+            return Err(PostError::Full);
+        }
+        let slot = self.slot(self.tail);
+        match wr.payload {
+            Payload::Sges(sges) => {
+                self.sges[slot * self.max_sge..][..sges.len()].copy_from_slice(sges);
+            }
+            Payload::Inline(bytes) => {
+                self.inline[slot * self.max_inline..][..bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        if let Some(dest) = wr.ud {
+            match self.dests.get_mut(slot) {
+                Some(d) => *d = dest,
+                // Slots are first used in order, so this is the next one.
+                None => self.dests.push(dest),
+            }
+        }
+        self.ring[slot] =
+            Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, inline, sge_count, len, ..EMPTY };
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// Length, list length and inline-ness of a request, if it fits this queue.
+    fn measure(&self, wr: &SendWr<'_>) -> Result<(u32, u8, bool), PostError> {
+        let wants_response = matches!(
+            wr.op,
+            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        );
+        match wr.payload {
+            Payload::Inline(_) if wants_response => Err(PostError::InlineNotAllowed),
+            Payload::Inline(bytes) if bytes.len() > self.max_inline => {
+                Err(PostError::InlineTooLong { given: bytes.len(), max: self.max_inline })
+            }
+            Payload::Inline(bytes) => Ok((bytes.len() as u32, 0, true)),
+            Payload::Sges(sges) if sges.len() > self.max_sge => {
+                Err(PostError::TooManySges { given: sges.len(), max: self.max_sge })
+            }
+            Payload::Sges(sges) => {
+                let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
+                if len > MAX_MESSAGE {
+                    return Err(PostError::TooLong { given: len, max: MAX_MESSAGE });
+                }
+                Ok((len as u32, sges.len() as u8, false))
+            }
+        }
+    }
+
+    /// Takes the oldest request off.
+    pub(crate) fn pop(&mut self) -> Option<Wqe> {
+        let wqe = *self.get(self.head)?;
+        self.head += 1;
+        Some(wqe)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.head = self.tail;
+    }
+}

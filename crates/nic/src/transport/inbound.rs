@@ -1,0 +1,225 @@
+//! Putting a SEND or WRITE together from its packets: the same for RC and UC, which differ only in
+//! what they do about a refusal.
+
+use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position};
+
+use crate::qp::{Cx, QpCore};
+use crate::queue::RecvWqe;
+use crate::types::{Access, Completion, WcOpcode, WcStatus};
+
+/// Why a packet was not taken. Nothing of it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It breaks the rules of the protocol: order of opcodes, lengths, rights of the QP.
+    Invalid,
+    /// Its key, range or rights do not allow the access.
+    Access,
+    /// No receive is posted.
+    NoReceive,
+    /// The message is longer than the receive.
+    TooLong,
+    /// The receive's own list is not valid memory.
+    LocalProtection,
+}
+
+/// A message on its way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Message {
+    #[default]
+    None,
+    Send {
+        received: u32,
+    },
+    Write {
+        va: u64,
+        rkey: u32,
+        left: u32,
+        total: u32,
+    },
+}
+
+/// The receiving end of a connection's SENDs and WRITEs.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    message: Message,
+    /// The receive that the message in progress, or the next one, goes to.
+    wqe: RecvWqe,
+    has_wqe: bool,
+}
+
+impl Inbound {
+    /// Whether a message has begun and not ended.
+    pub(crate) fn in_message(&self) -> bool {
+        self.message != Message::None
+    }
+
+    /// Takes one packet in sequence. On success tells whether it ended a message.
+    pub(crate) fn accept(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) -> Result<bool, Refusal> {
+        let info = packet.info();
+        self.check_order(info)?;
+        check_length(core.mtu(), info.position, packet.payload().len())?;
+        match info.kind {
+            OpKind::Send => self.accept_send(core, cx, packet, info),
+            OpKind::Write => self.accept_write(core, cx, packet, info),
+            _ => Err(Refusal::Invalid),
+        }
+    }
+
+    /// Forgets a message whose rest will not come. Its receive serves the next one.
+    pub(crate) fn abandon(&mut self) -> bool {
+        core::mem::take(&mut self.message) != Message::None
+    }
+
+    /// The QP has failed: completes the receive that was taken.
+    pub(crate) fn fail(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
+        self.message = Message::None;
+        if core::mem::take(&mut self.has_wqe) {
+            core.fail_recv(cx, self.wqe.wr_id, status);
+        }
+    }
+
+    fn check_order(&self, info: &OpcodeInfo) -> Result<(), Refusal> {
+        let in_order = match self.message {
+            Message::None => info.position.starts(),
+            Message::Send { .. } => !info.position.starts() && info.kind == OpKind::Send,
+            Message::Write { .. } => !info.position.starts() && info.kind == OpKind::Write,
+        };
+        if in_order { Ok(()) } else { Err(Refusal::Invalid) }
+    }
+
+    fn accept_send(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        info: &OpcodeInfo,
+    ) -> Result<bool, Refusal> {
+        let bytes = packet.payload();
+        let received = match self.message {
+            Message::Send { received } => received,
+            _ => {
+                self.take_wqe(core, cx)?;
+                0
+            }
+        };
+        let end = u64::from(received) + bytes.len() as u64;
+        if end > self.wqe.capacity() {
+            return Err(Refusal::TooLong);
+        }
+        cx.memory
+            .scatter(core.init.pd, &self.wqe.sges, received, bytes)
+            .map_err(|_| Refusal::LocalProtection)?;
+        if !info.position.ends() {
+            self.message = Message::Send { received: end as u32 };
+            return Ok(false);
+        }
+        let invalidated = match packet.ieth() {
+            Some(ieth) => {
+                cx.memory
+                    .remote_invalidate(core.init.pd, ieth.rkey)
+                    .map_err(|_| Refusal::Access)?;
+                Some(ieth.rkey)
+            }
+            None => None,
+        };
+        self.complete(core, cx, packet, WcOpcode::Recv, end as u32, invalidated);
+        Ok(true)
+    }
+
+    fn accept_write(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        info: &OpcodeInfo,
+    ) -> Result<bool, Refusal> {
+        if !core.attrs.access.contains(Access::REMOTE_WRITE) {
+            return Err(Refusal::Invalid);
+        }
+        let pd = core.init.pd;
+        let bytes = packet.payload();
+        let len = bytes.len() as u32;
+        let (va, rkey, left, total) = match self.message {
+            Message::Write { va, rkey, left, total } => (va, rkey, left, total),
+            _ => {
+                let reth = packet.reth().ok_or(Refusal::Invalid)?;
+                // An empty write touches nothing, so its key is not looked at.
+                if reth.len > 0 {
+                    cx.memory
+                        .check_remote(pd, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
+                        .map_err(|_| Refusal::Access)?;
+                }
+                (reth.va, reth.rkey, reth.len, reth.len)
+            }
+        };
+        // The announced length must come to an end with the last packet, neither before nor after.
+        let consistent = if info.position.ends() { len == left } else { len < left };
+        if !consistent {
+            return Err(Refusal::Invalid);
+        }
+        if info.has_imm {
+            self.take_wqe(core, cx)?;
+        }
+        if len > 0 {
+            cx.memory.remote_write(pd, rkey, va, bytes).map_err(|_| Refusal::Access)?;
+        }
+        if !info.position.ends() {
+            let va = va.wrapping_add(u64::from(len));
+            self.message = Message::Write { va, rkey, left: left - len, total };
+            return Ok(false);
+        }
+        if info.has_imm {
+            self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None);
+        }
+        self.message = Message::None;
+        Ok(true)
+    }
+
+    fn take_wqe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) -> Result<(), Refusal> {
+        if !self.has_wqe {
+            self.has_wqe = core.take_recv(cx, &mut self.wqe);
+        }
+        if self.has_wqe { Ok(()) } else { Err(Refusal::NoReceive) }
+    }
+
+    fn complete(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        opcode: WcOpcode,
+        byte_len: u32,
+        invalidated: Option<u32>,
+    ) {
+        self.message = Message::None;
+        self.has_wqe = false;
+        let completion = Completion {
+            wr_id: self.wqe.wr_id,
+            status: WcStatus::Success,
+            opcode,
+            byte_len,
+            imm: packet.imm(),
+            invalidated,
+            src_qpn: core.attrs.dest_qpn,
+            solicited: packet.solicited(),
+            ..Completion::default()
+        };
+        core.complete_recv(cx, completion);
+    }
+}
+
+/// Payload lengths that a packet may have by its place in the message.
+fn check_length(mtu: u32, position: Position, len: usize) -> Result<(), Refusal> {
+    let mtu = mtu as usize;
+    let fits = match position {
+        Position::First | Position::Middle => len == mtu,
+        Position::Last => (1..=mtu).contains(&len),
+        Position::Only => len <= mtu,
+    };
+    if fits { Ok(()) } else { Err(Refusal::Invalid) }
+}

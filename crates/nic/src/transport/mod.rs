@@ -1,0 +1,71 @@
+//! Transports: one per type of QP, each behind [`Transport`], none knowing another.
+
+mod inbound;
+mod outbound;
+mod rc;
+mod uc;
+mod ud;
+
+use bowline_wire::PacketView;
+
+use crate::frame::FrameMeta;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::time::Time;
+use crate::types::{QpState, QpType};
+
+/// The protocol of a type of QP.
+///
+/// A transport works on the queues and attributes in its [`QpCore`]. It reports failures with
+/// [`QpCore::fail`], which take effect when the call returns, and never looks at another QP.
+pub(crate) trait Transport: Send {
+    /// The QP has just changed its state from `from` to what `core` says.
+    fn entered(&mut self, core: &QpCore, from: QpState);
+
+    /// A packet for this QP: intact, from the right peer, of this transport's service.
+    /// `meta` is absent for a packet that a shim has restored.
+    fn receive(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: PacketView<'_>,
+        meta: Option<&FrameMeta>,
+    );
+
+    /// Sends up to `budget` packets.
+    fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress;
+
+    /// Whether [`Transport::transmit`] might send something.
+    fn has_work(&self, core: &QpCore) -> bool;
+
+    /// When [`Transport::handle_timeout`] wants to be called.
+    fn deadline(&self) -> Time {
+        Time::NEVER
+    }
+
+    /// A deadline may have passed.
+    fn handle_timeout(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let _ = (core, cx);
+    }
+
+    /// Whether nothing that was started is unfinished.
+    fn is_drained(&self, core: &QpCore) -> bool;
+
+    /// The QP is going to the error state, or away: let go of everything, flush what was taken off
+    /// a queue.
+    fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>);
+}
+
+/// A fresh transport for a QP of this type.
+pub(crate) fn build(qp_type: QpType) -> Box<dyn Transport> {
+    match qp_type {
+        QpType::Rc => Box::<rc::Rc>::default(),
+        QpType::Uc => Box::<uc::Uc>::default(),
+        QpType::Ud => Box::<ud::Ud>::default(),
+    }
+}

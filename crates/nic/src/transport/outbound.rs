@@ -1,0 +1,106 @@
+//! Cutting a SEND or WRITE into packets: the same for RC and UC.
+
+use bowline_wire::{ImmDt, Ieth, Opcode, Psn, Reth};
+
+use crate::memory::{AccessDenied, Segment};
+use crate::qp::{Cx, QpCore};
+use crate::queue::Wqe;
+use crate::tx::{HeaderBuf, pad_of};
+use crate::types::{SendFlags, SendOp};
+
+/// Packets that a message of `len` bytes takes; an empty one takes one.
+#[inline]
+pub(crate) fn packets_of(len: u32, mtu: u32) -> u32 {
+    len.div_ceil(mtu).max(1)
+}
+
+/// Codes of the standard's operations within a service's group of opcodes.
+const SEND_FIRST: u8 = 0x00;
+const WRITE_FIRST: u8 = 0x06;
+const SEND_LAST_INVALIDATE: u8 = 0x16;
+const SEND_ONLY_INVALIDATE: u8 = 0x17;
+
+/// The opcode of packet `k` of `wqe`, in the group of opcodes starting at `service`.
+#[inline]
+fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
+    let (first, last) = (k == 0, k + 1 == wqe.packets);
+    if let SendOp::SendInvalidate(_) = wqe.op
+        && last
+    {
+        let code = if first { SEND_ONLY_INVALIDATE } else { SEND_LAST_INVALIDATE };
+        return Opcode(service | code);
+    }
+    let (base, imm) = match wqe.op {
+        SendOp::Write(_) => (WRITE_FIRST, false),
+        SendOp::WriteImm(..) => (WRITE_FIRST, true),
+        SendOp::SendImm(_) => (SEND_FIRST, true),
+        _ => (SEND_FIRST, false),
+    };
+    // Within each group: first, middle, last, last with immediate, only, only with immediate.
+    let position = match (first, last) {
+        (true, false) => 0,
+        (false, false) => 1,
+        (false, true) => 2 + u8::from(imm),
+        (true, true) => 4 + u8::from(imm),
+    };
+    Opcode(service | (base + position))
+}
+
+/// Builds packet `k` of a SEND or WRITE: its header, and its payload in `cx.segments`.
+pub(crate) fn build(
+    core: &QpCore,
+    cx: &mut Cx<'_>,
+    service: u8,
+    number: u64,
+    wqe: &Wqe,
+    k: u32,
+    psn: Psn,
+    ack_req: bool,
+) -> Result<HeaderBuf, AccessDenied> {
+    let mtu = core.mtu();
+    let offset = k * mtu;
+    let len = mtu.min(wqe.len - offset);
+    payload(core, cx, number, wqe, offset, len)?;
+
+    let last = k + 1 == wqe.packets;
+    let mut bth = core.bth(opcode(service, wqe, k), psn);
+    bth.pad = pad_of(len as usize);
+    bth.ack_req = ack_req;
+    bth.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
+    let mut header = HeaderBuf::new(&bth);
+    if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wqe.op
+        && k == 0
+    {
+        let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.len };
+        header.push(|bytes| reth.emit(bytes));
+    }
+    match wqe.op {
+        SendOp::SendImm(imm) | SendOp::WriteImm(_, imm) if last => {
+            header.push(|bytes| ImmDt(imm).emit(bytes));
+        }
+        SendOp::SendInvalidate(rkey) if last => header.push(|bytes| Ieth { rkey }.emit(bytes)),
+        _ => {}
+    }
+    Ok(header)
+}
+
+/// Gathers `len` bytes at `offset` of a message into `cx.segments`.
+#[inline]
+pub(crate) fn payload(
+    core: &QpCore,
+    cx: &mut Cx<'_>,
+    number: u64,
+    wqe: &Wqe,
+    offset: u32,
+    len: u32,
+) -> Result<(), AccessDenied> {
+    cx.segments.clear();
+    if wqe.inline {
+        let bytes = &core.sq.inline(number)[offset as usize..][..len as usize];
+        if !bytes.is_empty() {
+            cx.segments.push(Segment::of_slice(bytes));
+        }
+        return Ok(());
+    }
+    cx.memory.gather(core.init.pd, core.sq.sges(number), offset, len, cx.segments)
+}

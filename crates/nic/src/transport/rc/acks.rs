@@ -1,0 +1,244 @@
+//! The requester's hearing half: acknowledgements, NAKs, and the data of READs and atomics.
+
+use bowline_wire::{NakCode, OpKind, PacketView, Psn, Syndrome};
+
+use super::requester::Requester;
+use crate::qp::{Cx, QpCore};
+use crate::types::{QpState, SendOp, WcStatus};
+
+impl Requester {
+    pub(super) fn receive(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) {
+        if !matches!(core.state, QpState::Rts | QpState::Sqd) {
+            cx.counters.drop_state += 1;
+            return;
+        }
+        let psn = packet.psn();
+        // An answer to what is outstanding, or a stale one.
+        if psn.before(self.una) || !psn.before(self.sent_end) {
+            cx.counters.drop_stale += 1;
+            return;
+        }
+        match packet.info().kind {
+            OpKind::ReadResponse => self.on_read_response(core, cx, psn, packet.payload()),
+            OpKind::AtomicAck => match packet.atomic_ack() {
+                Some(ack) => self.on_atomic_ack(core, cx, psn, ack.original),
+                None => cx.counters.drop_malformed += 1,
+            },
+            _ => match packet.aeth() {
+                Some(aeth) => self.on_ack(core, cx, psn, aeth.syndrome),
+                None => cx.counters.drop_malformed += 1,
+            },
+        }
+        self.settle_charge(core, cx);
+    }
+
+    fn on_ack(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, syndrome: Syndrome) {
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                cx.counters.rx_acks += 1;
+                if self.acknowledge(core, cx, psn.next()) {
+                    self.on_gap(core, cx);
+                }
+            }
+            Syndrome::Rnr { timer } => {
+                cx.counters.rx_rnr += 1;
+                core.counters.rx_naks += 1;
+                self.on_rnr(core, cx, psn, timer);
+            }
+            Syndrome::Nak(code) => {
+                core.counters.rx_naks += 1;
+                self.on_nak(core, cx, psn, code);
+            }
+            Syndrome::Reserved(_) => cx.counters.drop_malformed += 1,
+        }
+    }
+
+    /// Everything before `end` has arrived. `true` if an answer that must come before is missing.
+    ///
+    /// READs and atomics are done only when their data is here: an acknowledgement of something
+    /// later means that it was lost.
+    fn acknowledge(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, end: Psn) -> bool {
+        let before = self.una;
+        let mut gap = false;
+        while self.una.before(end) && core.sq.head() < self.started {
+            let Some(wqe) = core.sq.get(core.sq.head()).copied() else { break };
+            if wqe.wants_response() {
+                gap = true;
+                break;
+            }
+            let wqe_end = wqe.end_psn();
+            if end.before(wqe_end) {
+                self.una = end;
+                break;
+            }
+            self.una = wqe_end;
+            core.sq.pop();
+            core.complete_send(cx, &wqe, WcStatus::Success);
+        }
+        if self.una != before {
+            self.on_progress(core, cx);
+        }
+        gap
+    }
+
+    /// Something new was acknowledged.
+    fn on_progress(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.retries_left = core.attrs.retry_count;
+        self.rnr_retries_left = core.attrs.rnr_retry;
+        if self.next.before(self.una) {
+            // What was about to be sent again has arrived after all.
+            self.next = self.una;
+            self.cursor = core.sq.head();
+        }
+        self.restart_timer(core, cx);
+    }
+
+    /// An answer is missing: as good as a NAK, once for each hole. The rest of the old answers
+    /// keeps arriving for a round trip, and must not make us go back again and again.
+    fn on_gap(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        if self.gap_at == Some(self.una) {
+            cx.counters.drop_stale += 1;
+            return;
+        }
+        cx.counters.read_gaps += 1;
+        if self.consume_retry(core, cx) {
+            self.gap_at = Some(self.una);
+            self.go_back(core, cx);
+            self.restart_timer(core, cx);
+        }
+    }
+
+    fn on_nak(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, code: NakCode) {
+        // A NAK acknowledges all before it.
+        let gap = self.acknowledge(core, cx, psn);
+        let status = match code {
+            NakCode::PsnSequence => {
+                cx.counters.rx_nak_sequence += 1;
+                if self.consume_retry(core, cx) {
+                    self.go_back(core, cx);
+                    self.restart_timer(core, cx);
+                }
+                return;
+            }
+            NakCode::InvalidRequest => {
+                cx.counters.rx_nak_invalid += 1;
+                WcStatus::RemInvReqErr
+            }
+            NakCode::RemoteAccess => {
+                cx.counters.rx_nak_access += 1;
+                WcStatus::RemAccessErr
+            }
+            NakCode::RemoteOperational => {
+                cx.counters.rx_nak_operational += 1;
+                WcStatus::RemOpErr
+            }
+            NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
+                cx.counters.drop_malformed += 1;
+                return;
+            }
+        };
+        if gap {
+            // The refused request comes after one whose answer is lost: fetch that one first. The
+            // responder is in error by now, so retries will run out and say so.
+            self.on_gap(core, cx);
+            return;
+        }
+        self.fail_head(core, cx, status);
+    }
+
+    fn on_rnr(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, timer: u8) {
+        if self.acknowledge(core, cx, psn) {
+            self.on_gap(core, cx);
+            return;
+        }
+        // 7 means without end (IBTA 9.9.2.1.1).
+        if core.attrs.rnr_retry != 7 {
+            match self.rnr_retries_left.checked_sub(1) {
+                Some(left) => self.rnr_retries_left = left,
+                None => return self.fail_head(core, cx, WcStatus::RnrRetryExcErr),
+            }
+        }
+        self.go_back(core, cx);
+        self.rnr_until = Some(cx.now.plus_nanos(rnr_timer_ns(timer)));
+    }
+
+    fn on_read_response(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, data: &[u8]) {
+        if !self.reach(core, cx, psn) {
+            return;
+        }
+        let number = core.sq.head();
+        let Some(wqe) = core.sq.get(number).copied() else { return };
+        if !matches!(wqe.op, SendOp::Read(_)) {
+            cx.counters.drop_stale += 1;
+            return;
+        }
+        let mtu = core.mtu();
+        let offset = psn.diff(wqe.first_psn) as u32 * mtu;
+        if data.len() as u32 != mtu.min(wqe.len - offset) {
+            return self.fail_head(core, cx, WcStatus::BadRespErr);
+        }
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data).is_err() {
+            return self.fail_head(core, cx, WcStatus::LocProtErr);
+        }
+        self.answered(core, cx);
+    }
+
+    fn on_atomic_ack(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, original: u64) {
+        if !self.reach(core, cx, psn) {
+            return;
+        }
+        let number = core.sq.head();
+        let Some(wqe) = core.sq.get(number).copied() else { return };
+        if !matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
+            cx.counters.drop_stale += 1;
+            return;
+        }
+        let bytes = original.to_ne_bytes();
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), 0, &bytes).is_err() {
+            return self.fail_head(core, cx, WcStatus::LocProtErr);
+        }
+        self.answered(core, cx);
+    }
+
+    /// Brings `una` to the PSN of an answer, which acknowledges what was sent before it; `false`
+    /// if another answer is missing in between.
+    fn reach(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn) -> bool {
+        if self.una == psn {
+            return true;
+        }
+        self.acknowledge(core, cx, psn);
+        if self.una != psn {
+            self.on_gap(core, cx);
+            return false;
+        }
+        true
+    }
+
+    /// The answer at `una` is here.
+    fn answered(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.una = self.una.next();
+        while self.reads.front().is_some_and(|end| !end.after(self.una)) {
+            self.reads.pop_front();
+        }
+        let done = core.sq.get(core.sq.head()).is_some_and(|wqe| wqe.end_psn() == self.una);
+        if done && let Some(wqe) = core.sq.pop() {
+            core.complete_send(cx, &wqe, WcStatus::Success);
+        }
+        self.on_progress(core, cx);
+    }
+}
+
+/// How long an RNR NAK asks to wait (IBTA table 45), in units of 10 µs.
+const RNR_TIMER_10US: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
+    1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+fn rnr_timer_ns(timer: u8) -> u64 {
+    u64::from(RNR_TIMER_10US[usize::from(timer & 31)]) * 10_000
+}

@@ -1,0 +1,100 @@
+//! Reliable connection: acknowledged, in order, exactly once, by go-back-N.
+//!
+//! A QP is two machines that share nothing but the QP: the requester works off the send queue
+//! ([`requester`]), the responder carries out the peer's requests ([`responder`]).
+
+mod acks;
+mod requester;
+mod responder;
+
+use bowline_wire::{OpKind, PacketView};
+
+use self::requester::Requester;
+use self::responder::Responder;
+use super::Transport;
+use crate::frame::FrameMeta;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::time::Time;
+use crate::types::QpState;
+
+/// Opcodes of the reliable connection service start here.
+const SERVICE: u8 = 0x00;
+
+/// The RC transport.
+#[derive(Debug, Default)]
+pub(super) struct Rc {
+    requester: Requester,
+    responder: Responder,
+}
+
+impl Transport for Rc {
+    fn entered(&mut self, core: &QpCore, from: QpState) {
+        match core.state {
+            QpState::Rtr => self.responder.start(core),
+            QpState::Rts if from == QpState::Rtr => self.requester.start(core),
+            _ => {}
+        }
+    }
+
+    fn receive(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: PacketView<'_>,
+        _meta: Option<&FrameMeta>,
+    ) {
+        match packet.info().kind {
+            OpKind::Ack | OpKind::AtomicAck | OpKind::ReadResponse => {
+                self.requester.receive(core, cx, &packet);
+            }
+            OpKind::Repair => cx.counters.drop_malformed += 1,
+            _ => self.responder.receive(core, cx, &packet),
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress {
+        // Half of the turn each when both have work: an endless READ from the peer must not keep
+        // our own requests waiting for ever.
+        let both = self.requester.has_work(core);
+        let share = if both { budget.div_ceil(2) } else { budget };
+        let responder = self.responder.transmit(core, cx, sink, share);
+        if core.has_failed() {
+            return Progress::Idle;
+        }
+        if responder == Progress::Paced {
+            return Progress::Paced;
+        }
+        match self.requester.transmit(core, cx, sink, budget) {
+            // Without the requester, the responder's own word counts.
+            Progress::Idle => responder,
+            requester => requester,
+        }
+    }
+
+    fn has_work(&self, core: &QpCore) -> bool {
+        self.responder.has_work() || self.requester.has_work(core)
+    }
+
+    fn deadline(&self) -> Time {
+        self.requester.deadline()
+    }
+
+    fn handle_timeout(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.requester.handle_timeout(core, cx);
+    }
+
+    fn is_drained(&self, core: &QpCore) -> bool {
+        self.requester.is_drained(core)
+    }
+
+    fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.requester.abort(core, cx);
+        self.responder.abort(core, cx);
+    }
+}

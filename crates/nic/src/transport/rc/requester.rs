@@ -1,0 +1,409 @@
+//! The requester's sending half: PSNs, the window, go-back-N. What it hears is in [`super::acks`].
+//!
+//! PSNs, oldest first: `una` is the first that is not acknowledged and lies in the request at the
+//! queue's head; `next` is the next to send; `sent_end` is one past the last ever sent. Going back
+//! moves `next` to an earlier PSN, and everything from there on is built again from the requests,
+//! so nothing is buffered.
+
+use std::collections::VecDeque;
+
+use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
+
+use super::super::outbound;
+use crate::memory::AccessDenied;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::queue::Wqe;
+use crate::time::Time;
+use crate::tx::HeaderBuf;
+use crate::types::{QpState, SendFlags, SendOp, WcStatus};
+
+/// Most PSNs in flight: far from half of the PSN space, where before and after blur.
+const MAX_IN_FLIGHT: u32 = 1 << 22;
+
+/// A READ is asked for in pieces of this many bytes, so that its responses, which nobody
+/// acknowledges, stay within the window too. Pieces are cut at fixed offsets: a piece asked for
+/// again after a loss ends where it ended before, as a responder's record of it expects.
+const READ_PIECE: u32 = 256 << 10;
+
+/// Packets after which an acknowledgement is asked for in the middle of a message.
+const ACK_EVERY: u32 = 64;
+
+/// Sending half of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) una: Psn,
+    pub(super) next: Psn,
+    pub(super) sent_end: Psn,
+    /// Request that `next` belongs to.
+    pub(super) cursor: u64,
+    /// Requests below this number have their PSNs.
+    pub(super) started: u64,
+    /// PSN that the next request to start will get.
+    pub(super) fresh: Psn,
+    /// Ends of the READs and atomics that are out, oldest first.
+    pub(super) reads: VecDeque<Psn>,
+    /// When to go back without having heard anything.
+    pub(super) deadline: Time,
+    /// Not before this: the peer had no receive posted.
+    pub(super) rnr_until: Option<Time>,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    /// A hole in the responses at this PSN has been acted upon.
+    pub(super) gap_at: Option<Psn>,
+    /// Packets since the last request for an acknowledgement.
+    since_ack_req: u32,
+    /// Bytes charged to the path.
+    charged: u64,
+}
+
+impl Default for Requester {
+    fn default() -> Self {
+        let psn = Psn::new(0);
+        Requester {
+            una: psn,
+            next: psn,
+            sent_end: psn,
+            cursor: 0,
+            started: 0,
+            fresh: psn,
+            reads: VecDeque::new(),
+            deadline: Time::NEVER,
+            rnr_until: None,
+            retries_left: 0,
+            rnr_retries_left: 0,
+            gap_at: None,
+            since_ack_req: 0,
+            charged: 0,
+        }
+    }
+}
+
+/// What came of trying to send one packet.
+enum Step {
+    Sent,
+    Stop(Progress),
+}
+
+impl Requester {
+    pub(super) fn start(&mut self, core: &QpCore) {
+        let psn = core.attrs.sq_psn;
+        (self.una, self.next, self.sent_end, self.fresh) = (psn, psn, psn, psn);
+        (self.cursor, self.started) = (core.sq.head(), core.sq.head());
+        self.retries_left = core.attrs.retry_count;
+        self.rnr_retries_left = core.attrs.rnr_retry;
+        self.reads.reserve(core.attrs.max_rd_atomic as usize);
+    }
+
+    /// Whether something could be sent now, as far as can be told without trying.
+    pub(super) fn has_work(&self, core: &QpCore) -> bool {
+        let may_send = match core.state {
+            QpState::Rts => self.cursor < core.sq.tail(),
+            QpState::Sqd => self.cursor < self.started,
+            _ => false,
+        };
+        may_send && self.rnr_until.is_none()
+    }
+
+    pub(super) fn is_drained(&self, core: &QpCore) -> bool {
+        core.sq.head() >= self.started
+    }
+
+    pub(super) fn deadline(&self) -> Time {
+        self.rnr_until.unwrap_or(self.deadline)
+    }
+
+    pub(super) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress {
+        let mut progress = Progress::More;
+        for _ in 0..budget {
+            match self.send_one(core, cx, sink) {
+                Step::Sent => {}
+                Step::Stop(why) => {
+                    progress = why;
+                    break;
+                }
+            }
+        }
+        self.settle_charge(core, cx);
+        progress
+    }
+
+    /// Sends the packet at `next`, if everything allows it.
+    fn send_one(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) -> Step {
+        if !self.has_work(core) {
+            return Step::Stop(Progress::Idle);
+        }
+        if core.pacer.next() > cx.now {
+            return Step::Stop(Progress::Paced);
+        }
+        if !sink.has_room() {
+            return Step::Stop(Progress::More);
+        }
+        let number = self.cursor;
+        if number >= self.started
+            && let Err(stop) = self.start_request(core, cx, number)
+        {
+            return Step::Stop(stop);
+        }
+        let Some(wqe) = core.sq.get(number).copied() else { return Step::Stop(Progress::Idle) };
+        let k = self.next.diff(wqe.first_psn) as u32;
+        let room = self.room(core, cx);
+        let psns = match wqe.op {
+            SendOp::Read(_) => read_piece(&wqe, k, core.mtu()),
+            _ => 1,
+        };
+        if wqe.wants_response() && self.reads.len() >= core.attrs.max_rd_atomic as usize {
+            return Step::Stop(Progress::Idle);
+        }
+        // A piece of a READ larger than the whole window goes when nothing else is in flight.
+        if room < psns && self.next != self.una {
+            return Step::Stop(Progress::WindowFull);
+        }
+        if room == 0 {
+            return Step::Stop(Progress::WindowFull);
+        }
+        let built = self.build(core, cx, number, &wqe, k, room <= 2);
+        let Ok(header) = built else {
+            return Step::Stop(self.refuse_locally(core, cx, number));
+        };
+        let ecn = core.data_ecn();
+        sink.send(core, cx, &header, ecn);
+        self.sent(core, cx, &wqe, psns);
+        Step::Sent
+    }
+
+    /// Gives the next request its PSNs.
+    fn start_request(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        number: u64,
+    ) -> Result<(), Progress> {
+        let mtu = core.mtu();
+        let Some(wqe) = core.sq.get_mut(number) else { return Err(Progress::Idle) };
+        if wqe.flags.contains(SendFlags::FENCE) && !self.reads.is_empty() {
+            return Err(Progress::Idle);
+        }
+        wqe.first_psn = self.fresh;
+        wqe.packets = outbound::packets_of(wqe.len, mtu);
+        let wqe = *wqe;
+        if !wqe.inline {
+            let sges = core.sq.sges(number);
+            if cx.memory.check_local(core.init.pd, sges, wqe.wants_response()).is_err() {
+                return Err(self.refuse_locally(core, cx, number));
+            }
+        }
+        self.fresh = wqe.end_psn();
+        self.started = number + 1;
+        Ok(())
+    }
+
+    /// A request whose own memory does not check fails, but only once all before it are done.
+    fn refuse_locally(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Progress {
+        if core.sq.head() == number {
+            self.fail_head(core, cx, WcStatus::LocProtErr);
+        }
+        Progress::Idle
+    }
+
+    /// Completes the oldest request with an error and fails the QP.
+    pub(super) fn fail_head(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
+        if let Some(wqe) = core.sq.pop() {
+            core.complete_send(cx, &wqe, status);
+        }
+        core.fail();
+    }
+
+    /// PSNs that the window has room for.
+    fn room(&self, core: &QpCore, cx: &Cx<'_>) -> u32 {
+        let mtu = u64::from(core.mtu());
+        let in_flight = self.next.diff(self.una) as u32;
+        let packets = match (core.window, core.path) {
+            (Some(window), _) => (u64::from(window) / mtu).saturating_sub(u64::from(in_flight)),
+            (None, Some(path)) => {
+                // What this turn has sent is not charged yet.
+                let unsettled = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
+                cx.paths.room(path).saturating_sub(unsettled) / mtu
+            }
+            (None, None) => 0,
+        };
+        let idle = in_flight == 0
+            && core.path.is_none_or(|path| core.window.is_some() || cx.paths.is_idle(path));
+        let room = u32::try_from(packets).unwrap_or(u32::MAX).max(u32::from(idle));
+        room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
+    }
+
+    fn build(
+        &mut self,
+        core: &QpCore,
+        cx: &mut Cx<'_>,
+        number: u64,
+        wqe: &Wqe,
+        k: u32,
+        window_ends: bool,
+    ) -> Result<HeaderBuf, AccessDenied> {
+        match wqe.op {
+            SendOp::Read(remote) => {
+                cx.segments.clear();
+                let mtu = core.mtu();
+                let offset = k * mtu;
+                let len = (read_piece(wqe, k, mtu) * mtu).min(wqe.len - offset);
+                let va = remote.addr.wrapping_add(u64::from(offset));
+                let mut header = self.request_header(core, Opcode::RC_READ_REQ, wqe);
+                header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
+                Ok(header)
+            }
+            SendOp::CompareSwap { remote, compare, swap } => {
+                cx.segments.clear();
+                let mut header = self.request_header(core, Opcode::RC_CMP_SWAP, wqe);
+                let (va, rkey) = (remote.addr, remote.rkey);
+                header.push(|b| AtomicEth { va, rkey, swap_or_add: swap, compare }.emit(b));
+                Ok(header)
+            }
+            SendOp::FetchAdd { remote, add } => {
+                cx.segments.clear();
+                let mut header = self.request_header(core, Opcode::RC_FETCH_ADD, wqe);
+                let (va, rkey) = (remote.addr, remote.rkey);
+                header.push(|b| AtomicEth { va, rkey, swap_or_add: add, compare: 0 }.emit(b));
+                Ok(header)
+            }
+            _ => {
+                // The end of a message asks, since whatever follows may have to wait for it (a
+                // fence, a full window, a request that fails); our responder answers many at once.
+                // Whoever fills the window asks, or nobody would ever make room again.
+                let ends = k + 1 == wqe.packets;
+                let ack_req = ends || window_ends || self.since_ack_req + 1 >= ACK_EVERY;
+                let built = outbound::build(
+                    core,
+                    cx,
+                    super::SERVICE,
+                    number,
+                    wqe,
+                    k,
+                    self.next,
+                    ack_req,
+                )?;
+                self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+                Ok(built)
+            }
+        }
+    }
+
+    fn request_header(&self, core: &QpCore, opcode: Opcode, wqe: &Wqe) -> HeaderBuf {
+        let mut bth = core.bth(opcode, self.next);
+        bth.ack_req = true;
+        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        HeaderBuf::new(&bth)
+    }
+
+    /// Books a packet that has just been sent.
+    fn sent(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, psns: u32) {
+        if self.next.before(self.sent_end) {
+            cx.counters.retransmitted_packets += 1;
+            core.counters.retransmitted_packets += 1;
+        }
+        self.next = self.next.add(psns);
+        if self.next.after(self.sent_end) {
+            self.sent_end = self.next;
+        }
+        if wqe.wants_response() {
+            self.reads.push_back(self.next);
+        }
+        if self.next == wqe.end_psn() {
+            self.cursor += 1;
+        }
+        if self.deadline == Time::NEVER {
+            self.restart_timer(core, cx);
+        }
+    }
+
+    /// Starts the retransmission timer afresh, or stops it if nothing is out.
+    pub(super) fn restart_timer(&mut self, core: &QpCore, cx: &Cx<'_>) {
+        // IBTA 11.2.5.2: 4.096 µs times 2 to the power of the attribute; 0 waits for ever.
+        self.deadline = match core.attrs.timeout {
+            0 => Time::NEVER,
+            _ if self.una == self.sent_end => Time::NEVER,
+            t => cx.now.plus_nanos(4096 << t.min(31)),
+        };
+    }
+
+    /// Sends everything from the first unacknowledged PSN on again.
+    pub(super) fn go_back(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+        self.next = self.una;
+        self.cursor = core.sq.head();
+        self.reads.clear();
+        self.since_ack_req = 0;
+        self.settle_charge(core, cx);
+    }
+
+    /// Counts a retry; without any left, the oldest request fails.
+    pub(super) fn consume_retry(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) -> bool {
+        match self.retries_left.checked_sub(1) {
+            Some(left) => {
+                self.retries_left = left;
+                true
+            }
+            None => {
+                self.fail_head(core, cx, WcStatus::RetryExcErr);
+                false
+            }
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        if let Some(until) = self.rnr_until {
+            if until <= cx.now {
+                self.rnr_until = None;
+                self.restart_timer(core, cx);
+            }
+            return;
+        }
+        if self.deadline > cx.now {
+            return;
+        }
+        cx.counters.timeouts += 1;
+        core.counters.timeouts += 1;
+        self.gap_at = None;
+        if self.consume_retry(core, cx) {
+            self.go_back(core, cx);
+            self.restart_timer(core, cx);
+        }
+    }
+
+    /// Brings what the path thinks is in flight up to date.
+    pub(super) fn settle_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+        let in_flight = self.next.diff(self.una).max(0) as u64;
+        let charge = match core.window {
+            Some(_) => 0,
+            None => in_flight * u64::from(core.mtu()),
+        };
+        if let Some(path) = core.path
+            && charge != self.charged
+        {
+            cx.paths.charge(path, self.charged, charge);
+            self.charged = charge;
+        }
+    }
+
+    pub(super) fn abort(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+        self.una = self.next;
+        self.sent_end = self.next;
+        self.cursor = core.sq.tail();
+        self.started = self.cursor;
+        self.reads.clear();
+        self.deadline = Time::NEVER;
+        self.rnr_until = None;
+        self.settle_charge(core, cx);
+    }
+}
+
+/// PSNs of the piece of a READ that starts at its packet `k`.
+fn read_piece(wqe: &Wqe, k: u32, mtu: u32) -> u32 {
+    let piece = READ_PIECE / mtu;
+    (piece - k % piece).min(wqe.packets - k)
+}

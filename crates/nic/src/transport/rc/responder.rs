@@ -1,0 +1,430 @@
+//! The responder: carries out a peer's requests in order, exactly once, and answers them.
+
+use std::collections::VecDeque;
+
+use bowline_wire::{
+    Aeth, AtomicAckEth, NakCode, OpKind, Opcode, PacketView, Psn, Syndrome,
+};
+
+use super::super::inbound::{Inbound, Refusal};
+use super::super::outbound::packets_of;
+use crate::memory::AtomicOp;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::tx::{HeaderBuf, pad_of};
+use crate::types::{Access, Event, QpState, WcStatus};
+
+/// "No limit" in the credit field of an acknowledgement (IBTA table 46): we use RNR NAKs instead.
+const CREDITS_UNLIMITED: u8 = 31;
+
+/// An answer that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    /// Everything before the expected PSN is done.
+    Ack,
+    /// The request at this PSN is refused.
+    Nak(NakCode, Psn),
+    /// The expected request found no receive.
+    Rnr,
+}
+
+/// A READ or atomic, kept so that it can be answered again should the answer get lost.
+#[derive(Clone, Copy, Debug)]
+struct Resource {
+    psn: Psn,
+    packets: u32,
+    kind: ResourceKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ResourceKind {
+    Read {
+        va: u64,
+        rkey: u32,
+        len: u32,
+        /// Packet that the request, or its latest repetition, asked to start from.
+        from: u32,
+        /// Next packet to send; `packets` when all are.
+        next: u32,
+    },
+    Atomic {
+        original: u64,
+        due: bool,
+    },
+}
+
+impl Resource {
+    fn is_due(&self) -> bool {
+        match self.kind {
+            ResourceKind::Read { next, .. } => next < self.packets,
+            ResourceKind::Atomic { due, .. } => due,
+        }
+    }
+
+    fn contains(&self, psn: Psn) -> bool {
+        let k = psn.diff(self.psn);
+        k >= 0 && (k as u32) < self.packets
+    }
+}
+
+/// Responding half of a reliable connection.
+#[derive(Debug)]
+pub(super) struct Responder {
+    expected: Psn,
+    /// Messages completed, as answers report it (24 bits).
+    msn: u32,
+    inbound: Inbound,
+    reply: Option<Reply>,
+    /// A NAK for the expected PSN is out: no other until it arrives (IBTA 9.7.5.2.8).
+    nak_sent: bool,
+    /// The latest READs and atomics, in PSN order; as many as the peer may have outstanding.
+    resources: VecDeque<Resource>,
+    heard: bool,
+}
+
+impl Default for Responder {
+    fn default() -> Self {
+        Responder {
+            expected: Psn::new(0),
+            msn: 0,
+            inbound: Inbound::default(),
+            reply: None,
+            nak_sent: false,
+            resources: VecDeque::new(),
+            heard: false,
+        }
+    }
+}
+
+impl Responder {
+    pub(super) fn start(&mut self, core: &QpCore) {
+        self.expected = core.attrs.rq_psn;
+        self.resources.reserve(core.attrs.max_dest_rd_atomic as usize);
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.reply.is_some() || self.resources.iter().any(Resource::is_due)
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) {
+        if core.state == QpState::Rtr && !core::mem::replace(&mut self.heard, true) {
+            cx.event(Event::CommEstablished(core.qpn));
+        }
+        let ahead = packet.psn().diff(self.expected);
+        if ahead > 0 {
+            cx.counters.drop_sequence += 1;
+            if !core::mem::replace(&mut self.nak_sent, true) {
+                self.reply = Some(Reply::Nak(NakCode::PsnSequence, self.expected));
+            }
+            return;
+        }
+        if ahead < 0 {
+            self.duplicate(core, cx, packet);
+            return;
+        }
+        let result = match packet.info().kind {
+            OpKind::Send | OpKind::Write => self.inbound.accept(core, cx, packet).map(|ended| {
+                self.msn += u32::from(ended);
+                1
+            }),
+            OpKind::ReadRequest => self.accept_read(core, cx, packet),
+            OpKind::CompareSwap | OpKind::FetchAdd => self.accept_atomic(core, cx, packet),
+            _ => Err(Refusal::Invalid),
+        };
+        match result {
+            Ok(psns) => self.advance(psns, packet),
+            Err(refusal) => self.refuse(core, cx, refusal, self.expected),
+        }
+    }
+
+    /// The expected packet has been carried out.
+    fn advance(&mut self, psns: u32, packet: &PacketView<'_>) {
+        self.expected = self.expected.add(psns);
+        self.nak_sent = false;
+        match packet.info().kind {
+            // A NAK not yet sent complained about what has just arrived.
+            OpKind::Send | OpKind::Write if self.reply != Some(Reply::Ack) => self.reply = None,
+            OpKind::Send | OpKind::Write => {}
+            // Its answer acknowledges all before it.
+            _ => self.reply = None,
+        }
+        if packet.ack_req() && matches!(packet.info().kind, OpKind::Send | OpKind::Write) {
+            self.reply = Some(Reply::Ack);
+        }
+    }
+
+    fn accept_read(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) -> Result<u32, Refusal> {
+        let reth = packet.reth().ok_or(Refusal::Invalid)?;
+        if self.inbound.in_message() || !core.attrs.access.contains(Access::REMOTE_READ) {
+            return Err(Refusal::Invalid);
+        }
+        if reth.len > 0 {
+            cx.memory
+                .check_remote(core.init.pd, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)
+                .map_err(|_| Refusal::Access)?;
+        }
+        let packets = packets_of(reth.len, core.mtu());
+        let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
+        let kind = ResourceKind::Read { va, rkey, len, from: 0, next: 0 };
+        self.keep(core, Resource { psn: self.expected, packets, kind })?;
+        self.msn += 1;
+        Ok(packets)
+    }
+
+    fn accept_atomic(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) -> Result<u32, Refusal> {
+        let eth = packet.atomic_eth().ok_or(Refusal::Invalid)?;
+        let allowed = core.attrs.access.contains(Access::REMOTE_ATOMIC);
+        if self.inbound.in_message() || !allowed || !eth.va.is_multiple_of(8) {
+            return Err(Refusal::Invalid);
+        }
+        // Room for the answer comes first: an atomic that was done cannot be undone.
+        let kind = ResourceKind::Atomic { original: 0, due: true };
+        self.keep(core, Resource { psn: self.expected, packets: 1, kind })?;
+        let op = match packet.info().kind {
+            OpKind::FetchAdd => AtomicOp::FetchAdd(eth.swap_or_add),
+            _ => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
+        };
+        match cx.memory.remote_atomic(core.init.pd, eth.rkey, eth.va, op) {
+            Ok(original) => {
+                if let Some(last) = self.resources.back_mut() {
+                    last.kind = ResourceKind::Atomic { original, due: true };
+                }
+                self.msn += 1;
+                Ok(1)
+            }
+            Err(_) => {
+                self.resources.pop_back();
+                Err(Refusal::Access)
+            }
+        }
+    }
+
+    /// Remembers a READ or atomic, forgetting the oldest that has been answered.
+    fn keep(&mut self, core: &QpCore, resource: Resource) -> Result<(), Refusal> {
+        let max = core.attrs.max_dest_rd_atomic as usize;
+        while self.resources.len() >= max {
+            // More outstanding than agreed: the standard calls that an invalid request.
+            if self.resources.front().is_none_or(Resource::is_due) {
+                return Err(Refusal::Invalid);
+            }
+            self.resources.pop_front();
+        }
+        self.resources.push_back(resource);
+        Ok(())
+    }
+
+    /// A request that was carried out before: answer it again (IBTA 9.7.5.1.5).
+    fn duplicate(&mut self, core: &QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
+        cx.counters.duplicates += 1;
+        let psn = packet.psn();
+        match packet.info().kind {
+            OpKind::ReadRequest => {
+                let Some(reth) = packet.reth() else { return };
+                let mtu = core.mtu();
+                let Some(resource) = self.resources.iter_mut().find(|r| r.contains(psn)) else {
+                    cx.counters.drop_stale += 1;
+                    return;
+                };
+                let k = psn.diff(resource.psn) as u32;
+                if let ResourceKind::Read { va, rkey, len, from, next } = &mut resource.kind
+                    // The same READ from the same place on, not another in its name.
+                    && reth.rkey == *rkey
+                    && reth.va == va.wrapping_add(u64::from(k) * u64::from(mtu))
+                    && u64::from(reth.len) + u64::from(k) * u64::from(mtu) == u64::from(*len)
+                {
+                    *from = k;
+                    *next = k;
+                } else {
+                    cx.counters.drop_stale += 1;
+                }
+            }
+            OpKind::CompareSwap | OpKind::FetchAdd => {
+                let found = self.resources.iter_mut().find(|r| r.psn == psn);
+                if let Some(ResourceKind::Atomic { due, .. }) = found.map(|r| &mut r.kind) {
+                    *due = true;
+                } else {
+                    cx.counters.drop_stale += 1;
+                }
+            }
+            _ => {
+                // The acknowledgement was lost, or is late. A NAK that is due says as much.
+                self.reply.get_or_insert(Reply::Ack);
+            }
+        }
+    }
+
+    /// A request that cannot be carried out: tells the peer, and fails the QP where the standard
+    /// says so (IBTA table 59 and 60).
+    fn refuse(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, refusal: Refusal, psn: Psn) {
+        self.nak_sent = true;
+        let (reply, recv_status, event) = match refusal {
+            Refusal::NoReceive => {
+                self.reply = Some(Reply::Rnr);
+                return;
+            }
+            Refusal::Invalid => (
+                NakCode::InvalidRequest,
+                WcStatus::RemInvReqErr,
+                Some(Event::QpRequestError(core.qpn)),
+            ),
+            Refusal::Access => {
+                cx.counters.access_violations += 1;
+                (
+                    NakCode::RemoteAccess,
+                    WcStatus::RemAccessErr,
+                    Some(Event::QpAccessError(core.qpn)),
+                )
+            }
+            Refusal::TooLong => (NakCode::InvalidRequest, WcStatus::LocLenErr, None),
+            Refusal::LocalProtection => (NakCode::RemoteOperational, WcStatus::LocProtErr, None),
+        };
+        self.reply = Some(Reply::Nak(reply, psn));
+        self.inbound.fail(core, cx, recv_status);
+        if let Some(event) = event {
+            cx.event(event);
+        }
+        core.fail();
+    }
+
+    pub(super) fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress {
+        for _ in 0..budget {
+            if !sink.has_room() {
+                return if self.has_work() { Progress::More } else { Progress::Idle };
+            }
+            // Answers go out in the order of their requests: an acknowledgement of something later
+            // would tell the peer that the data before it is lost.
+            if let Some(at) = self.resources.iter().position(Resource::is_due) {
+                if core.pacer.next() > cx.now {
+                    return Progress::Paced;
+                }
+                if let Err(psn) = self.send_resource(core, cx, sink, at) {
+                    self.refuse(core, cx, Refusal::Access, psn);
+                    return Progress::Idle;
+                }
+                continue;
+            }
+            let Some(reply) = self.reply.take() else { return Progress::Idle };
+            self.send_reply(core, cx, sink, reply);
+        }
+        Progress::More
+    }
+
+    /// Sends the next packet of an answer; fails at a PSN whose memory may no longer be read.
+    fn send_resource(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        at: usize,
+    ) -> Result<(), Psn> {
+        let aeth = self.aeth(Syndrome::Ack { credits: CREDITS_UNLIMITED });
+        let resource = &mut self.resources[at];
+        cx.segments.clear();
+        match &mut resource.kind {
+            ResourceKind::Atomic { original, due } => {
+                *due = false;
+                let original = *original;
+                let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ATOMIC_ACK, resource.psn));
+                header.push(|bytes| aeth.emit(bytes));
+                header.push(|bytes| AtomicAckEth { original }.emit(bytes));
+                sink.send(core, cx, &header, 0);
+            }
+            ResourceKind::Read { va, rkey, len, from, next } => {
+                let k = *next;
+                let offset = k * core.mtu();
+                let bytes = core.mtu().min(*len - offset);
+                if bytes > 0 {
+                    let addr = va.wrapping_add(u64::from(offset));
+                    match cx.memory.remote_read(core.init.pd, *rkey, addr, bytes) {
+                        Ok(segment) => cx.segments.push(segment),
+                        Err(_) => return Err(resource.psn.add(k)),
+                    }
+                }
+                let opcode = match (k == *from, k + 1 == resource.packets) {
+                    (true, true) => Opcode::RC_READ_RESP_ONLY,
+                    (true, false) => Opcode::RC_READ_RESP_FIRST,
+                    (false, true) => Opcode::RC_READ_RESP_LAST,
+                    (false, false) => Opcode::RC_READ_RESP_MID,
+                };
+                *next = k + 1;
+                let mut bth = core.bth(opcode, resource.psn.add(k));
+                bth.pad = pad_of(bytes as usize);
+                let mut header = HeaderBuf::new(&bth);
+                if opcode != Opcode::RC_READ_RESP_MID {
+                    header.push(|bytes| aeth.emit(bytes));
+                }
+                let ecn = core.data_ecn();
+                sink.send(core, cx, &header, ecn);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_reply(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        reply: Reply,
+    ) {
+        let (psn, syndrome) = match reply {
+            Reply::Ack => {
+                cx.counters.tx_acks += 1;
+                (self.expected.sub(1), Syndrome::Ack { credits: CREDITS_UNLIMITED })
+            }
+            Reply::Nak(code, psn) => {
+                core.counters.tx_naks += 1;
+                *match code {
+                    NakCode::PsnSequence => &mut cx.counters.tx_nak_sequence,
+                    NakCode::RemoteAccess => &mut cx.counters.tx_nak_access,
+                    NakCode::RemoteOperational => &mut cx.counters.tx_nak_operational,
+                    _ => &mut cx.counters.tx_nak_invalid,
+                } += 1;
+                (psn, Syndrome::Nak(code))
+            }
+            Reply::Rnr => {
+                core.counters.tx_naks += 1;
+                cx.counters.tx_rnr += 1;
+                (self.expected, Syndrome::Rnr { timer: core.attrs.min_rnr_timer })
+            }
+        };
+        let aeth = self.aeth(syndrome);
+        let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ACK, psn));
+        header.push(|bytes| aeth.emit(bytes));
+        cx.segments.clear();
+        sink.send(core, cx, &header, 0);
+    }
+
+    fn aeth(&self, syndrome: Syndrome) -> Aeth {
+        Aeth { syndrome, msn: self.msn & 0xff_ffff }
+    }
+
+    /// Lets go of everything but a NAK that still has to tell the peer why.
+    pub(super) fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.inbound.fail(core, cx, WcStatus::WrFlushErr);
+        self.resources.clear();
+        if !matches!(self.reply, Some(Reply::Nak(..))) {
+            self.reply = None;
+        }
+    }
+}

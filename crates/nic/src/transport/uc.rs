@@ -1,0 +1,151 @@
+//! Unreliable connection: no acknowledgements. A message that misses a packet is dropped whole; a
+//! receiver picks up again at the next message.
+
+use bowline_wire::{PacketView, Psn};
+
+use super::inbound::{Inbound, Refusal};
+use super::{Transport, outbound};
+use crate::frame::FrameMeta;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::types::{QpState, WcStatus};
+
+/// Opcodes of the unreliable connection service start here.
+const SERVICE: u8 = 0x20;
+
+/// The UC transport.
+#[derive(Debug)]
+pub(super) struct Uc {
+    next_psn: Psn,
+    expected_psn: Psn,
+    /// Next packet of the request at the head of the queue.
+    next_packet: u32,
+    inbound: Inbound,
+}
+
+impl Default for Uc {
+    fn default() -> Self {
+        let psn = Psn::new(0);
+        Uc { next_psn: psn, expected_psn: psn, next_packet: 0, inbound: Inbound::default() }
+    }
+}
+
+impl Transport for Uc {
+    fn entered(&mut self, core: &QpCore, from: QpState) {
+        match core.state {
+            QpState::Rtr => self.expected_psn = core.attrs.rq_psn,
+            QpState::Rts if from == QpState::Rtr => self.next_psn = core.attrs.sq_psn,
+            _ => {}
+        }
+    }
+
+    fn receive(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: PacketView<'_>,
+        _meta: Option<&FrameMeta>,
+    ) {
+        let psn = packet.psn();
+        if psn != self.expected_psn && self.inbound.abandon() {
+            cx.counters.drop_message += 1;
+        }
+        self.expected_psn = psn.next();
+        if !self.inbound.in_message() && !packet.info().position.starts() {
+            // The rest of a message whose beginning is lost.
+            cx.counters.drop_sequence += 1;
+            return;
+        }
+        if let Err(refusal) = self.inbound.accept(core, cx, &packet) {
+            self.refuse(core, cx, &packet, refusal);
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress {
+        for _ in 0..budget {
+            let number = core.sq.head();
+            let may_start = core.state == QpState::Rts;
+            let may_finish = core.state == QpState::Sqd && self.next_packet > 0;
+            let Some(mut wqe) = core.sq.get(number).copied().filter(|_| may_start || may_finish)
+            else {
+                return Progress::Idle;
+            };
+            if core.pacer.next() > cx.now {
+                return Progress::Paced;
+            }
+            if !sink.has_room() {
+                return Progress::More;
+            }
+            wqe.packets = outbound::packets_of(wqe.len, core.mtu());
+            let k = self.next_packet;
+            let built = outbound::build(core, cx, SERVICE, number, &wqe, k, self.next_psn, false);
+            let Ok(header) = built else {
+                self.next_packet = 0;
+                core.sq.pop();
+                core.complete_send(cx, &wqe, WcStatus::LocProtErr);
+                core.fail_send_queue();
+                return Progress::Idle;
+            };
+            let ecn = core.data_ecn();
+            sink.send(core, cx, &header, ecn);
+            self.next_psn = self.next_psn.next();
+            self.next_packet += 1;
+            if self.next_packet == wqe.packets {
+                self.next_packet = 0;
+                core.sq.pop();
+                core.complete_send(cx, &wqe, WcStatus::Success);
+            }
+        }
+        Progress::More
+    }
+
+    fn has_work(&self, core: &QpCore) -> bool {
+        match core.state {
+            QpState::Rts => !core.sq.is_empty(),
+            QpState::Sqd => self.next_packet > 0,
+            _ => false,
+        }
+    }
+
+    fn is_drained(&self, _core: &QpCore) -> bool {
+        self.next_packet == 0
+    }
+
+    fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.next_packet = 0;
+        self.inbound.fail(core, cx, WcStatus::WrFlushErr);
+    }
+}
+
+impl Uc {
+    /// A peer cannot be told, and must not be able to break the QP: the message is dropped.
+    fn refuse(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        refusal: Refusal,
+    ) {
+        self.inbound.abandon();
+        match refusal {
+            Refusal::Access => cx.counters.access_violations += 1,
+            Refusal::NoReceive => cx.counters.drop_no_receive += 1,
+            Refusal::Invalid | Refusal::TooLong => cx.counters.drop_message += 1,
+            Refusal::LocalProtection => {
+                // Our own receive is unusable; keeping it would drop every later message too.
+                self.inbound.fail(core, cx, WcStatus::LocProtErr);
+                core.fail();
+                return;
+            }
+        }
+        // A start that came out of order may still begin a message of its own.
+        if refusal == Refusal::Invalid && packet.info().position.starts() {
+            let _ = self.inbound.accept(core, cx, packet);
+        }
+    }
+}
