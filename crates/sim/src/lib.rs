@@ -1,1 +1,27 @@
-//! placeholder
+//! A deterministic world on virtual time, in which the real NIC engine is proven.
+//!
+//! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and
+//! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
+//! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
+//! judge what happened. [`experiment`] measures.
+//!
+//! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
+//! on a hash map's order, or know anything private of an engine. The same seed gives the same
+//! trace hash, twice and on every machine.
+
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod experiment;
+mod hash;
+pub mod net;
+mod packet;
+mod rng;
+pub mod storm;
+mod world;
+
+pub use check::{Sink, Violation};
+pub use hash::TraceHash;
+pub use packet::{Packet, PacketId, PacketStore};
+pub use rng::{Prob, SimRng};
+pub use world::{App, HostConfig, HostId, NicId, RxId, World, WorldStats};

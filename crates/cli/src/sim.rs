@@ -1,0 +1,189 @@
+//! `bowline sim`: the protocol on virtual time.
+
+use std::error::Error;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bowline_sim::storm::{Failure, Outcome, Totals, run_many, run_seed_traced};
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+
+/// Arguments of `bowline sim`.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline sim storm                            a thousand random scenarios\n  \
+    bowline sim storm --seeds 10000              ten thousand of them\n  \
+    bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n\n\
+    The same seed gives the same events and the same trace hash on every machine.")]
+pub struct SimArgs {
+    #[command(subcommand)]
+    command: SimCommand,
+}
+
+#[derive(Subcommand)]
+enum SimCommand {
+    /// Draw whole scenarios from seeds, inject faults, and check every rule of the transport
+    Storm(StormArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline sim storm --seeds 10000 --jobs 2\n  \
+    bowline sim storm --start 5000 --seeds 100 --json\n  \
+    bowline sim storm --seed 42 --trace 42.log\n\n\
+    Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
+struct StormArgs {
+    /// How many seeds
+    #[arg(long, default_value_t = 1_000, value_name = "N")]
+    seeds: u64,
+    /// First seed
+    #[arg(long, default_value_t = 0, value_name = "S0")]
+    start: u64,
+    /// Only this seed
+    #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "start"])]
+    seed: Option<u64>,
+    /// Threads; by default one per core
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write a readable log of the seed's events
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    trace: Option<PathBuf>,
+}
+
+/// Seeds that fail are printed up to here; one is enough to start with.
+const MAX_FAILURES_SHOWN: usize = 5;
+
+/// Runs `bowline sim`.
+pub fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
+    match args.command {
+        SimCommand::Storm(args) => storm(&args),
+    }
+}
+
+fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
+    if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
+        let (report, log) = run_seed_traced(seed);
+        std::fs::write(path, log).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        eprintln!("events of seed {seed}, {} packets: {}", report.packets, path.display());
+    }
+    let seeds = match args.seed {
+        Some(seed) => seed..seed.checked_add(1).ok_or("the last seed is 2^64 - 2")?,
+        None => args.start..args.start.checked_add(args.seeds).ok_or("seeds end at 2^64 - 1")?,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let bar = progress_bar(seeds.end - seeds.start, args.json);
+    let failed = AtomicU64::new(0);
+    let started = Instant::now();
+    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), |_, failure| {
+        bar.inc(1);
+        if failure.is_some() {
+            let count = failed.fetch_add(1, Ordering::Relaxed) + 1;
+            bar.set_message(format!("{count} failed"));
+        }
+        true
+    });
+    bar.finish_and_clear();
+    let seconds = started.elapsed().as_secs_f64();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&to_json(&outcome, seconds))?);
+    } else {
+        print_totals(&outcome.totals, seconds);
+        print_failures(&outcome.failures);
+    }
+    Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn progress_bar(seeds: u64, json: bool) -> ProgressBar {
+    if json || seeds == 1 || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}");
+    ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+fn print_totals(totals: &Totals, seconds: f64) {
+    println!(
+        "{} seeds in {seconds:.1} s ({:.0} seeds/s): {} packets, {:.1} s of virtual time",
+        totals.seeds,
+        totals.seeds as f64 / seconds,
+        totals.packets,
+        totals.virtual_ns as f64 / 1e9,
+    );
+    println!("trace hash {:016x}", totals.trace_hash);
+    let coverage = &totals.coverage;
+    print_section("operations", coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n)));
+    print_section("faults", totals.faults.iter().map(owned));
+    print_section("application", coverage.iter().map(owned));
+    print_section("engines", coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n)));
+}
+
+fn owned((name, n): (&'static str, u64)) -> (String, u64) {
+    (name.to_owned(), n)
+}
+
+fn print_section(title: &str, rows: impl Iterator<Item = (String, u64)>) {
+    println!("{title}");
+    for (name, n) in rows {
+        println!("  {name:<28} {n:>14}");
+    }
+}
+
+fn print_failures(failures: &[Failure]) {
+    for failure in failures.iter().take(MAX_FAILURES_SHOWN) {
+        println!("\nseed {} failed", failure.seed);
+        if let Some(panic) = &failure.panic {
+            println!("  panic: {panic}");
+        }
+        for violation in &failure.violations {
+            println!("  {violation}");
+        }
+        println!("  replay: {}", replay_command(failure.seed));
+    }
+    if failures.len() > MAX_FAILURES_SHOWN {
+        let seeds: Vec<String> = failures.iter().map(|f| f.seed.to_string()).collect();
+        println!("\n{} seeds failed: {}", failures.len(), seeds.join(" "));
+    }
+}
+
+fn replay_command(seed: u64) -> String {
+    format!("bowline sim storm --seed {seed} --trace storm-{seed}.log")
+}
+
+fn to_json(outcome: &Outcome, seconds: f64) -> Value {
+    let totals = &outcome.totals;
+    let table = |rows: &mut dyn Iterator<Item = (String, u64)>| {
+        Value::Object(rows.map(|(name, n)| (name, Value::from(n))).collect::<Map<_, _>>())
+    };
+    let failures: Vec<Value> = outcome
+        .failures
+        .iter()
+        .map(|failure| {
+            json!({
+                "seed": failure.seed,
+                "panic": failure.panic,
+                "violations": failure.violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "replay": replay_command(failure.seed),
+            })
+        })
+        .collect();
+    json!({
+        "seeds": totals.seeds,
+        "seconds": seconds,
+        "seeds_per_second": totals.seeds as f64 / seconds,
+        "packets": totals.packets,
+        "virtual_seconds": totals.virtual_ns as f64 / 1e9,
+        "trace_hash": format!("{:016x}", totals.trace_hash),
+        "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
+        "faults": table(&mut totals.faults.iter().map(owned)),
+        "application": table(&mut totals.coverage.iter().map(owned)),
+        "engines": table(&mut totals.coverage.nic.iter().map(|(name, _, n)| (name.to_owned(), n))),
+        "failures": failures,
+    })
+}

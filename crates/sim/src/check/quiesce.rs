@@ -1,0 +1,48 @@
+//! After healing everything comes to rest: nothing in flight, no timer that still wants something.
+
+use bowline_nic::Time;
+
+use crate::world::{NicId, World};
+
+/// How far ahead a timer may lie at rest. Engines may keep slow housekeeping timers.
+pub const IDLE_TIMER_NS: u64 = 1_000_000;
+
+/// What the world looked like when all work was done, to be compared with later.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    time: Time,
+    sent: u64,
+    timeouts: u64,
+}
+
+impl Rest {
+    /// The world as it is.
+    pub fn of(world: &World) -> Rest {
+        Rest { time: world.now(), sent: world.stats().sent, timeouts: world.stats().timeouts }
+    }
+
+    /// Whether nothing was sent since, and no engine kept itself busy.
+    ///
+    /// # Errors
+    /// What did not come to rest.
+    pub fn check(&self, world: &World) -> Result<(), String> {
+        let sent = world.stats().sent - self.sent;
+        if sent > 0 {
+            return Err(format!("{sent} packets were sent after all work was done"));
+        }
+        if world.in_flight() > 0 {
+            return Err(format!("{} packets are still in flight", world.in_flight()));
+        }
+        let idle_ns = world.now().nanos_since(self.time).max(1);
+        let timeouts = world.stats().timeouts - self.timeouts;
+        if timeouts.saturating_mul(IDLE_TIMER_NS) > idle_ns.saturating_mul(world.nic_count() as u64) {
+            return Err(format!("{timeouts} timeouts in {idle_ns} ns at rest"));
+        }
+        for nic in (0..world.nic_count()).map(NicId) {
+            if world.nic(nic).poll_timeout().is_some_and(|at| at <= world.now()) {
+                return Err(format!("nic{} has a timeout that is due and never handled", nic.0));
+            }
+        }
+        Ok(())
+    }
+}

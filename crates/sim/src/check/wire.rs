@@ -1,0 +1,31 @@
+//! What leaves an engine is a valid packet with a right checksum.
+
+use bowline_wire::{FlowKey, ICRC_LEN, PacketView, icrc_of};
+
+use crate::packet::Packet;
+
+/// Longest payload of a packet.
+const MAX_PAYLOAD: usize = 4096;
+
+/// Checks a packet as it leaves its engine.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_sent(packet: &Packet) -> Result<(), String> {
+    let view = PacketView::parse(&packet.bytes).map_err(|error| error.to_string())?;
+    if view.payload().len() > MAX_PAYLOAD {
+        return Err(format!("{} bytes of payload", view.payload().len()));
+    }
+    let key = FlowKey {
+        src: packet.src,
+        dst: packet.dst,
+        src_port: packet.src_port,
+        dst_port: packet.dst_port,
+    };
+    let body = &packet.bytes[..packet.bytes.len() - ICRC_LEN];
+    let right = icrc_of(&key, packet.ip_id, body);
+    if view.icrc() != right {
+        return Err(format!("ICRC {:#010x}, should be {right:#010x}", view.icrc()));
+    }
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Goodput of one reliable connection over one lossy cable.
+
+use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, CqId, Mtu, NicConfig, QpAttr, QpInit, QpState, QpType,
+    Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
+};
+use bowline_wire::{Psn, Qpn};
+
+use crate::net::{Faults, LinkConfig, Loss, Topology, pair};
+use crate::rng::Prob;
+use crate::world::{App, HostConfig, NicId, RxId, World};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct GoodputConfig {
+    /// Seed of the losses.
+    pub seed: u64,
+    /// The cable; its delay is half the round trip.
+    pub cable: LinkConfig,
+    /// Loss rate of the data direction; acknowledgements are not lost.
+    pub loss: f64,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// Bytes of one WRITE.
+    pub message_bytes: u32,
+    /// How many WRITEs.
+    pub messages: u32,
+    /// WRITEs outstanding.
+    pub depth: u32,
+    /// Window of the QP.
+    pub window_bytes: u32,
+    /// Code of the retransmission timeout.
+    pub timeout: u8,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goodput {
+    /// Payload bits per second of virtual time.
+    pub bits_per_sec: f64,
+    /// Virtual time it took.
+    pub time: Time,
+    /// Data packets sent, first times and again.
+    pub packets: u64,
+    /// Data packets sent again.
+    pub retransmitted: u64,
+    /// Retransmission timeouts.
+    pub timeouts: u64,
+}
+
+/// Sends WRITEs over a cable and measures; `None` if the connection gave up.
+pub fn goodput(config: &GoodputConfig) -> Option<Goodput> {
+    let addrs = Topology::ipv4(2);
+    let topology = pair(config.seed, [addrs[0], addrs[1]], config.cable);
+    let hosts = addrs.iter().map(|addr| HostConfig {
+        nics: vec![NicConfig::new(*addr, [7; 32])],
+        tx_caps: TxCaps::SINGLE,
+        tx_batch: 64,
+        rx_id: RxId::Known,
+        ring_packets: 0,
+    });
+    let mut world = World::new(config.seed, topology, hosts.collect());
+    let data_link = world.link_from(world.host_of(SENDER), addrs[1]).expect("the pair is routed");
+    let faults = Faults { loss: Loss::Iid(Prob::new(config.loss)), ..Faults::default() };
+    world.network_mut().link_mut(data_link).set_faults(faults);
+    let mut writer = Writer::connect(&mut world, config);
+    world.run_until(&mut writer, Time::from_nanos(u64::MAX / 2));
+    let counters = world.nic(SENDER).counters();
+    let bytes = f64::from(config.message_bytes) * f64::from(config.messages);
+    (writer.done == config.messages).then(|| Goodput {
+        bits_per_sec: bytes * 8.0 / world.now().as_secs_f64(),
+        time: world.now(),
+        packets: counters.tx_packets,
+        retransmitted: counters.retransmitted_packets,
+        timeouts: counters.timeouts,
+    })
+}
+
+const SENDER: NicId = NicId(0);
+const RECEIVER: NicId = NicId(1);
+
+/// Keeps a number of WRITEs outstanding.
+struct Writer<'a> {
+    config: &'a GoodputConfig,
+    qpn: Qpn,
+    cq: CqId,
+    sge: Sge,
+    remote: Remote,
+    posted: u32,
+    done: u32,
+    failed: bool,
+}
+
+impl<'a> Writer<'a> {
+    fn connect(world: &mut World, config: &'a GoodputConfig) -> Writer<'a> {
+        let made = [SENDER, RECEIVER].map(|nic| {
+            let engine = world.nic_mut(nic);
+            let pd = engine.alloc_pd().expect("within the limits");
+            let cq = engine.create_cq(config.depth).expect("within the limits");
+            let region = Region::owned(Buffer::new(config.message_bytes as usize));
+            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+            let key = engine.register(pd, region, 0, access).expect("within the limits");
+            let init = QpInit { max_send_wr: config.depth, ..QpInit::new(QpType::Rc, pd, cq) };
+            (engine.create_qp(&init).expect("within the limits"), cq, key)
+        });
+        for (nic, peer, qpn, peer_qpn) in
+            [(SENDER, RECEIVER, made[0].0, made[1].0), (RECEIVER, SENDER, made[1].0, made[0].0)]
+        {
+            let dst = world.nic(peer).config().addr;
+            bring_up(world, nic, qpn, peer_qpn, dst, config);
+        }
+        let (_, _, remote_key) = made[1];
+        let (qpn, cq, key) = made[0];
+        Writer {
+            config,
+            qpn,
+            cq,
+            sge: Sge::new(key, 0, config.message_bytes),
+            remote: Remote { addr: 0, rkey: remote_key.0 },
+            posted: 0,
+            done: 0,
+            failed: false,
+        }
+    }
+
+    fn post(&mut self, world: &mut World) -> bool {
+        let mut any = false;
+        while self.posted < self.config.messages && self.posted - self.done < self.config.depth {
+            let now = world.now();
+            let sges = [self.sge];
+            let wr = SendWr::new(self.posted.into(), SendOp::Write(self.remote), &sges);
+            if world.nic_mut(SENDER).post_send(now, self.qpn, &wr).is_err() {
+                self.failed = true;
+                return any;
+            }
+            self.posted += 1;
+            any = true;
+        }
+        any
+    }
+}
+
+fn bring_up(
+    world: &mut World,
+    nic: NicId,
+    qpn: Qpn,
+    peer: Qpn,
+    dst: core::net::IpAddr,
+    config: &GoodputConfig,
+) {
+    let now = world.now();
+    let engine = world.nic_mut(nic);
+    let init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        ..QpAttr::default()
+    };
+    let rtr = QpAttr {
+        state: Some(QpState::Rtr),
+        av: Some(AddressVector::new(dst)),
+        path_mtu: Some(config.mtu),
+        dest_qpn: Some(peer),
+        rq_psn: Some(Psn::new(0)),
+        max_dest_rd_atomic: Some(1),
+        min_rnr_timer: Some(1),
+        ..QpAttr::default()
+    };
+    let rts = QpAttr {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(0)),
+        timeout: Some(config.timeout),
+        retry_count: Some(7),
+        rnr_retry: Some(7),
+        max_rd_atomic: Some(1),
+        ..QpAttr::default()
+    };
+    for attr in [init, rtr, rts] {
+        engine.modify_qp(now, qpn, &attr).expect("a legal transition");
+    }
+    engine.set_window(qpn, config.window_bytes).expect("the QP exists");
+}
+
+impl App for Writer<'_> {
+    fn on_timer(&mut self, _world: &mut World, _token: u64) {}
+
+    fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
+        if nic != SENDER {
+            return false;
+        }
+        let mut polled = [Completion::default(); 16];
+        let count = world.poll_nic(SENDER).poll_cq(self.cq, &mut polled).expect("the queue exists");
+        for completion in &polled[..count] {
+            self.failed |= completion.status != WcStatus::Success;
+            self.done += 1;
+        }
+        if self.failed {
+            return false;
+        }
+        self.post(world) || count > 0
+    }
+
+    fn is_finished(&self, _world: &World) -> bool {
+        self.failed || self.done == self.config.messages
+    }
+}

@@ -1,0 +1,230 @@
+//! The application of a storm: reacts to completions and timers.
+
+use bowline_nic::{Completion, Event, Time};
+
+use super::crime::Crime;
+use super::end::{Conn, ConnState, End, NicState};
+use super::report::Coverage;
+use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
+use crate::check::Sink;
+use crate::net::Faults;
+use crate::world::{App, HostId, NicId, World};
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// Somebody may have something to do: the world asks everyone after every timer.
+    Look,
+    Heal,
+    Pause { host: usize, ns: u64 },
+    LinkDown { cable: usize },
+    LinkUp { cable: usize },
+    Reconnect { conn: usize },
+    Crime { conn: usize, crime: Crime },
+}
+
+/// Traffic, its models, and what was found.
+pub(super) struct Storm<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) sink: Sink,
+    pub(super) nics: Vec<NicState>,
+    pub(super) conns: Vec<Conn>,
+    /// Two for each connection.
+    pub(super) ends: Vec<End>,
+    pub(super) coverage: Coverage,
+    pub(super) healed: bool,
+    actions: Vec<Action>,
+}
+
+/// Completions polled at a time, at most.
+const POLL_MAX: usize = 16;
+
+impl<'a> Storm<'a> {
+    pub(super) fn new(scenario: &'a Scenario) -> Storm<'a> {
+        Storm {
+            scenario,
+            sink: Sink::new(scenario.seed),
+            nics: Vec::new(),
+            conns: Vec::new(),
+            ends: Vec::new(),
+            coverage: Coverage::default(),
+            healed: false,
+            actions: vec![Action::Look],
+        }
+    }
+
+    pub(super) fn at(&mut self, world: &mut World, at: Time, action: Action) {
+        if matches!(action, Action::Look) {
+            world.wake_at(at, 0);
+            return;
+        }
+        self.actions.push(action);
+        world.wake_at(at, (self.actions.len() - 1) as u64);
+    }
+
+    pub(super) fn conn_plan(&self, end: usize) -> &'a ConnPlan {
+        &self.scenario.conns[end / 2]
+    }
+
+    pub(super) fn end_plan(&self, end: usize) -> &'a EndPlan {
+        &self.scenario.conns[end / 2].ends[end % 2]
+    }
+
+    pub(super) fn crime_of(&self, end: usize) -> Option<Crime> {
+        match self.conn_plan(end).role {
+            Role::Normal => None,
+            Role::Sacrificial(crime) => Some(crime),
+        }
+    }
+
+    fn heal(&mut self, world: &mut World) {
+        for cable in world.network().cables() {
+            let link = world.network_mut().link_mut(cable);
+            link.set_faults(Faults::default());
+            link.set_up(true);
+        }
+        self.healed = true;
+        world.note(1, || "healed".into());
+    }
+
+    fn set_up(&mut self, world: &mut World, cable: usize, up: bool) {
+        let cables = world.network().cables();
+        let link = cables[cable % cables.len()];
+        world.network_mut().link_mut(link).set_up(up || self.healed);
+        world.note(2 + u64::from(up), || format!("link{} up: {up}", link.0));
+    }
+
+    fn poll_events(&mut self, world: &mut World, nic: NicId) -> bool {
+        let mut any = false;
+        while let Some(event) = world.poll_nic(nic).poll_event() {
+            any = true;
+            match event {
+                Event::CqNotify(cq) => {
+                    self.coverage.cq_notifications += 1;
+                    let state = &mut self.nics[nic.0];
+                    if let Some(index) = state.cqs.iter().position(|c| *c == cq) {
+                        state.ready[index] = true;
+                    }
+                }
+                Event::CqOverflow(_) => {
+                    self.sink.report(world.now(), "completions", "a queue of sufficient depth overflowed");
+                }
+                Event::LastWqeReached(_) => self.coverage.last_wqe_events += 1,
+                Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
+                    self.coverage.qp_error_events += 1;
+                }
+                Event::CommEstablished(_) | Event::SqDrained(_) | Event::SrqLimit(_) => {}
+            }
+        }
+        any
+    }
+
+    fn poll_completions(&mut self, world: &mut World, nic: NicId) -> bool {
+        let plan = self.nic_plan(nic);
+        let (event_driven, interval_ns, batch) =
+            (plan.event_driven, plan.poll_interval_ns, plan.poll_batch.min(POLL_MAX));
+        let state = &mut self.nics[nic.0];
+        if interval_ns > 0 {
+            if world.now() < state.next_poll {
+                let (next, asked) = (state.next_poll, std::mem::replace(&mut state.poll_asked, true));
+                if !asked {
+                    self.at(world, next, Action::Look);
+                }
+                return false;
+            }
+            state.next_poll = world.now().plus_nanos(interval_ns);
+            state.poll_asked = false;
+        }
+        let mut any = false;
+        for index in 0..self.nics[nic.0].cqs.len() {
+            if event_driven && !std::mem::take(&mut self.nics[nic.0].ready[index]) {
+                continue;
+            }
+            any |= self.drain_cq(world, nic, index, batch);
+            if event_driven {
+                // What came between the last poll and the arming would raise no notification.
+                let cq = self.nics[nic.0].cqs[index];
+                world.poll_nic(nic).arm_cq(cq, false).expect("the queue exists");
+                any |= self.drain_cq(world, nic, index, batch);
+            }
+        }
+        any
+    }
+
+    fn drain_cq(&mut self, world: &mut World, nic: NicId, index: usize, batch: usize) -> bool {
+        let cq = self.nics[nic.0].cqs[index];
+        let mut any = false;
+        let mut polled = [Completion::default(); POLL_MAX];
+        loop {
+            let count = world.poll_nic(nic).poll_cq(cq, &mut polled[..batch]);
+            let count = count.expect("the queue exists");
+            for completion in &polled[..count] {
+                any = true;
+                self.completed(world, nic, completion);
+            }
+            if count < batch {
+                return any;
+            }
+        }
+    }
+
+    pub(super) fn nic_plan(&self, nic: NicId) -> &'a super::scenario::NicPlan {
+        let nics = self.scenario.hosts.iter().flat_map(|host| &host.nics);
+        nics.into_iter().nth(nic.0).expect("every engine has a plan")
+    }
+
+    /// Whether all traffic has come to its end.
+    pub(super) fn is_done(&self) -> bool {
+        self.healed
+            && self.conns.iter().enumerate().all(|(index, conn)| match conn.state {
+                ConnState::Draining => false,
+                ConnState::Dead => [0, 1].iter().all(|s| self.ends[index * 2 + s].sends.is_empty()),
+                ConnState::Up => [0, 1].iter().all(|side| self.end_is_done(index * 2 + side)),
+            })
+    }
+
+    pub(super) fn end_is_done(&self, end: usize) -> bool {
+        let state = &self.ends[end];
+        let reliable = self.conn_plan(end).qp_type == bowline_nic::QpType::Rc;
+        state.next_op == self.end_plan(end).ops.len()
+            && state.sends.is_empty()
+            && (!reliable || state.delivery.all_delivered() || self.crime_of(end).is_some())
+    }
+}
+
+impl App for Storm<'_> {
+    fn on_timer(&mut self, world: &mut World, token: u64) {
+        match self.actions[token as usize] {
+            Action::Look => {}
+            Action::Heal => self.heal(world),
+            Action::Pause { host, ns } => {
+                world.pause(HostId(host), world.now().plus_nanos(ns));
+            }
+            Action::LinkDown { cable } => self.set_up(world, cable, false),
+            Action::LinkUp { cable } => self.set_up(world, cable, true),
+            Action::Reconnect { conn } => self.reconnect(world, conn),
+            Action::Crime { conn, crime } => self.commit(world, conn, crime),
+        }
+    }
+
+    fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
+        if world.is_paused(world.host_of(nic)) || !self.sink.is_empty() {
+            return false;
+        }
+        let mut any = self.poll_events(world, nic);
+        any |= self.poll_completions(world, nic);
+        any |= self.post_shared_receives(world, nic);
+        for index in 0..self.nics[nic.0].ends.len() {
+            let end = self.nics[nic.0].ends[index];
+            if self.conns[end / 2].state == ConnState::Up {
+                any |= self.post_receives(world, end);
+                any |= self.post_sends(world, end);
+            }
+        }
+        any
+    }
+
+    fn is_finished(&self, _world: &World) -> bool {
+        !self.sink.is_empty() || self.is_done()
+    }
+}

@@ -1,0 +1,128 @@
+//! Connections that are made anew, and what gradual crimes take away.
+
+use bowline_nic::{QpAttr, QpState};
+
+use super::app::{Action, Storm};
+use super::crime::Crime;
+use super::end::ConnState;
+use super::scenario::Role;
+use crate::hash::mix;
+use crate::world::World;
+
+/// How often a draining connection is looked at.
+const DRAIN_POLL_NS: u64 = 50_000;
+/// PSNs of a new connection are at least this far from the old ones, so that packets still on
+/// their way cannot be taken for new ones.
+const PSN_DISTANCE: u32 = 1 << 20;
+
+impl Storm<'_> {
+    /// Moves both ends to error, waits until they have flushed, resets and connects them again.
+    pub(super) fn reconnect(&mut self, world: &mut World, conn: usize) {
+        let ends = [conn * 2, conn * 2 + 1];
+        let again = world.now().plus_nanos(DRAIN_POLL_NS);
+        let paused = ends.iter().any(|end| world.is_paused(world.host_of(self.ends[*end].nic)));
+        if self.conns[conn].state == ConnState::Dead {
+            return;
+        }
+        if paused {
+            self.at(world, again, Action::Reconnect { conn });
+            return;
+        }
+        if self.conns[conn].state == ConnState::Up {
+            // Two reasons may ask for the same: a plan and a failure.
+            if self.conns[conn].failed || self.is_planned(world, conn) {
+                self.conns[conn].state = ConnState::Draining;
+                for end in ends {
+                    self.modify(world, end, QpState::Err);
+                }
+                self.at(world, again, Action::Reconnect { conn });
+            }
+            return;
+        }
+        let drained = ends.iter().all(|end| self.ends[*end].sends.is_empty() && self.ends[*end].receives.is_empty());
+        if !drained {
+            self.at(world, again, Action::Reconnect { conn });
+            return;
+        }
+        for end in ends {
+            self.modify(world, end, QpState::Reset);
+        }
+        self.renew(world, conn);
+        self.connect(world, conn);
+    }
+
+    fn is_planned(&self, world: &World, conn: usize) -> bool {
+        let now = world.now().as_nanos();
+        let planned = &self.scenario.conns[conn].reconnects_ns;
+        (self.conns[conn].epoch as usize) < planned.len() && planned.iter().any(|at| *at <= now)
+    }
+
+    fn modify(&mut self, world: &mut World, end: usize, state: QpState) {
+        let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
+        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        if let Err(error) = world.nic_mut(nic).modify_qp(now, qpn, &attr) {
+            self.sink.report(now, "lifecycle", format!("QP {qpn} to {state:?}: {error}"));
+        }
+    }
+
+    /// Models forget what the connection was.
+    fn renew(&mut self, world: &mut World, conn: usize) {
+        self.coverage.reconnects += 1;
+        world.note(4, || format!("connection {conn} is connected anew"));
+        self.conns[conn].epoch += 1;
+        self.conns[conn].failed = false;
+        for end in [conn * 2, conn * 2 + 1] {
+            let peer_next = self.ends[end ^ 1].next_op;
+            let peer_ops = &self.end_plan(end ^ 1).ops;
+            let consumed = peer_ops[..peer_next].iter().filter(|op| op.kind.consumes_receive()).count();
+            let settled = self.settle_swaps(end);
+            self.sink.check(world.now(), "atomics", settled);
+            let state = &mut self.ends[end];
+            state.sends.reset();
+            state.delivery.reset();
+            state.first_recv = consumed;
+            state.next_recv = consumed;
+            state.was_flushed = false;
+            let drawn = mix(u64::from(state.psn)) as u32 % PSN_DISTANCE;
+            state.psn = (state.psn + PSN_DISTANCE + drawn) & 0xff_ffff;
+        }
+    }
+
+    /// Looks at what compare-and-swaps whose fate is not known have left.
+    pub(super) fn settle_swaps(&mut self, end: usize) -> Result<(), String> {
+        for word in 0..self.ends[end].swap_words.len() {
+            let value = self.ends[end ^ 1].memory.swaps.word(word * 8);
+            self.ends[end].swap_words[word].settle(value)?;
+            self.ends[end].swap_ahead[word] = value;
+        }
+        Ok(())
+    }
+
+    /// Takes away what a gradual crime takes away.
+    pub(super) fn commit(&mut self, world: &mut World, conn: usize, crime: Crime) {
+        debug_assert_eq!(self.scenario.conns[conn].role, Role::Sacrificial(crime));
+        self.conns[conn].crime_done = true;
+        world.note(5, || format!("connection {conn}: {crime:?}"));
+        let (criminal, victim) = (conn * 2, conn * 2 + 1);
+        let done = match crime {
+            Crime::PeerGone => {
+                let (nic, qpn) = (self.ends[victim].nic, self.ends[victim].qpn);
+                world.nic_mut(nic).destroy_qp(qpn)
+            }
+            Crime::RemoteDereg => {
+                let nic = self.ends[victim].nic;
+                let slots = &mut self.ends[victim].memory.slots;
+                slots.model.freeze(&slots.buffer);
+                world.nic_mut(nic).deregister(slots.key)
+            }
+            Crime::LocalDereg => {
+                let nic = self.ends[criminal].nic;
+                world.nic_mut(nic).deregister(self.ends[criminal].memory.src.key)
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = done {
+            self.sink.report(world.now(), "lifecycle", format!("{crime:?}: {error}"));
+        }
+    }
+}

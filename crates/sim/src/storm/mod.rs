@@ -1,0 +1,31 @@
+//! One seed draws a whole scenario: hosts, QPs, traffic, faults. A fault phase, then a healed
+//! phase in which everything must come to rest, and checkers throughout.
+
+mod app;
+mod arena;
+mod complete;
+mod crime;
+mod draw;
+mod draw_ops;
+mod end;
+mod finish;
+mod lifecycle;
+mod many;
+mod memory;
+mod post;
+mod receive;
+mod report;
+mod run;
+mod scenario;
+mod setup;
+
+pub use crime::Crime;
+pub use many::{Failure, Outcome, Totals, run_many};
+pub use report::{Coverage, FaultCount, OpCount};
+pub use run::{SeedReport, run_seed, run_seed_traced};
+pub use scenario::{
+    ConnPlan, EndPlan, HostPlan, NicPlan, OpKind, OpPlan, Role, Scenario, Shape, SrqPlan, Target,
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What a storm exercised: a seed that touches nothing proves nothing.
+
+use bowline_nic::Counters;
+
+use super::scenario::OpKind;
+use crate::net::LinkStats;
+use crate::world::WorldStats;
+
+/// Operations posted, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCount([u64; OpKind::ALL.len()]);
+
+impl OpCount {
+    /// One more.
+    pub fn count(&mut self, kind: OpKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    /// Kinds and how many of each.
+    pub fn iter(&self) -> impl Iterator<Item = (OpKind, u64)> {
+        OpKind::ALL.into_iter().zip(self.0)
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &OpCount) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// Faults injected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCount {
+    /// Packets lost.
+    pub lost: u64,
+    /// Packets dropped at full queues and rings.
+    pub queue_drops: u64,
+    /// Packets delivered twice.
+    pub duplicated: u64,
+    /// Packets held back.
+    pub reordered: u64,
+    /// Packets changed.
+    pub corrupted: u64,
+    /// Packets marked by queues.
+    pub marked: u64,
+    /// Pauses of hosts.
+    pub pauses: u64,
+}
+
+impl FaultCount {
+    /// What links and hosts of a world did.
+    pub fn of(links: &LinkStats, world: &WorldStats) -> FaultCount {
+        FaultCount {
+            lost: links.lost,
+            queue_drops: links.queue_drops + world.ring_drops,
+            duplicated: links.duplicated,
+            reordered: links.reordered,
+            corrupted: links.corrupted,
+            marked: links.marked,
+            pauses: world.pauses,
+        }
+    }
+
+    /// Names and numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("lost", self.lost),
+            ("queue drops", self.queue_drops),
+            ("duplicated", self.duplicated),
+            ("reordered", self.reordered),
+            ("corrupted", self.corrupted),
+            ("ECN-marked", self.marked),
+            ("pauses", self.pauses),
+        ]
+        .into_iter()
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &FaultCount) {
+        self.lost += other.lost;
+        self.queue_drops += other.queue_drops;
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.corrupted += other.corrupted;
+        self.marked += other.marked;
+        self.pauses += other.pauses;
+    }
+}
+
+/// What was exercised, as the application and the engines counted it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Operations posted.
+    pub ops: OpCount,
+    /// Completions polled.
+    pub completions: u64,
+    /// Sends that completed with an error.
+    pub failed_sends: u64,
+    /// Receives that completed with an error.
+    pub flushed_receives: u64,
+    /// Posts refused by a QP that had failed unseen.
+    pub refused_posts: u64,
+    /// QPs that gave up retrying.
+    pub retry_exceeded: u64,
+    /// Connections made anew.
+    pub reconnects: u64,
+    /// Bad requests that failed as they must.
+    pub crimes_caught: u64,
+    /// Bad requests whose NAK was lost.
+    pub crimes_timed_out: u64,
+    /// Notifications of completion queues.
+    pub cq_notifications: u64,
+    /// QPs that left a shared receive queue.
+    pub last_wqe_events: u64,
+    /// Events about QPs in error.
+    pub qp_error_events: u64,
+    /// QPs whose PSNs went around the circle.
+    pub psn_wraps: u64,
+    /// All engines' counters.
+    pub nic: Counters,
+}
+
+impl Coverage {
+    /// Names and numbers of what the application counted.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("completions polled", self.completions),
+            ("failed sends", self.failed_sends),
+            ("failed receives", self.flushed_receives),
+            ("refused posts", self.refused_posts),
+            ("retries exceeded", self.retry_exceeded),
+            ("reconnects", self.reconnects),
+            ("bad requests caught", self.crimes_caught),
+            ("bad requests timed out", self.crimes_timed_out),
+            ("CQ notifications", self.cq_notifications),
+            ("last WQE events", self.last_wqe_events),
+            ("QP error events", self.qp_error_events),
+            ("PSN wraps", self.psn_wraps),
+        ]
+        .into_iter()
+    }
+
+    /// Adds another's.
+    pub fn merge(&mut self, other: &Coverage) {
+        self.ops.merge(&other.ops);
+        self.completions += other.completions;
+        self.failed_sends += other.failed_sends;
+        self.flushed_receives += other.flushed_receives;
+        self.refused_posts += other.refused_posts;
+        self.retry_exceeded += other.retry_exceeded;
+        self.reconnects += other.reconnects;
+        self.crimes_caught += other.crimes_caught;
+        self.crimes_timed_out += other.crimes_timed_out;
+        self.cq_notifications += other.cq_notifications;
+        self.last_wqe_events += other.last_wqe_events;
+        self.qp_error_events += other.qp_error_events;
+        self.psn_wraps += other.psn_wraps;
+        self.nic.merge(&other.nic);
+    }
+}

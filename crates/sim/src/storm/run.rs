@@ -1,0 +1,98 @@
+//! Running one seed.
+
+use bowline_nic::Time;
+
+use super::app::Storm;
+use super::report::{Coverage, FaultCount};
+use super::scenario::Scenario;
+use super::setup::build_world;
+use crate::check::Violation;
+use crate::check::quiesce::Rest;
+use crate::world::{NicId, World};
+
+/// Everything must be done this long after healing.
+const LIVENESS_NS: u64 = 3_000_000_000;
+/// How long the world is watched at rest.
+const REST_NS: u64 = 50_000_000;
+
+/// What one seed gave.
+#[derive(Clone, Debug)]
+pub struct SeedReport {
+    /// The seed.
+    pub seed: u64,
+    /// Hash of everything that happened.
+    pub trace_hash: u64,
+    /// Packets that engines sent.
+    pub packets: u64,
+    /// Virtual time it took.
+    pub virtual_time: Time,
+    /// Faults injected.
+    pub faults: FaultCount,
+    /// What was exercised.
+    pub coverage: Coverage,
+    /// Rules broken; none if all is well.
+    pub violations: Vec<Violation>,
+}
+
+/// Runs the storm of a seed.
+pub fn run_seed(seed: u64) -> SeedReport {
+    run(seed, false).0
+}
+
+/// Runs the storm of a seed and keeps a readable log of its events.
+pub fn run_seed_traced(seed: u64) -> (SeedReport, String) {
+    run(seed, true)
+}
+
+fn run(seed: u64, keep_log: bool) -> (SeedReport, String) {
+    let scenario = Scenario::draw(seed);
+    let mut world = build_world(&scenario);
+    if keep_log {
+        world.keep_log();
+        world.note(0, || format!("{scenario:#?}"));
+    }
+    let mut storm = Storm::new(&scenario);
+    storm.set_up_world(&mut world);
+    let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
+    world.run_until(&mut storm, deadline);
+    if storm.sink.is_empty() && world.violations().is_empty() {
+        if storm.is_done() {
+            rest(&mut storm, &mut world);
+        } else {
+            let what = storm.unfinished().join("; ");
+            storm.sink.report(world.now(), "quiesce", format!("unfinished after healing: {what}"));
+        }
+    }
+    let log = world.take_log().unwrap_or_default();
+    (report(seed, storm, &world), log)
+}
+
+/// Lets what is in flight arrive, then watches whether anything still moves, then judges.
+fn rest(storm: &mut Storm<'_>, world: &mut World) {
+    let calm = world.now().plus_nanos(REST_NS);
+    world.run_idle(storm, calm);
+    let at_rest = Rest::of(world);
+    let end = world.now().plus_nanos(REST_NS);
+    world.run_idle(storm, end);
+    let judged = at_rest.check(world);
+    storm.sink.check(world.now(), "quiesce", judged);
+    storm.judge(world);
+}
+
+fn report(seed: u64, storm: Storm<'_>, world: &World) -> SeedReport {
+    let mut coverage = storm.coverage;
+    for nic in (0..world.nic_count()).map(NicId) {
+        coverage.nic.merge(world.nic(nic).counters());
+    }
+    let mut violations = world.violations().to_vec();
+    violations.extend(storm.sink.into_violations());
+    SeedReport {
+        seed,
+        trace_hash: world.trace_hash(),
+        packets: world.stats().sent,
+        virtual_time: world.now(),
+        faults: FaultCount::of(&world.network().stats(), world.stats()),
+        coverage,
+        violations,
+    }
+}

@@ -1,0 +1,315 @@
+//! From a scenario to a world: engines, memory, queues and connected QPs.
+
+use core::net::IpAddr;
+use std::collections::{BTreeSet, VecDeque};
+
+use bowline_nic::{
+    Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Time,
+};
+use bowline_wire::Psn;
+
+use super::app::{Action, Storm};
+use super::arena::Arena;
+use super::crime::Crime;
+use super::end::{Conn, ConnState, End, NicState, SrqState};
+use super::memory::{self, SWAP_WORDS};
+use super::scenario::{EndPlan, Role, Scenario, Shape};
+use crate::check::atomics::{AddWord, SwapWord};
+use crate::check::completions::{RecvOrder, SendOrder};
+use crate::check::delivery::Delivery;
+use crate::net::{Topology, dumbbell, fat_tree, pair, ring, star};
+use crate::rng::SimRng;
+use crate::world::{HostConfig, NicId, World};
+
+/// Fetch-and-add words of an engine: few, so that QPs meet at them.
+pub(super) const ADD_WORDS: usize = 2;
+/// Scatter and gather entries of a request.
+const MAX_SGE: u8 = 4;
+/// Q_Key of all datagram QPs.
+pub(super) const QKEY: u32 = 0x1234_5678;
+/// Receive buffers of a shared queue are as long as the longest message that goes there.
+const SHARED_RECV_LEN: usize = 8 << 10;
+/// Packets that wait at a paused host.
+const RING_PACKETS: usize = 512;
+
+/// The world of a scenario, without connections.
+pub(super) fn build_world(scenario: &Scenario) -> World {
+    let count = scenario.hosts.len();
+    let addrs = if scenario.ipv6 { Topology::ipv6(count) } else { Topology::ipv4(count) };
+    let (seed, access, core) = (scenario.seed, scenario.access, scenario.core);
+    let topology = match scenario.shape {
+        Shape::Pair => pair(seed, [addrs[0], addrs[1]], access),
+        Shape::Star => star(seed, &addrs, access),
+        Shape::Dumbbell => dumbbell(seed, &addrs, access, core),
+        Shape::Ring => ring(seed, &addrs, access, core),
+        Shape::FatTree => fat_tree(seed, 4, &addrs, access),
+    };
+    let hosts = scenario.hosts.iter().zip(&addrs).map(|(plan, addr)| HostConfig {
+        nics: nic_configs(scenario, plan, *addr),
+        tx_caps: plan.tx_caps,
+        tx_batch: plan.tx_batch,
+        rx_id: plan.rx_id,
+        ring_packets: RING_PACKETS,
+    });
+    let hosts = hosts.collect();
+    let mut world = World::new(seed, topology, hosts);
+    for (index, cable) in world.network().cables().into_iter().enumerate() {
+        let faults = scenario.faults[index.min(scenario.faults.len() - 1)];
+        world.network_mut().link_mut(cable).set_faults(faults);
+    }
+    world
+}
+
+fn nic_configs(scenario: &Scenario, plan: &super::scenario::HostPlan, addr: IpAddr) -> Vec<NicConfig> {
+    let mut rng = SimRng::new(scenario.seed, 2);
+    let mut configs = Vec::new();
+    for (index, nic) in plan.nics.iter().enumerate() {
+        let mut key_seed = [0; 32];
+        for chunk in key_seed.as_chunks_mut::<8>().0 {
+            *chunk = rng.bits().to_le_bytes();
+        }
+        let mut config = NicConfig::new(addr, key_seed);
+        config.qpn_prefix = index as u8;
+        config.window_bytes = nic.window_bytes;
+        config.max_qps = 64;
+        config.max_cqs = 64;
+        config.max_srqs = 4;
+        config.max_pds = 4;
+        config.max_mrs = 4_096;
+        configs.push(config);
+    }
+    configs
+}
+
+impl Storm<'_> {
+    /// Makes everything the scenario names and schedules its faults.
+    pub(super) fn set_up_world(&mut self, world: &mut World) {
+        let rng = &mut SimRng::new(self.scenario.seed, 1);
+        for nic in (0..world.nic_count()).map(NicId) {
+            let state = self.make_nic(world, nic, rng);
+            self.nics.push(state);
+        }
+        for index in 0..self.scenario.conns.len() {
+            self.make_conn(world, index, rng);
+        }
+        for index in 0..self.conns.len() {
+            self.connect(world, index);
+        }
+        self.schedule(world, rng);
+    }
+
+    fn make_nic(&mut self, world: &mut World, nic: NicId, rng: &mut SimRng) -> NicState {
+        let plan = self.nic_plan(nic);
+        let engine = world.nic_mut(nic);
+        let pd = engine.alloc_pd().expect("within the limits");
+        let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+        let (arena, mut zones) = Arena::new(engine, pd, &[(ADD_WORDS * 8, access)], rng);
+        let adds = zones.remove(0);
+        let add_words = (0..ADD_WORDS).map(|word| AddWord::new(adds.word(word * 8), rng.bits() | 1)).collect();
+        let srq = plan.srq.map(|srq| {
+            let id = engine.create_srq(pd, srq.depth, MAX_SGE).expect("within the limits");
+            let len = SHARED_RECV_LEN;
+            let total = len * srq.depth as usize;
+            let (arena, mut zones) = Arena::new(engine, pd, &[(total, Access::LOCAL_WRITE)], rng);
+            let buffers = (0..srq.depth as usize).map(|i| vec![(i * len, 100), (i * len + 100, len - 100)]);
+            SrqState {
+                id,
+                arena,
+                zone: zones.remove(0),
+                buffers: buffers.collect(),
+                receives: RecvOrder::Shared(BTreeSet::new()),
+                credits: (0..srq.depth as usize).map(|i| (Time::ZERO, i)).collect(),
+            }
+        });
+        NicState {
+            pd,
+            cqs: Vec::new(),
+            ready: Vec::new(),
+            next_poll: Time::ZERO,
+            poll_asked: false,
+            ends: Vec::new(),
+            arena,
+            adds,
+            add_words,
+            srq,
+        }
+    }
+
+    fn make_conn(&mut self, world: &mut World, index: usize, rng: &mut SimRng) {
+        let conn = &self.scenario.conns[index];
+        let nics = [0, 1].map(|side| conn.ends[side].nic);
+        let pds = nics.map(|nic| self.nics[nic].pd);
+        let memories = memory::build(world, pds, conn, index * 2, rng);
+        for (side, memory) in memories.into_iter().enumerate() {
+            let plan = &conn.ends[side];
+            let nic = NicId(plan.nic);
+            let number = self.ends.len();
+            let init = self.qp_init(world, nic, conn.qp_type, plan);
+            let qpn = world.nic_mut(nic).create_qp(&init).expect("within the limits");
+            self.nics[nic.0].ends.push(number);
+            let receives = if plan.uses_srq {
+                RecvOrder::Shared(BTreeSet::new())
+            } else {
+                RecvOrder::Own(VecDeque::new())
+            };
+            self.ends.push(End {
+                nic,
+                qpn,
+                memory,
+                next_op: 0,
+                ready_at: Time::from_nanos(plan.ops.first().map_or(0, |op| op.think_ns)),
+                sends: SendOrder::default(),
+                delivery: Delivery::default(),
+                swap_words: Vec::new(),
+                swap_ahead: Vec::new(),
+                swaps: vec![None; plan.ops.len()],
+                receives,
+                recv_credits: VecDeque::new(),
+                next_recv: 0,
+                first_recv: 0,
+                was_flushed: false,
+                psn: plan.psn,
+            });
+        }
+        for side in 0..2 {
+            let peer = &self.ends[index * 2 + 1 - side].memory.swaps;
+            let values: Vec<u64> = (0..SWAP_WORDS).map(|word| peer.word(word * 8)).collect();
+            let end = &mut self.ends[index * 2 + side];
+            end.swap_words = values.iter().map(|value| SwapWord::new(*value)).collect();
+            end.swap_ahead = values;
+        }
+        self.conns.push(Conn { state: ConnState::Up, epoch: 0, failed: false, crime_done: false });
+    }
+
+    /// A completion queue that can hold exactly what may be outstanding.
+    fn qp_init(&mut self, world: &mut World, nic: NicId, qp_type: QpType, plan: &EndPlan) -> QpInit {
+        let nic_plan = self.nic_plan(nic);
+        let shared_depth = nic_plan.srq.map_or(0, |srq| srq.depth);
+        let depth = |end: &EndPlan| end.send_depth + end.recv_depth;
+        let state = &mut self.nics[nic.0];
+        let cq = if nic_plan.one_cq && !state.cqs.is_empty() {
+            state.cqs[0]
+        } else {
+            let all = self.scenario.conns.iter().flat_map(|conn| &conn.ends);
+            let here = all.filter(|end| end.nic == nic.0).map(depth).sum();
+            let entries = shared_depth + if nic_plan.one_cq { here } else { depth(plan) };
+            let engine = world.nic_mut(nic);
+            let cq = engine.create_cq(entries).expect("within the limits");
+            engine.arm_cq(cq, false).expect("the queue exists");
+            state.cqs.push(cq);
+            state.ready.push(true);
+            cq
+        };
+        let mut init = QpInit::new(qp_type, state.pd, cq);
+        init.srq = state.srq.as_ref().filter(|_| plan.uses_srq).map(|srq| srq.id);
+        init.max_send_wr = plan.send_depth;
+        init.max_recv_wr = plan.recv_depth;
+        init.max_send_sge = MAX_SGE;
+        init.max_recv_sge = MAX_SGE;
+        init.max_inline = plan.max_inline;
+        init.signal_all = plan.signal_all;
+        init
+    }
+
+    /// Takes both QPs of a connection from reset to ready.
+    pub(super) fn connect(&mut self, world: &mut World, conn: usize) {
+        for side in 0..2 {
+            let end = conn * 2 + side;
+            self.bring_up(world, end);
+            let plan = self.end_plan(end);
+            let (start, now) = (Time::from_nanos(plan.recv_start_ns), world.now());
+            let state = &mut self.ends[end];
+            state.recv_credits = (0..plan.recv_depth).map(|_| start.max(now)).collect();
+            self.at(world, start, Action::Look);
+        }
+        self.conns[conn].state = ConnState::Up;
+    }
+
+    fn bring_up(&mut self, world: &mut World, end: usize) {
+        let conn = self.conn_plan(end);
+        let plan = self.end_plan(end);
+        let (nic, qpn) = (self.ends[end].nic, self.ends[end].qpn);
+        let peer = &self.ends[end ^ 1];
+        let dst = world.nic(peer.nic).config().addr;
+        let now = world.now();
+        let engine = world.nic_mut(nic);
+        let mut step = |attr: QpAttr| {
+            engine.modify_qp(now, qpn, &attr).expect("a legal transition");
+        };
+        let mut init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            ..QpAttr::default()
+        };
+        match conn.qp_type {
+            QpType::Ud => init.qkey = Some(QKEY),
+            QpType::Rc | QpType::Uc => init.access = Some(qp_access(conn.qp_type, conn.role, end % 2)),
+        }
+        step(init);
+        let mut rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
+        if conn.qp_type != QpType::Ud {
+            rtr.av = Some(AddressVector::new(dst));
+            rtr.path_mtu = Some(conn.mtu);
+            rtr.dest_qpn = Some(peer.qpn);
+            rtr.rq_psn = Some(Psn::new(peer.psn));
+        }
+        if conn.qp_type == QpType::Rc {
+            rtr.max_dest_rd_atomic = Some(conn.ends[1 - end % 2].rd_atomic);
+            rtr.min_rnr_timer = Some(plan.rnr_timer);
+        }
+        step(rtr);
+        let mut rts = QpAttr {
+            state: Some(QpState::Rts),
+            sq_psn: Some(Psn::new(self.ends[end].psn)),
+            ..QpAttr::default()
+        };
+        if conn.qp_type == QpType::Rc {
+            rts.timeout = Some(plan.timeout);
+            rts.retry_count = Some(plan.retry_count);
+            rts.rnr_retry = Some(plan.rnr_retry);
+            rts.max_rd_atomic = Some(plan.rd_atomic);
+        }
+        step(rts);
+        engine.set_rate_control(now, qpn, plan.rate.clone()).expect("the QP exists");
+        if let Some(bytes) = plan.window {
+            engine.set_window(qpn, bytes).expect("the QP exists");
+        }
+    }
+
+    fn schedule(&mut self, world: &mut World, rng: &mut SimRng) {
+        let scenario = self.scenario;
+        self.at(world, Time::from_nanos(scenario.heal_ns), Action::Heal);
+        for (host, at, ns) in &scenario.pauses {
+            self.at(world, Time::from_nanos(*at), Action::Pause { host: *host, ns: *ns });
+        }
+        for (cable, at, ns) in &scenario.outages {
+            self.at(world, Time::from_nanos(*at), Action::LinkDown { cable: *cable });
+            self.at(world, Time::from_nanos(at + ns), Action::LinkUp { cable: *cable });
+        }
+        for (conn, plan) in scenario.conns.iter().enumerate() {
+            for at in &plan.reconnects_ns {
+                self.at(world, Time::from_nanos(*at), Action::Reconnect { conn });
+            }
+            if let Role::Sacrificial(crime) = plan.role
+                && crime.is_gradual()
+            {
+                let at = rng.below(scenario.heal_ns.min(1_000_000));
+                self.at(world, Time::from_nanos(at), Action::Crime { conn, crime });
+            }
+        }
+    }
+}
+
+/// What the peer may do through a QP.
+fn qp_access(qp_type: QpType, role: Role, side: usize) -> Access {
+    let forbids = role == Role::Sacrificial(Crime::WriteNoQpRight) && side == 1;
+    let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    if qp_type == QpType::Rc {
+        access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    }
+    if forbids {
+        access.remove(Access::REMOTE_WRITE);
+    }
+    access
+}

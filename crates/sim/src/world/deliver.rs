@@ -1,0 +1,180 @@
+//! Packets between engines: out of a batch onto a link, over switches, into the next engine.
+
+use bowline_nic::{FrameMeta, Time, TxBatch};
+
+use super::host::{HostId, NicId};
+use super::queue::EventKind;
+use super::{Record, World};
+use crate::net::{Fate, LinkId, NodeId, SWITCH_LATENCY_NS};
+use crate::packet::{Packet, PacketId};
+
+/// Hops of a fresh packet: more than any topology here needs, so that only a loop runs out.
+const INITIAL_TTL: u8 = 64;
+
+impl World {
+    /// Sends all packets of a batch that `nic` filled.
+    pub(super) fn transmit(&mut self, nic: NicId, batch: &TxBatch) {
+        let host = &self.hosts[self.engines[nic.0].host.0];
+        let node = host.node;
+        let config = self.engines[nic.0].nic.config();
+        let (src, src_port) = (config.addr, config.udp_port);
+        for burst in batch.bursts() {
+            let link = self.network.next_hop(node, burst.dst);
+            for (index, tx) in batch.packets(burst).iter().enumerate() {
+                let mut bytes = self.packets.buffer();
+                batch.append_packet_to(tx, &mut bytes);
+                let mut packet = Packet {
+                    bytes,
+                    src,
+                    dst: burst.dst,
+                    src_port,
+                    dst_port: burst.dst_port,
+                    tos: burst.tos,
+                    ttl: INITIAL_TTL,
+                    ip_id: if burst.dst.is_ipv4() { index as u16 } else { 0 },
+                    digest: 0,
+                };
+                packet.seal();
+                self.stats.sent += 1;
+                let digest = packet.digest;
+                self.record(Record::Send, nic.0 as u64, digest, || {
+                    format!("nic{} to {}: {}", nic.0, packet.dst, packet.describe())
+                });
+                self.check_sent(nic, &packet);
+                let id = self.packets.insert(packet);
+                self.stats.in_flight_peak = self.stats.in_flight_peak.max(self.packets.len());
+                self.forward(link, id, 0);
+            }
+        }
+    }
+
+    fn check_sent(&mut self, nic: NicId, packet: &Packet) {
+        if let Err(what) = crate::check::wire::check_sent(packet) {
+            self.violate(format!("nic{} sent a bad packet: {what}: {}", nic.0, packet.describe()));
+        }
+    }
+
+    /// Puts a packet on a link, after the time a switch takes to look at it.
+    fn forward(&mut self, link: Option<LinkId>, id: PacketId, latency_ns: u64) {
+        let Some(link) = link else {
+            self.stats.unroutable += 1;
+            self.packets.discard(id);
+            return;
+        };
+        let at = self.now.plus_nanos(latency_ns);
+        let packet = self.packets.get_mut(id);
+        let digest = packet.digest;
+        match self.network.send(at, link, packet) {
+            Fate::QueueDrop => {
+                self.record(Record::QueueDrop, u64::from(link.0), digest, || {
+                    format!("link{}: queue full, dropped", link.0)
+                });
+                self.packets.discard(id);
+            }
+            Fate::Lost => {
+                let text = self.log.as_ref().map(|_| self.packets.get_mut(id).describe());
+                self.record(Record::Lost, u64::from(link.0), digest, || {
+                    format!("link{}: {}", link.0, text.unwrap_or_default())
+                });
+                self.packets.discard(id);
+            }
+            Fate::Arrives { at, copy_at } => {
+                let node = self.network.end_of(link);
+                if let Some(copy_at) = copy_at {
+                    let packet = self.packets.duplicate(id);
+                    self.queue.push(copy_at, EventKind::Arrive { node, packet });
+                }
+                self.queue.push(at, EventKind::Arrive { node, packet: id });
+            }
+        }
+    }
+
+    /// A packet reaches a node. Returns the engine that handled it.
+    pub(super) fn arrive(&mut self, node: NodeId, id: PacketId) -> Option<NicId> {
+        let host = self.host_of_node.get(node.0 as usize).copied().flatten();
+        let dst = self.packets.get_mut(id).dst;
+        match host {
+            Some(host) if self.network.addr_of(node) == Some(dst) => self.reach_host(host, id),
+            _ => {
+                let packet = self.packets.get_mut(id);
+                packet.ttl = packet.ttl.saturating_sub(1);
+                let alive = packet.ttl > 0;
+                let link = self.network.next_hop(node, dst).filter(|_| alive);
+                self.forward(link, id, SWITCH_LATENCY_NS);
+                None
+            }
+        }
+    }
+
+    fn reach_host(&mut self, host: HostId, id: PacketId) -> Option<NicId> {
+        if self.is_paused(host) {
+            let host = &mut self.hosts[host.0];
+            if host.ring.len() < host.config.ring_packets {
+                host.ring.push_back(id);
+            } else {
+                self.stats.ring_drops += 1;
+                self.packets.discard(id);
+            }
+            return None;
+        }
+        Some(self.receive(host, id))
+    }
+
+    /// Gives a packet to the engine that its destination QPN's prefix names.
+    fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
+        let packet = self.packets.take(id);
+        let host = &mut self.hosts[host.0];
+        let ip_id = host.ip_id_of(&packet);
+        let prefix = packet.bytes.get(5).copied().unwrap_or(0);
+        let nic = host
+            .nics
+            .iter()
+            .copied()
+            .find(|nic| self.engines[nic.0].nic.config().qpn_prefix == prefix)
+            .unwrap_or(host.nics[0]);
+        let meta = FrameMeta {
+            src: packet.src,
+            dst: packet.dst,
+            src_port: packet.src_port,
+            tos: packet.tos,
+            ttl: packet.ttl,
+            ip_id,
+        };
+        self.stats.delivered += 1;
+        let digest = packet.digest ^ u64::from(packet.tos);
+        self.record(Record::Deliver, nic.0 as u64, digest, || {
+            let mark = if meta.congestion_experienced() { " marked" } else { "" };
+            format!("nic{} {ip_id:?}{mark}: {}", nic.0, packet.describe())
+        });
+        let engine = &mut self.engines[nic.0];
+        engine.touched = true;
+        engine.nic.handle_frame(self.now, &meta, &packet.bytes);
+        self.packets.recycle(packet);
+        nic
+    }
+
+    /// A host handles nothing until `until`; what arrives meanwhile waits in its ring.
+    pub fn pause(&mut self, host: HostId, until: Time) {
+        let host_state = &mut self.hosts[host.0];
+        if until <= host_state.paused_until.max(self.now) {
+            return;
+        }
+        host_state.paused_until = until;
+        self.stats.pauses += 1;
+        self.queue.push(until, EventKind::Resume { host });
+        self.record(Record::Pause, host.0 as u64, until.as_nanos(), || {
+            format!("host{} until {until}", host.0)
+        });
+    }
+
+    /// A pause ends: the ring is handled in one go, as a woken thread would.
+    pub(super) fn resume(&mut self, host: HostId) {
+        if self.is_paused(host) {
+            return;
+        }
+        self.record(Record::Resume, host.0 as u64, 0, || format!("host{}", host.0));
+        while let Some(id) = self.hosts[host.0].ring.pop_front() {
+            self.receive(host, id);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The loop: next event, then everything the engines and the application make of it.
+
+use bowline_nic::Time;
+
+use super::host::NicId;
+use super::queue::EventKind;
+use super::{App, Record, World};
+
+/// Rounds of polling and posting after one event. An engine that never runs dry would hang the
+/// world; this turns it into a violation.
+const MAX_ROUNDS: u32 = 10_000;
+/// Timeouts of one engine at one instant, for the same reason.
+const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
+/// Packets from one engine at one instant, for the same reason.
+const MAX_PACKETS_PER_INSTANT: usize = 100_000;
+
+impl World {
+    /// Handles events until `deadline`, or until the application is finished or a rule is broken.
+    pub fn run_until(&mut self, app: &mut impl App, deadline: Time) {
+        self.settle_all(app);
+        while self.violations.is_empty() && !app.is_finished(self) {
+            let Some((at, event)) = self.queue.pop_until(deadline) else { break };
+            debug_assert!(at >= self.now, "time is monotonic");
+            self.now = at;
+            self.stats.events += 1;
+            self.handle(event, app);
+        }
+        // Virtual time passes even when nothing happens in it.
+        if self.violations.is_empty() && !app.is_finished(self) {
+            self.now = self.now.max(deadline);
+        }
+    }
+
+    /// Handles events until `deadline`, whether the application is finished or not.
+    pub fn run_idle(&mut self, app: &mut impl App, deadline: Time) {
+        while self.violations.is_empty() {
+            let Some((at, event)) = self.queue.pop_until(deadline) else { break };
+            self.now = at;
+            self.stats.events += 1;
+            self.handle(event, app);
+        }
+        self.now = self.now.max(deadline);
+    }
+
+    fn handle(&mut self, event: EventKind, app: &mut impl App) {
+        match event {
+            EventKind::Arrive { node, packet } => {
+                if let Some(nic) = self.arrive(node, packet) {
+                    self.settle(nic, app);
+                }
+            }
+            EventKind::Timeout { nic } => self.timeout(nic, app),
+            EventKind::Resume { host } => {
+                self.resume(host);
+                for index in 0..self.hosts[host.0].nics.len() {
+                    let nic = self.hosts[host.0].nics[index];
+                    self.timeout(nic, app);
+                    self.settle(nic, app);
+                }
+            }
+            EventKind::Wake { token } => {
+                self.record(Record::Wake, token, 0, || format!("token {token}"));
+                app.on_timer(self, token);
+                self.settle_all(app);
+            }
+        }
+    }
+
+    fn timeout(&mut self, nic: NicId, app: &mut impl App) {
+        let engine = &mut self.engines[nic.0];
+        engine.armed = Time::NEVER;
+        if self.hosts[engine.host.0].paused_until > self.now {
+            return; // `Resume` comes back to it.
+        }
+        let due = engine.nic.poll_timeout().is_some_and(|at| at <= self.now);
+        if due {
+            engine.touched = true;
+            engine.nic.handle_timeout(self.now);
+            self.stats.timeouts += 1;
+            self.record(Record::Timeout, nic.0 as u64, 0, || format!("nic{}", nic.0));
+            self.check_spin(nic);
+            self.settle(nic, app);
+        } else {
+            self.arm(nic);
+        }
+    }
+
+    /// A timeout that is still due after it was handled would stop the world's clock.
+    fn check_spin(&mut self, nic: NicId) {
+        let engine = &mut self.engines[nic.0];
+        if engine.last_timeout != self.now {
+            (engine.last_timeout, engine.timeouts_now) = (self.now, 0);
+        }
+        engine.timeouts_now += 1;
+        if engine.timeouts_now > MAX_TIMEOUTS_PER_INSTANT {
+            self.violate(format!("nic{}: handle_timeout leaves its timeout due", nic.0));
+        }
+    }
+
+    /// Polls an engine and asks the application, until both have nothing more to say; then does
+    /// the same for engines that the application touched on the way.
+    fn settle(&mut self, nic: NicId, app: &mut impl App) {
+        for _ in 0..MAX_ROUNDS {
+            self.pump(nic);
+            if !app.on_activity(self, nic) && !self.engines[nic.0].touched {
+                self.settle_touched(app);
+                return;
+            }
+        }
+        self.violate(format!("nic{} and its application never come to rest", nic.0));
+    }
+
+    fn settle_touched(&mut self, app: &mut impl App) {
+        for index in 0..self.engines.len() {
+            if self.engines[index].touched && !self.is_paused(self.engines[index].host) {
+                self.settle(NicId(index), app);
+            }
+        }
+    }
+
+    fn settle_all(&mut self, app: &mut impl App) {
+        for index in 0..self.engines.len() {
+            if !self.is_paused(self.engines[index].host) {
+                self.settle(NicId(index), app);
+            }
+        }
+    }
+
+    /// Takes all packets that an engine has to send now, and notes its next timeout.
+    fn pump(&mut self, nic: NicId) {
+        if !std::mem::take(&mut self.engines[nic.0].touched) {
+            return;
+        }
+        let host = self.engines[nic.0].host.0;
+        // Taken out for the time of the loop: the batch borrows from the engine, not from the host.
+        let mut batch = self.hosts[host].batch.take().expect("a host's batch is put back");
+        let mut sent = 0;
+        loop {
+            batch.clear();
+            self.engines[nic.0].nic.poll_transmit(self.now, &mut batch);
+            if batch.is_empty() {
+                break;
+            }
+            sent += batch.len();
+            self.transmit(nic, &batch);
+            if sent > MAX_PACKETS_PER_INSTANT {
+                self.violate(format!("nic{} sends without end", nic.0));
+                break;
+            }
+        }
+        batch.clear();
+        self.hosts[host].batch = Some(batch);
+        self.arm(nic);
+    }
+
+    /// Queues a wake-up for the engine's next timeout, unless an earlier one is queued already.
+    fn arm(&mut self, nic: NicId) {
+        let engine = &mut self.engines[nic.0];
+        if let Some(at) = engine.nic.poll_timeout() {
+            let at = at.max(self.now);
+            if at < engine.armed {
+                engine.armed = at;
+                self.queue.push(at, EventKind::Timeout { nic });
+            }
+        }
+    }
+}

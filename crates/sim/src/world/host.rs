@@ -1,0 +1,123 @@
+//! Hosts: an address, its engines, and a ring that fills while the host is paused.
+
+use std::collections::VecDeque;
+
+use bowline_nic::{IpId, Nic, NicConfig, Time, TxBatch, TxCaps};
+
+use super::World;
+use crate::net::NodeId;
+use crate::packet::{Packet, PacketId};
+
+/// A host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostId(pub usize);
+
+/// An engine, counted over all hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NicId(pub usize);
+
+/// What a host's port tells its engines about the IPv4 identification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RxId {
+    /// It sees the IP header.
+    Known,
+    /// It sees UDP payload only and guesses from the packet's place in its batch, which is right
+    /// as long as nothing was lost or overtaken.
+    Guess,
+}
+
+/// What a host is made with.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// Its engines. All have the host's address; packets go to the one whose QPN prefix matches.
+    pub nics: Vec<NicConfig>,
+    /// What its port can send in one call.
+    pub tx_caps: TxCaps,
+    /// Packets it asks an engine for at a time.
+    pub tx_batch: usize,
+    /// What its port knows about received packets.
+    pub rx_id: RxId,
+    /// Packets that wait while it is paused; what does not fit is dropped.
+    pub ring_packets: usize,
+}
+
+pub(super) struct Host {
+    pub(super) node: NodeId,
+    pub(super) nics: Vec<NicId>,
+    pub(super) config: HostConfig,
+    /// Paused until then, if that is in the future.
+    pub(super) paused_until: Time,
+    pub(super) ring: VecDeque<PacketId>,
+    pub(super) batch: Option<TxBatch>,
+    /// Identification that the next packet has, if it belongs to the batch of the one before.
+    next_guess: u16,
+}
+
+pub(super) struct Engine {
+    pub(super) nic: Nic,
+    pub(super) host: HostId,
+    /// Called since it was last polled.
+    pub(super) touched: bool,
+    /// Earliest wake-up in the queue; waking too early is harmless, so later ones stay there.
+    pub(super) armed: Time,
+    pub(super) last_timeout: Time,
+    /// Timeouts handled at `last_timeout`.
+    pub(super) timeouts_now: u32,
+}
+
+impl World {
+    pub(super) fn add_host(&mut self, node: NodeId, config: HostConfig) {
+        let host = HostId(self.hosts.len());
+        let mut nics = Vec::with_capacity(config.nics.len());
+        for nic_config in &config.nics {
+            let nic = Nic::new(nic_config.clone()).expect("the scenario's limits are legal");
+            nics.push(NicId(self.engines.len()));
+            self.engines.push(Engine {
+                nic,
+                host,
+                touched: true,
+                armed: Time::NEVER,
+                last_timeout: Time::ZERO,
+                timeouts_now: 0,
+            });
+        }
+        let nodes = node.0 as usize + 1;
+        if self.host_of_node.len() < nodes {
+            self.host_of_node.resize(nodes, None);
+        }
+        self.host_of_node[node.0 as usize] = Some(host);
+        let batch = TxBatch::new(config.tx_caps, config.tx_batch);
+        self.hosts.push(Host {
+            node,
+            nics,
+            config,
+            paused_until: Time::ZERO,
+            batch: Some(batch),
+            ring: VecDeque::new(),
+            next_guess: 0,
+        });
+    }
+
+    /// Whether a host handles nothing now.
+    pub fn is_paused(&self, host: HostId) -> bool {
+        self.hosts[host.0].paused_until > self.now
+    }
+}
+
+impl Host {
+    /// What the port says about a packet's identification.
+    pub(super) fn ip_id_of(&mut self, packet: &Packet) -> IpId {
+        if packet.dst.is_ipv6() {
+            return IpId::Known(0);
+        }
+        match self.config.rx_id {
+            RxId::Known => IpId::Known(packet.ip_id),
+            RxId::Guess => {
+                // A socket counts packets of a coalesced batch; it cannot see gaps in it.
+                let guess = if packet.ip_id == 0 { 0 } else { self.next_guess };
+                self.next_guess = guess.wrapping_add(1);
+                IpId::Guess(guess)
+            }
+        }
+    }
+}
