@@ -13,6 +13,7 @@
 
 mod lane;
 mod port;
+mod registry;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -20,4 +21,5 @@ mod udp;
 
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
 pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
-pub use udp::{UdpConfig, UdpPort};
+pub use registry::RegistryError;
+pub use udp::{Sharing, UdpConfig, UdpPort};

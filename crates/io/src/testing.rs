@@ -11,9 +11,9 @@ pub(crate) fn fresh_addr() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let call = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();
-    // 22 bits below 127.64.0.0: neither the usual 127.0.0.x nor a broadcast address.
-    let host = (pid.wrapping_mul(61).wrapping_add(call)) & 0x003f_ffff;
-    Ipv4Addr::from(0x7f40_0000 | host | 1).into()
+    // 22 bits within 127.64.0.0/10: odd, so neither a network nor a usual 127.0.0.x.
+    let host = (pid.wrapping_mul(61).wrapping_add(call)) & 0x001f_ffff;
+    Ipv4Addr::from(0x7f40_0000 | host << 1 | 1).into()
 }
 
 /// A UC WRITE_ONLY header without RETH is no legal packet, but all that a port looks at.

@@ -23,6 +23,9 @@ pub enum PortError {
         /// By whom, probably, and what to do.
         hint: &'static str,
     },
+    /// The other processes on the address could not be joined.
+    #[error(transparent)]
+    Registry(#[from] crate::registry::RegistryError),
     /// A system call failed.
     #[error("{what}: {source}")]
     Os {

@@ -4,14 +4,18 @@
 #![allow(unsafe_code)]
 
 mod event;
+mod filter;
 mod interface;
+mod lock;
 mod poll;
 mod socket;
 
 use std::io;
 
 pub(crate) use event::EventFd;
+pub(crate) use filter::attach_group_program;
 pub(crate) use interface::interface_of;
+pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte};
 pub(crate) use poll::{PollFd, poll};
 pub(crate) use socket::{SockAddr, UdpSocketBuilder, set_int};
 

@@ -16,10 +16,12 @@ mod tests;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
 use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::registry::{self, Membership, Owner, Place, Run};
 use crate::sys::interface_of;
 use drops::Verdict;
 use rx_ring::{Message, RxRing};
@@ -32,6 +34,21 @@ const MAX_BURST_BYTES_V6: u32 = 65_487;
 /// How often a burst is tried again when the kernel says that it is out of buffers.
 const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
 
+/// Who else may use the address and port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody: the port gets every frame, whatever its QPN.
+    #[default]
+    Exclusive,
+    /// Other processes and ports of the same user: each owns the QPNs with one top byte
+    /// ([`UdpPort::qpn_prefix`]), and the kernel steers frames by it.
+    SameUser {
+        /// Where they meet; by default `$XDG_RUNTIME_DIR`, or else shared memory. All that share
+        /// an address must name the same.
+        registry_dir: Option<PathBuf>,
+    },
+}
+
 /// How a [`UdpPort`] is opened.
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
@@ -39,6 +56,8 @@ pub struct UdpConfig {
     pub addr: IpAddr,
     /// The UDP port to bind to and to send from.
     pub udp_port: u16,
+    /// Who else may use the address and port.
+    pub sharing: Sharing,
     /// Receive buffer to ask for. The kernel may give less: see `net.core.rmem_max`.
     pub recv_buffer_bytes: u32,
     /// Send buffer to ask for. The kernel may give less: see `net.core.wmem_max`.
@@ -57,6 +76,7 @@ impl UdpConfig {
         UdpConfig {
             addr,
             udp_port: bowline_wire::ROCE_UDP_PORT,
+            sharing: Sharing::Exclusive,
             recv_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
             gso: true,
@@ -68,7 +88,9 @@ impl UdpConfig {
 
 /// A port on a UDP socket. See the [contract](Port).
 pub struct UdpPort {
+    // Before `membership`, whose end releases the locks that must outlive the socket.
     socket: UdpSocket,
+    membership: Option<Box<Membership>>,
     caps: PortCaps,
     /// Interface index, for link-local IPv6 destinations.
     scope: u32,
@@ -85,7 +107,7 @@ pub struct UdpPort {
 }
 
 impl UdpPort {
-    /// Opens a port for this process alone.
+    /// Opens a port.
     pub fn open(config: &UdpConfig) -> Result<UdpPort, PortError> {
         if config.addr.is_unspecified() {
             return Err(PortError::Unspecified(config.addr));
@@ -93,7 +115,25 @@ impl UdpPort {
         let interface = interface_of(config.addr)
             .map_err(PortError::os("listing network interfaces"))?
             .ok_or(PortError::NotLocal(config.addr))?;
-        let socket = options::bind(config, interface.index)?;
+        let (socket, membership) = match &config.sharing {
+            Sharing::Exclusive => (options::bind(config, interface.index)?, None),
+            Sharing::SameUser { .. } if config.udp_port == 0 => {
+                return Err(PortError::Os {
+                    what: "sharing a UDP port needs a fixed one",
+                    source: io::ErrorKind::InvalidInput.into(),
+                });
+            }
+            Sharing::SameUser { registry_dir } => {
+                let place = Place {
+                    addr: config.addr,
+                    udp_port: config.udp_port,
+                    base_dir: registry_dir.clone(),
+                };
+                let bind = || options::bind(config, interface.index);
+                let (socket, membership) = registry::join(&place, bind)?;
+                (socket, Some(Box::new(membership)))
+            }
+        };
         let udp_port = socket
             .local_addr()
             .map_err(PortError::os("asking for the bound port"))?
@@ -121,6 +161,7 @@ impl UdpPort {
         };
         Ok(UdpPort {
             socket,
+            membership,
             caps,
             scope: interface.index,
             gso_works: true,
@@ -135,7 +176,18 @@ impl UdpPort {
     /// The prefix that every QPN of this port's engine must have
     /// ([`NicConfig::qpn_prefix`](bowline_nic::NicConfig::qpn_prefix)).
     pub fn qpn_prefix(&self) -> u8 {
-        0
+        self.membership.as_ref().map_or(0, |m| m.prefix())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn membership_for_test(&self) -> &Membership {
+        self.membership.as_deref().expect("the port is shared")
+    }
+
+    #[cfg(test)]
+    pub(crate) fn attach_for_test(&self, program: &[libc::sock_filter]) {
+        use std::os::fd::AsFd;
+        crate::sys::attach_group_program(self.socket.as_fd(), program).expect("it is valid");
     }
 
     /// Sends bursts with one call each for many; returns how many were taken.
@@ -206,29 +258,98 @@ impl UdpPort {
         Ok(done)
     }
 
-    fn deliver(&mut self, slot: usize, sink: &mut dyn FnMut(&FrameMeta, &[u8])) -> usize {
+    fn deliver(
+        &mut self,
+        now: Time,
+        slot: usize,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> usize {
         let message = self.rx.message(slot);
+        let counters = &mut self.counters;
         if let Some(overflows) = message.overflows {
-            self.counters.rx_overflow += u64::from(overflows.wrapping_sub(self.overflow_seen));
+            counters.rx_overflow += u64::from(overflows.wrapping_sub(self.overflow_seen));
             self.overflow_seen = overflows;
         }
-        self.counters.rx_datagrams += 1;
-        let Some(mut meta) = meta_of(&message, self.caps.addr) else {
-            self.counters.rx_truncated += 1;
+        counters.rx_datagrams += 1;
+        let Some(meta) = meta_of(&message, self.caps.addr) else {
+            counters.rx_truncated += 1;
             return 0;
         };
-        let mut frames = 0;
-        for frame in message.data.chunks(message.segment_len) {
-            if let IpId::Guess(id) = &mut meta.ip_id {
-                *id = frames as u16;
+        counters.rx_bytes += message.data.len() as u64;
+        let frames = match &mut self.membership {
+            Some(m) => sort_frames(now, m, &message, meta, counters, sink),
+            None => {
+                let frames = message.data.chunks(message.segment_len).enumerate();
+                frames
+                    .map(|(i, frame)| sink(&with_place(meta, i), frame))
+                    .count()
             }
-            sink(&meta, frame);
-            frames += 1;
-        }
-        self.counters.rx_frames += frames as u64;
-        self.counters.rx_bytes += message.data.len() as u64;
+        };
+        counters.rx_frames += frames as u64;
         frames
     }
+}
+
+impl Drop for UdpPort {
+    fn drop(&mut self) {
+        if let Some(membership) = &mut self.membership {
+            membership.leave(&self.socket);
+        }
+    }
+}
+
+/// Delivers the frames of a datagram that are ours, and hands the others on. Returns how many were
+/// delivered.
+fn sort_frames(
+    now: Time,
+    membership: &mut Membership,
+    message: &Message<'_>,
+    meta: FrameMeta,
+    counters: &mut PortCounters,
+    sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+) -> usize {
+    let mut delivered = 0;
+    let mut rest = message.data;
+    let mut place = 0;
+    while !rest.is_empty() {
+        let (frame, behind) = rest.split_at(message.segment_len.min(rest.len()));
+        match membership.owner_of(frame) {
+            Owner::Us => {
+                sink(&with_place(meta, place), frame);
+                delivered += 1;
+                (rest, place) = (behind, place + 1);
+            }
+            Owner::Probe => {
+                membership.on_probe(now, frame);
+                (rest, place) = (behind, place + 1);
+            }
+            Owner::Other(prefix) => {
+                let theirs = rest
+                    .chunks(message.segment_len)
+                    .take_while(|f| membership.owner_of(f) == Owner::Other(prefix));
+                let count = theirs.count();
+                let (run_bytes, behind) =
+                    rest.split_at((count * message.segment_len).min(rest.len()));
+                let meta = with_place(meta, place);
+                let run = Run {
+                    meta,
+                    segment_len: message.segment_len,
+                };
+                membership.hand_on(now, prefix, &run, run_bytes, counters);
+                (rest, place) = (behind, place + count);
+            }
+        }
+    }
+    delivered
+}
+
+/// The envelope of the frame at `place` in a datagram.
+#[inline]
+fn with_place(mut meta: FrameMeta, place: usize) -> FrameMeta {
+    if let IpId::Guess(id) = &mut meta.ip_id {
+        *id = place as u16;
+    }
+    meta
 }
 
 /// The envelope of a datagram's first frame; `None` if the datagram is unusable.
@@ -303,7 +424,7 @@ impl Port for UdpPort {
 
     fn recv(
         &mut self,
-        _now: Time,
+        now: Time,
         sink: &mut dyn FnMut(&FrameMeta, &[u8]),
     ) -> Result<usize, PortError> {
         let received = match self.rx.recv(self.socket.as_raw_fd()) {
@@ -324,13 +445,27 @@ impl Port for UdpPort {
                 }
             },
         };
-        Ok((0..received).map(|slot| self.deliver(slot, sink)).sum())
+        let mut frames = (0..received)
+            .map(|slot| self.deliver(now, slot, sink))
+            .sum();
+        if let Some(membership) = &mut self.membership {
+            frames += membership.take_handed_in(now, &mut self.counters, sink);
+            if now >= membership.next_due() {
+                membership.upkeep(now, &self.socket, &mut self.counters);
+            }
+        }
+        Ok(frames)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.membership.as_ref().map(|m| m.next_due())
     }
 
     fn fds(&self) -> PortFds {
         let fd = Some(self.socket.as_raw_fd());
+        let handover = self.membership.as_ref().map(|m| m.handover_fd());
         PortFds {
-            read: [fd, None],
+            read: [fd, handover],
             write: fd,
         }
     }

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 
-use super::UdpConfig;
+use super::{Sharing, UdpConfig};
 use crate::port::PortError;
 use crate::sys::{SockAddr, UdpSocketBuilder, set_int};
 
@@ -20,13 +20,24 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
         UdpSocketBuilder::new(config.addr).map_err(PortError::os("making a UDP socket"))?;
     set_required(&builder, config.addr).map_err(PortError::os("setting up a UDP socket"))?;
     set_optional(&builder, config);
+    let shared = matches!(config.sharing, Sharing::SameUser { .. });
+    if shared {
+        builder
+            .set(SOL_SOCKET, libc::SO_REUSEPORT, 1)
+            .map_err(PortError::os("sharing the UDP port"))?;
+    }
     let addr = SockAddr::new(config.addr, config.udp_port, scope);
     builder.bind(&addr).map_err(|source| match source.raw_os_error() {
         Some(libc::EADDRINUSE) => PortError::InUse {
             addr: config.addr,
             udp_port: config.udp_port,
-            hint: "another program receives RoCEv2 there (`ss -ulpn` names it); stop it, or use \
-                   another address",
+            hint: if shared {
+                "another user, or a program that does not share, receives RoCEv2 there (`ss -ulpn` \
+                 as root names it); stop it, or use another address"
+            } else {
+                "another program receives RoCEv2 there (`ss -ulpn` names it); stop it, or use \
+                 another address"
+            },
         },
         Some(libc::EADDRNOTAVAIL) => PortError::NotLocal(config.addr),
         _ => PortError::Os { what: "binding a UDP socket", source },

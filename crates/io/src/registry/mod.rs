@@ -1,0 +1,351 @@
+//! Several processes of one user on one address and port, without privileges.
+//!
+//! Every process has a socket of its own in a group (`SO_REUSEPORT`) and owns one top byte of the
+//! 24-bit QPN, its *prefix*. A program in the kernel steers each datagram by that byte to a socket's
+//! index in the group. The kernel renumbers sockets when one closes, so the processes keep a
+//! registry, notice frames that are not theirs, and then find their indices anew by [`probe`]s.
+//! Until the program is right again, frames are handed on to their owners ([`handover`]).
+
+mod dir;
+mod error;
+mod handover;
+mod join;
+mod probe;
+mod steering;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::Duration;
+
+use bowline_nic::{FrameMeta, Time};
+
+use crate::port::PortCounters;
+use crate::sys::attach_group_program;
+pub use error::RegistryError;
+use handover::Handover;
+pub(crate) use handover::Run;
+pub(crate) use join::{Place, join};
+use table::{Member, Table, TableFile};
+
+/// How often to look for dead processes although nothing went wrong.
+const UPKEEP_NS: u64 = 1_000_000_000;
+/// How soon to try again when another process has the table.
+const RETRY_NS: u64 = 500_000;
+/// Rounds of probes are this far apart, and then further and further if they do not help.
+const ROUND_MIN_NS: u64 = 2_000_000;
+const ROUND_MAX_NS: u64 = 500_000_000;
+/// How often handed-on frames are looked for.
+const HANDOVER_NS: u64 = 20_000;
+/// How old the list of live prefixes may get when a frame for an unknown one comes.
+const STALE_NS: u64 = 1_000_000;
+/// How long leaving waits for the table.
+const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// This process's place among those on its address.
+pub(crate) struct Membership {
+    file: TableFile,
+    handover: Handover,
+    /// Where probes go: the group itself.
+    group: SocketAddr,
+    prefix: u8,
+    index: u8,
+    /// The round of probes last seen in the table.
+    round: u64,
+    /// The smallest index that came in it.
+    smallest: Option<u8>,
+    /// The index has changed but the table does not say so yet.
+    moved: bool,
+    /// Frames went astray: find all indices anew.
+    astray: bool,
+    next_round: Time,
+    round_interval_ns: u64,
+    /// When the list of live prefixes was read; `None` if it has surely changed since.
+    listed: Option<Time>,
+    live: [bool; 256],
+    next_upkeep: Time,
+    next_handover: Time,
+    next_try: Time,
+}
+
+/// What is to become of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This process.
+    Us,
+    /// Another, with this prefix.
+    Other(u8),
+    /// Nobody: it is about steering itself.
+    Probe,
+}
+
+impl Membership {
+    /// The top byte of this process's QPNs.
+    pub(crate) fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whose a frame is. Frames for no process's prefix are for whoever gets them.
+    #[inline]
+    pub(crate) fn owner_of(&self, frame: &[u8]) -> Owner {
+        match frame.get(5) {
+            Some(&prefix) if prefix == self.prefix => Owner::Us,
+            Some(&prefix) if table::PREFIXES.contains(&prefix) => Owner::Other(prefix),
+            Some(&probe::PROBE_PREFIX) if frame[0] == probe::PROBE_OPCODE => Owner::Probe,
+            _ => Owner::Us,
+        }
+    }
+
+    /// Takes a probe. Only those of the current round count: anybody can send one.
+    pub(crate) fn on_probe(&mut self, now: Time, frame: &[u8]) {
+        let Some((index, nonce)) = probe::parse(frame) else {
+            return;
+        };
+        let Ok(table) = self.file.load() else { return };
+        self.see_round(table.nonce);
+        if nonce != self.round {
+            return;
+        }
+        let smallest = self.smallest.map_or(index, |s| s.min(index));
+        self.smallest = Some(smallest);
+        self.index = smallest;
+        // Not only we write our entry: whoever leaves predicts the move that follows.
+        if table.get(self.prefix).is_none_or(|us| us.index != smallest) {
+            self.moved = true;
+            self.next_try = now;
+        }
+    }
+
+    /// Takes note of the table's current round.
+    fn see_round(&mut self, nonce: u64) {
+        if nonce != self.round {
+            self.round = nonce;
+            self.smallest = None;
+            // Somebody joined or died.
+            self.listed = None;
+        }
+    }
+
+    /// Hands frames on to the process that they belong to.
+    pub(crate) fn hand_on(
+        &mut self,
+        now: Time,
+        prefix: u8,
+        run: &Run,
+        bytes: &[u8],
+        counters: &mut PortCounters,
+    ) {
+        let frames = bytes.len().div_ceil(run.segment_len) as u64;
+        counters.misrouted += frames;
+        if !self.is_live(now, prefix) {
+            // For a process that is gone. Its peers will notice; steering is not to blame.
+            counters.drop_misrouted += frames;
+            return;
+        }
+        self.astray = true;
+        if self.handover.send(prefix, run, bytes) {
+            counters.handed_on += frames;
+        } else {
+            counters.drop_misrouted += frames;
+        }
+    }
+
+    fn is_live(&mut self, now: Time, prefix: u8) -> bool {
+        let is_stale = self.listed.is_none_or(|at| now.nanos_since(at) > STALE_NS);
+        if !self.live[usize::from(prefix)] && is_stale {
+            self.listed = Some(now);
+            if let Ok(table) = self.file.load() {
+                self.list(&table);
+            }
+        }
+        self.live[usize::from(prefix)]
+    }
+
+    fn list(&mut self, table: &Table) {
+        self.live = [false; 256];
+        for (prefix, _) in table.members() {
+            self.live[usize::from(prefix)] = true;
+        }
+    }
+
+    /// Delivers what others handed on, if it is time to look. Returns how many frames.
+    pub(crate) fn take_handed_in(
+        &mut self,
+        now: Time,
+        counters: &mut PortCounters,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> usize {
+        if now < self.next_handover {
+            return 0;
+        }
+        self.next_handover = now.plus_nanos(HANDOVER_NS);
+        let (prefix, dst) = (self.prefix, self.group.ip());
+        let mut frames = 0;
+        self.handover.recv(dst, |run, bytes| {
+            let mut meta = run.meta;
+            for frame in bytes.chunks(run.segment_len) {
+                if frame.get(5) == Some(&prefix) {
+                    sink(&meta, frame);
+                    frames += 1;
+                } else {
+                    counters.drop_misrouted += 1;
+                }
+                next_id(&mut meta);
+            }
+        });
+        counters.handed_in += frames as u64;
+        frames
+    }
+
+    /// When [`upkeep`](Membership::upkeep) has something to do.
+    #[inline]
+    pub(crate) fn next_due(&self) -> Time {
+        let mut due = self.next_upkeep;
+        if self.moved {
+            due = due.min(self.next_try);
+        }
+        if self.astray {
+            due = due.min(self.next_round);
+        }
+        due
+    }
+
+    /// Keeps table and steering in order. Nothing that fails here is fatal: it is tried again.
+    pub(crate) fn upkeep(&mut self, now: Time, socket: &UdpSocket, counters: &mut PortCounters) {
+        let round_due = self.astray && now >= self.next_round;
+        let upkeep_due = now >= self.next_upkeep;
+        if !matches!(self.file.try_lock(), Ok(true)) {
+            let retry = now.plus_nanos(RETRY_NS);
+            self.next_try = retry;
+            self.next_round = self.next_round.max(retry);
+            self.next_upkeep = self.next_upkeep.max(retry);
+            return;
+        }
+        let result = self.update(now, socket, round_due, counters);
+        self.file.unlock();
+        if result.is_err() {
+            self.next_try = now.plus_nanos(ROUND_MAX_NS);
+        }
+        if round_due {
+            self.astray = false;
+            self.round_interval_ns = (self.round_interval_ns * 2).min(ROUND_MAX_NS);
+            self.next_round = now.plus_nanos(self.round_interval_ns);
+        }
+        if upkeep_due {
+            self.next_upkeep = now.plus_nanos(UPKEEP_NS);
+            if now.nanos_since(self.next_round) > UPKEEP_NS {
+                // Nothing has gone astray for a while.
+                self.round_interval_ns = ROUND_MIN_NS;
+            }
+        }
+    }
+
+    /// Brings table and program up to date, under the table's lock.
+    fn update(
+        &mut self,
+        now: Time,
+        socket: &UdpSocket,
+        new_round: bool,
+        counters: &mut PortCounters,
+    ) -> Result<(), RegistryError> {
+        let mut table = self.file.load()?;
+        let buried = self.bury_dead(&mut table);
+        let us = Member {
+            pid: std::process::id(),
+            index: self.index,
+        };
+        table.set(self.prefix, Some(us));
+        // Where another process has just begun a round, its probes will tell: rounds that overtake
+        // each other would never end.
+        let probing = buried || (new_round && table.nonce == self.round);
+        if probing {
+            table.nonce = fresh_nonce();
+        }
+        self.see_round(table.nonce);
+        self.listed = Some(now);
+        self.list(&table);
+        if probing || self.moved {
+            self.file.store(&table)?;
+            attach(socket, &table)?;
+            counters.steering_updates += 1;
+        }
+        self.moved = false;
+        if probing {
+            send_probes(socket, self.group, table.nonce, table.members().count());
+        }
+        Ok(())
+    }
+
+    fn bury_dead(&self, table: &mut Table) -> bool {
+        let dead: Vec<u8> = table
+            .members()
+            .map(|(prefix, _)| prefix)
+            .filter(|prefix| *prefix != self.prefix && !self.file.is_alive(*prefix))
+            .collect();
+        for prefix in &dead {
+            table.set(*prefix, None);
+            self.handover.remove_socket_of(*prefix);
+        }
+        !dead.is_empty()
+    }
+
+    /// Prepares for the socket's closing, which must follow while `self` still lives: the table
+    /// stays locked until then.
+    pub(crate) fn leave(&mut self, socket: &UdpSocket) {
+        if self.file.lock_within(LEAVE_PATIENCE).is_err() {
+            // The others will find out: an entry without its lock is dead.
+            return;
+        }
+        let Ok(mut table) = self.file.load() else {
+            return;
+        };
+        self.bury_dead(&mut table);
+        table.set(self.prefix, None);
+        // The kernel will move the last socket into our place.
+        if let Some((prefix, mut last)) = table.members().max_by_key(|(_, m)| m.index)
+            && last.index > self.index
+        {
+            last.index = self.index;
+            table.set(prefix, Some(last));
+        }
+        if table.members().next().is_none() {
+            self.file.remove();
+        } else if self.file.store(&table).is_ok() {
+            let _ = attach(socket, &table);
+        }
+    }
+
+    /// Readable when others have handed frames on.
+    pub(crate) fn handover_fd(&self) -> RawFd {
+        self.handover.as_raw_fd()
+    }
+}
+
+/// Makes the kernel steer by `table`.
+fn attach(socket: &UdpSocket, table: &Table) -> Result<(), RegistryError> {
+    let program = steering::program(table.members().map(|(prefix, m)| (prefix, m.index)));
+    attach_group_program(socket.as_fd(), &program).map_err(RegistryError::Steering)
+}
+
+/// Sends a probe to each of the first `count` indices.
+fn send_probes(socket: &UdpSocket, group: SocketAddr, nonce: u64, count: usize) {
+    for index in 0..count.min(usize::from(u8::MAX)) {
+        // A lost probe is like a lost packet: the next round will come.
+        let _ = socket.send_to(&probe::emit(index as u8, nonce), group);
+    }
+}
+
+/// A number that only those who can read the table know.
+fn fresh_nonce() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+fn next_id(meta: &mut FrameMeta) {
+    if let bowline_nic::IpId::Guess(id) = &mut meta.ip_id {
+        *id = id.wrapping_add(1);
+    }
+}

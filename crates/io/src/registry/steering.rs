@@ -1,0 +1,60 @@
+//! The program by which the kernel steers a datagram to a process: by the top byte of the
+//! destination QPN.
+//!
+//! The kernel runs it on the UDP payload and takes what it returns as an index into the group of
+//! sockets. An index past the end makes it pick a socket by the datagram's flow instead.
+
+use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter};
+
+use super::probe::{PROBE_OPCODE, PROBE_PREFIX};
+
+/// Where the opcode is in a packet.
+const OPCODE_AT: u32 = 0;
+/// Where the top byte of the destination QPN is.
+const PREFIX_AT: u32 = 5;
+/// Where the index that a probe asks for is: the QPN's second byte.
+const PROBE_INDEX_AT: u32 = 6;
+
+/// `BPF_A`: return the accumulator. The C library's bindings do not have it.
+const BPF_A: u32 = 0x10;
+
+/// A program that sends each prefix to its index, and a probe to the index that it asks for.
+/// Everything else goes to index 0.
+pub(super) fn program(routes: impl Iterator<Item = (u8, u8)>) -> Vec<sock_filter> {
+    let mut out = vec![
+        load_byte(OPCODE_AT),
+        jump_unless(PROBE_OPCODE, 4),
+        load_byte(PREFIX_AT),
+        jump_unless(PROBE_PREFIX, 2),
+        load_byte(PROBE_INDEX_AT),
+        insn(BPF_RET | BPF_A, 0),
+        load_byte(PREFIX_AT),
+    ];
+    for (prefix, index) in routes {
+        out.push(jump_unless(prefix, 1));
+        out.push(insn(BPF_RET | BPF_K, index.into()));
+    }
+    out.push(insn(BPF_RET | BPF_K, 0));
+    out
+}
+
+fn load_byte(at: u32) -> sock_filter {
+    insn(BPF_LD | BPF_B | BPF_ABS, at)
+}
+
+/// Skips `skip` instructions unless the accumulator is `value`.
+fn jump_unless(value: u8, skip: u8) -> sock_filter {
+    sock_filter {
+        jf: skip,
+        ..insn(BPF_JMP | BPF_JEQ | BPF_K, value.into())
+    }
+}
+
+fn insn(code: u32, k: u32) -> sock_filter {
+    sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}

@@ -1,0 +1,280 @@
+//! Several ports on one address, within one process.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bowline_nic::Time;
+use bowline_wire::Bth;
+
+use super::steering;
+use super::table::{Member, Table};
+use super::{RegistryError, probe};
+use crate::port::{Port, PortError};
+use crate::testing::fresh_addr;
+use crate::udp::{Sharing, UdpConfig, UdpPort};
+
+const UDP_PORT: u16 = 14_791;
+
+/// A registry directory that is removed at the end.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> TempDir {
+        let name = fresh_addr().to_string();
+        let dir = std::env::temp_dir().join(format!("bowline-io-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("the temporary directory is writable");
+        TempDir(dir)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.0.join("bowline")) else {
+            return Vec::new();
+        };
+        entries
+            .map(|e| {
+                e.expect("readable")
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned()
+            })
+            .collect()
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn try_open(addr: IpAddr, dir: &TempDir) -> Result<UdpPort, PortError> {
+    let mut config = UdpConfig::new(addr);
+    config.udp_port = UDP_PORT;
+    config.sharing = Sharing::SameUser {
+        registry_dir: Some(dir.0.clone()),
+    };
+    config.recv_slots = 2;
+    UdpPort::open(&config)
+}
+
+fn open(addr: IpAddr, dir: &TempDir) -> UdpPort {
+    try_open(addr, dir).expect("the address can be shared")
+}
+
+/// A peer that sends plain frames to QPNs by prefix.
+struct Peer {
+    socket: UdpSocket,
+    to: (IpAddr, u16),
+}
+
+impl Peer {
+    fn new(to: IpAddr) -> Peer {
+        let socket = UdpSocket::bind((fresh_addr(), 0)).expect("loopback can be bound");
+        Peer {
+            socket,
+            to: (to, UDP_PORT),
+        }
+    }
+
+    fn send(&self, prefix: u8) {
+        let mut frame = [0; Bth::LEN + 4];
+        frame[5] = prefix;
+        self.socket
+            .send_to(&frame, self.to)
+            .expect("loopback takes datagrams");
+    }
+}
+
+/// Runs all ports for a while; returns for each how many frames of its own prefix it got. A frame
+/// of another prefix fails the test.
+fn run(ports: &mut [UdpPort], clock: Instant, for_: Duration) -> Vec<usize> {
+    let mut got = vec![0; ports.len()];
+    let start = Instant::now();
+    while start.elapsed() < for_ {
+        for (port, got) in ports.iter_mut().zip(&mut got) {
+            let prefix = port.qpn_prefix();
+            let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
+            port.recv(now, &mut |_, frame| {
+                assert_eq!(frame[5], prefix, "a frame for another port");
+                *got += 1;
+            })
+            .expect("the port works");
+        }
+    }
+    got
+}
+
+#[test]
+fn every_port_gets_its_prefix_and_nothing_else() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..8).map(|_| open(addr, &dir)).collect();
+    let peer = Peer::new(addr);
+    for port in &ports {
+        (0..10).for_each(|_| peer.send(port.qpn_prefix()));
+    }
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [10; 8]);
+    assert!(ports.iter().all(|p| p.counters().misrouted == 0));
+}
+
+#[test]
+fn a_clean_leave_moves_the_last_port_without_loss() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..5).map(|_| open(addr, &dir)).collect();
+    ports.remove(1);
+    ports.remove(0);
+    let peer = Peer::new(addr);
+    for port in &ports {
+        (0..10).for_each(|_| peer.send(port.qpn_prefix()));
+    }
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [10; 3]);
+    assert!(ports.iter().all(|p| p.counters().misrouted == 0));
+}
+
+#[test]
+fn wrong_steering_is_noticed_and_put_right() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
+    // As after a move that nobody told of: everybody's table entry is one off.
+    let file = &ports[0].membership_for_test().file;
+    assert!(file.try_lock().expect("the table can be locked"));
+    let mut table = file.load().expect("the table is whole");
+    let members: Vec<(u8, Member)> = table.members().collect();
+    for (prefix, member) in members {
+        table.set(
+            prefix,
+            Some(Member {
+                index: (member.index + 1) % 4,
+                ..member
+            }),
+        );
+    }
+    file.store(&table).expect("the table can be written");
+    file.unlock();
+    let program = steering::program(table.members().map(|(p, m)| (p, m.index)));
+    ports[0].attach_for_test(&program);
+
+    let peer = Peer::new(addr);
+    ports.iter().for_each(|p| peer.send(p.qpn_prefix()));
+    // Handed on to their owners, all of them.
+    let got = run(&mut ports, clock, Duration::from_millis(60));
+    assert_eq!(got, [1; 4]);
+    let handed_on: u64 = ports.iter().map(|p| p.counters().handed_on).sum();
+    assert_eq!(handed_on, 4);
+
+    ports.iter().for_each(|p| peer.send(p.qpn_prefix()));
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [1; 4]);
+    let handed_on_later: u64 = ports.iter().map(|p| p.counters().handed_on).sum();
+    assert_eq!(handed_on_later, 4, "the kernel steers right again");
+}
+
+#[test]
+fn frames_for_a_port_that_is_gone_are_dropped_and_counted() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..2).map(|_| open(addr, &dir)).collect();
+    let gone = ports.pop().expect("two ports").qpn_prefix();
+    let peer = Peer::new(addr);
+    (0..5).for_each(|_| peer.send(gone));
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [0]);
+    assert_eq!(ports[0].counters().drop_misrouted, 5);
+}
+
+#[test]
+fn nothing_is_left_when_all_are_gone() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let ports: Vec<UdpPort> = (0..3).map(|_| open(addr, &dir)).collect();
+    assert_eq!(dir.files().len(), 4);
+    drop(ports);
+    assert_eq!(dir.files(), Vec::<String>::new());
+}
+
+#[test]
+fn prefixes_are_not_handed_out_again_at_once() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let _stays = open(addr, &dir);
+    let first = open(addr, &dir).qpn_prefix();
+    assert_ne!(open(addr, &dir).qpn_prefix(), first);
+}
+
+#[test]
+fn two_registries_on_one_address_are_refused() {
+    let (addr, dir, other) = (fresh_addr(), TempDir::new(), TempDir::new());
+    let _first = open(addr, &dir);
+    let second = try_open(addr, &other);
+    assert!(matches!(
+        second,
+        Err(PortError::Registry(RegistryError::Strangers { .. }))
+    ));
+}
+
+#[test]
+fn a_socket_that_does_not_share_is_named() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let _foreign = UdpSocket::bind((addr, UDP_PORT)).expect("loopback can be bound");
+    assert!(matches!(try_open(addr, &dir), Err(PortError::InUse { .. })));
+}
+
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let inner = dir.0.join("bowline");
+    std::fs::create_dir(&inner).expect("the directory is writable");
+    std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o777)).expect("our own");
+    let refused = try_open(addr, &dir);
+    assert!(matches!(
+        refused,
+        Err(PortError::Registry(RegistryError::NotPrivate { .. }))
+    ));
+}
+
+#[test]
+fn a_file_of_garbage_is_replaced_if_nobody_uses_it() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    drop(open(addr, &dir));
+    std::fs::write(
+        dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")),
+        b"garbage",
+    )
+    .expect("the directory is writable");
+    open(addr, &dir);
+}
+
+#[test]
+fn a_file_of_garbage_in_use_is_named() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let _user = open(addr, &dir);
+    std::fs::write(
+        dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")),
+        b"garbage",
+    )
+    .expect("the directory is writable");
+    let refused = try_open(addr, &dir);
+    assert!(matches!(
+        refused,
+        Err(PortError::Registry(RegistryError::Damaged { .. }))
+    ));
+}
+
+#[test]
+fn a_full_table_has_no_free_prefix() {
+    let mut table = Table::empty();
+    for prefix in 1..=0xfe {
+        assert!(table.free_prefix().is_some());
+        table.set(
+            prefix,
+            Some(Member {
+                pid: 1,
+                index: prefix,
+            }),
+        );
+    }
+    assert_eq!(table.free_prefix(), None);
+}
+
+#[test]
+fn probes_round_trip_and_nothing_else_is_one() {
+    assert_eq!(probe::parse(&probe::emit(7, 0x1234)), Some((7, 0x1234)));
+    assert_eq!(probe::parse(&[0; probe::PROBE_LEN]), None);
+    assert_eq!(probe::parse(&[]), None);
+}
