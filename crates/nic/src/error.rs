@@ -8,7 +8,9 @@ use crate::types::{QpState, QpType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// A limit of [`crate::NicConfig`] is reached.
-    #[error("the device's limit of {limit} {what} is reached: destroy some, or raise it in the device's configuration")]
+    #[error(
+        "the device's limit of {limit} {what} is reached: destroy some, or raise it in the device's configuration"
+    )]
     Exhausted {
         /// Which objects.
         what: &'static str,

@@ -112,7 +112,11 @@ impl Nic {
     pub fn new(config: NicConfig) -> Result<Nic, ControlError> {
         if config.max_qps > u32::from(u16::MAX) - RESERVED_QPNS + 1 {
             let (asked, max) = (u64::from(config.max_qps), 65_534);
-            return Err(ControlError::TooLarge { what: "max_qps", asked, max });
+            return Err(ControlError::TooLarge {
+                what: "max_qps",
+                asked,
+                max,
+            });
         }
         let shared = Shared {
             memory: MemoryTable::new(config.max_mrs, config.max_pds, config.key_seed),
@@ -221,7 +225,10 @@ impl Nic {
         self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
-            return Err(ControlError::Exhausted { what: "queue pairs", limit });
+            return Err(ControlError::Exhausted {
+                what: "queue pairs",
+                limit,
+            });
         };
         self.shared.memory.hold_pd(init.pd)?;
         if let Err(error) = self.hold_queues(init) {
@@ -241,8 +248,18 @@ impl Nic {
     fn check_qp_init(&self, init: &QpInit) -> Result<(), ControlError> {
         at_most("max_send_wr", init.max_send_wr, 1, self.config.max_wr)?;
         at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
-        at_most("max_send_sge", init.max_send_sge.into(), 0, self.config.max_sge.into())?;
-        at_most("max_recv_sge", init.max_recv_sge.into(), 0, self.config.max_sge.into())?;
+        at_most(
+            "max_send_sge",
+            init.max_send_sge.into(),
+            0,
+            self.config.max_sge.into(),
+        )?;
+        at_most(
+            "max_recv_sge",
+            init.max_recv_sge.into(),
+            0,
+            self.config.max_sge.into(),
+        )?;
         at_most("max_inline", init.max_inline, 0, self.config.max_inline)
     }
 
@@ -252,7 +269,9 @@ impl Nic {
         }
         let last = RESERVED_QPNS + self.config.max_qps;
         let is_free = |slot: &u32| self.qps.get(*slot as usize).is_none_or(Option::is_none);
-        (self.next_slot..last).chain(RESERVED_QPNS..self.next_slot.min(last)).find(is_free)
+        (self.next_slot..last)
+            .chain(RESERVED_QPNS..self.next_slot.min(last))
+            .find(is_free)
     }
 
     /// Marks the queues of a new QP as used, all or none.
@@ -274,8 +293,12 @@ impl Nic {
 
     /// Removes a QP. What it had outstanding vanishes without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
-        let Some(mut qp) = self.qps[slot as usize].take() else { return Ok(()) };
+        let slot = self
+            .slot(qpn)
+            .ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let Some(mut qp) = self.qps[slot as usize].take() else {
+            return Ok(());
+        };
         self.qp_count -= 1;
         // Resetting sends nothing and reads no time.
         qp.reset(&mut self.shared.cx(&self.config, Time::ZERO));
@@ -294,7 +317,9 @@ impl Nic {
     /// Changes a QP's state and attributes, or, on an error, nothing.
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
         let slot = self.slot(qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
-        let Some(qp) = self.qps[slot as usize].as_mut() else { return Ok(()) };
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Ok(());
+        };
         state::check(qp.core.init.qp_type, qp.core.state, attr, &self.config)?;
         qp.apply(attr, &mut self.shared.cx(&self.config, now));
         self.after(slot);
@@ -360,11 +385,14 @@ impl Nic {
     /// Adds a send request to a QP's queue.
     pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
-        let Some(qp) = self.qps[slot as usize].as_mut() else { return Err(PostError::NotFound) };
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
         check_send(&qp.core, wr)?;
         qp.core.sq.push(wr)?;
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
-            qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
+            qp.core
+                .flush_send_queue(&mut self.shared.cx(&self.config, now));
         }
         self.after(slot);
         Ok(())
@@ -373,7 +401,9 @@ impl Nic {
     /// Adds a receive to a QP's queue.
     pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
-        let Some(qp) = self.qps[slot as usize].as_mut() else { return Err(PostError::NotFound) };
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
         if qp.core.init.srq.is_some() {
             return Err(PostError::UsesSrq);
         }
@@ -383,7 +413,8 @@ impl Nic {
         qp.core.rq.post(wr)?;
         if qp.core.state == QpState::Err {
             // Flushing reads no time.
-            qp.core.flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
+            qp.core
+                .flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
             self.after(slot);
         }
         Ok(())
@@ -409,8 +440,16 @@ impl Nic {
             self.shared.counters.drop_no_qp += 1;
             return;
         };
-        let Some(qp) = self.qps[slot as usize].as_mut() else { return };
-        if !accepts(&mut qp.core, meta, &packet, &self.config, &mut self.shared.counters) {
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return;
+        };
+        if !accepts(
+            &mut qp.core,
+            meta,
+            &packet,
+            &self.config,
+            &mut self.shared.counters,
+        ) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -425,7 +464,12 @@ impl Nic {
             qp.core.counters.rx_cnps += 1;
             qp.core.pacer.on_cnp(now);
         } else {
-            let Qp { core, transport, shim, .. } = &mut **qp;
+            let Qp {
+                core,
+                transport,
+                shim,
+                ..
+            } = &mut **qp;
             match shim {
                 Some(shim) => shim.incoming(now, packet, &mut |packet| {
                     transport.receive(core, &mut cx, packet, Some(meta));
@@ -440,7 +484,9 @@ impl Nic {
     /// Does what time has made due.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(slot) = self.timers.pop_due(now) {
-            let Some(qp) = self.qps[slot as usize].as_mut() else { continue };
+            let Some(qp) = self.qps[slot as usize].as_mut() else {
+                continue;
+            };
             let mut cx = self.shared.cx(&self.config, now);
             if qp.transport.deadline() <= now {
                 qp.transport.handle_timeout(&mut qp.core, &mut cx);
@@ -464,8 +510,12 @@ impl Nic {
     /// Adds packets to the batch until it is full or nothing is ready.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         while !batch.is_full() {
-            let Some(slot) = self.ready.pop_front() else { return };
-            let Some(qp) = self.qps[slot as usize].as_mut() else { continue };
+            let Some(slot) = self.ready.pop_front() else {
+                return;
+            };
+            let Some(qp) = self.qps[slot as usize].as_mut() else {
+                continue;
+            };
             qp.scheduled = false;
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
@@ -480,7 +530,9 @@ impl Nic {
 
     /// Puts a QP that has had its turn where it belongs.
     fn settle_turn(&mut self, slot: u32, progress: Progress) {
-        let Some(qp) = self.qps[slot as usize].as_mut() else { return };
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return;
+        };
         if progress == Progress::More {
             qp.scheduled = true;
             self.ready.push_back(slot);
@@ -523,7 +575,9 @@ impl Nic {
     /// away is left to be found out when the timer fires.
     #[inline]
     fn rearm(&mut self, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_ref() else { return };
+        let Some(qp) = self.qps[slot as usize].as_ref() else {
+            return;
+        };
         let deadline = qp.deadline();
         // A QP that is queued comes here again when it has had its turn.
         if deadline == Time::NEVER || qp.scheduled {
@@ -538,7 +592,9 @@ impl Nic {
     #[inline]
     fn wake_waiters(&mut self) {
         while let Some(slot) = self.shared.paths.pop_woken() {
-            let Some(qp) = self.qps[slot as usize].as_mut() else { continue };
+            let Some(qp) = self.qps[slot as usize].as_mut() else {
+                continue;
+            };
             qp.waiting = false;
             if !qp.scheduled {
                 qp.scheduled = true;
@@ -558,12 +614,16 @@ impl Nic {
     #[cold]
     fn fail_users_of(&mut self, cq: CqId) {
         for slot in 0..self.qps.len() as u32 {
-            let Some(qp) = self.qps[slot as usize].as_mut() else { continue };
+            let Some(qp) = self.qps[slot as usize].as_mut() else {
+                continue;
+            };
             let init = &qp.core.init;
             let uses = init.send_cq == cq || init.recv_cq == cq;
             if uses && !matches!(qp.core.state, QpState::Reset | QpState::Err) {
                 qp.enter_error(&mut self.shared.cx(&self.config, Time::ZERO));
-                self.shared.events.push(Event::QpFatal(qp.core.qpn), &mut self.shared.counters);
+                self.shared
+                    .events
+                    .push(Event::QpFatal(qp.core.qpn), &mut self.shared.counters);
                 self.rearm(slot);
             }
         }
@@ -591,10 +651,17 @@ impl Nic {
 /// Checks a size against its bounds.
 fn at_most(what: &'static str, asked: u32, min: u32, max: u32) -> Result<(), ControlError> {
     if asked < min {
-        return Err(ControlError::Invalid { what, why: "it must be at least 1" });
+        return Err(ControlError::Invalid {
+            what,
+            why: "it must be at least 1",
+        });
     }
     if asked > max {
-        return Err(ControlError::TooLarge { what, asked: asked.into(), max: max.into() });
+        return Err(ControlError::TooLarge {
+            what,
+            asked: asked.into(),
+            max: max.into(),
+        });
     }
     Ok(())
 }
@@ -651,8 +718,10 @@ fn accepts(
         QpType::Uc => Service::Uc,
         QpType::Ud => Service::Ud,
     };
-    let receives =
-        matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+    let receives = matches!(
+        core.state,
+        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+    );
     let info = packet.info();
     if !receives || (info.service != service && info.kind != OpKind::Cnp) {
         counters.drop_state += 1;
@@ -686,7 +755,9 @@ fn icrc_holds(
         IpId::Known(id) | IpId::Guess(id) => id,
     };
     let bytes = packet.as_bytes();
-    let flow = core.rx_flow.get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
+    let flow = core
+        .rx_flow
+        .get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
     if !flow.is_from(meta) {
         *flow = Flow::inbound(meta, config.udp_port);
     }

@@ -33,7 +33,12 @@ pub(crate) struct PathTable {
 impl PathTable {
     pub(crate) fn new(window: u32) -> PathTable {
         let woken = Vec::new();
-        PathTable { by_key: HashMap::new(), slots: Vec::new(), window: u64::from(window), woken }
+        PathTable {
+            by_key: HashMap::new(),
+            slots: Vec::new(),
+            window: u64::from(window),
+            woken,
+        }
     }
 
     /// The path to the engine at `dst` that owns QPNs with this top byte.
@@ -42,7 +47,12 @@ impl PathTable {
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
             None => {
-                let path = Path { key, in_flight: 0, waiters: VecDeque::new(), users: 0 };
+                let path = Path {
+                    key,
+                    in_flight: 0,
+                    waiters: VecDeque::new(),
+                    users: 0,
+                };
                 let id = match self.slots.iter().position(Option::is_none) {
                     Some(free) => free,
                     None => {
@@ -90,7 +100,9 @@ impl PathTable {
     #[inline]
     pub(crate) fn charge(&mut self, id: PathId, before: u64, after: u64) {
         let window = self.window;
-        let Some(Some(path)) = self.slots.get_mut(id as usize) else { return };
+        let Some(Some(path)) = self.slots.get_mut(id as usize) else {
+            return;
+        };
         path.in_flight = (path.in_flight + after).saturating_sub(before);
         if after < before && path.in_flight < window {
             self.woken.extend(path.waiters.pop_front());
@@ -108,7 +120,9 @@ impl PathTable {
     #[inline]
     pub(crate) fn wake_next(&mut self, id: PathId) {
         let window = self.window;
-        let Some(Some(path)) = self.slots.get_mut(id as usize) else { return };
+        let Some(Some(path)) = self.slots.get_mut(id as usize) else {
+            return;
+        };
         if path.in_flight < window {
             self.woken.extend(path.waiters.pop_front());
         }

@@ -1,0 +1,112 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn table(len: usize, iova: u64, access: Access) -> (MemoryTable, PdId, Arc<Buffer>, u32) {
+    let mut t = MemoryTable::new(8, 8, [7; 32]);
+    let pd = t.alloc_pd().unwrap();
+    let buffer = Buffer::new(len);
+    let key = t
+        .register(pd, Region::owned(buffer.clone()), iova, access)
+        .unwrap();
+    (t, pd, buffer, key.0)
+}
+
+proptest! {
+    #[test]
+    fn a_remote_access_is_allowed_exactly_inside_the_region(
+        len in 0usize..300,
+        iova in prop_oneof![Just(0u64), Just(0x1000), Just(u64::MAX - 1000)],
+        start in -20i64..320,
+        size in 0u32..320,
+    ) {
+        let (t, pd, _buffer, key) = table(len, iova, Access::all());
+        let addr = iova.wrapping_add_signed(start);
+        let inside = start >= 0 && start as u64 + u64::from(size) <= len as u64;
+        let checked = t.check_remote(pd, key, addr, size, Access::REMOTE_WRITE).is_ok();
+        prop_assert_eq!(checked, inside);
+        prop_assert_eq!(t.remote_write(pd, key, addr, &vec![1; size as usize]).is_ok(), inside);
+        prop_assert_eq!(t.remote_read(pd, key, addr, size).is_ok(), inside);
+    }
+
+    #[test]
+    fn scattering_and_gathering_agree(
+        lens in prop::collection::vec(0u32..40, 0..6),
+        offset in 0u32..100,
+        len in 0u32..100,
+    ) {
+        let (t, pd, buffer, key) = table(4096, 0, Access::all());
+        let mut at = 0;
+        let sges: Vec<Sge> = lens.iter().map(|&len| {
+            let sge = Sge { addr: at, len, lkey: key };
+            at += u64::from(len) + 7;
+            sge
+        }).collect();
+        let total: u32 = lens.iter().sum();
+        let bytes: Vec<u8> = (0..len).map(|i| i as u8 + 1).collect();
+        let fits = len == 0 || offset + len <= total;
+        prop_assert_eq!(t.scatter(pd, &sges, offset, &bytes).is_ok(), fits);
+        let mut segments = Vec::new();
+        prop_assert_eq!(t.gather(pd, &sges, offset, len, &mut segments).is_ok(), fits);
+        if fits {
+            let mut back = Vec::new();
+            segments.iter().for_each(|s| s.append_to(&mut back));
+            prop_assert_eq!(back, bytes);
+        }
+        // The gaps between the entries are never touched.
+        let mut gap = 0;
+        for &len in &lens {
+            gap += len as usize;
+            prop_assert_eq!(buffer.to_vec(gap, 7), vec![0; 7]);
+            gap += 7;
+        }
+    }
+}
+
+#[test]
+fn rights_and_domains_are_kept_apart() {
+    let (mut t, pd, _buffer, key) = table(64, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    assert!(t.remote_write(pd, key, 0, &[1]).is_ok());
+    assert!(t.remote_read(pd, key, 0, 1).is_err());
+    assert!(t.remote_atomic(pd, key, 0, AtomicOp::FetchAdd(1)).is_err());
+    assert!(t.remote_invalidate(pd, key).is_err());
+    let other = t.alloc_pd().unwrap();
+    assert!(t.remote_write(other, key, 0, &[1]).is_err());
+    assert!(
+        t.check_local(
+            other,
+            &[Sge {
+                addr: 0,
+                len: 1,
+                lkey: key
+            }],
+            false
+        )
+        .is_err()
+    );
+}
+
+#[test]
+fn atomics_need_alignment_and_room() {
+    let (t, pd, buffer, key) = table(20, 0, Access::all());
+    let add = AtomicOp::FetchAdd(1);
+    assert_eq!(t.remote_atomic(pd, key, 8, add), Ok(0));
+    assert_eq!(buffer.load_u64(8), 1);
+    assert!(t.remote_atomic(pd, key, 4, add).is_err());
+    assert!(
+        t.remote_atomic(pd, key, 16, add).is_err(),
+        "it would reach past the end"
+    );
+}
+
+#[test]
+fn a_part_of_a_buffer_is_all_that_is_registered() {
+    let buffer = Buffer::new(100);
+    assert!(Region::part(buffer.clone(), 90, 11).is_none());
+    let region = Region::part(buffer.clone(), 90, 10).unwrap();
+    assert!(!region.write(5, &[1; 6]));
+    assert!(region.write(5, &[1; 5]));
+    assert_eq!(buffer.to_vec(90, 10), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
+}

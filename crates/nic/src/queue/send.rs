@@ -160,8 +160,15 @@ impl SendQueue {
                 None => self.dests.push(dest),
             }
         }
-        self.ring[slot] =
-            Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, inline, sge_count, len, ..EMPTY };
+        self.ring[slot] = Wqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            inline,
+            sge_count,
+            len,
+            ..EMPTY
+        };
         self.tail += 1;
         Ok(())
     }
@@ -175,16 +182,23 @@ impl SendQueue {
         match wr.payload {
             Payload::Inline(_) if wants_response => Err(PostError::InlineNotAllowed),
             Payload::Inline(bytes) if bytes.len() > self.max_inline => {
-                Err(PostError::InlineTooLong { given: bytes.len(), max: self.max_inline })
+                Err(PostError::InlineTooLong {
+                    given: bytes.len(),
+                    max: self.max_inline,
+                })
             }
             Payload::Inline(bytes) => Ok((bytes.len() as u32, 0, true)),
-            Payload::Sges(sges) if sges.len() > self.max_sge => {
-                Err(PostError::TooManySges { given: sges.len(), max: self.max_sge })
-            }
+            Payload::Sges(sges) if sges.len() > self.max_sge => Err(PostError::TooManySges {
+                given: sges.len(),
+                max: self.max_sge,
+            }),
             Payload::Sges(sges) => {
                 let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
                 if len > MAX_MESSAGE {
-                    return Err(PostError::TooLong { given: len, max: MAX_MESSAGE });
+                    return Err(PostError::TooLong {
+                        given: len,
+                        max: MAX_MESSAGE,
+                    });
                 }
                 Ok((len as u32, sges.len() as u8, false))
             }

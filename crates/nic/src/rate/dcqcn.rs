@@ -87,10 +87,14 @@ impl Dcqcn {
         let alphas = now.nanos_since(self.alpha_at) / self.params.alpha_timer_ns.max(1);
         if alphas > 0 {
             self.alpha *= (1.0 - self.params.g).powf(alphas as f64);
-            self.alpha_at = self.alpha_at.plus_nanos(alphas * self.params.alpha_timer_ns);
+            self.alpha_at = self
+                .alpha_at
+                .plus_nanos(alphas * self.params.alpha_timer_ns);
         }
         while self.congested && now.nanos_since(self.increase_at) >= self.params.increase_timer_ns {
-            self.increase_at = self.increase_at.plus_nanos(self.params.increase_timer_ns.max(1));
+            self.increase_at = self
+                .increase_at
+                .plus_nanos(self.params.increase_timer_ns.max(1));
             self.time_steps += 1;
             self.increase();
         }
@@ -139,7 +143,8 @@ impl RateController for Dcqcn {
         self.catch_up(now);
         self.congested = true;
         self.target = self.current;
-        self.current = (self.current * (1.0 - self.alpha / 2.0)).max(self.params.min_rate_bps as f64);
+        self.current =
+            (self.current * (1.0 - self.alpha / 2.0)).max(self.params.min_rate_bps as f64);
         self.alpha = (1.0 - self.params.g) * self.alpha + self.params.g;
         self.alpha_at = now;
         self.increase_at = now;

@@ -1,6 +1,6 @@
 //! Cutting a SEND or WRITE into packets: the same for RC and UC.
 
-use bowline_wire::{ImmDt, Ieth, Opcode, Psn, Reth};
+use bowline_wire::{Ieth, ImmDt, Opcode, Psn, Reth};
 
 use crate::memory::{AccessDenied, Segment};
 use crate::qp::{Cx, QpCore};
@@ -27,7 +27,11 @@ fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
     if let SendOp::SendInvalidate(_) = wqe.op
         && last
     {
-        let code = if first { SEND_ONLY_INVALIDATE } else { SEND_LAST_INVALIDATE };
+        let code = if first {
+            SEND_ONLY_INVALIDATE
+        } else {
+            SEND_LAST_INVALIDATE
+        };
         return Opcode(service | code);
     }
     let (base, imm) = match wqe.op {
@@ -71,7 +75,11 @@ pub(crate) fn build(
     if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wqe.op
         && k == 0
     {
-        let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.len };
+        let reth = Reth {
+            va: remote.addr,
+            rkey: remote.rkey,
+            len: wqe.len,
+        };
         header.push(|bytes| reth.emit(bytes));
     }
     match wqe.op {
@@ -102,5 +110,6 @@ pub(crate) fn payload(
         }
         return Ok(());
     }
-    cx.memory.gather(core.init.pd, core.sq.sges(number), offset, len, cx.segments)
+    cx.memory
+        .gather(core.init.pd, core.sq.sges(number), offset, len, cx.segments)
 }

@@ -25,7 +25,12 @@ pub(super) struct Uc {
 impl Default for Uc {
     fn default() -> Self {
         let psn = Psn::new(0);
-        Uc { next_psn: psn, expected_psn: psn, next_packet: 0, inbound: Inbound::default() }
+        Uc {
+            next_psn: psn,
+            expected_psn: psn,
+            next_packet: 0,
+            inbound: Inbound::default(),
+        }
     }
 }
 
@@ -71,7 +76,11 @@ impl Transport for Uc {
             let number = core.sq.head();
             let may_start = core.state == QpState::Rts;
             let may_finish = core.state == QpState::Sqd && self.next_packet > 0;
-            let Some(mut wqe) = core.sq.get(number).copied().filter(|_| may_start || may_finish)
+            let Some(mut wqe) = core
+                .sq
+                .get(number)
+                .copied()
+                .filter(|_| may_start || may_finish)
             else {
                 return Progress::Idle;
             };

@@ -7,12 +7,7 @@ use crate::qp::{Cx, QpCore};
 use crate::types::{QpState, SendOp, WcStatus};
 
 impl Requester {
-    pub(super) fn receive(
-        &mut self,
-        core: &mut QpCore,
-        cx: &mut Cx<'_>,
-        packet: &PacketView<'_>,
-    ) {
+    pub(super) fn receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         if !matches!(core.state, QpState::Rts | QpState::Sqd) {
             cx.counters.drop_state += 1;
             return;
@@ -66,7 +61,9 @@ impl Requester {
         let before = self.una;
         let mut gap = false;
         while self.una.before(end) && core.sq.head() < self.started {
-            let Some(wqe) = core.sq.get(core.sq.head()).copied() else { break };
+            let Some(wqe) = core.sq.get(core.sq.head()).copied() else {
+                break;
+            };
             if wqe.wants_response() {
                 gap = true;
                 break;
@@ -172,7 +169,9 @@ impl Requester {
             return;
         }
         let number = core.sq.head();
-        let Some(wqe) = core.sq.get(number).copied() else { return };
+        let Some(wqe) = core.sq.get(number).copied() else {
+            return;
+        };
         if !matches!(wqe.op, SendOp::Read(_)) {
             cx.counters.drop_stale += 1;
             return;
@@ -182,7 +181,11 @@ impl Requester {
         if data.len() as u32 != mtu.min(wqe.len - offset) {
             return self.fail_head(core, cx, WcStatus::BadRespErr);
         }
-        if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data).is_err() {
+        if cx
+            .memory
+            .scatter(core.init.pd, core.sq.sges(number), offset, data)
+            .is_err()
+        {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);
@@ -193,13 +196,19 @@ impl Requester {
             return;
         }
         let number = core.sq.head();
-        let Some(wqe) = core.sq.get(number).copied() else { return };
+        let Some(wqe) = core.sq.get(number).copied() else {
+            return;
+        };
         if !matches!(wqe.op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }) {
             cx.counters.drop_stale += 1;
             return;
         }
         let bytes = original.to_ne_bytes();
-        if cx.memory.scatter(core.init.pd, core.sq.sges(number), 0, &bytes).is_err() {
+        if cx
+            .memory
+            .scatter(core.init.pd, core.sq.sges(number), 0, &bytes)
+            .is_err()
+        {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);
@@ -225,7 +234,10 @@ impl Requester {
         while self.reads.front().is_some_and(|end| !end.after(self.una)) {
             self.reads.pop_front();
         }
-        let done = core.sq.get(core.sq.head()).is_some_and(|wqe| wqe.end_psn() == self.una);
+        let done = core
+            .sq
+            .get(core.sq.head())
+            .is_some_and(|wqe| wqe.end_psn() == self.una);
         if done && let Some(wqe) = core.sq.pop() {
             core.complete_send(cx, &wqe, WcStatus::Success);
         }

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use bowline_wire::{
-    Aeth, AtomicAckEth, NakCode, OpKind, Opcode, PacketView, Psn, Syndrome,
-};
+use bowline_wire::{Aeth, AtomicAckEth, NakCode, OpKind, Opcode, PacketView, Psn, Syndrome};
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::outbound::packets_of;
@@ -98,19 +96,15 @@ impl Default for Responder {
 impl Responder {
     pub(super) fn start(&mut self, core: &QpCore) {
         self.expected = core.attrs.rq_psn;
-        self.resources.reserve(core.attrs.max_dest_rd_atomic as usize);
+        self.resources
+            .reserve(core.attrs.max_dest_rd_atomic as usize);
     }
 
     pub(super) fn has_work(&self) -> bool {
         self.reply.is_some() || self.resources.iter().any(Resource::is_due)
     }
 
-    pub(super) fn receive(
-        &mut self,
-        core: &mut QpCore,
-        cx: &mut Cx<'_>,
-        packet: &PacketView<'_>,
-    ) {
+    pub(super) fn receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         if core.state == QpState::Rtr && !core::mem::replace(&mut self.heard, true) {
             cx.event(Event::CommEstablished(core.qpn));
         }
@@ -169,13 +163,32 @@ impl Responder {
         }
         if reth.len > 0 {
             cx.memory
-                .check_remote(core.init.pd, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)
+                .check_remote(
+                    core.init.pd,
+                    reth.rkey,
+                    reth.va,
+                    reth.len,
+                    Access::REMOTE_READ,
+                )
                 .map_err(|_| Refusal::Access)?;
         }
         let packets = packets_of(reth.len, core.mtu());
         let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-        let kind = ResourceKind::Read { va, rkey, len, from: 0, next: 0 };
-        self.keep(core, Resource { psn: self.expected, packets, kind })?;
+        let kind = ResourceKind::Read {
+            va,
+            rkey,
+            len,
+            from: 0,
+            next: 0,
+        };
+        self.keep(
+            core,
+            Resource {
+                psn: self.expected,
+                packets,
+                kind,
+            },
+        )?;
         self.msn += 1;
         Ok(packets)
     }
@@ -192,16 +205,32 @@ impl Responder {
             return Err(Refusal::Invalid);
         }
         // Room for the answer comes first: an atomic that was done cannot be undone.
-        let kind = ResourceKind::Atomic { original: 0, due: true };
-        self.keep(core, Resource { psn: self.expected, packets: 1, kind })?;
+        let kind = ResourceKind::Atomic {
+            original: 0,
+            due: true,
+        };
+        self.keep(
+            core,
+            Resource {
+                psn: self.expected,
+                packets: 1,
+                kind,
+            },
+        )?;
         let op = match packet.info().kind {
             OpKind::FetchAdd => AtomicOp::FetchAdd(eth.swap_or_add),
-            _ => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
+            _ => AtomicOp::CompareSwap {
+                compare: eth.compare,
+                swap: eth.swap_or_add,
+            },
         };
         match cx.memory.remote_atomic(core.init.pd, eth.rkey, eth.va, op) {
             Ok(original) => {
                 if let Some(last) = self.resources.back_mut() {
-                    last.kind = ResourceKind::Atomic { original, due: true };
+                    last.kind = ResourceKind::Atomic {
+                        original,
+                        due: true,
+                    };
                 }
                 self.msn += 1;
                 Ok(1)
@@ -309,7 +338,11 @@ impl Responder {
     ) -> Progress {
         for _ in 0..budget {
             if !sink.has_room() {
-                return if self.has_work() { Progress::More } else { Progress::Idle };
+                return if self.has_work() {
+                    Progress::More
+                } else {
+                    Progress::Idle
+                };
             }
             // Answers go out in the order of their requests: an acknowledgement of something later
             // would tell the peer that the data before it is lost.
@@ -323,7 +356,9 @@ impl Responder {
                 }
                 continue;
             }
-            let Some(reply) = self.reply.take() else { return Progress::Idle };
+            let Some(reply) = self.reply.take() else {
+                return Progress::Idle;
+            };
             self.send_reply(core, cx, sink, reply);
         }
         Progress::More
@@ -337,7 +372,9 @@ impl Responder {
         sink: &mut Sink<'_>,
         at: usize,
     ) -> Result<(), Psn> {
-        let aeth = self.aeth(Syndrome::Ack { credits: CREDITS_UNLIMITED });
+        let aeth = self.aeth(Syndrome::Ack {
+            credits: CREDITS_UNLIMITED,
+        });
         let resource = &mut self.resources[at];
         cx.segments.clear();
         match &mut resource.kind {
@@ -349,7 +386,13 @@ impl Responder {
                 header.push(|bytes| AtomicAckEth { original }.emit(bytes));
                 sink.send(core, cx, &header, 0);
             }
-            ResourceKind::Read { va, rkey, len, from, next } => {
+            ResourceKind::Read {
+                va,
+                rkey,
+                len,
+                from,
+                next,
+            } => {
                 let k = *next;
                 let offset = k * core.mtu();
                 let bytes = core.mtu().min(*len - offset);
@@ -390,7 +433,12 @@ impl Responder {
         let (psn, syndrome) = match reply {
             Reply::Ack => {
                 cx.counters.tx_acks += 1;
-                (self.expected.sub(1), Syndrome::Ack { credits: CREDITS_UNLIMITED })
+                (
+                    self.expected.sub(1),
+                    Syndrome::Ack {
+                        credits: CREDITS_UNLIMITED,
+                    },
+                )
             }
             Reply::Nak(code, psn) => {
                 core.counters.tx_naks += 1;
@@ -405,7 +453,12 @@ impl Responder {
             Reply::Rnr => {
                 core.counters.tx_naks += 1;
                 cx.counters.tx_rnr += 1;
-                (self.expected, Syndrome::Rnr { timer: core.attrs.min_rnr_timer })
+                (
+                    self.expected,
+                    Syndrome::Rnr {
+                        timer: core.attrs.min_rnr_timer,
+                    },
+                )
             }
         };
         let aeth = self.aeth(syndrome);
@@ -416,7 +469,10 @@ impl Responder {
     }
 
     fn aeth(&self, syndrome: Syndrome) -> Aeth {
-        Aeth { syndrome, msn: self.msn & 0xff_ffff }
+        Aeth {
+            syndrome,
+            msn: self.msn & 0xff_ffff,
+        }
     }
 
     /// Lets go of everything but a NAK that still has to tell the peer why.
