@@ -6,7 +6,10 @@ use std::sync::Arc;
 use bowline_wire::{FlowKey, Opcode, PacketView, Psn, icrc_of};
 
 use super::*;
-use crate::memory::Buffer;
+use crate::error::PostError;
+use crate::frame::IpId;
+use crate::memory::{Buffer, Region};
+use crate::rate::RateControl;
 use crate::tx::TxCaps;
 use crate::types::*;
 

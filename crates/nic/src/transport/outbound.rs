@@ -50,17 +50,31 @@ fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
     Opcode(service | (base + position))
 }
 
-/// Builds packet `k` of a SEND or WRITE: its header, and its payload in `cx.segments`.
+/// One packet of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    /// Number of the request on its queue.
+    pub(crate) number: u64,
+    pub(crate) wqe: &'a Wqe,
+    /// Which of its packets.
+    pub(crate) k: u32,
+    pub(crate) psn: Psn,
+}
+
+/// Builds a packet of a SEND or WRITE: its header, and its payload in `cx.segments`.
 pub(crate) fn build(
     core: &QpCore,
     cx: &mut Cx<'_>,
     service: u8,
-    number: u64,
-    wqe: &Wqe,
-    k: u32,
-    psn: Psn,
+    piece: Piece<'_>,
     ack_req: bool,
 ) -> Result<HeaderBuf, AccessDenied> {
+    let Piece {
+        number,
+        wqe,
+        k,
+        psn,
+    } = piece;
     let mtu = core.mtu();
     let offset = k * mtu;
     let len = mtu.min(wqe.len - offset);

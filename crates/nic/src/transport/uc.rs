@@ -92,7 +92,13 @@ impl Transport for Uc {
             }
             wqe.packets = outbound::packets_of(wqe.len, core.mtu());
             let k = self.next_packet;
-            let built = outbound::build(core, cx, SERVICE, number, &wqe, k, self.next_psn, false);
+            let piece = outbound::Piece {
+                number,
+                wqe: &wqe,
+                k,
+                psn: self.next_psn,
+            };
+            let built = outbound::build(core, cx, SERVICE, piece, false);
             let Ok(header) = built else {
                 self.next_packet = 0;
                 core.sq.pop();

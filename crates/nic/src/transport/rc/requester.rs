@@ -317,8 +317,13 @@ impl Requester {
                 // Whoever fills the window asks, or nobody would ever make room again.
                 let ends = k + 1 == wqe.packets;
                 let ack_req = ends || window_ends || self.since_ack_req + 1 >= ACK_EVERY;
-                let built =
-                    outbound::build(core, cx, super::SERVICE, number, wqe, k, self.next, ack_req)?;
+                let piece = outbound::Piece {
+                    number,
+                    wqe,
+                    k,
+                    psn: self.next,
+                };
+                let built = outbound::build(core, cx, super::SERVICE, piece, ack_req)?;
                 self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
                 Ok(built)
             }

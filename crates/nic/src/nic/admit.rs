@@ -1,0 +1,108 @@
+//! Which frames a QP takes: of its service, from its peer, and intact.
+
+use bowline_wire::{Icrc, OpKind, PacketView, Service, solve_ip_id};
+
+use crate::config::NicConfig;
+use crate::counters::Counters;
+use crate::frame::{FrameMeta, IpId};
+use crate::qp::QpCore;
+use crate::tx::Flow;
+use crate::types::{QpState, QpType};
+
+/// Sends within a burst are numbered below this; see [`IpId`].
+const OWN_IDS: u16 = 128;
+/// A peer whose last frames all had such a number is one of ours: from then on any other number
+/// means corruption. A foreign sender that counts upwards cannot have as many in a row.
+const OWN_ID_RUN: u16 = 512;
+/// The default partition, membership bit aside.
+const PKEY_MASK: u16 = 0x7fff;
+
+/// Whether a frame is for this QP and intact; counts why not.
+#[inline]
+pub(super) fn accepts(
+    core: &mut QpCore,
+    meta: &FrameMeta,
+    packet: &PacketView<'_>,
+    config: &NicConfig,
+    counters: &mut Counters,
+) -> bool {
+    let service = match core.init.qp_type {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud => Service::Ud,
+    };
+    let receives = matches!(
+        core.state,
+        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+    );
+    let info = packet.info();
+    if !receives || (info.service != service && info.kind != OpKind::Cnp) {
+        counters.drop_state += 1;
+        return false;
+    }
+    if packet.pkey() & PKEY_MASK != PKEY_MASK {
+        counters.drop_pkey += 1;
+        return false;
+    }
+    if core.init.qp_type != QpType::Ud && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
+        counters.drop_wrong_peer += 1;
+        return false;
+    }
+    if !icrc_holds(core, meta, packet, config, counters) {
+        counters.drop_icrc += 1;
+        return false;
+    }
+    true
+}
+
+/// Checks a frame's ICRC, with what is known of its IP identification.
+#[inline]
+fn icrc_holds(
+    core: &mut QpCore,
+    meta: &FrameMeta,
+    packet: &PacketView<'_>,
+    config: &NicConfig,
+    counters: &mut Counters,
+) -> bool {
+    let assumed = match meta.ip_id {
+        IpId::Known(id) | IpId::Guess(id) => id,
+    };
+    let bytes = packet.as_bytes();
+    let flow = core
+        .rx_flow
+        .get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
+    if !flow.is_from(meta) {
+        *flow = Flow::inbound(meta, config.udp_port);
+    }
+    let seed = flow.icrc_seed(bytes.len() as u32, assumed);
+    let computed = icrc_of_packet(seed, bytes);
+    let received = packet.icrc();
+    if computed == received {
+        core.own_id_run = core.own_id_run.saturating_add(u16::from(assumed < OWN_IDS));
+        return true;
+    }
+    if let IpId::Known(_) = meta.ip_id {
+        return false;
+    }
+    match solve_ip_id(computed, received, assumed, bytes.len()) {
+        Some(id) if id < OWN_IDS => {
+            core.own_id_run = core.own_id_run.saturating_add(1);
+            true
+        }
+        Some(_) if core.own_id_run < OWN_ID_RUN => {
+            core.own_id_run = 0;
+            counters.icrc_solved += 1;
+            true
+        }
+        _ => false,
+    }
+}
+
+#[inline]
+fn icrc_of_packet(seed: Icrc, packet: &[u8]) -> u32 {
+    let body = &packet[..packet.len().saturating_sub(4)];
+    match body.split_first_chunk() {
+        Some((bth, rest)) => seed.bth(bth).update(rest).finish(),
+        None => seed.finish(),
+    }
+}

@@ -1,0 +1,325 @@
+//! Making, changing and removing objects.
+
+use std::collections::VecDeque;
+
+use bowline_wire::Qpn;
+
+use super::{Nic, Shared};
+use crate::config::NicConfig;
+use crate::counters::{Counters, QpCounters};
+use crate::error::{ControlError, ModifyError};
+use crate::events::EventQueue;
+use crate::memory::{MemoryTable, Region};
+use crate::path::PathTable;
+use crate::qp::{Qp, state};
+use crate::queue::{CqTable, SrqTable};
+use crate::rate::{Pacer, RateControl};
+use crate::shim::Shim;
+use crate::time::Time;
+use crate::timer::Timers;
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, SrqId};
+
+/// QPN indices that the standard reserves for management.
+const RESERVED_QPNS: u32 = 2;
+
+/// A QP as [`Nic::query_qp`] reports it.
+#[derive(Clone, Debug)]
+pub struct QpInfo {
+    /// Its state.
+    pub state: QpState,
+    /// Its attributes.
+    pub attr: QpAttr,
+    /// What it was made with.
+    pub init: QpInit,
+}
+
+impl Nic {
+    /// A NIC without any objects.
+    pub fn new(config: NicConfig) -> Result<Nic, ControlError> {
+        if config.max_qps > u32::from(u16::MAX) - RESERVED_QPNS + 1 {
+            let (asked, max) = (u64::from(config.max_qps), 65_534);
+            return Err(ControlError::TooLarge {
+                what: "max_qps",
+                asked,
+                max,
+            });
+        }
+        let shared = Shared {
+            memory: MemoryTable::new(config.max_mrs, config.max_pds, config.key_seed),
+            cqs: CqTable::new(config.max_cqs),
+            srqs: SrqTable::new(config.max_srqs),
+            paths: PathTable::new(config.window_bytes),
+            counters: Counters::default(),
+            events: EventQueue::new(config.max_events),
+            segments: Vec::with_capacity(config.max_sge as usize),
+        };
+        Ok(Nic {
+            config,
+            qps: Vec::new(),
+            qp_count: 0,
+            next_slot: RESERVED_QPNS,
+            shared,
+            ready: VecDeque::new(),
+            timers: Timers::default(),
+        })
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
+        self.shared.memory.alloc_pd()
+    }
+
+    /// Removes a protection domain that nothing is in.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
+        self.shared.memory.dealloc_pd(pd)
+    }
+
+    /// Registers memory, whose first byte gets the address `iova`.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, ControlError> {
+        self.shared.memory.register(pd, region, iova, access)
+    }
+
+    /// Ends a registration. Requests that still refer to it will fail.
+    pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
+        self.shared.memory.deregister(key)
+    }
+
+    /// Makes a completion queue for `depth` completions.
+    pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
+        at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
+        self.shared.cqs.create(depth)
+    }
+
+    /// Removes a completion queue that no QP uses.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
+        self.shared.cqs.destroy(cq)
+    }
+
+    /// Asks for one [`Event::CqNotify`] at the next completion, or at the next that is solicited or
+    /// failed. What is in the queue already raises nothing: poll once more after arming.
+    pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), ControlError> {
+        self.shared.cqs.arm(cq, solicited_only)
+    }
+
+    /// Takes completions; returns how many.
+    pub fn poll_cq(&mut self, cq: CqId, out: &mut [Completion]) -> Result<usize, ControlError> {
+        self.shared.cqs.poll(cq, out)
+    }
+
+    /// Makes a shared receive queue.
+    pub fn create_srq(
+        &mut self,
+        pd: PdId,
+        max_wr: u32,
+        max_sge: u8,
+    ) -> Result<SrqId, ControlError> {
+        at_most("max_wr", max_wr, 1, self.config.max_wr)?;
+        at_most("max_sge", max_sge.into(), 0, self.config.max_sge.into())?;
+        self.shared.memory.hold_pd(pd)?;
+        let made = self.shared.srqs.create(pd, max_wr, max_sge);
+        if made.is_err() {
+            self.shared.memory.release_pd(pd);
+        }
+        made
+    }
+
+    /// Raises [`Event::SrqLimit`] once, when fewer than `limit` receives are left.
+    pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
+        self.shared.srqs.set_limit(srq, limit)
+    }
+
+    /// Removes a shared receive queue that no QP uses.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
+        let pd = self.shared.srqs.destroy(srq)?;
+        self.shared.memory.release_pd(pd);
+        Ok(())
+    }
+
+    /// Makes a QP, in the reset state.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
+        self.check_qp_init(init)?;
+        let Some(slot) = self.free_slot() else {
+            let limit = u64::from(self.config.max_qps);
+            return Err(ControlError::Exhausted {
+                what: "queue pairs",
+                limit,
+            });
+        };
+        self.shared.memory.hold_pd(init.pd)?;
+        if let Err(error) = self.hold_queues(init) {
+            self.shared.memory.release_pd(init.pd);
+            return Err(error);
+        }
+        let qpn = Qpn::new(u32::from(self.config.qpn_prefix) << 16 | slot);
+        if self.qps.len() <= slot as usize {
+            self.qps.resize_with(slot as usize + 1, || None);
+        }
+        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, slot, init, &self.config)));
+        self.qp_count += 1;
+        self.next_slot = slot + 1;
+        Ok(qpn)
+    }
+
+    fn check_qp_init(&self, init: &QpInit) -> Result<(), ControlError> {
+        at_most("max_send_wr", init.max_send_wr, 1, self.config.max_wr)?;
+        at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
+        at_most(
+            "max_send_sge",
+            init.max_send_sge.into(),
+            0,
+            self.config.max_sge.into(),
+        )?;
+        at_most(
+            "max_recv_sge",
+            init.max_recv_sge.into(),
+            0,
+            self.config.max_sge.into(),
+        )?;
+        at_most("max_inline", init.max_inline, 0, self.config.max_inline)
+    }
+
+    fn free_slot(&self) -> Option<u32> {
+        if self.qp_count >= self.config.max_qps {
+            return None;
+        }
+        let last = RESERVED_QPNS + self.config.max_qps;
+        let is_free = |slot: &u32| self.qps.get(*slot as usize).is_none_or(Option::is_none);
+        (self.next_slot..last)
+            .chain(RESERVED_QPNS..self.next_slot.min(last))
+            .find(is_free)
+    }
+
+    /// Marks the queues of a new QP as used, all or none.
+    fn hold_queues(&mut self, init: &QpInit) -> Result<(), ControlError> {
+        self.shared.cqs.hold(init.send_cq)?;
+        if let Err(error) = self.shared.cqs.hold(init.recv_cq) {
+            self.shared.cqs.release(init.send_cq);
+            return Err(error);
+        }
+        if let Some(srq) = init.srq
+            && let Err(error) = self.shared.srqs.hold(srq)
+        {
+            self.shared.cqs.release(init.send_cq);
+            self.shared.cqs.release(init.recv_cq);
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Removes a QP. What it had outstanding vanishes without completions.
+    pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
+        let slot = self
+            .slot(qpn)
+            .ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let Some(mut qp) = self.qps[slot as usize].take() else {
+            return Ok(());
+        };
+        self.qp_count -= 1;
+        // Resetting sends nothing and reads no time.
+        qp.reset(&mut self.shared.cx(&self.config, Time::ZERO));
+        self.timers.remove(slot);
+        let init = qp.core.init;
+        self.shared.cqs.release(init.send_cq);
+        self.shared.cqs.release(init.recv_cq);
+        if let Some(srq) = init.srq {
+            self.shared.srqs.release(srq);
+        }
+        self.shared.memory.release_pd(init.pd);
+        self.wake_waiters();
+        Ok(())
+    }
+
+    /// Changes a QP's state and attributes, or, on an error, nothing.
+    pub fn modify_qp(&mut self, now: Time, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
+        let slot = self.slot(qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Ok(());
+        };
+        state::check(qp.core.init.qp_type, qp.core.state, attr, &self.config)?;
+        qp.apply(attr, &mut self.shared.cx(&self.config, now));
+        self.after(slot);
+        Ok(())
+    }
+
+    /// A QP's state and attributes.
+    pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
+        let core = &self.qp(qpn)?.core;
+        Some(QpInfo {
+            state: core.state,
+            attr: core.attrs.to_attr(core.state),
+            init: core.init,
+        })
+    }
+
+    /// Chooses how a QP's rate is controlled.
+    pub fn set_rate_control(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        control: RateControl,
+    ) -> Result<(), ControlError> {
+        self.qp_mut(qpn)?.core.pacer = Pacer::new(&control, now);
+        Ok(())
+    }
+
+    /// The rate that a QP's controller allows now, in bits per second.
+    pub fn rate_bps(&mut self, now: Time, qpn: Qpn) -> Option<u64> {
+        self.qp_mut(qpn).ok()?.core.pacer.rate_bps(now)
+    }
+
+    /// Gives a QP a window of its own, instead of its share of the peer's.
+    pub fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
+        self.qp_mut(qpn)?.core.window = Some(bytes);
+        Ok(())
+    }
+
+    /// Puts a shim under a QP, which must not have sent or received anything yet.
+    pub fn set_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
+        let qp = self.qp_mut(qpn)?;
+        if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
+            let why = "a shim goes under a QP before it is ready to receive";
+            return Err(ControlError::Invalid { what: "state", why });
+        }
+        qp.shim = Some(shim);
+        Ok(())
+    }
+
+    /// What the device has done and seen.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// What a QP has done and seen.
+    pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
+        Some(&self.qp(qpn)?.core.counters)
+    }
+}
+
+/// Checks a size against its bounds.
+fn at_most(what: &'static str, asked: u32, min: u32, max: u32) -> Result<(), ControlError> {
+    if asked < min {
+        return Err(ControlError::Invalid {
+            what,
+            why: "it must be at least 1",
+        });
+    }
+    if asked > max {
+        return Err(ControlError::TooLarge {
+            what,
+            asked: asked.into(),
+            max: max.into(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! Posting work requests.
+
+use bowline_wire::Qpn;
+
+use super::Nic;
+use crate::error::PostError;
+use crate::qp::{Qp, QpCore};
+use crate::time::Time;
+use crate::types::{QpState, QpType, RecvWr, SendOp, SendWr, SrqId};
+
+impl Nic {
+    /// Adds a send request to a QP's queue.
+    pub fn post_send(&mut self, now: Time, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
+        check_send(&qp.core, wr)?;
+        qp.core.sq.push(wr)?;
+        if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
+            qp.core
+                .flush_send_queue(&mut self.shared.cx(&self.config, now));
+        }
+        self.after(slot);
+        Ok(())
+    }
+
+    /// Adds a receive to a QP's queue.
+    pub fn post_recv(&mut self, qpn: Qpn, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
+        if qp.core.init.srq.is_some() {
+            return Err(PostError::UsesSrq);
+        }
+        if qp.core.state == QpState::Reset {
+            return Err(PostError::WrongState(qp.core.state));
+        }
+        qp.core.rq.post(wr)?;
+        if qp.core.state == QpState::Err {
+            // Flushing reads no time.
+            qp.core
+                .flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
+            self.after(slot);
+        }
+        Ok(())
+    }
+
+    /// Adds a receive to a shared receive queue.
+    pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shared.srqs.post(srq, wr)
+    }
+}
+
+/// Checks what does not depend on the queue itself.
+fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
+    let qp_type = core.init.qp_type;
+    if matches!(core.state, QpState::Reset | QpState::Init | QpState::Rtr) {
+        return Err(PostError::WrongState(core.state));
+    }
+    if !Qp::supports(qp_type, &wr.op) {
+        return Err(PostError::UnsupportedOp(qp_type));
+    }
+    if (qp_type == QpType::Ud) != wr.ud.is_some() {
+        return Err(PostError::BadDestination);
+    }
+    let len = wr.len();
+    match wr.op {
+        SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. }
+            if len != 8 || !remote.addr.is_multiple_of(8) =>
+        {
+            return Err(PostError::BadAtomic);
+        }
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } | SendOp::Read(_)
+            if core.attrs.max_rd_atomic == 0 =>
+        {
+            return Err(PostError::NoReads);
+        }
+        _ => {}
+    }
+    // A message's PSNs must not fill half of the PSN space: 2^31 bytes, except at the smallest MTU.
+    let mtu = u64::from(core.mtu());
+    let max = match qp_type {
+        QpType::Ud => mtu,
+        _ => ((1 << 23) - 1) * mtu,
+    };
+    if len > max {
+        return Err(PostError::TooLong { given: len, max });
+    }
+    Ok(())
+}
