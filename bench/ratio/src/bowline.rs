@@ -1,6 +1,6 @@
 //! The `bowline` program as the thing measured.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,8 +28,13 @@ fn perf(program: &Path, test: &str, args: &[&str], pin: bool, field: &str) -> Re
         .args(["perf", test, "-d", "127.0.0.1", "-p", &port])
         .args(args)
         .stdout(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .map_err(|e| format!("cannot start {}: {e}", program.display()))?;
+    // It says so when it listens: a client that comes earlier is refused.
+    let said = server.stderr.take().expect("stderr is piped");
+    let mut said = BufReader::new(said);
+    said.read_line(&mut String::new())?;
     let mut client = command(program, pin.then_some(SENDER_CPU))
         .args([
             "perf",

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bowline_io::{Lane, LaneConfig, Port, UdpConfig, UdpPort};
+use bowline_io::{Lane, LaneConfig, Port, Sharing, UdpConfig, UdpPort};
 use bowline_nic::{Mtu, Nic, NicConfig};
 
 use crate::{Device, Error, random};
@@ -34,7 +34,10 @@ pub struct DeviceBuilder {
 impl DeviceBuilder {
     pub(crate) fn new(addr: IpAddr) -> DeviceBuilder {
         DeviceBuilder {
-            udp: UdpConfig::new(addr),
+            udp: UdpConfig {
+                sharing: Sharing::SameUser { registry_dir: None },
+                ..UdpConfig::new(addr)
+            },
             mtu: None,
             window_bytes: None,
             max_qps: None,
@@ -47,6 +50,12 @@ impl DeviceBuilder {
     /// The UDP port, of this device and of every peer it talks to; RoCEv2's 4791 unless set.
     pub fn udp_port(mut self, port: u16) -> Self {
         self.udp.udp_port = port;
+        self
+    }
+
+    /// Keeps other programs of this user off the address, which they share otherwise.
+    pub fn exclusive(mut self) -> Self {
+        self.udp.sharing = Sharing::Exclusive;
         self
     }
 

@@ -82,9 +82,8 @@ impl Qp {
 
     /// Changes attributes or the state, as `ibv_modify_qp` does.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        Ok(self
-            .device()
-            .control(|nic, now| nic.modify_qp(now, self.inner.qpn, attr))?)
+        self.device()
+            .control(|nic, now| nic.modify_qp(now, self.inner.qpn, attr))
     }
 
     /// Moves it to the error state, which flushes everything outstanding.
@@ -98,18 +97,16 @@ impl Qp {
     /// Chooses how fast it may send.
     pub fn set_rate_control(&self, control: RateControl) -> Result<(), Error> {
         let qpn = self.inner.qpn;
-        Ok(self
-            .device()
-            .control(|nic, now| nic.set_rate_control(now, qpn, control))?)
+        self.device()
+            .control(|nic, now| nic.set_rate_control(now, qpn, control))
     }
 
     /// Gives it a window of its own instead of its share of the device's towards the peer.
     ///
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
-        Ok(self
-            .device()
-            .control(|nic, _| nic.set_window(self.inner.qpn, bytes))?)
+        self.device()
+            .control(|nic, _| nic.set_window(self.inner.qpn, bytes))
     }
 
     fn device(&self) -> &crate::device::DeviceInner {
