@@ -1,7 +1,8 @@
 //! Everything of Bowline that touches the kernel: sockets, clocks, threads and files.
 //!
 //! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
-//!   segmentation offload both ways.
+//!   segmentation offload both ways, alone on an address or sharing it with other processes;
+//!   [`MemoryPort`] is one in memory. [`Impair`] and [`PcapTap`] wrap any port and are one.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
 //!   application does not.
 //!
@@ -11,7 +12,10 @@
 
 #![deny(unsafe_code)]
 
+mod impair;
 mod lane;
+mod memory_port;
+mod pcap;
 mod port;
 mod registry;
 mod sys;
@@ -19,7 +23,10 @@ mod sys;
 mod testing;
 mod udp;
 
+pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError};
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
+pub use memory_port::{MemoryHub, MemoryPort};
+pub use pcap::PcapTap;
 pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
 pub use udp::{Sharing, UdpConfig, UdpPort};

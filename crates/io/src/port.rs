@@ -54,7 +54,8 @@ pub struct PortFds {
 ///   although no descriptor is ready: middleware holds packets back, shared ports look after their
 ///   peers. It may change with every call of another method.
 ///
-/// Middleware wraps a port and is one: impairment and captures are middleware.
+/// Middleware wraps a port and is one: see [`Impair`](crate::Impair) and
+/// [`PcapTap`](crate::PcapTap).
 pub trait Port: Send {
     /// What the port can do.
     fn caps(&self) -> PortCaps;

@@ -1,0 +1,237 @@
+//! Middleware that writes what a port sends and receives to a capture file.
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bowline_nic::{FrameMeta, IpId, Time, TxBatch};
+use bowline_wire::{
+    DatagramHeaders, FlowKey, IP_UDP_MAX_LEN, emit_ip_udp_headers, icrc_of, solve_ip_id,
+};
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::{DataLink, TsResolution};
+
+use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+
+const BUFFER_BYTES: usize = 1 << 20;
+const SNAP_LEN: u32 = 256 << 10;
+const TTL: u8 = 64;
+
+type Sink = BufWriter<Box<dyn Write + Send>>;
+
+/// Writes both directions of a port to a capture: Ethernet frames with nanosecond times, one per
+/// packet as on the wire, bursts taken apart.
+///
+/// A UDP socket shows no link, IP or UDP header, so these are made up again: what matters of them
+/// is right, the ICRC checks, and the Ethernet addresses are derived from the IP ones. Writing is
+/// buffered, and what is buffered is written when the tap is dropped.
+pub struct PcapTap<P> {
+    inner: P,
+    capture: Capture,
+}
+
+struct Capture {
+    writer: PcapWriter<Sink>,
+    /// Wall-clock time of the first call, and the port's time then.
+    start: Option<(Duration, Time)>,
+    frame: Vec<u8>,
+    packet: Vec<u8>,
+    written: u64,
+    lost: u64,
+}
+
+impl<P: Port> PcapTap<P> {
+    /// Captures to a new file at `path`.
+    pub fn create(inner: P, path: impl AsRef<Path>) -> Result<PcapTap<P>, PortError> {
+        let file = File::create(path).map_err(PortError::os("making a capture file"))?;
+        PcapTap::new(inner, Box::new(file))
+    }
+
+    /// Captures to anything that takes bytes.
+    pub fn new(inner: P, to: Box<dyn Write + Send>) -> Result<PcapTap<P>, PortError> {
+        let header = PcapHeader {
+            datalink: DataLink::ETHERNET,
+            ts_resolution: TsResolution::NanoSecond,
+            snaplen: SNAP_LEN,
+            ..PcapHeader::default()
+        };
+        let writer = PcapWriter::with_header(BufWriter::with_capacity(BUFFER_BYTES, to), header)
+            .map_err(|error| PortError::Os {
+                what: "writing a capture file",
+                source: std::io::Error::other(error),
+            })?;
+        let capture = Capture {
+            writer,
+            start: None,
+            frame: Vec::new(),
+            packet: Vec::new(),
+            written: 0,
+            lost: 0,
+        };
+        Ok(PcapTap { inner, capture })
+    }
+
+    /// The port below.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+}
+
+impl Capture {
+    fn write(&mut self, now: Time, headers: &DatagramHeaders, udp_payload: &[u8]) {
+        let mut ip_udp = [0; IP_UDP_MAX_LEN];
+        let Ok(ip_udp) = emit_ip_udp_headers(headers, udp_payload, &mut ip_udp) else {
+            self.lost += 1;
+            return;
+        };
+        self.frame.clear();
+        self.frame.extend_from_slice(&ethernet(&headers.flow));
+        self.frame.extend_from_slice(ip_udp);
+        self.frame.extend_from_slice(udp_payload);
+        let at = self.wall_clock(now);
+        let record = PcapPacket::new(at, self.frame.len() as u32, &self.frame);
+        match self.writer.write_packet(&record) {
+            Ok(_) => self.written += 1,
+            Err(_) => self.lost += 1,
+        }
+    }
+
+    fn wall_clock(&mut self, now: Time) -> Duration {
+        let (wall, then) = *self.start.get_or_insert_with(|| {
+            (
+                SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default(),
+                now,
+            )
+        });
+        wall + (now - then)
+    }
+
+    fn write_burst(&mut self, now: Time, caps: &PortCaps, batch: &TxBatch, at: usize) {
+        let burst = &batch.bursts()[at];
+        let flow = FlowKey {
+            src: caps.addr,
+            dst: burst.dst,
+            src_port: caps.udp_port,
+            dst_port: burst.dst_port,
+        };
+        let mut packet = std::mem::take(&mut self.packet);
+        for (id, tx) in batch.packets(burst).iter().enumerate() {
+            packet.clear();
+            batch.append_packet_to(tx, &mut packet);
+            let headers = DatagramHeaders {
+                flow,
+                tos: burst.tos,
+                ttl: TTL,
+                ip_id: id as u16,
+            };
+            self.write(now, &headers, &packet);
+        }
+        self.packet = packet;
+    }
+
+    fn write_received(&mut self, now: Time, dst_port: u16, meta: &FrameMeta, frame: &[u8]) {
+        let flow = FlowKey {
+            src: meta.src,
+            dst: meta.dst,
+            src_port: meta.src_port,
+            dst_port,
+        };
+        let ip_id = match meta.ip_id {
+            IpId::Known(id) => id,
+            IpId::Guess(id) => refine_ip_id(&flow, id, frame),
+        };
+        let headers = DatagramHeaders {
+            flow,
+            tos: meta.tos,
+            ttl: meta.ttl,
+            ip_id,
+        };
+        self.write(now, &headers, frame);
+    }
+}
+
+/// The identification that makes the ICRC right, if there is one; else the guess.
+fn refine_ip_id(flow: &FlowKey, guess: u16, frame: &[u8]) -> u16 {
+    let Some((body, trailer)) = frame.split_last_chunk() else {
+        return guess;
+    };
+    let computed = icrc_of(flow, guess, body);
+    let received = u32::from_le_bytes(*trailer);
+    solve_ip_id(computed, received, guess, frame.len()).unwrap_or(guess)
+}
+
+/// A link-layer header with addresses that say which NIC it is.
+fn ethernet(flow: &FlowKey) -> [u8; 14] {
+    let mut out = [0; 14];
+    out[..6].copy_from_slice(&mac_of(flow.dst));
+    out[6..12].copy_from_slice(&mac_of(flow.src));
+    let ethertype: u16 = if flow.dst.is_ipv4() { 0x0800 } else { 0x86dd };
+    out[12..].copy_from_slice(&ethertype.to_be_bytes());
+    out
+}
+
+/// A locally administered address with the low bytes of the IP address.
+fn mac_of(addr: IpAddr) -> [u8; 6] {
+    let last: [u8; 4] = match addr {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(v6) => {
+            let [.., a, b, c, d] = v6.octets();
+            [a, b, c, d]
+        }
+    };
+    [0x02, 0, last[0], last[1], last[2], last[3]]
+}
+
+impl<P: Port> Port for PcapTap<P> {
+    fn caps(&self) -> PortCaps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        let taken = self.inner.send(now, batch, from)?;
+        let caps = self.inner.caps();
+        for at in from..from + taken {
+            self.capture.write_burst(now, &caps, batch, at);
+        }
+        Ok(taken)
+    }
+
+    fn recv(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        let udp_port = self.inner.caps().udp_port;
+        let capture = &mut self.capture;
+        self.inner.recv(now, &mut |meta, frame| {
+            capture.write_received(now, udp_port, meta, frame);
+            sink(meta, frame);
+        })
+    }
+
+    fn flush(&mut self, now: Time) -> Result<(), PortError> {
+        self.inner.flush(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.inner.poll_timeout()
+    }
+
+    fn fds(&self) -> PortFds {
+        self.inner.fds()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut all = self.inner.counters();
+        all.pcap_frames += self.capture.written;
+        all.pcap_lost += self.capture.lost;
+        all
+    }
+}
