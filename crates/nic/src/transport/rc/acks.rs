@@ -106,7 +106,6 @@ impl Requester {
         if self.consume_retry(core, cx) {
             self.gap_at = Some(self.una);
             self.go_back(core, cx);
-            self.restart_timer(core, cx);
         }
     }
 
@@ -118,7 +117,6 @@ impl Requester {
                 cx.counters.rx_nak_sequence += 1;
                 if self.consume_retry(core, cx) {
                     self.go_back(core, cx);
-                    self.restart_timer(core, cx);
                 }
                 return;
             }

@@ -25,6 +25,7 @@ const SERVICE: u8 = 0x00;
 pub(super) struct Rc {
     requester: Requester,
     responder: Responder,
+    requester_first: bool,
 }
 
 impl Transport for Rc {
@@ -59,22 +60,28 @@ impl Transport for Rc {
         sink: &mut Sink<'_>,
         budget: u32,
     ) -> Progress {
-        // Half of the turn each when both have work: an endless READ from the peer must not keep
-        // our own requests waiting for ever.
-        let both = self.requester.has_work(core);
+        // Half of the turn each when both have work, and each first every other time: a pacer may
+        // let only one packet through, and an endless READ from the peer must not keep our own
+        // requests waiting for ever.
+        self.requester_first = !self.requester_first;
+        let both = self.requester.has_work(core) && self.responder.has_work();
         let share = if both { budget.div_ceil(2) } else { budget };
-        let responder = self.responder.transmit(core, cx, sink, share);
-        if core.has_failed() {
-            return Progress::Idle;
+        let mut progress = [Progress::Idle; 2];
+        for (i, slot) in progress.iter_mut().enumerate() {
+            *slot = if (i == 0) == self.requester_first {
+                self.requester.transmit(core, cx, sink, share)
+            } else {
+                self.responder.transmit(core, cx, sink, share)
+            };
+            if core.has_failed() {
+                return Progress::Idle;
+            }
         }
-        if responder == Progress::Paced {
-            return Progress::Paced;
-        }
-        match self.requester.transmit(core, cx, sink, budget) {
-            // Without the requester, the responder's own word counts.
-            Progress::Idle => responder,
-            requester => requester,
-        }
+        // Whichever calls for the QP to be served again soonest.
+        [Progress::More, Progress::Paced, Progress::WindowFull]
+            .into_iter()
+            .find(|p| progress.contains(p))
+            .unwrap_or(Progress::Idle)
     }
 
     fn has_work(&self, core: &QpCore) -> bool {

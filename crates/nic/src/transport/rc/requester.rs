@@ -358,12 +358,13 @@ impl Requester {
         }
     }
 
-    /// Starts the retransmission timer afresh, or stops it if nothing is out.
+    /// Starts the retransmission timer afresh, or stops it if nothing is out. Time in which the
+    /// pacer, the window or an RNR wait holds everything back is nobody's silence.
     pub(super) fn restart_timer(&mut self, core: &QpCore, cx: &Cx<'_>) {
         // IBTA 11.2.5.2: 4.096 µs times 2 to the power of the attribute; 0 waits for ever.
         self.deadline = match core.attrs.timeout {
             0 => Time::NEVER,
-            _ if self.una == self.sent_end => Time::NEVER,
+            _ if self.una == self.next => Time::NEVER,
             t => cx.now.plus_nanos(4096 << t.min(31)),
         };
     }
@@ -374,6 +375,7 @@ impl Requester {
         self.cursor = core.sq.head();
         self.reads.clear();
         self.since_ack_req = 0;
+        self.deadline = Time::NEVER;
         self.settle_charge(core, cx);
     }
 
@@ -395,7 +397,6 @@ impl Requester {
         if let Some(until) = self.rnr_until {
             if until <= cx.now {
                 self.rnr_until = None;
-                self.restart_timer(core, cx);
             }
             return;
         }
@@ -407,7 +408,6 @@ impl Requester {
         self.gap_at = None;
         if self.consume_retry(core, cx) {
             self.go_back(core, cx);
-            self.restart_timer(core, cx);
         }
     }
 

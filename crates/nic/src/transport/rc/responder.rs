@@ -31,6 +31,8 @@ struct Resource {
     psn: Psn,
     packets: u32,
     kind: ResourceKind,
+    /// It has been answered in full at least once; what is due now is a repetition.
+    answered: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -242,17 +244,25 @@ impl Responder {
         }
     }
 
-    /// Remembers a READ or atomic, forgetting the oldest that has been answered.
-    fn keep(&mut self, core: &QpCore, resource: Resource) -> Result<(), Refusal> {
+    /// Remembers the READ or atomic at the expected PSN, forgetting the oldest.
+    fn keep(&mut self, core: &QpCore, packets: u32, kind: ResourceKind) -> Result<(), Refusal> {
         let max = core.attrs.max_dest_rd_atomic as usize;
         while self.resources.len() >= max {
-            // More outstanding than agreed: the standard calls that an invalid request.
-            if self.resources.front().is_none_or(Resource::is_due) {
+            // A peer that sends as many as were agreed has the answer to the oldest, even if we are
+            // about to repeat it. Has it never been answered, the peer has too many outstanding,
+            // which the standard calls an invalid request.
+            if self.resources.front().is_none_or(|oldest| !oldest.answered) {
                 return Err(Refusal::Invalid);
             }
             self.resources.pop_front();
         }
-        self.resources.push_back(resource);
+        let psn = self.expected;
+        self.resources.push_back(Resource {
+            psn,
+            packets,
+            kind,
+            answered: false,
+        });
         Ok(())
     }
 
@@ -380,6 +390,7 @@ impl Responder {
         match &mut resource.kind {
             ResourceKind::Atomic { original, due } => {
                 *due = false;
+                resource.answered = true;
                 let original = *original;
                 let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ATOMIC_ACK, resource.psn));
                 header.push(|bytes| aeth.emit(bytes));
@@ -410,6 +421,7 @@ impl Responder {
                     (false, false) => Opcode::RC_READ_RESP_MID,
                 };
                 *next = k + 1;
+                resource.answered |= k + 1 == resource.packets;
                 let mut bth = core.bth(opcode, resource.psn.add(k));
                 bth.pad = pad_of(bytes as usize);
                 let mut header = HeaderBuf::new(&bth);

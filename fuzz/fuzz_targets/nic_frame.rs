@@ -1,0 +1,179 @@
+//! `Nic::handle_frame` at connected QPs with requests outstanding in both directions.
+//!
+//! The input is a script: frames (sealed with a right ICRC and aimed at one of three QPs, or left
+//! as they are), timeouts, posts. Remote peers may write one window of the region and nothing else.
+#![no_main]
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
+    PdId, QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time,
+    TxBatch, TxCaps,
+};
+use bowline_wire::{FlowKey, Psn, Qpn, icrc_of};
+use libfuzzer_sys::fuzz_target;
+
+const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+/// Bytes that peers may write.
+const WINDOW: std::ops::Range<usize> = 16_384..32_768;
+/// Bytes that local receives and READs may write.
+const LOCAL_WINDOW: std::ops::Range<usize> = 40_000..60_000;
+const LEN: usize = 61_440;
+static UNTOUCHED: [u8; LEN] = [0xa5; LEN];
+
+struct World {
+    nic: Nic,
+    cq: CqId,
+    qps: [(Qpn, QpType); 3],
+    key: MrKey,
+    remote_key: MrKey,
+    buffer: Arc<Buffer>,
+    now: Time,
+}
+
+impl World {
+    fn new() -> World {
+        let mut nic = Nic::new(NicConfig::new(LOCAL, [9; 32])).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(1024).unwrap();
+        let buffer = Buffer::new(LEN);
+        buffer.fill(0, LEN, 0xa5);
+        let key = nic.register(pd, Region::owned(buffer.clone()), 0, Access::LOCAL_WRITE).unwrap();
+        let part = Region::part(buffer.clone(), WINDOW.start, WINDOW.len()).unwrap();
+        let remote_key = nic.register(pd, part, 0x1000, Access::all()).unwrap();
+        let qps = [QpType::Rc, QpType::Uc, QpType::Ud].map(|t| (qp(&mut nic, pd, cq, t), t));
+        let mut world = World { nic, cq, qps, key, remote_key, buffer, now: Time::from_micros(1) };
+        world.post();
+        world
+    }
+
+    fn sge(&self, offset: u64, len: u32) -> [Sge; 1] {
+        [Sge::new(self.key, LOCAL_WINDOW.start as u64 + offset, len)]
+    }
+
+    fn post(&mut self) {
+        let (now, remote) = (self.now, Remote { addr: 0x1000, rkey: 0x42 });
+        for (qpn, qp_type) in self.qps {
+            let recv = self.sge(0, 3_000);
+            self.nic.post_recv(qpn, &RecvWr { wr_id: 1, sges: &recv }).ok();
+            if qp_type == QpType::Rc {
+                let (read, word, write) = (self.sge(4_000, 5_000), self.sge(10_000, 8), self.sge(0, 3_000));
+                let add = SendOp::FetchAdd { remote, add: 1 };
+                self.nic.post_send(now, qpn, &SendWr::new(2, SendOp::Write(remote), &write)).ok();
+                self.nic.post_send(now, qpn, &SendWr::new(3, SendOp::Read(remote), &read)).ok();
+                self.nic.post_send(now, qpn, &SendWr::new(4, add, &word)).ok();
+            }
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        let mut batch = TxBatch::new(TxCaps { max_segments: 64, max_burst_bytes: 65_507 }, 64);
+        // Bounded: a NIC that never runs out of things to send is a bug of its own.
+        for _ in 0..10_000 {
+            batch.clear();
+            self.nic.poll_transmit(self.now, &mut batch);
+            if batch.is_empty() {
+                return;
+            }
+        }
+        panic!("the NIC never stops sending");
+    }
+
+    fn frame(&mut self, target: u8, mut bytes: Vec<u8>, seal: bool) {
+        let meta = FrameMeta { src: PEER, dst: LOCAL, src_port: 4791, tos: target & 3, ttl: 1, ip_id: IpId::Known(0) };
+        if seal && bytes.len() >= 16 {
+            let qpn = self.qps[usize::from(target) % 3].0.get().to_be_bytes();
+            bytes[5..8].copy_from_slice(&qpn[1..]);
+            bytes[2..4].copy_from_slice(&[0xff, 0xff]);
+            bytes[1] &= 0xf0;
+            // The peer knows its key, sometimes.
+            if bytes.len() >= 32 && target & 0x80 != 0 {
+                bytes[20..24].copy_from_slice(&self.remote_key.0.to_be_bytes());
+            }
+            let body = bytes.len() - 4;
+            let key = FlowKey { src: PEER, dst: LOCAL, src_port: 4791, dst_port: 4791 };
+            let icrc = icrc_of(&key, 0, &bytes[..body]);
+            bytes[body..].copy_from_slice(&icrc.to_le_bytes());
+        }
+        self.nic.handle_frame(self.now, &meta, &bytes);
+        self.drain();
+    }
+
+    fn check(&self) {
+        let bytes = self.buffer.to_vec(0, LEN);
+        for untouchable in [0..WINDOW.start, WINDOW.end..LOCAL_WINDOW.start, LOCAL_WINDOW.end..LEN] {
+            assert!(bytes[untouchable.clone()] == UNTOUCHED[untouchable.clone()], "{untouchable:?}");
+        }
+    }
+}
+
+fn qp(nic: &mut Nic, pd: PdId, cq: CqId, qp_type: QpType) -> Qpn {
+    let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
+    let qpn = nic.create_qp(&QpInit::new(qp_type, pd, cq)).unwrap();
+    let init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: (!ud).then_some(Access::all()),
+        qkey: ud.then_some(0),
+        ..QpAttr::default()
+    };
+    let rtr = QpAttr {
+        state: Some(QpState::Rtr),
+        av: (!ud).then(|| AddressVector::new(PEER)),
+        path_mtu: (!ud).then_some(Mtu::B256),
+        dest_qpn: (!ud).then(|| Qpn::new(7)),
+        rq_psn: (!ud).then(|| Psn::new(0)),
+        max_dest_rd_atomic: rc.then_some(2),
+        min_rnr_timer: rc.then_some(1),
+        ..QpAttr::default()
+    };
+    let rts = QpAttr {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(0)),
+        timeout: rc.then_some(8),
+        retry_count: rc.then_some(7),
+        rnr_retry: rc.then_some(7),
+        max_rd_atomic: rc.then_some(2),
+        ..QpAttr::default()
+    };
+    for attr in [init, rtr, rts] {
+        nic.modify_qp(Time::ZERO, qpn, &attr).unwrap();
+    }
+    qpn
+}
+
+fuzz_target!(|data: &[u8]| {
+    let mut world = World::new();
+    let mut rest = data;
+    while let [op, target, len, tail @ ..] = rest {
+        let n = usize::from(*len).min(tail.len());
+        let (bytes, next) = tail.split_at(n);
+        rest = next;
+        match op % 8 {
+            0 => {
+                world.now = world.nic.poll_timeout().unwrap_or(world.now).max(world.now);
+                world.nic.handle_timeout(world.now);
+                world.drain();
+            }
+            1 => world.post(),
+            2 => {
+                let mut out = [Completion::default(); 32];
+                world.nic.poll_cq(world.cq, &mut out).unwrap();
+                while world.nic.poll_event().is_some() {}
+            }
+            3 => world.frame(*target, bytes.to_vec(), false),
+            _ => {
+                // Room for the trailer that sealing fills in.
+                let mut frame = bytes.to_vec();
+                frame.extend_from_slice(&[0; 4]);
+                world.frame(*target, frame, true);
+            }
+        }
+    }
+    world.check();
+});
