@@ -153,8 +153,5 @@ impl Counters {
 
 /// Escapes what Prometheus' text format reserves in a label's value.
 fn escape_label(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -13,10 +13,7 @@ pub(crate) struct EventQueue {
 
 impl EventQueue {
     pub(crate) fn new(max: u32) -> EventQueue {
-        EventQueue {
-            queue: VecDeque::new(),
-            max: max as usize,
-        }
+        EventQueue { queue: VecDeque::new(), max: max as usize }
     }
 
     pub(crate) fn push(&mut self, event: Event, counters: &mut Counters) {

@@ -103,13 +103,7 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        if !admit::accepts(
-            &mut qp.core,
-            meta,
-            &packet,
-            &self.config,
-            &mut self.shared.counters,
-        ) {
+        if !admit::accepts(&mut qp.core, meta, &packet, &self.config, &mut self.shared.counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -124,12 +118,7 @@ impl Nic {
             qp.core.counters.rx_cnps += 1;
             qp.core.pacer.on_cnp(now);
         } else {
-            let Qp {
-                core,
-                transport,
-                shim,
-                ..
-            } = &mut **qp;
+            let Qp { core, transport, shim, .. } = &mut **qp;
             match shim {
                 Some(shim) => shim.incoming(now, packet, &mut |packet| {
                     transport.receive(core, &mut cx, packet, Some(meta));
@@ -281,9 +270,7 @@ impl Nic {
             let uses = init.send_cq == cq || init.recv_cq == cq;
             if uses && !matches!(qp.core.state, QpState::Reset | QpState::Err) {
                 qp.enter_error(&mut self.shared.cx(&self.config, Time::ZERO));
-                self.shared
-                    .events
-                    .push(Event::QpFatal(qp.core.qpn), &mut self.shared.counters);
+                self.shared.events.push(Event::QpFatal(qp.core.qpn), &mut self.shared.counters);
                 self.rearm(slot);
             }
         }

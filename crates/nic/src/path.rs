@@ -33,12 +33,7 @@ pub(crate) struct PathTable {
 impl PathTable {
     pub(crate) fn new(window: u32) -> PathTable {
         let woken = Vec::new();
-        PathTable {
-            by_key: HashMap::new(),
-            slots: Vec::new(),
-            window: u64::from(window),
-            woken,
-        }
+        PathTable { by_key: HashMap::new(), slots: Vec::new(), window: u64::from(window), woken }
     }
 
     /// The path to the engine at `dst` that owns QPNs with this top byte.
@@ -47,12 +42,7 @@ impl PathTable {
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
             None => {
-                let path = Path {
-                    key,
-                    in_flight: 0,
-                    waiters: VecDeque::new(),
-                    users: 0,
-                };
+                let path = Path { key, in_flight: 0, waiters: VecDeque::new(), users: 0 };
                 let id = match self.slots.iter().position(Option::is_none) {
                     Some(free) => free,
                     None => {

@@ -61,12 +61,7 @@ pub struct ShimOut<'a> {
 
 impl<'a> ShimOut<'a> {
     pub(crate) fn new(batch: &'a mut TxBatch, flow: &'a mut Flow) -> ShimOut<'a> {
-        ShimOut {
-            batch,
-            flow,
-            sent: 0,
-            bytes: 0,
-        }
+        ShimOut { batch, flow, sent: 0, bytes: 0 }
     }
 
     /// Seals a packet with its ICRC and sends it to the QP's peer.
@@ -75,9 +70,7 @@ impl<'a> ShimOut<'a> {
     /// If the shim sends more packets in one call than its [`Shim::max_out`] says.
     #[inline]
     pub fn send(&mut self, packet: OutPacket<'_>) {
-        self.bytes += self
-            .batch
-            .push(self.flow, packet.ecn, packet.header, packet.payload);
+        self.bytes += self.batch.push(self.flow, packet.ecn, packet.header, packet.payload);
         self.sent += 1;
     }
 

@@ -82,12 +82,7 @@ impl fmt::Debug for Time {
         if *self == Time::NEVER {
             return f.write_str("never");
         }
-        write!(
-            f,
-            "{}.{:09}s",
-            self.0 / 1_000_000_000,
-            self.0 % 1_000_000_000
-        )
+        write!(f, "{}.{:09}s", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
 

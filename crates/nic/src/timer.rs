@@ -54,12 +54,7 @@ impl Timers {
 
     /// Forgets an item.
     pub(crate) fn remove(&mut self, item: u32) {
-        let Some(at) = self
-            .position
-            .get(item as usize)
-            .copied()
-            .filter(|at| *at != ABSENT)
-        else {
+        let Some(at) = self.position.get(item as usize).copied().filter(|at| *at != ABSENT) else {
             return;
         };
         self.take(at as usize);

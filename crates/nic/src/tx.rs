@@ -23,10 +23,7 @@ pub struct TxCaps {
 
 impl TxCaps {
     /// One packet at a time: no offload.
-    pub const SINGLE: TxCaps = TxCaps {
-        max_segments: 1,
-        max_burst_bytes: 65_507,
-    };
+    pub const SINGLE: TxCaps = TxCaps { max_segments: 1, max_burst_bytes: 65_507 };
 }
 
 /// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
@@ -110,12 +107,7 @@ impl Flow {
     /// A flow from one address and port to another.
     pub fn new(key: FlowKey, tos: u8) -> Flow {
         let icrc = Icrc::of_headers(&key, 0, 0);
-        Flow {
-            key,
-            tos,
-            seeds: [(0, icrc); 4],
-            next_seed: 0,
-        }
+        Flow { key, tos, seeds: [(0, icrc); 4], next_seed: 0 }
     }
 
     /// Addresses and ports.
@@ -126,15 +118,7 @@ impl Flow {
     /// The flow of a received frame, for checking its ICRC.
     pub(crate) fn inbound(meta: &FrameMeta, port: u16) -> Flow {
         let (src, dst, src_port) = (meta.src, meta.dst, meta.src_port);
-        Flow::new(
-            FlowKey {
-                src,
-                dst,
-                src_port,
-                dst_port: port,
-            },
-            0,
-        )
+        Flow::new(FlowKey { src, dst, src_port, dst_port: port }, 0)
     }
 
     /// Whether a received frame belongs to this flow.
@@ -151,11 +135,7 @@ impl Flow {
             Some((_, seed)) => *seed,
             None => self.learn_seed(len),
         };
-        if self.key.dst.is_ipv4() {
-            seed.with_ip_id_delta(ip_id)
-        } else {
-            seed
-        }
+        if self.key.dst.is_ipv4() { seed.with_ip_id_delta(ip_id) } else { seed }
     }
 
     #[cold]
@@ -178,14 +158,8 @@ impl HeaderBuf {
     /// Starts with a BTH.
     #[inline]
     pub fn new(bth: &bowline_wire::Bth) -> HeaderBuf {
-        let mut h = HeaderBuf {
-            bytes: [0; MAX_HEADER],
-            len: bowline_wire::Bth::LEN as u8,
-        };
-        let (first, _) = h
-            .bytes
-            .split_first_chunk_mut()
-            .expect("a header holds a BTH");
+        let mut h = HeaderBuf { bytes: [0; MAX_HEADER], len: bowline_wire::Bth::LEN as u8 };
+        let (first, _) = h.bytes.split_first_chunk_mut().expect("a header holds a BTH");
         bth.emit(first);
         h
     }
@@ -197,9 +171,7 @@ impl HeaderBuf {
     #[inline]
     pub fn push<const N: usize>(&mut self, emit: impl FnOnce(&mut [u8; N])) {
         let at = self.len as usize;
-        let room = self.bytes[at..]
-            .first_chunk_mut::<N>()
-            .expect("headers fit MAX_HEADER");
+        let room = self.bytes[at..].first_chunk_mut::<N>().expect("headers fit MAX_HEADER");
         emit(room);
         self.len += N as u8;
     }
@@ -298,10 +270,7 @@ impl TxBatch {
     /// For a port that cannot send now: afterwards the batch borrows nothing, so the engine may be
     /// called, memory deregistered and buffers reused, while the batch waits.
     pub fn detach(&mut self, from: usize) {
-        let gone = self
-            .bursts
-            .get(from)
-            .map_or(self.packets.len(), |b| b.first as usize);
+        let gone = self.bursts.get(from).map_or(self.packets.len(), |b| b.first as usize);
         self.bursts.drain(..from.min(self.bursts.len()));
         self.packets.drain(..gone);
         let mut staged = Vec::with_capacity(self.packets.iter().map(|p| p.len as usize).sum());
@@ -337,18 +306,10 @@ impl TxBatch {
     pub fn push_owned(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
         assert!(!self.is_full(), "the batch is full: ask `room` first");
         const BTH: usize = bowline_wire::Bth::LEN;
-        let body = frame
-            .len()
-            .checked_sub(4)
-            .filter(|n| *n >= BTH)
-            .expect("a whole packet");
+        let body = frame.len().checked_sub(4).filter(|n| *n >= BTH).expect("a whole packet");
         let ip_id = self.join_burst(key, tos, frame[5], frame.len() as u32);
-        let mut icrc = u32::from_le_bytes([
-            frame[body],
-            frame[body + 1],
-            frame[body + 2],
-            frame[body + 3],
-        ]);
+        let mut icrc =
+            u32::from_le_bytes([frame[body], frame[body + 1], frame[body + 2], frame[body + 3]]);
         if key.dst.is_ipv4() && ip_id != sealed_id {
             let behind_id = 14 + 8 + body;
             icrc = bowline_wire::icrc_replace(
@@ -396,10 +357,7 @@ impl TxBatch {
         let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
 
         let mut icrc = flow.icrc_seed(len, ip_id);
-        let (bth, ext) = header
-            .as_slice()
-            .split_first_chunk()
-            .expect("a header starts with a BTH");
+        let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
         icrc = icrc.bth(bth).update(ext);
         for segment in payload {
             icrc = segment.with_bytes(|bytes| icrc.update(bytes));

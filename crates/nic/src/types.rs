@@ -110,10 +110,7 @@ impl Mtu {
         // IPv6 and UDP headers, BTH, the longest extension headers of a data packet (RETH and
         // ImmDt) and the ICRC.
         const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 4;
-        Mtu::ALL
-            .into_iter()
-            .rev()
-            .find(|m| m.bytes() + OVERHEAD <= ip_mtu)
+        Mtu::ALL.into_iter().rev().find(|m| m.bytes() + OVERHEAD <= ip_mtu)
     }
 }
 
@@ -129,10 +126,7 @@ pub struct AddressVector {
 impl AddressVector {
     /// An address with the default traffic class.
     pub fn new(dst: IpAddr) -> Self {
-        AddressVector {
-            dst,
-            traffic_class: 0,
-        }
+        AddressVector { dst, traffic_class: 0 }
     }
 }
 
@@ -150,11 +144,7 @@ pub struct Sge {
 impl Sge {
     /// `len` bytes at `addr` of region `key`.
     pub fn new(key: MrKey, addr: u64, len: u32) -> Sge {
-        Sge {
-            addr,
-            len,
-            lkey: key.0,
-        }
+        Sge { addr, len, lkey: key.0 }
     }
 }
 
@@ -252,13 +242,7 @@ impl<'a> SendWr<'a> {
     /// A signaled request over registered memory.
     pub fn new(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> Self {
         let payload = Payload::Sges(sges);
-        SendWr {
-            wr_id,
-            op,
-            payload,
-            flags: SendFlags::SIGNALED,
-            ud: None,
-        }
+        SendWr { wr_id, op, payload, flags: SendFlags::SIGNALED, ud: None }
     }
 
     /// Bytes of the message.

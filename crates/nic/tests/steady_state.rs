@@ -91,13 +91,7 @@ fn host(i: u8, qp_type: QpType) -> Host {
     let qpn = nic.create_qp(&QpInit::new(qp_type, pd, cq)).unwrap();
     let region = Region::owned(Buffer::new(1 << 20));
     let key = nic.register(pd, region, 0, Access::all()).unwrap();
-    Host {
-        nic,
-        cq,
-        qpn,
-        key,
-        addr: addr(i),
-    }
+    Host { nic, cq, qpn, key, addr: addr(i) }
 }
 
 /// Moves everything that is ready from one host to the other without allocating.
@@ -149,28 +143,9 @@ fn round(
     let local = [Sge::new(a.key, 0, 20_000)];
     let recv = [Sge::new(b.key, 500_000, 20_000)];
     let word = [Sge::new(a.key, 100_000, 8)];
-    let remote = Remote {
-        addr: 4096,
-        rkey: b.key.0,
-    };
-    b.nic
-        .post_recv(
-            b.qpn,
-            &RecvWr {
-                wr_id: 1,
-                sges: &recv,
-            },
-        )
-        .ok();
-    b.nic
-        .post_recv(
-            b.qpn,
-            &RecvWr {
-                wr_id: 2,
-                sges: &recv,
-            },
-        )
-        .ok();
+    let remote = Remote { addr: 4096, rkey: b.key.0 };
+    b.nic.post_recv(b.qpn, &RecvWr { wr_id: 1, sges: &recv }).ok();
+    b.nic.post_recv(b.qpn, &RecvWr { wr_id: 2, sges: &recv }).ok();
     let mut ops = [None; 5];
     ops[0] = Some(SendWr::new(1, SendOp::Write(remote), &local));
     ops[1] = Some(SendWr::new(2, SendOp::Send, &local));
@@ -187,10 +162,7 @@ fn round(
         let moved = exchange(a, b, *now, batch, bytes) + exchange(b, a, *now, batch, bytes);
         packets += moved;
         if moved == 0 {
-            let Some(at) = [a.nic.poll_timeout(), b.nic.poll_timeout()]
-                .into_iter()
-                .flatten()
-                .min()
+            let Some(at) = [a.nic.poll_timeout(), b.nic.poll_timeout()].into_iter().flatten().min()
             else {
                 break;
             };
@@ -213,10 +185,7 @@ fn no_allocation_per_packet_in_steady_state() {
         let (mut a, mut b) = (host(1, qp_type), host(2, qp_type));
         connect(&mut a.nic, a.qpn, qp_type, b.addr, b.qpn);
         connect(&mut b.nic, b.qpn, qp_type, a.addr, a.qpn);
-        let caps = TxCaps {
-            max_segments: 16,
-            max_burst_bytes: 65_507,
-        };
+        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
         let mut batch = TxBatch::new(caps, 64);
         let mut bytes = Vec::with_capacity(9_000);
         let mut now = Time::ZERO;
@@ -230,15 +199,9 @@ fn no_allocation_per_packet_in_steady_state() {
         }
         let allocations = ALLOCATIONS.get() - before;
         assert!(packets > 20_000, "{qp_type:?} moved only {packets} packets");
-        assert_eq!(
-            allocations, 0,
-            "{qp_type:?}: {allocations} allocations for {packets} packets"
-        );
+        assert_eq!(allocations, 0, "{qp_type:?}: {allocations} allocations for {packets} packets");
         if qp_type == QpType::Rc {
-            assert!(
-                a.nic.counters().retransmitted_packets > 100,
-                "losses were recovered from"
-            );
+            assert!(a.nic.counters().retransmitted_packets > 100, "losses were recovered from");
         }
     }
 }
@@ -259,8 +222,5 @@ fn ten_thousand_connected_qps_fit_in_200_megabytes() {
     }
     let bytes = LIVE_BYTES.get() - before;
     println!("{} bytes a QP", bytes / 10_000);
-    assert!(
-        bytes < 200_000_000,
-        "{bytes} bytes for 10,000 QPs with queues of 128"
-    );
+    assert!(bytes < 200_000_000, "{bytes} bytes for 10,000 QPs with queues of 128");
 }

@@ -73,10 +73,7 @@ impl MemoryTable {
             }
             None => {
                 let limit = u64::from(self.max_domains);
-                return Err(ControlError::Exhausted {
-                    what: "protection domains",
-                    limit,
-                });
+                return Err(ControlError::Exhausted { what: "protection domains", limit });
             }
         };
         self.domains[id] = Some(0);
@@ -89,9 +86,7 @@ impl MemoryTable {
                 self.domains[pd.0 as usize] = None;
                 Ok(())
             }
-            _ => Err(ControlError::Busy {
-                what: "the protection domain",
-            }),
+            _ => Err(ControlError::Busy { what: "the protection domain" }),
         }
     }
 
@@ -112,9 +107,7 @@ impl MemoryTable {
         self.domains
             .get_mut(pd.0 as usize)
             .and_then(Option::as_mut)
-            .ok_or(ControlError::NotFound {
-                what: "protection domain",
-            })
+            .ok_or(ControlError::NotFound { what: "protection domain" })
     }
 
     pub(crate) fn register(
@@ -127,10 +120,7 @@ impl MemoryTable {
         let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
             let why = "remote write and atomic rights need LOCAL_WRITE as well";
-            return Err(ControlError::Invalid {
-                what: "access",
-                why,
-            });
+            return Err(ControlError::Invalid { what: "access", why });
         }
         if iova.checked_add(region.len() as u64).is_none() {
             return Err(ControlError::Invalid {
@@ -140,23 +130,11 @@ impl MemoryTable {
         }
         if self.regions.len() >= self.max_regions as usize {
             let limit = u64::from(self.max_regions);
-            return Err(ControlError::Exhausted {
-                what: "memory regions",
-                limit,
-            });
+            return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
         let key = self.fresh_key();
-        self.regions.insert(
-            key,
-            Mr {
-                region,
-                iova,
-                pd,
-                access,
-                revoked: false,
-            },
-        );
+        self.regions.insert(key, Mr { region, iova, pd, access, revoked: false });
         Ok(MrKey(key))
     }
 
@@ -172,9 +150,8 @@ impl MemoryTable {
     }
 
     pub(crate) fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
-        let mr = self.regions.remove(&key.0).ok_or(ControlError::NotFound {
-            what: "memory region",
-        })?;
+        let mr =
+            self.regions.remove(&key.0).ok_or(ControlError::NotFound { what: "memory region" })?;
         self.release_pd(mr.pd);
         Ok(())
     }
@@ -205,9 +182,7 @@ impl MemoryTable {
         write: bool,
     ) -> Result<(), AccessDenied> {
         sges.iter().filter(|sge| sge.len > 0).try_for_each(|sge| {
-            self.local(pd, sge, write)?
-                .offset(sge.addr, sge.len as usize)
-                .map(drop)
+            self.local(pd, sge, write)?.offset(sge.addr, sge.len as usize).map(drop)
         })
     }
 
@@ -241,11 +216,7 @@ impl MemoryTable {
         for_each_piece(sges, offset, bytes.len() as u32, |sge, addr, from, len| {
             let mr = self.local(pd, sge, true)?;
             let at = mr.offset(addr, len)?;
-            if mr.region.write(at, &bytes[from..from + len]) {
-                Ok(())
-            } else {
-                Err(AccessDenied)
-            }
+            if mr.region.write(at, &bytes[from..from + len]) { Ok(()) } else { Err(AccessDenied) }
         })
     }
 
@@ -259,9 +230,7 @@ impl MemoryTable {
         len: u32,
         right: Access,
     ) -> Result<(), AccessDenied> {
-        self.remote(pd, rkey, right)?
-            .offset(addr, len as usize)
-            .map(drop)
+        self.remote(pd, rkey, right)?.offset(addr, len as usize).map(drop)
     }
 
     /// A peer's WRITE.
@@ -275,11 +244,7 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         let mr = self.remote(pd, rkey, Access::REMOTE_WRITE)?;
         let at = mr.offset(addr, bytes.len())?;
-        if mr.region.write(at, bytes) {
-            Ok(())
-        } else {
-            Err(AccessDenied)
-        }
+        if mr.region.write(at, bytes) { Ok(()) } else { Err(AccessDenied) }
     }
 
     /// A peer's READ: the bytes to send it.
@@ -339,12 +304,7 @@ fn for_each_piece(
             continue;
         }
         let piece = left.min(sge.len - skip);
-        f(
-            sge,
-            sge.addr.wrapping_add(u64::from(skip)),
-            (len - left) as usize,
-            piece as usize,
-        )?;
+        f(sge, sge.addr.wrapping_add(u64::from(skip)), (len - left) as usize, piece as usize)?;
         left -= piece;
         skip = 0;
     }

@@ -35,9 +35,7 @@ impl Buffer {
         let layout = Self::layout(len);
         // SAFETY: `layout` has a size of at least one page, so it is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else {
-            handle_alloc_error(layout)
-        };
+        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
         Arc::new(Buffer { ptr, len })
     }
 
@@ -73,12 +71,7 @@ impl Buffer {
     pub fn read_at(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range was checked against `self.len`; `out` is a distinct allocation.
-        unsafe {
-            self.ptr
-                .as_ptr()
-                .add(offset)
-                .copy_to_nonoverlapping(out.as_mut_ptr(), out.len())
-        }
+        unsafe { self.ptr.as_ptr().add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) }
     }
 
     /// Copies bytes in, starting at `offset`.
@@ -89,10 +82,7 @@ impl Buffer {
         self.check(offset, bytes.len());
         // SAFETY: the range was checked against `self.len`; `bytes` is a distinct allocation.
         unsafe {
-            self.ptr
-                .as_ptr()
-                .add(offset)
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         }
     }
 
@@ -136,10 +126,7 @@ impl Buffer {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
-        assert!(
-            offset.is_multiple_of(8),
-            "offset {offset} is not aligned to 8 bytes"
-        );
+        assert!(offset.is_multiple_of(8), "offset {offset} is not aligned to 8 bytes");
         // SAFETY: in bounds, aligned (the buffer is page-aligned), and lives as long as `self`.
         unsafe { AtomicU64::from_ptr(self.ptr.as_ptr().add(offset).cast()) }
     }
@@ -181,11 +168,7 @@ unsafe impl Send for Region {}
 impl Region {
     /// A region over a shared buffer, which stays alive as long as the region does.
     pub fn owned(buffer: Arc<Buffer>) -> Region {
-        Region {
-            ptr: buffer.ptr,
-            len: buffer.len,
-            _owner: Some(buffer),
-        }
+        Region { ptr: buffer.ptr, len: buffer.len, _owner: Some(buffer) }
     }
 
     /// A region over a part of a shared buffer; `None` if that is not inside it.
@@ -195,11 +178,7 @@ impl Region {
         }
         // SAFETY: `offset` is at most the buffer's length, so the sum stays within it or one past.
         let ptr = unsafe { buffer.ptr.add(offset) };
-        Some(Region {
-            ptr,
-            len,
-            _owner: Some(buffer),
-        })
+        Some(Region { ptr, len, _owner: Some(buffer) })
     }
 
     /// A region over memory that the caller owns, as `ibv_reg_mr` gets it.
@@ -213,11 +192,7 @@ impl Region {
         // A range that wraps around the address space cannot be valid; refusing it here keeps
         // every later offset computation free of overflow.
         (ptr as usize).checked_add(len)?;
-        Some(Region {
-            ptr: NonNull::new(ptr)?,
-            len,
-            _owner: None,
-        })
+        Some(Region { ptr: NonNull::new(ptr)?, len, _owner: None })
     }
 
     /// Length in bytes.
@@ -243,10 +218,7 @@ impl Region {
         }
         // SAFETY: `offset <= self.len`, so the sum stays within (or one past) the region.
         let ptr = unsafe { self.ptr.as_ptr().add(offset) };
-        Some(Segment {
-            ptr,
-            len: len as u32,
-        })
+        Some(Segment { ptr, len: len as u32 })
     }
 
     /// Copies `bytes` to `offset`; `false`, and nothing is written, outside the region.
@@ -260,10 +232,7 @@ impl Region {
         // its constructor and the access rights that the caller of this crate-private function has
         // checked; a received frame lives in a receive ring, never in registered memory.
         unsafe {
-            self.ptr
-                .as_ptr()
-                .add(offset)
-                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         }
         true
     }
@@ -321,10 +290,7 @@ unsafe impl Send for Segment {}
 impl Segment {
     /// A segment over bytes that the caller keeps in place (inline data, staged copies).
     pub(crate) fn of_slice(bytes: &[u8]) -> Segment {
-        Segment {
-            ptr: bytes.as_ptr(),
-            len: bytes.len() as u32,
-        }
+        Segment { ptr: bytes.as_ptr(), len: bytes.len() as u32 }
     }
 
     /// Address of the first byte, for a gather list.

@@ -8,9 +8,7 @@ fn table(len: usize, iova: u64, access: Access) -> (MemoryTable, PdId, Arc<Buffe
     let mut t = MemoryTable::new(8, 8, [7; 32]);
     let pd = t.alloc_pd().unwrap();
     let buffer = Buffer::new(len);
-    let key = t
-        .register(pd, Region::owned(buffer.clone()), iova, access)
-        .unwrap();
+    let key = t.register(pd, Region::owned(buffer.clone()), iova, access).unwrap();
     (t, pd, buffer, key.0)
 }
 
@@ -74,18 +72,7 @@ fn rights_and_domains_are_kept_apart() {
     assert!(t.remote_invalidate(pd, key).is_err());
     let other = t.alloc_pd().unwrap();
     assert!(t.remote_write(other, key, 0, &[1]).is_err());
-    assert!(
-        t.check_local(
-            other,
-            &[Sge {
-                addr: 0,
-                len: 1,
-                lkey: key
-            }],
-            false
-        )
-        .is_err()
-    );
+    assert!(t.check_local(other, &[Sge { addr: 0, len: 1, lkey: key }], false).is_err());
 }
 
 #[test]
@@ -95,10 +82,7 @@ fn atomics_need_alignment_and_room() {
     assert_eq!(t.remote_atomic(pd, key, 8, add), Ok(0));
     assert_eq!(buffer.load_u64(8), 1);
     assert!(t.remote_atomic(pd, key, 4, add).is_err());
-    assert!(
-        t.remote_atomic(pd, key, 16, add).is_err(),
-        "it would reach past the end"
-    );
+    assert!(t.remote_atomic(pd, key, 16, add).is_err(), "it would reach past the end");
 }
 
 #[test]

@@ -31,10 +31,7 @@ pub(super) fn accepts(
         QpType::Uc => Service::Uc,
         QpType::Ud => Service::Ud,
     };
-    let receives = matches!(
-        core.state,
-        QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
-    );
+    let receives = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
     let info = packet.info();
     if !receives || (info.service != service && info.kind != OpKind::Cnp) {
         counters.drop_state += 1;
@@ -68,9 +65,7 @@ fn icrc_holds(
         IpId::Known(id) | IpId::Guess(id) => id,
     };
     let bytes = packet.as_bytes();
-    let flow = core
-        .rx_flow
-        .get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
+    let flow = core.rx_flow.get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
     if !flow.is_from(meta) {
         *flow = Flow::inbound(meta, config.udp_port);
     }

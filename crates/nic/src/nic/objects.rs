@@ -38,11 +38,7 @@ impl Nic {
     pub fn new(config: NicConfig) -> Result<Nic, ControlError> {
         if config.max_qps > u32::from(u16::MAX) - RESERVED_QPNS + 1 {
             let (asked, max) = (u64::from(config.max_qps), 65_534);
-            return Err(ControlError::TooLarge {
-                what: "max_qps",
-                asked,
-                max,
-            });
+            return Err(ControlError::TooLarge { what: "max_qps", asked, max });
         }
         let shared = Shared {
             memory: MemoryTable::new(config.max_mrs, config.max_pds, config.key_seed),
@@ -151,10 +147,7 @@ impl Nic {
         self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
-            return Err(ControlError::Exhausted {
-                what: "queue pairs",
-                limit,
-            });
+            return Err(ControlError::Exhausted { what: "queue pairs", limit });
         };
         self.shared.memory.hold_pd(init.pd)?;
         if let Err(error) = self.hold_queues(init) {
@@ -174,18 +167,8 @@ impl Nic {
     fn check_qp_init(&self, init: &QpInit) -> Result<(), ControlError> {
         at_most("max_send_wr", init.max_send_wr, 1, self.config.max_wr)?;
         at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
-        at_most(
-            "max_send_sge",
-            init.max_send_sge.into(),
-            0,
-            self.config.max_sge.into(),
-        )?;
-        at_most(
-            "max_recv_sge",
-            init.max_recv_sge.into(),
-            0,
-            self.config.max_sge.into(),
-        )?;
+        at_most("max_send_sge", init.max_send_sge.into(), 0, self.config.max_sge.into())?;
+        at_most("max_recv_sge", init.max_recv_sge.into(), 0, self.config.max_sge.into())?;
         at_most("max_inline", init.max_inline, 0, self.config.max_inline)
     }
 
@@ -195,9 +178,7 @@ impl Nic {
         }
         let last = RESERVED_QPNS + self.config.max_qps;
         let is_free = |slot: &u32| self.qps.get(*slot as usize).is_none_or(Option::is_none);
-        (self.next_slot..last)
-            .chain(RESERVED_QPNS..self.next_slot.min(last))
-            .find(is_free)
+        (self.next_slot..last).chain(RESERVED_QPNS..self.next_slot.min(last)).find(is_free)
     }
 
     /// Marks the queues of a new QP as used, all or none.
@@ -219,9 +200,7 @@ impl Nic {
 
     /// Removes a QP. What it had outstanding vanishes without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        let slot = self
-            .slot(qpn)
-            .ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let Some(mut qp) = self.qps[slot as usize].take() else {
             return Ok(());
         };
@@ -255,11 +234,7 @@ impl Nic {
     /// A QP's state and attributes.
     pub fn query_qp(&self, qpn: Qpn) -> Option<QpInfo> {
         let core = &self.qp(qpn)?.core;
-        Some(QpInfo {
-            state: core.state,
-            attr: core.attrs.to_attr(core.state),
-            init: core.init,
-        })
+        Some(QpInfo { state: core.state, attr: core.attrs.to_attr(core.state), init: core.init })
     }
 
     /// Chooses how a QP's rate is controlled.
@@ -309,17 +284,10 @@ impl Nic {
 /// Checks a size against its bounds.
 fn at_most(what: &'static str, asked: u32, min: u32, max: u32) -> Result<(), ControlError> {
     if asked < min {
-        return Err(ControlError::Invalid {
-            what,
-            why: "it must be at least 1",
-        });
+        return Err(ControlError::Invalid { what, why: "it must be at least 1" });
     }
     if asked > max {
-        return Err(ControlError::TooLarge {
-            what,
-            asked: asked.into(),
-            max: max.into(),
-        });
+        return Err(ControlError::TooLarge { what, asked: asked.into(), max: max.into() });
     }
     Ok(())
 }

@@ -18,8 +18,7 @@ impl Nic {
         check_send(&qp.core, wr)?;
         qp.core.sq.push(wr)?;
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
-            qp.core
-                .flush_send_queue(&mut self.shared.cx(&self.config, now));
+            qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         }
         self.after(slot);
         Ok(())
@@ -40,8 +39,7 @@ impl Nic {
         qp.core.rq.post(wr)?;
         if qp.core.state == QpState::Err {
             // Flushing reads no time.
-            qp.core
-                .flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
+            qp.core.flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
             self.after(slot);
         }
         Ok(())

@@ -67,17 +67,8 @@ impl End {
         init(&mut qp);
         let qpn = nic.create_qp(&qp).unwrap();
         let buffer = Buffer::new(1 << 20);
-        let key = nic
-            .register(pd, Region::owned(buffer.clone()), 0x1_0000, ALL)
-            .unwrap();
-        End {
-            nic,
-            pd,
-            cq,
-            qpn,
-            buffer,
-            key,
-        }
+        let key = nic.register(pd, Region::owned(buffer.clone()), 0x1_0000, ALL).unwrap();
+        End { nic, pd, cq, qpn, buffer, key }
     }
 
     fn sge(&self, offset: u64, len: u32) -> Sge {
@@ -85,10 +76,7 @@ impl End {
     }
 
     fn remote(&self, offset: u64) -> Remote {
-        Remote {
-            addr: 0x1_0000 + offset,
-            rkey: self.key.0,
-        }
+        Remote { addr: 0x1_0000 + offset, rkey: self.key.0 }
     }
 
     fn completions(&mut self) -> Vec<Completion> {
@@ -99,10 +87,7 @@ impl End {
     }
 
     fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
-        self.completions()
-            .iter()
-            .map(|c| (c.wr_id, c.status))
-            .collect()
+        self.completions().iter().map(|c| (c.wr_id, c.status)).collect()
     }
 
     fn state(&self) -> QpState {
@@ -121,11 +106,7 @@ impl Pair {
 
     fn new(mtu: Mtu, init: impl Fn(&mut QpInit)) -> Pair {
         let ends = [End::new(0, &init), End::new(1, &init)];
-        let mut pair = Pair {
-            ends,
-            now: Time::from_micros(1),
-            mtu,
-        };
+        let mut pair = Pair { ends, now: Time::from_micros(1), mtu };
         pair.connect(0, 1);
         pair.connect(1, 0);
         pair
@@ -138,37 +119,20 @@ impl Pair {
         end.nic.modify_qp(now, end.qpn, &attr).unwrap();
         let qp_type = end.nic.query_qp(end.qpn).unwrap().init.qp_type;
         // Close to the end of the PSN space, so that every longer test wraps around.
-        let (rq, sq) = if i == 0 {
-            (0xfffff0, 0xfffffd)
-        } else {
-            (0xfffffd, 0xfffff0)
-        };
+        let (rq, sq) = if i == 0 { (0xfffff0, 0xfffffd) } else { (0xfffffd, 0xfffff0) };
         end.nic
-            .modify_qp(
-                now,
-                end.qpn,
-                &rtr_attr(qp_type, addr(peer), dest, rq, self.mtu),
-            )
+            .modify_qp(now, end.qpn, &rtr_attr(qp_type, addr(peer), dest, rq, self.mtu))
             .unwrap();
-        end.nic
-            .modify_qp(now, end.qpn, &rts_attr(qp_type, sq))
-            .unwrap();
+        end.nic.modify_qp(now, end.qpn, &rts_attr(qp_type, sq)).unwrap();
     }
 
     fn qp_type(&self) -> QpType {
-        self.ends[0]
-            .nic
-            .query_qp(self.ends[0].qpn)
-            .unwrap()
-            .init
-            .qp_type
+        self.ends[0].nic.query_qp(self.ends[0].qpn).unwrap().init.qp_type
     }
 
     fn post(&mut self, i: usize, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let end = &mut self.ends[i];
-        end.nic
-            .post_send(self.now, end.qpn, &SendWr::new(wr_id, op, sges))
-            .unwrap();
+        end.nic.post_send(self.now, end.qpn, &SendWr::new(wr_id, op, sges)).unwrap();
     }
 
     fn recv(&mut self, i: usize, wr_id: u64, sges: &[Sge]) {
@@ -178,10 +142,7 @@ impl Pair {
 
     /// Everything that one end wants to send now.
     fn take(&mut self, i: usize) -> Vec<Frame> {
-        let caps = TxCaps {
-            max_segments: 16,
-            max_burst_bytes: 65_507,
-        };
+        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
         let mut batch = TxBatch::new(caps, 64);
         let mut frames = Vec::new();
         loop {
@@ -203,11 +164,7 @@ impl Pair {
                         ttl: 64,
                         ip_id: IpId::Known(id as u16),
                     };
-                    frames.push(Frame {
-                        to: 1 - i,
-                        meta,
-                        bytes,
-                    });
+                    frames.push(Frame { to: 1 - i, meta, bytes });
                 }
             }
         }
@@ -215,9 +172,7 @@ impl Pair {
 
     fn deliver(&mut self, frame: &Frame) {
         let now = self.now;
-        self.ends[frame.to]
-            .nic
-            .handle_frame(now, &frame.meta, &frame.bytes);
+        self.ends[frame.to].nic.handle_frame(now, &frame.meta, &frame.bytes);
     }
 
     fn deliver_all(&mut self, frames: &[Frame]) {
@@ -316,9 +271,7 @@ fn forge(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
         src_port: forged.meta.src_port,
         dst_port: 4791,
     };
-    let IpId::Known(id) = forged.meta.ip_id else {
-        unreachable!("tests know the ID")
-    };
+    let IpId::Known(id) = forged.meta.ip_id else { unreachable!("tests know the ID") };
     let icrc = icrc_of(&key, id, &forged.bytes[..body]);
     forged.bytes[body..].copy_from_slice(&icrc.to_le_bytes());
     forged

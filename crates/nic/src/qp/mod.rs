@@ -145,11 +145,7 @@ const CNP_INTERVAL_NS: u64 = 50_000;
 
 impl QpCore {
     fn new(qpn: Qpn, index: u32, init: &QpInit, max_mtu: Mtu) -> QpCore {
-        let own_rq = if init.srq.is_some() {
-            0
-        } else {
-            init.max_recv_wr
-        };
+        let own_rq = if init.srq.is_some() { 0 } else { init.max_recv_wr };
         QpCore {
             qpn,
             index,
@@ -234,32 +230,19 @@ impl QpCore {
             qpn: self.qpn,
             ..Completion::default()
         };
-        cx.cqs
-            .push(self.init.send_cq, completion, cx.counters, cx.events);
+        cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
     }
 
     /// Completes a receive; the caller fills in what is special about it.
     pub(crate) fn complete_recv(&mut self, cx: &mut Cx<'_>, completion: Completion) {
-        let completion = Completion {
-            qpn: self.qpn,
-            ..completion
-        };
-        cx.cqs
-            .push(self.init.recv_cq, completion, cx.counters, cx.events);
+        let completion = Completion { qpn: self.qpn, ..completion };
+        cx.cqs.push(self.init.recv_cq, completion, cx.counters, cx.events);
     }
 
     /// Completes a receive with an error.
     pub(crate) fn fail_recv(&mut self, cx: &mut Cx<'_>, wr_id: u64, status: WcStatus) {
         let opcode = WcOpcode::Recv;
-        self.complete_recv(
-            cx,
-            Completion {
-                wr_id,
-                status,
-                opcode,
-                ..Completion::default()
-            },
-        );
+        self.complete_recv(cx, Completion { wr_id, status, opcode, ..Completion::default() });
     }
 
     /// The QP is to go to the error state as soon as the transport returns.
@@ -291,10 +274,7 @@ impl QpCore {
 
     /// A frame arrived with a congestion mark: tell the sender, but not too often.
     pub(crate) fn on_ecn_mark(&mut self, now: Time) {
-        if self
-            .last_cnp
-            .is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS)
-        {
+        if self.last_cnp.is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS) {
             self.last_cnp = Some(now);
             self.cnp_pending = true;
         }
@@ -311,11 +291,7 @@ pub(crate) struct Sink<'a> {
 impl<'a> Sink<'a> {
     fn new(batch: &'a mut TxBatch, shim: Option<&'a mut (dyn Shim + 'static)>) -> Sink<'a> {
         let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
-        Sink {
-            batch,
-            shim,
-            per_packet,
-        }
+        Sink { batch, shim, per_packet }
     }
 
     /// Whether another packet, and what a shim makes of it, fits.
@@ -330,11 +306,7 @@ impl<'a> Sink<'a> {
         let Some(flow) = core.flow.as_mut() else {
             return;
         };
-        let packet = OutPacket {
-            header,
-            payload: cx.segments,
-            ecn,
-        };
+        let packet = OutPacket { header, payload: cx.segments, ecn };
         let mut out = ShimOut::new(self.batch, flow);
         match self.shim.as_deref_mut() {
             Some(shim) => shim.outgoing(cx.now, packet, &mut out),
@@ -445,9 +417,7 @@ impl Qp {
         if self.core.cnp_pending {
             send_cnp(&mut self.core, cx, &mut sink);
         }
-        let progress = self
-            .transport
-            .transmit(&mut self.core, cx, &mut sink, budget);
+        let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         self.paced = progress == Progress::Paced;
         self.settle(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
@@ -464,9 +434,7 @@ impl Qp {
         let (core, transport) = (&mut self.core, &mut self.transport);
         let now = cx.now;
         let mut out = ShimOut::new(batch, &mut flow);
-        shim.handle_timeout(now, &mut out, &mut |packet| {
-            transport.receive(core, cx, packet, None)
-        });
+        shim.handle_timeout(now, &mut out, &mut |packet| transport.receive(core, cx, packet, None));
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);

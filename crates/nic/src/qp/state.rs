@@ -53,10 +53,7 @@ const NAMES: [(Mask, &str); 17] = [
 ];
 
 fn name_of(mask: Mask) -> &'static str {
-    NAMES
-        .iter()
-        .find(|(m, _)| mask.contains(*m))
-        .map_or("attribute", |(_, name)| name)
+    NAMES.iter().find(|(m, _)| mask.contains(*m)).map_or("attribute", |(_, name)| name)
 }
 
 fn mask_of(attr: &QpAttr) -> Mask {
@@ -84,11 +81,7 @@ fn mask_of(attr: &QpAttr) -> Mask {
 /// What a transition needs and what it allows besides; `None` where there is no such transition.
 fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     let none = Mask::empty();
-    let key = if qp_type == QpType::Ud {
-        Mask::QKEY
-    } else {
-        Mask::ACCESS
-    };
+    let key = if qp_type == QpType::Ud { Mask::QKEY } else { Mask::ACCESS };
     let rc = |mask: Mask| if qp_type == QpType::Rc { mask } else { none };
     let connected = |mask: Mask| if qp_type == QpType::Ud { none } else { mask };
     Some(match (from, to) {
@@ -136,65 +129,37 @@ pub(crate) fn check(
     if let Some(claimed) = attr.current_state
         && claimed != from
     {
-        return Err(ModifyError::StateMismatch {
-            actual: from,
-            claimed,
-        });
+        return Err(ModifyError::StateMismatch { actual: from, claimed });
     }
     let bad = ModifyError::BadTransition { qp_type, from, to };
     let (required, optional) = rule(qp_type, from, to).ok_or(bad)?;
     let given = mask_of(attr);
     let missing = required - given;
     if !missing.is_empty() {
-        return Err(ModifyError::Missing {
-            from,
-            to,
-            attr: name_of(missing),
-        });
+        return Err(ModifyError::Missing { from, to, attr: name_of(missing) });
     }
     let surplus = given - required - optional - Mask::CUR_STATE;
     if !surplus.is_empty() {
-        return Err(ModifyError::NotAllowed {
-            from,
-            to,
-            attr: name_of(surplus),
-        });
+        return Err(ModifyError::NotAllowed { from, to, attr: name_of(surplus) });
     }
     check_values(attr, config)
 }
 
 fn check_values(attr: &QpAttr, config: &NicConfig) -> Result<(), ModifyError> {
     let ranges: [(bool, &'static str, &'static str); 10] = [
-        (
-            attr.pkey_index.is_some_and(|v| v != 0),
-            "pkey_index",
-            "0 is the only one",
-        ),
-        (
-            attr.port.is_some_and(|v| v != 1),
-            "port",
-            "1 is the only one",
-        ),
+        (attr.pkey_index.is_some_and(|v| v != 0), "pkey_index", "0 is the only one"),
+        (attr.port.is_some_and(|v| v != 1), "port", "1 is the only one"),
         (attr.timeout.is_some_and(|v| v > 31), "timeout", "0 to 31"),
-        (
-            attr.retry_count.is_some_and(|v| v > 7),
-            "retry_count",
-            "0 to 7",
-        ),
+        (attr.retry_count.is_some_and(|v| v > 7), "retry_count", "0 to 7"),
         (attr.rnr_retry.is_some_and(|v| v > 7), "rnr_retry", "0 to 7"),
-        (
-            attr.min_rnr_timer.is_some_and(|v| v > 31),
-            "min_rnr_timer",
-            "0 to 31",
-        ),
+        (attr.min_rnr_timer.is_some_and(|v| v > 31), "min_rnr_timer", "0 to 31"),
         (
             attr.max_rd_atomic.is_some_and(|v| v > config.max_rd_atomic),
             "max_rd_atomic",
             "at most the device's max_rd_atomic",
         ),
         (
-            attr.max_dest_rd_atomic
-                .is_some_and(|v| v > config.max_rd_atomic),
+            attr.max_dest_rd_atomic.is_some_and(|v| v > config.max_rd_atomic),
             "max_dest_rd_atomic",
             "at most the device's max_rd_atomic",
         ),
@@ -204,8 +169,7 @@ fn check_values(attr: &QpAttr, config: &NicConfig) -> Result<(), ModifyError> {
             "at most what the port carries",
         ),
         (
-            attr.av
-                .is_some_and(|av| av.dst.is_ipv4() != config.addr.is_ipv4()),
+            attr.av.is_some_and(|av| av.dst.is_ipv4() != config.addr.is_ipv4()),
             "av",
             "the destination must be of the device's address family",
         ),

@@ -37,11 +37,7 @@ pub(crate) struct CqTable {
 
 impl CqTable {
     pub(crate) fn new(max: u32) -> CqTable {
-        CqTable {
-            slots: Vec::new(),
-            max,
-            overflows: Vec::new(),
-        }
+        CqTable { slots: Vec::new(), max, overflows: Vec::new() }
     }
 
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
@@ -53,20 +49,13 @@ impl CqTable {
             users: 0,
         };
         let limit = u64::from(self.max);
-        let full = ControlError::Exhausted {
-            what: "completion queues",
-            limit,
-        };
-        super::insert(&mut self.slots, self.max, cq)
-            .map(CqId)
-            .ok_or(full)
+        let full = ControlError::Exhausted { what: "completion queues", limit };
+        super::insert(&mut self.slots, self.max, cq).map(CqId).ok_or(full)
     }
 
     pub(crate) fn destroy(&mut self, id: CqId) -> Result<(), ControlError> {
         if self.get(id)?.users > 0 {
-            return Err(ControlError::Busy {
-                what: "the completion queue",
-            });
+            return Err(ControlError::Busy { what: "the completion queue" });
         }
         self.slots[id.0 as usize] = None;
         Ok(())
@@ -90,11 +79,7 @@ impl CqTable {
         let cq = self.get(id)?;
         // Arming for any completion is stronger: a later solicited-only request must not weaken it.
         if !(solicited_only && cq.armed == Armed::Any) {
-            cq.armed = if solicited_only {
-                Armed::Solicited
-            } else {
-                Armed::Any
-            };
+            cq.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
         Ok(())
     }
@@ -162,8 +147,6 @@ impl CqTable {
         self.slots
             .get_mut(id.0 as usize)
             .and_then(Option::as_mut)
-            .ok_or(ControlError::NotFound {
-                what: "completion queue",
-            })
+            .ok_or(ControlError::NotFound { what: "completion queue" })
     }
 }

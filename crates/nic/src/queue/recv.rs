@@ -46,10 +46,7 @@ impl RecvQueue {
 
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if wr.sges.len() > self.max_sge {
-            return Err(PostError::TooManySges {
-                given: wr.sges.len(),
-                max: self.max_sge,
-            });
+            return Err(PostError::TooManySges { given: wr.sges.len(), max: self.max_sge });
         }
         if self.len >= self.capacity {
             return Err(PostError::Full);
@@ -71,8 +68,7 @@ impl RecvQueue {
         let at = self.head as usize;
         wqe.wr_id = self.wr_ids[at];
         wqe.sges.clear();
-        wqe.sges
-            .extend_from_slice(&self.sges[at * self.max_sge..][..self.counts[at] as usize]);
+        wqe.sges.extend_from_slice(&self.sges[at * self.max_sge..][..self.counts[at] as usize]);
         self.head = (self.head + 1) % self.capacity;
         self.len -= 1;
         true
@@ -106,10 +102,7 @@ pub(crate) struct SrqTable {
 
 impl SrqTable {
     pub(crate) fn new(max: u32) -> SrqTable {
-        SrqTable {
-            slots: Vec::new(),
-            max,
-        }
+        SrqTable { slots: Vec::new(), max }
     }
 
     pub(crate) fn create(
@@ -118,29 +111,17 @@ impl SrqTable {
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
-        let srq = Srq {
-            queue: RecvQueue::new(max_wr, max_sge),
-            pd,
-            limit: 0,
-            users: 0,
-        };
+        let srq = Srq { queue: RecvQueue::new(max_wr, max_sge), pd, limit: 0, users: 0 };
         let limit = u64::from(self.max);
-        let full = ControlError::Exhausted {
-            what: "shared receive queues",
-            limit,
-        };
-        super::insert(&mut self.slots, self.max, srq)
-            .map(SrqId)
-            .ok_or(full)
+        let full = ControlError::Exhausted { what: "shared receive queues", limit };
+        super::insert(&mut self.slots, self.max, srq).map(SrqId).ok_or(full)
     }
 
     /// Removes a queue that no QP uses; returns its domain.
     pub(crate) fn destroy(&mut self, id: SrqId) -> Result<PdId, ControlError> {
         let srq = self.get(id)?;
         if srq.users > 0 {
-            return Err(ControlError::Busy {
-                what: "the shared receive queue",
-            });
+            return Err(ControlError::Busy { what: "the shared receive queue" });
         }
         let pd = srq.pd;
         self.slots[id.0 as usize] = None;
@@ -162,20 +143,14 @@ impl SrqTable {
         let srq = self.get(id)?;
         if limit > srq.queue.capacity {
             let why = "the limit is above the queue's size";
-            return Err(ControlError::Invalid {
-                what: "srq limit",
-                why,
-            });
+            return Err(ControlError::Invalid { what: "srq limit", why });
         }
         srq.limit = limit;
         Ok(())
     }
 
     pub(crate) fn post(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.get(id)
-            .map_err(|_| PostError::NotFound)?
-            .queue
-            .post(wr)
+        self.get(id).map_err(|_| PostError::NotFound)?.queue.post(wr)
     }
 
     /// Takes the oldest request, raising the limit event when the queue runs low.
@@ -200,8 +175,6 @@ impl SrqTable {
         self.slots
             .get_mut(id.0 as usize)
             .and_then(Option::as_mut)
-            .ok_or(ControlError::NotFound {
-                what: "shared receive queue",
-            })
+            .ok_or(ControlError::NotFound { what: "shared receive queue" })
     }
 }

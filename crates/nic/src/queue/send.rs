@@ -31,10 +31,7 @@ impl Wqe {
     /// Whether the peer answers it with data rather than an acknowledgement.
     #[inline]
     pub(crate) fn wants_response(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-        )
+        matches!(self.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
     }
 }
 
@@ -160,45 +157,29 @@ impl SendQueue {
                 None => self.dests.push(dest),
             }
         }
-        self.ring[slot] = Wqe {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            flags: wr.flags,
-            inline,
-            sge_count,
-            len,
-            ..EMPTY
-        };
+        self.ring[slot] =
+            Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, inline, sge_count, len, ..EMPTY };
         self.tail += 1;
         Ok(())
     }
 
     /// Length, list length and inline-ness of a request, if it fits this queue.
     fn measure(&self, wr: &SendWr<'_>) -> Result<(u32, u8, bool), PostError> {
-        let wants_response = matches!(
-            wr.op,
-            SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-        );
+        let wants_response =
+            matches!(wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         match wr.payload {
             Payload::Inline(_) if wants_response => Err(PostError::InlineNotAllowed),
             Payload::Inline(bytes) if bytes.len() > self.max_inline => {
-                Err(PostError::InlineTooLong {
-                    given: bytes.len(),
-                    max: self.max_inline,
-                })
+                Err(PostError::InlineTooLong { given: bytes.len(), max: self.max_inline })
             }
             Payload::Inline(bytes) => Ok((bytes.len() as u32, 0, true)),
-            Payload::Sges(sges) if sges.len() > self.max_sge => Err(PostError::TooManySges {
-                given: sges.len(),
-                max: self.max_sge,
-            }),
+            Payload::Sges(sges) if sges.len() > self.max_sge => {
+                Err(PostError::TooManySges { given: sges.len(), max: self.max_sge })
+            }
             Payload::Sges(sges) => {
                 let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
                 if len > MAX_MESSAGE {
-                    return Err(PostError::TooLong {
-                        given: len,
-                        max: MAX_MESSAGE,
-                    });
+                    return Err(PostError::TooLong { given: len, max: MAX_MESSAGE });
                 }
                 Ok((len as u32, sges.len() as u8, false))
             }

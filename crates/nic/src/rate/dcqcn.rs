@@ -87,14 +87,10 @@ impl Dcqcn {
         let alphas = now.nanos_since(self.alpha_at) / self.params.alpha_timer_ns.max(1);
         if alphas > 0 {
             self.alpha *= (1.0 - self.params.g).powf(alphas as f64);
-            self.alpha_at = self
-                .alpha_at
-                .plus_nanos(alphas * self.params.alpha_timer_ns);
+            self.alpha_at = self.alpha_at.plus_nanos(alphas * self.params.alpha_timer_ns);
         }
         while self.congested && now.nanos_since(self.increase_at) >= self.params.increase_timer_ns {
-            self.increase_at = self
-                .increase_at
-                .plus_nanos(self.params.increase_timer_ns.max(1));
+            self.increase_at = self.increase_at.plus_nanos(self.params.increase_timer_ns.max(1));
             self.time_steps += 1;
             self.increase();
         }

@@ -83,10 +83,7 @@ const CATCH_UP_NS: u64 = 100_000;
 
 impl Pacer {
     pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
-        Pacer {
-            controller: control.build(now),
-            next: Time::ZERO,
-        }
+        Pacer { controller: control.build(now), next: Time::ZERO }
     }
 
     /// When the next packet may go: in the past if it may go now.
@@ -101,10 +98,7 @@ impl Pacer {
         if let Some(rate) = self.controller.rate_bps(now) {
             let earliest = Time::from_nanos(now.as_nanos().saturating_sub(CATCH_UP_NS));
             let cost = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
-            self.next = self
-                .next
-                .max(earliest)
-                .plus_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
+            self.next = self.next.max(earliest).plus_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
         }
     }
 

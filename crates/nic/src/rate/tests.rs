@@ -4,12 +4,7 @@ const GBPS: u64 = 1_000_000_000;
 
 #[test]
 fn a_fixed_rate_is_kept_over_time() {
-    let mut pacer = Pacer::new(
-        &RateControl::Fixed {
-            bits_per_sec: 8 * GBPS,
-        },
-        Time::ZERO,
-    );
+    let mut pacer = Pacer::new(&RateControl::Fixed { bits_per_sec: 8 * GBPS }, Time::ZERO);
     let mut now = Time::from_millis(1);
     let start = now;
     for _ in 0..1_000 {
@@ -37,10 +32,7 @@ fn dcqcn_halves_on_the_first_cnp_and_recovers() {
     assert_eq!(rate.rate_bps(Time::from_micros(1)), Some(line / 2));
     // Five halvings of the distance in fast recovery.
     let recovered = rate.rate_bps(Time::from_micros(1 + 5 * 55)).unwrap();
-    assert!(
-        recovered > line * 96 / 100 && recovered < line,
-        "{recovered}"
-    );
+    assert!(recovered > line * 96 / 100 && recovered < line, "{recovered}");
     assert_eq!(rate.rate_bps(Time::from_millis(1_000)), Some(line));
 }
 
@@ -53,10 +45,7 @@ fn dcqcn_cuts_less_when_congestion_is_rare() {
     let before = rate.rate_bps(late).unwrap();
     rate.on_cnp(late);
     let after = rate.rate_bps(late).unwrap();
-    assert!(
-        after > before * 3 / 4,
-        "alpha has decayed: {before} -> {after}"
-    );
+    assert!(after > before * 3 / 4, "alpha has decayed: {before} -> {after}");
 }
 
 #[test]

@@ -89,11 +89,7 @@ impl Inbound {
             Message::Send { .. } => !info.position.starts() && info.kind == OpKind::Send,
             Message::Write { .. } => !info.position.starts() && info.kind == OpKind::Write,
         };
-        if in_order {
-            Ok(())
-        } else {
-            Err(Refusal::Invalid)
-        }
+        if in_order { Ok(()) } else { Err(Refusal::Invalid) }
     }
 
     fn accept_send(
@@ -119,9 +115,7 @@ impl Inbound {
             .scatter(core.init.pd, &self.wqe.sges, received, bytes)
             .map_err(|_| Refusal::LocalProtection)?;
         if !info.position.ends() {
-            self.message = Message::Send {
-                received: end as u32,
-            };
+            self.message = Message::Send { received: end as u32 };
             return Ok(false);
         }
         let invalidated = match packet.ieth() {
@@ -151,12 +145,7 @@ impl Inbound {
         let bytes = packet.payload();
         let len = bytes.len() as u32;
         let (va, rkey, left, total) = match self.message {
-            Message::Write {
-                va,
-                rkey,
-                left,
-                total,
-            } => (va, rkey, left, total),
+            Message::Write { va, rkey, left, total } => (va, rkey, left, total),
             _ => {
                 let reth = packet.reth().ok_or(Refusal::Invalid)?;
                 // An empty write touches nothing, so its key is not looked at.
@@ -169,11 +158,7 @@ impl Inbound {
             }
         };
         // The announced length must come to an end with the last packet, neither before nor after.
-        let consistent = if info.position.ends() {
-            len == left
-        } else {
-            len < left
-        };
+        let consistent = if info.position.ends() { len == left } else { len < left };
         if !consistent {
             return Err(Refusal::Invalid);
         }
@@ -181,18 +166,11 @@ impl Inbound {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            cx.memory
-                .remote_write(pd, rkey, va, bytes)
-                .map_err(|_| Refusal::Access)?;
+            cx.memory.remote_write(pd, rkey, va, bytes).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
             let va = va.wrapping_add(u64::from(len));
-            self.message = Message::Write {
-                va,
-                rkey,
-                left: left - len,
-                total,
-            };
+            self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
         if info.has_imm {
@@ -206,11 +184,7 @@ impl Inbound {
         if !self.has_wqe {
             self.has_wqe = core.take_recv(cx, &mut self.wqe);
         }
-        if self.has_wqe {
-            Ok(())
-        } else {
-            Err(Refusal::NoReceive)
-        }
+        if self.has_wqe { Ok(()) } else { Err(Refusal::NoReceive) }
     }
 
     fn complete(

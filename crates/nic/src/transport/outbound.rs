@@ -27,11 +27,7 @@ fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
     if let SendOp::SendInvalidate(_) = wqe.op
         && last
     {
-        let code = if first {
-            SEND_ONLY_INVALIDATE
-        } else {
-            SEND_LAST_INVALIDATE
-        };
+        let code = if first { SEND_ONLY_INVALIDATE } else { SEND_LAST_INVALIDATE };
         return Opcode(service | code);
     }
     let (base, imm) = match wqe.op {
@@ -69,12 +65,7 @@ pub(crate) fn build(
     piece: Piece<'_>,
     ack_req: bool,
 ) -> Result<HeaderBuf, AccessDenied> {
-    let Piece {
-        number,
-        wqe,
-        k,
-        psn,
-    } = piece;
+    let Piece { number, wqe, k, psn } = piece;
     let mtu = core.mtu();
     let offset = k * mtu;
     let len = mtu.min(wqe.len - offset);
@@ -89,11 +80,7 @@ pub(crate) fn build(
     if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wqe.op
         && k == 0
     {
-        let reth = Reth {
-            va: remote.addr,
-            rkey: remote.rkey,
-            len: wqe.len,
-        };
+        let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.len };
         header.push(|bytes| reth.emit(bytes));
     }
     match wqe.op {
@@ -124,6 +111,5 @@ pub(crate) fn payload(
         }
         return Ok(());
     }
-    cx.memory
-        .gather(core.init.pd, core.sq.sges(number), offset, len, cx.segments)
+    cx.memory.gather(core.init.pd, core.sq.sges(number), offset, len, cx.segments)
 }

@@ -25,12 +25,7 @@ pub(super) struct Uc {
 impl Default for Uc {
     fn default() -> Self {
         let psn = Psn::new(0);
-        Uc {
-            next_psn: psn,
-            expected_psn: psn,
-            next_packet: 0,
-            inbound: Inbound::default(),
-        }
+        Uc { next_psn: psn, expected_psn: psn, next_packet: 0, inbound: Inbound::default() }
     }
 }
 
@@ -76,11 +71,7 @@ impl Transport for Uc {
             let number = core.sq.head();
             let may_start = core.state == QpState::Rts;
             let may_finish = core.state == QpState::Sqd && self.next_packet > 0;
-            let Some(mut wqe) = core
-                .sq
-                .get(number)
-                .copied()
-                .filter(|_| may_start || may_finish)
+            let Some(mut wqe) = core.sq.get(number).copied().filter(|_| may_start || may_finish)
             else {
                 return Progress::Idle;
             };
@@ -92,12 +83,7 @@ impl Transport for Uc {
             }
             wqe.packets = outbound::packets_of(wqe.len, core.mtu());
             let k = self.next_packet;
-            let piece = outbound::Piece {
-                number,
-                wqe: &wqe,
-                k,
-                psn: self.next_psn,
-            };
+            let piece = outbound::Piece { number, wqe: &wqe, k, psn: self.next_psn };
             let built = outbound::build(core, cx, SERVICE, piece, false);
             let Ok(header) = built else {
                 self.next_packet = 0;

@@ -23,10 +23,7 @@ pub(super) struct Ud {
 
 impl Default for Ud {
     fn default() -> Self {
-        Ud {
-            next_psn: Psn::new(0),
-            wqe: RecvWqe::default(),
-        }
+        Ud { next_psn: Psn::new(0), wqe: RecvWqe::default() }
     }
 }
 
@@ -63,22 +60,13 @@ impl Transport for Ud {
             return;
         }
         let byte_len = GRH_LEN + bytes.len() as u32;
-        let grh = ud_grh(
-            meta.src,
-            meta.dst,
-            meta.tos,
-            meta.ttl,
-            packet.as_bytes().len() as u16,
-        );
+        let grh = ud_grh(meta.src, meta.dst, meta.tos, meta.ttl, packet.as_bytes().len() as u16);
         let pd = core.init.pd;
         let status = if u64::from(byte_len) > self.wqe.capacity() {
             WcStatus::LocLenErr
         } else if cx.memory.check_local(pd, &self.wqe.sges, true).is_err()
             || cx.memory.scatter(pd, &self.wqe.sges, 0, &grh).is_err()
-            || cx
-                .memory
-                .scatter(pd, &self.wqe.sges, GRH_LEN, bytes)
-                .is_err()
+            || cx.memory.scatter(pd, &self.wqe.sges, GRH_LEN, bytes).is_err()
         {
             WcStatus::LocProtErr
         } else {
@@ -165,24 +153,12 @@ impl Ud {
             SendOp::SendImm(imm) => Some(imm),
             _ => None,
         };
-        let opcode = if imm.is_some() {
-            Opcode::UD_SEND_ONLY_IMM
-        } else {
-            Opcode::UD_SEND_ONLY
-        };
+        let opcode = if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
         let mut bth = Bth::new(opcode, dest.qpn, self.next_psn);
         bth.pad = pad_of(wqe.len as usize);
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        let qkey = if dest.qkey & QKEY_OF_QP != 0 {
-            core.attrs.qkey
-        } else {
-            dest.qkey
-        };
-        let deth = Deth {
-            qkey,
-            src_qpn: core.qpn,
-            reserved8: 0,
-        };
+        let qkey = if dest.qkey & QKEY_OF_QP != 0 { core.attrs.qkey } else { dest.qkey };
+        let deth = Deth { qkey, src_qpn: core.qpn, reserved8: 0 };
         let mut header = HeaderBuf::new(&bth);
         header.push(|bytes| deth.emit(bytes));
         if let Some(imm) = imm {

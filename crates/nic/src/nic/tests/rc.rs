@@ -14,11 +14,7 @@ fn a_write_of_every_size_around_the_mtu_arrives_whole() {
         p.settle();
         assert_eq!(p.ends[0].statuses(), [(1, OK)], "{len} bytes");
         assert_eq!(p.ends[1].buffer.to_vec(5, len), bytes);
-        assert_eq!(
-            p.ends[1].buffer.to_vec(5 + len, 8),
-            [0; 8],
-            "nothing behind it"
-        );
+        assert_eq!(p.ends[1].buffer.to_vec(5 + len, 8), [0; 8], "nothing behind it");
         p.run_out();
     }
 }
@@ -28,30 +24,17 @@ fn a_send_is_gathered_and_scattered() {
     let mut p = Pair::rc();
     let bytes = p.fill(0, 0, 5_000);
     let e = &p.ends[1];
-    let scatter = [
-        e.sge(0, 100),
-        e.sge(10_000, 0),
-        e.sge(20_000, 3_000),
-        e.sge(30_000, 3_000),
-    ];
+    let scatter = [e.sge(0, 100), e.sge(10_000, 0), e.sge(20_000, 3_000), e.sge(30_000, 3_000)];
     p.recv(1, 9, &scatter);
     let e = &p.ends[0];
     let gather = [e.sge(0, 1), e.sge(1, 2_000), e.sge(2_001, 2_999)];
     p.post(0, 1, SendOp::SendImm(0xabcd), &gather);
     p.settle();
     let got = p.ends[1].completions();
-    assert_eq!(
-        (got[0].wr_id, got[0].byte_len, got[0].imm),
-        (9, 5_000, Some(0xabcd))
-    );
+    assert_eq!((got[0].wr_id, got[0].byte_len, got[0].imm), (9, 5_000, Some(0xabcd)));
     assert_eq!(got[0].opcode, WcOpcode::Recv);
     let b = &p.ends[1].buffer;
-    let got = [
-        b.to_vec(0, 100),
-        b.to_vec(20_000, 3_000),
-        b.to_vec(30_000, 1_900),
-    ]
-    .concat();
+    let got = [b.to_vec(0, 100), b.to_vec(20_000, 3_000), b.to_vec(30_000, 1_900)].concat();
     assert_eq!(got, bytes);
 }
 
@@ -64,10 +47,7 @@ fn a_write_with_immediate_consumes_a_receive() {
     p.post(0, 1, SendOp::WriteImm(remote, 42), &[sge]);
     p.settle();
     let got = p.ends[1].completions();
-    assert_eq!(
-        (got[0].wr_id, got[0].imm, got[0].byte_len),
-        (7, Some(42), 3_000)
-    );
+    assert_eq!((got[0].wr_id, got[0].imm, got[0].byte_len), (7, Some(42), 3_000));
     assert_eq!(got[0].opcode, WcOpcode::RecvWriteImm);
 }
 
@@ -92,33 +72,11 @@ fn atomics_return_the_original_and_change_the_word() {
     p.settle();
     assert_eq!(p.ends[0].buffer.load_u64(0), 40);
     assert_eq!(p.ends[1].buffer.load_u64(64), 42);
-    p.post(
-        0,
-        2,
-        SendOp::CompareSwap {
-            remote,
-            compare: 42,
-            swap: 7,
-        },
-        &[sge],
-    );
-    p.post(
-        0,
-        3,
-        SendOp::CompareSwap {
-            remote,
-            compare: 42,
-            swap: 8,
-        },
-        &[sge],
-    );
+    p.post(0, 2, SendOp::CompareSwap { remote, compare: 42, swap: 7 }, &[sge]);
+    p.post(0, 3, SendOp::CompareSwap { remote, compare: 42, swap: 8 }, &[sge]);
     p.settle();
     assert_eq!(p.ends[1].buffer.load_u64(64), 7);
-    assert_eq!(
-        p.ends[0].buffer.load_u64(0),
-        7,
-        "the second comparison saw the first one's value"
-    );
+    assert_eq!(p.ends[0].buffer.load_u64(0), 7, "the second comparison saw the first one's value");
 }
 
 #[test]
@@ -135,11 +93,7 @@ fn a_lost_packet_is_nakked_once_and_sent_again() {
         }
     }
     let answers = p.take(1);
-    assert_eq!(
-        answers.len(),
-        1,
-        "one NAK, whatever arrives behind the hole"
-    );
+    assert_eq!(answers.len(), 1, "one NAK, whatever arrives behind the hole");
     p.deliver_all(&answers);
     let again = p.take(0);
     assert_eq!(again.len(), 6, "everything from the hole on");
@@ -199,12 +153,7 @@ fn a_repeated_atomic_is_answered_from_the_record() {
 fn a_read_with_a_lost_response_goes_on_from_the_hole() {
     let mut p = Pair::rc();
     let bytes = p.fill(1, 0, 10_000);
-    p.post(
-        0,
-        1,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 10_000)],
-    );
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 10_000)]);
     let request = p.take(0);
     p.deliver_all(&request);
     let responses = p.take(1);
@@ -217,10 +166,7 @@ fn a_read_with_a_lost_response_goes_on_from_the_hole() {
     let again = p.take(0);
     assert_eq!(again.len(), 1);
     let reth = parse(&again[0]).reth().unwrap();
-    assert_eq!(
-        (reth.va, reth.len),
-        (0x1_0000 + 4 * 1024, 10_000 - 4 * 1024)
-    );
+    assert_eq!((reth.va, reth.len), (0x1_0000 + 4 * 1024, 10_000 - 4 * 1024));
     p.deliver_all(&again);
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
@@ -231,25 +177,12 @@ fn a_read_with_a_lost_response_goes_on_from_the_hole() {
 fn an_acknowledgement_beyond_an_unanswered_read_does_not_complete_it() {
     let mut p = Pair::rc();
     let bytes = p.fill(1, 0, 1_000);
-    p.post(
-        0,
-        1,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 1_000)],
-    );
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(50_000)),
-        &[p.ends[0].sge(5_000, 8)],
-    );
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 1_000)]);
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(50_000)), &[p.ends[0].sge(5_000, 8)]);
     let frames = p.take(0);
     p.deliver_all(&frames);
     let answers = p.take(1);
-    let ack: Vec<_> = answers
-        .into_iter()
-        .filter(|f| f.opcode() == Opcode::RC_ACK)
-        .collect();
+    let ack: Vec<_> = answers.into_iter().filter(|f| f.opcode() == Opcode::RC_ACK).collect();
     assert_eq!(ack.len(), 1);
     p.deliver_all(&ack);
     assert_eq!(p.ends[0].statuses(), [], "the data has not come");
@@ -265,16 +198,9 @@ fn without_a_receive_the_sender_waits_and_then_gives_up() {
     p.post(0, 2, SendOp::Send, &[p.ends[0].sge(0, 10)]);
     p.run_out();
     let flushed = (2, WcStatus::WrFlushErr);
-    assert_eq!(
-        p.ends[0].statuses(),
-        [(1, WcStatus::RnrRetryExcErr), flushed]
-    );
+    assert_eq!(p.ends[0].statuses(), [(1, WcStatus::RnrRetryExcErr), flushed]);
     assert_eq!(p.ends[0].state(), QpState::Err);
-    assert_eq!(
-        p.ends[1].nic.counters().tx_rnr,
-        3,
-        "rnr_retry of 2 makes three attempts"
-    );
+    assert_eq!(p.ends[1].nic.counters().tx_rnr, 3, "rnr_retry of 2 makes three attempts");
 }
 
 #[test]
@@ -293,47 +219,27 @@ fn a_receive_posted_late_is_found_after_the_rnr_wait() {
 #[test]
 fn a_silent_peer_exhausts_the_retries() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 10)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 10)]);
     let start = p.now;
     for _ in 0..20 {
         p.take(0);
         p.fire_timer();
     }
     assert_eq!(p.ends[0].statuses(), [(1, WcStatus::RetryExcErr)]);
-    assert_eq!(
-        p.ends[0].nic.counters().timeouts,
-        4,
-        "retry_count of 3: three more attempts"
-    );
+    assert_eq!(p.ends[0].nic.counters().timeouts, 4, "retry_count of 3: three more attempts");
     assert_eq!((p.now - start).as_nanos(), 4 * (4096 << 10));
     assert_eq!(p.ends[0].nic.poll_timeout(), None);
 }
 
 #[test]
 fn bad_requests_are_refused_as_the_standard_says_and_touch_nothing() {
-    let outside = |p: &Pair, addr: u64| Remote {
-        addr,
-        ..p.ends[1].remote(0)
-    };
+    let outside = |p: &Pair, addr: u64| Remote { addr, ..p.ends[1].remote(0) };
     let cases: [&dyn Fn(&Pair) -> SendOp; 5] = [
-        &|p| {
-            SendOp::Write(Remote {
-                rkey: p.ends[1].key.0 ^ 1,
-                ..p.ends[1].remote(0)
-            })
-        },
+        &|p| SendOp::Write(Remote { rkey: p.ends[1].key.0 ^ 1, ..p.ends[1].remote(0) }),
         &|p| SendOp::Write(p.ends[1].remote((1 << 20) - 7)),
         &|p| SendOp::Write(outside(p, 0xffff)),
         &|p| SendOp::Read(outside(p, u64::MAX - 3)),
-        &|p| SendOp::FetchAdd {
-            remote: p.ends[1].remote(1 << 20),
-            add: 1,
-        },
+        &|p| SendOp::FetchAdd { remote: p.ends[1].remote(1 << 20), add: 1 },
     ];
     for (i, op) in cases.into_iter().enumerate() {
         let mut p = Pair::rc();
@@ -341,17 +247,10 @@ fn bad_requests_are_refused_as_the_standard_says_and_touch_nothing() {
         let before = p.ends[1].buffer.to_vec(0, 1 << 20);
         p.post(0, 1, op(&p), &[p.ends[0].sge(0, 8)]);
         p.settle();
-        assert_eq!(
-            p.ends[0].statuses(),
-            [(1, WcStatus::RemAccessErr)],
-            "case {i}"
-        );
+        assert_eq!(p.ends[0].statuses(), [(1, WcStatus::RemAccessErr)], "case {i}");
         assert_eq!(p.ends[1].nic.counters().access_violations, 1);
         assert_eq!(p.ends[1].state(), QpState::Err);
-        assert!(
-            p.ends[1].buffer.to_vec(0, 1 << 20) == before,
-            "case {i} changed memory"
-        );
+        assert!(p.ends[1].buffer.to_vec(0, 1 << 20) == before, "case {i} changed memory");
         let qpn = p.ends[1].qpn;
         let events: Vec<_> = std::iter::from_fn(|| p.ends[1].nic.poll_event()).collect();
         assert!(events.contains(&Event::QpAccessError(qpn)));
@@ -361,12 +260,7 @@ fn bad_requests_are_refused_as_the_standard_says_and_touch_nothing() {
 #[test]
 fn a_region_deregistered_under_a_read_is_not_read() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 10_000)],
-    );
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 10_000)]);
     let request = p.take(0);
     p.deliver_all(&request);
     let key = p.ends[1].key;
@@ -390,29 +284,13 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
 #[test]
 fn a_bad_local_key_fails_after_what_was_posted_before_it() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 5_000)],
-    );
-    let bad = Sge {
-        lkey: 1,
-        ..p.ends[0].sge(0, 8)
-    };
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 5_000)]);
+    let bad = Sge { lkey: 1, ..p.ends[0].sge(0, 8) };
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[bad]);
-    p.post(
-        0,
-        3,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 3, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.settle();
     let flushed = (3, WcStatus::WrFlushErr);
-    assert_eq!(
-        p.ends[0].statuses(),
-        [(1, OK), (2, WcStatus::LocProtErr), flushed]
-    );
+    assert_eq!(p.ends[0].statuses(), [(1, OK), (2, WcStatus::LocProtErr), flushed]);
 }
 
 #[test]
@@ -423,12 +301,7 @@ fn send_with_invalidate_revokes_remote_use_of_a_key() {
     p.post(0, 1, SendOp::SendInvalidate(rkey), &[]);
     p.settle();
     assert_eq!(p.ends[1].completions()[0].invalidated, Some(rkey));
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(1, OK), (2, WcStatus::RemAccessErr)]);
 }
@@ -436,12 +309,7 @@ fn send_with_invalidate_revokes_remote_use_of_a_key() {
 #[test]
 fn a_fence_waits_for_reads() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 100)],
-    );
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 100)]);
     let wr = SendWr {
         flags: SendFlags::SIGNALED | SendFlags::FENCE,
         ..SendWr::new(2, SendOp::Write(p.ends[1].remote(0)), &[])
@@ -459,12 +327,7 @@ fn a_fence_waits_for_reads() {
 fn outstanding_reads_are_limited() {
     let mut p = Pair::rc();
     for i in 0..10 {
-        p.post(
-            0,
-            i,
-            SendOp::Read(p.ends[1].remote(0)),
-            &[p.ends[0].sge(0, 100)],
-        );
+        p.post(0, i, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 100)]);
     }
     assert_eq!(p.take(0).len(), 4, "max_rd_atomic");
     p.run_out();
@@ -477,18 +340,10 @@ fn the_window_limits_what_is_in_flight_and_always_reopens() {
     let qpn = p.ends[0].qpn;
     p.ends[0].nic.set_window(qpn, 8 * 1024).unwrap();
     let bytes = p.fill(0, 0, 100_000);
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 100_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 100_000)]);
     let first = p.take(0);
     assert_eq!(first.len(), 8);
-    assert!(
-        parse(&first[7]).ack_req(),
-        "who fills the window asks for an acknowledgement"
-    );
+    assert!(parse(&first[7]).ack_req(), "who fills the window asks for an acknowledgement");
     p.deliver_all(&first);
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
@@ -500,12 +355,7 @@ fn the_window_limits_what_is_in_flight_and_always_reopens() {
 fn acknowledgements_of_many_messages_share_a_packet() {
     let mut p = Pair::rc();
     for i in 0..40 {
-        p.post(
-            0,
-            i,
-            SendOp::Write(p.ends[1].remote(0)),
-            &[p.ends[0].sge(0, 64)],
-        );
+        p.post(0, i, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 64)]);
     }
     let frames = p.take(0);
     p.deliver_all(&frames);
@@ -517,10 +367,7 @@ fn unsignaled_requests_complete_silently() {
     let mut p = Pair::rc();
     let sge = [p.ends[0].sge(0, 8)];
     let op = SendOp::Write(p.ends[1].remote(0));
-    let wr = SendWr {
-        flags: SendFlags::empty(),
-        ..SendWr::new(1, op, &sge)
-    };
+    let wr = SendWr { flags: SendFlags::empty(), ..SendWr::new(1, op, &sge) };
     let (now, qpn) = (p.now, p.ends[0].qpn);
     for _ in 0..64 {
         p.ends[0].nic.post_send(now, qpn, &wr).unwrap();
@@ -536,39 +383,18 @@ fn unsignaled_requests_complete_silently() {
 #[test]
 fn a_draining_queue_finishes_what_it_started_and_says_so() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 5_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 5_000)]);
     let frames = p.take(0);
     let (now, qpn) = (p.now, p.ends[0].qpn);
-    let sqd = QpAttr {
-        state: Some(QpState::Sqd),
-        sqd_notify: Some(true),
-        ..QpAttr::default()
-    };
+    let sqd = QpAttr { state: Some(QpState::Sqd), sqd_notify: Some(true), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &sqd).unwrap();
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     assert_eq!(p.ends[0].nic.poll_event(), None);
     p.deliver_all(&frames);
     p.settle();
     assert_eq!(p.ends[0].nic.poll_event(), Some(Event::SqDrained(qpn)));
-    assert_eq!(
-        p.ends[0].statuses(),
-        [(1, OK)],
-        "the second has not started"
-    );
-    let rts = QpAttr {
-        state: Some(QpState::Rts),
-        ..QpAttr::default()
-    };
+    assert_eq!(p.ends[0].statuses(), [(1, OK)], "the second has not started");
+    let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &rts).unwrap();
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(2, OK)]);
@@ -581,12 +407,7 @@ fn marked_packets_bring_cnps_that_slow_the_sender_down() {
     let (now, qpn) = (p.now, p.ends[0].qpn);
     let dcqcn = RateControl::Dcqcn(crate::rate::DcqcnParams::new(line));
     p.ends[0].nic.set_rate_control(now, qpn, dcqcn).unwrap();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 1_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 1_000)]);
     let mut frames = p.take(0);
     assert_eq!(frames[0].meta.tos & 3, crate::frame::ECN_ECT0);
     frames[0].meta.tos |= crate::frame::ECN_CE;

@@ -10,34 +10,14 @@ fn busy_pair() -> Pair {
     for i in 0..8 {
         p.recv(1, i, &[p.ends[1].sge(4096, 512)]);
     }
-    p.post(
-        1,
-        1,
-        SendOp::Read(p.ends[0].remote(0)),
-        &[p.ends[1].sge(8192, 5_000)],
-    );
-    p.post(
-        1,
-        2,
-        SendOp::FetchAdd {
-            remote: p.ends[0].remote(0),
-            add: 1,
-        },
-        &[p.ends[1].sge(0, 8)],
-    );
+    p.post(1, 1, SendOp::Read(p.ends[0].remote(0)), &[p.ends[1].sge(8192, 5_000)]);
+    p.post(1, 2, SendOp::FetchAdd { remote: p.ends[0].remote(0), add: 1 }, &[p.ends[1].sge(0, 8)]);
     p.take(1);
     p
 }
 
 fn meta() -> FrameMeta {
-    FrameMeta {
-        src: addr(0),
-        dst: addr(1),
-        src_port: 4791,
-        tos: 0,
-        ttl: 64,
-        ip_id: IpId::Known(0),
-    }
+    FrameMeta { src: addr(0), dst: addr(1), src_port: 4791, tos: 0, ttl: 64, ip_id: IpId::Known(0) }
 }
 
 /// A frame with a valid ICRC for the second end's QP, of any opcode, PSN near the expected ones,
@@ -49,14 +29,7 @@ fn sealed(qpn: Qpn, opcode: u8, psn: u32, flags: u8, rest: &[u8]) -> Frame {
     bytes.extend_from_slice(&psn.to_be_bytes()[1..]);
     bytes.extend_from_slice(rest);
     bytes.extend_from_slice(&[0; 4]);
-    forge(
-        &Frame {
-            to: 1,
-            meta: meta(),
-            bytes,
-        },
-        |_| {},
-    )
+    forge(&Frame { to: 1, meta: meta(), bytes }, |_| {})
 }
 
 proptest! {
@@ -134,12 +107,7 @@ proptest! {
 fn a_foreign_sender_is_accepted_until_the_peer_is_known_to_be_ours() {
     let mut p = Pair::rc();
     let send = |p: &mut Pair, id: u16| {
-        p.post(
-            0,
-            1,
-            SendOp::Write(p.ends[1].remote(0)),
-            &[p.ends[0].sge(0, 8)],
-        );
+        p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
         let frame = p.take(0).remove(0);
         let mut foreign = frame.clone();
         foreign.meta.ip_id = IpId::Known(id);
@@ -155,23 +123,14 @@ fn a_foreign_sender_is_accepted_until_the_peer_is_known_to_be_ours() {
     for _ in 0..600 {
         send(&mut p, 5);
     }
-    assert_eq!(
-        send(&mut p, 40_001),
-        1,
-        "from a peer of ours that is corruption"
-    );
+    assert_eq!(send(&mut p, 40_001), 1, "from a peer of ours that is corruption");
     assert_eq!(p.ends[1].nic.counters().drop_icrc, 1);
 }
 
 #[test]
 fn a_packet_from_another_address_is_refused() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     let mut frame = p.take(0).remove(0);
     frame.meta.src = addr(7);
     let frame = forge(&frame, |_| {});
@@ -182,12 +141,7 @@ fn a_packet_from_another_address_is_refused() {
 #[test]
 fn a_peer_that_acknowledges_what_was_never_sent_is_ignored() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 2_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 2_000)]);
     let frames = p.take(0);
     p.deliver_all(&frames);
     let ack = p.take(1).remove(0);
@@ -202,12 +156,7 @@ fn a_peer_that_acknowledges_what_was_never_sent_is_ignored() {
 #[test]
 fn a_read_answer_of_the_wrong_length_fails_the_request() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 100)],
-    );
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(0, 100)]);
     let request = p.take(0);
     p.deliver_all(&request);
     let answer = p.take(1).remove(0);
@@ -224,17 +173,10 @@ fn a_read_answer_of_the_wrong_length_fails_the_request() {
 fn a_write_that_is_longer_than_announced_is_refused() {
     let mut p = Pair::rc();
     p.ends[0].buffer.fill(0, 3_000, 1);
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 3_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 3_000)]);
     let frames = p.take(0);
     // The announced length ends within the second packet.
-    let lie = forge(&frames[0], |b| {
-        b[24..28].copy_from_slice(&1_500u32.to_be_bytes())
-    });
+    let lie = forge(&frames[0], |b| b[24..28].copy_from_slice(&1_500u32.to_be_bytes()));
     p.deliver(&lie);
     p.deliver(&frames[1]);
     assert_eq!(p.ends[1].buffer.to_vec(1_024, 2_000), [0; 2_000]);

@@ -39,8 +39,7 @@ impl Shim for Late {
     }
 
     fn incoming(&mut self, now: Time, packet: PacketView<'_>, _up: &mut dyn FnMut(PacketView<'_>)) {
-        self.held
-            .push((now.plus_nanos(1_000_000), packet.as_bytes().to_vec()));
+        self.held.push((now.plus_nanos(1_000_000), packet.as_bytes().to_vec()));
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -62,10 +61,7 @@ impl Shim for Late {
 
 fn with_shims(shim: impl Fn() -> Box<dyn Shim>) -> Pair {
     let mut p = Pair::rc();
-    let reset = QpAttr {
-        state: Some(QpState::Reset),
-        ..QpAttr::default()
-    };
+    let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
     for i in 0..2 {
         let (now, qpn) = (p.now, p.ends[i].qpn);
         p.ends[i].nic.modify_qp(now, qpn, &reset).unwrap();
@@ -78,23 +74,10 @@ fn with_shims(shim: impl Fn() -> Box<dyn Shim>) -> Pair {
 
 fn moves_data(mut p: Pair) -> Pair {
     let bytes = p.fill(0, 0, 50_000);
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 50_000)],
-    );
-    p.post(
-        0,
-        2,
-        SendOp::Read(p.ends[1].remote(0)),
-        &[p.ends[0].sge(100_000, 50_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 50_000)]);
+    p.post(0, 2, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(100_000, 50_000)]);
     p.run_out();
-    assert_eq!(
-        p.ends[0].statuses(),
-        [(1, WcStatus::Success), (2, WcStatus::Success)]
-    );
+    assert_eq!(p.ends[0].statuses(), [(1, WcStatus::Success), (2, WcStatus::Success)]);
     assert!(p.ends[0].buffer.to_vec(100_000, 50_000) == bytes);
     p
 }

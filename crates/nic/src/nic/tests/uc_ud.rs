@@ -8,12 +8,7 @@ const OK: WcStatus = WcStatus::Success;
 fn a_uc_write_completes_when_it_is_sent_and_arrives_when_nothing_is_lost() {
     let mut p = Pair::of(QpType::Uc);
     let bytes = p.fill(0, 0, 5_000);
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 5_000)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 5_000)]);
     let frames = p.take(0);
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     p.deliver_all(&frames);
@@ -46,53 +41,34 @@ fn single_packet_uc_writes_with_immediate_survive_loss_and_reordering_independen
     for i in 0..8 {
         p.recv(1, i, &[]);
         p.fill(0, i as usize * 100, 100);
-        let (op, sge) = (
-            SendOp::WriteImm(p.ends[1].remote(i * 100), i as u32),
-            p.ends[0].sge(i * 100, 100),
-        );
+        let (op, sge) =
+            (SendOp::WriteImm(p.ends[1].remote(i * 100), i as u32), p.ends[0].sge(i * 100, 100));
         p.post(0, i, op, &[sge]);
     }
     let frames = p.take(0);
     for i in [3, 1, 7, 0, 5] {
         p.deliver(&frames[i]);
     }
-    let imms: Vec<_> = p.ends[1]
-        .completions()
-        .iter()
-        .map(|c| c.imm.unwrap())
-        .collect();
+    let imms: Vec<_> = p.ends[1].completions().iter().map(|c| c.imm.unwrap()).collect();
     assert_eq!(imms, [3, 1, 7, 0, 5]);
-    assert_eq!(
-        p.ends[1].buffer.to_vec(300, 100),
-        p.ends[0].buffer.to_vec(300, 100)
-    );
+    assert_eq!(p.ends[1].buffer.to_vec(300, 100), p.ends[0].buffer.to_vec(300, 100));
     assert_eq!(p.ends[1].buffer.to_vec(200, 100), [0; 100], "lost");
 }
 
 #[test]
 fn a_uc_peer_cannot_break_the_qp() {
     let mut p = Pair::of(QpType::Uc);
-    let bad = Remote {
-        rkey: 1,
-        ..p.ends[1].remote(0)
-    };
+    let bad = Remote { rkey: 1, ..p.ends[1].remote(0) };
     p.post(0, 1, SendOp::Write(bad), &[p.ends[0].sge(0, 8)]);
     p.post(0, 2, SendOp::Send, &[p.ends[0].sge(0, 8)]);
     p.settle();
     let counters = p.ends[1].nic.counters();
-    assert_eq!(
-        (counters.access_violations, counters.drop_no_receive),
-        (1, 1)
-    );
+    assert_eq!((counters.access_violations, counters.drop_no_receive), (1, 1));
     assert_eq!(p.ends[1].state(), QpState::Rts);
     p.recv(1, 5, &[p.ends[1].sge(0, 4)]);
     p.post(0, 3, SendOp::Send, &[p.ends[0].sge(0, 8)]);
     p.settle();
-    assert_eq!(
-        p.ends[1].statuses(),
-        [],
-        "too long: dropped, and the receive is kept"
-    );
+    assert_eq!(p.ends[1].statuses(), [], "too long: dropped, and the receive is kept");
     p.post(0, 4, SendOp::Send, &[p.ends[0].sge(0, 4)]);
     p.settle();
     assert_eq!(p.ends[1].statuses(), [(5, OK)]);
@@ -101,17 +77,9 @@ fn a_uc_peer_cannot_break_the_qp() {
 #[test]
 fn a_local_error_stops_only_the_send_queue_of_a_uc_qp() {
     let mut p = Pair::of(QpType::Uc);
-    let bad = Sge {
-        lkey: 1,
-        ..p.ends[0].sge(0, 8)
-    };
+    let bad = Sge { lkey: 1, ..p.ends[0].sge(0, 8) };
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[bad]);
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.settle();
     let flushed = (2, WcStatus::WrFlushErr);
     assert_eq!(p.ends[0].statuses(), [(1, WcStatus::LocProtErr), flushed]);
@@ -121,35 +89,20 @@ fn a_local_error_stops_only_the_send_queue_of_a_uc_qp() {
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(9, OK)], "receiving goes on");
     let (now, qpn) = (p.now, p.ends[0].qpn);
-    let rts = QpAttr {
-        state: Some(QpState::Rts),
-        ..QpAttr::default()
-    };
+    let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &rts).unwrap();
-    p.post(
-        0,
-        4,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 4, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.settle();
     assert_eq!(p.ends[0].statuses(), [(4, OK)]);
 }
 
 fn datagram(p: &Pair, qkey: u32) -> UdDest {
-    UdDest {
-        av: AddressVector::new(addr(1)),
-        qpn: p.ends[1].qpn,
-        qkey,
-    }
+    UdDest { av: AddressVector::new(addr(1)), qpn: p.ends[1].qpn, qkey }
 }
 
 fn post_datagram(p: &mut Pair, wr_id: u64, qkey: u32, sges: &[Sge]) {
     let ud = Some(datagram(p, qkey));
-    let wr = SendWr {
-        ud,
-        ..SendWr::new(wr_id, SendOp::SendImm(77), sges)
-    };
+    let wr = SendWr { ud, ..SendWr::new(wr_id, SendOp::SendImm(77), sges) };
     let end = &mut p.ends[0];
     end.nic.post_send(p.now, end.qpn, &wr).unwrap();
 }
@@ -189,19 +142,10 @@ fn datagrams_need_the_right_key_and_a_receive() {
 fn a_datagram_longer_than_the_mtu_is_refused_at_post() {
     let mut p = Pair::of(QpType::Ud);
     let sges = [p.ends[0].sge(0, 4097)];
-    let wr = SendWr {
-        ud: Some(datagram(&p, 0x11)),
-        ..SendWr::new(1, SendOp::Send, &sges)
-    };
+    let wr = SendWr { ud: Some(datagram(&p, 0x11)), ..SendWr::new(1, SendOp::Send, &sges) };
     let end = &mut p.ends[0];
     let refused = end.nic.post_send(p.now, end.qpn, &wr);
-    assert_eq!(
-        refused,
-        Err(PostError::TooLong {
-            given: 4097,
-            max: 4096
-        })
-    );
+    assert_eq!(refused, Err(PostError::TooLong { given: 4097, max: 4096 }));
 }
 
 #[test]
@@ -210,14 +154,8 @@ fn inline_data_may_change_after_posting() {
     p.recv(1, 5, &[p.ends[1].sge(0, 200)]);
     let mut bytes = *b"as it was";
     let ud = Some(datagram(&p, 0x11));
-    let wr = SendWr {
-        ud,
-        ..SendWr::new(1, SendOp::Send, &[])
-    };
-    let wr = SendWr {
-        payload: Payload::Inline(&bytes),
-        ..wr
-    };
+    let wr = SendWr { ud, ..SendWr::new(1, SendOp::Send, &[]) };
+    let wr = SendWr { payload: Payload::Inline(&bytes), ..wr };
     let end = &mut p.ends[0];
     end.nic.post_send(p.now, end.qpn, &wr).unwrap();
     bytes.fill(0);

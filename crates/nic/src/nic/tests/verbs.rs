@@ -10,16 +10,10 @@ fn objects_in_use_cannot_be_removed() {
     assert!(busy(end.nic.destroy_cq(end.cq)));
     end.nic.destroy_qp(end.qpn).unwrap();
     end.nic.destroy_cq(end.cq).unwrap();
-    assert!(
-        busy(end.nic.dealloc_pd(end.pd)),
-        "the region is still there"
-    );
+    assert!(busy(end.nic.dealloc_pd(end.pd)), "the region is still there");
     end.nic.deregister(end.key).unwrap();
     end.nic.dealloc_pd(end.pd).unwrap();
-    assert!(
-        end.nic.dealloc_pd(end.pd).is_err(),
-        "a handle names nothing twice"
-    );
+    assert!(end.nic.dealloc_pd(end.pd).is_err(), "a handle names nothing twice");
 }
 
 #[test]
@@ -32,26 +26,13 @@ fn limits_are_kept_and_named() {
     let init = QpInit::new(QpType::Rc, pd, cq);
     nic.create_qp(&init).unwrap();
     nic.create_qp(&init).unwrap();
-    let full = ControlError::Exhausted {
-        what: "queue pairs",
-        limit: 2,
-    };
+    let full = ControlError::Exhausted { what: "queue pairs", limit: 2 };
     assert_eq!(nic.create_qp(&init), Err(full));
     let b = Buffer::new(10);
-    nic.register(pd, Region::owned(b.clone()), 0, Access::empty())
-        .unwrap();
-    assert!(
-        nic.register(pd, Region::owned(b), 0, Access::empty())
-            .is_err()
-    );
-    let deep = QpInit {
-        max_send_wr: 1 << 20,
-        ..init
-    };
-    assert!(matches!(
-        nic.create_qp(&deep),
-        Err(ControlError::TooLarge { .. })
-    ));
+    nic.register(pd, Region::owned(b.clone()), 0, Access::empty()).unwrap();
+    assert!(nic.register(pd, Region::owned(b), 0, Access::empty()).is_err());
+    let deep = QpInit { max_send_wr: 1 << 20, ..init };
+    assert!(matches!(nic.create_qp(&deep), Err(ControlError::TooLarge { .. })));
 }
 
 #[test]
@@ -67,13 +48,8 @@ fn qpns_are_not_reused_at_once() {
 fn rights_that_contradict_each_other_are_refused() {
     let mut end = End::new(0, |_| {});
     let b = Buffer::new(10);
-    let refused = end
-        .nic
-        .register(end.pd, Region::owned(b), 0, Access::REMOTE_WRITE);
-    assert!(matches!(
-        refused,
-        Err(ControlError::Invalid { what: "access", .. })
-    ));
+    let refused = end.nic.register(end.pd, Region::owned(b), 0, Access::REMOTE_WRITE);
+    assert!(matches!(refused, Err(ControlError::Invalid { what: "access", .. })));
 }
 
 #[test]
@@ -81,24 +57,13 @@ fn keys_are_spread_over_the_whole_space() {
     let mut end = End::new(0, |_| {});
     let b = Buffer::new(10);
     let keys: Vec<u32> = (0..64)
-        .map(|_| {
-            end.nic
-                .register(end.pd, Region::owned(b.clone()), 0, ALL)
-                .unwrap()
-                .0
-        })
+        .map(|_| end.nic.register(end.pd, Region::owned(b.clone()), 0, ALL).unwrap().0)
         .collect();
     let ones: u32 = keys.iter().map(|k| k.count_ones()).sum();
-    assert!(
-        (850..1200).contains(&ones),
-        "about half of 2048 bits: {ones}"
-    );
+    assert!((850..1200).contains(&ones), "about half of 2048 bits: {ones}");
     let mut sorted = keys.clone();
     sorted.sort_unstable();
-    assert!(
-        sorted.windows(2).all(|w| w[1] - w[0] > 1),
-        "no neighbours: {keys:x?}"
-    );
+    assert!(sorted.windows(2).all(|w| w[1] - w[0] > 1), "no neighbours: {keys:x?}");
 }
 
 #[test]
@@ -120,10 +85,7 @@ fn a_notification_comes_once_per_arming() {
     assert_eq!(p.ends[1].nic.poll_event(), None, "not solicited");
     p.recv(1, 4, &[]);
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-    let wr = SendWr {
-        flags,
-        ..SendWr::new(4, SendOp::Send, &[])
-    };
+    let wr = SendWr { flags, ..SendWr::new(4, SendOp::Send, &[]) };
     let end = &mut p.ends[0];
     end.nic.post_send(p.now, end.qpn, &wr).unwrap();
     p.settle();
@@ -141,31 +103,16 @@ fn an_overflowing_completion_queue_fails_its_qps_and_says_so() {
     p.ends[0].cq = small;
     let _ = now;
     // The peer must be connected to the new QP.
-    let (qpn, reset) = (
-        p.ends[1].qpn,
-        QpAttr {
-            state: Some(QpState::Reset),
-            ..QpAttr::default()
-        },
-    );
+    let (qpn, reset) = (p.ends[1].qpn, QpAttr { state: Some(QpState::Reset), ..QpAttr::default() });
     p.ends[1].nic.modify_qp(now, qpn, &reset).unwrap();
     p.connect(0, 1);
     p.connect(1, 0);
     for i in 0..4 {
-        p.post(
-            0,
-            i,
-            SendOp::Write(p.ends[1].remote(0)),
-            &[p.ends[0].sge(0, 8)],
-        );
+        p.post(0, i, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     }
     p.settle();
     assert_eq!(p.ends[0].state(), QpState::Err);
-    assert_eq!(
-        p.ends[0].statuses().len(),
-        2,
-        "what fitted can still be read"
-    );
+    assert_eq!(p.ends[0].statuses().len(), 2, "what fitted can still be read");
     assert!(p.ends[0].nic.counters().cq_overflows >= 2);
     assert_eq!(p.ends[0].nic.poll_event(), Some(Event::CqOverflow(small)));
 }
@@ -175,40 +122,19 @@ fn a_shared_receive_queue_serves_its_qps_and_warns_when_low() {
     let mut end = End::new(1, |_| {});
     let srq = end.nic.create_srq(end.pd, 4, 1).unwrap();
     end.nic.destroy_qp(end.qpn).unwrap();
-    let init = QpInit {
-        srq: Some(srq),
-        ..QpInit::new(QpType::Rc, end.pd, end.cq)
-    };
+    let init = QpInit { srq: Some(srq), ..QpInit::new(QpType::Rc, end.pd, end.cq) };
     end.qpn = end.nic.create_qp(&init).unwrap();
     let mut p = Pair::rc();
     p.ends[1] = end;
     let (now, qpn) = (p.now, p.ends[0].qpn);
-    let reset = QpAttr {
-        state: Some(QpState::Reset),
-        ..QpAttr::default()
-    };
+    let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &reset).unwrap();
     p.connect(0, 1);
     p.connect(1, 0);
-    let refused = p.ends[1].nic.post_recv(
-        p.ends[1].qpn,
-        &RecvWr {
-            wr_id: 0,
-            sges: &[],
-        },
-    );
+    let refused = p.ends[1].nic.post_recv(p.ends[1].qpn, &RecvWr { wr_id: 0, sges: &[] });
     assert_eq!(refused, Err(PostError::UsesSrq));
     for i in 0..3 {
-        p.ends[1]
-            .nic
-            .post_srq_recv(
-                srq,
-                &RecvWr {
-                    wr_id: i,
-                    sges: &[],
-                },
-            )
-            .unwrap();
+        p.ends[1].nic.post_srq_recv(srq, &RecvWr { wr_id: i, sges: &[] }).unwrap();
     }
     p.ends[1].nic.set_srq_limit(srq, 2).unwrap();
     p.post(0, 1, SendOp::Send, &[]);
@@ -217,27 +143,16 @@ fn a_shared_receive_queue_serves_its_qps_and_warns_when_low() {
     let ids: Vec<u64> = p.ends[1].completions().iter().map(|c| c.wr_id).collect();
     assert_eq!(ids, [0, 1]);
     assert_eq!(p.ends[1].nic.poll_event(), Some(Event::SrqLimit(srq)));
-    assert!(matches!(
-        p.ends[1].nic.destroy_srq(srq),
-        Err(ControlError::Busy { .. })
-    ));
+    assert!(matches!(p.ends[1].nic.destroy_srq(srq), Err(ControlError::Busy { .. })));
 }
 
 #[test]
 fn a_qp_in_error_flushes_what_is_posted() {
     let mut p = Pair::rc();
     p.recv(0, 1, &[]);
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     let (now, qpn) = (p.now, p.ends[0].qpn);
-    let err = QpAttr {
-        state: Some(QpState::Err),
-        ..QpAttr::default()
-    };
+    let err = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &err).unwrap();
     p.recv(0, 3, &[]);
     p.post(0, 4, SendOp::Send, &[]);
@@ -251,25 +166,12 @@ fn a_qp_in_error_flushes_what_is_posted() {
 #[test]
 fn a_reset_forgets_everything_and_the_qp_can_be_used_again() {
     let mut p = Pair::rc();
-    p.post(
-        0,
-        1,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.settle();
-    p.post(
-        0,
-        2,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     let lost = p.take(0);
     assert_eq!(lost.len(), 1);
-    let reset = QpAttr {
-        state: Some(QpState::Reset),
-        ..QpAttr::default()
-    };
+    let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
     for i in 0..2 {
         let (now, qpn) = (p.now, p.ends[i].qpn);
         p.ends[i].nic.modify_qp(now, qpn, &reset).unwrap();
@@ -277,12 +179,7 @@ fn a_reset_forgets_everything_and_the_qp_can_be_used_again() {
     assert_eq!(p.ends[0].statuses(), [], "its completions are gone as well");
     p.connect(0, 1);
     p.connect(1, 0);
-    p.post(
-        0,
-        3,
-        SendOp::Write(p.ends[1].remote(0)),
-        &[p.ends[0].sge(0, 8)],
-    );
+    p.post(0, 3, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     p.run_out();
     assert_eq!(p.ends[0].statuses(), [(3, WcStatus::Success)]);
 }
@@ -298,26 +195,10 @@ fn posts_that_cannot_be_are_refused_with_the_reason() {
     assert_eq!(post(&read), PostError::UnsupportedOp(QpType::Uc));
     let many = SendWr::new(1, SendOp::Send, &sges);
     assert_eq!(post(&many), PostError::TooManySges { given: 5, max: 4 });
-    let long = SendWr {
-        payload: Payload::Inline(&[0; 257]),
-        ..many
-    };
-    assert_eq!(
-        post(&long),
-        PostError::InlineTooLong {
-            given: 257,
-            max: 256
-        }
-    );
-    let dest = UdDest {
-        av: AddressVector::new(addr(1)),
-        qpn: Qpn::new(5),
-        qkey: 0,
-    };
-    let aimed = SendWr {
-        ud: Some(dest),
-        ..SendWr::new(1, SendOp::Send, &[])
-    };
+    let long = SendWr { payload: Payload::Inline(&[0; 257]), ..many };
+    assert_eq!(post(&long), PostError::InlineTooLong { given: 257, max: 256 });
+    let dest = UdDest { av: AddressVector::new(addr(1)), qpn: Qpn::new(5), qkey: 0 };
+    let aimed = SendWr { ud: Some(dest), ..SendWr::new(1, SendOp::Send, &[]) };
     assert_eq!(post(&aimed), PostError::BadDestination);
 }
 
@@ -325,10 +206,7 @@ fn posts_that_cannot_be_are_refused_with_the_reason() {
 fn counters_read_as_prometheus_text() {
     let p = Pair::rc();
     let text = p.ends[0].nic.counters().prometheus("bl\"0");
-    assert!(
-        text.contains("bowline_drop_icrc_total{device=\"bl\\\"0\"} 0\n"),
-        "{text}"
-    );
+    assert!(text.contains("bowline_drop_icrc_total{device=\"bl\\\"0\"} 0\n"), "{text}");
     assert_eq!(
         text.lines().filter(|l| l.starts_with("# HELP")).count(),
         p.ends[0].nic.counters().iter().count()

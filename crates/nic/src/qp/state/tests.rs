@@ -77,11 +77,7 @@ fn the_machine_has_the_standards_transitions_and_no_others() {
                     (Sqe, Rts) => qp_type != QpType::Rc,
                     _ => false,
                 };
-                assert_eq!(
-                    rule(qp_type, from, to).is_some(),
-                    legal,
-                    "{qp_type:?} {from:?} {to:?}"
-                );
+                assert_eq!(rule(qp_type, from, to).is_some(), legal, "{qp_type:?} {from:?} {to:?}");
             }
         }
     }
@@ -95,61 +91,32 @@ fn each_transition_needs_exactly_what_it_requires() {
             assert_eq!(check(qp_type, from, &only(required, to), &config()), Ok(()));
             for bit in required.iter() {
                 let less = only(required - bit, to);
-                let missing = ModifyError::Missing {
-                    from,
-                    to,
-                    attr: name_of(bit),
-                };
+                let missing = ModifyError::Missing { from, to, attr: name_of(bit) };
                 assert_eq!(check(qp_type, from, &less, &config()), Err(missing));
             }
             let too_much = only(Mask::all(), to);
             let refused = check(qp_type, from, &too_much, &config());
-            assert!(
-                matches!(refused, Err(ModifyError::NotAllowed { .. })),
-                "{refused:?}"
-            );
+            assert!(matches!(refused, Err(ModifyError::NotAllowed { .. })), "{refused:?}");
         }
     }
 }
 
 #[test]
 fn a_wrong_idea_of_the_current_state_is_noticed() {
-    let attr = QpAttr {
-        state: Some(Rts),
-        current_state: Some(Sqd),
-        ..QpAttr::default()
-    };
-    let mismatch = ModifyError::StateMismatch {
-        actual: Rts,
-        claimed: Sqd,
-    };
+    let attr = QpAttr { state: Some(Rts), current_state: Some(Sqd), ..QpAttr::default() };
+    let mismatch = ModifyError::StateMismatch { actual: Rts, claimed: Sqd };
     assert_eq!(check(QpType::Rc, Rts, &attr, &config()), Err(mismatch));
 }
 
 #[test]
 fn values_out_of_range_are_named() {
     let (required, _) = rule(QpType::Rc, Rtr, Rts).unwrap();
-    let attr = QpAttr {
-        timeout: Some(32),
-        ..only(required, Rts)
-    };
+    let attr = QpAttr { timeout: Some(32), ..only(required, Rts) };
     let refused = check(QpType::Rc, Rtr, &attr, &config());
-    assert!(matches!(
-        refused,
-        Err(ModifyError::OutOfRange {
-            attr: "timeout",
-            ..
-        })
-    ));
+    assert!(matches!(refused, Err(ModifyError::OutOfRange { attr: "timeout", .. })));
     let (required, _) = rule(QpType::Rc, Init, Rtr).unwrap();
     let av = Some(AddressVector::new(IpAddr::V6(Ipv6Addr::LOCALHOST)));
-    let attr = QpAttr {
-        av,
-        ..only(required, Rtr)
-    };
+    let attr = QpAttr { av, ..only(required, Rtr) };
     let refused = check(QpType::Rc, Init, &attr, &config());
-    assert!(matches!(
-        refused,
-        Err(ModifyError::OutOfRange { attr: "av", .. })
-    ));
+    assert!(matches!(refused, Err(ModifyError::OutOfRange { attr: "av", .. })));
 }

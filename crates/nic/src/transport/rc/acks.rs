@@ -179,11 +179,7 @@ impl Requester {
         if data.len() as u32 != mtu.min(wqe.len - offset) {
             return self.fail_head(core, cx, WcStatus::BadRespErr);
         }
-        if cx
-            .memory
-            .scatter(core.init.pd, core.sq.sges(number), offset, data)
-            .is_err()
-        {
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data).is_err() {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);
@@ -202,11 +198,7 @@ impl Requester {
             return;
         }
         let bytes = original.to_ne_bytes();
-        if cx
-            .memory
-            .scatter(core.init.pd, core.sq.sges(number), 0, &bytes)
-            .is_err()
-        {
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), 0, &bytes).is_err() {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);
@@ -232,10 +224,7 @@ impl Requester {
         while self.reads.front().is_some_and(|end| !end.after(self.una)) {
             self.reads.pop_front();
         }
-        let done = core
-            .sq
-            .get(core.sq.head())
-            .is_some_and(|wqe| wqe.end_psn() == self.una);
+        let done = core.sq.get(core.sq.head()).is_some_and(|wqe| wqe.end_psn() == self.una);
         if done && let Some(wqe) = core.sq.pop() {
             core.complete_send(cx, &wqe, WcStatus::Success);
         }

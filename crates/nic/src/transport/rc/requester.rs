@@ -198,11 +198,7 @@ impl Requester {
         let wqe = *wqe;
         if !wqe.inline {
             let sges = core.sq.sges(number);
-            if cx
-                .memory
-                .check_local(core.init.pd, sges, wqe.wants_response())
-                .is_err()
-            {
+            if cx.memory.check_local(core.init.pd, sges, wqe.wants_response()).is_err() {
                 return Err(self.refuse_locally(core, cx, number));
             }
         }
@@ -241,12 +237,8 @@ impl Requester {
             (None, None) => 0,
         };
         let idle = in_flight == 0
-            && core
-                .path
-                .is_none_or(|path| core.window.is_some() || cx.paths.is_idle(path));
-        let room = u32::try_from(packets)
-            .unwrap_or(u32::MAX)
-            .max(u32::from(idle));
+            && core.path.is_none_or(|path| core.window.is_some() || cx.paths.is_idle(path));
+        let room = u32::try_from(packets).unwrap_or(u32::MAX).max(u32::from(idle));
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
     }
 
@@ -267,48 +259,21 @@ impl Requester {
                 let len = (read_piece(wqe, k, mtu) * mtu).min(wqe.len - offset);
                 let va = remote.addr.wrapping_add(u64::from(offset));
                 let mut header = self.request_header(core, Opcode::RC_READ_REQ, wqe);
-                header.push(|bytes| {
-                    Reth {
-                        va,
-                        rkey: remote.rkey,
-                        len,
-                    }
-                    .emit(bytes)
-                });
+                header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
                 Ok(header)
             }
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => {
+            SendOp::CompareSwap { remote, compare, swap } => {
                 cx.segments.clear();
                 let mut header = self.request_header(core, Opcode::RC_CMP_SWAP, wqe);
                 let (va, rkey) = (remote.addr, remote.rkey);
-                header.push(|b| {
-                    AtomicEth {
-                        va,
-                        rkey,
-                        swap_or_add: swap,
-                        compare,
-                    }
-                    .emit(b)
-                });
+                header.push(|b| AtomicEth { va, rkey, swap_or_add: swap, compare }.emit(b));
                 Ok(header)
             }
             SendOp::FetchAdd { remote, add } => {
                 cx.segments.clear();
                 let mut header = self.request_header(core, Opcode::RC_FETCH_ADD, wqe);
                 let (va, rkey) = (remote.addr, remote.rkey);
-                header.push(|b| {
-                    AtomicEth {
-                        va,
-                        rkey,
-                        swap_or_add: add,
-                        compare: 0,
-                    }
-                    .emit(b)
-                });
+                header.push(|b| AtomicEth { va, rkey, swap_or_add: add, compare: 0 }.emit(b));
                 Ok(header)
             }
             _ => {
@@ -317,12 +282,7 @@ impl Requester {
                 // Whoever fills the window asks, or nobody would ever make room again.
                 let ends = k + 1 == wqe.packets;
                 let ack_req = ends || window_ends || self.since_ack_req + 1 >= ACK_EVERY;
-                let piece = outbound::Piece {
-                    number,
-                    wqe,
-                    k,
-                    psn: self.next,
-                };
+                let piece = outbound::Piece { number, wqe, k, psn: self.next };
                 let built = outbound::build(core, cx, super::SERVICE, piece, ack_req)?;
                 self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
                 Ok(built)

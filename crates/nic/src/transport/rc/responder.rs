@@ -98,8 +98,7 @@ impl Default for Responder {
 impl Responder {
     pub(super) fn start(&mut self, core: &QpCore) {
         self.expected = core.attrs.rq_psn;
-        self.resources
-            .reserve(core.attrs.max_dest_rd_atomic as usize);
+        self.resources.reserve(core.attrs.max_dest_rd_atomic as usize);
     }
 
     pub(super) fn has_work(&self) -> bool {
@@ -165,32 +164,13 @@ impl Responder {
         }
         if reth.len > 0 {
             cx.memory
-                .check_remote(
-                    core.init.pd,
-                    reth.rkey,
-                    reth.va,
-                    reth.len,
-                    Access::REMOTE_READ,
-                )
+                .check_remote(core.init.pd, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)
                 .map_err(|_| Refusal::Access)?;
         }
         let packets = packets_of(reth.len, core.mtu());
         let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-        let kind = ResourceKind::Read {
-            va,
-            rkey,
-            len,
-            from: 0,
-            next: 0,
-        };
-        self.keep(
-            core,
-            Resource {
-                psn: self.expected,
-                packets,
-                kind,
-            },
-        )?;
+        let kind = ResourceKind::Read { va, rkey, len, from: 0, next: 0 };
+        self.keep(core, packets, kind)?;
         self.msn += 1;
         Ok(packets)
     }
@@ -207,32 +187,16 @@ impl Responder {
             return Err(Refusal::Invalid);
         }
         // Room for the answer comes first: an atomic that was done cannot be undone.
-        let kind = ResourceKind::Atomic {
-            original: 0,
-            due: true,
-        };
-        self.keep(
-            core,
-            Resource {
-                psn: self.expected,
-                packets: 1,
-                kind,
-            },
-        )?;
+        let kind = ResourceKind::Atomic { original: 0, due: true };
+        self.keep(core, 1, kind)?;
         let op = match packet.info().kind {
             OpKind::FetchAdd => AtomicOp::FetchAdd(eth.swap_or_add),
-            _ => AtomicOp::CompareSwap {
-                compare: eth.compare,
-                swap: eth.swap_or_add,
-            },
+            _ => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
         };
         match cx.memory.remote_atomic(core.init.pd, eth.rkey, eth.va, op) {
             Ok(original) => {
                 if let Some(last) = self.resources.back_mut() {
-                    last.kind = ResourceKind::Atomic {
-                        original,
-                        due: true,
-                    };
+                    last.kind = ResourceKind::Atomic { original, due: true };
                 }
                 self.msn += 1;
                 Ok(1)
@@ -257,12 +221,7 @@ impl Responder {
             self.resources.pop_front();
         }
         let psn = self.expected;
-        self.resources.push_back(Resource {
-            psn,
-            packets,
-            kind,
-            answered: false,
-        });
+        self.resources.push_back(Resource { psn, packets, kind, answered: false });
         Ok(())
     }
 
@@ -348,11 +307,7 @@ impl Responder {
     ) -> Progress {
         for _ in 0..budget {
             if !sink.has_room() {
-                return if self.has_work() {
-                    Progress::More
-                } else {
-                    Progress::Idle
-                };
+                return if self.has_work() { Progress::More } else { Progress::Idle };
             }
             // Answers go out in the order of their requests: an acknowledgement of something later
             // would tell the peer that the data before it is lost.
@@ -382,9 +337,7 @@ impl Responder {
         sink: &mut Sink<'_>,
         at: usize,
     ) -> Result<(), Psn> {
-        let aeth = self.aeth(Syndrome::Ack {
-            credits: CREDITS_UNLIMITED,
-        });
+        let aeth = self.aeth(Syndrome::Ack { credits: CREDITS_UNLIMITED });
         let resource = &mut self.resources[at];
         cx.segments.clear();
         match &mut resource.kind {
@@ -397,13 +350,7 @@ impl Responder {
                 header.push(|bytes| AtomicAckEth { original }.emit(bytes));
                 sink.send(core, cx, &header, 0);
             }
-            ResourceKind::Read {
-                va,
-                rkey,
-                len,
-                from,
-                next,
-            } => {
+            ResourceKind::Read { va, rkey, len, from, next } => {
                 let k = *next;
                 let offset = k * core.mtu();
                 let bytes = core.mtu().min(*len - offset);
@@ -445,12 +392,7 @@ impl Responder {
         let (psn, syndrome) = match reply {
             Reply::Ack => {
                 cx.counters.tx_acks += 1;
-                (
-                    self.expected.sub(1),
-                    Syndrome::Ack {
-                        credits: CREDITS_UNLIMITED,
-                    },
-                )
+                (self.expected.sub(1), Syndrome::Ack { credits: CREDITS_UNLIMITED })
             }
             Reply::Nak(code, psn) => {
                 core.counters.tx_naks += 1;
@@ -465,12 +407,7 @@ impl Responder {
             Reply::Rnr => {
                 core.counters.tx_naks += 1;
                 cx.counters.tx_rnr += 1;
-                (
-                    self.expected,
-                    Syndrome::Rnr {
-                        timer: core.attrs.min_rnr_timer,
-                    },
-                )
+                (self.expected, Syndrome::Rnr { timer: core.attrs.min_rnr_timer })
             }
         };
         let aeth = self.aeth(syndrome);
@@ -481,10 +418,7 @@ impl Responder {
     }
 
     fn aeth(&self, syndrome: Syndrome) -> Aeth {
-        Aeth {
-            syndrome,
-            msn: self.msn & 0xff_ffff,
-        }
+        Aeth { syndrome, msn: self.msn & 0xff_ffff }
     }
 
     /// Lets go of everything but a NAK that still has to tell the peer why.
