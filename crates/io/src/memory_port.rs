@@ -60,11 +60,7 @@ impl MemoryHub {
         });
         let mut inboxes = self.lock();
         if inboxes.contains_key(&(addr, udp_port)) {
-            return Err(PortError::InUse {
-                addr,
-                udp_port,
-                hint: "the hub has a port there",
-            });
+            return Err(PortError::InUse { addr, udp_port, hint: "the hub has a port there" });
         }
         inboxes.insert((addr, udp_port), Arc::clone(&inbox));
         drop(inboxes);
@@ -72,19 +68,11 @@ impl MemoryHub {
             addr,
             udp_port,
             ip_mtu: 65_535,
-            tx: TxCaps {
-                max_segments: 64,
-                max_burst_bytes: 65_507,
-            },
+            tx: TxCaps { max_segments: 64, max_burst_bytes: 65_507 },
             ecn: true,
             sees_ip_header: true,
         };
-        Ok(MemoryPort {
-            hub: self.clone(),
-            inbox,
-            caps,
-            counters: PortCounters::default(),
-        })
+        Ok(MemoryPort { hub: self.clone(), inbox, caps, counters: PortCounters::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inboxes> {
@@ -173,25 +161,17 @@ impl Port for MemoryPort {
     }
 
     fn fds(&self) -> PortFds {
-        PortFds {
-            read: [Some(self.inbox.ready.as_raw_fd()), None],
-            write: None,
-        }
+        PortFds { read: [Some(self.inbox.ready.as_raw_fd()), None], write: None }
     }
 
     fn counters(&self) -> PortCounters {
         let rx_overflow = self.inbox.dropped.load(Ordering::Relaxed);
-        PortCounters {
-            rx_overflow,
-            ..self.counters
-        }
+        PortCounters { rx_overflow, ..self.counters }
     }
 }
 
 impl Drop for MemoryPort {
     fn drop(&mut self) {
-        self.hub
-            .lock()
-            .remove(&(self.caps.addr, self.caps.udp_port));
+        self.hub.lock().remove(&(self.caps.addr, self.caps.udp_port));
     }
 }

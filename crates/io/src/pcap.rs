@@ -103,12 +103,7 @@ impl Capture {
 
     fn wall_clock(&mut self, now: Time) -> Duration {
         let (wall, then) = *self.start.get_or_insert_with(|| {
-            (
-                SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default(),
-                now,
-            )
+            (SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), now)
         });
         wall + (now - then)
     }
@@ -125,34 +120,19 @@ impl Capture {
         for (id, tx) in batch.packets(burst).iter().enumerate() {
             packet.clear();
             batch.append_packet_to(tx, &mut packet);
-            let headers = DatagramHeaders {
-                flow,
-                tos: burst.tos,
-                ttl: TTL,
-                ip_id: id as u16,
-            };
+            let headers = DatagramHeaders { flow, tos: burst.tos, ttl: TTL, ip_id: id as u16 };
             self.write(now, &headers, &packet);
         }
         self.packet = packet;
     }
 
     fn write_received(&mut self, now: Time, dst_port: u16, meta: &FrameMeta, frame: &[u8]) {
-        let flow = FlowKey {
-            src: meta.src,
-            dst: meta.dst,
-            src_port: meta.src_port,
-            dst_port,
-        };
+        let flow = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port, dst_port };
         let ip_id = match meta.ip_id {
             IpId::Known(id) => id,
             IpId::Guess(id) => refine_ip_id(&flow, id, frame),
         };
-        let headers = DatagramHeaders {
-            flow,
-            tos: meta.tos,
-            ttl: meta.ttl,
-            ip_id,
-        };
+        let headers = DatagramHeaders { flow, tos: meta.tos, ttl: meta.ttl, ip_id };
         self.write(now, &headers, frame);
     }
 }

@@ -45,12 +45,7 @@ pub(crate) fn push_packets(
 /// Whether a received frame's ICRC is that of its envelope, guessed identification included.
 pub(crate) fn icrc_is_right(meta: &FrameMeta, dst_port: u16, frame: &[u8]) -> bool {
     let (IpId::Known(id) | IpId::Guess(id)) = meta.ip_id;
-    let key = FlowKey {
-        src: meta.src,
-        dst: meta.dst,
-        src_port: meta.src_port,
-        dst_port,
-    };
+    let key = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port, dst_port };
     let Some((body, trailer)) = frame.split_last_chunk::<4>() else {
         return false;
     };

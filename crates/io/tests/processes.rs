@@ -26,9 +26,7 @@ fn member() {
     };
     let mut config = UdpConfig::new(addr.parse().expect("an address"));
     config.udp_port = UDP_PORT;
-    config.sharing = Sharing::SameUser {
-        registry_dir: Some(dir.into()),
-    };
+    config.sharing = Sharing::SameUser { registry_dir: Some(dir.into()) };
     config.recv_slots = 2;
     let mut port = UdpPort::open(&config).expect("the address can be shared");
     let prefix = port.qpn_prefix();
@@ -36,10 +34,7 @@ fn member() {
 
     let (lines, asked) = mpsc::channel();
     std::thread::spawn(move || {
-        std::io::stdin()
-            .lines()
-            .map_while(Result::ok)
-            .try_for_each(|line| lines.send(line))
+        std::io::stdin().lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
     });
     let clock = Instant::now();
     let (mut own, mut foreign) = (0, 0);
@@ -47,11 +42,7 @@ fn member() {
         let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
         let got = port
             .recv(now, &mut |_, frame| {
-                if frame[5] == prefix {
-                    own += 1
-                } else {
-                    foreign += 1
-                }
+                if frame[5] == prefix { own += 1 } else { foreign += 1 }
             })
             .expect("the port works");
         match asked.try_recv() {
@@ -85,12 +76,7 @@ impl Member {
             .expect("the test can start itself");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut member = Member {
-            child,
-            stdin,
-            stdout,
-            prefix: 0,
-        };
+        let mut member = Member { child, stdin, stdout, prefix: 0 };
         member.prefix = member.numbers()[0] as u8;
         member
     }
@@ -99,16 +85,10 @@ impl Member {
     fn numbers(&mut self) -> Vec<u64> {
         loop {
             let mut line = String::new();
-            let len = self
-                .stdout
-                .read_line(&mut line)
-                .expect("a pipe can be read");
+            let len = self.stdout.read_line(&mut line).expect("a pipe can be read");
             assert!(len > 0, "the member has ended");
             if let Some(rest) = line.strip_prefix("MEMBER ") {
-                return rest
-                    .split_whitespace()
-                    .map(|n| n.parse().expect("a number"))
-                    .collect();
+                return rest.split_whitespace().map(|n| n.parse().expect("a number")).collect();
             }
         }
     }
@@ -136,8 +116,7 @@ fn send(peer: &UdpSocket, to: IpAddr, prefix: u8, count: usize) {
     let mut frame = [0; 16];
     frame[5] = prefix;
     for _ in 0..count {
-        peer.send_to(&frame, (to, UDP_PORT))
-            .expect("loopback takes datagrams");
+        peer.send_to(&frame, (to, UDP_PORT)).expect("loopback takes datagrams");
     }
 }
 
@@ -176,27 +155,15 @@ fn processes_share_an_address_and_survive_each_other() {
     members.iter().for_each(|m| send(&peer, addr, m.prefix, 1));
     std::thread::sleep(Duration::from_millis(100));
     let before: Vec<_> = members.iter_mut().map(Member::received).collect();
-    assert!(
-        before.iter().any(|b| b.2 > 0),
-        "the kernel has moved sockets: {before:?}"
-    );
+    assert!(before.iter().any(|b| b.2 > 0), "the kernel has moved sockets: {before:?}");
     members.iter().for_each(|m| send(&peer, addr, m.prefix, 50));
     std::thread::sleep(Duration::from_millis(50));
     for (member, before) in members.iter_mut().zip(before) {
         let after = member.received();
         assert_eq!(after.0 - before.0, 50, "prefix {}", member.prefix);
-        assert_eq!(
-            (after.1, after.2),
-            (0, before.2),
-            "prefix {}",
-            member.prefix
-        );
+        assert_eq!((after.1, after.2), (0, before.2), "prefix {}", member.prefix);
     }
-    assert_eq!(
-        files(&dir.0),
-        7,
-        "a table, and a socket each of six processes"
-    );
+    assert_eq!(files(&dir.0), 7, "a table, and a socket each of six processes");
 
     // A newcomer gets along with the survivors.
     members.push(Member::start(addr, &dir.0));
@@ -206,11 +173,7 @@ fn processes_share_an_address_and_survive_each_other() {
 
     // Half of them leave in order, the others do not.
     for (i, member) in members.into_iter().enumerate() {
-        if i % 2 == 0 {
-            member.end()
-        } else {
-            member.kill()
-        }
+        if i % 2 == 0 { member.end() } else { member.kill() }
     }
     let last = Member::start(addr, &dir.0);
     assert_eq!(files(&dir.0), 2, "what the dead left is gone");

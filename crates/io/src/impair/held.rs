@@ -46,11 +46,7 @@ struct Entry {
 
 impl HeldPackets {
     pub(super) fn new() -> HeldPackets {
-        HeldPackets {
-            heap: BinaryHeap::new(),
-            next_sequence: 0,
-            bytes: 0,
-        }
+        HeldPackets { heap: BinaryHeap::new(), next_sequence: 0, bytes: 0 }
     }
 
     /// Takes a packet; `false` if too many are held already.
@@ -59,10 +55,7 @@ impl HeldPackets {
             return false;
         }
         self.bytes += held.frame.len();
-        self.heap.push(Reverse(Entry {
-            sequence: self.next_sequence,
-            held,
-        }));
+        self.heap.push(Reverse(Entry { sequence: self.next_sequence, held }));
         self.next_sequence += 1;
         true
     }

@@ -42,12 +42,7 @@ pub struct Link {
 impl Link {
     /// An idle link.
     pub fn new(profile: LinkProfile) -> Link {
-        Link {
-            profile,
-            free_at: Time::ZERO,
-            last_arrival: Time::ZERO,
-            is_bad: false,
-        }
+        Link { profile, free_at: Time::ZERO, last_arrival: Time::ZERO, is_bad: false }
     }
 
     /// What the link does.
@@ -74,10 +69,7 @@ impl Link {
             return Fate::Lost;
         }
         let reordered = chance(self.profile.reorder, rng);
-        let on_time = self
-            .free_at
-            .plus_nanos(self.delay_ns(rng))
-            .max(self.last_arrival);
+        let on_time = self.free_at.plus_nanos(self.delay_ns(rng)).max(self.last_arrival);
         let at = if reordered {
             on_time.plus_nanos(REORDER_HOLD_NS.max(nanos(self.profile.jitter)))
         } else {
@@ -86,29 +78,15 @@ impl Link {
         };
         let corrupt_bit =
             chance(self.profile.corrupt, rng).then(|| (rng.next_u64() % (len as u64 * 8)) as usize);
-        Fate::Arrives {
-            at,
-            duplicate: chance(self.profile.duplicate, rng),
-            corrupt_bit,
-            reordered,
-        }
+        Fate::Arrives { at, duplicate: chance(self.profile.duplicate, rng), corrupt_bit, reordered }
     }
 
     fn is_lost(&mut self, rng: &mut impl Rng) -> bool {
         match self.profile.loss {
             Loss::None => false,
             Loss::Iid(p) => chance(p, rng),
-            Loss::GilbertElliott {
-                good_to_bad,
-                bad_to_good,
-                loss_bad,
-                loss_good,
-            } => {
-                let change = if self.is_bad {
-                    bad_to_good
-                } else {
-                    good_to_bad
-                };
+            Loss::GilbertElliott { good_to_bad, bad_to_good, loss_bad, loss_good } => {
+                let change = if self.is_bad { bad_to_good } else { good_to_bad };
                 self.is_bad ^= chance(change, rng);
                 chance(if self.is_bad { loss_bad } else { loss_good }, rng)
             }
@@ -132,7 +110,5 @@ fn chance(p: f64, rng: &mut impl Rng) -> bool {
 
 fn nanos(duration: std::time::Duration) -> u64 {
     // Above a century no sum of two overflows.
-    u64::try_from(duration.as_nanos())
-        .unwrap_or(u64::MAX)
-        .min(u64::MAX / 4)
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX).min(u64::MAX / 4)
 }

@@ -78,20 +78,9 @@ impl<P: Port> Impair<P> {
         match self.link.admit(now, len, &mut self.rng) {
             Fate::Lost => self.counters.impair_lost += 1,
             Fate::QueueFull => self.counters.impair_queue_full += 1,
-            Fate::Arrives {
-                at,
-                duplicate,
-                corrupt_bit,
-                reordered,
-            } => {
+            Fate::Arrives { at, duplicate, corrupt_bit, reordered } => {
                 self.counters.impair_reordered += u64::from(reordered);
-                let mut held = Held {
-                    at,
-                    key: *key,
-                    tos,
-                    sealed_id,
-                    frame,
-                };
+                let mut held = Held { at, key: *key, tos, sealed_id, frame };
                 if let Some(bit) = corrupt_bit {
                     held.flip_bit(bit);
                     self.counters.impair_corrupted += 1;
@@ -126,8 +115,7 @@ impl<P: Port> Impair<P> {
                 let lateness = now.nanos_since(held.at);
                 let max = &mut self.counters.impair_max_lateness_ns;
                 *max = lateness.max(*max);
-                self.batch
-                    .push_owned(&held.key, held.tos, held.sealed_id, held.frame);
+                self.batch.push_owned(&held.key, held.tos, held.sealed_id, held.frame);
             }
             if self.batch.is_empty() {
                 return Ok(());
@@ -152,9 +140,7 @@ impl<P: Port> Impair<P> {
         if self.blocked {
             return Some(self.now.plus_nanos(RETRY_NS));
         }
-        self.held
-            .next_due()
-            .map(|due| due.plus_nanos(self.slack_ns))
+        self.held.next_due().map(|due| due.plus_nanos(self.slack_ns))
     }
 }
 

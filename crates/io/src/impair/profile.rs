@@ -90,18 +90,10 @@ impl FromStr for LinkProfile {
 
     fn from_str(text: &str) -> Result<LinkProfile, ParseLinkError> {
         let mut profile = LinkProfile::default();
-        for part in split_parts(text)
-            .into_iter()
-            .map(str::trim)
-            .filter(|p| !p.is_empty())
-        {
-            let error = |why: String| ParseLinkError {
-                part: part.to_owned(),
-                why,
-            };
-            let (key, value) = part
-                .split_once('=')
-                .ok_or_else(|| error("no `=` in it".to_owned()))?;
+        for part in split_parts(text).into_iter().map(str::trim).filter(|p| !p.is_empty()) {
+            let error = |why: String| ParseLinkError { part: part.to_owned(), why };
+            let (key, value) =
+                part.split_once('=').ok_or_else(|| error("no `=` in it".to_owned()))?;
             profile.set(key.trim(), value.trim()).map_err(error)?;
         }
         Ok(profile)
@@ -119,11 +111,7 @@ impl LinkProfile {
             "duplicate" => self.duplicate = units::parse_probability(value)?,
             "corrupt" => self.corrupt = units::parse_probability(value)?,
             "queue" => self.queue_limit_bytes = units::parse_size(value)?,
-            "seed" => {
-                self.seed = value
-                    .parse()
-                    .map_err(|_| "the seed is a number".to_owned())?
-            }
+            "seed" => self.seed = value.parse().map_err(|_| "the seed is a number".to_owned())?,
             _ => {
                 return Err(format!(
                     "there is no `{key}`: it is one of loss, delay, jitter, rate, reorder, \
@@ -166,12 +154,7 @@ fn parse_loss(value: &str) -> Result<Loss, String> {
         [p, r, bad, good] => (p, r, bad, good),
         _ => return Err("bursts of loss are ge(p,r), ge(p,r,bad) or ge(p,r,bad,good)".into()),
     };
-    Ok(Loss::GilbertElliott {
-        good_to_bad,
-        bad_to_good,
-        loss_bad,
-        loss_good,
-    })
+    Ok(Loss::GilbertElliott { good_to_bad, bad_to_good, loss_bad, loss_good })
 }
 
 impl fmt::Display for Loss {
@@ -179,12 +162,7 @@ impl fmt::Display for Loss {
         match self {
             Loss::None => write!(f, "0"),
             Loss::Iid(p) => write!(f, "{p}"),
-            Loss::GilbertElliott {
-                good_to_bad,
-                bad_to_good,
-                loss_bad,
-                loss_good,
-            } => {
+            Loss::GilbertElliott { good_to_bad, bad_to_good, loss_bad, loss_good } => {
                 write!(f, "ge({good_to_bad},{bad_to_good},{loss_bad},{loss_good})")
             }
         }
@@ -208,11 +186,8 @@ impl fmt::Display for LinkProfile {
         if let Some(rate) = self.rate_bps {
             parts.push(format!("rate={rate}bps"));
         }
-        let probabilities = [
-            ("reorder", self.reorder),
-            ("duplicate", self.duplicate),
-            ("corrupt", self.corrupt),
-        ];
+        let probabilities =
+            [("reorder", self.reorder), ("duplicate", self.duplicate), ("corrupt", self.corrupt)];
         for (key, value) in probabilities {
             if value != 0.0 {
                 parts.push(format!("{key}={value}"));

@@ -22,9 +22,7 @@ fn fates(text: &str, count: usize, len: usize, gap_ns: u64) -> Vec<Fate> {
     let profile = profile(text);
     let mut rng = ChaCha8Rng::seed_from_u64(profile.seed);
     let mut link = Link::new(profile);
-    (0..count)
-        .map(|i| link.admit(Time::from_nanos(i as u64 * gap_ns), len, &mut rng))
-        .collect()
+    (0..count).map(|i| link.admit(Time::from_nanos(i as u64 * gap_ns), len, &mut rng)).collect()
 }
 
 fn arrivals(fates: &[Fate]) -> Vec<Time> {
@@ -57,9 +55,7 @@ fn a_perfect_link_does_nothing() {
 
 #[test]
 fn independent_loss_is_as_frequent_as_asked_for() {
-    let lost = share(&fates("loss=1%,seed=3", 200_000, 1000, 0), |f| {
-        *f == Fate::Lost
-    });
+    let lost = share(&fates("loss=1%,seed=3", 200_000, 1000, 0), |f| *f == Fate::Lost);
     assert!((0.009..0.011).contains(&lost), "{lost}");
 }
 
@@ -69,10 +65,7 @@ fn bursts_of_loss_are_as_long_and_as_rare_as_asked_for() {
     let lost = share(&fates, |f| *f == Fate::Lost);
     // In the long run bad for p / (p + r) of the time.
     assert!((0.007..0.013).contains(&lost), "{lost}");
-    let starts = fates
-        .windows(2)
-        .filter(|w| w[0] != Fate::Lost && w[1] == Fate::Lost)
-        .count();
+    let starts = fates.windows(2).filter(|w| w[0] != Fate::Lost && w[1] == Fate::Lost).count();
     let length = lost * fates.len() as f64 / starts as f64;
     assert!((8.0..12.0).contains(&length), "{length}");
 }
@@ -94,38 +87,22 @@ fn a_full_queue_drops_the_tail() {
 
 #[test]
 fn jitter_varies_the_delay_without_reordering() {
-    let at = arrivals(&fates(
-        "delay=10ms,jitter=2ms,seed=1",
-        10_000,
-        1000,
-        1_000_000,
-    ));
+    let at = arrivals(&fates("delay=10ms,jitter=2ms,seed=1", 10_000, 1000, 1_000_000));
     assert!(at.is_sorted());
-    let delays: Vec<u64> = at
-        .iter()
-        .enumerate()
-        .map(|(i, t)| t.as_nanos() - i as u64 * 1_000_000)
-        .collect();
+    let delays: Vec<u64> =
+        at.iter().enumerate().map(|(i, t)| t.as_nanos() - i as u64 * 1_000_000).collect();
     assert!(delays.iter().all(|d| (8_000_000..=12_000_000).contains(d)));
     assert!(delays.iter().any(|d| *d < 9_500_000) && delays.iter().any(|d| *d > 11_500_000));
 }
 
 #[test]
 fn reordering_duplication_and_corruption_are_as_frequent_as_asked_for() {
-    let fates = fates(
-        "delay=1ms,reorder=2%,duplicate=3%,corrupt=4%,seed=9",
-        100_000,
-        1000,
-        10_000,
-    );
+    let fates = fates("delay=1ms,reorder=2%,duplicate=3%,corrupt=4%,seed=9", 100_000, 1000, 10_000);
     let arrives = |want: fn(bool, bool, bool) -> bool| {
         share(&fates, |f| match f {
-            Fate::Arrives {
-                duplicate,
-                corrupt_bit,
-                reordered,
-                ..
-            } => want(*reordered, *duplicate, corrupt_bit.is_some()),
+            Fate::Arrives { duplicate, corrupt_bit, reordered, .. } => {
+                want(*reordered, *duplicate, corrupt_bit.is_some())
+            }
             _ => false,
         })
     };
@@ -139,10 +116,7 @@ fn reordering_duplication_and_corruption_are_as_frequent_as_asked_for() {
 fn a_seed_repeats_its_course() {
     let text = "loss=5%,jitter=1ms,delay=2ms,duplicate=5%,seed=42";
     assert_eq!(fates(text, 1000, 500, 7), fates(text, 1000, 500, 7));
-    assert_ne!(
-        fates(text, 1000, 500, 7),
-        fates("loss=5%,seed=43", 1000, 500, 7)
-    );
+    assert_ne!(fates(text, 1000, 500, 7), fates("loss=5%,seed=43", 1000, 500, 7));
 }
 
 #[test]
@@ -197,18 +171,8 @@ impl Rig {
         let addr = |i: u8| IpAddr::from([10, 0, 0, i]);
         let a = hub.port(addr(1), 4791, 1 << 20).expect("the hub is empty");
         let b = hub.port(addr(2), 4791, 1 << 20).expect("nobody is there");
-        let key = FlowKey {
-            src: addr(1),
-            dst: addr(2),
-            src_port: 4791,
-            dst_port: 4791,
-        };
-        Rig {
-            a: Impair::new(a, profile(text)),
-            b,
-            key,
-            now: Time::ZERO,
-        }
+        let key = FlowKey { src: addr(1), dst: addr(2), src_port: 4791, dst_port: 4791 };
+        Rig { a: Impair::new(a, profile(text)), b, key, now: Time::ZERO }
     }
 
     fn send(&mut self, first_psn: u32, lens: &[usize]) {
@@ -251,11 +215,7 @@ fn packets_arrive_in_order_resealed_and_at_their_time() {
     let took = rig.now.nanos_since(Time::ZERO);
     // 100 packets of 4140 bytes at 1 Gbit/s, and the delay.
     assert!((13_300_000..13_450_000).contains(&took), "{took}");
-    assert!(
-        rig.a.counters().impair_max_lateness_ns <= 100_000,
-        "{:?}",
-        rig.a.counters()
-    );
+    assert!(rig.a.counters().impair_max_lateness_ns <= 100_000, "{:?}", rig.a.counters());
 }
 
 #[test]
@@ -280,10 +240,7 @@ fn corruption_is_what_the_icrc_finds() {
     assert!(corrupted > 50);
     assert_eq!(psns.len() + broken, 1000);
     // A flip in the BTH's masked byte is none that the ICRC covers.
-    assert!(
-        broken <= corrupted && broken + 5 >= corrupted,
-        "{broken} of {corrupted}"
-    );
+    assert!(broken <= corrupted && broken + 5 >= corrupted, "{broken} of {corrupted}");
 }
 
 #[test]

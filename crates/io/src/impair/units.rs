@@ -10,32 +10,22 @@ pub(super) fn parse_probability(text: &str) -> Result<f64, String> {
     };
     match p {
         Ok(p) if (0.0..=1.0).contains(&p) => Ok(p),
-        _ => Err(format!(
-            "`{text}` is no probability: write 0.1% or 0.001, at most 100%"
-        )),
+        _ => Err(format!("`{text}` is no probability: write 0.1% or 0.001, at most 100%")),
     }
 }
 
 /// `10ms`, `50us`, `1.5s`, `100ns`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || format!("`{text}` is no duration: write 10ms, 50us, 1.5s or 100ns");
-    let nanos = with_unit(
-        text,
-        &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000)],
-    )
-    .or_else(|| with_unit(text, &[("s", 1_000_000_000)]))
-    .ok_or_else(error)?;
+    let nanos = with_unit(text, &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000)])
+        .or_else(|| with_unit(text, &[("s", 1_000_000_000)]))
+        .ok_or_else(error)?;
     Ok(Duration::from_nanos(nanos))
 }
 
 /// `1Gbps`, `100Mbps`, `2.5Gbit`.
 pub(super) fn parse_rate(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 4] = [
-        ("G", 1_000_000_000),
-        ("M", 1_000_000),
-        ("k", 1_000),
-        ("", 1),
-    ];
+    const UNITS: [(&str, u64); 4] = [("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000), ("", 1)];
     text.strip_suffix("bps")
         .or_else(|| text.strip_suffix("bit/s"))
         .or_else(|| text.strip_suffix("bit"))
@@ -61,10 +51,9 @@ pub(super) fn parse_size(text: &str) -> Result<u64, String> {
 
 /// A number times its unit; the first unit that the text ends with counts.
 fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let (number, scale) = units.iter().find_map(|(unit, scale)| {
-        text.strip_suffix(unit)
-            .map(|number| (number.trim(), *scale))
-    })?;
+    let (number, scale) = units
+        .iter()
+        .find_map(|(unit, scale)| text.strip_suffix(unit).map(|number| (number.trim(), *scale)))?;
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale);
     }

@@ -37,10 +37,7 @@ impl<T> Channel<T> {
     /// A channel for at most `capacity` events at a time.
     pub fn new(capacity: usize) -> io::Result<Channel<T>> {
         Ok(Channel {
-            queue: Mutex::new(Queue {
-                events: VecDeque::new(),
-                closed: false,
-            }),
+            queue: Mutex::new(Queue { events: VecDeque::new(), closed: false }),
             ready: EventFd::semaphore()?,
             capacity,
             lost: AtomicU64::new(0),

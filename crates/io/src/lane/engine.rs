@@ -73,9 +73,7 @@ impl Engine {
     /// Receives, fires timers and transmits, once and within bounds.
     pub(super) fn round(&mut self, now: Time) -> Result<Progress, PortError> {
         let nic = &mut self.nic;
-        let frames = self
-            .port
-            .recv(now, &mut |meta, frame| nic.handle_frame(now, meta, frame))?;
+        let frames = self.port.recv(now, &mut |meta, frame| nic.handle_frame(now, meta, frame))?;
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }

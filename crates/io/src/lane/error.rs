@@ -19,9 +19,7 @@ pub enum LaneError {
 
 impl LaneError {
     pub(super) fn dead(reason: impl Into<String>) -> LaneError {
-        LaneError::Dead {
-            reason: reason.into(),
-        }
+        LaneError::Dead { reason: reason.into() }
     }
 }
 

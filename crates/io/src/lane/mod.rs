@@ -115,10 +115,7 @@ impl Lane {
             .name(shared.config.name.clone())
             .spawn(move || for_thread.live())
             .map_err(LaneError::Start)?;
-        Ok(Arc::new(Lane {
-            shared,
-            thread: Mutex::new(Some(thread)),
-        }))
+        Ok(Arc::new(Lane { shared, thread: Mutex::new(Some(thread)) }))
     }
 
     /// The lane's clock: nanoseconds since its start.
@@ -146,11 +143,7 @@ impl Lane {
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let now = self.shared.now();
         let someone_polls = self.shared.polled_since(now, self.shared.config.takeover);
-        let coalesce = if someone_polls {
-            self.shared.config.coalesce
-        } else {
-            Duration::ZERO
-        };
+        let coalesce = if someone_polls { self.shared.config.coalesce } else { Duration::ZERO };
         self.shared.enter(f, nanos(coalesce))
     }
 
@@ -164,11 +157,7 @@ impl Lane {
         let shared = &*self.shared;
         let now = shared.now();
         shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
-        let free = if shared.is_contended() {
-            None
-        } else {
-            shared.try_lock()?
-        };
+        let free = if shared.is_contended() { None } else { shared.try_lock()? };
         match free {
             Some(mut engine) => {
                 let now = engine.advance(now);
@@ -193,9 +182,7 @@ impl Lane {
         channel: Arc<Channel<u64>>,
         token: u64,
     ) -> Result<(), LaneError> {
-        self.shared
-            .lock()?
-            .set_cq_channel(cq, Some((channel, token)));
+        self.shared.lock()?.set_cq_channel(cq, Some((channel, token)));
         Ok(())
     }
 
@@ -221,11 +208,7 @@ impl Lane {
     pub fn shutdown(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.shared.wake.raise();
-        let thread = self
-            .thread
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -257,10 +240,7 @@ impl Shared {
         }
         *self.epitaph.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         self.stopping.store(true, Ordering::Release);
-        self.engine
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .close_channels();
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner).close_channels();
     }
 
     #[inline]
@@ -318,11 +298,7 @@ impl Shared {
 
     #[inline]
     fn check_alive(&self) -> Result<(), LaneError> {
-        if self.stopping.load(Ordering::Acquire) {
-            self.check_epitaph()
-        } else {
-            Ok(())
-        }
+        if self.stopping.load(Ordering::Acquire) { self.check_epitaph() } else { Ok(()) }
     }
 
     #[cold]

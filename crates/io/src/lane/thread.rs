@@ -71,11 +71,7 @@ fn drive(shared: &Shared, spin: &mut Spin) -> Result<(), LaneError> {
     let fds = engine.port.fds();
     let blocked = engine.is_blocked();
     let blind = fds.read.iter().all(Option::is_none);
-    let limit = if blind {
-        Some(now.plus_nanos(BLIND_SLEEP_NS))
-    } else {
-        None
-    };
+    let limit = if blind { Some(now.plus_nanos(BLIND_SLEEP_NS)) } else { None };
     let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
     // Published under the engine's lock: whoever changes the deadline afterwards sees it.
     shared.publish_sleep(until);
@@ -123,12 +119,7 @@ struct Spin {
 impl Spin {
     fn new(max: Duration) -> Spin {
         let max_ns = super::nanos(max);
-        Spin {
-            max_ns,
-            budget_ns: max_ns,
-            last_work: Time::ZERO,
-            idled: false,
-        }
+        Spin { max_ns, budget_ns: max_ns, last_work: Time::ZERO, idled: false }
     }
 
     /// A round had work to do.

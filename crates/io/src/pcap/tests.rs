@@ -45,13 +45,7 @@ impl<P: Port> Port for Blind<P> {
         sink: &mut dyn FnMut(&FrameMeta, &[u8]),
     ) -> Result<usize, PortError> {
         self.0.recv(now, &mut |meta, frame| {
-            sink(
-                &FrameMeta {
-                    ip_id: IpId::Guess(0),
-                    ..*meta
-                },
-                frame,
-            )
+            sink(&FrameMeta { ip_id: IpId::Guess(0), ..*meta }, frame)
         })
     }
 
@@ -72,22 +66,12 @@ fn capture(addrs: [IpAddr; 2]) -> [Vec<u8>; 2] {
         let port = Blind(hub.port(addrs[i], 4791, 100).expect("nobody is there"));
         PcapTap::new(port, Box::new(files[i].clone())).expect("memory takes all")
     });
-    let key = FlowKey {
-        src: addrs[0],
-        dst: addrs[1],
-        src_port: 4791,
-        dst_port: 4791,
-    };
+    let key = FlowKey { src: addrs[0], dst: addrs[1], src_port: 4791, dst_port: 4791 };
     let mut batch = TxBatch::new(a.caps().tx, 20);
     push_packets(&mut batch, &key, 0x01_0002, 0, &[1000; 20]);
-    a.send(Time::from_micros(5), &batch, 0)
-        .expect("memory works");
-    b.recv(Time::from_micros(9), &mut |_, _| {})
-        .expect("memory works");
-    assert_eq!(
-        (a.counters().pcap_frames, b.counters().pcap_frames),
-        (20, 20)
-    );
+    a.send(Time::from_micros(5), &batch, 0).expect("memory works");
+    b.recv(Time::from_micros(9), &mut |_, _| {}).expect("memory works");
+    assert_eq!((a.counters().pcap_frames, b.counters().pcap_frames), (20, 20));
     drop((a, b));
     files.map(|f| f.0.lock().expect("no panic").clone())
 }
@@ -106,15 +90,11 @@ fn check(capture: &[u8]) {
 
 #[test]
 fn every_packet_of_a_burst_is_a_frame_with_a_right_icrc() {
-    capture([[10, 0, 0, 1].into(), [10, 0, 0, 2].into()])
-        .iter()
-        .for_each(|c| check(c));
+    capture([[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]).iter().for_each(|c| check(c));
 }
 
 #[test]
 fn ipv6_is_captured_too() {
     let addr = |text: &str| text.parse().expect("an address");
-    capture([addr("fd00::1"), addr("fd00::2")])
-        .iter()
-        .for_each(|c| check(c));
+    capture([addr("fd00::1"), addr("fd00::2")]).iter().for_each(|c| check(c));
 }

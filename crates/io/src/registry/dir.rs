@@ -32,9 +32,7 @@ pub(super) fn open(base: Option<&Path>) -> Result<PathBuf, RegistryError> {
 }
 
 fn runtime_dir() -> Option<PathBuf> {
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|dir| dir.is_absolute())
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 
 fn is_private(found: &Metadata, uid: u32) -> bool {

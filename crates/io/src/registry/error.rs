@@ -66,9 +66,6 @@ pub enum RegistryError {
 
 impl RegistryError {
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
-        move |source| RegistryError::File {
-            path: path.to_owned(),
-            source,
-        }
+        move |source| RegistryError::File { path: path.to_owned(), source }
     }
 }

@@ -61,9 +61,7 @@ impl Handover {
         self.out.clear();
         self.out.extend_from_slice(&emit(run));
         self.out.extend_from_slice(bytes);
-        self.socket
-            .send_to(&self.out, path_of(&self.dir, &self.stem, prefix))
-            .is_ok()
+        self.socket.send_to(&self.out, path_of(&self.dir, &self.stem, prefix)).is_ok()
     }
 
     /// Takes what others handed on.
@@ -140,11 +138,7 @@ fn parse(bytes: &[u8; HEADER_LEN], dst: IpAddr) -> Option<Run> {
         src_port: u16::from_le_bytes([bytes[16], bytes[17]]),
         tos: bytes[18],
         ttl: bytes[19],
-        ip_id: if bytes[22] == 0 {
-            IpId::Known(id)
-        } else {
-            IpId::Guess(id)
-        },
+        ip_id: if bytes[22] == 0 { IpId::Known(id) } else { IpId::Guess(id) },
     };
     let segment_len = u32::from_le_bytes(*bytes[24..].first_chunk()?) as usize;
     (segment_len > 0).then_some(Run { meta, segment_len })

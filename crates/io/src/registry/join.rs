@@ -41,11 +41,8 @@ pub(crate) fn join(
     let path = dir.join(&stem);
     let file = TableFile::open_locked(&path)?;
     let mut table = file.load()?;
-    let dead: Vec<u8> = table
-        .members()
-        .map(|(prefix, _)| prefix)
-        .filter(|p| !file.is_alive(*p))
-        .collect();
+    let dead: Vec<u8> =
+        table.members().map(|(prefix, _)| prefix).filter(|p| !file.is_alive(*p)).collect();
     for prefix in dead {
         table.set(prefix, None);
         handover::remove_socket(&dir, &stem, prefix);
@@ -61,13 +58,7 @@ pub(crate) fn join(
     let index =
         find_place(&file, &mut table, &socket, group)?.ok_or(RegistryError::Strangers { path })?;
     table.last_prefix = prefix;
-    table.set(
-        prefix,
-        Some(Member {
-            pid: std::process::id(),
-            index,
-        }),
-    );
+    table.set(prefix, Some(Member { pid: std::process::id(), index }));
     file.store(&table)?;
     attach(&socket, &table)?;
     file.unlock();

@@ -254,10 +254,7 @@ impl Membership {
     ) -> Result<(), RegistryError> {
         let mut table = self.file.load()?;
         let buried = self.bury_dead(&mut table);
-        let us = Member {
-            pid: std::process::id(),
-            index: self.index,
-        };
+        let us = Member { pid: std::process::id(), index: self.index };
         table.set(self.prefix, Some(us));
         // Where another process has just begun a round, its probes will tell: rounds that overtake
         // each other would never end.

@@ -44,17 +44,9 @@ fn load_byte(at: u32) -> sock_filter {
 
 /// Skips `skip` instructions unless the accumulator is `value`.
 fn jump_unless(value: u8, skip: u8) -> sock_filter {
-    sock_filter {
-        jf: skip,
-        ..insn(BPF_JMP | BPF_JEQ | BPF_K, value.into())
-    }
+    sock_filter { jf: skip, ..insn(BPF_JMP | BPF_JEQ | BPF_K, value.into()) }
 }
 
 fn insn(code: u32, k: u32) -> sock_filter {
-    sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf: 0,
-        k,
-    }
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }

@@ -49,11 +49,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn empty() -> Table {
-        Table {
-            nonce: 0,
-            last_prefix: 0,
-            members: [None; SLOTS],
-        }
+        Table { nonce: 0, last_prefix: 0, members: [None; SLOTS] }
     }
 
     pub(super) fn get(&self, prefix: u8) -> Option<Member> {
@@ -72,10 +68,7 @@ impl Table {
     /// A prefix that nobody has.
     pub(super) fn free_prefix(&self) -> Option<u8> {
         let (before, after): (Vec<u8>, Vec<u8>) = PREFIXES.partition(|p| *p <= self.last_prefix);
-        after
-            .into_iter()
-            .chain(before)
-            .find(|p| self.get(*p).is_none())
+        after.into_iter().chain(before).find(|p| self.get(*p).is_none())
     }
 
     fn parse(bytes: &[u8; FILE_LEN]) -> Option<Table> {
@@ -88,10 +81,7 @@ impl Table {
         table.last_prefix = header[16];
         for (member, slot) in table.members.iter_mut().zip(slots.chunks_exact(SLOT_LEN)) {
             let pid = u32::from_le_bytes(*slot.first_chunk()?);
-            *member = (slot[4] != 0).then_some(Member {
-                pid,
-                index: slot[5],
-            });
+            *member = (slot[4] != 0).then_some(Member { pid, index: slot[5] });
         }
         Some(table)
     }
@@ -132,10 +122,7 @@ impl TableFile {
                 .mode(0o600)
                 .open(path)
                 .map_err(RegistryError::file(path))?;
-            let table = TableFile {
-                file,
-                path: path.to_owned(),
-            };
+            let table = TableFile { file, path: path.to_owned() };
             table.lock_until(deadline)?;
             if table.is_current() {
                 return Ok(table);
@@ -155,9 +142,7 @@ impl TableFile {
     fn lock_until(&self, deadline: Instant) -> Result<(), RegistryError> {
         while !self.try_lock()? {
             if Instant::now() > deadline {
-                return Err(RegistryError::Locked {
-                    path: self.path.clone(),
-                });
+                return Err(RegistryError::Locked { path: self.path.clone() });
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -201,18 +186,16 @@ impl TableFile {
         }
         match Table::parse(&bytes) {
             Some(table) => Ok(table),
-            None if PREFIXES.into_iter().any(|p| self.is_alive(p)) => Err(RegistryError::Damaged {
-                path: self.path.clone(),
-            }),
+            None if PREFIXES.into_iter().any(|p| self.is_alive(p)) => {
+                Err(RegistryError::Damaged { path: self.path.clone() })
+            }
             None => Ok(Table::empty()),
         }
     }
 
     /// Writes the table. To be called under its lock.
     pub(super) fn store(&self, table: &Table) -> Result<(), RegistryError> {
-        self.file
-            .write_all_at(&table.emit(), 0)
-            .map_err(RegistryError::file(&self.path))
+        self.file.write_all_at(&table.emit(), 0).map_err(RegistryError::file(&self.path))
     }
 
     /// Removes the file. To be called under the table's lock.

@@ -31,14 +31,7 @@ impl TempDir {
         let Ok(entries) = std::fs::read_dir(self.0.join("bowline")) else {
             return Vec::new();
         };
-        entries
-            .map(|e| {
-                e.expect("readable")
-                    .file_name()
-                    .to_string_lossy()
-                    .into_owned()
-            })
-            .collect()
+        entries.map(|e| e.expect("readable").file_name().to_string_lossy().into_owned()).collect()
     }
 }
 
@@ -51,9 +44,7 @@ impl Drop for TempDir {
 fn try_open(addr: IpAddr, dir: &TempDir) -> Result<UdpPort, PortError> {
     let mut config = UdpConfig::new(addr);
     config.udp_port = UDP_PORT;
-    config.sharing = Sharing::SameUser {
-        registry_dir: Some(dir.0.clone()),
-    };
+    config.sharing = Sharing::SameUser { registry_dir: Some(dir.0.clone()) };
     config.recv_slots = 2;
     UdpPort::open(&config)
 }
@@ -71,18 +62,13 @@ struct Peer {
 impl Peer {
     fn new(to: IpAddr) -> Peer {
         let socket = UdpSocket::bind((fresh_addr(), 0)).expect("loopback can be bound");
-        Peer {
-            socket,
-            to: (to, UDP_PORT),
-        }
+        Peer { socket, to: (to, UDP_PORT) }
     }
 
     fn send(&self, prefix: u8) {
         let mut frame = [0; Bth::LEN + 4];
         frame[5] = prefix;
-        self.socket
-            .send_to(&frame, self.to)
-            .expect("loopback takes datagrams");
+        self.socket.send_to(&frame, self.to).expect("loopback takes datagrams");
     }
 }
 
@@ -141,13 +127,7 @@ fn wrong_steering_is_noticed_and_put_right() {
     let mut table = file.load().expect("the table is whole");
     let members: Vec<(u8, Member)> = table.members().collect();
     for (prefix, member) in members {
-        table.set(
-            prefix,
-            Some(Member {
-                index: (member.index + 1) % 4,
-                ..member
-            }),
-        );
+        table.set(prefix, Some(Member { index: (member.index + 1) % 4, ..member }));
     }
     file.store(&table).expect("the table can be written");
     file.unlock();
@@ -201,10 +181,7 @@ fn two_registries_on_one_address_are_refused() {
     let (addr, dir, other) = (fresh_addr(), TempDir::new(), TempDir::new());
     let _first = open(addr, &dir);
     let second = try_open(addr, &other);
-    assert!(matches!(
-        second,
-        Err(PortError::Registry(RegistryError::Strangers { .. }))
-    ));
+    assert!(matches!(second, Err(PortError::Registry(RegistryError::Strangers { .. }))));
 }
 
 #[test]
@@ -222,21 +199,15 @@ fn a_directory_that_others_may_write_to_is_refused() {
     std::fs::create_dir(&inner).expect("the directory is writable");
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o777)).expect("our own");
     let refused = try_open(addr, &dir);
-    assert!(matches!(
-        refused,
-        Err(PortError::Registry(RegistryError::NotPrivate { .. }))
-    ));
+    assert!(matches!(refused, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
 }
 
 #[test]
 fn a_file_of_garbage_is_replaced_if_nobody_uses_it() {
     let (addr, dir) = (fresh_addr(), TempDir::new());
     drop(open(addr, &dir));
-    std::fs::write(
-        dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")),
-        b"garbage",
-    )
-    .expect("the directory is writable");
+    std::fs::write(dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")), b"garbage")
+        .expect("the directory is writable");
     open(addr, &dir);
 }
 
@@ -244,16 +215,10 @@ fn a_file_of_garbage_is_replaced_if_nobody_uses_it() {
 fn a_file_of_garbage_in_use_is_named() {
     let (addr, dir) = (fresh_addr(), TempDir::new());
     let _user = open(addr, &dir);
-    std::fs::write(
-        dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")),
-        b"garbage",
-    )
-    .expect("the directory is writable");
+    std::fs::write(dir.0.join("bowline").join(format!("{addr}-{UDP_PORT}")), b"garbage")
+        .expect("the directory is writable");
     let refused = try_open(addr, &dir);
-    assert!(matches!(
-        refused,
-        Err(PortError::Registry(RegistryError::Damaged { .. }))
-    ));
+    assert!(matches!(refused, Err(PortError::Registry(RegistryError::Damaged { .. }))));
 }
 
 #[test]
@@ -261,13 +226,7 @@ fn a_full_table_has_no_free_prefix() {
     let mut table = Table::empty();
     for prefix in 1..=0xfe {
         assert!(table.free_prefix().is_some());
-        table.set(
-            prefix,
-            Some(Member {
-                pid: 1,
-                index: prefix,
-            }),
-        );
+        table.set(prefix, Some(Member { pid: 1, index: prefix }));
     }
     assert_eq!(table.free_prefix(), None);
 }

@@ -12,10 +12,7 @@ pub(crate) fn attach_group_program(
     program: &[libc::sock_filter],
 ) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let fprog = libc::sock_fprog {
-        len,
-        filter: program.as_ptr().cast_mut(),
-    };
+    let fprog = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
     // SAFETY: the option reads a `sock_fprog` and through it `len` instructions, all of them alive
     // and none of them written to.
     check(unsafe {

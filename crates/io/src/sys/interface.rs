@@ -88,8 +88,5 @@ fn describe(name: &CStr) -> io::Result<Interface> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
     // SAFETY: a successful SIOCGIFMTU has set this member of the union.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    Ok(Interface {
-        index,
-        mtu: u32::try_from(mtu).unwrap_or(0),
-    })
+    Ok(Interface { index, mtu: u32::try_from(mtu).unwrap_or(0) })
 }

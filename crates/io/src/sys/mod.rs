@@ -21,11 +21,7 @@ pub(crate) use socket::{SockAddr, UdpSocketBuilder, set_int};
 
 /// Turns the usual `-1` of a system call into the error it set.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
-    if ret < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(ret)
-    }
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
 /// Lets timed waits of the calling thread end within a microsecond of their time rather than the

@@ -15,20 +15,12 @@ pub(crate) struct PollFd(libc::pollfd);
 impl PollFd {
     /// Until it is readable.
     pub(crate) fn readable(fd: RawFd) -> PollFd {
-        PollFd(libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        })
+        PollFd(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 
     /// Until it is writable.
     pub(crate) fn writable(fd: RawFd) -> PollFd {
-        PollFd(libc::pollfd {
-            fd,
-            events: libc::POLLOUT,
-            revents: 0,
-        })
+        PollFd(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 })
     }
 }
 
@@ -43,12 +35,7 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     // SAFETY: `PollFd` is a transparent `pollfd`, the count is the slice's, and the timeout is null
     // or lives to the end of the function.
     let ready = unsafe {
-        libc::ppoll(
-            fds.as_mut_ptr().cast(),
-            fds.len() as libc::nfds_t,
-            timeout_ptr,
-            ptr::null(),
-        )
+        libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as libc::nfds_t, timeout_ptr, ptr::null())
     };
     match check(ready) {
         Ok(count) => Ok(count > 0),

@@ -35,11 +35,7 @@ pub(crate) struct UdpSocketBuilder {
 impl UdpSocketBuilder {
     /// A non-blocking socket of the address's family.
     pub(crate) fn new(addr: IpAddr) -> io::Result<UdpSocketBuilder> {
-        let family = if addr.is_ipv4() {
-            libc::AF_INET
-        } else {
-            libc::AF_INET6
-        };
+        let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: `socket` touches no memory.
         let fd = check(unsafe { libc::socket(family, kind, 0) })?;
@@ -99,9 +95,7 @@ impl SockAddr {
         self.v4 = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,
             sin_port: port.to_be(),
-            sin_addr: libc::in_addr {
-                s_addr: u32::from_ne_bytes(addr.octets()),
-            },
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.octets()) },
             sin_zero: [0; 8],
         };
         self
@@ -113,14 +107,8 @@ impl SockAddr {
             sin6_family: libc::AF_INET6 as libc::sa_family_t,
             sin6_port: port.to_be(),
             sin6_flowinfo: 0,
-            sin6_addr: libc::in6_addr {
-                s6_addr: addr.octets(),
-            },
-            sin6_scope_id: if addr.is_unicast_link_local() {
-                scope
-            } else {
-                0
-            },
+            sin6_addr: libc::in6_addr { s6_addr: addr.octets() },
+            sin6_scope_id: if addr.is_unicast_link_local() { scope } else { 0 },
         };
         self
     }

@@ -38,20 +38,12 @@ impl<'a> Writer<'a> {
         const { assert!(size_of::<T>() <= 8) };
         // SAFETY: computes a size from a size.
         let space = unsafe { libc::CMSG_SPACE(size_of::<T>() as c_uint) } as usize;
-        assert!(
-            self.used + space <= Control::LEN,
-            "a datagram has at most four control messages"
-        );
+        assert!(self.used + space <= Control::LEN, "a datagram has at most four control messages");
         // SAFETY: `msg_control` points to a live `Control`, borrowed for as long as `self`, and
         // `used + space` stays within it; entries start at multiples of the header's alignment
         // because `CMSG_SPACE` rounds up to it.
         unsafe {
-            let entry = self
-                .header
-                .msg_control
-                .cast::<u8>()
-                .add(self.used)
-                .cast::<libc::cmsghdr>();
+            let entry = self.header.msg_control.cast::<u8>().add(self.used).cast::<libc::cmsghdr>();
             (*entry).cmsg_level = level;
             (*entry).cmsg_type = kind;
             (*entry).cmsg_len = libc::CMSG_LEN(size_of::<T>() as c_uint) as _;
@@ -86,10 +78,7 @@ pub(super) struct Ancillary {
 ///
 /// # Safety
 /// `header.msg_control` must point to `header.msg_controllen` readable bytes that the kernel wrote.
-#[allow(
-    clippy::unnecessary_cast,
-    reason = "`cmsg_len` is a u32 in other C libraries"
-)]
+#[allow(clippy::unnecessary_cast, reason = "`cmsg_len` is a u32 in other C libraries")]
 pub(super) unsafe fn read(header: &libc::msghdr) -> Ancillary {
     let mut out = Ancillary::default();
     // SAFETY: by this function's contract the list is well formed; the macros stay within it.

@@ -134,28 +134,16 @@ impl UdpPort {
                 (socket, Some(Box::new(membership)))
             }
         };
-        let udp_port = socket
-            .local_addr()
-            .map_err(PortError::os("asking for the bound port"))?
-            .port();
-        let tx_caps = if config.gso {
-            options::probe_gso(&socket)
-        } else {
-            None
-        };
-        let max_burst_bytes = if config.addr.is_ipv4() {
-            MAX_BURST_BYTES_V4
-        } else {
-            MAX_BURST_BYTES_V6
-        };
+        let udp_port =
+            socket.local_addr().map_err(PortError::os("asking for the bound port"))?.port();
+        let tx_caps = if config.gso { options::probe_gso(&socket) } else { None };
+        let max_burst_bytes =
+            if config.addr.is_ipv4() { MAX_BURST_BYTES_V4 } else { MAX_BURST_BYTES_V6 };
         let caps = PortCaps {
             addr: config.addr,
             udp_port,
             ip_mtu: interface.mtu,
-            tx: TxCaps {
-                max_segments: tx_caps.unwrap_or(1),
-                max_burst_bytes,
-            },
+            tx: TxCaps { max_segments: tx_caps.unwrap_or(1), max_burst_bytes },
             ecn: true,
             sees_ip_header: false,
         };
@@ -192,9 +180,7 @@ impl UdpPort {
 
     /// Sends bursts with one call each for many; returns how many were taken.
     fn send_offloaded(&mut self, batch: &TxBatch, from: usize) -> io::Result<usize> {
-        let sent = self
-            .tx
-            .send_bursts(self.socket.as_raw_fd(), batch, from, self.scope)?;
+        let sent = self.tx.send_bursts(self.socket.as_raw_fd(), batch, from, self.scope)?;
         for burst in &batch.bursts()[from..from + sent] {
             self.counters.tx_packets += burst.packet_count() as u64;
             self.counters.tx_bytes += u64::from(burst.bytes);
@@ -209,17 +195,12 @@ impl UdpPort {
         let mut tries = 0;
         while self.resume_packet < burst.packet_count() {
             let fd = self.socket.as_raw_fd();
-            match self
-                .tx
-                .send_packets(fd, batch, burst, self.resume_packet, self.scope)
-            {
+            match self.tx.send_packets(fd, batch, burst, self.resume_packet, self.scope) {
                 Ok(sent) => {
                     let packets = &batch.packets(burst)[self.resume_packet..][..sent];
                     self.counters.tx_packets += sent as u64;
-                    self.counters.tx_bytes += packets
-                        .iter()
-                        .map(|p| p.udp_payload_len() as u64)
-                        .sum::<u64>();
+                    self.counters.tx_bytes +=
+                        packets.iter().map(|p| p.udp_payload_len() as u64).sum::<u64>();
                     self.resume_packet += sent;
                     tries = 0;
                 }
@@ -280,9 +261,7 @@ impl UdpPort {
             Some(m) => sort_frames(now, m, &message, meta, counters, sink),
             None => {
                 let frames = message.data.chunks(message.segment_len).enumerate();
-                frames
-                    .map(|(i, frame)| sink(&with_place(meta, i), frame))
-                    .count()
+                frames.map(|(i, frame)| sink(&with_place(meta, i), frame)).count()
             }
         };
         counters.rx_frames += frames as u64;
@@ -331,10 +310,7 @@ fn sort_frames(
                 let (run_bytes, behind) =
                     rest.split_at((count * message.segment_len).min(rest.len()));
                 let meta = with_place(meta, place);
-                let run = Run {
-                    meta,
-                    segment_len: message.segment_len,
-                };
+                let run = Run { meta, segment_len: message.segment_len };
                 membership.hand_on(now, prefix, &run, run_bytes, counters);
                 (rest, place) = (behind, place + count);
             }
@@ -355,11 +331,7 @@ fn with_place(mut meta: FrameMeta, place: usize) -> FrameMeta {
 /// The envelope of a datagram's first frame; `None` if the datagram is unusable.
 fn meta_of(message: &Message<'_>, dst: IpAddr) -> Option<FrameMeta> {
     let src = message.src.filter(|_| !message.truncated)?;
-    let ip_id = if dst.is_ipv4() {
-        IpId::Guess(0)
-    } else {
-        IpId::Known(0)
-    };
+    let ip_id = if dst.is_ipv4() { IpId::Guess(0) } else { IpId::Known(0) };
     Some(FrameMeta {
         src: src.ip(),
         dst,
@@ -445,9 +417,7 @@ impl Port for UdpPort {
                 }
             },
         };
-        let mut frames = (0..received)
-            .map(|slot| self.deliver(now, slot, sink))
-            .sum();
+        let mut frames = (0..received).map(|slot| self.deliver(now, slot, sink)).sum();
         if let Some(membership) = &mut self.membership {
             frames += membership.take_handed_in(now, &mut self.counters, sink);
             if now >= membership.next_due() {
@@ -464,10 +434,7 @@ impl Port for UdpPort {
     fn fds(&self) -> PortFds {
         let fd = Some(self.socket.as_raw_fd());
         let handover = self.membership.as_ref().map(|m| m.handover_fd());
-        PortFds {
-            read: [fd, handover],
-            write: fd,
-        }
+        PortFds { read: [fd, handover], write: fd }
     }
 
     fn counters(&self) -> PortCounters {

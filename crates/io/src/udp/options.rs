@@ -56,11 +56,7 @@ fn set_required(socket: &UdpSocketBuilder, addr: IpAddr) -> io::Result<()> {
         }
         IpAddr::V6(_) => {
             socket.set(IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-            socket.set(
-                IPPROTO_IPV6,
-                libc::IPV6_MTU_DISCOVER,
-                libc::IPV6_PMTUDISC_PROBE,
-            )?;
+            socket.set(IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
             socket.set(IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
             socket.set(IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
             socket.set(IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1)
@@ -95,11 +91,7 @@ pub(super) fn probe_gso(socket: &UdpSocket) -> Option<u16> {
     // 0 is the default: this only asks whether the option exists.
     set_int(socket.as_raw_fd(), SOL_UDP, libc::UDP_SEGMENT, 0).ok()?;
     let takes_new_limit = sends_segments(usize::from(SEGMENTS_NEW)).unwrap_or(false);
-    Some(if takes_new_limit {
-        SEGMENTS_NEW
-    } else {
-        SEGMENTS_OLD
-    })
+    Some(if takes_new_limit { SEGMENTS_NEW } else { SEGMENTS_OLD })
 }
 
 /// Tries a burst of `count` one-byte packets from a socket to itself.

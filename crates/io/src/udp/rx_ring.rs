@@ -69,10 +69,8 @@ impl RxRing {
             // as long as the ring, are only reached through their pointers, and to none of which a
             // reference exists here: `message` ties its borrow to `&self`, and we have `&mut self`.
             unsafe {
-                *self.pieces.at(slot) = libc::iovec {
-                    iov_base: self.data.at(slot).cast(),
-                    iov_len: SLOT_BYTES,
-                };
+                *self.pieces.at(slot) =
+                    libc::iovec { iov_base: self.data.at(slot).cast(), iov_len: SLOT_BYTES };
                 let header = &mut (*self.headers.at(slot)).msg_hdr;
                 header.msg_name = self.names.at(slot).cast();
                 header.msg_namelen = SockAddr::MAX_LEN;
@@ -113,11 +111,7 @@ impl RxRing {
     /// If `slot` is not below what `recv` returned.
     #[inline]
     pub(super) fn message(&self, slot: usize) -> Message<'_> {
-        assert!(
-            slot < self.filled,
-            "slot {slot} of {} filled ones",
-            self.filled
-        );
+        assert!(slot < self.filled, "slot {slot} of {} filled ones", self.filled);
         // SAFETY: the slot exists, the kernel has filled it, and until `self` is borrowed mutably
         // again nobody writes to it. `msg_len` is at most the slot's size, as the gather list said;
         // the `min` only makes that visible.
@@ -135,11 +129,7 @@ impl RxRing {
         };
         Message {
             data,
-            src: if header.msg_hdr.msg_namelen == 0 {
-                None
-            } else {
-                name.to_std()
-            },
+            src: if header.msg_hdr.msg_namelen == 0 { None } else { name.to_std() },
             segment_len,
             tos: ancillary.tos,
             ttl: ancillary.ttl,

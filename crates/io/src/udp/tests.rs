@@ -31,23 +31,15 @@ fn recv_frames(port: &mut UdpPort, count: usize) -> Vec<(FrameMeta, Vec<u8>)> {
     let mut frames = Vec::new();
     let start = Instant::now();
     while frames.len() < count {
-        assert!(
-            start.elapsed() < Duration::from_secs(1),
-            "{} of {count} came",
-            frames.len()
-        );
-        port.recv(Time::ZERO, &mut |meta, frame| {
-            frames.push((*meta, frame.to_vec()))
-        })
-        .expect("the socket works");
+        assert!(start.elapsed() < Duration::from_secs(1), "{} of {count} came", frames.len());
+        port.recv(Time::ZERO, &mut |meta, frame| frames.push((*meta, frame.to_vec())))
+            .expect("the socket works");
     }
     frames
 }
 
 fn psn_of(frame: &[u8]) -> u32 {
-    Bth::parse(frame.first_chunk().expect("a frame has a BTH"))
-        .psn
-        .get()
+    Bth::parse(frame.first_chunk().expect("a frame has a BTH")).psn.get()
 }
 
 /// Sends packets of these lengths and checks that they arrive whole, in order and sealed for the
@@ -56,18 +48,12 @@ fn check_transfer(mut a: UdpPort, mut b: UdpPort, lens: &[usize]) {
     let mut batch = TxBatch::new(a.caps().tx, lens.len());
     push_packets(&mut batch, &flow(&a, &b), 0x01_0002, 100, lens);
     let bursts = batch.bursts().len();
-    assert_eq!(
-        a.send(Time::ZERO, &batch, 0).expect("the socket works"),
-        bursts
-    );
+    assert_eq!(a.send(Time::ZERO, &batch, 0).expect("the socket works"), bursts);
     let frames = recv_frames(&mut b, lens.len());
     for (i, (meta, frame)) in frames.iter().enumerate() {
         assert_eq!(psn_of(frame), 100 + i as u32);
         assert_eq!(frame.len(), 16 + lens[i]);
-        assert!(
-            icrc_is_right(meta, b.caps.udp_port, frame),
-            "frame {i} of {meta:?}"
-        );
+        assert!(icrc_is_right(meta, b.caps.udp_port, frame), "frame {i} of {meta:?}");
         assert_eq!(meta.src, a.caps.addr);
         assert!(meta.ttl > 0, "the kernel told the TTL");
     }
@@ -78,10 +64,7 @@ fn check_transfer(mut a: UdpPort, mut b: UdpPort, lens: &[usize]) {
 #[test]
 fn a_burst_arrives_whole_and_sealed_for_its_place() {
     let (a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
-    assert!(
-        a.caps().tx.max_segments >= 64,
-        "the kernel has segmentation offload"
-    );
+    assert!(a.caps().tx.max_segments >= 64, "the kernel has segmentation offload");
     check_transfer(a, b, &[4096; 40]);
 }
 
@@ -99,10 +82,7 @@ fn many_small_packets_share_a_burst() {
 
 #[test]
 fn a_receiver_without_offload_gets_single_frames() {
-    let (a, b) = (
-        open(fresh_addr(), |_| {}),
-        open(fresh_addr(), |c| c.gro = false),
-    );
+    let (a, b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |c| c.gro = false));
     let mut batch = TxBatch::new(a.caps().tx, 8);
     push_packets(&mut batch, &flow(&a, &b), 0x01_0002, 0, &[512; 8]);
     let (mut a, mut b) = (a, b);
@@ -120,10 +100,7 @@ fn a_path_without_offload_gets_packets_resealed_one_by_one() {
 
 #[test]
 fn without_offload_caps_promise_single_packets() {
-    let (a, b) = (
-        open(fresh_addr(), |c| c.gso = false),
-        open(fresh_addr(), |_| {}),
-    );
+    let (a, b) = (open(fresh_addr(), |c| c.gso = false), open(fresh_addr(), |_| {}));
     assert_eq!(a.caps().tx.max_segments, 1);
     check_transfer(a, b, &[1024; 100]);
 }
@@ -156,21 +133,11 @@ fn a_full_receive_buffer_is_counted() {
     let mut a = open(fresh_addr(), |_| {});
     let mut b = open(fresh_addr(), |c| c.recv_buffer_bytes = 1);
     let key = flow(&a, &b);
-    let mut batch = TxBatch::new(
-        TxCaps {
-            max_segments: 1,
-            ..a.caps().tx
-        },
-        64,
-    );
+    let mut batch = TxBatch::new(TxCaps { max_segments: 1, ..a.caps().tx }, 64);
     push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 64]);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");
     // The count travels with a datagram that was queued after the loss.
-    while b
-        .recv(Time::ZERO, &mut |_, _| {})
-        .expect("the socket works")
-        > 0
-    {}
+    while b.recv(Time::ZERO, &mut |_, _| {}).expect("the socket works") > 0 {}
     batch.clear();
     push_packets(&mut batch, &key, 0x01_0002, 0, &[8]);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");
@@ -183,10 +150,7 @@ fn what_cannot_be_sent_is_dropped_and_counted_by_cause() {
     let (mut a, mut b) = (open(fresh_addr(), |_| {}), open(fresh_addr(), |_| {}));
     let good = flow(&a, &b);
     // Of the reserved class E: no route leads there from loopback.
-    let bad = FlowKey {
-        dst: "255.255.255.255".parse().expect("an address"),
-        ..good
-    };
+    let bad = FlowKey { dst: "255.255.255.255".parse().expect("an address"), ..good };
     let mut batch = TxBatch::new(a.caps().tx, 8);
     push_packets(&mut batch, &good, 0x01_0002, 0, &[64; 2]);
     push_packets(&mut batch, &bad, 0x01_0002, 2, &[64; 3]);
@@ -194,11 +158,7 @@ fn what_cannot_be_sent_is_dropped_and_counted_by_cause() {
     assert_eq!(a.send(Time::ZERO, &batch, 0).expect("not an error"), 3);
     assert_eq!(recv_frames(&mut b, 4).len(), 4);
     let c = a.counters();
-    assert_eq!(
-        c.tx_drop_denied + c.tx_drop_unreachable + c.tx_drop_other,
-        3,
-        "{c:?}"
-    );
+    assert_eq!(c.tx_drop_denied + c.tx_drop_unreachable + c.tx_drop_other, 3, "{c:?}");
     assert_eq!(c.gso_fallbacks, 0);
 }
 
@@ -207,10 +167,7 @@ fn a_taken_port_is_named() {
     let a = open(fresh_addr(), |_| {});
     let mut config = UdpConfig::new(a.caps.addr);
     config.udp_port = a.caps.udp_port;
-    assert!(matches!(
-        UdpPort::open(&config),
-        Err(PortError::InUse { .. })
-    ));
+    assert!(matches!(UdpPort::open(&config), Err(PortError::InUse { .. })));
 }
 
 #[test]
