@@ -62,12 +62,7 @@ impl Player {
         // Before connecting, so that the peer never sends into nothing.
         qp.recv(0, &mr, 32..64)?;
         channel.connect(&qp, &[])?;
-        Ok(Player {
-            sends,
-            receives,
-            qp,
-            mr,
-        })
+        Ok(Player { sends, receives, qp, mr })
     }
 
     fn send(&self) -> Result<(), BowlineError> {

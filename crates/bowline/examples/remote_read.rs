@@ -36,15 +36,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     channel.barrier()?;
     server.join().expect("the server does not panic")?;
 
-    let wrong = (0..LEN / 8)
-        .filter(|i| mr.load_u64(i * 8) != *i as u64)
-        .count();
+    let wrong = (0..LEN / 8).filter(|i| mr.load_u64(i * 8) != *i as u64).count();
     println!("read {} MiB in {elapsed:?}, {wrong} words wrong", LEN >> 20);
-    if wrong == 0 {
-        Ok(())
-    } else {
-        Err("the data did not arrive as it was".into())
-    }
+    if wrong == 0 { Ok(()) } else { Err("the data did not arrive as it was".into()) }
 }
 
 /// Offers memory filled with numbers, until the peer is done.

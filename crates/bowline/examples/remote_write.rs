@@ -42,9 +42,7 @@ fn offer_memory(listener: &Listener) -> Result<String, BowlineError> {
     // The receive has no use for memory: the data goes where the peer's WRITE says.
     qp.recv(0, &mr, 0..0)?;
 
-    listener
-        .accept_timeout(PATIENCE)?
-        .connect(&qp, &[mr.remote()])?;
+    listener.accept_timeout(PATIENCE)?.connect(&qp, &[mr.remote()])?;
     let written = cq.next(PATIENCE)?;
     let len = written.imm.unwrap_or(0) as usize;
     Ok(String::from_utf8_lossy(&mr.to_vec(100, len)).into_owned())

@@ -46,10 +46,7 @@ impl AsyncCq {
     /// Outside of a tokio runtime with IO enabled, as everything of tokio's that does IO.
     pub fn new(cq: Cq) -> Result<AsyncCq, Error> {
         let notifications = Notifications(Arc::clone(cq.channel()));
-        #[expect(
-            deprecated,
-            reason = "its successor wants `AsFd`, which channels do not have yet"
-        )]
+        #[expect(deprecated, reason = "its successor wants `AsFd`, which channels do not have yet")]
         let ready = AsyncFd::with_interest(notifications, Interest::READABLE)
             .map_err(|e| Error::system("register a completion queue with the runtime", e))?;
         Ok(AsyncCq { cq, ready })

@@ -1,8 +1,11 @@
 //! Opening a device.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
-use bowline_io::{Lane, LaneConfig, Port, Sharing, UdpConfig, UdpPort};
+use bowline_io::{
+    Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, UdpPort,
+};
 use bowline_nic::{Mtu, Nic, NicConfig};
 
 use crate::{Device, Error, random};
@@ -23,6 +26,8 @@ use crate::{Device, Error, random};
 #[must_use = "a builder does nothing before `open`"]
 pub struct DeviceBuilder {
     udp: UdpConfig,
+    link: Option<LinkProfile>,
+    pcap: Option<PathBuf>,
     mtu: Option<Mtu>,
     window_bytes: Option<u32>,
     max_qps: Option<u32>,
@@ -38,6 +43,8 @@ impl DeviceBuilder {
                 sharing: Sharing::SameUser { registry_dir: None },
                 ..UdpConfig::new(addr)
             },
+            link: None,
+            pcap: None,
             mtu: None,
             window_bytes: None,
             max_qps: None,
@@ -56,6 +63,30 @@ impl DeviceBuilder {
     /// Keeps other programs of this user off the address, which they share otherwise.
     pub fn exclusive(mut self) -> Self {
         self.udp.sharing = Sharing::Exclusive;
+        self
+    }
+
+    /// Impairs what the device sends: loss, delay, a limited rate and more.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let device = Device::builder("127.9.1.5".parse().unwrap())
+    ///     .link("loss=0.1%,delay=10ms,rate=1Gbps".parse().unwrap())
+    ///     .open()?;
+    /// # Ok::<(), bowline::Error>(())
+    /// ```
+    pub fn link(mut self, profile: LinkProfile) -> Self {
+        self.link = Some(profile);
+        self
+    }
+
+    /// Writes every packet that the device sends and receives to a capture file, which is
+    /// overwritten if it exists.
+    ///
+    /// Packets that an impaired link loses are not in it: it shows what is on the wire.
+    pub fn pcap(mut self, file: impl AsRef<Path>) -> Self {
+        self.pcap = Some(file.as_ref().to_owned());
         self
     }
 
@@ -100,7 +131,13 @@ impl DeviceBuilder {
     pub fn open(self) -> Result<Device, Error> {
         let udp = UdpPort::open(&self.udp)?;
         let qpn_prefix = udp.qpn_prefix();
-        let port: Box<dyn Port> = Box::new(udp);
+        let mut port: Box<dyn Port> = Box::new(udp);
+        if let Some(file) = &self.pcap {
+            port = Box::new(PcapTap::create(port, file)?);
+        }
+        if let Some(profile) = &self.link {
+            port = Box::new(Impair::new(port, profile.clone()));
+        }
         let caps = port.caps();
         let max_mtu = self.check_mtu(caps.ip_mtu)?;
 

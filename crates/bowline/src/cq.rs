@@ -50,10 +50,7 @@ impl Cq {
     /// Each has its own status: see [`CompletionExt::ok`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         let inner = &*self.inner;
-        Ok(inner
-            .device
-            .lane()
-            .poll(|nic, _| nic.poll_cq(inner.id, out))??)
+        Ok(inner.device.lane().poll(|nic, _| nic.poll_cq(inner.id, out))??)
     }
 
     /// Takes finished requests, sleeping until there is one; 0 if none came within `timeout`.
@@ -108,16 +105,12 @@ impl Cq {
 
     /// Asks for a notification at the next completion.
     pub(crate) fn arm(&self) -> Result<(), Error> {
-        self.inner
-            .device
-            .control(|nic, _| nic.arm_cq(self.inner.id, false))
+        self.inner.device.control(|nic, _| nic.arm_cq(self.inner.id, false))
     }
 
     /// Takes finished requests without driving the device.
     pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        self.inner
-            .device
-            .control(|nic, _| nic.poll_cq(self.inner.id, out))
+        self.inner.device.control(|nic, _| nic.poll_cq(self.inner.id, out))
     }
 
     #[cfg(feature = "tokio")]
@@ -155,10 +148,7 @@ impl Turn {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         while *taken {
             taken = match deadline {
-                None => self
-                    .free
-                    .wait(taken)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.free.wait(taken).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {

@@ -58,15 +58,7 @@ impl Device {
     pub(crate) fn from_lane(lane: Arc<Lane>, mtu: Mtu, max_rd_atomic: u8) -> Device {
         let caps = lane.port_caps();
         let (addr, udp_port) = (caps.addr, caps.udp_port);
-        Device {
-            inner: Arc::new(DeviceInner {
-                lane,
-                addr,
-                udp_port,
-                mtu,
-                max_rd_atomic,
-            }),
-        }
+        Device { inner: Arc::new(DeviceInner { lane, addr, udp_port, mtu, max_rd_atomic }) }
     }
 
     /// Its address.
@@ -115,11 +107,7 @@ impl Device {
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Device({} port {})",
-            self.inner.addr, self.inner.udp_port
-        )
+        write!(f, "Device({} port {})", self.inner.addr, self.inner.udp_port)
     }
 }
 

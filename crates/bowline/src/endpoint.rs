@@ -32,11 +32,7 @@ pub struct Endpoint {
 impl Endpoint {
     /// The destination of datagrams to this queue pair, if it is a UD one.
     pub fn datagram(&self, qkey: u32) -> UdDest {
-        UdDest {
-            av: AddressVector::new(self.addr),
-            qpn: self.qpn,
-            qkey,
-        }
+        UdDest { av: AddressVector::new(self.addr), qpn: self.qpn, qkey }
     }
 }
 
@@ -79,10 +75,7 @@ impl RemoteMr {
 
     /// Its start, as a work request names it.
     pub fn start(&self) -> Remote {
-        Remote {
-            addr: self.addr,
-            rkey: self.rkey,
-        }
+        Remote { addr: self.addr, rkey: self.rkey }
     }
 
     /// Its start, if `len` bytes fit.

@@ -92,10 +92,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Error {
-        Error::System {
-            what: what.into(),
-            source,
-        }
+        Error::System { what: what.into(), source }
     }
 
     /// Who has to change something.
@@ -126,9 +123,7 @@ fn fault_of_post(e: &PostError) -> Fault {
 
 impl From<ChannelClosed> for Error {
     fn from(closed: ChannelClosed) -> Error {
-        Error::Lane(LaneError::Dead {
-            reason: closed.to_string(),
-        })
+        Error::Lane(LaneError::Dead { reason: closed.to_string() })
     }
 }
 
@@ -203,10 +198,6 @@ impl CompletionExt for Completion {
         if self.status == WcStatus::Success {
             return Ok(self);
         }
-        Err(CompletionError {
-            wr_id: self.wr_id,
-            qpn: self.qpn,
-            status: self.status,
-        })
+        Err(CompletionError { wr_id: self.wr_id, qpn: self.qpn, status: self.status })
     }
 }

@@ -69,7 +69,7 @@ mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
-pub use bowline_io::PortCounters;
+pub use bowline_io::{LinkProfile, Loss, ParseLinkError, PortCounters};
 pub use bowline_nic::{
     Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,
     ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,

@@ -40,17 +40,8 @@ impl Mr {
         let region = Region::owned(Arc::clone(&buffer));
         let iova = region.addr();
         let pd = Arc::clone(&pd.inner);
-        let key = pd
-            .device
-            .control(|nic, _| nic.register(pd.id, region, iova, access))?;
-        Ok(Mr {
-            inner: Arc::new(MrInner {
-                key,
-                buffer,
-                access,
-                pd,
-            }),
-        })
+        let key = pd.device.control(|nic, _| nic.register(pd.id, region, iova, access))?;
+        Ok(Mr { inner: Arc::new(MrInner { key, buffer, access, pd }) })
     }
 
     /// Its key: locally the lkey, and to peers the rkey.
@@ -71,11 +62,7 @@ impl Mr {
     /// What a peer needs to know to use the whole region.
     pub fn remote(&self) -> RemoteMr {
         let buffer = &self.inner.buffer;
-        RemoteMr {
-            addr: buffer.addr(),
-            len: buffer.len() as u64,
-            rkey: self.inner.key.0,
-        }
+        RemoteMr { addr: buffer.addr(), len: buffer.len() as u64, rkey: self.inner.key.0 }
     }
 
     /// An entry of a gather or scatter list for a part of the region.
@@ -84,11 +71,9 @@ impl Mr {
         let len = self.inner.buffer.len();
         let fits = start <= end && end <= len;
         match u32::try_from(end.wrapping_sub(start)) {
-            Ok(bytes) if fits => Ok(Sge::new(
-                self.inner.key,
-                self.inner.buffer.addr() + start as u64,
-                bytes,
-            )),
+            Ok(bytes) if fits => {
+                Ok(Sge::new(self.inner.key, self.inner.buffer.addr() + start as u64, bytes))
+            }
             _ => Err(Error::OutOfRange { start, end, len }),
         }
     }
@@ -108,18 +93,8 @@ impl Deref for Mr {
 
 impl std::fmt::Debug for Mr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MrInner {
-            key,
-            buffer,
-            access,
-            ..
-        } = &*self.inner;
-        write!(
-            f,
-            "Mr(key {key}, {} bytes at {:#x}, {access:?})",
-            buffer.len(),
-            buffer.addr()
-        )
+        let MrInner { key, buffer, access, .. } = &*self.inner;
+        write!(f, "Mr(key {key}, {} bytes at {:#x}, {access:?})", buffer.len(), buffer.addr())
     }
 }
 

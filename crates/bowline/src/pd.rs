@@ -23,19 +23,12 @@ pub(crate) struct PdInner {
 impl Pd {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Pd, Error> {
         let id = device.control(|nic, _| nic.alloc_pd())?;
-        Ok(Pd {
-            inner: Arc::new(PdInner {
-                id,
-                device: Arc::clone(device),
-            }),
-        })
+        Ok(Pd { inner: Arc::new(PdInner { id, device: Arc::clone(device) }) })
     }
 
     /// Its device.
     pub fn device(&self) -> Device {
-        Device {
-            inner: Arc::clone(&self.inner.device),
-        }
+        Device { inner: Arc::clone(&self.inner.device) }
     }
 
     /// Allocates `len` zero bytes and registers them.

@@ -22,12 +22,8 @@ pub(crate) struct SrqInner {
 impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u8) -> Result<Srq, Error> {
         let pd = Arc::clone(&pd.inner);
-        let id = pd
-            .device
-            .control(|nic, _| nic.create_srq(pd.id, max_wr, max_sge))?;
-        Ok(Srq {
-            inner: Arc::new(SrqInner { id, pd }),
-        })
+        let id = pd.device.control(|nic, _| nic.create_srq(pd.id, max_wr, max_sge))?;
+        Ok(Srq { inner: Arc::new(SrqInner { id, pd }) })
     }
 
     /// Its identifier, as [`Event::SrqLimit`](crate::Event::SrqLimit) names it.
@@ -38,15 +34,9 @@ impl Srq {
     /// Posts a receive into a part of `mr`.
     pub fn recv(&self, wr_id: u64, mr: &Mr, range: Range<usize>) -> Result<(), Error> {
         if !Arc::ptr_eq(mr.pd(), &self.inner.pd) {
-            return Err(Error::Foreign {
-                what: "the memory region",
-                of: "protection domain",
-            });
+            return Err(Error::Foreign { what: "the memory region", of: "protection domain" });
         }
-        self.post_recv(&RecvWr {
-            wr_id,
-            sges: &[mr.sge(range)?],
-        })
+        self.post_recv(&RecvWr { wr_id, sges: &[mr.sge(range)?] })
     }
 
     /// Posts a receive.

@@ -87,13 +87,7 @@ fn a_queue_pair_in_use_may_be_dropped() {
     for n in 0..32 {
         a.qp.write(n, &a.mr, 0..1 << 20, b.remote()).unwrap();
     }
-    let End {
-        qp,
-        mr,
-        cq,
-        pd,
-        device,
-    } = a;
+    let End { qp, mr, cq, pd, device } = a;
     drop((mr, qp));
     drop((device, pd));
     // The queue is still there to be asked, and has nothing that hangs.
@@ -106,11 +100,7 @@ fn two_devices_share_nothing_but_the_process() {
     assert_ne!(a.device.addr(), b.device.addr());
     a.qp.activate().unwrap();
     // A datagram with a wrong key is dropped by the other device and counted there.
-    let to = UdDest {
-        av: AddressVector::new(b.device.addr()),
-        qpn: b.qp.qpn(),
-        qkey: 0xbad,
-    };
+    let to = UdDest { av: AddressVector::new(b.device.addr()), qpn: b.qp.qpn(), qkey: 0xbad };
     b.qp.activate().unwrap();
     b.qp.recv(0, &b.mr, 0..4096).unwrap();
     a.qp.send_to(1, &a.mr, 0..8, to).unwrap();

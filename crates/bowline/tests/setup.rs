@@ -48,11 +48,7 @@ fn exchange_with(lie: impl FnOnce(&mut TcpStream) + Send + 'static) -> Error {
     let start = Instant::now();
     let mut channel: Channel = listener.accept_timeout(PATIENCE).unwrap();
     let error = channel.connect(&end.qp, &[]).unwrap_err();
-    assert!(
-        start.elapsed() < PATIENCE,
-        "it must not hang: {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < PATIENCE, "it must not hang: {:?}", start.elapsed());
     drop(channel);
     liar.join().unwrap();
     error
@@ -70,62 +66,41 @@ fn frame(magic: &[u8; 4], version: u8, kind: u8, len: u32, body: &[u8]) -> Vec<u
 #[test]
 fn somebody_elses_protocol_is_named() {
     let error = exchange_with(|s| s.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::WrongMagic(_))),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::WrongMagic(_))), "{error}");
     assert_eq!(error.fault(), Fault::Peer);
 }
 
 #[test]
 fn another_version_is_named() {
     let error = exchange_with(|s| s.write_all(&frame(b"BWLN", 9, 1, 0, &[])).unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::WrongVersion { theirs: 9 })),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::WrongVersion { theirs: 9 })), "{error}");
     assert!(error.to_string().contains("same release"));
 }
 
 #[test]
 fn a_huge_message_is_not_believed() {
     let error = exchange_with(|s| s.write_all(&frame(b"BWLN", 1, 1, u32::MAX, &[])).unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::TooLong { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::TooLong { .. })), "{error}");
 }
 
 #[test]
 fn a_message_of_the_wrong_kind_is_named() {
     let error = exchange_with(|s| s.write_all(&frame(b"BWLN", 1, 2, 0, &[])).unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::Unexpected { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::Unexpected { .. })), "{error}");
 }
 
 #[test]
 fn rubbish_in_the_body_is_named() {
     let error = exchange_with(|s| s.write_all(&frame(b"BWLN", 1, 1, 33, &[0xee; 33])).unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::Invalid(_))),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::Invalid(_))), "{error}");
     let error = exchange_with(|s| s.write_all(&frame(b"BWLN", 1, 1, 2, &[1, 16])).unwrap());
-    assert!(
-        matches!(error, Error::Setup(SetupError::Truncated)),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::Truncated)), "{error}");
 }
 
 #[test]
 fn a_silent_peer_times_out() {
     let error = exchange_with(|_| {});
-    assert!(
-        matches!(error, Error::Setup(SetupError::TimedOut { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::TimedOut { .. })), "{error}");
     assert_eq!(error.fault(), Fault::Path);
 }
 
@@ -139,10 +114,7 @@ fn a_peer_that_dribbles_gains_no_time() {
             std::thread::sleep(Duration::from_millis(50));
         }
     });
-    assert!(
-        matches!(error, Error::Setup(SetupError::TimedOut { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Setup(SetupError::TimedOut { .. })), "{error}");
 }
 
 #[test]
@@ -157,25 +129,12 @@ fn queue_pairs_of_two_kinds_do_not_connect() {
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let end = End::new(QpType::Uc);
-        listener
-            .accept_timeout(PATIENCE)
-            .unwrap()
-            .connect(&end.qp, &[])
-            .map(|_| ())
+        listener.accept_timeout(PATIENCE).unwrap().connect(&end.qp, &[]).map(|_| ())
     });
     let end = End::new(QpType::Rc);
-    let ours = Connector::new()
-        .connect(address)
-        .unwrap()
-        .connect(&end.qp, &[]);
-    for error in [
-        ours.map(|_| ()).unwrap_err(),
-        server.join().unwrap().unwrap_err(),
-    ] {
-        assert!(
-            matches!(error, Error::Setup(SetupError::Mismatch { .. })),
-            "{error}"
-        );
+    let ours = Connector::new().connect(address).unwrap().connect(&end.qp, &[]);
+    for error in [ours.map(|_| ()).unwrap_err(), server.join().unwrap().unwrap_err()] {
+        assert!(matches!(error, Error::Setup(SetupError::Mismatch { .. })), "{error}");
     }
 }
 
@@ -186,11 +145,7 @@ fn a_lie_about_the_queue_pair_fails_in_bounded_time() {
     let b = End::new(QpType::Rc);
     let mut lie = b.qp.endpoint();
     lie.qpn = bowline::Qpn::new(lie.qpn.get() ^ 0x1ff);
-    let options = bowline::ConnectOptions {
-        timeout: 8,
-        retry_count: 3,
-        ..Default::default()
-    };
+    let options = bowline::ConnectOptions { timeout: 8, retry_count: 3, ..Default::default() };
     a.qp.connect_with(&lie, &options).unwrap();
     a.qp.write(1, &a.mr, 0..8, b.remote()).unwrap();
     let error = a.cq.next(PATIENCE).unwrap_err();
@@ -201,12 +156,6 @@ fn a_lie_about_the_queue_pair_fails_in_bounded_time() {
 #[test]
 fn nobody_listening_is_explained() {
     let closed: SocketAddr = Listener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let error = Connector::new()
-        .with_timeout(SHORT)
-        .connect(closed)
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("start the server first"),
-        "{error}"
-    );
+    let error = Connector::new().with_timeout(SHORT).connect(closed).unwrap_err();
+    assert!(error.to_string().contains("start the server first"), "{error}");
 }

@@ -16,15 +16,9 @@ fn rc_writes_reach_the_peers_memory() {
         b.mr.fill(0, 1 << 20, 0);
         a.qp.write(len as u64, &a.mr, 0..len, b.remote()).unwrap();
         let completion = poll_one(&a.cq);
-        assert_eq!(
-            (completion.wr_id, completion.opcode),
-            (len as u64, WcOpcode::Write)
-        );
+        assert_eq!((completion.wr_id, completion.opcode), (len as u64, WcOpcode::Write));
         assert_eq!(b.mr.to_vec(0, len), pattern(len), "{len} bytes");
-        assert!(
-            b.mr.to_vec(len, (1 << 20) - len).iter().all(|x| *x == 0),
-            "{len} bytes"
-        );
+        assert!(b.mr.to_vec(len, (1 << 20) - len).iter().all(|x| *x == 0), "{len} bytes");
     }
 }
 
@@ -32,8 +26,7 @@ fn rc_writes_reach_the_peers_memory() {
 fn rc_writes_with_immediate_consume_a_receive() {
     let (a, b) = pair(QpType::Rc);
     b.qp.recv(7, &b.mr, 0..0).unwrap();
-    a.qp.write_imm(1, &a.mr, 0..100, b.remote(), 0xabcd)
-        .unwrap();
+    a.qp.write_imm(1, &a.mr, 0..100, b.remote(), 0xabcd).unwrap();
     let got = poll_one(&b.cq);
     assert_eq!((got.wr_id, got.opcode), (7, WcOpcode::RecvWriteImm));
     assert_eq!((got.imm, got.byte_len), (Some(0xabcd), 100));
@@ -74,25 +67,15 @@ fn rc_atomics_return_the_word_as_it_was() {
 fn rc_messages_arrive_in_order() {
     let (a, b) = pair(QpType::Rc);
     for n in 0..32 {
-        b.qp.recv(n, &b.mr, n as usize * 8192..(n as usize + 1) * 8192)
-            .unwrap();
+        b.qp.recv(n, &b.mr, n as usize * 8192..(n as usize + 1) * 8192).unwrap();
     }
     for n in 0..32_u64 {
         a.mr.fill(n as usize * 8192, 5000, n as u8);
-        a.qp.send_imm(
-            n,
-            &a.mr,
-            n as usize * 8192..n as usize * 8192 + 5000,
-            n as u32,
-        )
-        .unwrap();
+        a.qp.send_imm(n, &a.mr, n as usize * 8192..n as usize * 8192 + 5000, n as u32).unwrap();
     }
     for n in 0..32 {
         let got = poll_one(&b.cq);
-        assert_eq!(
-            (got.wr_id, got.imm, got.byte_len),
-            (n, Some(n as u32), 5000)
-        );
+        assert_eq!((got.wr_id, got.imm, got.byte_len), (n, Some(n as u32), 5000));
         assert_eq!(b.mr.to_vec(n as usize * 8192, 5000), vec![n as u8; 5000]);
     }
 }
@@ -111,15 +94,9 @@ fn inline_data_needs_no_registration() {
 #[test]
 fn a_batch_is_posted_at_once() {
     let (a, b) = pair(QpType::Rc);
-    let recv = RecvWr {
-        wr_id: 0,
-        sges: &[],
-    };
+    let recv = RecvWr { wr_id: 0, sges: &[] };
     b.qp.post_recv_batch(&[recv; 10]).unwrap();
-    let wr = SendWr {
-        payload: Payload::Inline(&[]),
-        ..SendWr::new(5, SendOp::Send, &[])
-    };
+    let wr = SendWr { payload: Payload::Inline(&[]), ..SendWr::new(5, SendOp::Send, &[]) };
     a.qp.post_send_batch(&[wr; 10]).unwrap();
     for _ in 0..10 {
         poll_one(&b.cq);
@@ -127,10 +104,7 @@ fn a_batch_is_posted_at_once() {
     }
     // The queue holds 64.
     let error = a.qp.post_send_batch(&[wr; 100]).unwrap_err();
-    assert!(
-        matches!(error, Error::Batch(ref e) if e.posted == 64),
-        "{error}"
-    );
+    assert!(matches!(error, Error::Batch(ref e) if e.posted == 64), "{error}");
 }
 
 #[test]
@@ -140,10 +114,7 @@ fn a_refused_access_names_the_fault() {
     a.qp.write(9, &a.mr, 0..8, secret.remote()).unwrap();
     let error = a.cq.next(PATIENCE).unwrap_err();
     assert_eq!(error.fault(), Fault::Peer, "{error}");
-    let Error::Completion(CompletionError {
-        wr_id: 9, status, ..
-    }) = error
-    else {
+    let Error::Completion(CompletionError { wr_id: 9, status, .. }) = error else {
         panic!("{error}")
     };
     assert_eq!(status, WcStatus::RemAccessErr);
@@ -156,11 +127,7 @@ fn a_peer_that_never_answers_is_the_paths_fault() {
     let a = End::new(QpType::Rc);
     let mut nobody = a.qp.endpoint();
     nobody.addr = common::random_addr();
-    let options = bowline::ConnectOptions {
-        timeout: 8,
-        retry_count: 2,
-        ..Default::default()
-    };
+    let options = bowline::ConnectOptions { timeout: 8, retry_count: 2, ..Default::default() };
     a.qp.connect_with(&nobody, &options).unwrap();
     a.qp.write(1, &a.mr, 0..8, a.remote()).unwrap();
     let error = a.cq.next(PATIENCE).unwrap_err();
@@ -204,20 +171,14 @@ fn one_shared_queue_serves_several_queue_pairs() {
     let served: Vec<_> = clients
         .iter()
         .map(|client| {
-            let qp = server
-                .pd
-                .qp(QpType::Rc, &server.cq)
-                .srq(&srq)
-                .build()
-                .unwrap();
+            let qp = server.pd.qp(QpType::Rc, &server.cq).srq(&srq).build().unwrap();
             qp.connect(&client.qp.endpoint()).unwrap();
             client.qp.connect(&qp.endpoint()).unwrap();
             qp
         })
         .collect();
     for n in 0..3 {
-        srq.recv(n as u64, &server.mr, n * 64..(n + 1) * 64)
-            .unwrap();
+        srq.recv(n as u64, &server.mr, n * 64..(n + 1) * 64).unwrap();
     }
     for client in &clients {
         client.qp.send(0, &client.mr, 0..16).unwrap();

@@ -13,15 +13,9 @@ fn nothing_to_wait_for_ends_in_time() {
     let start = Instant::now();
     let mut out = [Completion::default(); 4];
     assert_eq!(a.cq.wait(&mut out, Duration::from_millis(50)).unwrap(), 0);
-    assert!(matches!(
-        a.cq.next(Duration::from_millis(50)),
-        Err(Error::Timeout(_))
-    ));
+    assert!(matches!(a.cq.next(Duration::from_millis(50)), Err(Error::Timeout(_))));
     let elapsed = start.elapsed();
-    assert!(
-        elapsed >= Duration::from_millis(100) && elapsed < PATIENCE,
-        "{elapsed:?}"
-    );
+    assert!(elapsed >= Duration::from_millis(100) && elapsed < PATIENCE, "{elapsed:?}");
 }
 
 #[test]
@@ -73,11 +67,7 @@ fn several_sleepers_share_a_queue() {
                 sent += 1;
             }
             for _ in 0..32.min(sent) {
-                if a.cq
-                    .wait(&mut [Completion::default()], Duration::ZERO)
-                    .unwrap()
-                    == 0
-                {
+                if a.cq.wait(&mut [Completion::default()], Duration::ZERO).unwrap() == 0 {
                     a.cq.next(PATIENCE).unwrap();
                 }
             }
@@ -90,10 +80,7 @@ fn several_sleepers_share_a_queue() {
 fn tasks_wait_without_blocking_each_other() {
     use bowline::AsyncCq;
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (a, b) = pair(QpType::Rc);
     let all = async {
         let (a_cq, b_cq) = (AsyncCq::new(a.cq.clone()), AsyncCq::new(b.cq.clone()));
@@ -116,7 +103,5 @@ fn tasks_wait_without_blocking_each_other() {
         };
         tokio::join!(pinger, ponger)
     };
-    runtime
-        .block_on(async { tokio::time::timeout(PATIENCE, all).await })
-        .unwrap();
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, all).await }).unwrap();
 }

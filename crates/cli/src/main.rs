@@ -1,1 +1,58 @@
-fn main() {}
+//! The `bowline` program.
+
+#![forbid(unsafe_code)]
+
+mod demo;
+mod dissect;
+mod output;
+mod perf;
+mod sim;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA without RDMA hardware: a user-space RoCEv2 NIC, its tests and its tools
+#[derive(Parser)]
+#[command(
+    name = "bowline",
+    version,
+    propagate_version = true,
+    after_help = "Examples:\n  \
+        bowline demo                          what loss and distance do to RDMA, in half a minute\n  \
+        bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
+        bowline perf write-bw 127.0.0.1       … and measure against it\n  \
+        bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
+        bowline sim --help                    the same protocol code on virtual time\n\n\
+        No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the RoCEv2 packets of a capture and check their ICRCs
+    Dissect(dissect::DissectArgs),
+    /// Run the protocol on virtual time, over lossy links and many seeds
+    Sim(sim::SimArgs),
+    /// Measure bandwidth and latency between two programs, as perftest does
+    Perf(perf::PerfArgs),
+    /// Show what loss and distance do to a reliable connection, on this machine alone
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    // clap itself answers wrong usage, with exit code 2.
+    let outcome = match Cli::parse().command {
+        Command::Dissect(args) => dissect::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => sim::run(args),
+        Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        output::print_error(&*error);
+        ExitCode::FAILURE
+    })
+}

@@ -164,19 +164,13 @@ impl QpBuilder {
         let device = &self.pd.inner.device;
         for cq in [&self.send_cq, &self.recv_cq] {
             if !Arc::ptr_eq(&cq.inner.device, device) {
-                return Err(Error::Foreign {
-                    what: "the completion queue",
-                    of: "device",
-                });
+                return Err(Error::Foreign { what: "the completion queue", of: "device" });
             }
         }
         if let Some(srq) = &self.srq
             && !Arc::ptr_eq(&srq.inner.pd.device, device)
         {
-            return Err(Error::Foreign {
-                what: "the shared receive queue",
-                of: "device",
-            });
+            return Err(Error::Foreign { what: "the shared receive queue", of: "device" });
         }
         Ok(())
     }

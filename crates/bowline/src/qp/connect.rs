@@ -55,10 +55,7 @@ impl Qp {
         let rd_atomic = ours.rd_atomic.min(peer.rd_atomic);
         self.modify(&QpAttr {
             state: Some(QpState::Rtr),
-            av: Some(AddressVector {
-                dst: peer.addr,
-                traffic_class: options.traffic_class,
-            }),
+            av: Some(AddressVector { dst: peer.addr, traffic_class: options.traffic_class }),
             path_mtu: Some(ours.mtu.min(peer.mtu)),
             dest_qpn: Some(peer.qpn),
             rq_psn: Some(peer.psn),
@@ -82,10 +79,7 @@ impl Qp {
 
     /// Makes a UD queue pair ready to send and to receive: datagrams need no connection.
     pub fn activate(&self) -> Result<(), Error> {
-        self.modify(&QpAttr {
-            state: Some(QpState::Rtr),
-            ..QpAttr::default()
-        })?;
+        self.modify(&QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() })?;
         self.modify(&QpAttr {
             state: Some(QpState::Rts),
             sq_psn: Some(self.inner.psn),

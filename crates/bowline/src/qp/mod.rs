@@ -74,39 +74,31 @@ impl Qp {
 
     /// What it has done and seen.
     pub fn counters(&self) -> Result<QpCounters, Error> {
-        let counters = self
-            .device()
-            .query(|nic| nic.qp_counters(self.inner.qpn).cloned());
+        let counters = self.device().query(|nic| nic.qp_counters(self.inner.qpn).cloned());
         Ok(counters?.unwrap_or_default())
     }
 
     /// Changes attributes or the state, as `ibv_modify_qp` does.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        self.device()
-            .control(|nic, now| nic.modify_qp(now, self.inner.qpn, attr))
+        self.device().control(|nic, now| nic.modify_qp(now, self.inner.qpn, attr))
     }
 
     /// Moves it to the error state, which flushes everything outstanding.
     pub fn close(&self) -> Result<(), Error> {
-        self.modify(&QpAttr {
-            state: Some(QpState::Err),
-            ..QpAttr::default()
-        })
+        self.modify(&QpAttr { state: Some(QpState::Err), ..QpAttr::default() })
     }
 
     /// Chooses how fast it may send.
     pub fn set_rate_control(&self, control: RateControl) -> Result<(), Error> {
         let qpn = self.inner.qpn;
-        self.device()
-            .control(|nic, now| nic.set_rate_control(now, qpn, control))
+        self.device().control(|nic, now| nic.set_rate_control(now, qpn, control))
     }
 
     /// Gives it a window of its own instead of its share of the device's towards the peer.
     ///
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
-        self.device()
-            .control(|nic, _| nic.set_window(self.inner.qpn, bytes))
+        self.device().control(|nic, _| nic.set_window(self.inner.qpn, bytes))
     }
 
     fn device(&self) -> &crate::device::DeviceInner {
@@ -116,13 +108,7 @@ impl Qp {
 
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Qp({:?} {} of {})",
-            self.inner.qp_type,
-            self.inner.qpn,
-            self.device().addr()
-        )
+        write!(f, "Qp({:?} {} of {})", self.inner.qp_type, self.inner.qpn, self.device().addr())
     }
 }
 

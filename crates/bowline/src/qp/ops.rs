@@ -70,11 +70,7 @@ impl Qp {
         add: u64,
     ) -> Result<(), Error> {
         let remote = remote.fit(8)?;
-        self.post(
-            wr_id,
-            SendOp::FetchAdd { remote, add },
-            self.word(mr, offset)?,
-        )
+        self.post(wr_id, SendOp::FetchAdd { remote, add }, self.word(mr, offset)?)
     }
 
     /// Replaces the 64-bit word at the start of `remote` by `swap` if it equals `compare`,
@@ -89,11 +85,7 @@ impl Qp {
         swap: u64,
     ) -> Result<(), Error> {
         let remote = remote.fit(8)?;
-        let op = SendOp::CompareSwap {
-            remote,
-            compare,
-            swap,
-        };
+        let op = SendOp::CompareSwap { remote, compare, swap };
         self.post(wr_id, op, self.word(mr, offset)?)
     }
 
@@ -116,10 +108,7 @@ impl Qp {
     /// Sends bytes that need not be registered and can be reused at once.
     pub fn send_inline(&self, wr_id: u64, bytes: &[u8]) -> Result<(), Error> {
         let payload = Payload::Inline(bytes);
-        self.post_send(&SendWr {
-            payload,
-            ..SendWr::new(wr_id, SendOp::Send, &[])
-        })
+        self.post_send(&SendWr { payload, ..SendWr::new(wr_id, SendOp::Send, &[]) })
     }
 
     /// Sends a datagram on a UD queue pair.
@@ -131,48 +120,38 @@ impl Qp {
         to: UdDest,
     ) -> Result<(), Error> {
         let sge = [self.sge(mr, range)?];
-        self.post_send(&SendWr {
-            ud: Some(to),
-            ..SendWr::new(wr_id, SendOp::Send, &sge)
-        })
+        self.post_send(&SendWr { ud: Some(to), ..SendWr::new(wr_id, SendOp::Send, &sge) })
     }
 
     /// Posts a receive into a part of `mr`.
     ///
     /// A datagram is preceded there by the 40 bytes of its GRH.
     pub fn recv(&self, wr_id: u64, mr: &Mr, range: Range<usize>) -> Result<(), Error> {
-        self.post_recv(&RecvWr {
-            wr_id,
-            sges: &[self.sge(mr, range)?],
-        })
+        self.post_recv(&RecvWr { wr_id, sges: &[self.sge(mr, range)?] })
     }
 
     /// Posts any send work request.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), Error> {
-        self.device()
-            .post(|nic, now| nic.post_send(now, self.inner.qpn, wr))
+        self.device().post(|nic, now| nic.post_send(now, self.inner.qpn, wr))
     }
 
     /// Posts several send work requests at once, which is cheaper than one by one.
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_send_batch(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
-        self.device()
-            .post(|nic, now| post_each(wrs, |wr| nic.post_send(now, self.inner.qpn, wr)))
+        self.device().post(|nic, now| post_each(wrs, |wr| nic.post_send(now, self.inner.qpn, wr)))
     }
 
     /// Posts any receive work request.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        self.device()
-            .post(|nic, _| nic.post_recv(self.inner.qpn, wr))
+        self.device().post(|nic, _| nic.post_recv(self.inner.qpn, wr))
     }
 
     /// Posts several receive work requests at once, which is cheaper than one by one.
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_recv_batch(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
-        self.device()
-            .post(|nic, _| post_each(wrs, |wr| nic.post_recv(self.inner.qpn, wr)))
+        self.device().post(|nic, _| post_each(wrs, |wr| nic.post_recv(self.inner.qpn, wr)))
     }
 
     fn post(&self, wr_id: u64, op: SendOp, sge: Sge) -> Result<(), Error> {
@@ -180,18 +159,12 @@ impl Qp {
         // An empty message has no memory to gather.
         let sges = if sge.len == 0 { &[][..] } else { &sges };
         let flags = SendFlags::SIGNALED;
-        self.post_send(&SendWr {
-            flags,
-            ..SendWr::new(wr_id, op, sges)
-        })
+        self.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, sges) })
     }
 
     fn sge(&self, mr: &Mr, range: Range<usize>) -> Result<Sge, Error> {
         if !Arc::ptr_eq(mr.pd(), &self.inner.pd) {
-            return Err(Error::Foreign {
-                what: "the memory region",
-                of: "protection domain",
-            });
+            return Err(Error::Foreign { what: "the memory region", of: "protection domain" });
         }
         mr.sge(range)
     }

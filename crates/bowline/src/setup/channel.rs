@@ -77,8 +77,7 @@ impl Channel {
     /// Waits until the peer has come to the same point.
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.send_frame(Kind::Barrier, &[])?;
-        self.recv_frame(Kind::Barrier, "waiting for the peer to be ready")
-            .map(|_| ())
+        self.recv_frame(Kind::Barrier, "waiting for the peer to be ready").map(|_| ())
     }
 
     /// Sends a small message of the application's own, at most [`MAX_BODY`](crate::setup::MAX_BODY) bytes.
@@ -97,9 +96,7 @@ impl Channel {
         let mut rest = &frame[..];
         while !rest.is_empty() {
             let left = time_left(deadline, "sending to the peer")?;
-            self.stream
-                .set_write_timeout(Some(left))
-                .map_err(SetupError::Io)?;
+            self.stream.set_write_timeout(Some(left)).map_err(SetupError::Io)?;
             match self.stream.write(rest) {
                 Ok(0) => return Err(SetupError::Closed.into()),
                 Ok(n) => rest = &rest[n..],
@@ -128,9 +125,7 @@ impl Channel {
     ) -> Result<(), SetupError> {
         while !out.is_empty() {
             let left = time_left(deadline, doing)?;
-            self.stream
-                .set_read_timeout(Some(left))
-                .map_err(SetupError::Io)?;
+            self.stream.set_read_timeout(Some(left)).map_err(SetupError::Io)?;
             match self.stream.read(out) {
                 Ok(0) => return Err(SetupError::Closed),
                 Ok(n) => out = &mut out[n..],
@@ -146,44 +141,26 @@ impl Channel {
 fn check_match(ours: &Endpoint, theirs: &Endpoint) -> Result<(), SetupError> {
     let mismatch = |what, theirs: String, ours: String| SetupError::Mismatch { what, theirs, ours };
     if ours.qp_type != theirs.qp_type {
-        let (t, o) = (
-            format!("{:?}", theirs.qp_type),
-            format!("{:?}", ours.qp_type),
-        );
+        let (t, o) = (format!("{:?}", theirs.qp_type), format!("{:?}", ours.qp_type));
         return Err(mismatch("QP type", t, o));
     }
     if ours.addr.is_ipv4() != theirs.addr.is_ipv4() {
-        return Err(mismatch(
-            "address",
-            theirs.addr.to_string(),
-            ours.addr.to_string(),
-        ));
+        return Err(mismatch("address", theirs.addr.to_string(), ours.addr.to_string()));
     }
     if ours.udp_port != theirs.udp_port {
-        return Err(mismatch(
-            "UDP port",
-            theirs.udp_port.to_string(),
-            ours.udp_port.to_string(),
-        ));
+        return Err(mismatch("UDP port", theirs.udp_port.to_string(), ours.udp_port.to_string()));
     }
     Ok(())
 }
 
 fn time_left(deadline: Instant, doing: &'static str) -> Result<Duration, SetupError> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() {
-        Err(SetupError::TimedOut { doing })
-    } else {
-        Ok(left)
-    }
+    if left.is_zero() { Err(SetupError::TimedOut { doing }) } else { Ok(left) }
 }
 
 /// Timeouts come back as `WouldBlock`; the deadline decides.
 fn is_temporary(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
 fn io_error(e: io::Error) -> SetupError {

@@ -43,9 +43,7 @@ pub(super) enum Kind {
 /// A frame's header with this body.
 pub(super) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
     if body.len() > MAX_BODY {
-        return Err(SetupError::TooLong {
-            len: body.len() as u64,
-        });
+        return Err(SetupError::TooLong { len: body.len() as u64 });
     }
     let mut out = Vec::with_capacity(HEADER_LEN + body.len());
     out.extend_from_slice(&MAGIC);
@@ -66,10 +64,7 @@ pub(super) fn parse_header(header: &[u8; HEADER_LEN], expected: Kind) -> Result<
         return Err(SetupError::WrongVersion { theirs: version });
     }
     if kind != expected as u8 {
-        return Err(SetupError::Unexpected {
-            kind,
-            expected: expected as u8,
-        });
+        return Err(SetupError::Unexpected { kind, expected: expected as u8 });
     }
     let len = u32::from_be_bytes([l0, l1, l2, l3]);
     if len as usize > MAX_BODY {
@@ -84,9 +79,7 @@ pub(super) fn encode_endpoint(
     regions: &[RemoteMr],
 ) -> Result<Vec<u8>, SetupError> {
     if regions.len() > MAX_REGIONS {
-        return Err(SetupError::TooManyRegions {
-            count: regions.len(),
-        });
+        return Err(SetupError::TooManyRegions { count: regions.len() });
     }
     let mut out = Vec::with_capacity(ENDPOINT_LEN + regions.len() * REGION_LEN);
     out.push(match endpoint.qp_type {
@@ -148,18 +141,7 @@ pub(super) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), 
     }
     let regions = (0..count).map(|_| r.region()).collect::<Result<_, _>>()?;
     let (qpn, psn) = (Qpn::new(qpn), Psn::new(psn));
-    Ok((
-        Endpoint {
-            qp_type,
-            addr,
-            udp_port,
-            qpn,
-            psn,
-            mtu,
-            rd_atomic,
-        },
-        regions,
-    ))
+    Ok((Endpoint { qp_type, addr, udp_port, qpn, psn, mtu, rd_atomic }, regions))
 }
 
 fn below_2_24(value: u32) -> Option<u32> {
@@ -201,8 +183,7 @@ impl Reader<'_> {
         let addr = u64::from_be_bytes(self.array()?);
         let len = u64::from_be_bytes(self.array()?);
         let rkey = self.u32()?;
-        addr.checked_add(len)
-            .ok_or(SetupError::Invalid("region: it wraps around"))?;
+        addr.checked_add(len).ok_or(SetupError::Invalid("region: it wraps around"))?;
         Ok(RemoteMr { addr, len, rkey })
     }
 }

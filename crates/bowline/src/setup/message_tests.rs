@@ -13,27 +13,13 @@ fn endpoint() -> Endpoint {
 }
 
 fn regions() -> Vec<RemoteMr> {
-    vec![
-        RemoteMr {
-            addr: 4096,
-            len: 1 << 40,
-            rkey: 7,
-        },
-        RemoteMr {
-            addr: 0,
-            len: 0,
-            rkey: 0,
-        },
-    ]
+    vec![RemoteMr { addr: 4096, len: 1 << 40, rkey: 7 }, RemoteMr { addr: 0, len: 0, rkey: 0 }]
 }
 
 #[test]
 fn an_endpoint_survives_the_trip() {
     for addr in ["127.1.2.3", "2001:db8::1"] {
-        let endpoint = Endpoint {
-            addr: addr.parse().unwrap(),
-            ..endpoint()
-        };
+        let endpoint = Endpoint { addr: addr.parse().unwrap(), ..endpoint() };
         let body = encode_endpoint(&endpoint, &regions()).unwrap();
         assert_eq!(decode_endpoint(&body).unwrap(), (endpoint, regions()));
     }
@@ -83,16 +69,9 @@ fn impossible_fields_are_named() {
 
 #[test]
 fn a_region_that_wraps_is_refused() {
-    let region = RemoteMr {
-        addr: u64::MAX,
-        len: 2,
-        rkey: 0,
-    };
+    let region = RemoteMr { addr: u64::MAX, len: 2, rkey: 0 };
     let body = encode_endpoint(&endpoint(), &[region]).unwrap();
-    assert!(matches!(
-        decode_endpoint(&body),
-        Err(SetupError::Invalid(_))
-    ));
+    assert!(matches!(decode_endpoint(&body), Err(SetupError::Invalid(_))));
 }
 
 #[test]
@@ -112,18 +91,8 @@ fn headers_are_checked_before_anything_is_read() {
 
 #[test]
 fn too_much_is_not_sent_either() {
-    assert!(matches!(
-        frame(Kind::Data, &vec![0; MAX_BODY + 1]),
-        Err(SetupError::TooLong { .. })
-    ));
-    let regions = vec![
-        RemoteMr {
-            addr: 0,
-            len: 0,
-            rkey: 0
-        };
-        MAX_REGIONS + 1
-    ];
+    assert!(matches!(frame(Kind::Data, &vec![0; MAX_BODY + 1]), Err(SetupError::TooLong { .. })));
+    let regions = vec![RemoteMr { addr: 0, len: 0, rkey: 0 }; MAX_REGIONS + 1];
     assert!(matches!(
         encode_endpoint(&endpoint(), &regions),
         Err(SetupError::TooManyRegions { .. })

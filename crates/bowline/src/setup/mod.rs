@@ -49,10 +49,7 @@ impl Listener {
     /// Listens on a TCP address; with port 0 the system picks one, see [`local_addr`](Self::local_addr).
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Listener, Error> {
         let tcp = TcpListener::bind(addr).map_err(|e| Error::system("listen on TCP", e))?;
-        Ok(Listener {
-            tcp,
-            timeout: DEFAULT_TIMEOUT,
-        })
+        Ok(Listener { tcp, timeout: DEFAULT_TIMEOUT })
     }
 
     /// How long each step of an accepted exchange may take; 10 seconds unless set.
@@ -64,17 +61,12 @@ impl Listener {
 
     /// Where it listens.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
-        self.tcp
-            .local_addr()
-            .map_err(|e| Error::system("read the listener's address", e))
+        self.tcp.local_addr().map_err(|e| Error::system("read the listener's address", e))
     }
 
     /// Waits for a program to connect, for ever.
     pub fn accept(&self) -> Result<Channel, Error> {
-        let (stream, _) = self
-            .tcp
-            .accept()
-            .map_err(|e| Error::system("accept a connection", e))?;
+        let (stream, _) = self.tcp.accept().map_err(|e| Error::system("accept a connection", e))?;
         Channel::new(stream, self.timeout)
     }
 
@@ -88,10 +80,7 @@ impl Listener {
                 Ok((stream, _)) => break Ok(stream),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     if Instant::now() >= deadline {
-                        break Err(SetupError::TimedOut {
-                            doing: "waiting for a client",
-                        }
-                        .into());
+                        break Err(SetupError::TimedOut { doing: "waiting for a client" }.into());
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -114,9 +103,7 @@ pub struct Connector {
 impl Connector {
     /// A connector with the default timeout of 10 seconds.
     pub fn new() -> Connector {
-        Connector {
-            timeout: DEFAULT_TIMEOUT,
-        }
+        Connector { timeout: DEFAULT_TIMEOUT }
     }
 
     /// How long connecting, and then each step of the exchange, may take.
@@ -128,9 +115,7 @@ impl Connector {
 
     /// Connects, trying every address that the name stands for.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<Channel, Error> {
-        let addrs = addr
-            .to_socket_addrs()
-            .map_err(|e| Error::system("resolve the host", e))?;
+        let addrs = addr.to_socket_addrs().map_err(|e| Error::system("resolve the host", e))?;
         let mut last = None;
         for addr in addrs {
             match TcpStream::connect_timeout(&addr, self.timeout) {
@@ -140,10 +125,9 @@ impl Connector {
         }
         Err(match last {
             Some((addr, e)) => Error::system(format!("connect to {addr}"), e),
-            None => Error::Invalid {
-                what: "host",
-                why: "the name stands for no address".to_owned(),
-            },
+            None => {
+                Error::Invalid { what: "host", why: "the name stands for no address".to_owned() }
+            }
         })
     }
 }

@@ -42,13 +42,7 @@ impl End {
         let cq = device.create_cq(256).unwrap();
         let mr = pd.register(1 << 20, ALL).unwrap();
         let qp = pd.qp(qp_type, &cq).build().unwrap();
-        End {
-            device: device.clone(),
-            pd,
-            cq,
-            mr,
-            qp,
-        }
+        End { device: device.clone(), pd, cq, mr, qp }
     }
 
     pub(crate) fn connect(&self, to: &End) {

@@ -1,0 +1,79 @@
+//! The links of the demonstration.
+
+use std::time::Duration;
+
+use bowline::{LinkProfile, ParseLinkError};
+
+/// Rate of the long links.
+const RATE_BPS: u64 = 1_000_000_000;
+
+/// A link between the two NICs, alike in both directions.
+pub(super) struct Link {
+    /// As the table shows it.
+    pub(super) name: &'static str,
+    /// Round trip without queues; zero for no impairment at all.
+    pub(super) rtt: Duration,
+    /// Part of the packets that are lost.
+    pub(super) loss: f64,
+}
+
+/// Every link, from the kindest to the worst.
+pub(super) const LINKS: [Link; 4] = [
+    Link {
+        name: "loopback, unimpaired",
+        rtt: Duration::ZERO,
+        loss: 0.0,
+    },
+    Link {
+        name: "1 Gbit/s, 10 ms",
+        rtt: Duration::from_millis(10),
+        loss: 0.0,
+    },
+    Link {
+        name: "1 Gbit/s, 40 ms, 0.01 % loss",
+        rtt: Duration::from_millis(40),
+        loss: 0.0001,
+    },
+    Link {
+        name: "1 Gbit/s, 40 ms, 0.1 % loss",
+        rtt: Duration::from_millis(40),
+        loss: 0.001,
+    },
+];
+
+impl Link {
+    /// What impairs one direction; nothing on the clean link.
+    pub(super) fn profile(&self, seed: u64) -> Result<Option<LinkProfile>, ParseLinkError> {
+        if self.rtt.is_zero() {
+            return Ok(None);
+        }
+        let delay_us = self.rtt.as_micros() / 2;
+        // The queue holds a whole window, so that only the losses asked for happen.
+        let queue = 2 * self.window_bytes();
+        let loss = self.loss * 100.0;
+        let text = format!(
+            "loss={loss}%,delay={delay_us}us,rate={RATE_BPS}bps,queue={queue}B,seed={seed}"
+        );
+        text.parse().map(Some)
+    }
+
+    /// Bytes that a sender should keep in flight: twice what fits on the way and back.
+    pub(super) fn window_bytes(&self) -> u32 {
+        let on_the_way = RATE_BPS as f64 / 8.0 * self.rtt.as_secs_f64();
+        (2.0 * on_the_way).max(f64::from(1 << 20)) as u32
+    }
+
+    /// The verbs code of a retransmission timeout that no queue on the way can trip.
+    pub(super) fn timeout_code(&self) -> u8 {
+        // A full window takes two round trips to drain; leave as much again.
+        let least_us = (4 * self.rtt).as_micros() as f64;
+        (14..=31)
+            .find(|code| 4.096 * 2f64.powi(*code) >= least_us)
+            .unwrap_or(31) as u8
+    }
+
+    /// What the link carries at best, if it is limited.
+    pub(super) fn rate_gbps(&self) -> Option<f64> {
+        (!self.rtt.is_zero()).then_some(RATE_BPS as f64 / 1e9)
+    }
+}

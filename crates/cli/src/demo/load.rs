@@ -1,0 +1,105 @@
+//! What is moved over each link: messages of known bytes.
+
+use std::time::Duration;
+
+use bowline::Buffer;
+
+/// The messages of a run.
+pub(super) struct Load {
+    /// How many.
+    pub(super) messages: u64,
+    /// How long each is.
+    pub(super) message_bytes: usize,
+    /// How many are outstanding at a time.
+    pub(super) in_flight: u64,
+    /// A run that takes longer ends after what it has moved by then.
+    pub(super) time_limit: Duration,
+    seed: u64,
+}
+
+impl Load {
+    pub(super) fn new(seed: u64) -> Load {
+        Load {
+            messages: 32,
+            message_bytes: 4 << 20,
+            in_flight: 4,
+            time_limit: Duration::from_millis(6_500),
+            seed,
+        }
+    }
+
+    /// The seed of one direction's losses.
+    pub(super) fn link_seed(&self, direction: u64) -> u64 {
+        mix(self.seed.wrapping_add(direction << 56))
+    }
+
+    /// Where message `n` lies.
+    pub(super) fn offset(&self, n: u64) -> usize {
+        n as usize * self.message_bytes
+    }
+
+    /// Memory for all messages.
+    pub(super) fn buffer_bytes(&self) -> usize {
+        self.messages as usize * self.message_bytes
+    }
+
+    /// Writes message `n` to its place.
+    pub(super) fn write(&self, n: u64, buffer: &Buffer) {
+        self.for_each_chunk(n, |offset, bytes| buffer.write_at(offset, bytes));
+    }
+
+    /// How many bytes of message `n` are not as they should be.
+    pub(super) fn wrong_bytes(&self, n: u64, buffer: &Buffer) -> u64 {
+        let mut wrong = 0;
+        let mut got = [0; CHUNK];
+        self.for_each_chunk(n, |offset, bytes| {
+            buffer.read_at(offset, &mut got);
+            if got != *bytes {
+                wrong += got.iter().zip(bytes).filter(|(a, b)| a != b).count() as u64;
+            }
+        });
+        wrong
+    }
+
+    /// Calls `f` with each chunk of message `n` and its offset in the buffer.
+    fn for_each_chunk(&self, n: u64, mut f: impl FnMut(usize, &[u8; CHUNK])) {
+        let mut chunk = [0; CHUNK];
+        let mut state = mix(self.seed ^ mix(n));
+        let start = self.offset(n);
+        for offset in (start..start + self.message_bytes).step_by(CHUNK) {
+            for word in chunk.chunks_exact_mut(8) {
+                state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                word.copy_from_slice(&mix(state).to_le_bytes());
+            }
+            f(offset, &chunk);
+        }
+    }
+}
+
+/// Messages are whole numbers of these.
+const CHUNK: usize = 4096;
+
+/// The finalizer of SplitMix64: every bit of the input changes half of the output's.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_wrong_byte_is_seen() {
+        let load = Load::new(3);
+        let buffer = Buffer::new(load.buffer_bytes());
+        load.write(5, &buffer);
+        assert_eq!(load.wrong_bytes(5, &buffer), 0);
+        let at = load.offset(5) + load.message_bytes - 1;
+        let last = buffer.to_vec(at, 1)[0];
+        buffer.write_at(at, &[!last]);
+        assert_eq!(load.wrong_bytes(5, &buffer), 1);
+        assert!(load.wrong_bytes(6, &buffer) > 1, "nobody has written message 6");
+    }
+}

@@ -1,0 +1,99 @@
+//! `bowline demo`: what loss and distance do to RDMA, shown on this machine alone.
+//!
+//! Two NICs on loopback move real data over an impaired link, and every byte is checked. A row of
+//! the table is a link and a scheme: [`link::LINKS`] and [`scheme::SCHEMES`] are the places to add
+//! one.
+
+mod link;
+mod load;
+mod rc;
+mod scheme;
+mod table;
+
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use self::link::LINKS;
+use self::load::Load;
+use self::scheme::{SCHEMES, Stage};
+use self::table::{Row, Table};
+use crate::output;
+
+/// Show what loss and distance do to a reliable connection, on this machine alone
+///
+/// Two NICs in this process, on two loopback addresses, move data over RDMA WRITEs through a link
+/// that loses, delays and limits packets as a long-haul link does. It takes less than half a minute
+/// and needs no privileges.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline demo\n  \
+    bowline demo --seed 7 --json | tail -n 1 | jq '.rows[].goodput_gbps'\n  \
+    bowline demo --pcap demo.pcap && bowline dissect demo.pcap | head")]
+pub(crate) struct DemoArgs {
+    /// Seed of the losses and of the data
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Address of the sending NIC
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 77, 1)), value_name = "ADDRESS")]
+    from: IpAddr,
+    /// Address of the receiving NIC
+    #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 77, 2)), value_name = "ADDRESS")]
+    to: IpAddr,
+    /// Write what the sending NIC sends and receives to a capture file, one for each row
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs every scheme over every link; fails if a byte arrived wrong.
+pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let load = Load::new(args.seed);
+    let steps = (LINKS.len() * SCHEMES.len()) as u64 * load.messages;
+    let bar = output::progress(steps, "");
+    let mut table = Table::new(args.seed);
+    for link in &LINKS {
+        for scheme in SCHEMES {
+            bar.set_message(link.name);
+            let pcap = args.pcap.as_ref().map(|file| numbered(file, table.len()));
+            let stage = Stage {
+                from: args.from,
+                to: args.to,
+                link,
+                load: &load,
+                pcap,
+                bar: &bar,
+            };
+            let outcome = scheme.run(&stage)?;
+            table.add(Row::new(link, scheme.name(), &load, &outcome));
+        }
+    }
+    bar.finish_and_clear();
+    print!("{}", table.text());
+    if args.json {
+        println!("{}", table.json());
+    }
+    Ok(if table.all_verified() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The first row's file is as named; later ones get a number before the extension.
+fn numbered(file: &std::path::Path, row: usize) -> PathBuf {
+    if row == 0 {
+        return file.to_owned();
+    }
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = file
+        .extension()
+        .unwrap_or("pcap".as_ref())
+        .to_string_lossy();
+    file.with_file_name(format!("{stem}-{}.{extension}", row + 1))
+}

@@ -1,0 +1,48 @@
+//! The seam between the demonstration and the ways of moving data reliably.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+
+use super::link::Link;
+use super::load::Load;
+use super::rc::ReliableConnection;
+
+/// Every scheme, in the order of the table.
+pub(super) const SCHEMES: [&dyn Scheme; 1] = [&ReliableConnection];
+
+/// A way of moving messages reliably.
+pub(super) trait Scheme {
+    /// As the table shows it.
+    fn name(&self) -> &'static str;
+
+    /// Moves the load over the link.
+    fn run(&self, stage: &Stage<'_>) -> Result<Outcome, Box<dyn Error>>;
+}
+
+/// Where and with what a scheme runs.
+pub(super) struct Stage<'a> {
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    pub(super) link: &'a Link,
+    pub(super) load: &'a Load,
+    pub(super) pcap: Option<PathBuf>,
+    pub(super) bar: &'a ProgressBar,
+}
+
+/// What became of it.
+pub(super) struct Outcome {
+    /// From the first post to the last completion.
+    pub(super) elapsed: Duration,
+    /// From post to completion, of every message that was moved.
+    pub(super) completion_times: Vec<Duration>,
+    /// Packets sent again.
+    pub(super) retransmitted_packets: u64,
+    /// Packets sent in all.
+    pub(super) sent_packets: u64,
+    /// Bytes that arrived other than they were sent.
+    pub(super) wrong_bytes: u64,
+}

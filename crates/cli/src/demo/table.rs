@@ -1,0 +1,162 @@
+//! The results, and what they show.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::link::Link;
+use super::load::Load;
+use super::scheme::Outcome;
+
+/// One scheme over one link.
+#[derive(Serialize)]
+pub(super) struct Row {
+    link: &'static str,
+    scheme: &'static str,
+    rtt_ms: f64,
+    loss: f64,
+    rate_gbps: Option<f64>,
+    messages: usize,
+    message_bytes: usize,
+    goodput_gbps: f64,
+    completion_mean_ms: f64,
+    completion_p99_ms: f64,
+    sent_packets: u64,
+    retransmitted_packets: u64,
+    wrong_bytes: u64,
+    verified: bool,
+}
+
+impl Row {
+    pub(super) fn new(link: &Link, scheme: &'static str, load: &Load, outcome: &Outcome) -> Row {
+        let mut times_ms: Vec<f64> = outcome
+            .completion_times
+            .iter()
+            .map(|t| t.as_secs_f64() * 1e3)
+            .collect();
+        times_ms.sort_by(f64::total_cmp);
+        let messages = times_ms.len();
+        let p99 = times_ms.get((messages * 99).div_ceil(100).saturating_sub(1));
+        let bits = (messages * load.message_bytes) as f64 * 8.0;
+        Row {
+            link: link.name,
+            scheme,
+            rtt_ms: link.rtt.as_secs_f64() * 1e3,
+            loss: link.loss,
+            rate_gbps: link.rate_gbps(),
+            messages,
+            message_bytes: load.message_bytes,
+            goodput_gbps: bits / outcome.elapsed.as_secs_f64().max(1e-9) / 1e9,
+            completion_mean_ms: times_ms.iter().sum::<f64>() / messages.max(1) as f64,
+            completion_p99_ms: p99.copied().unwrap_or(0.0),
+            sent_packets: outcome.sent_packets,
+            retransmitted_packets: outcome.retransmitted_packets,
+            wrong_bytes: outcome.wrong_bytes,
+            verified: outcome.wrong_bytes == 0 && messages > 0,
+        }
+    }
+
+    /// Part of the link's rate that became goodput.
+    fn utilisation(&self) -> Option<f64> {
+        self.rate_gbps.map(|rate| self.goodput_gbps / rate)
+    }
+}
+
+/// All rows of a run.
+#[derive(Serialize)]
+pub(super) struct Table {
+    seed: u64,
+    rows: Vec<Row>,
+    conclusion: String,
+}
+
+impl Table {
+    pub(super) fn new(seed: u64) -> Table {
+        Table {
+            seed,
+            rows: Vec::new(),
+            conclusion: String::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+        self.conclusion = conclude(&self.rows);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether every byte of every row arrived as it was sent.
+    pub(super) fn all_verified(&self) -> bool {
+        self.rows.iter().all(|row| row.verified)
+    }
+
+    /// Everything as one object on one line.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).expect("a table has nothing that JSON lacks")
+    }
+
+    /// The table for people.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<30} {:<15} {:>9} {:>12} {:>11} {:>10} {:>14}  verified",
+            "link", "scheme", "messages", "goodput", "mean", "p99", "retransmitted"
+        );
+        for row in &self.rows {
+            let verified = if row.verified { "yes" } else { "NO" };
+            let _ = writeln!(
+                text,
+                "{:<30} {:<15} {:>3}x{:>2} MiB {:>6.3} Gb/s {:>8.1} ms {:>7.1} ms {:>14}  {verified}",
+                row.link,
+                row.scheme,
+                row.messages,
+                row.message_bytes >> 20,
+                row.goodput_gbps,
+                row.completion_mean_ms,
+                row.completion_p99_ms,
+                row.retransmitted_packets,
+            );
+        }
+        let _ = writeln!(text, "\n{}", self.conclusion);
+        text
+    }
+}
+
+/// What the numbers say, in a sentence.
+fn conclude(rows: &[Row]) -> String {
+    let limited = || {
+        rows.iter()
+            .filter_map(|row| row.utilisation().map(|u| (u, row)))
+    };
+    let by_use = |a: &(f64, &Row), b: &(f64, &Row)| a.0.total_cmp(&b.0);
+    let (Some((best_use, best)), Some((worst_use, worst))) =
+        (limited().max_by(by_use), limited().min_by(by_use))
+    else {
+        return "No limited link was measured, so there is nothing to compare.".to_owned();
+    };
+    if worst_use > 0.8 * best_use {
+        return format!(
+            "{} loses little to distance and loss here: {:.0} % of the rate at best, {:.0} % at worst.",
+            worst.scheme,
+            best_use * 100.0,
+            worst_use * 100.0
+        );
+    }
+    let lost = worst.loss * (worst.sent_packets as f64);
+    let per_loss = worst.retransmitted_packets as f64 / lost.max(1.0);
+    format!(
+        "{} uses {:.0} % of the rate over \"{}\" but {:.0} % over \"{}\": each lost packet costs \
+         about {per_loss:.0} packets sent again, and the slowest messages take {:.1} times as long.",
+        worst.scheme,
+        best_use * 100.0,
+        best.link,
+        worst_use * 100.0,
+        worst.link,
+        worst.completion_p99_ms / best.completion_p99_ms.max(1e-9),
+    )
+}

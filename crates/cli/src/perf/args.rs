@@ -1,0 +1,211 @@
+//! Options of `bowline perf`, and the part of them that the client tells the server.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bowline::{LinkProfile, Mtu};
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::output::{parse_bytes, parse_seconds};
+
+/// The sizes of `--all`: 2 bytes to 8 MiB, as perftest has them.
+const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
+
+/// Measure bandwidth and latency between two programs, as perftest does
+///
+/// Without a host it is the server: it waits for one client, follows what the client asks for, and
+/// ends. With a host it is the client.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline perf write-bw                                server on 127.0.0.1\n  \
+    bowline perf write-bw 127.0.0.1                      client, on the same address\n  \
+    bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
+    bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
+    bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
+    Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
+    trip in microseconds, and the whole operation for READ and atomics; t_typical is the median.")]
+pub(crate) struct PerfArgs {
+    /// What to measure
+    pub(crate) test: Test,
+    /// The server's host; without it this is the server
+    pub(crate) host: Option<String>,
+    /// Address of this end's NIC; the server also listens there [server: 127.0.0.1, client: the
+    /// address it reaches the server from]
+    #[arg(short, long, value_name = "ADDRESS")]
+    pub(crate) device: Option<IpAddr>,
+    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, latency: 8]
+    #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
+    pub(crate) size: Option<u32>,
+    /// Messages to send on each QP [bandwidth: 5000, latency: 1000]
+    #[arg(short = 'n', long, value_name = "COUNT",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) iters: Option<u64>,
+    /// Measure all sizes from 2 bytes to 8 MiB
+    #[arg(short, long, conflicts_with = "size")]
+    pub(crate) all: bool,
+    /// Measure for so long, instead of a number of messages
+    #[arg(short = 'D', long, value_parser = parse_seconds, conflicts_with = "iters",
+          value_name = "SECONDS")]
+    pub(crate) duration: Option<Duration>,
+    /// QPs that send at the same time, bandwidth only
+    #[arg(short, long, default_value_t = 1, value_name = "COUNT",
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) qps: u16,
+    /// Path MTU: 256, 512, 1024, 2048 or 4096 [default: what the link carries]
+    #[arg(short, long, value_parser = parse_mtu, value_name = "BYTES")]
+    pub(crate) mtu: Option<Mtu>,
+    /// TCP port for setting up the connection
+    #[arg(short, long, default_value_t = 18515, value_name = "PORT")]
+    pub(crate) port: u16,
+    /// Messages outstanding on each QP, bandwidth only
+    #[arg(short, long, default_value_t = 128, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(crate) tx_depth: u32,
+    /// Send messages of up to so many bytes inline [bandwidth: 0, latency: 64]
+    #[arg(short = 'I', long, value_name = "BYTES",
+          value_parser = clap::value_parser!(u32).range(0..=1024))]
+    pub(crate) inline: Option<u32>,
+    /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) link: Option<LinkProfile>,
+    /// Write all packets of this end to a capture file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Report in Gbit/s, as is the default; taken for perftest's sake
+    #[arg(long, alias = "report_gbits")]
+    pub(crate) report_gbits: bool,
+    /// Print one JSON object as the last line
+    #[arg(long, alias = "out_json")]
+    pub(crate) json: bool,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Test {
+    /// RDMA WRITE, bandwidth
+    WriteBw,
+    /// RDMA WRITE ping-pong on memory, latency
+    WriteLat,
+    /// SEND, bandwidth
+    SendBw,
+    /// SEND ping-pong, latency
+    SendLat,
+    /// RDMA READ, bandwidth
+    ReadBw,
+    /// RDMA READ, latency
+    ReadLat,
+    /// Fetch-and-add, latency
+    AtomicLat,
+}
+
+/// What a test reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// Gbit/s.
+    Bandwidth,
+    /// Microseconds.
+    Latency,
+}
+
+impl Test {
+    /// What it reports.
+    pub(crate) fn metric(self) -> Metric {
+        match self {
+            Test::WriteBw | Test::SendBw | Test::ReadBw => Metric::Bandwidth,
+            Test::WriteLat | Test::SendLat | Test::ReadLat | Test::AtomicLat => Metric::Latency,
+        }
+    }
+
+    /// As typed.
+    pub(crate) fn name(self) -> String {
+        let value = self.to_possible_value().expect("no test is skipped");
+        value.get_name().to_owned()
+    }
+}
+
+/// What the client tells the server: everything that both ends must do alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spec {
+    pub(crate) test: Test,
+    pub(crate) size: u32,
+    pub(crate) all: bool,
+    pub(crate) iters: u64,
+    pub(crate) duration: Option<Duration>,
+    pub(crate) qps: u16,
+    pub(crate) tx_depth: u32,
+    pub(crate) inline: u32,
+}
+
+impl Spec {
+    /// What these options ask for, with the defaults of the test.
+    pub(crate) fn new(args: &PerfArgs) -> Spec {
+        let latency = args.test.metric() == Metric::Latency;
+        let default = |of_latency: u64, of_bandwidth: u64| {
+            if latency { of_latency } else { of_bandwidth }
+        };
+        Spec {
+            test: args.test,
+            size: args.size.unwrap_or(default(8, 65_536) as u32),
+            all: args.all,
+            iters: args.iters.unwrap_or(default(1_000, 5_000)),
+            duration: args.duration,
+            qps: if latency { 1 } else { args.qps },
+            tx_depth: args.tx_depth,
+            inline: args.inline.unwrap_or(default(64, 0) as u32),
+        }
+    }
+
+    /// What a peer sent, if this end can do it.
+    pub(crate) fn from_peer(text: &[u8], ours: Test) -> Result<Spec, String> {
+        let spec: Spec = serde_json::from_slice(text)
+            .map_err(|e| format!("the client's request cannot be read: {e}"))?;
+        if spec.test != ours {
+            let (theirs, ours) = (spec.test.name(), ours.name());
+            return Err(format!(
+                "the client asks for {theirs}, but this server runs {ours}"
+            ));
+        }
+        let sane = (1..=1 << 30).contains(&spec.size)
+            && (1..=1024).contains(&spec.qps)
+            && (1..=8192).contains(&spec.tx_depth)
+            && spec.inline <= 1024
+            && spec.iters >= 1;
+        if sane {
+            Ok(spec)
+        } else {
+            Err("the client asks for the impossible".to_owned())
+        }
+    }
+
+    /// Message sizes, in order.
+    pub(crate) fn sizes(&self) -> Vec<u32> {
+        if self.test == Test::AtomicLat {
+            return vec![8];
+        }
+        if self.all {
+            ALL_SIZES.map(|shift| 1 << shift).collect()
+        } else {
+            vec![self.size]
+        }
+    }
+
+    /// The largest message.
+    pub(crate) fn max_size(&self) -> usize {
+        self.sizes().into_iter().max().unwrap_or(8) as usize
+    }
+
+    /// Whether messages of this size go inline.
+    pub(crate) fn is_inline(&self, bytes: u32) -> bool {
+        bytes <= self.inline && !matches!(self.test, Test::ReadBw | Test::ReadLat | Test::AtomicLat)
+    }
+}
+
+fn parse_mtu(text: &str) -> Result<Mtu, String> {
+    let bytes = text.parse().ok();
+    bytes
+        .and_then(Mtu::from_bytes)
+        .ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".to_owned())
+}

@@ -1,0 +1,193 @@
+//! Latency: one message at a time, back and forth.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bowline::WcOpcode;
+use hdrhistogram::Histogram;
+
+use super::args::Test;
+use super::report::LatencyRow;
+use super::rig::{Poller, Rig};
+
+/// Exchanges before the clock counts, so that caches, routes and windows are warm.
+const WARM_UP: u64 = 200;
+/// Receives are posted again in batches of so many.
+const REPOST_AT: usize = 64;
+/// Longest latency that is told apart.
+const MAX_NS: u64 = 60_000_000_000;
+
+/// Plays ping-pong with messages of `bytes` and measures.
+pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<LatencyRow, Box<dyn Error>> {
+    let mut game = Game::new(rig, bytes);
+    let mut histogram = Histogram::<u64>::new_with_bounds(1, MAX_NS, 3)
+        .map_err(|e| format!("cannot make a histogram: {e}"))?;
+    // As perftest has it: a ping-pong is two messages, a READ or atomic is one operation.
+    let per_exchange = match rig.spec.test {
+        Test::ReadLat | Test::AtomicLat => 1,
+        _ => 2,
+    };
+    for _ in 0..WARM_UP {
+        game.exchange()?;
+    }
+    let (start, duration) = (Instant::now(), rig.spec.duration);
+    let mut before = start;
+    loop {
+        game.exchange()?;
+        let after = Instant::now();
+        let nanos = (after - before).as_nanos() as u64 / per_exchange;
+        histogram.saturating_record(nanos);
+        before = after;
+        let over = match duration {
+            Some(duration) => after - start >= duration,
+            None => histogram.len() >= rig.spec.iters,
+        };
+        if over {
+            return Ok(LatencyRow::new(bytes, &histogram));
+        }
+    }
+}
+
+/// Answers a client until `done`.
+pub(crate) fn server(rig: &Rig, bytes: u32, done: &AtomicBool) -> Result<(), Box<dyn Error>> {
+    let mut game = Game::new(rig, bytes);
+    match rig.spec.test {
+        Test::WriteLat | Test::SendLat => {
+            while game.await_peer(Some(done))? {
+                game.strike()?;
+            }
+            Ok(())
+        }
+        // One-sided: the device answers. Polling keeps it awake, as the client's end is.
+        _ => {
+            let mut poller = Poller::new(&rig.cq);
+            while !done.load(Ordering::Acquire) {
+                poller.poll()?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes sure that no flag of an earlier test is in the way.
+pub(crate) fn clear_flag(rig: &Rig, bytes: u32) {
+    if rig.spec.test == Test::WriteLat {
+        rig.mr.fill(rig.landing(0), bytes as usize, 0);
+    }
+}
+
+/// The state of a ping-pong at one end.
+struct Game<'a> {
+    rig: &'a Rig,
+    bytes: u32,
+    poller: Poller<'a>,
+    signal_every: u64,
+    sent: u64,
+    /// Messages of the peer's, or answers, that were waited for.
+    received: u64,
+    /// Messages that have consumed a receive.
+    arrived: u64,
+    /// Receives consumed and not posted again yet.
+    consumed: usize,
+    /// Signaled requests completed: of READs and atomics that is every one.
+    completed: u64,
+}
+
+impl<'a> Game<'a> {
+    fn new(rig: &'a Rig, bytes: u32) -> Game<'a> {
+        let signal_every = match rig.spec.test {
+            Test::ReadLat | Test::AtomicLat => 1,
+            _ => u64::from(rig.spec.tx_depth / 4).max(1),
+        };
+        let poller = Poller::new(&rig.cq);
+        Game {
+            rig,
+            bytes,
+            poller,
+            signal_every,
+            sent: 0,
+            received: 0,
+            arrived: 0,
+            consumed: 0,
+            completed: 0,
+        }
+    }
+
+    /// Strikes and waits for the answer.
+    #[inline]
+    fn exchange(&mut self) -> Result<(), Box<dyn Error>> {
+        self.strike()?;
+        self.await_peer(None).map(|_| ())
+    }
+
+    /// Sends one message.
+    #[inline]
+    fn strike(&mut self) -> Result<(), Box<dyn Error>> {
+        if self.rig.spec.test == Test::WriteLat {
+            let flag = flag_of(self.sent);
+            self.rig
+                .mr
+                .write_at(self.rig.source(0) + self.bytes as usize - 1, &[flag]);
+        }
+        let every = self.signal_every;
+        self.rig
+            .post_messages(0, self.bytes, self.sent..self.sent + 1, |n| {
+                (n + 1) % every == 0
+            })?;
+        self.sent += 1;
+        // Now that the message is away there is time to look after the receives.
+        if self.consumed >= REPOST_AT {
+            self.rig
+                .post_receives(0, std::mem::take(&mut self.consumed))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the peer's message, or the answer; `false` if `done` came first.
+    #[inline]
+    fn await_peer(&mut self, done: Option<&AtomicBool>) -> Result<bool, Box<dyn Error>> {
+        loop {
+            // Looking first saves a poll when the message came with the last one.
+            if self.has_arrived() {
+                self.received += 1;
+                self.poller.progressed();
+                return Ok(true);
+            }
+            self.poll()?;
+            if done.is_some_and(|d| d.load(Ordering::Acquire)) {
+                return Ok(false);
+            }
+        }
+    }
+
+    #[inline]
+    fn has_arrived(&self) -> bool {
+        match self.rig.spec.test {
+            Test::WriteLat => {
+                let last = self.rig.landing(0) + self.bytes as usize - 1;
+                let word = self.rig.mr.load_u64(last & !7);
+                word.to_ne_bytes()[last & 7] == flag_of(self.received)
+            }
+            Test::SendLat => self.arrived > self.received,
+            _ => self.completed > self.received,
+        }
+    }
+
+    fn poll(&mut self) -> Result<(), Box<dyn Error>> {
+        let got = self.poller.poll()?;
+        if got.is_empty() {
+            return self.poller.idle();
+        }
+        let receives = got.iter().filter(|c| c.opcode == WcOpcode::Recv).count();
+        self.completed += (got.len() - receives) as u64;
+        self.arrived += receives as u64;
+        self.consumed += receives;
+        Ok(())
+    }
+}
+
+/// The last byte of message `n`: never 0, and other than its neighbours'.
+fn flag_of(n: u64) -> u8 {
+    (n % 255) as u8 + 1
+}

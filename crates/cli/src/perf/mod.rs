@@ -1,0 +1,65 @@
+//! `bowline perf`: bandwidth and latency between two programs, in the manner of perftest.
+
+mod args;
+mod bandwidth;
+mod latency;
+mod report;
+mod rig;
+mod session;
+
+use std::error::Error;
+
+use args::Metric;
+pub(crate) use args::PerfArgs;
+use report::{Report, Row};
+use session::Session;
+
+/// Runs one end of a test.
+pub(crate) fn run(args: PerfArgs) -> Result<(), Box<dyn Error>> {
+    let report = match &args.host {
+        Some(host) => client(&args, host)?,
+        None => server(&args)?,
+    };
+    if args.json {
+        println!("{}", report.json());
+    }
+    Ok(())
+}
+
+/// The end that decides what is measured, and measures it.
+fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
+    let mut session = Session::connect(args, host)?;
+    let mut report = Report::new(&session.rig);
+    report.print_header();
+    for bytes in session.rig.spec.sizes() {
+        latency::clear_flag(&session.rig, bytes);
+        session.channel.barrier()?;
+        let row = match session.rig.spec.test.metric() {
+            Metric::Bandwidth => Row::Bandwidth(bandwidth::client(&session.rig, bytes)?),
+            Metric::Latency => Row::Latency(latency::client(&session.rig, bytes)?),
+        };
+        session.tell(&row)?;
+        report.add(row);
+    }
+    session.channel.barrier()?;
+    Ok(report)
+}
+
+/// The end that answers, until the client has told its result for every size.
+fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
+    let mut session = Session::serve(args)?;
+    let mut report = Report::new(&session.rig);
+    report.print_header();
+    for bytes in session.rig.spec.sizes() {
+        // Before the barrier: behind it the client sends at once.
+        latency::clear_flag(&session.rig, bytes);
+        session.channel.barrier()?;
+        let row = session.serve_until_told(|rig, done| match rig.spec.test.metric() {
+            Metric::Bandwidth => bandwidth::server(rig, done),
+            Metric::Latency => latency::server(rig, bytes, done),
+        })?;
+        report.add(row);
+    }
+    session.channel.barrier()?;
+    Ok(report)
+}

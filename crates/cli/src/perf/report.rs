@@ -1,0 +1,147 @@
+//! Results, as perftest prints them and as JSON.
+
+use std::net::IpAddr;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::args::{Metric, Test};
+use super::rig::Rig;
+
+/// The result for one message size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Row {
+    Bandwidth(BandwidthRow),
+    Latency(LatencyRow),
+}
+
+/// Bandwidth for one message size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BandwidthRow {
+    pub(crate) bytes: u32,
+    pub(crate) iterations: u64,
+    pub(crate) bw_peak_gbps: f64,
+    pub(crate) bw_average_gbps: f64,
+    pub(crate) msg_rate_mpps: f64,
+}
+
+/// Latency for one message size, in microseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LatencyRow {
+    bytes: u32,
+    iterations: u64,
+    t_min_us: f64,
+    t_max_us: f64,
+    t_typical_us: f64,
+    t_avg_us: f64,
+    t_stdev_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+}
+
+impl LatencyRow {
+    /// Sums up a histogram of nanoseconds.
+    pub(crate) fn new(bytes: u32, histogram: &Histogram<u64>) -> LatencyRow {
+        let us = |nanos: f64| nanos / 1e3;
+        let quantile = |q| us(histogram.value_at_quantile(q) as f64);
+        LatencyRow {
+            bytes,
+            iterations: histogram.len(),
+            t_min_us: us(histogram.min() as f64),
+            t_max_us: us(histogram.max() as f64),
+            t_typical_us: quantile(0.5),
+            t_avg_us: us(histogram.mean()),
+            t_stdev_us: us(histogram.stdev()),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+        }
+    }
+}
+
+/// The results of a test so far.
+#[derive(Serialize)]
+pub(crate) struct Report {
+    test: Test,
+    device: IpAddr,
+    mtu: u32,
+    qps: u16,
+    tx_depth: u32,
+    results: Vec<Row>,
+}
+
+impl Report {
+    /// A report without results.
+    pub(crate) fn new(rig: &Rig) -> Report {
+        Report {
+            test: rig.spec.test,
+            device: rig.device.addr(),
+            mtu: rig.device.mtu().bytes(),
+            qps: rig.spec.qps,
+            tx_depth: rig.spec.tx_depth,
+            results: Vec::new(),
+        }
+    }
+
+    /// Prints what is measured, and the names of the columns.
+    pub(crate) fn print_header(&self) {
+        let Report {
+            test,
+            device,
+            mtu,
+            qps,
+            tx_depth,
+            ..
+        } = self;
+        let line = "-".repeat(87);
+        println!("{line}");
+        println!(" bowline perf {}", test.name());
+        println!(" device {device}   transport RC   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}");
+        println!("{line}");
+        match test.metric() {
+            Metric::Bandwidth => println!(
+                " {:<10} {:<12} {:<18} {:<20} MsgRate[Mpps]",
+                "#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]"
+            ),
+            Metric::Latency => println!(
+                " {:<8} {:<12} {:<11} {:<11} {:<15} {:<11} {:<13} {:<21} 99.9% percentile[usec]",
+                "#bytes",
+                "#iterations",
+                "t_min[usec]",
+                "t_max[usec]",
+                "t_typical[usec]",
+                "t_avg[usec]",
+                "t_stdev[usec]",
+                "99% percentile[usec]"
+            ),
+        }
+    }
+
+    /// Adds a result and prints it.
+    pub(crate) fn add(&mut self, row: Row) {
+        match &row {
+            Row::Bandwidth(r) => println!(
+                " {:<10} {:<12} {:<18.3} {:<20.3} {:.6}",
+                r.bytes, r.iterations, r.bw_peak_gbps, r.bw_average_gbps, r.msg_rate_mpps
+            ),
+            Row::Latency(r) => println!(
+                " {:<8} {:<12} {:<11.2} {:<11.2} {:<15.2} {:<11.2} {:<13.2} {:<21.2} {:.2}",
+                r.bytes,
+                r.iterations,
+                r.t_min_us,
+                r.t_max_us,
+                r.t_typical_us,
+                r.t_avg_us,
+                r.t_stdev_us,
+                r.p99_us,
+                r.p999_us
+            ),
+        }
+        self.results.push(row);
+    }
+
+    /// Everything as one object on one line.
+    pub(crate) fn json(&self) -> String {
+        serde_json::to_string(self).expect("a report has nothing that JSON lacks")
+    }
+}

@@ -1,0 +1,247 @@
+//! What one end of a test works with: a device, queue pairs, memory.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use bowline::{
+    Access, Buffer, Completion, CompletionExt, Cq, Device, Mr, Payload, Qp, QpType, RecvWr,
+    RemoteMr, SendFlags, SendOp, SendWr, Sge,
+};
+
+use super::args::{PerfArgs, Spec, Test};
+
+/// Most memory that a test may ask for, on each end.
+const MAX_MEMORY: u64 = 4 << 30;
+/// Receives kept posted on each QP of a test that sends.
+const RECEIVES: u32 = 512;
+/// Work requests handed over in one call.
+const BATCH: u64 = 32;
+/// A peer that does nothing for so long is gone.
+const STALL: Duration = Duration::from_secs(20);
+
+/// One end of a test.
+pub(crate) struct Rig {
+    pub(crate) spec: Spec,
+    pub(crate) device: Device,
+    pub(crate) cq: Cq,
+    pub(crate) qps: Vec<Qp>,
+    /// For each QP a place to send from and, behind it, one that the peer writes.
+    pub(crate) mr: Mr,
+    /// The peer's places, by QP.
+    pub(crate) remotes: Vec<RemoteMr>,
+    slot: usize,
+}
+
+impl Rig {
+    /// Opens the device and makes everything but the connection.
+    pub(crate) fn new(args: &PerfArgs, addr: IpAddr, spec: Spec) -> Result<Rig, Box<dyn Error>> {
+        let mut builder = Device::builder(addr);
+        if let Some(mtu) = args.mtu {
+            builder = builder.mtu(mtu);
+        }
+        if let Some(link) = &args.link {
+            builder = builder.link(link.clone());
+        }
+        if let Some(file) = &args.pcap {
+            builder = builder.pcap(file);
+        }
+        let device = builder.open()?;
+        let pd = device.alloc_pd()?;
+        let slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
+        let bytes = slot as u64 * 2 * u64::from(spec.qps);
+        if bytes > MAX_MEMORY {
+            let (asked, most) = (bytes >> 20, MAX_MEMORY >> 20);
+            let why = format!("needs {asked} MiB, at most {most} are allowed: use fewer QPs");
+            return Err(format!("{why} or smaller messages").into());
+        }
+        let rights = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let mr = pd.register(bytes as usize, rights)?;
+        let cq = device.create_cq((spec.tx_depth + RECEIVES) * u32::from(spec.qps) + 1)?;
+        let qps = (0..spec.qps)
+            .map(|_| {
+                pd.qp(QpType::Rc, &cq)
+                    // One more to close a run that ends between two signaled requests.
+                    .max_send_wr(spec.tx_depth + 1)
+                    .max_recv_wr(RECEIVES)
+                    .max_inline(spec.inline)
+                    .build()
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Rig {
+            spec,
+            device,
+            cq,
+            qps,
+            mr,
+            remotes: Vec::new(),
+            slot,
+        })
+    }
+
+    /// What the peer of QP `qp` may use.
+    pub(crate) fn offer(&self, qp: usize) -> RemoteMr {
+        let start = self.landing(qp) as u64;
+        let all = self.mr.remote();
+        all.slice(start..start + self.slot as u64)
+            .expect("the region has a slot for every QP")
+    }
+
+    /// Where QP `qp` sends from.
+    pub(crate) fn source(&self, qp: usize) -> usize {
+        2 * qp * self.slot
+    }
+
+    /// Where the peer of QP `qp` writes to.
+    pub(crate) fn landing(&self, qp: usize) -> usize {
+        (2 * qp + 1) * self.slot
+    }
+
+    /// Posts as many receives as the queue holds, if the test consumes any.
+    pub(crate) fn post_all_receives(&self) -> Result<(), Box<dyn Error>> {
+        if !matches!(self.spec.test, Test::SendBw | Test::SendLat) {
+            return Ok(());
+        }
+        for qp in 0..self.qps.len() {
+            self.post_receives(qp, RECEIVES as usize)?;
+        }
+        Ok(())
+    }
+
+    /// Posts `count` receives on a QP.
+    pub(crate) fn post_receives(&self, qp: usize, count: usize) -> Result<(), Box<dyn Error>> {
+        let sges = [self.sge(self.landing(qp), self.slot)?];
+        let wrs = [RecvWr {
+            wr_id: wr_id(qp, 0),
+            sges: &sges,
+        }; BATCH as usize];
+        let mut left = count;
+        while left > 0 {
+            let now = left.min(wrs.len());
+            self.qps[qp].post_recv_batch(&wrs[..now])?;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Posts the messages `from..to` of `bytes` on a QP, and asks for a completion of every
+    /// `signal_every`-th and of message `last`.
+    pub(crate) fn post_messages(
+        &self,
+        qp: usize,
+        bytes: u32,
+        messages: std::ops::Range<u64>,
+        signal: impl Fn(u64) -> bool,
+    ) -> Result<(), Box<dyn Error>> {
+        let sges = [self.sge(self.source(qp), bytes as usize)?];
+        let mut inline = [0; 1024];
+        let payload = if self.spec.is_inline(bytes) {
+            let data = &mut inline[..bytes as usize];
+            self.mr.read_at(self.source(qp), data);
+            Payload::Inline(data)
+        } else {
+            Payload::Sges(&sges)
+        };
+        let op = self.op(qp);
+        let template = SendWr {
+            wr_id: 0,
+            op,
+            payload,
+            flags: SendFlags::empty(),
+            ud: None,
+        };
+        let mut wrs = [template; BATCH as usize];
+        let mut next = messages.start;
+        while next < messages.end {
+            let count = (messages.end - next).min(BATCH);
+            for (wr, n) in wrs.iter_mut().zip(next..next + count) {
+                wr.wr_id = wr_id(qp, n);
+                wr.flags = if signal(n) {
+                    SendFlags::SIGNALED
+                } else {
+                    SendFlags::empty()
+                };
+            }
+            self.qps[qp].post_send_batch(&wrs[..count as usize])?;
+            next += count;
+        }
+        Ok(())
+    }
+
+    fn op(&self, qp: usize) -> SendOp {
+        let remote = self.remotes[qp].start();
+        match self.spec.test {
+            Test::WriteBw | Test::WriteLat => SendOp::Write(remote),
+            Test::SendBw | Test::SendLat => SendOp::Send,
+            Test::ReadBw | Test::ReadLat => SendOp::Read(remote),
+            Test::AtomicLat => SendOp::FetchAdd { remote, add: 1 },
+        }
+    }
+
+    fn sge(&self, start: usize, len: usize) -> Result<Sge, bowline::Error> {
+        self.mr.sge(start..start + len)
+    }
+}
+
+/// Marks a request with its QP and its number there.
+fn wr_id(qp: usize, message: u64) -> u64 {
+    (qp as u64) << 48 | message
+}
+
+/// The QP and the number of a completed request.
+pub(crate) fn qp_and_message(completion: &Completion) -> (usize, u64) {
+    (
+        (completion.wr_id >> 48) as usize,
+        completion.wr_id & ((1 << 48) - 1),
+    )
+}
+
+/// Polls a completion queue, checking every completion, and notices when nothing happens any more.
+pub(crate) struct Poller<'a> {
+    cq: &'a Cq,
+    completions: [Completion; 32],
+    idle_since: Option<Instant>,
+}
+
+impl<'a> Poller<'a> {
+    pub(crate) fn new(cq: &'a Cq) -> Poller<'a> {
+        Poller {
+            cq,
+            completions: [Completion::default(); 32],
+            idle_since: None,
+        }
+    }
+
+    /// What has completed by now, possibly nothing.
+    pub(crate) fn poll(&mut self) -> Result<&[Completion], Box<dyn Error>> {
+        let count = self.cq.poll(&mut self.completions)?;
+        let got = &self.completions[..count];
+        for completion in got {
+            completion.ok()?;
+        }
+        if count > 0 {
+            self.idle_since = None;
+        }
+        Ok(got)
+    }
+
+    /// To be called where nothing has happened: an error if that has lasted too long.
+    pub(crate) fn idle(&mut self) -> Result<(), Box<dyn Error>> {
+        let since = *self.idle_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > STALL {
+            let secs = STALL.as_secs();
+            return Err(
+                format!("the peer has done nothing for {secs} s: is it still there?").into(),
+            );
+        }
+        Ok(())
+    }
+
+    /// To be called where something has happened that is no completion.
+    pub(crate) fn progressed(&mut self) {
+        self.idle_since = None;
+    }
+}
