@@ -36,7 +36,9 @@ impl AddWord {
     pub fn returned(&mut self, original: u64) -> Result<(), String> {
         let before = self.count_of(original);
         if !self.seen.insert(before) {
-            return Err(format!("two fetch-and-adds returned {original:#x}, the value after {before}"));
+            return Err(format!(
+                "two fetch-and-adds returned {original:#x}, the value after {before}"
+            ));
         }
         Ok(())
     }
@@ -116,7 +118,10 @@ impl SwapWord {
     /// If that is not what the word held.
     pub fn returned(&mut self, swap: Swap, original: u64) -> Result<(), String> {
         if original != self.value {
-            return Err(format!("compare-and-swap returned {original:#x}, the word held {:#x}", self.value));
+            return Err(format!(
+                "compare-and-swap returned {original:#x}, the word held {:#x}",
+                self.value
+            ));
         }
         if original == swap.compare {
             self.value = swap.swap;
@@ -143,7 +148,10 @@ impl SwapWord {
             explained |= held == value;
         }
         if !explained {
-            return Err(format!("the word holds {value:#x}; compare-and-swaps leave {:#x}", self.value));
+            return Err(format!(
+                "the word holds {value:#x}; compare-and-swaps leave {:#x}",
+                self.value
+            ));
         }
         self.value = value;
         Ok(())

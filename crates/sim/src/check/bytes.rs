@@ -115,11 +115,19 @@ impl RegionModel {
     /// The first byte of it that is not there.
     pub fn landed(&self, buffer: &Buffer, write: &Write) -> Result<(), String> {
         let bytes = self.actual(buffer, write.range.clone());
-        let later = self.pending.iter().skip_while(|w| w.wr_id != write.wr_id).skip(1);
+        let all = || self.unsure.iter().chain(&self.pending);
+        if !all().any(|w| w.wr_id == write.wr_id) {
+            // Its sender knows, so the model does.
+            return self.check_read(write.range.start, &bytes);
+        }
+        let later = all().skip_while(|w| w.wr_id != write.wr_id).skip(1);
         for (i, byte) in bytes.iter().enumerate() {
             let place = write.range.start + i;
             if !write.explains(place, *byte) && !later.clone().any(|w| w.explains(place, *byte)) {
-                return Err(format!("byte {place} of write {:#x} is not there, but announced", write.wr_id));
+                return Err(format!(
+                    "byte {place} of write {:#x} is not there, but announced",
+                    write.wr_id
+                ));
             }
         }
         Ok(())
@@ -140,20 +148,28 @@ impl RegionModel {
     /// # Errors
     /// The first byte that cannot.
     pub fn check_read(&self, start: usize, bytes: &[u8]) -> Result<(), String> {
+        self.check_fenced_read(start, bytes, u64::MAX)
+    }
+
+    /// As [`RegionModel::check_read`], but writes from `fence` on must not be seen.
+    ///
+    /// # Errors
+    /// The first byte that cannot be.
+    pub fn check_fenced_read(&self, start: usize, bytes: &[u8], fence: u64) -> Result<(), String> {
         let expected = &self.expected[start..start + bytes.len()];
         if expected == bytes {
             return Ok(());
         }
         for (i, (e, a)) in expected.iter().zip(bytes).enumerate() {
-            if e != a && !self.explained(start + i, *a) {
+            if e != a && !self.explained(start + i, *a, fence) {
                 return Err(format!("byte {} holds {a:#04x}, expected {e:#04x}", start + i));
             }
         }
         Ok(())
     }
 
-    fn explained(&self, place: usize, byte: u8) -> bool {
-        let pending = self.pending.iter().filter(|_| !self.frozen);
+    fn explained(&self, place: usize, byte: u8, fence: u64) -> bool {
+        let pending = self.pending.iter().filter(|w| !self.frozen && w.wr_id < fence);
         self.loose.iter().any(|range| range.contains(&place))
             || pending.chain(&self.unsure).any(|write| write.explains(place, byte))
     }

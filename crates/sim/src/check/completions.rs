@@ -49,10 +49,17 @@ impl SendOrder {
         self.outstanding.front().map(|(wr_id, _)| *wr_id)
     }
 
-    /// Forgets what the QP's reset forgot; afterwards it is as new.
-    pub fn reset(&mut self) {
-        self.outstanding.clear();
+    /// Whether nothing is outstanding that has to complete, now that the QP is in error and every
+    /// completion was polled.
+    pub fn is_drained(&self) -> bool {
+        self.outstanding.iter().all(|(_, signaled)| !signaled && !self.failed)
+    }
+
+    /// Makes it as new, for a QP that was drained and reset. Returns unsignaled requests that were
+    /// not flushed: they must have succeeded.
+    pub fn reset(&mut self) -> Vec<u64> {
         self.failed = false;
+        self.outstanding.drain(..).map(|(wr_id, _)| wr_id).collect()
     }
 
     /// A completion came.
@@ -63,10 +70,16 @@ impl SendOrder {
         let mut silent = Vec::new();
         let signaled = loop {
             match self.outstanding.pop_front() {
-                None => return Err(format!("request {wr_id:#x} completed ({status}) but is not outstanding: twice, or never posted")),
+                None => {
+                    return Err(format!(
+                        "request {wr_id:#x} completed ({status}) but is not outstanding: twice, or never posted"
+                    ));
+                }
                 Some((front, signaled)) if front == wr_id => break signaled,
                 Some((front, true)) => {
-                    return Err(format!("request {wr_id:#x} ({status}) overtook signaled request {front:#x}"));
+                    return Err(format!(
+                        "request {wr_id:#x} ({status}) overtook signaled request {front:#x}"
+                    ));
                 }
                 Some((front, false)) if self.failed => {
                     return Err(format!("request {front:#x} behind a failed one was not flushed"));
@@ -127,7 +140,9 @@ impl RecvOrder {
         match self {
             RecvOrder::Own(queue) => match queue.pop_front() {
                 Some(front) if front == wr_id => Ok(()),
-                Some(front) => Err(format!("receive {wr_id:#x} completed before receive {front:#x}")),
+                Some(front) => {
+                    Err(format!("receive {wr_id:#x} completed before receive {front:#x}"))
+                }
                 None => Err(format!("receive {wr_id:#x} completed, but none is outstanding")),
             },
             RecvOrder::Shared(set) => {

@@ -39,7 +39,10 @@ impl Message {
             ));
         }
         if completion.solicited != self.solicited {
-            return Err(format!("solicited is {}, sent was {}", completion.solicited, self.solicited));
+            return Err(format!(
+                "solicited is {}, sent was {}",
+                completion.solicited, self.solicited
+            ));
         }
         Ok(())
     }
@@ -93,7 +96,12 @@ impl Delivery {
     pub fn next_in_order(&mut self) -> Result<Message, String> {
         let message = self.sent.get(self.delivered).copied();
         self.delivered += 1;
-        message.ok_or_else(|| format!("a receive completed, but all {} messages were delivered already", self.sent.len()))
+        message.ok_or_else(|| {
+            format!(
+                "a receive completed, but all {} messages were delivered already",
+                self.sent.len()
+            )
+        })
     }
 
     /// Some message of an unreliable service that this completion and these bytes can be.

@@ -41,7 +41,9 @@ pub fn first_difference(expected: &[u8], actual: &[u8]) -> Option<String> {
     }
     let at = expected.iter().zip(actual).position(|(e, a)| e != a);
     let at = at.unwrap_or(expected.len().min(actual.len()));
-    let around = |bytes: &[u8]| bytes.iter().skip(at).take(8).map(|b| format!("{b:02x}")).collect::<String>();
+    let around = |bytes: &[u8]| {
+        bytes.iter().skip(at).take(8).map(|b| format!("{b:02x}")).collect::<String>()
+    };
     let wrong = expected.iter().zip(actual).filter(|(e, a)| e != a).count();
     Some(format!(
         "byte {at} of {}: expected {}…, found {}… ({wrong} bytes differ)",

@@ -35,7 +35,8 @@ impl Rest {
         }
         let idle_ns = world.now().nanos_since(self.time).max(1);
         let timeouts = world.stats().timeouts - self.timeouts;
-        if timeouts.saturating_mul(IDLE_TIMER_NS) > idle_ns.saturating_mul(world.nic_count() as u64) {
+        if timeouts.saturating_mul(IDLE_TIMER_NS) > idle_ns.saturating_mul(world.nic_count() as u64)
+        {
             return Err(format!("{timeouts} timeouts in {idle_ns} ns at rest"));
         }
         for nic in (0..world.nic_count()).map(NicId) {

@@ -1,8 +1,8 @@
 //! Goodput of one reliable connection over one lossy cable.
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, Mtu, NicConfig, QpAttr, QpInit, QpState, QpType,
-    Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
+    Access, AddressVector, Buffer, Completion, CqId, Mtu, NicConfig, QpAttr, QpInit, QpState,
+    QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 

@@ -22,12 +22,8 @@ pub struct LinkId(pub u32);
 pub const SWITCH_LATENCY_NS: u64 = 300;
 
 /// Rate and delay of the way from a host to itself.
-const LOOPBACK: LinkConfig = LinkConfig {
-    bandwidth_bps: 200_000_000_000,
-    delay_ns: 500,
-    queue_bytes: 16 << 20,
-    ecn: None,
-};
+const LOOPBACK: LinkConfig =
+    LinkConfig { bandwidth_bps: 200_000_000_000, delay_ns: 500, queue_bytes: 16 << 20, ecn: None };
 
 #[derive(Debug)]
 struct Node {

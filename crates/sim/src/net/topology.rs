@@ -87,7 +87,11 @@ pub fn ring(seed: u64, addrs: &[IpAddr], access: LinkConfig, long_haul: LinkConf
 /// If `k` is odd or zero, or there are more addresses than places.
 pub fn fat_tree(seed: u64, k: usize, addrs: &[IpAddr], cable: LinkConfig) -> Topology {
     assert!(k > 0 && k.is_multiple_of(2), "a fat tree's switches have an even number of ports");
-    assert!(addrs.len() <= k * k * k / 4, "a fat tree of {k}-port switches has {} places", k * k * k / 4);
+    assert!(
+        addrs.len() <= k * k * k / 4,
+        "a fat tree of {k}-port switches has {} places",
+        k * k * k / 4
+    );
     let half = k / 2;
     let mut network = Network::new(seed);
     let cores: Vec<NodeId> = (0..half * half).map(|_| network.add_switch()).collect();
@@ -109,7 +113,9 @@ pub fn fat_tree(seed: u64, k: usize, addrs: &[IpAddr], cable: LinkConfig) -> Top
         .iter()
         .enumerate()
         // Neighbours in the list are in different pods, so that few hosts still use the core.
-        .map(|(i, addr)| attach(&mut network, *addr, places[i * half % places.len() + i / k % half], cable))
+        .map(|(i, addr)| {
+            attach(&mut network, *addr, places[i * half % places.len() + i / k % half], cable)
+        })
         .collect();
     finish(network, hosts)
 }

@@ -16,11 +16,23 @@ pub(super) enum Action {
     /// Somebody may have something to do: the world asks everyone after every timer.
     Look,
     Heal,
-    Pause { host: usize, ns: u64 },
-    LinkDown { cable: usize },
-    LinkUp { cable: usize },
-    Reconnect { conn: usize },
-    Crime { conn: usize, crime: Crime },
+    Pause {
+        host: usize,
+        ns: u64,
+    },
+    LinkDown {
+        cable: usize,
+    },
+    LinkUp {
+        cable: usize,
+    },
+    Reconnect {
+        conn: usize,
+    },
+    Crime {
+        conn: usize,
+        crime: Crime,
+    },
 }
 
 /// Traffic, its models, and what was found.
@@ -107,7 +119,11 @@ impl<'a> Storm<'a> {
                     }
                 }
                 Event::CqOverflow(_) => {
-                    self.sink.report(world.now(), "completions", "a queue of sufficient depth overflowed");
+                    self.sink.report(
+                        world.now(),
+                        "completions",
+                        "a queue of sufficient depth overflowed",
+                    );
                 }
                 Event::LastWqeReached(_) => self.coverage.last_wqe_events += 1,
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
@@ -126,7 +142,8 @@ impl<'a> Storm<'a> {
         let state = &mut self.nics[nic.0];
         if interval_ns > 0 {
             if world.now() < state.next_poll {
-                let (next, asked) = (state.next_poll, std::mem::replace(&mut state.poll_asked, true));
+                let (next, asked) =
+                    (state.next_poll, std::mem::replace(&mut state.poll_asked, true));
                 if !asked {
                     self.at(world, next, Action::Look);
                 }
@@ -149,6 +166,13 @@ impl<'a> Storm<'a> {
             }
         }
         any
+    }
+
+    /// Polls everything there is, however seldom the application does otherwise.
+    pub(super) fn poll_now(&mut self, world: &mut World, nic: NicId) {
+        for index in 0..self.nics[nic.0].cqs.len() {
+            self.drain_cq(world, nic, index, POLL_MAX);
+        }
     }
 
     fn drain_cq(&mut self, world: &mut World, nic: NicId, index: usize, batch: usize) -> bool {

@@ -17,26 +17,40 @@ const RECOVERY_NS: u64 = 100_000;
 impl Storm<'_> {
     /// Something completed.
     pub(super) fn completed(&mut self, world: &mut World, nic: NicId, completion: &Completion) {
-        world.note(completion.wr_id ^ (completion.status as u64) << 56, || format!("nic{} {completion:?}", nic.0));
+        world.note(completion.wr_id ^ (completion.status as u64) << 56, || {
+            format!("nic{} {completion:?}", nic.0)
+        });
         self.coverage.completions += 1;
         let (owner, id) = match WrId::decode(completion.wr_id) {
-            Some(id @ (WrId::Send { end, .. } | WrId::Recv { end, .. })) if end < self.ends.len() => {
+            Some(id @ (WrId::Send { end, .. } | WrId::Recv { end, .. }))
+                if end < self.ends.len() =>
+            {
                 let owner = &self.ends[end];
                 (owner.nic == nic && owner.qpn == completion.qpn, id)
             }
             Some(id @ WrId::Shared { nic: owner, .. }) => (owner == nic.0, id),
             _ => {
-                self.sink.report(world.now(), "completions", format!("unknown request: {completion:?}"));
+                self.sink.report(
+                    world.now(),
+                    "completions",
+                    format!("unknown request: {completion:?}"),
+                );
                 return;
             }
         };
         if !owner {
-            self.sink.report(world.now(), "completions", format!("at the wrong QP: {completion:?}"));
+            self.sink.report(
+                world.now(),
+                "completions",
+                format!("at the wrong QP: {completion:?}"),
+            );
             return;
         }
         match id {
             WrId::Send { end, .. } => self.send_completed(world, end, completion),
-            WrId::Recv { end, buffer, epoch } => self.received(world, end, buffer, epoch, completion),
+            WrId::Recv { end, buffer, epoch } => {
+                self.received(world, end, buffer, epoch, completion)
+            }
             WrId::Shared { buffer, .. } => self.received_shared(world, nic, buffer, completion),
         }
     }
@@ -87,7 +101,7 @@ impl Storm<'_> {
     }
 
     /// A request succeeded: its effect must be there.
-    fn succeeded(&mut self, world: &mut World, end: usize, wr_id: u64) {
+    pub(super) fn succeeded(&mut self, world: &mut World, end: usize, wr_id: u64) {
         let (index, op) = self.op_of(end, wr_id);
         let now = world.now();
         if op.bad {
@@ -102,7 +116,9 @@ impl Storm<'_> {
                 let slots = &mut self.ends[end ^ 1].memory.slots;
                 ("bytes", slots.model.succeeded(&slots.buffer, wr_id))
             }
-            OpKind::Send | OpKind::SendImm | OpKind::SendInvalidate => ("delivery", self.arrived(end, wr_id)),
+            OpKind::Send | OpKind::SendImm | OpKind::SendInvalidate => {
+                ("delivery", self.arrived(end, wr_id))
+            }
             OpKind::Read => ("bytes", self.judge_read(end, index, &op)),
             OpKind::FetchAdd => ("atomics", self.judge_add(end, index, &op)),
             OpKind::CompareSwap => ("atomics", self.judge_swap(end, index, &op)),
@@ -122,7 +138,10 @@ impl Storm<'_> {
         let pieces = pieces.ok_or("acknowledged without a receive")?;
         let (index, op) = self.op_of(end, wr_id);
         let bytes = receiver.memory.recv.gather(pieces);
-        let sent = pattern::message(super::memory::op_pattern(self.scenario.seed, end, index), op.len as usize);
+        let sent = pattern::message(
+            super::memory::op_pattern(self.scenario.seed, end, index),
+            op.len as usize,
+        );
         match pattern::first_difference(&sent, &bytes[..sent.len()]) {
             None => Ok(()),
             Some(difference) => Err(format!("acknowledged, but not received: {difference}")),
@@ -135,7 +154,14 @@ impl Storm<'_> {
         let source = if place.reads_slots { &peer.slots } else { &peer.reads };
         let bytes = self.ends[end].memory.results.gather(&place.local);
         debug_assert_eq!(bytes.len(), op.len as usize);
-        source.model.check_read(place.remote, &bytes).map_err(|what| format!("READ returned wrong bytes: {what}"))?;
+        // A fenced request behind the READ waits for it, and so does everything behind that.
+        let behind = self.end_plan(end).ops.iter().enumerate().skip(index + 1);
+        let fence = behind.into_iter().find(|(_, op)| op.fence);
+        let fence = fence.map_or(u64::MAX, |(op, _)| WrId::Send { end, op }.encode());
+        source
+            .model
+            .check_fenced_read(place.remote, &bytes, fence)
+            .map_err(|what| format!("READ returned wrong bytes: {what}"))?;
         self.ends[end].memory.results.restore(&place.local);
         Ok(())
     }
@@ -189,7 +215,8 @@ impl Storm<'_> {
     fn end_failed(&mut self, world: &mut World, end: usize, completion: &Completion) {
         let (now, status) = (world.now(), completion.status);
         let conn = &mut self.conns[end / 2];
-        let already = std::mem::replace(&mut conn.failed, true) || conn.state == ConnState::Draining;
+        let already =
+            std::mem::replace(&mut conn.failed, true) || conn.state == ConnState::Draining;
         let (_, op) = self.op_of(end, completion.wr_id);
         match self.crime_of(end) {
             Some(crime) => {
@@ -205,7 +232,10 @@ impl Storm<'_> {
                     _ => false,
                 };
                 if !legal || self.conn_plan(end).qp_type != QpType::Rc {
-                    let what = format!("request {:#x} ({:?}) failed with {status}", completion.wr_id, op.kind);
+                    let what = format!(
+                        "request {:#x} ({:?}) failed with {status}",
+                        completion.wr_id, op.kind
+                    );
                     self.sink.report(now, "completions", what);
                 }
                 self.coverage.retry_exceeded += u64::from(status == WcStatus::RetryExcErr);
@@ -214,16 +244,30 @@ impl Storm<'_> {
         }
     }
 
-    fn judge_crime(&mut self, world: &mut World, end: usize, crime: Crime, op: &OpPlan, completion: &Completion) {
+    fn judge_crime(
+        &mut self,
+        world: &mut World,
+        end: usize,
+        crime: Crime,
+        op: &OpPlan,
+        completion: &Completion,
+    ) {
         let status = completion.status;
         let gave_up = status == WcStatus::RetryExcErr;
         let caught = crime.statuses().contains(&status)
             && (op.bad || (crime.is_gradual() && self.conns[end / 2].crime_done));
         self.coverage.crimes_caught += u64::from(caught);
         self.coverage.crimes_timed_out += u64::from(gave_up);
-        let excused = gave_up && (op.bad || crime.is_gradual() || !self.scenario.mild);
+        // Once the bad request is out, the responder may be in error and answer nothing any more,
+        // what came before included.
+        let out = &self.end_plan(end).ops[..self.ends[end].next_op];
+        let is_out = crime.is_gradual() || out.iter().any(|op| op.bad);
+        let excused = gave_up && (is_out || !self.scenario.mild);
         if !caught && !excused {
-            let what = format!("{crime:?}: request {:#x} ({:?}, bad: {}) failed with {status}", completion.wr_id, op.kind, op.bad);
+            let what = format!(
+                "{crime:?}: request {:#x} ({:?}, bad: {}) failed with {status}",
+                completion.wr_id, op.kind, op.bad
+            );
             self.sink.report(world.now(), "crime", what);
         }
     }

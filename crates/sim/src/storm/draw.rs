@@ -29,8 +29,14 @@ impl Scenario {
         let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
         let access = draw_link(rng, delay_ns);
         let core = draw_link(rng, delay_ns * 2);
-        let rtt_ns = 4 * (delay_ns * 3 + 10 * MICROSECOND);
-        let severity = rng.pick(&[Severity::None, Severity::Mild, Severity::Mild, Severity::Rough, Severity::Rough]);
+        let severity = rng.pick(&[
+            Severity::None,
+            Severity::Mild,
+            Severity::Mild,
+            Severity::Rough,
+            Severity::Rough,
+        ]);
+        let rtt_ns = slowest_round_trip_ns(&access, &core, severity);
         let faults = (0..rng.range(1, 4)).map(|_| draw_faults(rng, severity, guess)).collect();
         let heal_ns = rng.range(3, 40) * MILLISECOND;
         let nic_count = hosts.iter().map(|h| h.nics.len()).sum();
@@ -67,6 +73,15 @@ impl Scenario {
             mild,
         }
     }
+}
+
+/// How long an answer may take when everything that is ever sent waits in one queue before it. Where
+/// connections may give up, timeouts are shorter than that now and then.
+fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Severity) -> u64 {
+    let slowest_bps = access.bandwidth_bps.min(core.bandwidth_bps);
+    let queueing_ns = BYTE_BUDGET * 8 * 1_000 / (slowest_bps / 1_000_000);
+    let share = if severity == Severity::Rough { 8 } else { 1 };
+    4 * (access.delay_ns + 2 * core.delay_ns + 10 * MICROSECOND) + queueing_ns / share
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -129,7 +144,11 @@ fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> Faults {
         Severity::Rough => 0.03,
     };
     let some = |rng: &mut SimRng, share: u64| {
-        if rng.percent(share) { Prob::new(scale * rng.range(1, 100) as f64 / 50.0) } else { Prob::NEVER }
+        if rng.percent(share) {
+            Prob::new(scale * rng.range(1, 100) as f64 / 50.0)
+        } else {
+            Prob::NEVER
+        }
     };
     let loss = match rng.below(3) {
         0 => Loss::None,
@@ -156,7 +175,8 @@ fn draw_conns(
 ) -> Vec<ConnPlan> {
     let count = rng.range(2, 7);
     let budget = BYTE_BUDGET / (count * 2);
-    let has_srq: Vec<bool> = hosts.iter().flat_map(|h| h.nics.iter().map(|n| n.srq.is_some())).collect();
+    let has_srq: Vec<bool> =
+        hosts.iter().flat_map(|h| h.nics.iter().map(|n| n.srq.is_some())).collect();
     let types = [QpType::Rc, QpType::Rc, QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud];
     (0..count)
         .map(|_| {

@@ -21,6 +21,8 @@ pub(super) struct OpMix {
 const MAX_LEN: u64 = 64 << 10;
 /// Longest message into receives that any message may hit, so that all of them can be that long.
 const MAX_SHARED_LEN: u64 = 8 << 10;
+/// Longest READ of the few that are longer than any message.
+const LONG_READ: u64 = 600 << 10;
 const MAX_OPS: usize = 60;
 const MAX_PIECES: u64 = 4;
 
@@ -41,6 +43,10 @@ pub(super) fn draw_ops(rng: &mut SimRng, mix: &OpMix, end: &EndPlan) -> Vec<OpPl
         }
         if kind.is_atomic() {
             op.len = 8;
+        }
+        if kind == OpKind::Read && mix.mtu >= Mtu::B1024 && rng.percent(2) {
+            // Long enough that a requester may have to ask for it in pieces.
+            op.len = rng.range(MAX_LEN, LONG_READ) as u32;
         }
         left -= u64::from(op.len).min(left);
         ops.push(op);
@@ -104,7 +110,11 @@ fn draw_op(rng: &mut SimRng, kind: OpKind, mix: &OpMix, end: &EndPlan) -> OpPlan
     OpPlan {
         kind,
         len,
-        pieces: if kind.is_atomic() || rng.percent(60) { 1 } else { rng.range(2, MAX_PIECES) as u8 },
+        pieces: if kind.is_atomic() || rng.percent(60) {
+            1
+        } else {
+            rng.range(2, MAX_PIECES) as u8
+        },
         signaled: rng.percent(60),
         fence: mix.qp_type == QpType::Rc && rng.percent(10),
         solicited: rng.percent(20),
@@ -155,14 +165,16 @@ pub(super) fn draw_crime_ops(
     let good = rng.range(1, 4);
     let behind = rng.range(1, 3);
     let (bad, bad_count) = match crime {
-        Crime::WriteBadKey | Crime::WriteOutOfBounds | Crime::WriteNoRight | Crime::WriteNoQpRight => {
-            (OpKind::Write, 1)
-        }
+        Crime::WriteBadKey
+        | Crime::WriteOutOfBounds
+        | Crime::WriteNoRight
+        | Crime::WriteNoQpRight => (OpKind::Write, 1),
         Crime::ReadBadKey | Crime::ReadOutOfBounds | Crime::ReadNoRight => (OpKind::Read, 1),
         Crime::AtomicNoRight => (rng.pick(&[OpKind::FetchAdd, OpKind::CompareSwap]), 1),
-        Crime::SendTooLong | Crime::SendBadLocalKey | Crime::RecvBadLocalKey | Crime::NeverReady => {
-            (OpKind::Send, 1)
-        }
+        Crime::SendTooLong
+        | Crime::SendBadLocalKey
+        | Crime::RecvBadLocalKey
+        | Crime::NeverReady => (OpKind::Send, 1),
         Crime::PeerGone | Crime::RemoteDereg | Crime::LocalDereg => (OpKind::Write, 12),
     };
     let good = if crime == Crime::WriteNoQpRight { 0 } else { good };

@@ -37,8 +37,9 @@ pub(super) struct End {
     pub(super) first_recv: usize,
     /// A receive was flushed: somebody must have failed.
     pub(super) was_flushed: bool,
-    /// Current first PSN.
+    /// Current first PSN, and how many were used since.
     pub(super) psn: u32,
+    pub(super) psns_used: u32,
 }
 
 /// Where a connection is in its life.

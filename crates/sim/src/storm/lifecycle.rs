@@ -4,7 +4,7 @@ use bowline_nic::{QpAttr, QpState};
 
 use super::app::{Action, Storm};
 use super::crime::Crime;
-use super::end::ConnState;
+use super::end::{ConnState, End};
 use super::scenario::Role;
 use crate::hash::mix;
 use crate::world::World;
@@ -39,8 +39,11 @@ impl Storm<'_> {
             }
             return;
         }
-        let drained = ends.iter().all(|end| self.ends[*end].sends.is_empty() && self.ends[*end].receives.is_empty());
-        if !drained {
+        for end in ends {
+            self.poll_now(world, self.ends[end].nic);
+        }
+        let drained = |end: &End| end.sends.is_drained() && end.receives.is_empty();
+        if !ends.iter().all(|end| drained(&self.ends[*end])) {
             self.at(world, again, Action::Reconnect { conn });
             return;
         }
@@ -72,18 +75,24 @@ impl Storm<'_> {
         self.conns[conn].epoch += 1;
         self.conns[conn].failed = false;
         for end in [conn * 2, conn * 2 + 1] {
+            for wr_id in self.ends[end].sends.reset() {
+                self.succeeded(world, end, wr_id);
+            }
+        }
+        for end in [conn * 2, conn * 2 + 1] {
             let peer_next = self.ends[end ^ 1].next_op;
             let peer_ops = &self.end_plan(end ^ 1).ops;
-            let consumed = peer_ops[..peer_next].iter().filter(|op| op.kind.consumes_receive()).count();
+            let consumed =
+                peer_ops[..peer_next].iter().filter(|op| op.kind.consumes_receive()).count();
             let settled = self.settle_swaps(end);
             self.sink.check(world.now(), "atomics", settled);
             let state = &mut self.ends[end];
-            state.sends.reset();
             state.delivery.reset();
             state.first_recv = consumed;
             state.next_recv = consumed;
             state.was_flushed = false;
             let drawn = mix(u64::from(state.psn)) as u32 % PSN_DISTANCE;
+            state.psns_used = 0;
             state.psn = (state.psn + PSN_DISTANCE + drawn) & 0xff_ffff;
         }
     }

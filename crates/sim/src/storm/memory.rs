@@ -79,7 +79,8 @@ impl Bump {
         cuts.push(len);
         cuts.sort_unstable();
         let mut start = 0;
-        let lens: Vec<usize> = cuts.into_iter().map(|cut| cut - std::mem::replace(&mut start, cut)).collect();
+        let lens: Vec<usize> =
+            cuts.into_iter().map(|cut| cut - std::mem::replace(&mut start, cut)).collect();
         let mut pieces: Pieces = lens
             .into_iter()
             .rev()
@@ -168,10 +169,16 @@ impl Layout {
 }
 
 /// Receive buffers of an end, for what its peer sends.
-fn lay_out_receives(rng: &mut SimRng, conn: &ConnPlan, end: &EndPlan, peer: &EndPlan) -> (Vec<Pieces>, usize) {
+fn lay_out_receives(
+    rng: &mut SimRng,
+    conn: &ConnPlan,
+    end: &EndPlan,
+    peer: &EndPlan,
+) -> (Vec<Pieces>, usize) {
     let mut bump = Bump::default();
     let payload = |op: &OpPlan| if op.kind.is_send() { op.len as usize } else { 0 };
-    let count = |rng: &mut SimRng| if rng.percent(60) { 1 } else { rng.range(2, RECV_PIECES) as usize };
+    let count =
+        |rng: &mut SimRng| if rng.percent(60) { 1 } else { rng.range(2, RECV_PIECES) as usize };
     let buffers = match conn.qp_type {
         QpType::Rc => {
             let consuming = peer.ops.iter().filter(|op| op.kind.consumes_receive());

@@ -1,7 +1,8 @@
 //! Posting sends.
 
 use bowline_nic::{
-    AddressVector, Payload, PostError, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest, WcOpcode,
+    AddressVector, Payload, PostError, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest,
+    WcOpcode,
 };
 
 use super::app::{Action, Storm};
@@ -19,6 +20,13 @@ use crate::world::World;
 
 /// A key that names nothing: keys are drawn from 2^32, and no scenario has more than a few hundred.
 const NO_KEY: u32 = 0xdead_beef;
+
+/// Gives the first entry that will be looked at a key that names nothing.
+pub(super) fn spoil_key(sges: &mut [Sge]) {
+    if let Some(sge) = sges.iter_mut().find(|sge| sge.len > 0) {
+        sge.lkey = NO_KEY;
+    }
+}
 
 impl Storm<'_> {
     /// Posts what an end has to send now.
@@ -65,7 +73,11 @@ impl Storm<'_> {
                 self.coverage.refused_posts += 1;
             }
             Err(error) => {
-                self.sink.report(now, "completions", format!("post of {wr_id:#x} ({op:?}) refused: {error}"));
+                self.sink.report(
+                    now,
+                    "completions",
+                    format!("post of {wr_id:#x} ({op:?}) refused: {error}"),
+                );
             }
         }
         let state = &mut self.ends[end];
@@ -93,7 +105,7 @@ impl Storm<'_> {
         let mut sges: Vec<Sge> =
             memory.places[index].local.iter().map(|(at, len)| zone.sge(*at, *len)).collect();
         if op.bad && self.crime_of(end) == Some(Crime::SendBadLocalKey) {
-            sges[0].lkey = NO_KEY;
+            spoil_key(&mut sges);
         }
         sges
     }
@@ -112,7 +124,8 @@ impl Storm<'_> {
                 Some(Crime::WriteOutOfBounds | Crime::ReadOutOfBounds) => {
                     // Between one byte and all but one of it are outside.
                     let outside = 1 + u64::from(op.choice) % u64::from(op.len - 1);
-                    remote.addr = (zone.iova + zone.len as u64 + outside).saturating_sub(op.len.into());
+                    remote.addr =
+                        (zone.iova + zone.len as u64 + outside).saturating_sub(op.len.into());
                 }
                 Some(Crime::WriteNoRight) => {
                     remote = Remote { addr: peer.reads.iova, rkey: peer.reads.key.0 };
@@ -176,11 +189,19 @@ impl Storm<'_> {
     }
 
     /// Tells the models of a request that the engine took.
-    fn posted(&mut self, world: &mut World, end: usize, index: usize, op: &OpPlan, send_op: SendOp) {
+    fn posted(
+        &mut self,
+        world: &mut World,
+        end: usize,
+        index: usize,
+        op: &OpPlan,
+        send_op: SendOp,
+    ) {
         let wr_id = WrId::Send { end, op: index }.encode();
         let plan = self.end_plan(end);
         self.coverage.ops.count(op.kind);
         world.note(wr_id, || format!("post {wr_id:#x} {:?} {} bytes", op.kind, op.len));
+        self.count_psns(end, op);
         self.ends[end].sends.post(wr_id, op.signaled || plan.signal_all);
         let pattern = op_pattern(self.scenario.seed, end, index);
         if op.kind.is_write() && !op.bad {
@@ -205,6 +226,20 @@ impl Storm<'_> {
                 solicited: op.solicited,
             });
         }
+    }
+
+    /// Counts the QPs whose PSNs go around the circle.
+    fn count_psns(&mut self, end: usize, op: &OpPlan) {
+        let packets = if op.kind.is_atomic() {
+            1
+        } else {
+            op.len.div_ceil(self.conn_plan(end).mtu.bytes()).max(1)
+        };
+        let state = &mut self.ends[end];
+        let before = state.psn + state.psns_used;
+        state.psns_used += packets;
+        let wraps = before <= 0xff_ffff && state.psn + state.psns_used > 0xff_ffff;
+        self.coverage.psn_wraps += u64::from(wraps);
     }
 
     /// The WRITE that an operation is.

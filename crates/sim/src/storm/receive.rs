@@ -6,10 +6,9 @@ use super::app::{Action, Storm};
 use super::crime::Crime;
 use super::end::WrId;
 use super::memory::{GRH_LEN, Pieces};
+use super::post::spoil_key;
 use crate::check::delivery::Message;
 use crate::world::{NicId, World};
-
-const NO_KEY: u32 = 0xdead_beef;
 
 impl Storm<'_> {
     /// Posts the receives of an end that may be posted now.
@@ -44,10 +43,11 @@ impl Storm<'_> {
             Some(Crime::SendTooLong) => {
                 // One byte less than the only message needs.
                 sges.truncate(1);
-                let message = self.end_plan(end ^ 1).ops.iter().find(|op| op.bad).map_or(1, |op| op.len);
+                let message =
+                    self.end_plan(end ^ 1).ops.iter().find(|op| op.bad).map_or(1, |op| op.len);
                 sges[0].len = sges[0].len.min(message - 1);
             }
-            Some(Crime::RecvBadLocalKey) => sges[0].lkey = NO_KEY,
+            Some(Crime::RecvBadLocalKey) => spoil_key(&mut sges),
             _ => {}
         }
         let (nic, qpn) = (state.nic, state.qpn);
@@ -57,7 +57,11 @@ impl Storm<'_> {
                 self.ends[end].receives.post(wr_id);
             }
             Err(error) => {
-                self.sink.report(world.now(), "completions", format!("receive {wr_id:#x} refused: {error}"));
+                self.sink.report(
+                    world.now(),
+                    "completions",
+                    format!("receive {wr_id:#x} refused: {error}"),
+                );
             }
         }
         let state = &mut self.ends[end];
@@ -69,7 +73,8 @@ impl Storm<'_> {
     pub(super) fn post_shared_receives(&mut self, world: &mut World, nic: NicId) -> bool {
         let mut any = false;
         while let Some(srq) = &mut self.nics[nic.0].srq
-            && let Some((_, buffer)) = srq.credits.front().copied().filter(|(at, _)| *at <= world.now())
+            && let Some((_, buffer)) =
+                srq.credits.front().copied().filter(|(at, _)| *at <= world.now())
         {
             srq.credits.pop_front();
             let wr_id = WrId::Shared { nic: nic.0, buffer }.encode();
@@ -97,7 +102,11 @@ impl Storm<'_> {
     ) {
         let now = world.now();
         if epoch != self.conns[end / 2].epoch {
-            self.sink.report(now, "completions", format!("receive {:#x} of a former connection", completion.wr_id));
+            self.sink.report(
+                now,
+                "completions",
+                format!("receive {:#x} of a former connection", completion.wr_id),
+            );
             return;
         }
         let in_order = self.ends[end].receives.complete(completion.wr_id);
@@ -131,8 +140,14 @@ impl Storm<'_> {
         completion: &Completion,
     ) {
         let now = world.now();
-        let Some(end) = self.nics[nic.0].ends.iter().copied().find(|e| self.ends[*e].qpn == completion.qpn) else {
-            self.sink.report(now, "completions", format!("completion of an unknown QP: {completion:?}"));
+        let Some(end) =
+            self.nics[nic.0].ends.iter().copied().find(|e| self.ends[*e].qpn == completion.qpn)
+        else {
+            self.sink.report(
+                now,
+                "completions",
+                format!("completion of an unknown QP: {completion:?}"),
+            );
             return;
         };
         let Some(srq) = &mut self.nics[nic.0].srq else { return };
@@ -180,13 +195,20 @@ impl Storm<'_> {
     }
 
     /// Nothing behind the message may have been written.
-    fn judge_rest(&self, zone: &super::arena::Zone, pieces: &Pieces, used: usize) -> Result<(), String> {
+    fn judge_rest(
+        &self,
+        zone: &super::arena::Zone,
+        pieces: &Pieces,
+        used: usize,
+    ) -> Result<(), String> {
         let mut skip = used;
         for (at, len) in pieces {
             let n = skip.min(*len);
             skip -= n;
             let bytes = zone.model.actual(&zone.buffer, at + n..at + len);
-            zone.model.check_read(at + n, &bytes).map_err(|what| format!("behind the message: {what}"))?;
+            zone.model
+                .check_read(at + n, &bytes)
+                .map_err(|what| format!("behind the message: {what}"))?;
         }
         Ok(())
     }
@@ -218,7 +240,10 @@ impl Storm<'_> {
             return Err(format!("GRH flag is {}", completion.grh));
         }
         if grh && completion.src_qpn != self.ends[end ^ 1].qpn {
-            return Err(format!("datagram from QP {}, which is not the sender", completion.src_qpn));
+            return Err(format!(
+                "datagram from QP {}, which is not the sender",
+                completion.src_qpn
+            ));
         }
         let payload = match completion.opcode {
             WcOpcode::Recv => bytes.get(header_len..completion.byte_len as usize),

@@ -117,6 +117,10 @@ pub struct Coverage {
     pub qp_error_events: u64,
     /// QPs whose PSNs went around the circle.
     pub psn_wraps: u64,
+    /// READ requests sent, again or not.
+    pub read_requests_sent: u64,
+    /// Atomic requests sent, again or not.
+    pub atomic_requests_sent: u64,
     /// All engines' counters.
     pub nic: Counters,
 }
@@ -137,6 +141,8 @@ impl Coverage {
             ("last WQE events", self.last_wqe_events),
             ("QP error events", self.qp_error_events),
             ("PSN wraps", self.psn_wraps),
+            ("READ requests sent", self.read_requests_sent),
+            ("atomic requests sent", self.atomic_requests_sent),
         ]
         .into_iter()
     }
@@ -156,6 +162,8 @@ impl Coverage {
         self.last_wqe_events += other.last_wqe_events;
         self.qp_error_events += other.qp_error_events;
         self.psn_wraps += other.psn_wraps;
+        self.read_requests_sent += other.read_requests_sent;
+        self.atomic_requests_sent += other.atomic_requests_sent;
         self.nic.merge(&other.nic);
     }
 }

@@ -3,9 +3,7 @@
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
 
-use bowline_nic::{
-    Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Time,
-};
+use bowline_nic::{Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Time};
 use bowline_wire::Psn;
 
 use super::app::{Action, Storm};
@@ -60,7 +58,11 @@ pub(super) fn build_world(scenario: &Scenario) -> World {
     world
 }
 
-fn nic_configs(scenario: &Scenario, plan: &super::scenario::HostPlan, addr: IpAddr) -> Vec<NicConfig> {
+fn nic_configs(
+    scenario: &Scenario,
+    plan: &super::scenario::HostPlan,
+    addr: IpAddr,
+) -> Vec<NicConfig> {
     let mut rng = SimRng::new(scenario.seed, 2);
     let mut configs = Vec::new();
     for (index, nic) in plan.nics.iter().enumerate() {
@@ -105,13 +107,15 @@ impl Storm<'_> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
         let (arena, mut zones) = Arena::new(engine, pd, &[(ADD_WORDS * 8, access)], rng);
         let adds = zones.remove(0);
-        let add_words = (0..ADD_WORDS).map(|word| AddWord::new(adds.word(word * 8), rng.bits() | 1)).collect();
+        let add_words =
+            (0..ADD_WORDS).map(|word| AddWord::new(adds.word(word * 8), rng.bits() | 1)).collect();
         let srq = plan.srq.map(|srq| {
             let id = engine.create_srq(pd, srq.depth, MAX_SGE).expect("within the limits");
             let len = SHARED_RECV_LEN;
             let total = len * srq.depth as usize;
             let (arena, mut zones) = Arena::new(engine, pd, &[(total, Access::LOCAL_WRITE)], rng);
-            let buffers = (0..srq.depth as usize).map(|i| vec![(i * len, 100), (i * len + 100, len - 100)]);
+            let buffers =
+                (0..srq.depth as usize).map(|i| vec![(i * len, 100), (i * len + 100, len - 100)]);
             SrqState {
                 id,
                 arena,
@@ -169,6 +173,7 @@ impl Storm<'_> {
                 first_recv: 0,
                 was_flushed: false,
                 psn: plan.psn,
+                psns_used: 0,
             });
         }
         for side in 0..2 {
@@ -182,7 +187,13 @@ impl Storm<'_> {
     }
 
     /// A completion queue that can hold exactly what may be outstanding.
-    fn qp_init(&mut self, world: &mut World, nic: NicId, qp_type: QpType, plan: &EndPlan) -> QpInit {
+    fn qp_init(
+        &mut self,
+        world: &mut World,
+        nic: NicId,
+        qp_type: QpType,
+        plan: &EndPlan,
+    ) -> QpInit {
         let nic_plan = self.nic_plan(nic);
         let shared_depth = nic_plan.srq.map_or(0, |srq| srq.depth);
         let depth = |end: &EndPlan| end.send_depth + end.recv_depth;
@@ -244,7 +255,9 @@ impl Storm<'_> {
         };
         match conn.qp_type {
             QpType::Ud => init.qkey = Some(QKEY),
-            QpType::Rc | QpType::Uc => init.access = Some(qp_access(conn.qp_type, conn.role, end % 2)),
+            QpType::Rc | QpType::Uc => {
+                init.access = Some(qp_access(conn.qp_type, conn.role, end % 2))
+            }
         }
         step(init);
         let mut rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };

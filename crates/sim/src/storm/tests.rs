@@ -1,1 +1,96 @@
-//! Tests.
+use super::{OpKind, Scenario, run_many, run_seed, run_seed_traced};
+use crate::rng::SimRng;
+
+/// Enough for a change that breaks the transport to be seen before it is pushed.
+const SEEDS: u64 = 200;
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcome = run_many(0..SEEDS, jobs, |_, _| true);
+    assert_eq!(outcome.totals.seeds, SEEDS);
+    let failures: Vec<String> = outcome
+        .failures
+        .iter()
+        .map(|f| format!("seed {}: {:?} {:?}", f.seed, f.panic, f.violations.first()))
+        .collect();
+    assert!(failures.is_empty(), "{failures:#?}");
+
+    // A storm that exercises nothing proves nothing.
+    let coverage = &outcome.totals.coverage;
+    for (kind, count) in coverage.ops.iter() {
+        assert!(count > 100, "{kind:?}: {count}");
+    }
+    for (name, count) in outcome.totals.faults.iter() {
+        assert!(count > 10, "{name}: {count}");
+    }
+    let atomics: u64 =
+        coverage.ops.iter().filter(|(kind, _)| kind.is_atomic()).map(|(_, n)| n).sum();
+    assert!(coverage.atomic_requests_sent > atomics, "atomics were sent again");
+    let reads = coverage.ops.iter().find(|(kind, _)| *kind == OpKind::Read).map_or(0, |(_, n)| n);
+    assert!(coverage.read_requests_sent > reads, "READs were sent again");
+    let nic = &coverage.nic;
+    for (name, count) in [
+        ("retransmissions", nic.retransmitted_packets),
+        ("timeouts", nic.timeouts),
+        ("duplicates", nic.duplicates),
+        ("sequence NAKs", nic.rx_nak_sequence),
+        ("RNR NAKs", nic.rx_rnr),
+        ("READ gaps", nic.read_gaps),
+        ("CNPs", nic.rx_cnps),
+        ("wrong ICRCs", nic.drop_icrc),
+        ("lost messages", nic.drop_message),
+        ("PSN wraps", coverage.psn_wraps),
+        ("reconnects", coverage.reconnects),
+        ("bad requests caught", coverage.crimes_caught),
+        ("CQ notifications", coverage.cq_notifications),
+    ] {
+        assert!(count > 10, "{name}: {count}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [1, 2, 3, 1_000_003] {
+        let first = run_seed(seed);
+        let (again, log) = run_seed_traced(seed);
+        assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
+        assert_eq!(first.coverage, again.coverage);
+        assert_eq!(first.virtual_time, again.virtual_time);
+        assert!(log.lines().count() as u64 > first.packets);
+    }
+    assert_ne!(run_seed(1).trace_hash, run_seed(2).trace_hash);
+}
+
+#[test]
+fn totals_do_not_depend_on_the_number_of_threads() {
+    let one = run_many(10..20, 1, |_, _| true);
+    let three = run_many(10..20, 3, |_, _| true);
+    assert_eq!(one.totals.trace_hash, three.totals.trace_hash);
+    assert_eq!(one.totals.coverage, three.totals.coverage);
+}
+
+#[test]
+fn a_run_can_be_stopped() {
+    let outcome = run_many(0..1_000, 1, |_, _| false);
+    assert_eq!(outcome.totals.seeds, 1);
+}
+
+#[test]
+fn scenarios_are_drawn_from_their_seed_alone() {
+    for seed in 0..50 {
+        let (a, b) = (Scenario::draw(seed), Scenario::draw(seed));
+        assert_eq!(format!("{a:?}"), format!("{b:?}"));
+        assert!((2..=4).contains(&a.hosts.len()));
+        for end in a.conns.iter().flat_map(|conn| &conn.ends) {
+            assert!(end.ops.last().is_none_or(|op| op.signaled), "the last one must tell");
+            assert!(end.ops.iter().all(|op| !op.inline || op.len <= end.max_inline));
+        }
+    }
+}
+
+#[test]
+fn draws_are_the_same_on_every_machine() {
+    let mut rng = SimRng::new(42, 7);
+    assert_eq!([rng.bits(), rng.below(1_000), rng.range(5, 9)], [0, 0, 0]);
+}

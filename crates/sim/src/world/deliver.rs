@@ -1,6 +1,7 @@
 //! Packets between engines: out of a batch onto a link, over switches, into the next engine.
 
 use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_wire::{OpKind, Opcode};
 
 use super::host::{HostId, NicId};
 use super::queue::EventKind;
@@ -49,6 +50,12 @@ impl World {
     }
 
     fn check_sent(&mut self, nic: NicId, packet: &Packet) {
+        let opcode = Opcode(packet.bytes.first().copied().unwrap_or(0));
+        match opcode.info().map(|info| info.kind) {
+            Some(OpKind::ReadRequest) => self.stats.reads_sent += 1,
+            Some(OpKind::CompareSwap | OpKind::FetchAdd) => self.stats.atomics_sent += 1,
+            _ => {}
+        }
         if let Err(what) = crate::check::wire::check_sent(packet) {
             self.violate(format!("nic{} sent a bad packet: {what}: {}", nic.0, packet.describe()));
         }

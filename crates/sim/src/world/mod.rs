@@ -43,6 +43,10 @@ pub struct WorldStats {
     pub events: u64,
     /// Packets that engines sent.
     pub sent: u64,
+    /// READ requests among them.
+    pub reads_sent: u64,
+    /// Atomic requests among them.
+    pub atomics_sent: u64,
     /// Packets given to an engine.
     pub delivered: u64,
     /// Packets dropped because a paused host's ring was full.
