@@ -30,6 +30,8 @@ pub(super) struct Engine {
     batch: TxBatch,
     /// The batch holds bursts that the port could not take yet.
     blocked: bool,
+    /// The lane's thread waits for the port to become writable.
+    write_awaited: bool,
     /// The last transmission stopped at its bound, not for lack of packets.
     more_to_send: bool,
     /// Something was posted and left for the next round to send.
@@ -53,6 +55,7 @@ impl Engine {
             port,
             batch,
             blocked: false,
+            write_awaited: false,
             more_to_send: false,
             deferred: false,
             last_transmit: Time::ZERO,
@@ -95,10 +98,10 @@ impl Engine {
                 break;
             }
             self.nic.poll_transmit(now, &mut self.batch);
+            self.more_to_send = !self.batch.is_empty();
             if self.batch.is_empty() {
                 break;
             }
-            self.more_to_send = self.batch.is_full();
             packets += self.send_batch(now)?;
         }
         self.port.flush(now)?;
@@ -117,6 +120,7 @@ impl Engine {
             // The engine goes on, and may give the payload's memory back meanwhile.
             self.batch.detach(taken);
         } else {
+            self.write_awaited = false;
             self.batch.clear();
         }
         Ok(before - self.batch.len())
@@ -159,16 +163,21 @@ impl Engine {
         };
     }
 
-    /// When a round is due at the latest, although nothing arrives.
+    /// When a round is due at the latest, although nothing arrives. At once, if something can be
+    /// sent, or if nobody waits for the port to take what it could not.
     pub(super) fn deadline(&self) -> Option<Time> {
-        if (self.more_to_send && !self.blocked) || self.deferred {
+        let ready =
+            if self.blocked { !self.write_awaited } else { self.more_to_send || self.deferred };
+        if ready {
             return Some(self.now);
         }
         earlier(self.nic.poll_timeout(), self.port.poll_timeout())
     }
 
-    /// Whether the port has to become writable before anything more can be sent.
-    pub(super) fn is_blocked(&self) -> bool {
+    /// Whether the port has to become writable before anything more can be sent; if so, the caller
+    /// is going to wait for it.
+    pub(super) fn await_write(&mut self) -> bool {
+        self.write_awaited = self.blocked;
         self.blocked
     }
 

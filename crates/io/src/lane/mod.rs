@@ -9,6 +9,7 @@
 mod channel;
 mod engine;
 mod error;
+mod guard;
 mod thread;
 
 #[cfg(test)]
@@ -16,7 +17,7 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ use crate::sys::EventFd;
 pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
+use guard::EngineGuard;
 
 /// How a lane behaves.
 #[derive(Clone, Debug)]
@@ -169,7 +171,9 @@ impl Lane {
             None => {
                 let mut engine = shared.lock_contended()?;
                 let now = engine.advance(now);
-                Ok(f(&mut engine.nic, now))
+                let result = f(&mut engine.nic, now);
+                shared.leave(&engine);
+                Ok(result)
             }
         }
     }
@@ -275,22 +279,23 @@ impl Shared {
         }
     }
 
-    fn lock_contended(&self) -> Result<MutexGuard<'_, Engine>, LaneError> {
+    fn lock_contended(&self) -> Result<EngineGuard<'_>, LaneError> {
         self.contenders.fetch_add(1, Ordering::Relaxed);
         let engine = self.lock();
         self.contenders.fetch_sub(1, Ordering::Relaxed);
         engine
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, Engine>, LaneError> {
+    fn lock(&self) -> Result<EngineGuard<'_>, LaneError> {
         self.check_alive()?;
-        self.engine.lock().map_err(|_| self.poisoned())
+        let engine = self.engine.lock().map_err(|_| self.poisoned())?;
+        Ok(EngineGuard::new(engine, &self.wake))
     }
 
-    fn try_lock(&self) -> Result<Option<MutexGuard<'_, Engine>>, LaneError> {
+    fn try_lock(&self) -> Result<Option<EngineGuard<'_>>, LaneError> {
         self.check_alive()?;
         match self.engine.try_lock() {
-            Ok(engine) => Ok(Some(engine)),
+            Ok(engine) => Ok(Some(EngineGuard::new(engine, &self.wake))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Poisoned(_)) => Err(self.poisoned()),
         }

@@ -62,6 +62,7 @@ fn drive(shared: &Shared, spin: &mut Spin) -> Result<(), LaneError> {
         let_others_in(shared);
         return Ok(());
     }
+    let blocked = engine.await_write();
     let deadline = engine.deadline();
     if spin.goes_on(now) || deadline.is_some_and(|d| d <= now) {
         drop(engine);
@@ -69,7 +70,6 @@ fn drive(shared: &Shared, spin: &mut Spin) -> Result<(), LaneError> {
         return Ok(());
     }
     let fds = engine.port.fds();
-    let blocked = engine.is_blocked();
     let blind = fds.read.iter().all(Option::is_none);
     let limit = if blind { Some(now.plus_nanos(BLIND_SLEEP_NS)) } else { None };
     let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
