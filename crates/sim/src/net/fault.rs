@@ -64,19 +64,14 @@ impl GilbertElliott {
 }
 
 /// How a corrupted packet differs from what was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Corruption {
     /// One or two flipped bits: no ICRC check that solves for the IP identification misses it.
+    #[default]
     FewBits,
     /// Any number of bits, or a packet cut short. Only for receivers that know the IP
     /// identification: a check of 16 bits would miss one such packet in 65,536.
     Anything,
-}
-
-impl Default for Corruption {
-    fn default() -> Self {
-        Corruption::FewBits
-    }
 }
 
 /// Decides about loss, packet by packet.

@@ -29,6 +29,9 @@ pub(super) enum Action {
     Reconnect {
         conn: usize,
     },
+    Drain {
+        end: usize,
+    },
     Crime {
         conn: usize,
         crime: Crime,
@@ -129,7 +132,8 @@ impl<'a> Storm<'a> {
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
                     self.coverage.qp_error_events += 1;
                 }
-                Event::CommEstablished(_) | Event::SqDrained(_) | Event::SrqLimit(_) => {}
+                Event::SqDrained(qpn) => self.drained(world, nic, qpn),
+                Event::CommEstablished(_) | Event::SrqLimit(_) => {}
             }
         }
         any
@@ -227,6 +231,7 @@ impl App for Storm<'_> {
             Action::LinkDown { cable } => self.set_up(world, cable, false),
             Action::LinkUp { cable } => self.set_up(world, cable, true),
             Action::Reconnect { conn } => self.reconnect(world, conn),
+            Action::Drain { end } => self.drain(world, end),
             Action::Crime { conn, crime } => self.commit(world, conn, crime),
         }
     }

@@ -189,6 +189,7 @@ fn draw_conns(
                 mtu,
                 ends: nics.map(|nic| draw_end(rng, nic, rtt_ns)),
                 reconnects_ns: Vec::new(),
+                drains_ns: Vec::new(),
             };
             for side in 0..2 {
                 let peer_srq = qp_type == QpType::Rc && has_srq[nics[1 - side]] && rng.percent(70);
@@ -198,6 +199,9 @@ fn draw_conns(
             }
             if qp_type == QpType::Rc && rng.percent(12) {
                 conn.reconnects_ns.push(rng.below(heal_ns));
+            }
+            if qp_type != QpType::Ud && rng.percent(15) {
+                conn.drains_ns.push((rng.below(2) as usize, rng.below(heal_ns)));
             }
             conn
         })
@@ -223,7 +227,14 @@ fn draw_sacrifices(rng: &mut SimRng, nic_count: usize, rtt_ns: u64) -> Vec<ConnP
             }
             ends[0].ops = draw_crime_ops(rng, crime, mtu, &ends[0]);
             let role = Role::Sacrificial(crime);
-            ConnPlan { qp_type: QpType::Rc, role, mtu, ends, reconnects_ns: Vec::new() }
+            ConnPlan {
+                qp_type: QpType::Rc,
+                role,
+                mtu,
+                ends,
+                reconnects_ns: Vec::new(),
+                drains_ns: Vec::new(),
+            }
         })
         .collect()
 }

@@ -122,8 +122,18 @@ fn draw_op(rng: &mut SimRng, kind: OpKind, mix: &OpMix, end: &EndPlan) -> OpPlan
         target: if rng.percent(40) { Target::Earlier(rng.below(4) as u8) } else { Target::Fresh },
         choice: rng.below(256) as u8,
         bad: false,
+        stray: draw_stray(rng, kind, mix.qp_type),
         think_ns: 0,
     }
+}
+
+fn draw_stray(rng: &mut SimRng, kind: OpKind, qp_type: QpType) -> bool {
+    let can_vanish = match qp_type {
+        QpType::Rc => false,
+        QpType::Uc => kind.is_write(),
+        QpType::Ud => true,
+    };
+    can_vanish && rng.percent(5)
 }
 
 /// Lengths at which packets begin and end, and a few others.

@@ -1,13 +1,14 @@
 //! Connections that are made anew, and what gradual crimes take away.
 
 use bowline_nic::{QpAttr, QpState};
+use bowline_wire::Qpn;
 
 use super::app::{Action, Storm};
 use super::crime::Crime;
 use super::end::{ConnState, End};
 use super::scenario::Role;
 use crate::hash::mix;
-use crate::world::World;
+use crate::world::{NicId, World};
 
 /// How often a draining connection is looked at.
 const DRAIN_POLL_NS: u64 = 50_000;
@@ -68,6 +69,40 @@ impl Storm<'_> {
         }
     }
 
+    /// Lets an end's send queue run dry; what is posted meanwhile waits.
+    pub(super) fn drain(&mut self, world: &mut World, end: usize) {
+        let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
+        if world.is_paused(world.host_of(nic)) {
+            self.at(world, now.plus_nanos(DRAIN_POLL_NS), Action::Drain { end });
+            return;
+        }
+        let ready = world.nic(nic).query_qp(qpn).is_some_and(|info| info.state == QpState::Rts);
+        if !ready || self.conns[end / 2].state != ConnState::Up {
+            return;
+        }
+        let attr =
+            QpAttr { state: Some(QpState::Sqd), sqd_notify: Some(true), ..QpAttr::default() };
+        world.note(6, || format!("end {end} drains its send queue"));
+        if let Err(error) = world.nic_mut(nic).modify_qp(now, qpn, &attr) {
+            self.sink.report(now, "lifecycle", format!("QP {qpn} to SQD: {error}"));
+        }
+    }
+
+    /// A send queue has run dry: set it going again.
+    pub(super) fn drained(&mut self, world: &mut World, nic: NicId, qpn: Qpn) {
+        let here = &self.nics[nic.0].ends;
+        let Some(end) = here.iter().copied().find(|end| self.ends[*end].qpn == qpn) else {
+            self.sink.report(world.now(), "lifecycle", format!("an unknown QP {qpn} drained"));
+            return;
+        };
+        self.coverage.drains += 1;
+        world.note(7, || format!("end {end} has drained"));
+        // It may have failed since.
+        if world.nic(nic).query_qp(qpn).is_some_and(|info| info.state == QpState::Sqd) {
+            self.modify(world, end, QpState::Rts);
+        }
+    }
+
     /// Models forget what the connection was.
     fn renew(&mut self, world: &mut World, conn: usize) {
         self.coverage.reconnects += 1;
@@ -93,7 +128,14 @@ impl Storm<'_> {
             state.was_flushed = false;
             let drawn = mix(u64::from(state.psn)) as u32 % PSN_DISTANCE;
             state.psns_used = 0;
-            state.psn = (state.psn + PSN_DISTANCE + drawn) & 0xff_ffff;
+            let distance = PSN_DISTANCE + drawn;
+            // Packets of the old connection look early to one and late to another.
+            let psn = if drawn % 2 == 0 {
+                state.psn.wrapping_add(distance)
+            } else {
+                state.psn.wrapping_sub(distance)
+            };
+            state.psn = psn & 0xff_ffff;
         }
     }
 

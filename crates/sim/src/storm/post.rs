@@ -62,7 +62,7 @@ impl Storm<'_> {
         let ud = (self.conn_plan(end).qp_type == QpType::Ud).then(|| {
             let peer = &self.ends[end ^ 1];
             let av = AddressVector::new(world.nic(peer.nic).config().addr);
-            UdDest { av, qpn: peer.qpn, qkey: QKEY }
+            UdDest { av, qpn: peer.qpn, qkey: if op.stray { QKEY ^ 1 } else { QKEY } }
         });
         let wr = SendWr { wr_id, op: send_op, payload, flags, ud };
         let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
@@ -118,6 +118,9 @@ impl Storm<'_> {
             _ => &peer.slots,
         };
         let mut remote = Remote { addr: zone.iova + place.remote as u64, rkey: zone.key.0 };
+        if op.stray {
+            remote.rkey = NO_KEY;
+        }
         if op.bad {
             match self.crime_of(end) {
                 Some(Crime::WriteBadKey | Crime::ReadBadKey) => remote.rkey = NO_KEY,
@@ -204,6 +207,11 @@ impl Storm<'_> {
         self.count_psns(end, op);
         self.ends[end].sends.post(wr_id, op.signaled || plan.signal_all);
         let pattern = op_pattern(self.scenario.seed, end, index);
+        // An empty WRITE touches nothing, so nobody looks at its key.
+        if op.stray && (op.len > 0 || !op.kind.is_write()) {
+            self.coverage.strays += 1;
+            return;
+        }
         if op.kind.is_write() && !op.bad {
             let write = self.write_of(end, index, op);
             let reliable = self.conn_plan(end).qp_type == QpType::Rc;

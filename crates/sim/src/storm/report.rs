@@ -115,6 +115,10 @@ pub struct Coverage {
     pub last_wqe_events: u64,
     /// Events about QPs in error.
     pub qp_error_events: u64,
+    /// Unreliable requests that had to vanish.
+    pub strays: u64,
+    /// Send queues drained and set going again.
+    pub drains: u64,
     /// QPs whose PSNs went around the circle.
     pub psn_wraps: u64,
     /// READ requests sent, again or not.
@@ -140,6 +144,8 @@ impl Coverage {
             ("CQ notifications", self.cq_notifications),
             ("last WQE events", self.last_wqe_events),
             ("QP error events", self.qp_error_events),
+            ("stray requests", self.strays),
+            ("send queues drained", self.drains),
             ("PSN wraps", self.psn_wraps),
             ("READ requests sent", self.read_requests_sent),
             ("atomic requests sent", self.atomic_requests_sent),
@@ -161,6 +167,8 @@ impl Coverage {
         self.cq_notifications += other.cq_notifications;
         self.last_wqe_events += other.last_wqe_events;
         self.qp_error_events += other.qp_error_events;
+        self.strays += other.strays;
+        self.drains += other.drains;
         self.psn_wraps += other.psn_wraps;
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;

@@ -111,6 +111,8 @@ pub struct ConnPlan {
     pub ends: [EndPlan; 2],
     /// When both ends are reset and connected anew.
     pub reconnects_ns: Vec<u64>,
+    /// When an end's send queue is drained (SQD) and set going again: end, time.
+    pub drains_ns: Vec<(usize, u64)>,
 }
 
 /// One end of a connection.
@@ -239,6 +241,9 @@ pub struct OpPlan {
     pub choice: u8,
     /// The request that a sacrificial connection is for.
     pub bad: bool,
+    /// An unreliable request that must vanish: a WRITE with a wrong key, a datagram with a wrong
+    /// Q_Key.
+    pub stray: bool,
     /// Time between the post before and this one.
     pub think_ns: u64,
 }

@@ -304,6 +304,9 @@ impl Storm<'_> {
             for at in &plan.reconnects_ns {
                 self.at(world, Time::from_nanos(*at), Action::Reconnect { conn });
             }
+            for (side, at) in &plan.drains_ns {
+                self.at(world, Time::from_nanos(*at), Action::Drain { end: conn * 2 + side });
+            }
             if let Role::Sacrificial(crime) = plan.role
                 && crime.is_gradual()
             {
