@@ -126,20 +126,18 @@ impl Engine {
         Ok(before - self.batch.len())
     }
 
-    /// Sends what a caller just posted, unless a packet left less than `coalesce_ns` ago and the
-    /// next round will take it along in a larger burst.
-    pub(super) fn transmit_or_defer(
-        &mut self,
-        now: Time,
-        coalesce_ns: u64,
-    ) -> Result<(), PortError> {
-        if now.nanos_since(self.last_transmit) < coalesce_ns {
-            self.deferred = true;
-            return Ok(());
-        }
-        self.transmit(now)?;
-        self.dispatch();
-        Ok(())
+    /// Whether what was just posted had better wait for the next round: a packet left less than
+    /// `coalesce_ns` ago, and there may be more to go with this one.
+    pub(super) fn defer(&mut self, now: Time, coalesce_ns: u64) -> bool {
+        let defers = now.nanos_since(self.last_transmit) < coalesce_ns;
+        self.deferred |= defers;
+        defers
+    }
+
+    /// Takes note that a transmission ended at `now`: it may have taken longer than any span in
+    /// which to wait for others.
+    pub(super) fn transmitted(&mut self, now: Time) {
+        self.last_transmit = self.advance(now);
     }
 
     /// Passes the engine's events on to those who wait for them.

@@ -43,7 +43,8 @@ pub struct LaneConfig {
     pub takeover: Duration,
     /// The lane's thread goes on this long after its last work before it sleeps.
     pub spin: Duration,
-    /// [`Lane::post`] leaves packets to the next poll when others left less than this ago.
+    /// [`Lane::post`] leaves packets to the next poll when others left less than this ago. Zero
+    /// sends every post at once.
     pub coalesce: Duration,
     /// Events kept for [`Lane::events`]; further ones are counted and lost.
     pub max_events: usize,
@@ -54,9 +55,9 @@ impl Default for LaneConfig {
         LaneConfig {
             name: "bowline-lane".into(),
             batch_packets: 256,
-            takeover: Duration::from_micros(50),
+            takeover: Duration::from_micros(100),
             spin: Duration::from_micros(40),
-            coalesce: Duration::from_micros(3),
+            coalesce: Duration::from_micros(8),
             max_events: 4096,
         }
     }
@@ -163,9 +164,14 @@ impl Lane {
         match free {
             Some(mut engine) => {
                 let now = engine.advance(now);
-                engine.round(now)?;
+                let progress = engine.round(now)?;
                 let result = f(&mut engine.nic, now);
                 shared.leave(&engine);
+                drop(engine);
+                if !progress.is_idle() {
+                    // A long round is no absence.
+                    shared.last_polled.store(shared.now().as_nanos(), Ordering::Relaxed);
+                }
                 Ok(result)
             }
             None => {
@@ -264,7 +270,12 @@ impl Shared {
         };
         let now = engine.advance(self.now());
         let result = f(&mut engine.nic, now);
-        engine.transmit_or_defer(now, coalesce_ns)?;
+        if !engine.defer(now, coalesce_ns) {
+            if engine.transmit(now)? > 0 && coalesce_ns > 0 {
+                engine.transmitted(self.now());
+            }
+            engine.dispatch();
+        }
         self.leave(&engine);
         Ok(result)
     }

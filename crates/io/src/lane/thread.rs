@@ -17,10 +17,12 @@ use bowline_nic::Time;
 
 use super::Shared;
 use super::error::LaneError;
+use super::guard::EngineGuard;
 use crate::sys::{PollFd, poll, precise_timers};
 
 const NAP_MIN_NS: u64 = 50_000;
-const NAP_MAX_NS: u64 = 400_000;
+/// A bound also on how long posts wait for a poll that does not come ([`super::Lane::post`]).
+const NAP_MAX_NS: u64 = 200_000;
 /// How long to sleep on a port that has no descriptor.
 const BLIND_SLEEP_NS: u64 = 200_000;
 /// How often to let others have the engine before insisting.
@@ -37,8 +39,14 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
             nap_ns = (nap_ns * 2).min(NAP_MAX_NS);
             continue;
         }
-        nap_ns = NAP_MIN_NS;
-        drive(shared, &mut spin)?;
+        match shared.try_lock()? {
+            Some(engine) => {
+                nap_ns = NAP_MIN_NS;
+                drive(shared, engine, &mut spin)?;
+            }
+            // Somebody else is at work.
+            None => std::thread::yield_now(),
+        }
     }
     Ok(())
 }
@@ -52,8 +60,7 @@ fn nap(shared: &Shared, nap_ns: u64) {
 }
 
 /// Runs one round, and sleeps if there has been nothing to do for long enough.
-fn drive(shared: &Shared, spin: &mut Spin) -> Result<(), LaneError> {
-    let mut engine = shared.lock()?;
+fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Result<(), LaneError> {
     let now = engine.advance(shared.now());
     let progress = engine.round(now)?;
     if !progress.is_idle() {
