@@ -11,6 +11,8 @@ use crate::world::RxId;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
+/// Queues that hold all there is to send, repetitions included.
+const DEEP_QUEUE_BYTES: u32 = 4 << 20;
 /// Payload bytes of all operations together: what makes a seed a few thousand packets.
 const BYTE_BUDGET: u64 = 700_000;
 
@@ -57,7 +59,9 @@ impl Scenario {
                 outages.push((cable, rng.below(heal_ns), rng.range(50, 4_000) * MICROSECOND));
             }
         }
-        let mild = !rough;
+        // A queue that windows overrun drops packets as surely as a bad cable.
+        let deep = access.queue_bytes.min(core.queue_bytes) >= DEEP_QUEUE_BYTES;
+        let mild = !rough && deep;
         Scenario {
             seed,
             ipv6,

@@ -49,8 +49,8 @@ fn run(seed: u64, keep_log: bool) -> (SeedReport, String) {
     let mut world = build_world(&scenario);
     if keep_log {
         world.keep_log();
-        world.note(0, || format!("{scenario:#?}"));
     }
+    world.note(0, || format!("{scenario:#?}"));
     let mut storm = Storm::new(&scenario);
     storm.set_up_world(&mut world);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
