@@ -7,7 +7,7 @@
 //!   application does not.
 //!
 //! The crate knows no protocol beyond what steering and checksums need: which bytes of a packet are
-//! the destination QPN, and which the ICRC. It uses `unsafe` in [`mod@sys`] and in the UDP port's
+//! the destination QPN, and which the ICRC. It uses `unsafe` in `sys` and in the UDP port's
 //! message rings only.
 
 #![deny(unsafe_code)]
