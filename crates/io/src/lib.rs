@@ -12,6 +12,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod control;
 mod impair;
 mod lane;
 mod memory_port;

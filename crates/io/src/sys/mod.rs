@@ -17,7 +17,7 @@ pub(crate) use filter::attach_group_program;
 pub(crate) use interface::interface_of;
 pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte};
 pub(crate) use poll::{PollFd, poll};
-pub(crate) use socket::{SockAddr, UdpSocketBuilder, set_int};
+pub(crate) use socket::{SockAddr, UdpSocketBuilder, peer_uid, set_int};
 
 /// Turns the usual `-1` of a system call into the error it set.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

@@ -1,0 +1,52 @@
+//! The asking end.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use super::{MAX_ANSWER, name_prefix};
+use crate::sys::effective_uid;
+
+/// A device of a live process.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// The process.
+    pub pid: u32,
+    /// The device's name in it.
+    pub device: String,
+    name: String,
+}
+
+/// All devices of live processes of this user on this host (in this network namespace).
+pub fn live() -> io::Result<Vec<Peer>> {
+    let table = std::fs::read_to_string("/proc/net/unix")?;
+    let mut peers: Vec<Peer> = table.lines().filter_map(parse).collect();
+    peers.sort();
+    // An accepted connection carries its listener's name too.
+    peers.dedup();
+    Ok(peers)
+}
+
+/// A line of `/proc/net/unix`: the name is the last column, with `@` for the leading zero byte.
+fn parse(line: &str) -> Option<Peer> {
+    let name = line.split_whitespace().nth(7)?.strip_prefix('@')?;
+    let mut parts = name.strip_prefix(&name_prefix(effective_uid()))?.splitn(3, '/');
+    let pid = parts.next()?.parse().ok()?;
+    parts.next()?;
+    Some(Peer { pid, device: parts.next()?.to_owned(), name: name.to_owned() })
+}
+
+/// Asks a device's process for something; gives up after `patience`.
+pub fn ask(peer: &Peer, request: &str, patience: Duration) -> io::Result<String> {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&peer.name)?)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.write_all(request.as_bytes())?;
+    stream.write_all(b"\n")?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.take(MAX_ANSWER).read_to_string(&mut answer)?;
+    Ok(answer)
+}
