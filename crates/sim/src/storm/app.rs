@@ -121,13 +121,7 @@ impl<'a> Storm<'a> {
                         state.ready[index] = true;
                     }
                 }
-                Event::CqOverflow(_) => {
-                    self.sink.report(
-                        world.now(),
-                        "completions",
-                        "a queue of sufficient depth overflowed",
-                    );
-                }
+                Event::CqOverflow(cq) => self.overflowed(world, nic, cq),
                 Event::LastWqeReached(_) => self.coverage.last_wqe_events += 1,
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
                     self.coverage.qp_error_events += 1;

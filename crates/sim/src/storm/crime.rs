@@ -31,6 +31,10 @@ pub enum Crime {
     NeverReady,
     /// WRITE to a QP that was destroyed.
     PeerGone,
+    /// WRITE with a key that a SEND just before it has revoked.
+    WriteRevokedKey,
+    /// Completions into a queue that holds one and is never polled.
+    CqOverflow,
     /// WRITEs to a region that is deregistered meanwhile.
     RemoteDereg,
     /// WRITEs from a region that is deregistered meanwhile.
@@ -39,7 +43,7 @@ pub enum Crime {
 
 impl Crime {
     /// All of them.
-    pub const ALL: [Crime; 15] = [
+    pub const ALL: [Crime; 17] = [
         Crime::WriteBadKey,
         Crime::ReadBadKey,
         Crime::WriteOutOfBounds,
@@ -53,6 +57,8 @@ impl Crime {
         Crime::RecvBadLocalKey,
         Crime::NeverReady,
         Crime::PeerGone,
+        Crime::WriteRevokedKey,
+        Crime::CqOverflow,
         Crime::RemoteDereg,
         Crime::LocalDereg,
     ];
@@ -68,6 +74,7 @@ impl Crime {
             | Crime::WriteNoRight
             | Crime::ReadNoRight
             | Crime::AtomicNoRight
+            | Crime::WriteRevokedKey
             | Crime::RemoteDereg => &[WcStatus::RemAccessErr],
             // The standard calls this an invalid request; some devices call it an access error.
             Crime::WriteNoQpRight => &[WcStatus::RemInvReqErr, WcStatus::RemAccessErr],
@@ -75,7 +82,7 @@ impl Crime {
             Crime::SendBadLocalKey | Crime::LocalDereg => &[WcStatus::LocProtErr],
             Crime::RecvBadLocalKey => &[WcStatus::RemOpErr],
             Crime::NeverReady => &[WcStatus::RnrRetryExcErr],
-            Crime::PeerGone => &[],
+            Crime::PeerGone | Crime::CqOverflow => &[],
         }
     }
 
@@ -91,10 +98,5 @@ impl Crime {
     /// Whether the request turns bad at some time, rather than being bad from the start.
     pub fn is_gradual(self) -> bool {
         matches!(self, Crime::RemoteDereg | Crime::LocalDereg | Crime::PeerGone)
-    }
-
-    /// Whether the victim has receives posted.
-    pub fn needs_receive(self) -> bool {
-        matches!(self, Crime::SendTooLong | Crime::RecvBadLocalKey)
     }
 }

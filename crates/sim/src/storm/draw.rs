@@ -11,6 +11,8 @@ use crate::world::RxId;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
+/// Sends that overflow a completion queue of one entry.
+const OVERFLOWING_SENDS: u32 = 8;
 /// Queues that hold all there is to send, repetitions included.
 const DEEP_QUEUE_BYTES: u32 = 4 << 20;
 /// Payload bytes of all operations together: what makes a seed a few thousand packets.
@@ -226,6 +228,9 @@ fn draw_sacrifices(rng: &mut SimRng, nic_count: usize, rtt_ns: u64) -> Vec<ConnP
             let crime = rng.pick(&Crime::ALL);
             let mtu = rng.pick(&Mtu::ALL);
             let mut ends = draw_two(rng, nic_count).map(|nic| draw_end(rng, nic, rtt_ns));
+            if crime == Crime::CqOverflow {
+                ends[0].send_depth = OVERFLOWING_SENDS;
+            }
             if crime == Crime::NeverReady {
                 ends[0].rnr_retry = rng.range(0, 3) as u8;
             }

@@ -25,6 +25,8 @@ const MAX_SHARED_LEN: u64 = 8 << 10;
 const LONG_READ: u64 = 600 << 10;
 const MAX_OPS: usize = 60;
 const MAX_PIECES: u64 = 4;
+/// Bytes of a region that a SEND may revoke.
+pub(super) const REVOCABLE_BYTES: u32 = 64;
 
 pub(super) fn draw_ops(rng: &mut SimRng, mix: &OpMix, end: &EndPlan) -> Vec<OpPlan> {
     let count = rng.range(1, MAX_OPS as u64) as usize;
@@ -178,7 +180,9 @@ pub(super) fn draw_crime_ops(
         Crime::WriteBadKey
         | Crime::WriteOutOfBounds
         | Crime::WriteNoRight
+        | Crime::WriteRevokedKey
         | Crime::WriteNoQpRight => (OpKind::Write, 1),
+        Crime::CqOverflow => (OpKind::Write, end.send_depth as usize),
         Crime::ReadBadKey | Crime::ReadOutOfBounds | Crime::ReadNoRight => (OpKind::Read, 1),
         Crime::AtomicNoRight => (rng.pick(&[OpKind::FetchAdd, OpKind::CompareSwap]), 1),
         Crime::SendTooLong
@@ -187,10 +191,24 @@ pub(super) fn draw_crime_ops(
         | Crime::NeverReady => (OpKind::Send, 1),
         Crime::PeerGone | Crime::RemoteDereg | Crime::LocalDereg => (OpKind::Write, 12),
     };
-    let good = if crime == Crime::WriteNoQpRight { 0 } else { good };
+    let good = match crime {
+        Crime::WriteNoQpRight | Crime::CqOverflow => 0,
+        _ => good,
+    };
     let mut ops: Vec<OpPlan> = (0..good).map(|_| op(rng, OpKind::Write)).collect();
-    ops.extend((0..bad_count).map(|_| OpPlan { bad: !crime.is_gradual(), ..op(rng, bad) }));
-    ops.extend((0..behind).map(|_| op(rng, OpKind::Write)));
+    if crime == Crime::WriteRevokedKey {
+        ops.push(op(rng, OpKind::SendInvalidate));
+    }
+    let is_bad = !crime.is_gradual() && crime != Crime::CqOverflow;
+    ops.extend((0..bad_count).map(|_| OpPlan { bad: is_bad, ..op(rng, bad) }));
+    match crime {
+        Crime::CqOverflow => ops.iter_mut().for_each(|op| op.signaled = true),
+        _ => ops.extend((0..behind).map(|_| op(rng, OpKind::Write))),
+    }
+    if crime == Crime::WriteRevokedKey {
+        // Within the bounds of what was revoked.
+        ops.iter_mut().filter(|op| op.bad).for_each(|op| op.len = op.len.min(REVOCABLE_BYTES));
+    }
     if crime.is_gradual() {
         for op in &mut ops {
             op.think_ns = rng.below(200_000);

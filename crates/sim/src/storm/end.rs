@@ -40,6 +40,8 @@ pub(super) struct End {
     /// Current first PSN, and how many were used since.
     pub(super) psn: u32,
     pub(super) psns_used: u32,
+    /// A queue of its own that is made to overflow.
+    pub(super) tiny_cq: Option<CqId>,
 }
 
 /// Where a connection is in its life.

@@ -1,6 +1,6 @@
 //! Connections that are made anew, and what gradual crimes take away.
 
-use bowline_nic::{QpAttr, QpState};
+use bowline_nic::{CqId, QpAttr, QpState};
 use bowline_wire::Qpn;
 
 use super::app::{Action, Storm};
@@ -147,6 +147,20 @@ impl Storm<'_> {
             self.ends[end].swap_ahead[word] = value;
         }
         Ok(())
+    }
+
+    /// A completion queue overflowed, as it was made to.
+    pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, cq: CqId) {
+        let here = |end: &End| end.nic == nic && end.tiny_cq == Some(cq);
+        let Some(end) = self.ends.iter().position(here) else {
+            let what = "a queue of sufficient depth overflowed";
+            self.sink.report(world.now(), "completions", what);
+            return;
+        };
+        self.coverage.crimes_caught += 1;
+        self.conns[end / 2].state = ConnState::Dead;
+        // Their completions are lost, so nobody knows what became of them.
+        self.ends[end].sends.reset();
     }
 
     /// Takes away what a gradual crime takes away.

@@ -4,6 +4,7 @@
 use bowline_nic::{Access, Buffer, Nic, PdId, QpType, Region};
 
 use super::arena::{Arena, Zone};
+use super::draw_ops::REVOCABLE_BYTES;
 use super::scenario::{ConnPlan, EndPlan, OpKind, OpPlan, Target};
 use crate::check::pattern;
 use crate::hash::mix;
@@ -232,7 +233,7 @@ pub(super) fn build(
 
 /// A region that a peer's SEND may revoke.
 fn register_revocable(nic: &mut Nic, pd: PdId) -> u32 {
-    let region = Region::owned(Buffer::new(MIN_ZONE));
+    let region = Region::owned(Buffer::new(REVOCABLE_BYTES as usize));
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
     nic.register(pd, region, 0, access).expect("within the limits").0
 }

@@ -133,6 +133,10 @@ impl Storm<'_> {
                 Some(Crime::WriteNoRight) => {
                     remote = Remote { addr: peer.reads.iova, rkey: peer.reads.key.0 };
                 }
+                Some(Crime::WriteRevokedKey) => {
+                    let revoked = self.ends[end].memory.places[index - 1].invalidate;
+                    remote = Remote { addr: 0, rkey: revoked.expect("a key was made for it") };
+                }
                 Some(Crime::ReadNoRight) => {
                     remote = Remote { addr: peer.recv.iova, rkey: peer.recv.key.0 };
                 }

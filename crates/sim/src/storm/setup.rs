@@ -148,7 +148,8 @@ impl Storm<'_> {
             let plan = &conn.ends[side];
             let nic = NicId(plan.nic);
             let number = self.ends.len();
-            let init = self.qp_init(world, nic, conn.qp_type, plan);
+            let tiny_cq = side == 0 && conn.role == Role::Sacrificial(Crime::CqOverflow);
+            let init = self.qp_init(world, nic, conn.qp_type, plan, tiny_cq);
             let qpn = world.nic_mut(nic).create_qp(&init).expect("within the limits");
             self.nics[nic.0].ends.push(number);
             let receives = if plan.uses_srq {
@@ -174,6 +175,7 @@ impl Storm<'_> {
                 was_flushed: false,
                 psn: plan.psn,
                 psns_used: 0,
+                tiny_cq: tiny_cq.then_some(init.send_cq),
             });
         }
         for side in 0..2 {
@@ -193,12 +195,15 @@ impl Storm<'_> {
         nic: NicId,
         qp_type: QpType,
         plan: &EndPlan,
+        tiny_cq: bool,
     ) -> QpInit {
         let nic_plan = self.nic_plan(nic);
         let shared_depth = nic_plan.srq.map_or(0, |srq| srq.depth);
         let depth = |end: &EndPlan| end.send_depth + end.recv_depth;
         let state = &mut self.nics[nic.0];
-        let cq = if nic_plan.one_cq && !state.cqs.is_empty() {
+        let cq = if tiny_cq {
+            world.nic_mut(nic).create_cq(1).expect("within the limits")
+        } else if nic_plan.one_cq && !state.cqs.is_empty() {
             state.cqs[0]
         } else {
             let all = self.scenario.conns.iter().flat_map(|conn| &conn.ends);
