@@ -66,7 +66,8 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Use receive offload, where the kernel has it.
     pub gro: bool,
-    /// Datagrams, of up to 64 KiB each, taken from the kernel in one call.
+    /// Datagrams, of up to 64 KiB each, taken from the kernel in one call at most. Memory that is
+    /// never used is never touched.
     pub recv_slots: usize,
 }
 
@@ -81,7 +82,7 @@ impl UdpConfig {
             send_buffer_bytes: 4 << 20,
             gso: true,
             gro: true,
-            recv_slots: 8,
+            recv_slots: 32,
         }
     }
 }

@@ -14,6 +14,11 @@ use crate::sys::SockAddr;
 
 /// Room for the largest datagram, merged or not.
 const SLOT_BYTES: usize = 64 << 10;
+/// Full datagrams taken in one call. Four stay in a core's own cache until they are read; sixteen
+/// do not, which costs half as much again a byte.
+const FULL_SLOTS: usize = 4;
+/// Of datagrams shorter than this on average, more are taken: there the call is what costs.
+const SMALL_BYTES: usize = 16 << 10;
 
 /// A received datagram, perhaps merged from several frames.
 pub(super) struct Message<'a> {
@@ -41,6 +46,8 @@ pub(super) struct RxRing {
     controls: RawArray<Control>,
     data: RawArray<[u8; SLOT_BYTES]>,
     slots: usize,
+    /// Slots offered to the next call.
+    offered: usize,
     /// Slots that the last call filled: their headers have to be set up again.
     filled: usize,
 }
@@ -56,6 +63,7 @@ impl RxRing {
             controls: RawArray::zeroed(slots),
             data: RawArray::zeroed(slots),
             slots,
+            offered: slots.min(FULL_SLOTS),
             filled: slots,
         };
         ring.reset();
@@ -84,7 +92,7 @@ impl RxRing {
         self.filled = 0;
     }
 
-    /// Takes what is there, up to a ring full; returns how many datagrams.
+    /// Takes what is there, up to as many datagrams as are best taken at once; returns how many.
     pub(super) fn recv(&mut self, fd: RawFd) -> io::Result<usize> {
         self.reset();
         // SAFETY: all headers point to slots of the ring's allocations with their true lengths, and
@@ -93,7 +101,7 @@ impl RxRing {
             libc::recvmmsg(
                 fd,
                 self.headers.at(0),
-                self.slots as libc::c_uint,
+                self.offered as libc::c_uint,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
@@ -102,7 +110,19 @@ impl RxRing {
             return Err(io::Error::last_os_error());
         }
         self.filled = received as usize;
+        if self.filled == self.offered {
+            self.adapt();
+        }
         Ok(self.filled)
+    }
+
+    /// There was more than was asked for: asks for more next time if datagrams are small.
+    fn adapt(&mut self) {
+        // SAFETY: the kernel has filled these headers, and nobody writes to them now.
+        let bytes: usize =
+            (0..self.filled).map(|slot| unsafe { (*self.headers.at(slot)).msg_len } as usize).sum();
+        let wanted = if bytes < SMALL_BYTES * self.filled { self.offered * 2 } else { FULL_SLOTS };
+        self.offered = wanted.min(self.slots);
     }
 
     /// A datagram of the last `recv`.
