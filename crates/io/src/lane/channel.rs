@@ -75,6 +75,18 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Removes the events that `keep` does not hold for: what they are about is gone.
+    pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
+        let mut queue = self.lock();
+        queue.events.retain(|event| {
+            let kept = keep(event);
+            if !kept {
+                self.ready.take();
+            }
+            kept
+        });
+    }
+
     /// Events lost because the channel was full.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
