@@ -1,8 +1,10 @@
 //! `bowline sim`: the protocol on virtual time.
 
 use std::error::Error;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal};
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -69,9 +71,7 @@ pub fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
-        let (report, log) = run_seed_traced(seed);
-        std::fs::write(path, log).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-        eprintln!("events of seed {seed}, {} packets: {}", report.packets, path.display());
+        trace(seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let seeds = match args.seed {
         Some(seed) => seed..seed.checked_add(1).ok_or("the last seed is 2^64 - 2")?,
@@ -98,6 +98,17 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
         print_failures(&outcome.failures);
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes the log of a seed's events. If an engine panics, the log ends there; the run that follows
+/// reports it.
+fn trace(seed: u64, path: &Path) -> io::Result<()> {
+    let log = Box::new(BufWriter::new(File::create(path)?));
+    if let Ok(report) = catch_unwind(|| run_seed_traced(seed, log)) {
+        report?;
+    }
+    eprintln!("events of seed {seed}: {}", path.display());
+    Ok(())
 }
 
 fn progress_bar(seeds: u64, json: bool) -> ProgressBar {

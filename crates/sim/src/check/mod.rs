@@ -72,6 +72,11 @@ impl Sink {
         self.found.is_empty()
     }
 
+    /// What was found so far.
+    pub fn violations(&self) -> &[Violation] {
+        &self.found
+    }
+
     /// What was found.
     pub fn into_violations(self) -> Vec<Violation> {
         self.found

@@ -21,6 +21,14 @@ pub struct LinkConfig {
     pub ecn: Option<Ecn>,
 }
 
+impl LinkConfig {
+    /// How long a full queue takes to drain.
+    pub fn drain_ns(&self) -> u64 {
+        let bits = u128::from(self.queue_bytes) * 8;
+        (bits * 1_000_000_000 / u128::from(self.bandwidth_bps.max(1))) as u64
+    }
+}
+
 /// When a queue marks packets that can be marked, by its length at their arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecn {

@@ -3,7 +3,7 @@
 use bowline_nic::{DcqcnParams, Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
-use super::draw_ops::{OpMix, draw_crime_ops, draw_ops};
+use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
 use crate::net::{Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss};
 use crate::rng::{Prob, SimRng};
@@ -85,7 +85,7 @@ impl Scenario {
 /// connections may give up, timeouts are shorter than that now and then.
 fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Severity) -> u64 {
     let slowest_bps = access.bandwidth_bps.min(core.bandwidth_bps);
-    let queueing_ns = BYTE_BUDGET * 8 * 1_000 / (slowest_bps / 1_000_000);
+    let queueing_ns = (BYTE_BUDGET + 2 * LONG_READ) * 8 * 1_000 / (slowest_bps / 1_000_000);
     let share = if severity == Severity::Rough { 8 } else { 1 };
     4 * (access.delay_ns + 2 * core.delay_ns + 10 * MICROSECOND) + queueing_ns / share
 }

@@ -22,7 +22,7 @@ const MAX_LEN: u64 = 64 << 10;
 /// Longest message into receives that any message may hit, so that all of them can be that long.
 const MAX_SHARED_LEN: u64 = 8 << 10;
 /// Longest READ of the few that are longer than any message.
-const LONG_READ: u64 = 600 << 10;
+pub(super) const LONG_READ: u64 = 600 << 10;
 const MAX_OPS: usize = 60;
 const MAX_PIECES: u64 = 4;
 /// Bytes of a region that a SEND may revoke.

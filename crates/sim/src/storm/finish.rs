@@ -20,14 +20,14 @@ impl Storm<'_> {
                     continue;
                 }
                 what.push(format!(
-                    "end {end} ({:?}, {:?}, {:?}): posted {} of {} operations, {} outstanding from {:#x?}, {} of {} messages delivered, {} receives posted",
+                    "end {end} ({:?}, {:?}, {:?}): posted {} of {} operations, {} outstanding{}, {} of {} messages delivered, {} receives posted",
                     self.conn_plan(end).qp_type,
                     self.conn_plan(end).role,
                     conn.state,
                     state.next_op,
                     self.end_plan(end).ops.len(),
                     state.sends.len(),
-                    state.sends.oldest(),
+                    state.sends.oldest().map_or(String::new(), |id| format!(" from {id:#x}")),
                     state.delivery.delivered(),
                     state.delivery.sent_count(),
                     state.receives.len(),

@@ -130,7 +130,7 @@ impl Storm<'_> {
             state.psns_used = 0;
             let distance = PSN_DISTANCE + drawn;
             // Packets of the old connection look early to one and late to another.
-            let psn = if drawn % 2 == 0 {
+            let psn = if drawn.is_multiple_of(2) {
                 state.psn.wrapping_add(distance)
             } else {
                 state.psn.wrapping_sub(distance)

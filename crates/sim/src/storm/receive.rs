@@ -1,5 +1,7 @@
 //! Posting receives, and judging what arrived in them.
 
+use core::net::IpAddr;
+
 use bowline_nic::{Completion, QpType, RecvWr, Sge, Time, WcOpcode, WcStatus};
 
 use super::app::{Action, Storm};
@@ -8,6 +10,7 @@ use super::end::WrId;
 use super::memory::{GRH_LEN, Pieces};
 use super::post::spoil_key;
 use crate::check::delivery::Message;
+use crate::net::LinkConfig;
 use crate::world::{NicId, World};
 
 impl Storm<'_> {
@@ -115,8 +118,8 @@ impl Storm<'_> {
         if completion.status == WcStatus::Success {
             let judged = match self.conn_plan(end).qp_type {
                 QpType::Rc => self.judge_reliable(end, completion, &pieces, None),
-                QpType::Uc => self.judge_unreliable(end, completion, &pieces, 0),
-                QpType::Ud => self.judge_unreliable(end, completion, &pieces, GRH_LEN),
+                QpType::Uc => self.judge_unreliable(world, end, completion, &pieces, 0),
+                QpType::Ud => self.judge_unreliable(world, end, completion, &pieces, GRH_LEN),
             };
             self.sink.check(now, "delivery", judged);
             self.ends[end].memory.recv.restore(&pieces);
@@ -229,6 +232,7 @@ impl Storm<'_> {
     /// Some message that the peer sent must be the one that arrived.
     fn judge_unreliable(
         &mut self,
+        world: &World,
         end: usize,
         completion: &Completion,
         pieces: &Pieces,
@@ -238,6 +242,9 @@ impl Storm<'_> {
         let grh = header_len > 0;
         if completion.grh != grh {
             return Err(format!("GRH flag is {}", completion.grh));
+        }
+        if grh {
+            self.judge_grh(world, end, &bytes[..header_len])?;
         }
         if grh && completion.src_qpn != self.ends[end ^ 1].qpn {
             return Err(format!(
@@ -252,6 +259,21 @@ impl Storm<'_> {
         let sender = &mut self.ends[end ^ 1].delivery;
         let message = sender.any_like(completion, header_len as u32, payload)?;
         self.judge_announced(end, &message)
+    }
+
+    /// The routing header names sender and receiver: an IPv6 header, or 20 bytes and an IPv4 one.
+    fn judge_grh(&self, world: &World, end: usize, grh: &[u8]) -> Result<(), String> {
+        let addr = |end: usize| world.nic(self.ends[end].nic).config().addr;
+        let (src, dst) = match (addr(end ^ 1), addr(end)) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => (src.octets().to_vec(), dst.octets().to_vec()),
+            (src, dst) => (octets_v6(src), octets_v6(dst)),
+        };
+        let named = [src, dst].concat();
+        let found = &grh[GRH_LEN - named.len()..];
+        if found != named {
+            return Err(format!("the GRH names {found:?}, not {named:?}"));
+        }
+        Ok(())
     }
 
     /// A receive failed: as a consequence, or as a victim.
@@ -272,6 +294,16 @@ impl Storm<'_> {
     pub(super) fn is_past_excuses(&self, now: Time, end: usize) -> bool {
         const GRACE_NS: u64 = 20_000_000;
         let timeout_ns = 4_096u64 << self.end_plan(end).timeout;
-        now.as_nanos() > self.scenario.heal_ns + GRACE_NS + 4 * timeout_ns
+        // What was sent before healing may still stand in queues.
+        let queues = [self.scenario.access, self.scenario.core];
+        let drain_ns: u64 = queues.iter().map(LinkConfig::drain_ns).sum();
+        now.as_nanos() > self.scenario.heal_ns + GRACE_NS + 4 * timeout_ns + 2 * drain_ns
+    }
+}
+
+fn octets_v6(addr: IpAddr) -> Vec<u8> {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
     }
 }

@@ -1,5 +1,7 @@
 //! Running one seed.
 
+use std::io::{self, Write};
+
 use bowline_nic::Time;
 
 use super::app::Storm;
@@ -36,19 +38,22 @@ pub struct SeedReport {
 
 /// Runs the storm of a seed.
 pub fn run_seed(seed: u64) -> SeedReport {
-    run(seed, false).0
+    run(seed, None).expect("without a log nothing is written")
 }
 
-/// Runs the storm of a seed and keeps a readable log of its events.
-pub fn run_seed_traced(seed: u64) -> (SeedReport, String) {
-    run(seed, true)
+/// Runs the storm of a seed and writes a readable log of its events.
+///
+/// # Errors
+/// If the log cannot be written.
+pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
+    run(seed, Some(log))
 }
 
-fn run(seed: u64, keep_log: bool) -> (SeedReport, String) {
+fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
     let scenario = Scenario::draw(seed);
     let mut world = build_world(&scenario);
-    if keep_log {
-        world.keep_log();
+    if let Some(log) = log {
+        world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
     let mut storm = Storm::new(&scenario);
@@ -63,8 +68,13 @@ fn run(seed: u64, keep_log: bool) -> (SeedReport, String) {
             storm.sink.report(world.now(), "quiesce", format!("unfinished after healing: {what}"));
         }
     }
-    let log = world.take_log().unwrap_or_default();
-    (report(seed, storm, &world), log)
+    for violation in
+        world.violations().iter().chain(storm.sink.violations()).cloned().collect::<Vec<_>>()
+    {
+        world.note(8, || violation.to_string());
+    }
+    world.end_log()?;
+    Ok(report(seed, storm, &world))
 }
 
 /// Lets what is in flight arrive, then watches whether anything still moves, then judges.

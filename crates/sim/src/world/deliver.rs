@@ -79,7 +79,7 @@ impl World {
                 self.packets.discard(id);
             }
             Fate::Lost => {
-                let text = self.log.as_ref().map(|_| self.packets.get_mut(id).describe());
+                let text = self.log.is_some().then(|| self.packets.get_mut(id).describe());
                 self.record(Record::Lost, u64::from(link.0), digest, || {
                     format!("link{}: {}", link.0, text.unwrap_or_default())
                 });

@@ -5,7 +5,7 @@ mod drive;
 mod host;
 mod queue;
 
-use std::fmt::Write as _;
+use std::io::{self, Write};
 
 use bowline_nic::{Nic, Time};
 
@@ -87,7 +87,8 @@ pub struct World {
     host_of_node: Vec<Option<HostId>>,
     packets: PacketStore,
     hash: TraceHash,
-    log: Option<String>,
+    log: Option<Box<dyn Write>>,
+    log_error: Option<io::Error>,
     violations: Vec<Violation>,
     stats: WorldStats,
 }
@@ -110,6 +111,7 @@ impl World {
             packets: PacketStore::default(),
             hash: TraceHash::new(seed),
             log: None,
+            log_error: None,
             violations: Vec::new(),
             stats: WorldStats::default(),
         };
@@ -202,14 +204,19 @@ impl World {
         &self.violations
     }
 
-    /// Keeps a readable log from now on.
-    pub fn keep_log(&mut self) {
-        self.log.get_or_insert_default();
+    /// Writes a readable log from now on. It is written as things happen, so that it is there even
+    /// if an engine panics.
+    pub fn keep_log(&mut self, log: Box<dyn Write>) {
+        self.log = Some(log);
     }
 
-    /// The log, if one was kept.
-    pub fn take_log(&mut self) -> Option<String> {
-        self.log.take()
+    /// Ends the log.
+    ///
+    /// # Errors
+    /// What kept it from being written.
+    pub fn end_log(&mut self) -> io::Result<()> {
+        let flushed = self.log.take().map_or(Ok(()), |mut log| log.flush());
+        self.log_error.take().map_or(flushed, Err)
     }
 
     /// Takes something the application saw into the hash, and into the log.
@@ -221,9 +228,11 @@ impl World {
         self.hash.word(self.now.as_nanos());
         self.hash.word(kind as u64 ^ (a << 4));
         self.hash.word(b);
-        if let Some(log) = &mut self.log {
-            // Writing to a String cannot fail.
-            let _ = writeln!(log, "{} {kind:?} {}", self.now, text());
+        if let Some(log) = &mut self.log
+            && let Err(error) = writeln!(log, "{} {kind:?} {}", self.now, text())
+        {
+            self.log_error = Some(error);
+            self.log = None;
         }
     }
 
