@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod demo;
+mod devinfo;
 mod dissect;
 mod output;
 mod perf;
+mod run;
 mod sim;
 
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ use clap::{Parser, Subcommand};
         bowline demo                          what loss and distance do to RDMA, in half a minute\n  \
         bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
         bowline perf write-bw 127.0.0.1       … and measure against it\n  \
+        bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
         bowline sim --help                    the same protocol code on virtual time\n\n\
         No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
@@ -37,6 +40,10 @@ enum Command {
     Dissect(dissect::DissectArgs),
     /// Run the protocol on virtual time, over lossy links and many seeds
     Sim(sim::SimArgs),
+    /// Run an unmodified verbs program on Bowline's user-space NIC
+    Run(run::RunArgs),
+    /// Show the devices of this host and the counters of live processes
+    Devinfo(devinfo::DevinfoArgs),
     /// Measure bandwidth and latency between two programs, as perftest does
     Perf(perf::PerfArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
@@ -48,6 +55,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Dissect(args) => dissect::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => sim::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args),
     };

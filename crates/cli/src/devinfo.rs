@@ -1,0 +1,121 @@
+//! `bowline devinfo`: the devices of this host, and what live processes do with them.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bowline::Mtu;
+use bowline_io::control::{self, Peer};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::run::describe_report;
+
+/// How long a process may take to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Show the devices of this host and the counters of live processes
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline devinfo\n  \
+    bowline devinfo --json | jq '.processes[].nic.retransmitted_packets'")]
+pub(crate) struct DevinfoArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints devices and processes.
+pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
+    let devices = devices()?;
+    let processes: Vec<Value> = control::live()?.iter().map(ask).collect();
+    if args.json {
+        println!("{}", json!({ "devices": devices, "processes": processes }));
+        return Ok(());
+    }
+    for device in &devices {
+        print_device(device);
+    }
+    if processes.is_empty() {
+        println!("no live process of yours has a device open");
+    }
+    for process in &processes {
+        println!("process {} ({})", process["pid"], process["program"].as_str().unwrap_or("?"));
+        match process["error"].as_str() {
+            Some(error) => println!("  {error}"),
+            None => print!("{}", describe_report(process)),
+        }
+    }
+    Ok(())
+}
+
+/// Every address of an interface that is up, as a program without configuration would see it.
+fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
+    let addresses = bowline_io::local_addresses()?;
+    Ok(addresses
+        .iter()
+        .enumerate()
+        .map(|(i, a)| {
+            let mtu = Mtu::for_ip_mtu(a.mtu).map(Mtu::bytes);
+            json!({
+                "name": format!("bl{i}"), "addr": a.addr, "interface": a.interface,
+                "gid": gid(a.addr), "active_mtu": mtu, "ip_mtu": a.mtu, "state": "PORT_ACTIVE",
+                "link_layer": "Ethernet", "transport": "RoCE v2",
+            })
+        })
+        .collect())
+}
+
+/// The GID of an address: IPv4 addresses are mapped.
+fn gid(addr: IpAddr) -> String {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_string(),
+        IpAddr::V6(v6) => v6.to_string(),
+    }
+}
+
+fn print_device(d: &Value) {
+    let text = |key: &str| match &d[key] {
+        Value::String(s) => s.clone(),
+        other => other.to_string(),
+    };
+    println!("hca_id: {}", text("name"));
+    for (label, key) in [
+        ("transport", "transport"),
+        ("address", "addr"),
+        ("interface", "interface"),
+        ("GID[0]", "gid"),
+        ("state", "state"),
+        ("active_mtu", "active_mtu"),
+        ("link_layer", "link_layer"),
+    ] {
+        println!("    {label:12} {}", text(key));
+    }
+    println!();
+}
+
+/// A process' own account of its device; what went wrong, if it gives none.
+fn ask(peer: &Peer) -> Value {
+    let failed = |error: String| json!({ "pid": peer.pid, "device": peer.device, "error": error });
+    match control::ask(peer, "counters", PATIENCE) {
+        Ok(answer) => serde_json::from_str(&answer)
+            .unwrap_or_else(|e| failed(format!("its answer makes no sense: {e}"))),
+        Err(error) => failed(format!("it does not answer: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_address_has_a_mapped_gid() {
+        assert_eq!(gid([127, 0, 0, 1].into()), "::ffff:127.0.0.1");
+    }
+
+    #[test]
+    fn loopback_is_a_device() {
+        let devices = devices().unwrap();
+        assert!(devices.iter().any(|d| d["addr"] == "127.0.0.1"), "{devices:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! `bowline run`: an unmodified verbs program on Bowline's NIC.
+
+mod library;
+mod report;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use bowline_io::LinkProfile;
+use clap::Args;
+
+pub(crate) use report::describe as describe_report;
+
+/// Run an unmodified verbs program on Bowline's user-space NIC
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline run -- ibv_devinfo\n  \
+    bowline run --device bl0=127.0.0.1 -- ib_write_bw                the server …\n  \
+    bowline run --device bl0=127.0.0.2 -- ib_write_bw 127.0.0.1      … and its client\n  \
+    bowline run --link loss=0.1%,delay=10ms --report -- ib_send_bw 127.0.0.1\n  \
+    bowline run --pcap trace.pcap -- ibv_rc_pingpong -g 0\n\n\
+    Without --device, every address of an interface that is up is a device, loopback included.\n\
+    The same without this command: set the variables that it sets,\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_PCAP and BOWLINE_REPORT.")]
+pub(crate) struct RunArgs {
+    /// A device and its address; may be given several times
+    #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
+    devices: Vec<(String, IpAddr)>,
+    /// Write every packet, in and out, to a capture file
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Impair what the program sends: loss=0.1%,delay=10ms,rate=1Gbps,…
+    #[arg(long, value_name = "PROFILE", value_parser = parse_link)]
+    link: Option<String>,
+    /// Say at the end what the NIC saw
+    #[arg(long)]
+    report: bool,
+    /// Print the report as JSON, one object a device
+    #[arg(long, requires = "report")]
+    json: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
+    let example = "write NAME=ADDRESS, as in bl0=127.0.0.1";
+    let (name, addr) = text.split_once('=').ok_or_else(|| example.to_owned())?;
+    let valid = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if name.is_empty() || name.len() > 32 || !name.chars().all(valid) {
+        return Err(format!("{name:?} is no device name; {example}"));
+    }
+    let addr = addr.parse().map_err(|_| format!("{addr:?} is no IP address; {example}"))?;
+    Ok((name.to_owned(), addr))
+}
+
+/// Checks a profile here, where the mistake was made, and hands it on as it is.
+fn parse_link(text: &str) -> Result<String, String> {
+    text.parse::<LinkProfile>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// Runs the program.
+pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let library = library::find()?;
+    let (program, rest) = args.program.split_first().expect("clap requires a program");
+    let mut command = Command::new(program);
+    command.args(rest);
+    library.preload_into(&mut command);
+    if !args.devices.is_empty() {
+        let devices: Vec<String> =
+            args.devices.iter().map(|(name, addr)| format!("{name}={addr}")).collect();
+        command.env("BOWLINE_DEVICES", devices.join(","));
+    }
+    if let Some(link) = &args.link {
+        command.env("BOWLINE_LINK", link);
+    }
+    if let Some(pcap) = &args.pcap {
+        command.env("BOWLINE_PCAP", pcap);
+    }
+    if !args.report {
+        // Nothing to do afterwards: the program takes this process over, signals, terminal and all.
+        let error = command.exec();
+        return Err(cannot_start(program, &error).into());
+    }
+    let file = report::File::new()?;
+    command.env("BOWLINE_REPORT", file.path());
+    let status = command.status().map_err(|e| cannot_start(program, &e))?;
+    report::print(&file, args.json)?;
+    Ok(exit_code(status))
+}
+
+fn cannot_start(program: &OsString, error: &std::io::Error) -> String {
+    let program = program.to_string_lossy();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!(
+                "{program} is not installed, or not in PATH (perftest and ibverbs-utils have most verbs programs)"
+            )
+        }
+        _ => format!("cannot start {program}: {error}"),
+    }
+}
+
+/// A program's exit status as a shell would report it.
+fn exit_code(status: std::process::ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|s| 128 + s)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_names_with_addresses() {
+        assert!(parse_device("bl0=127.0.0.1").is_ok());
+        assert!(parse_device("bl0=::1").is_ok());
+        for wrong in ["127.0.0.1", "=127.0.0.1", "bl0=", "bl0=localhost", "b,l=1.2.3.4"] {
+            let error = parse_device(wrong).unwrap_err();
+            assert!(error.contains("bl0=127.0.0.1"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_link_is_noticed_before_the_program_starts() {
+        assert!(parse_link("loss=0.1%,delay=10ms").is_ok());
+        assert!(parse_link("lose=0.1%").is_err());
+    }
+}

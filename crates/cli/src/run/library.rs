@@ -1,0 +1,60 @@
+//! Where the verbs library is.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name of the library that is preloaded.
+const PRELOAD: &str = "libbowline_verbs.so";
+/// Folder, beside the program, of the versioned `libibverbs.so.1`.
+const VERSIONED_DIR: &str = "bowline-lib";
+
+/// The library's two products, as far as they are there.
+pub(super) struct Library {
+    preload: PathBuf,
+    versioned_dir: Option<PathBuf>,
+}
+
+/// Finds the library beside this program, or where `BOWLINE_VERBS` says.
+pub(super) fn find() -> Result<Library, String> {
+    if let Some(path) = std::env::var_os("BOWLINE_VERBS") {
+        let preload = PathBuf::from(path);
+        if !preload.is_file() {
+            return Err(format!("BOWLINE_VERBS names {}, which is no file", preload.display()));
+        }
+        return Ok(Library { preload, versioned_dir: None });
+    }
+    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
+    let dir = exe.parent().unwrap_or(Path::new("."));
+    // Beside the program in a build tree, or in the lib folder of an installation.
+    let places = [dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")];
+    let Some(preload) = places.iter().map(|p| p.join(PRELOAD)).find(|p| p.is_file()) else {
+        return Err(format!(
+            "{PRELOAD} is not beside {}: build it with `cargo build --release --workspace`, or name it in BOWLINE_VERBS",
+            exe.display()
+        ));
+    };
+    let versioned_dir =
+        places.iter().map(|p| p.join(VERSIONED_DIR)).find(|p| p.join("libibverbs.so.1").is_file());
+    Ok(Library { preload, versioned_dir })
+}
+
+impl Library {
+    /// Makes a program load it before the system's own.
+    pub(super) fn preload_into(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", prepend(&self.preload, "LD_PRELOAD"));
+        // For programs that look versions up (dlvsym), as NCCL does.
+        if let Some(dir) = &self.versioned_dir {
+            command.env("NCCL_IBVERBS_LIB", dir.join("libibverbs.so.1"));
+        }
+    }
+}
+
+fn prepend(path: &Path, variable: &str) -> OsString {
+    let mut value = path.as_os_str().to_owned();
+    if let Some(old) = std::env::var_os(variable).filter(|old| !old.is_empty()) {
+        value.push(":");
+        value.push(old);
+    }
+    value
+}

@@ -1,0 +1,77 @@
+//! What the NIC saw, told when the program has ended.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// A file for the program's library to write its report to; removed when done.
+pub(super) struct File(PathBuf);
+
+impl File {
+    pub(super) fn new() -> std::io::Result<File> {
+        let name = format!("bowline-report-{}.json", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // Made here, and only if it is not there: nobody else's file is ever written to.
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+        Ok(File(path))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Left behind at worst.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Prints the reports of all devices that the program opened, to stderr: stdout is the program's.
+pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
+    let text = std::fs::read_to_string(file.path())?;
+    let reports: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    if reports.is_empty() {
+        eprintln!("bowline: the program opened no device, or ended without a word");
+    }
+    for report in &reports {
+        if json {
+            eprintln!("{report}");
+        } else {
+            eprint!("{}", describe(report));
+        }
+    }
+    Ok(())
+}
+
+/// A device's report: the counters that are not zero, a line each.
+pub(crate) fn describe(report: &Value) -> String {
+    let text = |key: &str| report[key].as_str().unwrap_or("?").to_owned();
+    let mut out = format!("{} at {} saw\n", text("device"), text("addr"));
+    for part in ["nic", "port"] {
+        let Some(counters) = report[part].as_object() else { continue };
+        for (name, value) in counters.iter().filter(|(_, v)| v.as_u64() != Some(0)) {
+            out.push_str(&format!("  {part:4} {name:24} {value}\n"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_names_what_happened_and_nothing_else() {
+        let report = serde_json::json!({
+            "device": "bl0", "addr": "127.0.0.1",
+            "nic": {"tx_packets": 7, "drop_icrc": 0}, "port": {"rx_overflow": 2}
+        });
+        let text = describe(&report);
+        assert!(text.starts_with("bl0 at 127.0.0.1"), "{text}");
+        assert!(text.contains("tx_packets") && text.contains("rx_overflow"), "{text}");
+        assert!(!text.contains("drop_icrc"), "{text}");
+    }
+}
