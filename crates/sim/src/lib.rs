@@ -24,4 +24,4 @@ pub use check::{Sink, Violation};
 pub use hash::TraceHash;
 pub use packet::{Packet, PacketId, PacketStore};
 pub use rng::{Prob, SimRng};
-pub use world::{App, HostConfig, HostId, NicId, RxId, World, WorldStats};
+pub use world::{App, HostConfig, HostId, NicId, RxId, TxId, World, WorldStats};

@@ -72,7 +72,8 @@ impl SendOrder {
             match self.outstanding.pop_front() {
                 None => {
                     return Err(format!(
-                        "request {wr_id:#x} completed ({status}) but is not outstanding: twice, or never posted"
+                        "request {wr_id:#x} completed ({status}) but is not outstanding: \
+                         twice, or never posted"
                     ));
                 }
                 Some((front, signaled)) if front == wr_id => break signaled,

@@ -34,7 +34,8 @@ impl Message {
         let ought = (self.opcode, self.len + header_len, self.imm, self.invalidate);
         if is != ought {
             return Err(format!(
-                "receive completed with (opcode, bytes, imm, invalidated) {is:x?}, sent was {ought:x?} (request {:#x})",
+                "receive completed with (opcode, bytes, imm, invalidated) {is:x?}, \
+                 sent was {ought:x?} (request {:#x})",
                 self.wr_id
             ));
         }

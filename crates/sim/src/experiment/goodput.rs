@@ -8,7 +8,7 @@ use bowline_wire::{Psn, Qpn};
 
 use crate::net::{Faults, LinkConfig, Loss, Topology, pair};
 use crate::rng::Prob;
-use crate::world::{App, HostConfig, NicId, RxId, World};
+use crate::world::{App, HostConfig, NicId, RxId, TxId, World};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,7 @@ pub fn goodput(config: &GoodputConfig) -> Option<Goodput> {
         nics: vec![NicConfig::new(*addr, [7; 32])],
         tx_caps: TxCaps::SINGLE,
         tx_batch: 64,
+        tx_id: TxId::Burst,
         rx_id: RxId::Known,
         ring_packets: 0,
     });

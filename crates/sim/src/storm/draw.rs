@@ -7,7 +7,7 @@ use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
 use crate::net::{Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss};
 use crate::rng::{Prob, SimRng};
-use crate::world::RxId;
+use crate::world::{RxId, TxId};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -81,8 +81,8 @@ impl Scenario {
     }
 }
 
-/// How long an answer may take when everything that is ever sent waits in one queue before it. Where
-/// connections may give up, timeouts are shorter than that now and then.
+/// How long an answer may take when everything that is ever sent waits in one queue before it.
+/// Where connections may give up, timeouts are shorter than that now and then.
 fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Severity) -> u64 {
     let slowest_bps = access.bandwidth_bps.min(core.bandwidth_bps);
     let queueing_ns = (BYTE_BUDGET + 2 * LONG_READ) * 8 * 1_000 / (slowest_bps / 1_000_000);
@@ -109,6 +109,7 @@ fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
         nics,
         tx_caps: TxCaps { max_segments: segments, max_burst_bytes: 65_507 },
         tx_batch: rng.pick(&[1, 3, 32, 64]),
+        tx_id: if rng.percent(25) { TxId::Counter } else { TxId::Burst },
         rx_id: if guess { RxId::Guess } else { RxId::Known },
     }
 }

@@ -20,7 +20,8 @@ impl Storm<'_> {
                     continue;
                 }
                 what.push(format!(
-                    "end {end} ({:?}, {:?}, {:?}): posted {} of {} operations, {} outstanding{}, {} of {} messages delivered, {} receives posted",
+                    "end {end} ({:?}, {:?}, {:?}): posted {} of {} operations, \
+                     {} outstanding{}, {} of {} messages delivered, {} receives posted",
                     self.conn_plan(end).qp_type,
                     self.conn_plan(end).role,
                     conn.state,

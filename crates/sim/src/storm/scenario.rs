@@ -4,7 +4,7 @@ use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
 use crate::net::{Faults, LinkConfig};
-use crate::world::RxId;
+use crate::world::{RxId, TxId};
 
 /// All that one seed draws.
 #[derive(Clone, Debug)]
@@ -59,6 +59,8 @@ pub struct HostPlan {
     pub tx_caps: TxCaps,
     /// Packets it asks an engine for at a time.
     pub tx_batch: usize,
+    /// How it numbers IPv4 packets.
+    pub tx_id: TxId,
     /// What it knows of IPv4 identifications.
     pub rx_id: RxId,
 }

@@ -46,6 +46,7 @@ pub(super) fn build_world(scenario: &Scenario) -> World {
         nics: nic_configs(scenario, plan, *addr),
         tx_caps: plan.tx_caps,
         tx_batch: plan.tx_batch,
+        tx_id: plan.tx_id,
         rx_id: plan.rx_id,
         ring_packets: RING_PACKETS,
     });

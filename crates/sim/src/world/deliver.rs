@@ -1,9 +1,9 @@
 //! Packets between engines: out of a batch onto a link, over switches, into the next engine.
 
 use bowline_nic::{FrameMeta, Time, TxBatch};
-use bowline_wire::{OpKind, Opcode};
+use bowline_wire::{ICRC_LEN, OpKind, Opcode, icrc_replace};
 
-use super::host::{HostId, NicId};
+use super::host::{HostId, NicId, TxId};
 use super::queue::EventKind;
 use super::{Record, World};
 use crate::net::{Fate, LinkId, NodeId, SWITCH_LATENCY_NS};
@@ -11,6 +11,9 @@ use crate::packet::{Packet, PacketId};
 
 /// Hops of a fresh packet: more than any topology here needs, so that only a loop runs out.
 const INITIAL_TTL: u8 = 64;
+
+/// Bytes of IPv4 and UDP header behind the identification.
+const BYTES_AFTER_IP_ID: usize = 14 + 8;
 
 impl World {
     /// Sends all packets of a batch that `nic` filled.
@@ -35,6 +38,7 @@ impl World {
                     ip_id: if burst.dst.is_ipv4() { index as u16 } else { 0 },
                     digest: 0,
                 };
+                self.renumber(nic, &mut packet);
                 packet.seal();
                 self.stats.sent += 1;
                 let digest = packet.digest;
@@ -47,6 +51,22 @@ impl World {
                 self.forward(link, id, 0);
             }
         }
+    }
+
+    /// Gives a packet the identification that a host which counts would, and the ICRC that goes
+    /// with it.
+    fn renumber(&mut self, nic: NicId, packet: &mut Packet) {
+        let host = &mut self.hosts[self.engines[nic.0].host.0];
+        if host.config.tx_id == TxId::Burst || packet.dst.is_ipv6() {
+            return;
+        }
+        let (old, new) = (packet.ip_id, host.ip_id);
+        host.ip_id = new.wrapping_add(1);
+        let Some((body, icrc)) = packet.bytes.split_last_chunk_mut::<ICRC_LEN>() else { return };
+        let bytes_after = BYTES_AFTER_IP_ID + body.len();
+        let (from, to) = (old.to_be_bytes(), new.to_be_bytes());
+        *icrc = icrc_replace(u32::from_le_bytes(*icrc), &from, &to, bytes_after).to_le_bytes();
+        packet.ip_id = new;
     }
 
     fn check_sent(&mut self, nic: NicId, packet: &Packet) {

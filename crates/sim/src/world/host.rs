@@ -26,6 +26,15 @@ pub enum RxId {
     Guess,
 }
 
+/// How a host numbers its IPv4 packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxId {
+    /// 0, 1, 2, … within a burst, as Bowline's ports do.
+    Burst,
+    /// One counter for everything, as a foreign host may do.
+    Counter,
+}
+
 /// What a host is made with.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
@@ -35,6 +44,8 @@ pub struct HostConfig {
     pub tx_caps: TxCaps,
     /// Packets it asks an engine for at a time.
     pub tx_batch: usize,
+    /// How it numbers its packets.
+    pub tx_id: TxId,
     /// What its port knows about received packets.
     pub rx_id: RxId,
     /// Packets that wait while it is paused; what does not fit is dropped.
@@ -49,6 +60,8 @@ pub(super) struct Host {
     pub(super) paused_until: Time,
     pub(super) ring: VecDeque<PacketId>,
     pub(super) batch: Option<TxBatch>,
+    /// Next identification of a host that counts.
+    pub(super) ip_id: u16,
     /// Identification that the next packet has, if it belongs to the batch of the one before.
     next_guess: u16,
 }
@@ -64,6 +77,9 @@ pub(super) struct Engine {
     /// Timeouts handled at `last_timeout`.
     pub(super) timeouts_now: u32,
 }
+
+/// Counting starts close to the end, so that it wraps.
+const FIRST_COUNTED_ID: u16 = 0xff00;
 
 impl World {
     pub(super) fn add_host(&mut self, node: NodeId, config: HostConfig) {
@@ -94,6 +110,7 @@ impl World {
             paused_until: Time::ZERO,
             batch: Some(batch),
             ring: VecDeque::new(),
+            ip_id: FIRST_COUNTED_ID,
             next_guess: 0,
         });
     }

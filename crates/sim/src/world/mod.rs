@@ -14,7 +14,7 @@ use crate::hash::TraceHash;
 use crate::net::{LinkId, Network, Topology};
 use crate::packet::PacketStore;
 
-pub use host::{HostConfig, HostId, NicId, RxId};
+pub use host::{HostConfig, HostId, NicId, RxId, TxId};
 
 use host::{Engine, Host};
 use queue::{EventKind, EventQueue};
