@@ -36,16 +36,7 @@ fn perf(program: &Path, test: &str, args: &[&str], pin: bool, field: &str) -> Re
     let mut said = BufReader::new(said);
     said.read_line(&mut String::new())?;
     let mut client = command(program, pin.then_some(SENDER_CPU))
-        .args([
-            "perf",
-            test,
-            "127.0.0.1",
-            "-d",
-            "127.0.0.2",
-            "-p",
-            &port,
-            "--json",
-        ])
+        .args(["perf", test, "127.0.0.1", "-d", "127.0.0.2", "-p", &port, "--json"])
         .args(args)
         .stdout(Stdio::piped())
         .spawn()?;
@@ -59,11 +50,7 @@ fn perf(program: &Path, test: &str, args: &[&str], pin: bool, field: &str) -> Re
     }
     ended?;
     let mut text = String::new();
-    client
-        .stdout
-        .take()
-        .expect("stdout is piped")
-        .read_to_string(&mut text)?;
+    client.stdout.take().expect("stdout is piped").read_to_string(&mut text)?;
     let last = text.lines().last().ok_or("bowline perf printed nothing")?;
     let json: Value = serde_json::from_str(last)?;
     let value = json["results"][0][field].as_f64();
@@ -96,7 +83,5 @@ fn command(program: &Path, cpu: Option<usize>) -> Command {
 
 /// A TCP port that was free a moment ago.
 fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -62,27 +62,13 @@ struct Args {
 #[command(hide = true)]
 enum Role {
     #[command(hide = true)]
-    BulkRecv {
-        calls: Calls,
-        seconds: f64,
-        cpu: Option<usize>,
-    },
+    BulkRecv { calls: Calls, seconds: f64, cpu: Option<usize> },
     #[command(hide = true)]
-    BulkSend {
-        peer: SocketAddrV4,
-        calls: Calls,
-        seconds: f64,
-        cpu: Option<usize>,
-    },
+    BulkSend { peer: SocketAddrV4, calls: Calls, seconds: f64, cpu: Option<usize> },
     #[command(hide = true)]
     Pong { wait: Wait, cpu: Option<usize> },
     #[command(hide = true)]
-    Ping {
-        peer: SocketAddr,
-        wait: Wait,
-        seconds: f64,
-        cpu: Option<usize>,
-    },
+    Ping { peer: SocketAddr, wait: Wait, seconds: f64, cpu: Option<usize> },
 }
 
 fn main() -> ExitCode {
@@ -108,9 +94,7 @@ fn measure(args: &Args) -> Result<bool> {
     for run in 1..=args.runs {
         eprintln!("round {run} of {}", args.runs);
         for calls in Calls::ALL {
-            report
-                .raw_gbps
-                .add(calls.name(), raw_bulk(calls, args.seconds, pin)?);
+            report.raw_gbps.add(calls.name(), raw_bulk(calls, args.seconds, pin)?);
         }
         if !args.raw_only {
             report.bowline_gbps.add(
@@ -119,15 +103,12 @@ fn measure(args: &Args) -> Result<bool> {
             );
         }
         for wait in Wait::ALL {
-            report
-                .raw_lat_us
-                .add(wait.name(), raw_latency(wait, args.seconds, pin)?);
+            report.raw_lat_us.add(wait.name(), raw_latency(wait, args.seconds, pin)?);
         }
         if !args.raw_only {
-            report.bowline_lat_us.add(
-                "write-lat, 8 B",
-                bowline::write_lat(&args.bowline, args.seconds, pin)?,
-            );
+            report
+                .bowline_lat_us
+                .add("write-lat, 8 B", bowline::write_lat(&args.bowline, args.seconds, pin)?);
         }
     }
     print!("{}", report.table());
@@ -140,16 +121,12 @@ fn measure(args: &Args) -> Result<bool> {
 /// Gbit/s of UDP payload between two processes with bare sockets.
 fn raw_bulk(calls: Calls, seconds: f64, pin: bool) -> Result<f64> {
     let calls_arg = value_name(calls);
-    let mut receiver = Peer::start(
-        &["bulk-recv", &calls_arg, &seconds.to_string()],
-        pin.then_some(RECEIVER_CPU),
-    )?;
+    let mut receiver =
+        Peer::start(&["bulk-recv", &calls_arg, &seconds.to_string()], pin.then_some(RECEIVER_CPU))?;
     let to = receiver.line()?;
     let longer = (seconds + 0.5).to_string();
-    let mut sender = Peer::start(
-        &["bulk-send", &to, &calls_arg, &longer],
-        pin.then_some(SENDER_CPU),
-    )?;
+    let mut sender =
+        Peer::start(&["bulk-send", &to, &calls_arg, &longer], pin.then_some(SENDER_CPU))?;
     let gbps = receiver.line()?.parse()?;
     sender.stop();
     Ok(gbps)
@@ -160,10 +137,8 @@ fn raw_latency(wait: Wait, seconds: f64, pin: bool) -> Result<f64> {
     let wait_arg = value_name(wait);
     let mut pong = Peer::start(&["pong", &wait_arg], pin.then_some(RECEIVER_CPU))?;
     let to = pong.line()?;
-    let mut ping = Peer::start(
-        &["ping", &to, &wait_arg, &seconds.to_string()],
-        pin.then_some(SENDER_CPU),
-    )?;
+    let mut ping =
+        Peer::start(&["ping", &to, &wait_arg, &seconds.to_string()], pin.then_some(SENDER_CPU))?;
     Ok(ping.line()?.parse()?)
 }
 
@@ -172,22 +147,13 @@ fn play(role: Role) -> Result<()> {
     let mut out = std::io::stdout();
     let pin = |cpu: Option<usize>| cpu.map_or(Ok(()), sys::pin_to_cpu);
     match role {
-        Role::BulkRecv {
-            calls,
-            seconds,
-            cpu,
-        } => {
+        Role::BulkRecv { calls, seconds, cpu } => {
             pin(cpu)?;
             let socket = sys::loopback_socket()?;
             writeln!(out, "{}", socket.local_addr()?)?;
             writeln!(out, "{}", raw::bulk_recv(&socket, calls, seconds)?)?;
         }
-        Role::BulkSend {
-            peer,
-            calls,
-            seconds,
-            cpu,
-        } => {
+        Role::BulkSend { peer, calls, seconds, cpu } => {
             pin(cpu)?;
             raw::bulk_send(peer, calls, seconds)?;
         }
@@ -197,12 +163,7 @@ fn play(role: Role) -> Result<()> {
             writeln!(out, "{}", socket.local_addr()?)?;
             raw::pong(&socket, wait)?;
         }
-        Role::Ping {
-            peer,
-            wait,
-            seconds,
-            cpu,
-        } => {
+        Role::Ping { peer, wait, seconds, cpu } => {
             pin(cpu)?;
             writeln!(out, "{}", raw::ping(peer, wait, seconds)?)?;
         }
@@ -224,10 +185,7 @@ impl Peer {
             .stdout(Stdio::piped())
             .spawn()?;
         let stdout = child.stdout.take().expect("stdout is piped");
-        Ok(Peer {
-            child,
-            lines: BufReader::new(stdout),
-        })
+        Ok(Peer { child, lines: BufReader::new(stdout) })
     }
 
     /// The next line that the process prints.
@@ -253,11 +211,7 @@ impl Drop for Peer {
 }
 
 fn value_name(value: impl clap::ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .expect("no variant is skipped")
-        .get_name()
-        .to_owned()
+    value.to_possible_value().expect("no variant is skipped").get_name().to_owned()
 }
 
 fn parse_seconds(text: &str) -> std::result::Result<f64, String> {

@@ -164,8 +164,5 @@ fn recv_word(socket: &UdpSocket, wait: Wait, word: &mut [u8; 8]) -> io::Result<(
 }
 
 fn is_the_end(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionRefused
-    )
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionRefused)
 }

@@ -17,10 +17,7 @@ pub(crate) struct Series {
 
 impl Series {
     fn new(higher_is_better: bool) -> Series {
-        Series {
-            higher_is_better,
-            variants: Vec::new(),
-        }
+        Series { higher_is_better, variants: Vec::new() }
     }
 
     /// Adds a sample of a variant.
@@ -54,11 +51,7 @@ impl Series {
 /// The median of sorted samples.
 fn median(sorted: &[f64]) -> f64 {
     let mid = sorted.len() / 2;
-    if sorted.len() % 2 == 1 {
-        sorted[mid]
-    } else {
-        (sorted[mid - 1] + sorted[mid]) / 2.0
-    }
+    if sorted.len() % 2 == 1 { sorted[mid] } else { (sorted[mid - 1] + sorted[mid]) / 2.0 }
 }
 
 /// All samples of a run.
@@ -144,16 +137,8 @@ impl Report {
             "placed by the scheduler"
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{} rounds of {} s each, {placed}",
-            self.runs, self.seconds
-        );
-        let _ = writeln!(
-            text,
-            "{:<44} {:>9} {:>9} {:>9}",
-            "", "median", "lowest", "highest"
-        );
+        let _ = writeln!(text, "{} rounds of {} s each, {placed}", self.runs, self.seconds);
+        let _ = writeln!(text, "{:<44} {:>9} {:>9} {:>9}", "", "median", "lowest", "highest");
         for (kind, unit, series) in [
             ("bare UDP", "Gbit/s", &self.raw_gbps),
             ("bowline", "Gbit/s", &self.bowline_gbps),
@@ -169,17 +154,13 @@ impl Report {
         let (ratio, lat) = (self.ratio(), self.lat_ratio());
         if !ratio.is_nan() {
             let ok = verdict(ratio >= RATIO_BAR);
-            let _ = writeln!(
-                text,
-                "goodput: {ratio:.2} of bare UDP (bar: at least {RATIO_BAR}) {ok}"
-            );
+            let _ =
+                writeln!(text, "goodput: {ratio:.2} of bare UDP (bar: at least {RATIO_BAR}) {ok}");
         }
         if !lat.is_nan() {
             let ok = verdict(lat <= LAT_BAR);
-            let _ = writeln!(
-                text,
-                "latency: {lat:.2} times bare UDP (bar: at most {LAT_BAR}) {ok}"
-            );
+            let _ =
+                writeln!(text, "latency: {lat:.2} times bare UDP (bar: at most {LAT_BAR}) {ok}");
         }
         text
     }

@@ -21,11 +21,7 @@ fn set_int(socket: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<
             size_of::<i32>() as libc::socklen_t,
         )
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The largest socket buffers that an ordinary user gets.
@@ -53,11 +49,7 @@ pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Message headers over buffers of their own, ready for `sendmmsg` and `recvmmsg`.
@@ -72,17 +64,11 @@ pub(crate) struct Batch {
 impl Batch {
     /// `count` messages of `bytes` each, addressed to `peer` unless the socket is connected.
     pub(crate) fn new(count: usize, bytes: usize, peer: Option<SocketAddrV4>) -> Batch {
-        assert!(
-            count <= MAX_BATCH,
-            "a batch has at most {MAX_BATCH} messages"
-        );
+        assert!(count <= MAX_BATCH, "a batch has at most {MAX_BATCH} messages");
         let mut buffers = vec![vec![0x5a_u8; bytes]; count];
         let mut iovecs: Box<[libc::iovec]> = buffers
             .iter_mut()
-            .map(|b| libc::iovec {
-                iov_base: b.as_mut_ptr().cast(),
-                iov_len: b.len(),
-            })
+            .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
             .collect();
         let mut peer = peer.map(|p| Box::new(sockaddr(p)));
         let headers = iovecs
@@ -99,12 +85,7 @@ impl Batch {
                 header
             })
             .collect();
-        Batch {
-            headers,
-            _iovecs: iovecs,
-            _buffers: buffers,
-            _peer: peer,
-        }
+        Batch { headers, _iovecs: iovecs, _buffers: buffers, _peer: peer }
     }
 
     /// Sends every message; returns how many the kernel took.
@@ -124,11 +105,7 @@ impl Batch {
 
     /// Receives what is there (waiting for the first message if `wait`); returns the bytes.
     pub(crate) fn recv(&mut self, socket: &UdpSocket, wait: bool) -> io::Result<usize> {
-        let flags = if wait {
-            libc::MSG_WAITFORONE
-        } else {
-            libc::MSG_DONTWAIT
-        };
+        let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: as in `send`; the buffers are writable, and no timeout is passed.
         let got = unsafe {
             libc::recvmmsg(
@@ -148,9 +125,7 @@ fn sockaddr(addr: SocketAddrV4) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: addr.port().to_be(),
-        sin_addr: libc::in_addr {
-            s_addr: u32::from(*addr.ip()).to_be(),
-        },
+        sin_addr: libc::in_addr { s_addr: u32::from(*addr.ip()).to_be() },
         sin_zero: [0; 8],
     }
 }

@@ -21,10 +21,7 @@ pub(crate) fn print_error(error: &(dyn Error + 'static)) {
         cause = inner.source();
     }
     eprintln!("bowline: {}", text.replace('\n', " "));
-    if let Some(hint) = error
-        .downcast_ref::<bowline::Error>()
-        .map(|e| hint(e.fault()))
-    {
+    if let Some(hint) = error.downcast_ref::<bowline::Error>().map(|e| hint(e.fault())) {
         eprintln!("hint: {hint}");
     }
 }

@@ -39,7 +39,7 @@ impl End {
 
     pub(crate) fn on(device: &Device, qp_type: QpType) -> End {
         let pd = device.alloc_pd().unwrap();
-        let cq = device.create_cq(256).unwrap();
+        let cq = device.create_cq(1024).unwrap();
         let mr = pd.register(1 << 20, ALL).unwrap();
         let qp = pd.qp(qp_type, &cq).build().unwrap();
         End { device: device.clone(), pd, cq, mr, qp }

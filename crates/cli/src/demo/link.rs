@@ -19,26 +19,10 @@ pub(super) struct Link {
 
 /// Every link, from the kindest to the worst.
 pub(super) const LINKS: [Link; 4] = [
-    Link {
-        name: "loopback, unimpaired",
-        rtt: Duration::ZERO,
-        loss: 0.0,
-    },
-    Link {
-        name: "1 Gbit/s, 10 ms",
-        rtt: Duration::from_millis(10),
-        loss: 0.0,
-    },
-    Link {
-        name: "1 Gbit/s, 40 ms, 0.01 % loss",
-        rtt: Duration::from_millis(40),
-        loss: 0.0001,
-    },
-    Link {
-        name: "1 Gbit/s, 40 ms, 0.1 % loss",
-        rtt: Duration::from_millis(40),
-        loss: 0.001,
-    },
+    Link { name: "loopback, unimpaired", rtt: Duration::ZERO, loss: 0.0 },
+    Link { name: "1 Gbit/s, 10 ms", rtt: Duration::from_millis(10), loss: 0.0 },
+    Link { name: "1 Gbit/s, 40 ms, 0.01 % loss", rtt: Duration::from_millis(40), loss: 0.0001 },
+    Link { name: "1 Gbit/s, 40 ms, 0.1 % loss", rtt: Duration::from_millis(40), loss: 0.001 },
 ];
 
 impl Link {
@@ -67,9 +51,7 @@ impl Link {
     pub(super) fn timeout_code(&self) -> u8 {
         // A full window takes two round trips to drain; leave as much again.
         let least_us = (4 * self.rtt).as_micros() as f64;
-        (14..=31)
-            .find(|code| 4.096 * 2f64.powi(*code) >= least_us)
-            .unwrap_or(31) as u8
+        (14..=31).find(|code| 4.096 * 2f64.powi(*code) >= least_us).unwrap_or(31) as u8
     }
 
     /// What the link carries at best, if it is limited.

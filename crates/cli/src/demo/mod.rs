@@ -61,14 +61,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
         for scheme in SCHEMES {
             bar.set_message(link.name);
             let pcap = args.pcap.as_ref().map(|file| numbered(file, table.len()));
-            let stage = Stage {
-                from: args.from,
-                to: args.to,
-                link,
-                load: &load,
-                pcap,
-                bar: &bar,
-            };
+            let stage = Stage { from: args.from, to: args.to, link, load: &load, pcap, bar: &bar };
             let outcome = scheme.run(&stage)?;
             table.add(Row::new(link, scheme.name(), &load, &outcome));
         }
@@ -78,11 +71,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     if args.json {
         println!("{}", table.json());
     }
-    Ok(if table.all_verified() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if table.all_verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The first row's file is as named; later ones get a number before the extension.
@@ -91,9 +80,6 @@ fn numbered(file: &std::path::Path, row: usize) -> PathBuf {
         return file.to_owned();
     }
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = file
-        .extension()
-        .unwrap_or("pcap".as_ref())
-        .to_string_lossy();
+    let extension = file.extension().unwrap_or("pcap".as_ref()).to_string_lossy();
     file.with_file_name(format!("{stem}-{}.{extension}", row + 1))
 }

@@ -54,14 +54,8 @@ impl End {
         }
         let device = builder.open()?;
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
-        let mr = pd.register(
-            load.buffer_bytes(),
-            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-        )?;
-        let qp = pd
-            .qp(QpType::Rc, &cq)
-            .max_send_wr(load.in_flight as u32)
-            .build()?;
+        let mr = pd.register(load.buffer_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let qp = pd.qp(QpType::Rc, &cq).max_send_wr(load.in_flight as u32).build()?;
         Ok(End { qp, cq, mr })
     }
 }

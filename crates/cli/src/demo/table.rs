@@ -29,11 +29,8 @@ pub(super) struct Row {
 
 impl Row {
     pub(super) fn new(link: &Link, scheme: &'static str, load: &Load, outcome: &Outcome) -> Row {
-        let mut times_ms: Vec<f64> = outcome
-            .completion_times
-            .iter()
-            .map(|t| t.as_secs_f64() * 1e3)
-            .collect();
+        let mut times_ms: Vec<f64> =
+            outcome.completion_times.iter().map(|t| t.as_secs_f64() * 1e3).collect();
         times_ms.sort_by(f64::total_cmp);
         let messages = times_ms.len();
         let p99 = times_ms.get((messages * 99).div_ceil(100).saturating_sub(1));
@@ -72,11 +69,7 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(seed: u64) -> Table {
-        Table {
-            seed,
-            rows: Vec::new(),
-            conclusion: String::new(),
-        }
+        Table { seed, rows: Vec::new(), conclusion: String::new() }
     }
 
     pub(super) fn add(&mut self, row: Row) {
@@ -129,10 +122,7 @@ impl Table {
 
 /// What the numbers say, in a sentence.
 fn conclude(rows: &[Row]) -> String {
-    let limited = || {
-        rows.iter()
-            .filter_map(|row| row.utilisation().map(|u| (u, row)))
-    };
+    let limited = || rows.iter().filter_map(|row| row.utilisation().map(|u| (u, row)));
     let by_use = |a: &(f64, &Row), b: &(f64, &Row)| a.0.total_cmp(&b.0);
     let (Some((best_use, best)), Some((worst_use, worst))) =
         (limited().max_by(by_use), limited().min_by(by_use))

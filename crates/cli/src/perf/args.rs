@@ -164,20 +164,14 @@ impl Spec {
             .map_err(|e| format!("the client's request cannot be read: {e}"))?;
         if spec.test != ours {
             let (theirs, ours) = (spec.test.name(), ours.name());
-            return Err(format!(
-                "the client asks for {theirs}, but this server runs {ours}"
-            ));
+            return Err(format!("the client asks for {theirs}, but this server runs {ours}"));
         }
         let sane = (1..=1 << 30).contains(&spec.size)
             && (1..=1024).contains(&spec.qps)
             && (1..=8192).contains(&spec.tx_depth)
             && spec.inline <= 1024
             && spec.iters >= 1;
-        if sane {
-            Ok(spec)
-        } else {
-            Err("the client asks for the impossible".to_owned())
-        }
+        if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
     }
 
     /// Message sizes, in order.
@@ -185,11 +179,7 @@ impl Spec {
         if self.test == Test::AtomicLat {
             return vec![8];
         }
-        if self.all {
-            ALL_SIZES.map(|shift| 1 << shift).collect()
-        } else {
-            vec![self.size]
-        }
+        if self.all { ALL_SIZES.map(|shift| 1 << shift).collect() } else { vec![self.size] }
     }
 
     /// The largest message.
@@ -205,7 +195,5 @@ impl Spec {
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let bytes = text.parse().ok();
-    bytes
-        .and_then(Mtu::from_bytes)
-        .ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".to_owned())
+    bytes.and_then(Mtu::from_bytes).ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".to_owned())
 }

@@ -38,11 +38,7 @@ pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<BandwidthRow, Box<dyn Erro
             // When time is up, what was posted last may be unsignaled: one more closes the run.
             let unclosed =
                 end == 0 && flow.posted > flow.completed && flow.posted % signal_every != 0;
-            let last = if end == 0 {
-                flow.posted + u64::from(unclosed)
-            } else {
-                end
-            };
+            let last = if end == 0 { flow.posted + u64::from(unclosed) } else { end };
             let room = depth - (flow.posted - flow.completed);
             let until = last.min(flow.posted + if unclosed { 1 } else { room });
             if until > flow.posted {
@@ -105,11 +101,7 @@ impl Goal {
         let bar = duration
             .filter(|d| *d > PROGRESS_FROM)
             .map(|d| output::progress(d.as_millis() as u64, &rig.spec.test.name()));
-        Goal {
-            iters: rig.spec.iters,
-            duration,
-            bar,
-        }
+        Goal { iters: rig.spec.iters, duration, bar }
     }
 
     /// How many messages each QP sends; 0 when time is up.
@@ -121,11 +113,7 @@ impl Goal {
         if let Some(bar) = &self.bar {
             bar.set_position(elapsed.as_millis() as u64);
         }
-        if elapsed < duration {
-            u64::MAX >> 16
-        } else {
-            0
-        }
+        if elapsed < duration { u64::MAX >> 16 } else { 0 }
     }
 }
 
@@ -159,9 +147,7 @@ impl Meter {
         self.in_window += messages;
         let window = self.last - self.window_start;
         if window >= PEAK_WINDOW {
-            self.peak_per_sec = self
-                .peak_per_sec
-                .max(self.in_window as f64 / window.as_secs_f64());
+            self.peak_per_sec = self.peak_per_sec.max(self.in_window as f64 / window.as_secs_f64());
             (self.window_start, self.in_window) = (self.last, 0);
         }
     }

@@ -126,20 +126,15 @@ impl<'a> Game<'a> {
     fn strike(&mut self) -> Result<(), Box<dyn Error>> {
         if self.rig.spec.test == Test::WriteLat {
             let flag = flag_of(self.sent);
-            self.rig
-                .mr
-                .write_at(self.rig.source(0) + self.bytes as usize - 1, &[flag]);
+            self.rig.mr.write_at(self.rig.source(0) + self.bytes as usize - 1, &[flag]);
         }
         let every = self.signal_every;
         self.rig
-            .post_messages(0, self.bytes, self.sent..self.sent + 1, |n| {
-                (n + 1) % every == 0
-            })?;
+            .post_messages(0, self.bytes, self.sent..self.sent + 1, |n| (n + 1) % every == 0)?;
         self.sent += 1;
         // Now that the message is away there is time to look after the receives.
         if self.consumed >= REPOST_AT {
-            self.rig
-                .post_receives(0, std::mem::take(&mut self.consumed))?;
+            self.rig.post_receives(0, std::mem::take(&mut self.consumed))?;
         }
         Ok(())
     }

@@ -85,14 +85,7 @@ impl Report {
 
     /// Prints what is measured, and the names of the columns.
     pub(crate) fn print_header(&self) {
-        let Report {
-            test,
-            device,
-            mtu,
-            qps,
-            tx_depth,
-            ..
-        } = self;
+        let Report { test, device, mtu, qps, tx_depth, .. } = self;
         let line = "-".repeat(87);
         println!("{line}");
         println!(" bowline perf {}", test.name());

@@ -71,23 +71,14 @@ impl Rig {
                     .build()
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Rig {
-            spec,
-            device,
-            cq,
-            qps,
-            mr,
-            remotes: Vec::new(),
-            slot,
-        })
+        Ok(Rig { spec, device, cq, qps, mr, remotes: Vec::new(), slot })
     }
 
     /// What the peer of QP `qp` may use.
     pub(crate) fn offer(&self, qp: usize) -> RemoteMr {
         let start = self.landing(qp) as u64;
         let all = self.mr.remote();
-        all.slice(start..start + self.slot as u64)
-            .expect("the region has a slot for every QP")
+        all.slice(start..start + self.slot as u64).expect("the region has a slot for every QP")
     }
 
     /// Where QP `qp` sends from.
@@ -114,10 +105,7 @@ impl Rig {
     /// Posts `count` receives on a QP.
     pub(crate) fn post_receives(&self, qp: usize, count: usize) -> Result<(), Box<dyn Error>> {
         let sges = [self.sge(self.landing(qp), self.slot)?];
-        let wrs = [RecvWr {
-            wr_id: wr_id(qp, 0),
-            sges: &sges,
-        }; BATCH as usize];
+        let wrs = [RecvWr { wr_id: wr_id(qp, 0), sges: &sges }; BATCH as usize];
         let mut left = count;
         while left > 0 {
             let now = left.min(wrs.len());
@@ -146,24 +134,14 @@ impl Rig {
             Payload::Sges(&sges)
         };
         let op = self.op(qp);
-        let template = SendWr {
-            wr_id: 0,
-            op,
-            payload,
-            flags: SendFlags::empty(),
-            ud: None,
-        };
+        let template = SendWr { wr_id: 0, op, payload, flags: SendFlags::empty(), ud: None };
         let mut wrs = [template; BATCH as usize];
         let mut next = messages.start;
         while next < messages.end {
             let count = (messages.end - next).min(BATCH);
             for (wr, n) in wrs.iter_mut().zip(next..next + count) {
                 wr.wr_id = wr_id(qp, n);
-                wr.flags = if signal(n) {
-                    SendFlags::SIGNALED
-                } else {
-                    SendFlags::empty()
-                };
+                wr.flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
             }
             self.qps[qp].post_send_batch(&wrs[..count as usize])?;
             next += count;
@@ -193,10 +171,7 @@ fn wr_id(qp: usize, message: u64) -> u64 {
 
 /// The QP and the number of a completed request.
 pub(crate) fn qp_and_message(completion: &Completion) -> (usize, u64) {
-    (
-        (completion.wr_id >> 48) as usize,
-        completion.wr_id & ((1 << 48) - 1),
-    )
+    ((completion.wr_id >> 48) as usize, completion.wr_id & ((1 << 48) - 1))
 }
 
 /// Polls a completion queue, checking every completion, and notices when nothing happens any more.
@@ -208,11 +183,7 @@ pub(crate) struct Poller<'a> {
 
 impl<'a> Poller<'a> {
     pub(crate) fn new(cq: &'a Cq) -> Poller<'a> {
-        Poller {
-            cq,
-            completions: [Completion::default(); 32],
-            idle_since: None,
-        }
+        Poller { cq, completions: [Completion::default(); 32], idle_since: None }
     }
 
     /// What has completed by now, possibly nothing.
@@ -234,7 +205,7 @@ impl<'a> Poller<'a> {
         if since.elapsed() > STALL {
             let secs = STALL.as_secs();
             return Err(
-                format!("the peer has done nothing for {secs} s: is it still there?").into(),
+                format!("the peer has done nothing for {secs} s: is it still there?").into()
             );
         }
         Ok(())

@@ -97,9 +97,7 @@ impl Session {
                 told
             });
             serve(rig, &done)?;
-            listener
-                .join()
-                .map_err(|_| "the thread that listens to the client failed".into())
+            listener.join().map_err(|_| "the thread that listens to the client failed".into())
         });
         let told: Result<_, Box<dyn Error>> = told;
         Ok(serde_json::from_slice(&told??)?)
