@@ -1,0 +1,44 @@
+//! Events that a program got and has to acknowledge before their object may go.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Counts events delivered and acknowledged.
+#[derive(Default)]
+pub(crate) struct Acks {
+    counts: Mutex<Counts>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Counts {
+    delivered: u32,
+    acknowledged: u32,
+}
+
+impl Acks {
+    /// An event went to the program.
+    pub(crate) fn deliver(&self) {
+        let mut counts = self.lock();
+        counts.delivered = counts.delivered.wrapping_add(1);
+    }
+
+    /// The program acknowledged events; returns how many it has by now.
+    pub(crate) fn acknowledge(&self, events: u32) -> u32 {
+        let mut counts = self.lock();
+        counts.acknowledged = counts.acknowledged.wrapping_add(events);
+        self.changed.notify_all();
+        counts.acknowledged
+    }
+
+    /// Waits until everything delivered is acknowledged, as destroying the object has to.
+    pub(crate) fn wait(&self) {
+        let mut counts = self.lock();
+        while counts.delivered != counts.acknowledged {
+            counts = self.changed.wait(counts).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,187 @@
+//! Open devices.
+
+use core::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bowline_io::{
+    Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig, UdpPort,
+};
+use bowline_nic::{Mtu, Nic, NicConfig, Time};
+
+use crate::abi::{ibv_context, ibv_device, verbs_context};
+use crate::async_event::Owners;
+use crate::device::{self, Device};
+use crate::errno::{Errno, code, object};
+use crate::guard::guard;
+use crate::handle::{self, Kind, Public};
+use crate::{env, fork, log, ops, report, sys};
+
+/// The only port of every device.
+pub(crate) const PORT: u8 = 1;
+
+/// An open device: one lane, and what programs make on it.
+pub(crate) struct Context {
+    pub(crate) device: &'static Device,
+    lane: Arc<Lane>,
+    /// What the NIC was made with: its limits.
+    pub(crate) limits: NicConfig,
+    /// Which process opened it.
+    epoch: u32,
+    /// Objects made on it that live.
+    pub(crate) objects: AtomicUsize,
+    /// To whom events belong.
+    pub(crate) owners: Owners,
+    /// The program has been told that the device died.
+    pub(crate) told_fatal: AtomicBool,
+}
+
+impl Public for verbs_context {
+    type Inner = Arc<Context>;
+    const KIND: Kind = Kind::Context;
+}
+
+impl Context {
+    /// The lane, if this process opened it.
+    #[inline]
+    pub(crate) fn lane(&self) -> Result<&Lane, Errno> {
+        if self.epoch != fork::epoch() {
+            return Err(Errno::IO);
+        }
+        Ok(&self.lane)
+    }
+
+    /// Calls the NIC; what that makes ready leaves at once.
+    pub(crate) fn control<R, E>(
+        &self,
+        verb: impl FnOnce(&mut Nic, Time) -> Result<R, E>,
+    ) -> Result<R, Errno>
+    where
+        Errno: From<E>,
+    {
+        Ok(self.lane()?.with(verb)??)
+    }
+
+    /// Ends the device. Later verbs fail with `EIO`.
+    pub(crate) fn shut_down(&self) {
+        if let Ok(lane) = self.lane() {
+            lane.shutdown();
+        }
+    }
+}
+
+/// The open device behind a pointer.
+pub(crate) fn find<'a>(context: *mut ibv_context) -> Result<&'a Arc<Context>, Errno> {
+    if context.is_null() {
+        return Err(Errno::INVAL);
+    }
+    handle::find(container(context))
+}
+
+/// The structure that ends with this context.
+fn container(context: *mut ibv_context) -> *mut verbs_context {
+    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
+}
+
+/// `ibv_open_device`.
+///
+/// # Safety
+/// `device` must come from `ibv_get_device_list`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    guard(core::ptr::null_mut(), || object(device::find(device).and_then(open)))
+}
+
+fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
+    fork::watch();
+    let ctx = start(device).map_err(|(why, errno)| {
+        log::warn(&format!("cannot open {} at {}: {why}", device.name, device.addr));
+        errno
+    })?;
+    let async_fd = ctx.lane.events().as_raw_fd();
+    sys::set_blocking(async_fd)?;
+    log::info(&format!("opened {} at {}", device.name, device.addr));
+    report::opened(&ctx);
+    let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as c_int);
+    let public = ops::verbs_context(device.as_ptr(), async_fd, vectors);
+    let context = handle::create(public, ctx);
+    Ok(context.wrapping_byte_add(offset_of!(verbs_context, context)).cast())
+}
+
+/// Opens the port, makes the NIC and starts the lane.
+fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
+    let link = env::link().map_err(|why| (why, Errno::INVAL))?;
+    let (port, qpn_prefix) = open_port(device, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
+    let caps = port.caps();
+    let mut limits =
+        NicConfig::new(caps.addr, sys::random().map_err(|e| ("no randomness".into(), e))?);
+    limits.udp_port = caps.udp_port;
+    limits.peer_udp_port = caps.udp_port;
+    limits.qpn_prefix = qpn_prefix;
+    limits.max_mtu = Mtu::for_ip_mtu(caps.ip_mtu)
+        .ok_or_else(|| (format!("an MTU of {} is too small", caps.ip_mtu), Errno::INVAL))?;
+    let nic = Nic::new(limits.clone()).map_err(|e| (e.to_string(), e.into()))?;
+    let config = LaneConfig { name: format!("bowline-{}", device.name), ..LaneConfig::default() };
+    let lane = Lane::start(nic, port, config).map_err(|e| (e.to_string(), e.into()))?;
+    Ok(Arc::new(Context {
+        device,
+        lane,
+        limits,
+        epoch: fork::epoch(),
+        objects: AtomicUsize::new(0),
+        owners: Owners::default(),
+        told_fatal: AtomicBool::new(false),
+    }))
+}
+
+fn open_port(device: &Device, link: Option<LinkProfile>) -> Result<(Box<dyn Port>, u8), PortError> {
+    let sharing = Sharing::SameUser { registry_dir: None };
+    let udp = UdpPort::open(&UdpConfig { sharing, ..UdpConfig::new(device.addr) })?;
+    let qpn_prefix = udp.qpn_prefix();
+    let mut port: Box<dyn Port> = Box::new(udp);
+    if let Some(file) = env::pcap() {
+        port = Box::new(PcapTap::create(port, file)?);
+    }
+    if let Some(profile) = link {
+        port = Box::new(Impair::new(port, profile));
+    }
+    Ok((port, qpn_prefix))
+}
+
+fn errno_of(error: &PortError) -> Errno {
+    match error {
+        PortError::InUse { .. } => Errno(libc::EADDRINUSE),
+        PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
+        PortError::Os { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
+        _ => Errno::IO,
+    }
+}
+
+/// `ibv_close_device`. Objects that the program has left on it stay where they are and fail.
+///
+/// # Safety
+/// `context` must be an open device's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    guard(-1, || code(find(context).and_then(|ctx| close(context, ctx))))
+}
+
+fn close(context: *mut ibv_context, ctx: &Arc<Context>) -> Result<(), Errno> {
+    if ctx.lane().is_err() {
+        // A child's copy of the parent's device: nothing of it is the child's to end.
+        return Ok(());
+    }
+    report::closing(ctx);
+    ctx.shut_down();
+    if ctx.objects.load(Ordering::Acquire) > 0 {
+        // Programs reach the context through them, so it has to stay.
+        log::info("a device was closed with objects left on it");
+        return Ok(());
+    }
+    handle::destroy(container(context))
+}
+
+/// The all-ones value that marks a context whose structure is `verbs_context`.
+pub(crate) const EXTENDED: *mut c_void = core::ptr::without_provenance_mut(usize::MAX);

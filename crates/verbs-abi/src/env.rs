@@ -1,0 +1,101 @@
+//! What the environment asks for. Programs are not ours, so this is the only way to tell them.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bowline_io::LinkProfile;
+
+use crate::{ifaddrs, log};
+
+/// A device to offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceSpec {
+    pub(crate) name: String,
+    pub(crate) addr: IpAddr,
+}
+
+/// The devices of `BOWLINE_DEVICES`, or one for every address of this machine.
+pub(crate) fn devices() -> Vec<DeviceSpec> {
+    match std::env::var("BOWLINE_DEVICES") {
+        Ok(list) => parse_devices(&list).unwrap_or_else(|why| {
+            log::error(&format!("BOWLINE_DEVICES: {why}; no device is offered"));
+            Vec::new()
+        }),
+        Err(_) => ifaddrs::addresses()
+            .into_iter()
+            .enumerate()
+            .map(|(i, addr)| DeviceSpec { name: format!("bl{i}"), addr })
+            .collect(),
+    }
+}
+
+/// Reads `NAME=ADDRESS,…`.
+fn parse_devices(list: &str) -> Result<Vec<DeviceSpec>, String> {
+    let mut devices: Vec<DeviceSpec> = Vec::new();
+    for item in list.split([',', ' ']).filter(|item| !item.is_empty()) {
+        let (name, addr) =
+            item.split_once('=').ok_or_else(|| format!("{item:?} is not NAME=ADDRESS"))?;
+        let addr = addr.parse().map_err(|_| format!("{addr:?} is no IP address"))?;
+        // As long as what the header has room for, and fit to be a file's name.
+        let fits = (1..64).contains(&name.len()) && !name.contains(['/', '\0']);
+        if !fits || devices.iter().any(|d| d.name == name) {
+            return Err(format!("{name:?} is no name for a device, or names two"));
+        }
+        devices.push(DeviceSpec { name: name.to_owned(), addr });
+    }
+    Ok(devices)
+}
+
+/// The impairment of `BOWLINE_LINK`.
+pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
+    match std::env::var("BOWLINE_LINK") {
+        Ok(text) if !text.is_empty() => {
+            text.parse().map(Some).map_err(|error| format!("BOWLINE_LINK: {error}"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The next capture file of `BOWLINE_PCAP`: every device opened gets one of its own.
+pub(crate) fn pcap() -> Option<PathBuf> {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    let mut path = path_of("BOWLINE_PCAP")?;
+    let before = OPENED.fetch_add(1, Ordering::Relaxed);
+    if before > 0 {
+        path.push_str(&format!(".{}", before + 1));
+    }
+    Some(path.into())
+}
+
+/// Where `BOWLINE_REPORT` wants the counters at exit.
+pub(crate) fn report() -> Option<PathBuf> {
+    path_of("BOWLINE_REPORT").map(PathBuf::from)
+}
+
+/// A variable that names a file; `%p` in it stands for the process.
+fn path_of(variable: &str) -> Option<String> {
+    let path = std::env::var(variable).ok().filter(|path| !path.is_empty())?;
+    Some(path.replace("%p", &std::process::id().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_devices_is_read_in_order() {
+        let devices = parse_devices("bl0=127.0.0.1,bl1=fd00::1").unwrap();
+        assert_eq!(devices.len(), 2);
+        assert_eq!(devices[1].name, "bl1");
+        assert_eq!(devices[1].addr, "fd00::1".parse::<IpAddr>().unwrap());
+        assert_eq!(parse_devices("").unwrap(), []);
+    }
+
+    #[test]
+    fn what_cannot_be_a_list_says_why() {
+        for bad in ["bl0", "bl0=localhost", "=127.0.0.1", "a=127.0.0.1,a=127.0.0.2", "a/b=::1"] {
+            assert!(parse_devices(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Errors as the verbs report them: numbers of `<errno.h>`.
+
+use core::ffi::c_int;
+
+use bowline_io::LaneError;
+use bowline_nic::{ControlError, ModifyError, PostError};
+
+/// An error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    pub(crate) const INVAL: Errno = Errno(libc::EINVAL);
+    pub(crate) const NOMEM: Errno = Errno(libc::ENOMEM);
+    pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
+    pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
+    pub(crate) const IO: Errno = Errno(libc::EIO);
+    pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+
+    /// What the last failed system call of this thread left.
+    pub(crate) fn last() -> Errno {
+        Errno(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// Leaves the number in `errno`.
+    pub(crate) fn set(self) {
+        // SAFETY: the location of this thread's `errno` is always valid.
+        unsafe { *libc::__errno_location() = self.0 };
+    }
+}
+
+impl From<ControlError> for Errno {
+    fn from(error: ControlError) -> Errno {
+        match error {
+            ControlError::Exhausted { .. } => Errno::NOMEM,
+            ControlError::Busy { .. } => Errno::BUSY,
+            ControlError::TooLarge { .. }
+            | ControlError::NotFound { .. }
+            | ControlError::Invalid { .. } => Errno::INVAL,
+        }
+    }
+}
+
+impl From<ModifyError> for Errno {
+    fn from(_: ModifyError) -> Errno {
+        Errno::INVAL
+    }
+}
+
+impl From<PostError> for Errno {
+    fn from(error: PostError) -> Errno {
+        match error {
+            PostError::Full => Errno::NOMEM,
+            _ => Errno::INVAL,
+        }
+    }
+}
+
+impl From<LaneError> for Errno {
+    fn from(_: LaneError) -> Errno {
+        Errno::IO
+    }
+}
+
+/// The answer of a verb that returns an error number.
+#[inline]
+pub(crate) fn code(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            error.set();
+            error.0
+        }
+    }
+}
+
+/// The answer of a verb that returns −1 and sets `errno`.
+pub(crate) fn minus_one(result: Result<(), Errno>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            error.set();
+            -1
+        }
+    }
+}
+
+/// The answer of a verb that makes an object, or returns null and sets `errno`.
+pub(crate) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
+    result.unwrap_or_else(|error| {
+        error.set();
+        core::ptr::null_mut()
+    })
+}

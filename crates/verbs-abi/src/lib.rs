@@ -1,0 +1,69 @@
+//! libibverbs' ABI over Bowline's soft NIC: unmodified verbs programs run with no RDMA hardware,
+//! kernel module or root.
+//!
+//! The library comes as two products (see `preload`): a library to preload, which has the public
+//! symbols only, and a `libibverbs.so.1` with symbol versions, for programs that look symbols up by
+//! version. Programs tell it what to do by environment variables, which the README lists.
+//!
+//! Every open device is one lane with one NIC ([`bowline_io::Lane`], [`bowline_nic::Nic`]): polling
+//! drives it inline, and its thread keeps it going when nobody polls. Objects are single
+//! allocations that begin with the structure of `<infiniband/verbs.h>` ([`abi`]). What is not
+//! supported fails at once with `EOPNOTSUPP`. No panic leaves the library.
+//!
+//! This crate holds no protocol. All its `unsafe` is about what C programs hand in and get.
+
+pub mod abi;
+
+mod acks;
+mod ah;
+mod async_event;
+mod channel;
+mod context;
+mod cq;
+mod device;
+mod env;
+mod errno;
+mod fork;
+mod gid;
+mod guard;
+mod handle;
+mod ifaddrs;
+mod log;
+mod modify;
+mod mr;
+mod ops;
+mod pd;
+mod poll;
+mod poll_ex;
+mod post;
+mod qp;
+mod query;
+mod report;
+mod srq;
+mod strings;
+mod sys;
+mod sysfs;
+mod table;
+mod unsupported;
+mod wr;
+
+/// The exported functions, by the names of the header.
+pub mod verbs {
+    pub use crate::ah::*;
+    pub use crate::async_event::*;
+    pub use crate::channel::*;
+    pub use crate::context::*;
+    pub use crate::cq::*;
+    pub use crate::device::*;
+    pub use crate::gid::*;
+    pub use crate::modify::*;
+    pub use crate::mr::*;
+    pub use crate::pd::*;
+    pub use crate::qp::*;
+    pub use crate::query::*;
+    pub use crate::srq::*;
+    pub use crate::strings::*;
+    pub use crate::sysfs::*;
+    pub use crate::table::*;
+    pub use crate::unsupported::*;
+}

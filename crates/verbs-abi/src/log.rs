@@ -1,0 +1,49 @@
+//! Messages to standard error, in the way of libibverbs: few, and each on one line.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(|| match std::env::var("BOWLINE_LOG").as_deref() {
+        Ok("off") => Level::Off,
+        Ok("error") => Level::Error,
+        Ok("info") => Level::Info,
+        Ok("debug") => Level::Debug,
+        _ => Level::Warn,
+    })
+}
+
+fn write(at: Level, label: &str, message: &str) {
+    if at <= level() {
+        // Where standard error is closed there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "bowline: {label}: {message}");
+    }
+}
+
+pub(crate) fn error(message: &str) {
+    write(Level::Error, "error", message);
+}
+
+pub(crate) fn warn(message: &str) {
+    write(Level::Warn, "warning", message);
+}
+
+pub(crate) fn info(message: &str) {
+    write(Level::Info, "info", message);
+}
+
+pub(crate) fn debug(message: impl FnOnce() -> String) {
+    if Level::Debug <= level() {
+        write(Level::Debug, "debug", &message());
+    }
+}

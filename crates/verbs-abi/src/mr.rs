@@ -1,0 +1,253 @@
+//! Memory regions.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+
+use bowline_nic::{Access, MrKey, Region};
+
+use crate::abi::*;
+use crate::errno::{Errno, code, object};
+use crate::guard::guard;
+use crate::handle::{self, Kind, Public};
+use crate::pd::Pd;
+use crate::sys;
+
+/// A memory region.
+pub(crate) struct Mr {
+    ctx: std::sync::Arc<crate::context::Context>,
+    registration: Mutex<Registration>,
+}
+
+/// What a region is at the moment; re-registering changes it.
+#[derive(Clone, Copy)]
+struct Registration {
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+    key: MrKey,
+}
+
+impl Public for ibv_mr {
+    type Inner = Mr;
+    const KIND: Kind = Kind::Mr;
+}
+
+/// What the program may and may not ask for.
+fn access_of(flags: c_uint) -> Result<Access, Errno> {
+    let known = IBV_ACCESS_LOCAL_WRITE
+        | IBV_ACCESS_REMOTE_WRITE
+        | IBV_ACCESS_REMOTE_READ
+        | IBV_ACCESS_REMOTE_ATOMIC
+        // A right that nothing can make use of, since there are no memory windows.
+        | IBV_ACCESS_MW_BIND
+        | IBV_ACCESS_ZERO_BASED
+        // A hint.
+        | IBV_ACCESS_HUGETLB
+        | IBV_ACCESS_OPTIONAL_RANGE;
+    if flags & IBV_ACCESS_ON_DEMAND != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if flags & !known != 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut access = Access::empty();
+    access.set(Access::LOCAL_WRITE, flags & IBV_ACCESS_LOCAL_WRITE != 0);
+    access.set(Access::REMOTE_WRITE, flags & IBV_ACCESS_REMOTE_WRITE != 0);
+    access.set(Access::REMOTE_READ, flags & IBV_ACCESS_REMOTE_READ != 0);
+    access.set(Access::REMOTE_ATOMIC, flags & IBV_ACCESS_REMOTE_ATOMIC != 0);
+    Ok(access)
+}
+
+/// Registers memory with the NIC.
+fn register(
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    iova: u64,
+    flags: c_uint,
+) -> Result<Registration, Errno> {
+    let domain: &Pd = handle::find(pd)?;
+    let access = access_of(flags)?;
+    let iova = if flags & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
+    sys::check_mapped(addr, len, access.contains(Access::LOCAL_WRITE))?;
+    // SAFETY: the memory was there just now, and a program that registers memory promises, here as
+    // with any NIC, to keep it until it deregisters it. The lane sends or copies every batch before
+    // it lets go of the engine, so none outlives `deregister`.
+    let region = unsafe { Region::from_raw(addr as *mut u8, len) }.ok_or(Errno::INVAL)?;
+    let key = domain.ctx.control(|nic, _| nic.register(domain.id, region, iova, access))?;
+    Ok(Registration { pd, addr, len, iova, access: flags, key })
+}
+
+fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) -> *mut ibv_mr {
+    object((|| {
+        let domain: &Pd = handle::find(pd)?;
+        let registration = register(pd, addr, len, iova, flags)?;
+        let key = registration.key.0;
+        // SAFETY: `pd` was found to be live.
+        let context = unsafe { (*pd).context };
+        let addr = addr as *mut c_void;
+        domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
+        let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+        let ctx = domain.ctx.clone();
+        Ok(handle::create(public, Mr { ctx, registration: Mutex::new(registration) }))
+    })())
+}
+
+// SAFETY: the pointer in a registration is an address to compare and look up.
+unsafe impl Send for Registration {}
+
+/// `ibv_reg_mr`.
+///
+/// # Safety
+/// `pd` must come from `ibv_alloc_pd`; the memory must stay mapped until it is deregistered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    guard(core::ptr::null_mut(), || create(pd, addr as usize, len, addr as u64, access as c_uint))
+}
+
+/// `ibv_reg_mr_iova`.
+///
+/// # Safety
+/// As for [`ibv_reg_mr`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access as c_uint))
+}
+
+/// `ibv_reg_mr_iova2`.
+///
+/// # Safety
+/// As for [`ibv_reg_mr`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
+}
+
+/// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach a device's memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_dmabuf_mr(
+    _pd: *mut ibv_pd,
+    _offset: u64,
+    _len: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    object(Err(Errno::UNSUPPORTED))
+}
+
+/// `ibv_rereg_mr`: registers anew under the same object. The keys change, as they do with other
+/// providers.
+///
+/// # Safety
+/// As for [`ibv_reg_mr`], of the new memory; `mr` must be registered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    guard(IBV_REREG_MR_ERR_CMD, || {
+        rereg(mr, flags, pd, addr as usize, len, access as c_uint).map_or_else(
+            |error| {
+                error.set();
+                IBV_REREG_MR_ERR_INPUT
+            },
+            |()| 0,
+        )
+    })
+}
+
+fn rereg(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    access: c_uint,
+) -> Result<(), Errno> {
+    let all = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    let inner: &Mr = handle::find(mr)?;
+    if flags == 0 || flags & !all != 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut current = inner.registration.lock().unwrap_or_else(|e| e.into_inner());
+    let mut wanted = *current;
+    if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+        (wanted.addr, wanted.len, wanted.iova) = (addr, len, addr as u64);
+    }
+    if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+        wanted.pd = pd;
+    }
+    if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+        wanted.access = access;
+    }
+    // The new one first: when it is refused, the old one stands.
+    let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
+    inner.ctx.control(|nic, _| nic.deregister(current.key))?;
+    *current = new;
+    // SAFETY: `mr` lives, and nobody else writes these fields.
+    unsafe {
+        (*mr).pd = new.pd;
+        (*mr).addr = new.addr as *mut c_void;
+        (*mr).length = new.len;
+        (*mr).lkey = new.key.0;
+        (*mr).rkey = new.key.0;
+    }
+    Ok(())
+}
+
+/// `ibv_dereg_mr`. When it returns, the NIC touches the memory no more.
+///
+/// # Safety
+/// `mr` must be registered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let inner = handle::find(mr)?;
+            let key = inner.registration.lock().unwrap_or_else(|e| e.into_inner()).key;
+            inner.ctx.control(|nic, _| nic.deregister(key))?;
+            inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+            handle::destroy(mr)
+        })())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_flags_are_taken_or_refused_never_dropped() {
+        assert_eq!(access_of(0), Ok(Access::empty()));
+        assert_eq!(access_of(0xf), Ok(Access::all() - Access::REMOTE_INVALIDATE));
+        // Relaxed ordering is one that a provider may ignore.
+        assert_eq!(access_of(1 | 1 << 20), Ok(Access::LOCAL_WRITE));
+        assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Err(Errno::UNSUPPORTED));
+        assert_eq!(access_of(1 << 8), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,123 @@
+//! Polling for completions.
+
+use core::ffi::{c_int, c_uint};
+
+use bowline_nic::{Completion, Nic, WcOpcode};
+
+use crate::abi::*;
+use crate::cq::Cq;
+use crate::errno::Errno;
+use crate::guard::guard;
+use crate::handle;
+
+/// Completions taken from the NIC in one go: what perftest asks for at a time.
+pub(crate) const BATCH: usize = 16;
+
+/// `ibv_poll_cq`, in the context's table. Whoever polls drives the device.
+///
+/// # Safety
+/// `cq` must be a completion queue, and `wc` point to `count` completions.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    guard(-libc::EIO, || {
+        // SAFETY: a completion queue, by the caller's word.
+        let Ok(inner) = (unsafe { handle::inner(cq.cast::<ibv_cq_ex>()) }) else {
+            return -libc::EINVAL;
+        };
+        let Ok(wanted) = usize::try_from(count) else {
+            return -libc::EINVAL;
+        };
+        if wc.is_null() && wanted > 0 {
+            return -libc::EINVAL;
+        }
+        let polled = inner.ctx.lane().and_then(|lane| {
+            // SAFETY: `wc` has room for `wanted` completions, by the caller's word.
+            lane.poll(|nic, _| unsafe { take(nic, inner, wc, wanted) })?
+        });
+        match polled {
+            Ok(taken) => taken as c_int,
+            Err(Errno(errno)) => -errno,
+        }
+    })
+}
+
+/// Moves up to `wanted` completions to `wc`.
+///
+/// # Safety
+/// `wc` must have room for `wanted` completions.
+#[inline]
+unsafe fn take(nic: &mut Nic, cq: &Cq, wc: *mut ibv_wc, wanted: usize) -> Result<usize, Errno> {
+    let mut batch = [Completion::default(); BATCH];
+    let mut taken = 0;
+    while taken < wanted {
+        let room = BATCH.min(wanted - taken);
+        let got = nic.poll_cq(cq.id, &mut batch[..room])?;
+        for (i, completion) in batch[..got].iter().enumerate() {
+            // SAFETY: `taken + i` is below `wanted`.
+            unsafe { wc.add(taken + i).write(to_wc(completion)) };
+        }
+        taken += got;
+        if got < room {
+            break;
+        }
+    }
+    Ok(taken)
+}
+
+/// A completion as programs know it.
+#[inline]
+fn to_wc(c: &Completion) -> ibv_wc {
+    ibv_wc {
+        wr_id: c.wr_id,
+        status: c_uint::from(c.status as u8),
+        opcode: opcode(c.opcode),
+        vendor_err: 0,
+        byte_len: c.byte_len,
+        imm_data: imm_or_key(c),
+        qp_num: c.qpn.get(),
+        src_qp: c.src_qpn.get(),
+        wc_flags: flags(c),
+        ..ibv_wc::default()
+    }
+}
+
+#[inline]
+pub(crate) fn opcode(opcode: WcOpcode) -> c_uint {
+    match opcode {
+        WcOpcode::Send => IBV_WC_SEND,
+        WcOpcode::Write => IBV_WC_RDMA_WRITE,
+        WcOpcode::Read => IBV_WC_RDMA_READ,
+        WcOpcode::CompareSwap => IBV_WC_COMP_SWAP,
+        WcOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        WcOpcode::Recv => IBV_WC_RECV,
+        WcOpcode::RecvWriteImm => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+/// Immediate data in network byte order, or the key that was invalidated.
+#[inline]
+pub(crate) fn imm_or_key(c: &Completion) -> u32 {
+    c.imm.map(u32::to_be).or(c.invalidated).unwrap_or(0)
+}
+
+#[inline]
+pub(crate) fn flags(c: &Completion) -> c_uint {
+    let set = |condition: bool, flag: c_uint| if condition { flag } else { 0 };
+    set(c.grh, IBV_WC_GRH)
+        | set(c.imm.is_some(), IBV_WC_WITH_IMM)
+        | set(c.invalidated.is_some(), IBV_WC_WITH_INV)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
+        let with_imm = Completion { imm: Some(0x0102_0304), ..Completion::default() };
+        assert_eq!(to_wc(&with_imm).imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(to_wc(&with_imm).wc_flags, IBV_WC_WITH_IMM);
+        let with_key = Completion { invalidated: Some(7), grh: true, ..Completion::default() };
+        assert_eq!(to_wc(&with_key).imm_data, 7);
+        assert_eq!(to_wc(&with_key).wc_flags, IBV_WC_WITH_INV | IBV_WC_GRH);
+    }
+}

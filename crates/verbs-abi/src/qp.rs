@@ -1,0 +1,257 @@
+//! Queue pairs: making and destroying them.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_uint};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bowline_nic::{Event, QpInit, QpType};
+use bowline_wire::Qpn;
+
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::context::Context;
+use crate::errno::{Errno, code, object};
+use crate::guard::guard;
+use crate::handle::{self, Kind, Public};
+use crate::sys::RawLock;
+use crate::wr::{self, Builder};
+
+/// A queue pair.
+pub(crate) struct Qp {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) qpn: Qpn,
+    pub(crate) qp_type: QpType,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) signal_all: bool,
+    /// Asynchronous events that the program got.
+    pub(crate) events: Acks,
+    /// Operations that `ibv_wr_*` may be used for; none for a QP not made for it.
+    pub(crate) send_ops: u64,
+    /// Held from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
+    pub(crate) building: RawLock,
+    /// What `ibv_wr_*` has built so far.
+    pub(crate) builder: UnsafeCell<Builder>,
+}
+
+// SAFETY: the builder is used between `ibv_wr_start` and its end only, under the lock.
+unsafe impl Sync for Qp {}
+
+impl Public for ibv_qp_ex {
+    type Inner = Qp;
+    const KIND: Kind = Kind::Qp;
+}
+
+/// Marks a QP that `ibv_qp_to_qp_ex` gives.
+const VERBS_QP_EX: u64 = 1;
+
+pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
+    match value {
+        IBV_QPT_RC => Ok(QpType::Rc),
+        IBV_QPT_UC => Ok(QpType::Uc),
+        IBV_QPT_UD => Ok(QpType::Ud),
+        // Raw packets, extended reliable connections and drivers' own types.
+        _ => Err(Errno::UNSUPPORTED),
+    }
+}
+
+/// Operations that a type of QP has.
+fn supported_ops(qp_type: QpType) -> u64 {
+    let datagrams = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let writes = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let reads = IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | IBV_QP_EX_WITH_SEND_WITH_INV;
+    match qp_type {
+        QpType::Rc => datagrams | writes | reads,
+        QpType::Uc => datagrams | writes,
+        QpType::Ud => datagrams,
+    }
+}
+
+/// Makes a QP; the sizes that it really has go back to the program.
+fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, Errno> {
+    let domain = handle::find(pd)?;
+    let ctx = &domain.ctx;
+    let qp_type = qp_type(init.qp_type)?;
+    let send_cq = handle::find(init.send_cq.cast::<ibv_cq_ex>())?;
+    let recv_cq = handle::find(init.recv_cq.cast::<ibv_cq_ex>())?;
+    let srq = if init.srq.is_null() { None } else { Some(handle::find(init.srq)?) };
+    let foreign = |other: &Arc<Context>| !Arc::ptr_eq(ctx, other);
+    if foreign(&send_cq.ctx) || foreign(&recv_cq.ctx) || srq.is_some_and(|s| foreign(&s.ctx)) {
+        return Err(Errno::INVAL);
+    }
+    if send_ops.is_some_and(|ops| ops & !supported_ops(qp_type) != 0) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let max_sge = |asked: u32| u8::try_from(asked).map_err(|_| Errno::INVAL);
+    let wanted = QpInit {
+        qp_type,
+        pd: domain.id,
+        send_cq: send_cq.id,
+        recv_cq: recv_cq.id,
+        srq: srq.map(|srq| srq.id),
+        max_send_wr: init.cap.max_send_wr.max(1),
+        max_recv_wr: if srq.is_some() { 0 } else { init.cap.max_recv_wr },
+        max_send_sge: max_sge(init.cap.max_send_sge)?.max(1),
+        max_recv_sge: if srq.is_some() { 0 } else { max_sge(init.cap.max_recv_sge)? },
+        max_inline: init.cap.max_inline_data,
+        signal_all: init.sq_sig_all != 0,
+    };
+    let qpn = ctx.control(|nic, _| nic.create_qp(&wanted))?;
+    init.cap = ibv_qp_cap {
+        max_send_wr: wanted.max_send_wr,
+        max_recv_wr: wanted.max_recv_wr,
+        max_send_sge: wanted.max_send_sge.into(),
+        max_recv_sge: wanted.max_recv_sge.into(),
+        max_inline_data: wanted.max_inline,
+    };
+    let base = ibv_qp {
+        // SAFETY: `pd` was found to be live.
+        context: unsafe { (*pd).context },
+        qp_context: init.qp_context,
+        pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: qpn.get(),
+        qp_num: qpn.get(),
+        state: IBV_QPS_RESET,
+        qp_type: init.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    let inner = Qp {
+        ctx: Arc::clone(ctx),
+        qpn,
+        qp_type,
+        cap: init.cap,
+        signal_all: wanted.signal_all,
+        events: Acks::default(),
+        send_ops: send_ops.unwrap_or(0),
+        building: RawLock::new(),
+        builder: UnsafeCell::new(Builder::new(if send_ops.is_some() { &init.cap } else { &NONE })),
+    };
+    let comp_mask = if send_ops.is_some() { VERBS_QP_EX } else { 0 };
+    let qp = handle::create(wr::public(base, comp_mask), inner);
+    ctx.objects.fetch_add(1, Ordering::AcqRel);
+    ctx.owners.lock().qps.insert(qpn.get(), qp as usize);
+    Ok(qp.cast())
+}
+
+/// No room: for the builder of a QP that has none.
+const NONE: ibv_qp_cap = ibv_qp_cap {
+    max_send_wr: 0,
+    max_recv_wr: 0,
+    max_send_sge: 0,
+    max_recv_sge: 0,
+    max_inline_data: 0,
+};
+
+/// `ibv_create_qp`.
+///
+/// # Safety
+/// `pd` must be a protection domain, and `init` point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    guard(core::ptr::null_mut(), || {
+        // SAFETY: null, or attributes by the caller's word.
+        let init = unsafe { init.as_mut() };
+        object(init.ok_or(Errno::INVAL).and_then(|init| create(pd, init, None)))
+    })
+}
+
+/// `ibv_create_qp_ex`, in the context's table.
+///
+/// # Safety
+/// `init` must point to attributes.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    guard(core::ptr::null_mut(), || {
+        object((|| {
+            // SAFETY: null, or attributes by the caller's word.
+            let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+            let known = IBV_QP_INIT_ATTR_PD
+                | IBV_QP_INIT_ATTR_CREATE_FLAGS
+                | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            let has = |bit: u32| init.comp_mask & bit != 0;
+            if init.comp_mask & !known != 0
+                || (has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && init.create_flags != 0)
+            {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if !has(IBV_QP_INIT_ATTR_PD) {
+                return Err(Errno::INVAL);
+            }
+            let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
+            let mut plain = ibv_qp_init_attr {
+                qp_context: init.qp_context,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                srq: init.srq,
+                cap: init.cap,
+                qp_type: init.qp_type,
+                sq_sig_all: init.sq_sig_all,
+            };
+            let qp = create(init.pd, &mut plain, send_ops)?;
+            init.cap = plain.cap;
+            Ok(qp)
+        })())
+    })
+}
+
+/// `ibv_qp_to_qp_ex`: null for a QP that was not made for `ibv_wr_*`.
+///
+/// # Safety
+/// `qp` must be a queue pair.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    guard(core::ptr::null_mut(), || {
+        let ex = qp.cast::<ibv_qp_ex>();
+        match handle::find(ex) {
+            // SAFETY: the QP lives.
+            Ok(_) if unsafe { (*ex).comp_mask } & VERBS_QP_EX != 0 => ex,
+            _ => core::ptr::null_mut(),
+        }
+    })
+}
+
+/// `ibv_destroy_qp`: waits until its events are acknowledged. What it had outstanding vanishes.
+///
+/// # Safety
+/// `qp` must be a queue pair.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let qp = qp.cast::<ibv_qp_ex>();
+            let inner = handle::find(qp)?;
+            let qpn = inner.qpn;
+            inner.ctx.control(|nic, _| nic.destroy_qp(qpn))?;
+            let about = |event: &Event| match *event {
+                Event::CommEstablished(q)
+                | Event::SqDrained(q)
+                | Event::QpFatal(q)
+                | Event::QpRequestError(q)
+                | Event::QpAccessError(q)
+                | Event::LastWqeReached(q) => q == qpn,
+                Event::CqNotify(_) | Event::CqOverflow(_) | Event::SrqLimit(_) => false,
+            };
+            inner.ctx.disown(about, |tables| _ = tables.qps.remove(&qpn.get()));
+            inner.events.wait();
+            inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+            handle::destroy(qp)
+        })())
+    })
+}

@@ -1,0 +1,173 @@
+//! Shared receive queues.
+
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bowline_nic::{Event, SrqId};
+
+use crate::abi::*;
+use crate::acks::Acks;
+use crate::context::Context;
+use crate::errno::{Errno, code, object};
+use crate::guard::guard;
+use crate::handle::{self, Kind, Public};
+
+/// A shared receive queue.
+pub(crate) struct Srq {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) id: SrqId,
+    pub(crate) max_sge: u8,
+    max_wr: u32,
+    /// The limit that is armed.
+    pub(crate) limit: AtomicU32,
+    pub(crate) events: Acks,
+}
+
+impl Public for ibv_srq {
+    type Inner = Srq;
+    const KIND: Kind = Kind::Srq;
+}
+
+fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+    let domain = handle::find(pd)?;
+    let (max_wr, max_sge) = (init.attr.max_wr.max(1), init.attr.max_sge.max(1));
+    let max_sge = u8::try_from(max_sge).map_err(|_| Errno::INVAL)?;
+    let id = domain.ctx.control(|nic, _| nic.create_srq(domain.id, max_wr, max_sge))?;
+    let inner = Srq {
+        ctx: Arc::clone(&domain.ctx),
+        id,
+        max_sge,
+        max_wr,
+        limit: AtomicU32::new(0),
+        events: Acks::default(),
+    };
+    let public = ibv_srq {
+        // SAFETY: `pd` was found to be live.
+        context: unsafe { (*pd).context },
+        srq_context: init.srq_context,
+        pd,
+        handle: 0,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    (init.attr.max_wr, init.attr.max_sge) = (max_wr, max_sge.into());
+    let srq = handle::create(public, inner);
+    domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
+    domain.ctx.owners.lock().srqs.insert(id, srq as usize);
+    Ok(srq)
+}
+
+/// `ibv_create_srq`.
+///
+/// # Safety
+/// `pd` must be a protection domain, and `init` point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    guard(core::ptr::null_mut(), || {
+        // SAFETY: null, or attributes by the caller's word.
+        object(unsafe { init.as_mut() }.ok_or(Errno::INVAL).and_then(|init| create(pd, init)))
+    })
+}
+
+/// `ibv_create_srq_ex`, in the context's table: basic queues only.
+///
+/// # Safety
+/// `init` must point to attributes.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    guard(core::ptr::null_mut(), || {
+        object((|| {
+            // SAFETY: null, or attributes by the caller's word.
+            let ex = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+            let is_basic =
+                ex.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || ex.srq_type == IBV_SRQT_BASIC;
+            if ex.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 || !is_basic {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if ex.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+                return Err(Errno::INVAL);
+            }
+            let mut plain = ibv_srq_init_attr { srq_context: ex.srq_context, attr: ex.attr };
+            let srq = create(ex.pd, &mut plain)?;
+            ex.attr = plain.attr;
+            Ok(srq)
+        })())
+    })
+}
+
+/// `ibv_modify_srq`: arms the limit. Queues keep their size.
+///
+/// # Safety
+/// `srq` must be a shared receive queue, and `attr` point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let inner = handle::find(srq)?;
+            // SAFETY: null, or attributes by the caller's word.
+            let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+            if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+                return Err(Errno::INVAL);
+            }
+            if mask & IBV_SRQ_MAX_WR != 0 {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if mask & IBV_SRQ_LIMIT != 0 {
+                inner.ctx.control(|nic, _| nic.set_srq_limit(inner.id, attr.srq_limit))?;
+                inner.limit.store(attr.srq_limit, Ordering::Relaxed);
+            }
+            Ok(())
+        })())
+    })
+}
+
+/// `ibv_query_srq`. A limit that has fired shows as 0 once its event has been got.
+///
+/// # Safety
+/// `srq` must be a shared receive queue, and `attr` point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let inner = handle::find(srq)?;
+            // SAFETY: null, or attributes by the caller's word.
+            let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
+            *attr = ibv_srq_attr {
+                max_wr: inner.max_wr,
+                max_sge: inner.max_sge.into(),
+                srq_limit: inner.limit.load(Ordering::Relaxed),
+            };
+            Ok(())
+        })())
+    })
+}
+
+/// `ibv_destroy_srq`: `EBUSY` while QPs use it; waits until its events are acknowledged.
+///
+/// # Safety
+/// `srq` must be a shared receive queue.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let inner = handle::find(srq)?;
+            inner.ctx.control(|nic, _| nic.destroy_srq(inner.id))?;
+            let about = |event: &Event| *event == Event::SrqLimit(inner.id);
+            inner.ctx.disown(about, |tables| _ = tables.srqs.remove(&inner.id));
+            inner.events.wait();
+            inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+            handle::destroy(srq)
+        })())
+    })
+}

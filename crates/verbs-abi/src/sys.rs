@@ -1,0 +1,131 @@
+//! The few system calls of this crate.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use std::os::fd::RawFd;
+
+use crate::errno::Errno;
+
+/// 32 bytes that nobody can guess.
+pub(crate) fn random() -> Result<[u8; 32], Errno> {
+    let mut bytes = [0; 32];
+    // SAFETY: writes at most 32 bytes into a live array.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got == 32 { Ok(bytes) } else { Err(Errno::last()) }
+}
+
+/// Clears `O_NONBLOCK`: a descriptor that a program gets blocks until the program says otherwise.
+pub(crate) fn set_blocking(fd: RawFd) -> Result<(), Errno> {
+    // SAFETY: F_GETFL touches no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: F_SETFL takes a number.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok(())
+}
+
+/// Waits until a counting event descriptor is not zero, exactly as a read of it would: blocking or
+/// not, interrupted by signals or restarted after them.
+pub(crate) fn wait_readable(fd: RawFd) -> Result<(), Errno> {
+    let mut one = 0_u64;
+    // SAFETY: reads 8 bytes into a live `u64`.
+    if unsafe { libc::read(fd, (&raw mut one).cast(), 8) } != 8 {
+        return Err(Errno::last());
+    }
+    // SAFETY: writes 8 bytes from a live `u64`: what was taken is given back for whoever gets the
+    // event itself.
+    let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+    Ok(())
+}
+
+/// Makes sure that memory is there and may be used as asked, bringing its pages in as a NIC that
+/// pins them would.
+pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
+    const PAGE: usize = 4096;
+    if len == 0 {
+        return Ok(());
+    }
+    let start = addr & !(PAGE - 1);
+    let end = addr.checked_add(len).ok_or(Errno::INVAL)?;
+    let span = end.checked_add(PAGE - 1).ok_or(Errno::INVAL)? / PAGE * PAGE - start;
+    let populate = |advice| {
+        // SAFETY: populating pages changes no byte of them.
+        let done = unsafe { libc::madvise(start as *mut _, span, advice) };
+        if done == 0 { Ok(()) } else { Err(Errno::last()) }
+    };
+    if write {
+        match populate(libc::MADV_POPULATE_WRITE) {
+            Ok(()) => return Ok(()),
+            Err(Errno(libc::ENOMEM | libc::EFAULT)) => return Err(Errno::FAULT),
+            // Perhaps the memory is read-only: that is so if it can be populated for reading.
+            Err(_) => {}
+        }
+    }
+    match populate(libc::MADV_POPULATE_READ) {
+        Ok(()) if write => Err(Errno::FAULT),
+        Ok(()) => Ok(()),
+        Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno::FAULT),
+        // Kernels before 5.14 do not know the advice; some memory does not take it.
+        Err(_) => check_present(start, span),
+    }
+}
+
+/// Makes sure that something is mapped.
+fn check_present(start: usize, span: usize) -> Result<(), Errno> {
+    const STEP: usize = 4096 * 4096;
+    let mut vector = [0_u8; 4096];
+    for at in (start..start + span).step_by(STEP) {
+        let len = STEP.min(start + span - at);
+        // SAFETY: `mincore` writes one byte a page, of which there are at most 4096 here.
+        if unsafe { libc::mincore(at as *mut _, len, vector.as_mut_ptr()) } != 0 {
+            return Err(Errno::FAULT);
+        }
+    }
+    Ok(())
+}
+
+/// A lock that one call takes and another releases, as `ibv_start_poll` and `ibv_end_poll` do.
+pub(crate) struct RawLock(UnsafeCell<libc::pthread_mutex_t>);
+
+// SAFETY: a mutex is made to be shared.
+unsafe impl Send for RawLock {}
+// SAFETY: as above.
+unsafe impl Sync for RawLock {}
+
+impl RawLock {
+    pub(crate) const fn new() -> RawLock {
+        RawLock(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER))
+    }
+
+    /// Takes it. It must not move from now on.
+    #[inline]
+    pub(crate) fn lock(&self) {
+        // SAFETY: an initialized mutex that does not move. A plain mutex's lock cannot fail.
+        let _: c_int = unsafe { libc::pthread_mutex_lock(self.0.get()) };
+    }
+
+    /// Releases it; the caller has taken it.
+    #[inline]
+    pub(crate) fn unlock(&self) {
+        // SAFETY: as above.
+        let _: c_int = unsafe { libc::pthread_mutex_unlock(self.0.get()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_checked_for_what_it_is_to_be_used_for() {
+        let bytes = vec![0_u8; 10_000];
+        assert_eq!(check_mapped(bytes.as_ptr() as usize, bytes.len(), true), Ok(()));
+        assert_eq!(check_mapped(0x1000, 1, false), Err(Errno::FAULT));
+        assert_eq!(check_mapped(usize::MAX - 10, 100, false), Err(Errno::INVAL));
+        static READ_ONLY: [u8; 64] = [1; 64];
+        let addr = READ_ONLY.as_ptr() as usize;
+        assert_eq!(check_mapped(addr, 64, false), Ok(()));
+        assert_eq!(check_mapped(addr, 64, true), Err(Errno::FAULT));
+    }
+}

@@ -1,0 +1,30 @@
+//! The verbs as a table, and their layout: what the other product and the lab's check look at.
+
+use crate::abi::{LAYOUT, LayoutEntry};
+
+/// The address of a verb.
+#[repr(transparent)]
+pub struct Verb(*const ());
+
+// SAFETY: the address of a function, which is the same for every thread.
+unsafe impl Sync for Verb {}
+
+mod table {
+    #![allow(non_upper_case_globals)]
+    use super::Verb;
+    include!(concat!(env!("OUT_DIR"), "/table.rs"));
+}
+pub use table::bowline_verbs_table;
+
+/// The layout that this library was made with: `*count` entries.
+///
+/// # Safety
+/// `count` must be null or point to a `size_t`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bowline_verbs_layout(count: *mut usize) -> *const LayoutEntry {
+    if !count.is_null() {
+        // SAFETY: not null, so a `size_t` by the caller's word.
+        unsafe { *count = LAYOUT.len() };
+    }
+    LAYOUT.as_ptr()
+}
