@@ -1,5 +1,6 @@
 //! The seam between an engine and whatever carries its packets.
 
+mod closed;
 mod counters;
 mod error;
 
@@ -8,6 +9,7 @@ use std::os::fd::RawFd;
 
 use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
 
+pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
 

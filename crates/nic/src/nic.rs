@@ -108,11 +108,13 @@ impl Nic {
         }
         qp.core.counters.rx_packets += 1;
         qp.core.counters.rx_bytes += frame.len() as u64;
-        if meta.congestion_experienced() {
+        let marked = meta.congestion_experienced();
+        if marked {
             self.shared.counters.rx_ecn_marked += 1;
             qp.core.on_ecn_mark(now);
         }
         let mut cx = self.shared.cx(&self.config, now);
+        let mut follows = marked;
         if packet.info().kind == OpKind::Cnp {
             cx.counters.rx_cnps += 1;
             qp.core.counters.rx_cnps += 1;
@@ -120,14 +122,22 @@ impl Nic {
         } else {
             let Qp { core, transport, shim, .. } = &mut **qp;
             match shim {
-                Some(shim) => shim.incoming(now, packet, &mut |packet| {
-                    transport.receive(core, &mut cx, packet, Some(meta));
-                }),
-                None => transport.receive(core, &mut cx, packet, Some(meta)),
+                None => follows |= transport.receive(core, &mut cx, packet, Some(meta)),
+                Some(shim) => {
+                    // Its timers may have moved, whatever it hands up.
+                    follows = true;
+                    shim.incoming(now, packet, &mut |packet| {
+                        transport.receive(core, &mut cx, packet, Some(meta));
+                    });
+                }
             }
-            qp.settle(&mut cx);
         }
-        self.after(slot);
+        if follows {
+            qp.settle(&mut cx);
+            self.after(slot);
+        } else if self.shared.cqs.has_overflow() {
+            self.fail_overflowed();
+        }
     }
 
     /// Does what time has made due.
@@ -210,12 +220,14 @@ impl Nic {
     fn after(&mut self, slot: u32) {
         if let Some(qp) = self.qps[slot as usize].as_mut()
             && !qp.scheduled
-            && qp.wants_transmit()
         {
-            qp.scheduled = true;
-            self.ready.push_back(slot);
+            if qp.wants_transmit() {
+                qp.scheduled = true;
+                self.ready.push_back(slot);
+            } else {
+                self.rearm(slot);
+            }
         }
-        self.rearm(slot);
         self.wake_waiters();
         self.fail_overflowed();
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bowline_nic::{CqId, Event, Nic, Time, TxBatch};
 
 use super::Channel;
-use crate::port::{Port, PortError, earlier};
+use crate::port::{ClosedPort, Port, PortError, earlier};
 
 /// Batches sent in one round: a bound on how long a round keeps others from the engine.
 const MAX_BATCHES_PER_ROUND: usize = 4;
@@ -75,14 +75,39 @@ impl Engine {
 
     /// Receives, fires timers and transmits, once and within bounds.
     pub(super) fn round(&mut self, now: Time) -> Result<Progress, PortError> {
+        let frames = self.receive(now)?;
+        let packets = self.transmit(now)?;
+        self.dispatch();
+        Ok(Progress { frames, packets })
+    }
+
+    /// A round for a thread that polls: like [`Engine::round`], but answers to what has just
+    /// arrived wait until the application has seen it. It will post or poll again in a moment, and
+    /// an acknowledgement then shares a system call with what it posts; should it not, the lane's
+    /// thread sends it.
+    pub(super) fn polled_round(&mut self, now: Time) -> Result<Progress, PortError> {
+        let mut packets = 0;
+        if self.deferred {
+            packets += self.transmit(now)?;
+        }
+        let frames = self.receive(now)?;
+        if frames > 0 && packets == 0 {
+            self.deferred = true;
+        } else {
+            packets += self.transmit(now)?;
+        }
+        self.dispatch();
+        Ok(Progress { frames, packets })
+    }
+
+    /// Takes what has arrived, and fires timers; returns how many frames came.
+    fn receive(&mut self, now: Time) -> Result<usize, PortError> {
         let nic = &mut self.nic;
         let frames = self.port.recv(now, &mut |meta, frame| nic.handle_frame(now, meta, frame))?;
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }
-        let packets = self.transmit(now)?;
-        self.dispatch();
-        Ok(Progress { frames, packets })
+        Ok(frames)
     }
 
     /// Sends what is ready, up to a bound; returns how many packets left.
@@ -179,8 +204,13 @@ impl Engine {
         self.blocked
     }
 
-    /// Ends all channels.
-    pub(super) fn close_channels(&self) {
+    /// Ends all channels and closes the port: its address is free, and its neighbours know.
+    pub(super) fn close(&mut self) {
+        self.close_channels();
+        self.port = Box::new(ClosedPort::after(&*self.port));
+    }
+
+    fn close_channels(&self) {
         self.events.close();
         for (channel, _) in self.cq_channels.values() {
             channel.close();

@@ -253,7 +253,7 @@ impl UdpPort {
             self.overflow_seen = overflows;
         }
         counters.rx_datagrams += 1;
-        let Some(meta) = meta_of(&message, self.caps.addr) else {
+        let Some(mut meta) = meta_of(&message, self.caps.addr) else {
             counters.rx_truncated += 1;
             return 0;
         };
@@ -261,8 +261,13 @@ impl UdpPort {
         let frames = match &mut self.membership {
             Some(m) => sort_frames(now, m, &message, meta, counters, sink),
             None => {
-                let frames = message.data.chunks(message.segment_len).enumerate();
-                frames.map(|(i, frame)| sink(&with_place(meta, i), frame)).count()
+                let mut place = 0;
+                for frame in message.data.chunks(message.segment_len) {
+                    set_place(&mut meta, place);
+                    sink(&meta, frame);
+                    place += 1;
+                }
+                place
             }
         };
         counters.rx_frames += frames as u64;
@@ -284,7 +289,7 @@ fn sort_frames(
     now: Time,
     membership: &mut Membership,
     message: &Message<'_>,
-    meta: FrameMeta,
+    mut meta: FrameMeta,
     counters: &mut PortCounters,
     sink: &mut dyn FnMut(&FrameMeta, &[u8]),
 ) -> usize {
@@ -295,7 +300,8 @@ fn sort_frames(
         let (frame, behind) = rest.split_at(message.segment_len.min(rest.len()));
         match membership.owner_of(frame) {
             Owner::Us => {
-                sink(&with_place(meta, place), frame);
+                set_place(&mut meta, place);
+                sink(&meta, frame);
                 delivered += 1;
                 (rest, place) = (behind, place + 1);
             }
@@ -310,7 +316,7 @@ fn sort_frames(
                 let count = theirs.count();
                 let (run_bytes, behind) =
                     rest.split_at((count * message.segment_len).min(rest.len()));
-                let meta = with_place(meta, place);
+                set_place(&mut meta, place);
                 let run = Run { meta, segment_len: message.segment_len };
                 membership.hand_on(now, prefix, &run, run_bytes, counters);
                 (rest, place) = (behind, place + count);
@@ -320,13 +326,13 @@ fn sort_frames(
     delivered
 }
 
-/// The envelope of the frame at `place` in a datagram.
+/// Turns the envelope of a datagram's frame into that of the frame at `place`. In place: a copy for
+/// each frame would be read again before its stores have settled.
 #[inline]
-fn with_place(mut meta: FrameMeta, place: usize) -> FrameMeta {
+fn set_place(meta: &mut FrameMeta, place: usize) {
     if let IpId::Guess(id) = &mut meta.ip_id {
         *id = place as u16;
     }
-    meta
 }
 
 /// The envelope of a datagram's first frame; `None` if the datagram is unusable.

@@ -41,14 +41,27 @@ pub(super) fn accepts(
         counters.drop_pkey += 1;
         return false;
     }
-    if core.init.qp_type != QpType::Ud && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
+    let known = core.rx_flow.as_ref().is_some_and(|flow| flow.is_from(meta));
+    if !known && !learn_flow(core, meta, config) {
         counters.drop_wrong_peer += 1;
         return false;
     }
-    if !icrc_holds(core, meta, packet, config, counters) {
+    if !icrc_holds(core, meta, packet, counters) {
         counters.drop_icrc += 1;
         return false;
     }
+    true
+}
+
+/// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's peer.
+/// A datagram QP hears anybody.
+#[cold]
+fn learn_flow(core: &mut QpCore, meta: &FrameMeta, config: &NicConfig) -> bool {
+    let datagrams = core.init.qp_type == QpType::Ud;
+    if !datagrams && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
+        return false;
+    }
+    core.rx_flow = Some(Flow::inbound(meta, config.udp_port));
     true
 }
 
@@ -58,17 +71,13 @@ fn icrc_holds(
     core: &mut QpCore,
     meta: &FrameMeta,
     packet: &PacketView<'_>,
-    config: &NicConfig,
     counters: &mut Counters,
 ) -> bool {
     let assumed = match meta.ip_id {
         IpId::Known(id) | IpId::Guess(id) => id,
     };
     let bytes = packet.as_bytes();
-    let flow = core.rx_flow.get_or_insert_with(|| Flow::inbound(meta, config.udp_port));
-    if !flow.is_from(meta) {
-        *flow = Flow::inbound(meta, config.udp_port);
-    }
+    let Some(flow) = core.rx_flow.as_mut() else { return false };
     let seed = flow.icrc_seed(bytes.len() as u32, assumed);
     let computed = icrc_of_packet(seed, bytes);
     let received = packet.icrc();

@@ -434,7 +434,9 @@ impl Qp {
         let (core, transport) = (&mut self.core, &mut self.transport);
         let now = cx.now;
         let mut out = ShimOut::new(batch, &mut flow);
-        shim.handle_timeout(now, &mut out, &mut |packet| transport.receive(core, cx, packet, None));
+        shim.handle_timeout(now, &mut out, &mut |packet| {
+            transport.receive(core, cx, packet, None);
+        });
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);

@@ -129,6 +129,12 @@ impl CqTable {
         }
     }
 
+    /// Whether a queue's overflow waits to be handled.
+    #[inline]
+    pub(crate) fn has_overflow(&self) -> bool {
+        !self.overflows.is_empty()
+    }
+
     /// A queue whose overflow nobody has handled yet.
     #[inline]
     pub(crate) fn take_overflow(&mut self) -> Option<CqId> {

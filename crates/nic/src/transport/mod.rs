@@ -23,13 +23,16 @@ pub(crate) trait Transport: Send {
 
     /// A packet for this QP: intact, from the right peer, of this transport's service.
     /// `meta` is absent for a packet that a shim has restored.
+    ///
+    /// Returns whether anything follows from it: something may be ready to send, a deadline may
+    /// have changed, or the QP has failed. For most packets of a bulk transfer nothing does.
     fn receive(
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
         packet: PacketView<'_>,
         meta: Option<&FrameMeta>,
-    );
+    ) -> bool;
 
     /// Sends up to `budget` packets.
     fn transmit(

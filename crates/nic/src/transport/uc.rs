@@ -44,7 +44,7 @@ impl Transport for Uc {
         cx: &mut Cx<'_>,
         packet: PacketView<'_>,
         _meta: Option<&FrameMeta>,
-    ) {
+    ) -> bool {
         let psn = packet.psn();
         if psn != self.expected_psn && self.inbound.abandon() {
             cx.counters.drop_message += 1;
@@ -53,11 +53,12 @@ impl Transport for Uc {
         if !self.inbound.in_message() && !packet.info().position.starts() {
             // The rest of a message whose beginning is lost.
             cx.counters.drop_sequence += 1;
-            return;
+            return false;
         }
         if let Err(refusal) = self.inbound.accept(core, cx, &packet) {
             self.refuse(core, cx, &packet, refusal);
         }
+        core.has_failed()
     }
 
     fn transmit(

@@ -40,24 +40,24 @@ impl Transport for Ud {
         cx: &mut Cx<'_>,
         packet: PacketView<'_>,
         meta: Option<&FrameMeta>,
-    ) {
+    ) -> bool {
         let (Some(deth), Some(meta), OpKind::Send) = (packet.deth(), meta, packet.info().kind)
         else {
             cx.counters.drop_malformed += 1;
-            return;
+            return false;
         };
         if deth.qkey != core.attrs.qkey {
             cx.counters.drop_qkey += 1;
-            return;
+            return false;
         }
         let bytes = packet.payload();
         if bytes.len() > core.mtu() as usize {
             cx.counters.drop_malformed += 1;
-            return;
+            return false;
         }
         if !core.take_recv(cx, &mut self.wqe) {
             cx.counters.drop_no_receive += 1;
-            return;
+            return false;
         }
         let byte_len = GRH_LEN + bytes.len() as u32;
         let grh = ud_grh(meta.src, meta.dst, meta.tos, meta.ttl, packet.as_bytes().len() as u16);
@@ -87,6 +87,7 @@ impl Transport for Ud {
         if status == WcStatus::LocProtErr {
             core.fail();
         }
+        core.has_failed()
     }
 
     fn transmit(

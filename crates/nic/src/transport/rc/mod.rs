@@ -43,13 +43,22 @@ impl Transport for Rc {
         cx: &mut Cx<'_>,
         packet: PacketView<'_>,
         _meta: Option<&FrameMeta>,
-    ) {
+    ) -> bool {
         match packet.info().kind {
             OpKind::Ack | OpKind::AtomicAck | OpKind::ReadResponse => {
                 self.requester.receive(core, cx, &packet);
+                true
             }
-            OpKind::Repair => cx.counters.drop_malformed += 1,
-            _ => self.responder.receive(core, cx, &packet),
+            OpKind::Repair => {
+                cx.counters.drop_malformed += 1;
+                false
+            }
+            _ => {
+                // One answer serves many requests: once it is due, nothing more follows.
+                let was_due = self.responder.has_work();
+                self.responder.receive(core, cx, &packet);
+                core.has_failed() || (!was_due && self.responder.has_work())
+            }
         }
     }
 

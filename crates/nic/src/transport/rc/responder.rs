@@ -244,8 +244,12 @@ impl Responder {
                     && reth.va == va.wrapping_add(u64::from(k) * u64::from(mtu))
                     && u64::from(reth.len) + u64::from(k) * u64::from(mtu) == u64::from(*len)
                 {
-                    *from = k;
-                    *next = k;
+                    // What is still to be sent is on its way already; asked for again and again
+                    // by an impatient peer, it would only lengthen the queue that it waits in.
+                    if k < *next {
+                        *from = k;
+                        *next = k;
+                    }
                 } else {
                     cx.counters.drop_stale += 1;
                 }

@@ -1,0 +1,45 @@
+//! What is left of a port that has been closed.
+
+use bowline_nic::{FrameMeta, Time, TxBatch};
+
+use super::{Port, PortCaps, PortCounters, PortError, PortFds};
+
+/// Takes the place of a port that had to be closed before its owner goes: sends and receives
+/// nothing.
+pub(crate) struct ClosedPort {
+    caps: PortCaps,
+    counters: PortCounters,
+}
+
+impl ClosedPort {
+    /// What `port` leaves behind.
+    pub(crate) fn after(port: &dyn Port) -> ClosedPort {
+        ClosedPort { caps: port.caps(), counters: port.counters() }
+    }
+}
+
+impl Port for ClosedPort {
+    fn caps(&self) -> PortCaps {
+        self.caps
+    }
+
+    fn send(&mut self, _now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        Ok(batch.bursts().len().saturating_sub(from))
+    }
+
+    fn recv(
+        &mut self,
+        _now: Time,
+        _sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        Ok(0)
+    }
+
+    fn fds(&self) -> PortFds {
+        PortFds::default()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
