@@ -79,6 +79,7 @@ pub(crate) fn bulk_recv(socket: &UdpSocket, calls: Calls, seconds: f64) -> io::R
         match batch.recv(socket, wait) {
             Ok(n) => bytes += n as u64,
             Err(e) if e.kind() == ErrorKind::WouldBlock && !wait => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
         let elapsed = start.elapsed().as_secs_f64();
@@ -98,6 +99,7 @@ pub(crate) fn bulk_send(peer: SocketAddrV4, calls: Calls, seconds: f64) -> io::R
     while start.elapsed().as_secs_f64() < seconds {
         match batch.send(&socket) {
             Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             // The receiver is done before the sender is.
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(()),
             Err(e) => return Err(e),
@@ -152,6 +154,7 @@ fn recv_word(socket: &UdpSocket, wait: Wait, word: &mut [u8; 8]) -> io::Result<(
     loop {
         match socket.recv(word) {
             Ok(_) => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if wait == Wait::Spin && e.kind() == ErrorKind::WouldBlock => {
                 let since = *since.get_or_insert_with(Instant::now);
                 if since.elapsed() > Duration::from_secs(1) {
