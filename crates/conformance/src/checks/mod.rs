@@ -1,0 +1,105 @@
+//! The checks, by subject.
+
+mod access;
+mod atomics;
+mod data;
+mod datagrams;
+mod flow;
+mod flush;
+mod signals;
+mod unreliable;
+
+use bowline_nic::{Mtu, Remote};
+
+use crate::{Check, Qp};
+
+/// Bytes beside a message that nobody may touch.
+pub(crate) const GUARD: usize = 16;
+/// What they are set to.
+pub(crate) const GUARD_BYTE: u8 = 0xee;
+
+const fn check(
+    name: &'static str,
+    run: fn(&mut crate::Lab, &crate::Case) -> crate::Outcome,
+) -> Check {
+    Check { name, run, every_mtu: false, survives_faults: false }
+}
+
+impl Check {
+    const fn at_every_mtu(mut self) -> Check {
+        self.every_mtu = true;
+        self
+    }
+
+    const fn despite_faults(mut self) -> Check {
+        self.survives_faults = true;
+        self
+    }
+}
+
+/// All checks.
+pub static ALL: &[Check] = &[
+    check("RC SEND of every length", data::sends).at_every_mtu().despite_faults(),
+    check("RC WRITE of every length", data::writes).at_every_mtu().despite_faults(),
+    check("RC READ of every length", data::reads).at_every_mtu().despite_faults(),
+    check("RC messages of 256 KiB", data::long_messages).despite_faults(),
+    check("RC immediates", data::immediates).despite_faults(),
+    check("RC many messages in flight", data::many_in_flight).despite_faults(),
+    check("RC READs beyond the limit", data::many_reads).despite_faults(),
+    check("RC sequence numbers wrap", data::psn_wrap).despite_faults(),
+    check("atomics return the original", atomics::originals).despite_faults(),
+    check("atomics happen once", atomics::exactly_once).despite_faults(),
+    check("atomics off alignment", atomics::misaligned),
+    check("unsignaled sends", signals::unsignaled).despite_faults(),
+    check("inline sends", signals::inline).despite_faults(),
+    check("solicited receives", signals::solicited),
+    check("fenced send after READ", signals::fence).despite_faults(),
+    check("SEND with invalidate", signals::invalidate),
+    check("RNR and recovery", flow::rnr_recovers).despite_faults(),
+    check("RNR retries exceeded", flow::rnr_exceeded),
+    check("no such peer QP", flow::dead_peer),
+    check("peer QP in error", flow::peer_in_error),
+    check("wrong rkey", access::wrong_rkey),
+    check("deregistered memory", access::deregistered),
+    check("out of bounds", access::out_of_bounds),
+    check("memory without the right", access::memory_rights),
+    check("QP without the right", access::qp_rights),
+    check("message longer than the receive", access::too_long_for_receive),
+    check("flush in order after a NAK", flush::after_nak),
+    check("flush in order after modify", flush::after_modify),
+    check("local protection error", flush::local_protection),
+    check("UC SEND of every length", unreliable::sends).at_every_mtu(),
+    check("UC WRITE of every length", unreliable::writes).at_every_mtu(),
+    check("UC SEND without a receive", unreliable::no_receive),
+    check("UC WRITE with a wrong rkey", unreliable::wrong_rkey),
+    check("UD datagrams of every length", datagrams::lengths).at_every_mtu(),
+    check("UD global route header", datagrams::grh),
+    check("UD wrong Q_Key", datagrams::wrong_qkey),
+    check("UD without a receive", datagrams::no_receive),
+];
+
+/// Lengths where packets begin, end and are padded.
+pub(crate) fn lengths(mtu: Mtu) -> Vec<usize> {
+    let mtu = mtu.bytes() as usize;
+    vec![0, 1, 2, 3, 4, 63, mtu - 1, mtu, mtu + 1, 2 * mtu - 1, 2 * mtu, 3 * mtu + 5]
+}
+
+/// Bytes that differ everywhere and from message to message.
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 8) ^ (i >> 16)).wrapping_add(seed.wrapping_mul(37)) as u8).collect()
+}
+
+/// An address in the memory beside a peer's queue pair.
+pub(crate) fn at(qp: &Qp, offset: usize) -> Remote {
+    Remote { addr: qp.region.addr + offset as u64, rkey: qp.region.rkey }
+}
+
+/// A message with untouched bytes before and after it.
+pub(crate) fn guarded(payload: &[u8]) -> Vec<u8> {
+    [&[GUARD_BYTE; GUARD], payload, &[GUARD_BYTE; GUARD]].concat()
+}
+
+/// The guards of a message of this length, and zeroes between.
+pub(crate) fn blank(len: usize) -> Vec<u8> {
+    guarded(&vec![0; len])
+}

@@ -1,0 +1,172 @@
+//! What a check may ask of either end.
+
+use std::net::IpAddr;
+
+use bowline_nic::{Access, Completion, Event, Mtu, QpState, QpType, SendFlags, SendOp};
+
+use crate::Outcome;
+
+/// Whose NIC an end is: what [`crate::quirks`] go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// Ours.
+    Bowline,
+    /// The Linux kernel's soft-RoCE.
+    Rxe,
+}
+
+/// A queue pair of one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpId(pub usize);
+
+/// A memory region of one end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrId(pub usize);
+
+/// A memory region, as its owner and its peer need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Which.
+    pub id: MrId,
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Its length.
+    pub len: usize,
+    /// Its key.
+    pub rkey: u32,
+}
+
+/// A part of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The region.
+    pub region: MrId,
+    /// First byte.
+    pub offset: usize,
+    /// How many.
+    pub len: usize,
+}
+
+impl Region {
+    /// A part of it.
+    pub fn piece(&self, offset: usize, len: usize) -> Piece {
+        Piece { region: self.id, offset, len }
+    }
+}
+
+/// What a queue pair is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpOptions {
+    /// Its transport.
+    pub qp_type: QpType,
+    /// What the peer may do through it.
+    pub access: Access,
+    /// Its Q_Key, if it is a UD one.
+    pub qkey: u32,
+}
+
+/// Where and how a queue pair is connected.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The peer's address.
+    pub addr: IpAddr,
+    /// The peer's queue pair.
+    pub qpn: u32,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// First sequence number that the peer sends.
+    pub rq_psn: u32,
+    /// First sequence number that we send.
+    pub sq_psn: u32,
+    /// READs and atomics outstanding, both ways.
+    pub rd_atomic: u8,
+    /// Code of the RNR timer that the peer is told.
+    pub min_rnr_timer: u8,
+    /// Code of the retransmission timeout.
+    pub timeout: u8,
+    /// Retries after timeouts.
+    pub retry: u8,
+    /// Retries after RNR NAKs.
+    pub rnr_retry: u8,
+}
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram {
+    /// The address.
+    pub addr: IpAddr,
+    /// The queue pair there.
+    pub qpn: u32,
+    /// The Q_Key it is sent with.
+    pub qkey: u32,
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct Send {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// Carry the bytes in the request itself.
+    pub inline: bool,
+    /// With what.
+    pub piece: Piece,
+    /// To whom, on a UD queue pair.
+    pub to: Option<Datagram>,
+}
+
+impl Send {
+    /// A signaled request.
+    pub fn new(wr_id: u64, op: SendOp, piece: Piece) -> Send {
+        Send { wr_id, op, flags: SendFlags::SIGNALED, inline: false, piece, to: None }
+    }
+}
+
+/// One side of a connection: a NIC and the memory of its host.
+///
+/// Every queue pair has completion queues of its own. Nothing here waits: a [`crate::Lab`] polls
+/// and lets time pass.
+pub trait End {
+    /// The port's address.
+    fn addr(&self) -> IpAddr;
+    /// Whose NIC it is.
+    fn maker(&self) -> Maker;
+
+    /// Allocates zero bytes and registers them.
+    fn register(&mut self, len: usize, access: Access) -> Outcome<Region>;
+    /// Registers memory whose key the peer of a queue pair may revoke, and write to until then.
+    fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region>;
+    /// Ends a registration; the memory stays readable.
+    fn deregister(&mut self, region: MrId) -> Outcome;
+    /// The bytes of a piece of memory.
+    fn peek(&mut self, piece: Piece) -> Outcome<Vec<u8>>;
+    /// Changes memory.
+    fn poke(&mut self, region: MrId, offset: usize, bytes: &[u8]) -> Outcome;
+
+    /// Makes a queue pair, in the INIT state, and says its number.
+    fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)>;
+    /// Removes a queue pair.
+    fn destroy_qp(&mut self, qp: QpId) -> Outcome;
+    /// Makes it ready to receive, then to send.
+    fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome;
+    /// Moves it to the error state.
+    fn fail(&mut self, qp: QpId) -> Outcome;
+    /// Its state.
+    fn state(&mut self, qp: QpId) -> Outcome<QpState>;
+
+    /// Posts a receive.
+    fn post_recv(&mut self, qp: QpId, wr_id: u64, into: Piece) -> Outcome;
+    /// Posts a send.
+    fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome;
+    /// Takes what has completed: sends first, then receives.
+    fn poll(&mut self, qp: QpId) -> Outcome<Vec<Completion>>;
+    /// Asks for a notification of the next receive that is solicited or fails.
+    fn arm_solicited(&mut self, qp: QpId) -> Outcome;
+    /// Whether that notification has come.
+    fn notified(&mut self, qp: QpId) -> Outcome<bool>;
+    /// Takes what happened besides.
+    fn events(&mut self) -> Outcome<Vec<Event>>;
+}

@@ -1,0 +1,227 @@
+//! An end in this process: a device of the facade, on a UDP socket.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use bowline::{
+    Access, AddressVector, Completion, Cq, Device, Event, Mr, Payload, Pd, Psn, QpAttr, QpState,
+    QpType, Qpn, RecvWr, SendWr, Sge, UdDest,
+};
+
+use crate::{
+    Clock, Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions, Region, Send,
+};
+
+/// A device with everything that checks make on it.
+pub struct DeviceEnd {
+    device: Device,
+    pd: Pd,
+    regions: Vec<Memory>,
+    qps: Vec<Option<DeviceQp>>,
+}
+
+struct Memory {
+    buffer: std::sync::Arc<bowline::Buffer>,
+    /// As it was registered; `None` once it is not any more.
+    mr: Option<Mr>,
+    whole: Sge,
+}
+
+struct DeviceQp {
+    qp: bowline::Qp,
+    send_cq: Cq,
+    recv_cq: Cq,
+    solicited: bool,
+}
+
+impl DeviceEnd {
+    /// An end on a device.
+    pub fn new(device: Device) -> Outcome<DeviceEnd> {
+        let pd = device.alloc_pd()?;
+        Ok(DeviceEnd { device, pd, regions: Vec::new(), qps: Vec::new() })
+    }
+
+    fn qp(&mut self, qp: QpId) -> Outcome<&mut DeviceQp> {
+        let found = self.qps.get_mut(qp.0).and_then(Option::as_mut);
+        found.ok_or_else(|| Failure::new("no such queue pair"))
+    }
+
+    fn sge(&self, piece: Piece) -> Sge {
+        let whole = self.regions[piece.region.0].whole;
+        Sge { addr: whole.addr + piece.offset as u64, len: piece.len as u32, lkey: whole.lkey }
+    }
+}
+
+impl End for DeviceEnd {
+    fn addr(&self) -> IpAddr {
+        self.device.addr()
+    }
+
+    fn maker(&self) -> Maker {
+        Maker::Bowline
+    }
+
+    fn register(&mut self, len: usize, access: Access) -> Outcome<Region> {
+        let mr = self.pd.register(len, access)?;
+        let remote = mr.remote();
+        let id = MrId(self.regions.len());
+        let (buffer, whole) = (mr.buffer().clone(), mr.sge(0..len)?);
+        self.regions.push(Memory { buffer, mr: Some(mr), whole });
+        Ok(Region { id, addr: remote.addr, len, rkey: remote.rkey })
+    }
+
+    fn register_revocable(&mut self, _: QpId, len: usize) -> Outcome<Region> {
+        self.register(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE)
+    }
+
+    fn deregister(&mut self, region: MrId) -> Outcome {
+        self.regions[region.0].mr = None;
+        Ok(())
+    }
+
+    fn peek(&mut self, piece: Piece) -> Outcome<Vec<u8>> {
+        Ok(self.regions[piece.region.0].buffer.to_vec(piece.offset, piece.len))
+    }
+
+    fn poke(&mut self, region: MrId, offset: usize, bytes: &[u8]) -> Outcome {
+        self.regions[region.0].buffer.write_at(offset, bytes);
+        Ok(())
+    }
+
+    fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)> {
+        let (send_cq, recv_cq) = (self.device.create_cq(1024)?, self.device.create_cq(1024)?);
+        let builder = self.pd.qp(options.qp_type, &send_cq).recv_cq(&recv_cq);
+        let builder = builder.max_send_wr(128).max_recv_wr(128).max_inline(64);
+        let qp = builder.access(options.access).qkey(options.qkey).build()?;
+        let qpn = qp.qpn().get();
+        self.qps.push(Some(DeviceQp { qp, send_cq, recv_cq, solicited: false }));
+        Ok((QpId(self.qps.len() - 1), qpn))
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Outcome {
+        self.qps[qp.0] = None;
+        Ok(())
+    }
+
+    fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome {
+        let qp = &self.qp(qp)?.qp;
+        qp.modify(&path_attr(qp.qp_type(), connection))?;
+        Ok(qp.modify(&ready_attr(qp.qp_type(), connection))?)
+    }
+
+    fn fail(&mut self, qp: QpId) -> Outcome {
+        Ok(self.qp(qp)?.qp.close()?)
+    }
+
+    fn state(&mut self, qp: QpId) -> Outcome<QpState> {
+        Ok(self.qp(qp)?.qp.state())
+    }
+
+    fn post_recv(&mut self, qp: QpId, wr_id: u64, into: Piece) -> Outcome {
+        let sge = [self.sge(into)];
+        let sges = if into.len == 0 { &[][..] } else { &sge };
+        Ok(self.qp(qp)?.qp.post_recv(&RecvWr { wr_id, sges })?)
+    }
+
+    fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome {
+        let bytes = if send.inline { self.peek(send.piece)? } else { Vec::new() };
+        let sge = [self.sge(send.piece)];
+        let payload = inline_or_sges(send, &bytes, &sge);
+        let ud = send.to.map(|to| UdDest {
+            av: AddressVector::new(to.addr),
+            qpn: Qpn::new(to.qpn),
+            qkey: to.qkey,
+        });
+        let wr = SendWr { wr_id: send.wr_id, op: send.op, payload, flags: send.flags, ud };
+        Ok(self.qp(qp)?.qp.post_send(&wr)?)
+    }
+
+    fn poll(&mut self, qp: QpId) -> Outcome<Vec<Completion>> {
+        let qp = self.qp(qp)?;
+        let mut found = Vec::new();
+        for cq in [&qp.send_cq, &qp.recv_cq] {
+            let mut out = [Completion::default(); 64];
+            let count = cq.poll(&mut out)?;
+            found.extend_from_slice(&out[..count]);
+        }
+        qp.solicited |= found.iter().any(|wc| wc.solicited);
+        Ok(found)
+    }
+
+    /// The facade wakes at every completion; what it reports of each tells the same.
+    fn arm_solicited(&mut self, qp: QpId) -> Outcome {
+        self.qp(qp)?.solicited = false;
+        Ok(())
+    }
+
+    fn notified(&mut self, qp: QpId) -> Outcome<bool> {
+        Ok(std::mem::take(&mut self.qp(qp)?.solicited))
+    }
+
+    fn events(&mut self) -> Outcome<Vec<Event>> {
+        let mut found = Vec::new();
+        while let Some(event) = self.device.next_event(Duration::ZERO)? {
+            found.push(event);
+        }
+        Ok(found)
+    }
+}
+
+/// The time of this machine.
+pub struct WallClock(Instant);
+
+impl WallClock {
+    /// A clock that starts now.
+    pub fn start() -> WallClock {
+        WallClock(Instant::now())
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn pass(&mut self, time: Duration) -> Outcome {
+        std::thread::sleep(time);
+        Ok(())
+    }
+}
+
+/// What makes a queue pair of ours ready to receive.
+pub(super) fn path_attr(qp_type: QpType, to: &Connection) -> QpAttr {
+    let (connected, reliable) = (qp_type != QpType::Ud, qp_type == QpType::Rc);
+    QpAttr {
+        state: Some(QpState::Rtr),
+        av: connected.then_some(AddressVector::new(to.addr)),
+        path_mtu: connected.then_some(to.mtu),
+        dest_qpn: connected.then_some(Qpn::new(to.qpn)),
+        rq_psn: connected.then_some(Psn::new(to.rq_psn)),
+        max_dest_rd_atomic: reliable.then_some(to.rd_atomic),
+        min_rnr_timer: reliable.then_some(to.min_rnr_timer),
+        ..QpAttr::default()
+    }
+}
+
+/// What makes it ready to send.
+pub(super) fn ready_attr(qp_type: QpType, to: &Connection) -> QpAttr {
+    let reliable = qp_type == QpType::Rc;
+    QpAttr {
+        state: Some(QpState::Rts),
+        sq_psn: Some(Psn::new(to.sq_psn)),
+        timeout: reliable.then_some(to.timeout),
+        retry_count: reliable.then_some(to.retry),
+        rnr_retry: reliable.then_some(to.rnr_retry),
+        max_rd_atomic: reliable.then_some(to.rd_atomic),
+        ..QpAttr::default()
+    }
+}
+
+/// Where a request's bytes are; an empty message has none to gather.
+pub(super) fn inline_or_sges<'a>(send: &Send, bytes: &'a [u8], sges: &'a [Sge]) -> Payload<'a> {
+    match (send.inline, send.piece.len) {
+        (true, _) => Payload::Inline(bytes),
+        (false, 0) => Payload::Sges(&[]),
+        (false, _) => Payload::Sges(sges),
+    }
+}

@@ -1,0 +1,5 @@
+//! The kinds of ends there are.
+
+pub mod agent;
+pub mod device;
+pub mod sim;

@@ -1,0 +1,320 @@
+//! Two ends, the time between them, and what checks do with them over and over.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bowline_nic::{Access, Completion, Event, QpState, QpType, WcStatus};
+
+use crate::failure::same;
+use crate::{Case, Connection, End, Failure, Maker, MrId, Outcome, QpId, QpOptions, Region, Send};
+
+/// The key of every UD queue pair here, unless a check wants another.
+pub(crate) const QKEY: u32 = 0x1234_5678;
+/// Everything that a peer may do, and a receive.
+pub(crate) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+/// No step of a check takes longer, retries after losses included.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+
+/// The time in which the ends live.
+pub trait Clock {
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+    /// Lets time pass, and the ends work meanwhile.
+    fn pass(&mut self, time: Duration) -> Outcome;
+}
+
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// The first.
+    Left,
+    /// The second: the foreign one, where there is one.
+    Right,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+}
+
+/// A queue pair and a region of memory beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct Qp {
+    /// Whose.
+    pub side: Side,
+    /// Which.
+    pub id: QpId,
+    /// Its number on the wire.
+    pub qpn: u32,
+    /// Its memory.
+    pub region: Region,
+}
+
+/// Two queue pairs for each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair {
+    /// Asks.
+    pub requester: Qp,
+    /// Answers.
+    pub responder: Qp,
+}
+
+/// How a check wants its pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) qp_type: QpType,
+    /// Rights of the responder's queue pair.
+    pub(crate) qp_rights: Access,
+    /// Rights of the responder's memory.
+    pub(crate) mr_rights: Access,
+    pub(crate) region_len: usize,
+    pub(crate) rd_atomic: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retry: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) min_rnr_timer: u8,
+    /// First sequence numbers of requester and responder.
+    pub(crate) psns: [u32; 2],
+}
+
+impl Setup {
+    pub(crate) fn new(qp_type: QpType) -> Setup {
+        Setup {
+            qp_type,
+            qp_rights: ALL_RIGHTS,
+            mr_rights: ALL_RIGHTS,
+            region_len: 64 << 10,
+            rd_atomic: 8,
+            timeout: 14,
+            retry: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            psns: [0x00_1000, 0x7f_2000],
+        }
+    }
+}
+
+/// Two ends that checks are run on.
+pub struct Lab {
+    ends: [Box<dyn End>; 2],
+    clock: Box<dyn Clock>,
+    /// Completions that were polled while a check waited for fewer.
+    backlog: BTreeMap<(Side, usize), Vec<Completion>>,
+    live_qps: Vec<(Side, QpId)>,
+    live_regions: Vec<(Side, MrId)>,
+}
+
+impl Lab {
+    /// A lab with these ends.
+    pub fn new(ends: [Box<dyn End>; 2], clock: Box<dyn Clock>) -> Lab {
+        let (live_qps, live_regions) = (Vec::new(), Vec::new());
+        Lab { ends, clock, backlog: BTreeMap::new(), live_qps, live_regions }
+    }
+
+    /// One end.
+    pub fn end(&mut self, side: Side) -> &mut dyn End {
+        &mut *self.ends[side as usize]
+    }
+
+    /// Whose NIC a queue pair is on.
+    pub fn maker(&mut self, qp: &Qp) -> Maker {
+        self.end(qp.side).maker()
+    }
+
+    /// Makes two queue pairs with memory, and connects them.
+    pub(crate) fn pair(&mut self, case: &Case, setup: &Setup) -> Outcome<Pair> {
+        let pair = self.unconnected_pair(case, setup)?;
+        self.connect(case, setup, &pair)?;
+        Ok(pair)
+    }
+
+    pub(crate) fn unconnected_pair(&mut self, case: &Case, setup: &Setup) -> Outcome<Pair> {
+        let requester = self.make_qp(case.requester, setup, ALL_RIGHTS, ALL_RIGHTS)?;
+        let responder =
+            self.make_qp(case.requester.other(), setup, setup.qp_rights, setup.mr_rights)?;
+        Ok(Pair { requester, responder })
+    }
+
+    pub(crate) fn connect(&mut self, case: &Case, setup: &Setup, pair: &Pair) -> Outcome {
+        let Pair { requester, responder } = *pair;
+        let ends = [(requester, responder, setup.psns), {
+            let [ours, theirs] = setup.psns;
+            (responder, requester, [theirs, ours])
+        }];
+        for (qp, peer, [sq_psn, rq_psn]) in ends {
+            let connection = Connection {
+                addr: self.end(peer.side).addr(),
+                qpn: peer.qpn,
+                mtu: case.mtu,
+                rq_psn,
+                sq_psn,
+                rd_atomic: setup.rd_atomic,
+                min_rnr_timer: setup.min_rnr_timer,
+                timeout: setup.timeout,
+                retry: setup.retry,
+                rnr_retry: setup.rnr_retry,
+            };
+            self.end(qp.side).connect(qp.id, &connection)?;
+        }
+        Ok(())
+    }
+
+    fn make_qp(
+        &mut self,
+        side: Side,
+        setup: &Setup,
+        qp_rights: Access,
+        mr_rights: Access,
+    ) -> Outcome<Qp> {
+        let options = QpOptions { qp_type: setup.qp_type, access: qp_rights, qkey: QKEY };
+        let (id, qpn) = self.end(side).create_qp(&options)?;
+        self.live_qps.push((side, id));
+        let region = self.register(side, setup.region_len, mr_rights)?;
+        Ok(Qp { side, id, qpn, region })
+    }
+
+    /// Registers more memory.
+    pub(crate) fn register(&mut self, side: Side, len: usize, rights: Access) -> Outcome<Region> {
+        let region = self.end(side).register(len, rights)?;
+        self.live_regions.push((side, region.id));
+        Ok(region)
+    }
+
+    /// Registers memory whose key the peer of a queue pair may revoke.
+    pub(crate) fn register_revocable(&mut self, qp: &Qp, len: usize) -> Outcome<Region> {
+        let region = self.end(qp.side).register_revocable(qp.id, len)?;
+        self.live_regions.push((qp.side, region.id));
+        Ok(region)
+    }
+
+    pub(crate) fn deregister(&mut self, side: Side, region: MrId) -> Outcome {
+        self.live_regions.retain(|live| *live != (side, region));
+        self.end(side).deregister(region)
+    }
+
+    pub(crate) fn destroy_qp(&mut self, qp: &Qp) -> Outcome {
+        self.live_qps.retain(|live| *live != (qp.side, qp.id));
+        self.end(qp.side).destroy_qp(qp.id)
+    }
+
+    /// Removes what a check has made, so that the next one starts from nothing.
+    pub(crate) fn clear(&mut self) -> Outcome {
+        for (side, qp) in std::mem::take(&mut self.live_qps) {
+            self.end(side).destroy_qp(qp)?;
+        }
+        for (side, region) in std::mem::take(&mut self.live_regions) {
+            self.end(side).deregister(region)?;
+        }
+        for side in [Side::Left, Side::Right] {
+            self.end(side).events()?;
+        }
+        self.backlog.clear();
+        Ok(())
+    }
+
+    /// Changes the memory beside a queue pair.
+    pub(crate) fn poke(&mut self, qp: &Qp, offset: usize, bytes: &[u8]) -> Outcome {
+        self.end(qp.side).poke(qp.region.id, offset, bytes)
+    }
+
+    /// Looks at the memory beside a queue pair.
+    pub(crate) fn peek(&mut self, qp: &Qp, offset: usize, len: usize) -> Outcome<Vec<u8>> {
+        self.end(qp.side).peek(qp.region.piece(offset, len))
+    }
+
+    /// Posts a receive into the memory beside a queue pair.
+    pub(crate) fn recv(&mut self, qp: &Qp, wr_id: u64, offset: usize, len: usize) -> Outcome {
+        self.end(qp.side).post_recv(qp.id, wr_id, qp.region.piece(offset, len))
+    }
+
+    /// Posts a send.
+    pub(crate) fn send(&mut self, qp: &Qp, send: &Send) -> Outcome {
+        self.end(qp.side).post_send(qp.id, send)
+    }
+
+    /// Waits for the next completions of a queue pair, sends and receives together.
+    pub(crate) fn wait(&mut self, qp: &Qp, count: usize) -> Outcome<Vec<Completion>> {
+        let deadline = self.clock.now() + STEP_LIMIT;
+        let mut pause = Duration::from_micros(20);
+        loop {
+            let new = self.end(qp.side).poll(qp.id)?;
+            let backlog = self.backlog.entry((qp.side, qp.id.0)).or_default();
+            backlog.extend(new);
+            if backlog.len() >= count {
+                return Ok(backlog.drain(..count).collect());
+            }
+            if self.clock.now() > deadline {
+                let have = backlog.len();
+                let side = qp.side;
+                return Err(Failure::new(format!(
+                    "only {have} of {count} completions on QP {:#x} ({side:?}): {backlog:?}",
+                    qp.qpn
+                )));
+            }
+            self.clock.pass(pause)?;
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits for one completion, which must have this identifier and status.
+    pub(crate) fn expect(&mut self, qp: &Qp, wr_id: u64, status: WcStatus) -> Outcome<Completion> {
+        let wc = self.wait(qp, 1)?[0];
+        let what = format!("completion on the {}", role(qp));
+        same(&what, (wc.wr_id, wc.status), (wr_id, status))?;
+        same("QP number of the completion", wc.qpn.get(), qp.qpn)?;
+        Ok(wc)
+    }
+
+    /// Waits for one completion, which must be this one and a success.
+    pub(crate) fn done(&mut self, qp: &Qp, wr_id: u64) -> Outcome<Completion> {
+        self.expect(qp, wr_id, WcStatus::Success)
+    }
+
+    /// Fails if a queue pair completes anything within `time`.
+    pub(crate) fn quiet(&mut self, qp: &Qp, time: Duration) -> Outcome {
+        self.clock.pass(time)?;
+        let mut found = self.backlog.remove(&(qp.side, qp.id.0)).unwrap_or_default();
+        found.extend(self.end(qp.side).poll(qp.id)?);
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!("a completion where none should be: {found:?}")))
+    }
+
+    /// Waits until a queue pair is in a state.
+    pub(crate) fn reaches(&mut self, qp: &Qp, want: QpState) -> Outcome {
+        let deadline = self.clock.now() + STEP_LIMIT;
+        loop {
+            let state = self.end(qp.side).state(qp.id)?;
+            if state == want {
+                return Ok(());
+            }
+            if self.clock.now() > deadline {
+                return same(&format!("state of the {}", role(qp)), state, want);
+            }
+            self.clock.pass(Duration::from_millis(1))?;
+        }
+    }
+
+    /// Lets time pass.
+    pub(crate) fn pass(&mut self, time: Duration) -> Outcome {
+        self.clock.pass(time)
+    }
+
+    /// Takes what happened besides completions at a queue pair's end.
+    pub(crate) fn events(&mut self, qp: &Qp) -> Outcome<Vec<Event>> {
+        self.end(qp.side).events()
+    }
+}
+
+fn role(qp: &Qp) -> String {
+    format!("{:?} QP {:#x}", qp.side, qp.qpn)
+}

@@ -1,0 +1,31 @@
+//! One body of RoCEv2 conformance checks for every kind of peer.
+//!
+//! A check drives two [`End`]s, requester and responder, through the verbs and looks at what an
+//! application would see: memory, completions, states, events. It knows nothing of what the ends
+//! are, so the same check runs
+//!
+//! - over two engines in the simulator, on virtual time ([`ends::sim`]),
+//! - over two devices of this process on UDP loopback ([`ends::device`]),
+//! - over a device here and the Linux kernel's rxe in a guest, through a small agent that makes the
+//!   verbs calls there ([`ends::agent`]; `lab/rxe` boots the guest).
+//!
+//! That the same body passes everywhere says that the simulator is honest and that the standard is
+//! read the way the kernel reads it. Where rxe itself departs from the standard, [`quirks`] says
+//! so, and how that was established.
+//!
+//! This crate holds no protocol and knows nothing private of the others.
+
+#![forbid(unsafe_code)]
+
+pub mod checks;
+mod end;
+pub mod ends;
+mod failure;
+mod lab;
+pub mod quirks;
+mod runner;
+
+pub use end::{Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions, Region, Send};
+pub use failure::{Failure, Outcome};
+pub use lab::{Clock, Lab, Pair, Qp, Side};
+pub use runner::{Case, Check, Profile, Row, cases, run_case};
