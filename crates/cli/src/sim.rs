@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -91,11 +91,15 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     });
     bar.finish_and_clear();
     let seconds = started.elapsed().as_secs_f64();
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&to_json(&outcome, seconds))?);
+    let text = if args.json {
+        serde_json::to_string_pretty(&to_json(&outcome, seconds))? + "\n"
     } else {
-        print_totals(&outcome.totals, seconds);
-        print_failures(&outcome.failures);
+        totals_text(&outcome.totals, seconds) + &failures_text(&outcome.failures)
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads the first lines only has seen what he wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -120,48 +124,52 @@ fn progress_bar(seeds: u64, json: bool) -> ProgressBar {
     ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn print_totals(totals: &Totals, seconds: f64) {
-    println!(
-        "{} seeds in {seconds:.1} s ({:.0} seeds/s): {} packets, {:.1} s of virtual time",
+fn totals_text(totals: &Totals, seconds: f64) -> String {
+    let mut text = format!(
+        "{} seeds in {seconds:.1} s ({:.0} seeds/s): {} packets, {:.1} s of virtual time\n\
+         trace hash {:016x}\n",
         totals.seeds,
         totals.seeds as f64 / seconds,
         totals.packets,
         totals.virtual_ns as f64 / 1e9,
+        totals.trace_hash,
     );
-    println!("trace hash {:016x}", totals.trace_hash);
     let coverage = &totals.coverage;
-    print_section("operations", coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n)));
-    print_section("faults", totals.faults.iter().map(owned));
-    print_section("application", coverage.iter().map(owned));
-    print_section("engines", coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n)));
+    let kinds = coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n));
+    let engines = coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n));
+    text += &section("operations", kinds);
+    text += &section("faults", totals.faults.iter().map(owned));
+    text += &section("application", coverage.iter().map(owned));
+    text += &section("engines", engines);
+    text
 }
 
 fn owned((name, n): (&'static str, u64)) -> (String, u64) {
     (name.to_owned(), n)
 }
 
-fn print_section(title: &str, rows: impl Iterator<Item = (String, u64)>) {
-    println!("{title}");
-    for (name, n) in rows {
-        println!("  {name:<28} {n:>14}");
-    }
+fn section(title: &str, rows: impl Iterator<Item = (String, u64)>) -> String {
+    let rows: String = rows.map(|(name, n)| format!("  {name:<28} {n:>14}\n")).collect();
+    format!("{title}\n{rows}")
 }
 
-fn print_failures(failures: &[Failure]) {
+fn failures_text(failures: &[Failure]) -> String {
+    let mut text = String::new();
     for failure in failures.iter().take(MAX_FAILURES_SHOWN) {
-        println!("\nseed {} failed", failure.seed);
+        text += &format!("\nseed {} failed\n", failure.seed);
         if let Some(panic) = &failure.panic {
-            println!("  panic: {panic}");
+            text += &format!("  panic: {panic}\n");
         }
         for violation in &failure.violations {
-            println!("  {violation}");
+            text += &format!("  {violation}\n");
         }
-        println!("  replay: {}", replay_command(failure.seed));
+        text += &format!("  replay: {}\n", replay_command(failure.seed));
     }
     if failures.len() > MAX_FAILURES_SHOWN {
         let seeds: Vec<String> = failures.iter().map(|f| f.seed.to_string()).collect();
-        println!("\n{} seeds failed: {}", failures.len(), seeds.join(" "));
+        text += &format!("\n{} seeds failed: {}\n", failures.len(), seeds.join(" "));
     }
+    text
 }
 
 fn replay_command(seed: u64) -> String {
