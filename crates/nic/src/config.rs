@@ -66,7 +66,7 @@ impl NicConfig {
             max_inline: 1024,
             max_cqe: 1 << 20,
             max_rd_atomic: 16,
-            window_bytes: 1 << 20,
+            window_bytes: 2 << 20,
             max_events: 65_536,
         }
     }

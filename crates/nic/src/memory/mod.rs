@@ -3,6 +3,7 @@
 
 pub(crate) mod raw;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -22,7 +23,12 @@ pub(crate) struct AccessDenied;
 /// All regions and protection domains of a NIC.
 #[derive(Debug)]
 pub(crate) struct MemoryTable {
-    regions: HashMap<u32, Mr, BuildHasherDefault<KeyHasher>>,
+    /// Slot of each key.
+    index: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
+    slots: Vec<Option<Mr>>,
+    free: Vec<u32>,
+    /// Slot of the key that was looked up last: bulk transfers ask for the same one all the time.
+    hint: Cell<u32>,
     /// Objects that refer to each domain; `None` where there is no domain.
     domains: Vec<Option<u32>>,
     keys: ChaCha12Rng,
@@ -32,6 +38,7 @@ pub(crate) struct MemoryTable {
 
 #[derive(Debug)]
 struct Mr {
+    key: u32,
     region: Region,
     iova: u64,
     pd: PdId,
@@ -56,7 +63,10 @@ impl Mr {
 impl MemoryTable {
     pub(crate) fn new(max_regions: u32, max_domains: u32, key_seed: [u8; 32]) -> MemoryTable {
         MemoryTable {
-            regions: HashMap::default(),
+            index: HashMap::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            hint: Cell::new(0),
             domains: Vec::new(),
             keys: ChaCha12Rng::from_seed(key_seed),
             max_regions,
@@ -128,13 +138,24 @@ impl MemoryTable {
                 why: "the region would wrap around",
             });
         }
-        if self.regions.len() >= self.max_regions as usize {
+        if self.index.len() >= self.max_regions as usize {
             let limit = u64::from(self.max_regions);
             return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
         let key = self.fresh_key();
-        self.regions.insert(key, Mr { region, iova, pd, access, revoked: false });
+        let mr = Some(Mr { key, region, iova, pd, access, revoked: false });
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot as usize] = mr;
+                slot
+            }
+            None => {
+                self.slots.push(mr);
+                self.slots.len() as u32 - 1
+            }
+        };
+        self.index.insert(key, slot);
         Ok(MrKey(key))
     }
 
@@ -143,22 +164,38 @@ impl MemoryTable {
     fn fresh_key(&mut self) -> u32 {
         loop {
             let key = self.keys.next_u32();
-            if key != 0 && !self.regions.contains_key(&key) {
+            if key != 0 && !self.index.contains_key(&key) {
                 return key;
             }
         }
     }
 
     pub(crate) fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
-        let mr =
-            self.regions.remove(&key.0).ok_or(ControlError::NotFound { what: "memory region" })?;
+        let missing = ControlError::NotFound { what: "memory region" };
+        let slot = self.index.remove(&key.0).ok_or(missing)?;
+        let mr = self.slots[slot as usize].take().ok_or(missing)?;
+        self.free.push(slot);
         self.release_pd(mr.pd);
         Ok(())
     }
 
     #[inline]
+    fn find(&self, key: u32) -> Result<&Mr, AccessDenied> {
+        match self.slots.get(self.hint.get() as usize) {
+            Some(Some(mr)) if mr.key == key => Ok(mr),
+            _ => self.find_in_index(key),
+        }
+    }
+
+    fn find_in_index(&self, key: u32) -> Result<&Mr, AccessDenied> {
+        let slot = *self.index.get(&key).ok_or(AccessDenied)?;
+        self.hint.set(slot);
+        self.slots[slot as usize].as_ref().ok_or(AccessDenied)
+    }
+
+    #[inline]
     fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<&Mr, AccessDenied> {
-        let mr = self.regions.get(&sge.lkey).ok_or(AccessDenied)?;
+        let mr = self.find(sge.lkey)?;
         if mr.pd != pd || (write && !mr.access.contains(Access::LOCAL_WRITE)) {
             return Err(AccessDenied);
         }
@@ -167,7 +204,7 @@ impl MemoryTable {
 
     #[inline]
     fn remote(&self, pd: PdId, rkey: u32, right: Access) -> Result<&Mr, AccessDenied> {
-        let mr = self.regions.get(&rkey).ok_or(AccessDenied)?;
+        let mr = self.find(rkey)?;
         if mr.pd != pd || mr.revoked || !mr.access.contains(right) {
             return Err(AccessDenied);
         }
@@ -276,7 +313,8 @@ impl MemoryTable {
 
     /// A peer's SEND with invalidate.
     pub(crate) fn remote_invalidate(&mut self, pd: PdId, rkey: u32) -> Result<(), AccessDenied> {
-        let mr = self.regions.get_mut(&rkey).ok_or(AccessDenied)?;
+        let slot = *self.index.get(&rkey).ok_or(AccessDenied)?;
+        let mr = self.slots[slot as usize].as_mut().ok_or(AccessDenied)?;
         if mr.pd != pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {
             return Err(AccessDenied);
         }

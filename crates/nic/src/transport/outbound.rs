@@ -58,6 +58,7 @@ pub(crate) struct Piece<'a> {
 }
 
 /// Builds a packet of a SEND or WRITE: its header, and its payload in `cx.segments`.
+#[inline]
 pub(crate) fn build(
     core: &QpCore,
     cx: &mut Cx<'_>,

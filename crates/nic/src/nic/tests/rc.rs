@@ -217,6 +217,26 @@ fn a_receive_posted_late_is_found_after_the_rnr_wait() {
 }
 
 #[test]
+fn a_sequence_nak_behind_an_rnr_nak_costs_no_retry() {
+    // Linux's rxe answers a pipeline that meets no receive with both, for the same PSN.
+    let mut p = Pair::rc();
+    p.post(0, 1, SendOp::Send, &[p.ends[0].sge(0, 10)]);
+    let frames = p.take(0);
+    p.deliver_all(&frames);
+    let rnr = p.take(1).remove(0);
+    let nak = forge(&rnr, |b| b[12] = 0x60);
+    p.deliver(&rnr);
+    for _ in 0..10 {
+        p.deliver(&nak);
+    }
+    assert_eq!(p.ends[0].statuses(), [], "it waits");
+    assert!(p.take(0).is_empty(), "and does not send before the time is up");
+    p.recv(1, 5, &[p.ends[1].sge(0, 10)]);
+    p.run_out();
+    assert_eq!(p.ends[0].statuses(), [(1, OK)]);
+}
+
+#[test]
 fn a_silent_peer_exhausts_the_retries() {
     let mut p = Pair::rc();
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 10)]);

@@ -115,6 +115,11 @@ impl Requester {
         let status = match code {
             NakCode::PsnSequence => {
                 cx.counters.rx_nak_sequence += 1;
+                if self.rnr_until.is_some() && psn == self.una {
+                    // It complains about what followed the request that found no receive, as rxe
+                    // does: we wait, and go back there, anyway.
+                    return;
+                }
                 if self.consume_retry(core, cx) {
                     self.go_back(core, cx);
                 }
@@ -151,6 +156,8 @@ impl Requester {
             self.on_gap(core, cx);
             return;
         }
+        // The peer is there: what it lacks is a receive, not a connection.
+        self.retries_left = core.attrs.retry_count;
         // 7 means without end (IBTA 9.9.2.1.1).
         if core.attrs.rnr_retry != 7 {
             match self.rnr_retries_left.checked_sub(1) {
