@@ -197,6 +197,11 @@ impl Engine {
         earlier(self.nic.poll_timeout(), self.port.poll_timeout())
     }
 
+    /// Whether something was left for the next round to send.
+    pub(super) fn has_deferred(&self) -> bool {
+        self.deferred
+    }
+
     /// Whether the port has to become writable before anything more can be sent; if so, the caller
     /// is going to wait for it.
     pub(super) fn await_write(&mut self) -> bool {

@@ -134,7 +134,7 @@ impl Lane {
     /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posting
     /// when the packet must leave at once.
     pub fn with<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
-        self.shared.enter(f, 0)
+        self.shared.enter(f, 0, true)
     }
 
     /// Runs `f` on the engine, and transmits soon: for posting work requests one by one.
@@ -147,7 +147,7 @@ impl Lane {
         let now = self.shared.now();
         let someone_polls = self.shared.polled_since(now, self.shared.config.takeover);
         let coalesce = if someone_polls { self.shared.config.coalesce } else { Duration::ZERO };
-        self.shared.enter(f, nanos(coalesce))
+        self.shared.enter(f, nanos(coalesce), false)
     }
 
     /// Runs the engine for a round, then `f`: for polling a completion queue.
@@ -266,17 +266,23 @@ impl Shared {
         Time::from_nanos(nanos(self.epoch.elapsed()))
     }
 
-    /// Takes the engine for a caller that is not the lane's thread.
+    /// Takes the engine for a caller that is not the lane's thread. With `in_order`, what was left
+    /// to be sent later leaves before `f`: it may be the last acknowledgement of a QP that `f`
+    /// destroys.
     fn enter<R>(
         &self,
         f: impl FnOnce(&mut Nic, Time) -> R,
         coalesce_ns: u64,
+        in_order: bool,
     ) -> Result<R, LaneError> {
         let mut engine = match self.try_lock()? {
             Some(engine) => engine,
             None => self.lock_contended()?,
         };
         let now = engine.advance(self.now());
+        if in_order && engine.has_deferred() {
+            engine.transmit(now)?;
+        }
         let result = f(&mut engine.nic, now);
         if !engine.defer(now, coalesce_ns) {
             if engine.transmit(now)? > 0 && coalesce_ns > 0 {
