@@ -17,6 +17,8 @@ fn main() {
         println!("cargo:rerun-if-changed={file}");
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbowline_verbs.so");
+    // The table must lead to this library, not to the jumps that come through it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     if let Err(why) = make() {
         println!("cargo:warning=no versioned libibverbs.so.1: {why}");
     }

@@ -1,0 +1,4 @@
+def checks(quick, bars):
+    return []
+def verdicts(rows):
+    return {}

@@ -1,0 +1,152 @@
+"""Running a program as server and client, with a limit on everything."""
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from rows import Row
+
+
+def terminate(process):
+    """Ends a process that we started, by its own id."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def listens(port):
+    """Whether somebody listens on a TCP port."""
+    wanted = f":{port:04X}"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table) as lines:
+                for line in lines:
+                    fields = line.split()
+                    if len(fields) > 3 and fields[1].endswith(wanted) and fields[3] == "0A":
+                        return True
+        except OSError:
+            pass
+    return False
+
+
+def free_port():
+    while True:
+        port = random.randint(21000, 29000)
+        if not listens(port):
+            return port
+
+
+def last_line(text):
+    lines = [l.strip() for l in text.splitlines() if l.strip() and not set(l.strip()) <= set("-")]
+    return lines[-1][:150] if lines else ""
+
+
+@dataclass
+class Pair:
+    """A program that is started twice: without a host it waits, with one it connects."""
+
+    name: str
+    command: list
+    result: object = last_line  # what to say of the client's output
+    refused: str = ""  # it has to fail, at once, and say this
+    how: str = "preload"
+    limit_s: float = 20
+    bar: str = "programs"
+    devices: tuple = ("bl0", "bl1")
+    variables: dict = field(default_factory=dict)
+    host: str = "127.0.0.1"
+
+    def run(self, env):
+        if not shutil.which(self.command[0]):
+            return Row(self.name, "SKIP", f"{self.command[0]} is not installed", bar=self.bar)
+        start = time.monotonic()
+        outcome, why = self.attempt(env)
+        return Row(self.name, outcome, why, time.monotonic() - start, self.bar)
+
+    def attempt(self, env):
+        port = str(free_port())
+        deadline = time.monotonic() + self.limit_s
+        with open(env.tmp / "server.log", "w+") as server_log, \
+             open(env.tmp / "client.log", "w+") as client_log:
+            def spawn(device, log, *more):
+                command = [*self.command, "-p", port, "-d", device, *more]
+                variables = env.variables(self.how, **self.variables)
+                return subprocess.Popen(["stdbuf", "-oL", *command], env=variables, stdout=log,
+                                        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+            server = spawn(self.devices[0], server_log)
+            client = None
+            try:
+                while not listens(int(port)) and server.poll() is None:
+                    if time.monotonic() > deadline:
+                        return "FAIL", "the server does not listen"
+                    time.sleep(0.01)
+                if server.poll() is None:
+                    client = spawn(self.devices[1], client_log, self.host)
+                codes = [wait(p, deadline) for p in (client, server) if p]
+            finally:
+                for process in (client, server):
+                    if process:
+                        terminate(process)
+            texts = []
+            for log in (client_log, server_log):
+                log.seek(0)
+                texts.append(log.read())
+        return self.judge(codes, texts)
+
+    def judge(self, codes, texts):
+        both = "\n".join(texts)
+        if None in codes:
+            return "FAIL", f"no end within {self.limit_s:.0f} s: {last_line(both)}"
+        if self.refused:
+            said = self.refused.lower() in both.lower()
+            if any(codes) and said:
+                return "PASS", f"refused, as it should be: {self.refused}"
+            return "FAIL", f"expected to be refused with {self.refused!r}: {last_line(both)}"
+        if any(codes):
+            return "FAIL", f"exit {codes}: {last_line(texts[0] or texts[-1])}"
+        return "PASS", self.result(texts[0])
+
+
+def wait(process, deadline):
+    try:
+        return process.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+
+
+@dataclass
+class Single:
+    """A program that runs alone; with `stop_after_s` it is interrupted and must still be there."""
+
+    name: str
+    command: list
+    expect: str
+    how: str = "preload"
+    stop_after_s: float = 0
+    limit_s: float = 20
+    bar: str = "programs"
+
+    def run(self, env):
+        if not shutil.which(self.command[0]):
+            return Row(self.name, "SKIP", f"{self.command[0]} is not installed", bar=self.bar)
+        start = time.monotonic()
+        process = subprocess.Popen(["stdbuf", "-oL", *self.command], env=env.variables(self.how),
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        died = False
+        try:
+            if self.stop_after_s:
+                time.sleep(self.stop_after_s)
+                died = process.poll() is not None
+                process.send_signal(signal.SIGINT)
+            text, _ = process.communicate(timeout=self.limit_s)
+        except subprocess.TimeoutExpired:
+            terminate(process)
+            return Row(self.name, "FAIL", f"no end within {self.limit_s:.0f} s", self.limit_s,
+                       self.bar)
+        good = self.expect in text and not died and (self.stop_after_s or process.returncode == 0)
+        why = f"says {self.expect!r}" if good else f"exit {process.returncode}: {last_line(text)}"
+        return Row(self.name, "PASS" if good else "FAIL", why, time.monotonic() - start, self.bar)
