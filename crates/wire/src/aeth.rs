@@ -42,10 +42,7 @@ impl Aeth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = AethView::of(bytes);
-        Self {
-            syndrome: v.syndrome(),
-            msn: v.msn(),
-        }
+        Self { syndrome: v.syndrome(), msn: v.msn() }
     }
 
     /// Writes the header; fields are cut to their widths.
@@ -107,9 +104,7 @@ impl Syndrome {
 impl fmt::Display for Syndrome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Ack {
-                credits: Self::NO_CREDITS,
-            } => f.write_str("ACK"),
+            Self::Ack { credits: Self::NO_CREDITS } => f.write_str("ACK"),
             Self::Ack { credits } => write!(f, "ACK credits={credits}"),
             Self::Rnr { timer } => write!(f, "RNR timer={timer}"),
             Self::Nak(code) => write!(f, "NAK {code}"),

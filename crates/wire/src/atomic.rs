@@ -59,12 +59,7 @@ impl AtomicEth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = AtomicEthView::of(bytes);
-        Self {
-            va: v.va(),
-            rkey: v.rkey(),
-            swap_or_add: v.swap_or_add(),
-            compare: v.compare(),
-        }
+        Self { va: v.va(), rkey: v.rkey(), swap_or_add: v.swap_or_add(), compare: v.compare() }
     }
 
     /// Writes the header.
@@ -92,9 +87,7 @@ impl AtomicAckEth {
     /// Reads a header.
     #[inline]
     pub const fn parse(bytes: &[u8; ACK_LEN]) -> Self {
-        Self {
-            original: u64::from_be_bytes(*bytes),
-        }
+        Self { original: u64::from_be_bytes(*bytes) }
     }
 
     /// Writes the header.

@@ -8,10 +8,7 @@ impl Sum {
     /// Adds `bytes` as big-endian words; an odd last byte counts as if a zero followed.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let (words, last) = bytes.as_chunks::<2>();
-        let sum: u64 = words
-            .iter()
-            .map(|&word| u64::from(u16::from_be_bytes(word)))
-            .sum();
+        let sum: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
         let last = last.first().map_or(0, |&byte| u64::from(byte) << 8);
         Self(self.0 + sum + last)
     }

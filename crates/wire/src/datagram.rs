@@ -61,10 +61,7 @@ impl fmt::Display for FrameError {
         match *self {
             Self::NotRoce => write!(f, "not a datagram for UDP port {ROCE_UDP_PORT}"),
             Self::TooShort { have } => {
-                write!(
-                    f,
-                    "UDP payload of {have} bytes, {PACKET_MIN_LEN} are the least"
-                )
+                write!(f, "UDP payload of {have} bytes, {PACKET_MIN_LEN} are the least")
             }
         }
     }
@@ -183,12 +180,7 @@ impl<'a> RoceFrame<'a> {
             IpView::V6(v) => (IpAddr::V6(v.src()), IpAddr::V6(v.dst())),
         };
         let udp = self.udp();
-        FlowKey {
-            src,
-            dst,
-            src_port: udp.src_port(),
-            dst_port: udp.dst_port(),
-        }
+        FlowKey { src, dst, src_port: udp.src_port(), dst_port: udp.dst_port() }
     }
 
     /// IPv4 identification.
@@ -211,19 +203,13 @@ impl<'a> RoceFrame<'a> {
     pub fn icrc_verdict(&self) -> IcrcVerdict {
         let received = u32::from_le_bytes(*self.trailer);
         let computed = self.icrc_of_headers().packet(self.covered).finish();
-        if computed == received {
-            IcrcVerdict::Ok
-        } else {
-            IcrcVerdict::Bad { computed, received }
-        }
+        if computed == received { IcrcVerdict::Ok } else { IcrcVerdict::Bad { computed, received } }
     }
 
     /// The register behind the IP and UDP headers as they are in the frame.
     pub fn icrc_of_headers(&self) -> Icrc {
         let mut ip = [0; IP_MAX_LEN];
-        ip.iter_mut()
-            .zip(self.ip_header)
-            .for_each(|(to, &from)| *to = from);
+        ip.iter_mut().zip(self.ip_header).for_each(|(to, &from)| *to = from);
         mask_ip(&self.ip, &mut ip);
         let ip = ip.get(..self.ip_header.len()).unwrap_or(&ip);
         let [src_hi, src_lo, dst_hi, dst_lo, len_hi, len_lo, ..] = *self.udp;

@@ -43,11 +43,7 @@ impl Deth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = DethView::of(bytes);
-        Self {
-            qkey: v.qkey(),
-            src_qpn: v.src_qpn(),
-            reserved8: v.reserved8(),
-        }
+        Self { qkey: v.qkey(), src_qpn: v.src_qpn(), reserved8: v.reserved8() }
     }
 
     /// Writes the header.

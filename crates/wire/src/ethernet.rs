@@ -33,10 +33,7 @@ impl EthernetHeader {
 
     /// Reads the header at the beginning of `frame`. Of a third VLAN tag on, tags count as payload.
     pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
-        let truncated = |need| ParseError::Truncated {
-            need,
-            have: frame.len(),
-        };
+        let truncated = |need| ParseError::Truncated { need, have: frame.len() };
         let (dst, rest) = frame.split_first_chunk().ok_or(truncated(Self::MIN_LEN))?;
         let (src, mut rest) = rest.split_first_chunk().ok_or(truncated(Self::MIN_LEN))?;
         let mut tags = VlanTags::EMPTY;
@@ -46,20 +43,10 @@ impl EthernetHeader {
             let ethertype = u16::from_be_bytes(*ethertype);
             let tagged = matches!(ethertype, TPID_CUSTOMER | TPID_SERVICE);
             if !tagged || tags.as_slice().len() == MAX_TAGS {
-                return Ok(Self {
-                    dst: *dst,
-                    src: *src,
-                    tags,
-                    ethertype,
-                });
+                return Ok(Self { dst: *dst, src: *src, tags, ethertype });
             }
-            let (tci, behind) = behind
-                .split_first_chunk()
-                .ok_or(truncated(need + TAG_LEN))?;
-            tags.push(VlanTag {
-                tpid: ethertype,
-                tci: u16::from_be_bytes(*tci),
-            });
+            let (tci, behind) = behind.split_first_chunk().ok_or(truncated(need + TAG_LEN))?;
+            tags.push(VlanTag { tpid: ethertype, tci: u16::from_be_bytes(*tci) });
             rest = behind;
         }
     }
@@ -73,19 +60,13 @@ impl EthernetHeader {
     pub fn emit(&self, out: &mut [u8]) -> Result<(), EmitError> {
         let have = out.len();
         let need = self.header_len();
-        let out = out
-            .get_mut(..need)
-            .ok_or(EmitError::BufferTooSmall { need, have })?;
+        let out = out.get_mut(..need).ok_or(EmitError::BufferTooSmall { need, have })?;
         let tags = self.tags.as_slice().iter().flat_map(|tag| {
             let [[a, b], [c, d]] = [tag.tpid.to_be_bytes(), tag.tci.to_be_bytes()];
             [a, b, c, d]
         });
-        let bytes = self
-            .dst
-            .into_iter()
-            .chain(self.src)
-            .chain(tags)
-            .chain(self.ethertype.to_be_bytes());
+        let bytes =
+            self.dst.into_iter().chain(self.src).chain(tags).chain(self.ethertype.to_be_bytes());
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         Ok(())
     }
@@ -109,10 +90,7 @@ pub struct VlanTags {
 
 impl VlanTags {
     /// No tag.
-    pub const EMPTY: Self = Self {
-        tags: [VlanTag { tpid: 0, tci: 0 }; MAX_TAGS],
-        len: 0,
-    };
+    pub const EMPTY: Self = Self { tags: [VlanTag { tpid: 0, tci: 0 }; MAX_TAGS], len: 0 };
 
     /// The tags, outermost first, or `None` if there are more than two.
     pub fn new(tags: &[VlanTag]) -> Option<Self> {

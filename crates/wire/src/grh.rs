@@ -15,20 +15,8 @@ pub type Grh = Ipv6Header;
 /// not show (identification, flow label) is zero.
 pub fn ud_grh(src: IpAddr, dst: IpAddr, tos: u8, ttl: u8, payload_len: u16) -> [u8; Grh::LEN] {
     let mut out = [0; Grh::LEN];
-    let flow = FlowKey {
-        src,
-        dst,
-        src_port: 0,
-        dst_port: 0,
-    };
-    match (DatagramHeaders {
-        flow,
-        tos,
-        ttl,
-        ip_id: 0,
-    })
-    .ip_header(payload_len)
-    {
+    let flow = FlowKey { src, dst, src_port: 0, dst_port: 0 };
+    match (DatagramHeaders { flow, tos, ttl, ip_id: 0 }).ip_header(payload_len) {
         IpHeader::V4(header) => {
             if let Some(place) = out.last_chunk_mut() {
                 header.emit_fixed(place);

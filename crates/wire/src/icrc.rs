@@ -17,7 +17,7 @@ mod tests;
 
 pub use flow::FlowKey;
 
-use crate::{Bth, ICRC_LEN};
+use crate::{Bth, ICRC_LEN, Psn};
 use flow::{IPV4_UDP_LEN, MaskedHeaders};
 
 /// Register after the eight bytes of ones.
@@ -31,18 +31,22 @@ const SIMD_MIN_BYTES: usize = 32;
 
 /// What each value of the upper and of the lower identification byte, alone, does to the register
 /// at the end of the UDP header.
-static IP_ID_DELTA: [[u32; 256]; 2] = {
+static IP_ID_DELTA: [[u32; 256]; 2] = ip_id_delta::<BYTES_AFTER_IP_ID>();
+/// And at the end of the BTH.
+static IP_ID_DELTA_BTH: [[u32; 256]; 2] = ip_id_delta::<{ BYTES_AFTER_IP_ID + Bth::LEN }>();
+
+const fn ip_id_delta<const BEHIND: usize>() -> [[u32; 256]; 2] {
     let mut deltas = [[0; 256]; 2];
     let mut byte = 0;
     while byte < 256 {
         let upper = table::update(0, &[byte as u8, 0]);
         let lower = table::update(0, &[0, byte as u8]);
-        deltas[0][byte] = table::update(upper, &[0; BYTES_AFTER_IP_ID]);
-        deltas[1][byte] = table::update(lower, &[0; BYTES_AFTER_IP_ID]);
+        deltas[0][byte] = table::update(upper, &[0; BEHIND]);
+        deltas[1][byte] = table::update(lower, &[0; BEHIND]);
         byte += 1;
     }
     deltas
-};
+}
 
 /// A running CRC register. Copy one to compute what several packets have in common only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +86,18 @@ impl Icrc {
         let mut masked = *bth;
         masked[4] = 0xff;
         Self(table::step_block(self.0, &masked))
+    }
+
+    /// From a register behind IPv4 or IPv6 headers and a BTH, the register had the IPv4
+    /// identification been another by XOR `ip_id_delta` (0 on IPv6), and the PSN by XOR
+    /// `psn_delta`. The packets of a message differ in little else, so that most of a packet's
+    /// headers need not be summed again.
+    #[inline]
+    pub const fn with_deltas_behind_bth(self, ip_id_delta: u16, psn_delta: Psn) -> Self {
+        let [upper, lower] = ip_id_delta.to_be_bytes();
+        let id = IP_ID_DELTA_BTH[0][upper as usize] ^ IP_ID_DELTA_BTH[1][lower as usize];
+        // The PSN is the BTH's last three bytes; the fourth here is zero and changes nothing.
+        Self(self.0 ^ id ^ table::step_block(0, &psn_delta.get().to_be_bytes()))
     }
 
     /// The register after `bytes`.
@@ -132,10 +148,7 @@ impl Icrc {
 ///
 /// Bytes the ICRC masks are no change: pass them as equal, or leave them out.
 pub const fn icrc_replace(icrc: u32, old: &[u8], new: &[u8], bytes_after: usize) -> u32 {
-    debug_assert!(
-        old.len() == new.len(),
-        "an edit in place does not change the length"
-    );
+    debug_assert!(old.len() == new.len(), "an edit in place does not change the length");
     let mut reg = 0;
     let mut i = 0;
     while i < old.len() && i < new.len() {

@@ -57,9 +57,7 @@ impl Ieth {
     /// Reads a header.
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
-        Self {
-            rkey: u32::from_be_bytes(*bytes),
-        }
+        Self { rkey: u32::from_be_bytes(*bytes) }
     }
 
     /// Writes the header.

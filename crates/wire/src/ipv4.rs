@@ -128,15 +128,10 @@ impl Ipv4Header {
             return Err(ParseError::BadIpVersion(v.version()));
         }
         let len = usize::from(v.ihl()) * 4;
-        let options_len = len
-            .checked_sub(MIN_LEN)
-            .ok_or(ParseError::BadHeaderLength(v.ihl()))?;
+        let options_len = len.checked_sub(MIN_LEN).ok_or(ParseError::BadHeaderLength(v.ihl()))?;
         let options = bytes
             .get(MIN_LEN..MIN_LEN + options_len)
-            .ok_or(ParseError::Truncated {
-                need: len,
-                have: bytes.len(),
-            })?;
+            .ok_or(ParseError::Truncated { need: len, have: bytes.len() })?;
         Ok(Self {
             tos: v.tos(),
             total_len: v.total_len(),
@@ -162,14 +157,9 @@ impl Ipv4Header {
     /// Writes the header to the beginning of `out`, and the checksum as the field has it.
     pub fn emit(&self, out: &mut [u8]) -> Result<(), EmitError> {
         let need = self.header_len();
-        let too_small = EmitError::BufferTooSmall {
-            need,
-            have: out.len(),
-        };
+        let too_small = EmitError::BufferTooSmall { need, have: out.len() };
         let (fixed, rest) = out.split_first_chunk_mut().ok_or(too_small)?;
-        let options = rest
-            .get_mut(..usize::from(self.options.len))
-            .ok_or(too_small)?;
+        let options = rest.get_mut(..usize::from(self.options.len)).ok_or(too_small)?;
         self.emit_fixed(fixed);
         options.copy_from_slice(self.options.as_bytes());
         Ok(())
@@ -180,10 +170,7 @@ impl Ipv4Header {
         self.checksum = 0;
         let mut fixed = [0; MIN_LEN];
         self.emit_fixed(&mut fixed);
-        self.checksum = Sum::default()
-            .bytes(&fixed)
-            .bytes(self.options.as_bytes())
-            .finish();
+        self.checksum = Sum::default().bytes(&fixed).bytes(self.options.as_bytes()).finish();
         self
     }
 
@@ -216,19 +203,13 @@ pub struct Ipv4Options {
 
 impl Ipv4Options {
     /// No options.
-    pub const EMPTY: Self = Self {
-        bytes: [0; MAX_OPTIONS_LEN],
-        len: 0,
-    };
+    pub const EMPTY: Self = Self { bytes: [0; MAX_OPTIONS_LEN], len: 0 };
 
     /// Options of a length the header can express, else `None`.
     pub fn new(options: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_OPTIONS_LEN];
         bytes.get_mut(..options.len())?.copy_from_slice(options);
-        options.len().is_multiple_of(4).then_some(Self {
-            bytes,
-            len: options.len() as u8,
-        })
+        options.len().is_multiple_of(4).then_some(Self { bytes, len: options.len() as u8 })
     }
 
     /// The options.

@@ -31,35 +31,23 @@ impl<'a> PacketView<'a> {
         let (bth, rest) = udp_payload
             .split_first_chunk::<{ Bth::LEN }>()
             .ok_or(truncated(Bth::LEN + ICRC_LEN))?;
-        let (rest, trailer) = rest
-            .split_last_chunk::<ICRC_LEN>()
-            .ok_or(truncated(Bth::LEN + ICRC_LEN))?;
+        let (rest, trailer) =
+            rest.split_last_chunk::<ICRC_LEN>().ok_or(truncated(Bth::LEN + ICRC_LEN))?;
 
         let view = BthView::of(bth);
         if view.version() != 0 {
             return Err(ParseError::BadVersion(view.version()));
         }
-        let info = view
-            .opcode()
-            .info()
-            .ok_or(ParseError::UnknownOpcode(view.opcode()))?;
+        let info = view.opcode().info().ok_or(ParseError::UnknownOpcode(view.opcode()))?;
 
         let pad = usize::from(view.pad());
         let need = Bth::LEN + usize::from(info.ext_len) + pad + ICRC_LEN;
-        let (ext, padded) = rest
-            .split_at_checked(usize::from(info.ext_len))
-            .ok_or(truncated(need))?;
+        let (ext, padded) =
+            rest.split_at_checked(usize::from(info.ext_len)).ok_or(truncated(need))?;
         let payload_len = padded.len().checked_sub(pad).ok_or(truncated(need))?;
         let payload = padded.get(..payload_len).unwrap_or(padded);
 
-        Ok(Self {
-            bytes: udp_payload,
-            bth,
-            ext,
-            payload,
-            trailer,
-            info,
-        })
+        Ok(Self { bytes: udp_payload, bth, ext, payload, trailer, info })
     }
 
     /// What the packet is.
@@ -149,8 +137,7 @@ impl<'a> PacketView<'a> {
     /// Atomic acknowledge extended transport header.
     #[inline]
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
-        self.ext_at(self.info.ext.atomic_ack)
-            .map(AtomicAckEth::parse)
+        self.ext_at(self.info.ext.atomic_ack).map(AtomicAckEth::parse)
     }
 
     /// Datagram extended transport header.
@@ -162,8 +149,7 @@ impl<'a> PacketView<'a> {
     /// Immediate data, in host order.
     #[inline]
     pub fn imm(&self) -> Option<u32> {
-        self.ext_at(self.info.ext.imm)
-            .map(|bytes| ImmDt::parse(bytes).0)
+        self.ext_at(self.info.ext.imm).map(|bytes| ImmDt::parse(bytes).0)
     }
 
     /// Invalidate extended transport header.

@@ -51,10 +51,7 @@ impl Rdeth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = RdethView::of(bytes);
-        Self {
-            reserved8: v.reserved8(),
-            eec: v.eec(),
-        }
+        Self { reserved8: v.reserved8(), eec: v.eec() }
     }
 
     /// Writes the header; fields are cut to their widths.
@@ -83,10 +80,7 @@ impl XrcEth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = XrcEthView::of(bytes);
-        Self {
-            reserved8: v.reserved8(),
-            srqn: v.srqn(),
-        }
+        Self { reserved8: v.reserved8(), srqn: v.srqn() }
     }
 
     /// Writes the header; fields are cut to their widths.

@@ -42,11 +42,7 @@ impl Reth {
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Self {
         let v = RethView::of(bytes);
-        Self {
-            va: v.va(),
-            rkey: v.rkey(),
-            len: v.message_len(),
-        }
+        Self { va: v.va(), rkey: v.rkey(), len: v.message_len() }
     }
 
     /// Writes the header.

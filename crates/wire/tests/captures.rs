@@ -56,10 +56,7 @@ const EXPECTED: &[Expected] = &[
 
 #[test]
 fn every_capture_is_expected() {
-    let expected: Vec<String> = EXPECTED
-        .iter()
-        .map(|row| format!("{}.pcap", row.0))
-        .collect();
+    let expected: Vec<String> = EXPECTED.iter().map(|row| format!("{}.pcap", row.0)).collect();
     assert_eq!(names(), expected);
 }
 
@@ -69,11 +66,7 @@ fn counts_and_verdicts_are_as_expected() {
         let frames = frames(&format!("{name}.pcap"));
         let frames: Vec<_> = frames.iter().map(|f| parse(f)).collect();
         assert_eq!(frames.len(), packets, "{name}");
-        assert_eq!(
-            frames.iter().filter(|f| !f.icrc_verdict().is_ok()).count(),
-            bad,
-            "{name}"
-        );
+        assert_eq!(frames.iter().filter(|f| !f.icrc_verdict().is_ok()).count(), bad, "{name}");
 
         let mut by_opcode = BTreeMap::new();
         for frame in &frames {
@@ -92,10 +85,7 @@ fn verdicts_agree_with_the_definition_of_the_icrc() {
         let expected = if by_definition == received {
             IcrcVerdict::Ok
         } else {
-            IcrcVerdict::Bad {
-                computed: by_definition,
-                received,
-            }
+            IcrcVerdict::Bad { computed: by_definition, received }
         };
         assert_eq!(frame.icrc_verdict(), expected, "{name}");
     });

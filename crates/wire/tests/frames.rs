@@ -17,10 +17,7 @@ fn check_reads_and_writes(link: LinkType, bytes: &[u8]) {
     let frame = RoceFrame::parse(link, bytes).unwrap();
     assert!(frame.icrc_verdict().is_ok() && frame.lengths_agree());
     let mut out = vec![0; bytes.len()];
-    assert_eq!(
-        Frame::try_from(frame).unwrap().emit(&mut out),
-        Ok(bytes.len())
-    );
+    assert_eq!(Frame::try_from(frame).unwrap().emit(&mut out), Ok(bytes.len()));
     assert_eq!(out, bytes);
 }
 
@@ -38,10 +35,7 @@ fn linux_cooked_and_loopback() {
     check_reads_and_writes(LinkType::LinuxSll, &sll);
     let sll2 = [&[0x08, 0x00][..], &[0; 18], &datagram()].concat();
     check_reads_and_writes(LinkType::LinuxSll2, &sll2);
-    check_reads_and_writes(
-        LinkType::Loopback,
-        &[&[2, 0, 0, 0][..], &datagram()].concat(),
-    );
+    check_reads_and_writes(LinkType::Loopback, &[&[2, 0, 0, 0][..], &datagram()].concat());
 }
 
 #[test]
@@ -62,17 +56,11 @@ fn ethernet_with_tags_and_padding() {
 
 #[test]
 fn a_third_tag_is_payload() {
-    let tag = VlanTag {
-        tpid: 0x8100,
-        tci: 1,
-    };
+    let tag = VlanTag { tpid: 0x8100, tci: 1 };
     assert_eq!(VlanTags::new(&[tag; 3]), None);
     let bytes = [&[2; 12][..], &[0x81, 0x00, 0, 1].repeat(3), &[0x08, 0x00]].concat();
     let header = EthernetHeader::parse(&bytes).unwrap();
-    assert_eq!(
-        (header.tags, header.ethertype),
-        (VlanTags::new(&[tag; 2]).unwrap(), 0x8100)
-    );
+    assert_eq!((header.tags, header.ethertype), (VlanTags::new(&[tag; 2]).unwrap(), 0x8100));
 }
 
 #[test]
@@ -96,39 +84,13 @@ fn other_traffic_is_not_roce() {
     };
     assert_eq!(is_roce(|_| {}), None);
     assert_eq!(is_roce(|b| b[9] = 6), Some(FrameError::NotRoce), "TCP");
-    assert_eq!(
-        is_roce(|b| b[23] ^= 1),
-        Some(FrameError::NotRoce),
-        "another port"
-    );
-    assert_eq!(
-        is_roce(|b| b[7] = 1),
-        Some(FrameError::NotRoce),
-        "a later fragment"
-    );
-    assert_eq!(
-        is_roce(|b| b[0] = 0x44),
-        Some(FrameError::NotRoce),
-        "impossible header length"
-    );
-    assert_eq!(
-        is_roce(|b| b[0] = 0x55),
-        Some(FrameError::NotRoce),
-        "IP version 5"
-    );
-    assert_eq!(
-        is_roce(|b| b.truncate(27)),
-        Some(FrameError::NotRoce),
-        "no UDP header"
-    );
-    assert_eq!(
-        is_roce(|b| b.truncate(28 + 15)),
-        Some(FrameError::TooShort { have: 15 })
-    );
-    assert_eq!(
-        is_roce(|b| b[24..26].fill(0)),
-        Some(FrameError::TooShort { have: 0 })
-    );
+    assert_eq!(is_roce(|b| b[23] ^= 1), Some(FrameError::NotRoce), "another port");
+    assert_eq!(is_roce(|b| b[7] = 1), Some(FrameError::NotRoce), "a later fragment");
+    assert_eq!(is_roce(|b| b[0] = 0x44), Some(FrameError::NotRoce), "impossible header length");
+    assert_eq!(is_roce(|b| b[0] = 0x55), Some(FrameError::NotRoce), "IP version 5");
+    assert_eq!(is_roce(|b| b.truncate(27)), Some(FrameError::NotRoce), "no UDP header");
+    assert_eq!(is_roce(|b| b.truncate(28 + 15)), Some(FrameError::TooShort { have: 15 }));
+    assert_eq!(is_roce(|b| b[24..26].fill(0)), Some(FrameError::TooShort { have: 0 }));
 }
 
 #[test]
@@ -144,20 +106,12 @@ fn a_cut_frame_is_read_as_far_as_it_goes() {
 fn the_route_header_of_a_datagram_is_its_ip_header() {
     let v4 = ud_grh([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0x68, 63, 100);
     assert_eq!(v4[..20], [0; 20]);
-    let IpHeader::V4(header) = IpHeader::parse(&v4[20..]).unwrap() else {
-        panic!("not IPv4")
-    };
+    let IpHeader::V4(header) = IpHeader::parse(&v4[20..]).unwrap() else { panic!("not IPv4") };
     assert_eq!((header.tos, header.ttl, header.total_len), (0x68, 63, 120));
     assert_eq!(header, header.with_checksum());
 
     let (src, dst) = ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap());
     let header = Grh::parse(&ud_grh(src, dst, 0x68, 63, 100)).unwrap();
-    assert_eq!(
-        (header.src, header.dst),
-        ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap())
-    );
-    assert_eq!(
-        (header.traffic_class, header.hop_limit, header.payload_len),
-        (0x68, 63, 100)
-    );
+    assert_eq!((header.src, header.dst), ("fe80::1".parse().unwrap(), "fe80::2".parse().unwrap()));
+    assert_eq!((header.traffic_class, header.hop_limit, header.payload_len), (0x68, 63, 100));
 }

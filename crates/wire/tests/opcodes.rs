@@ -43,28 +43,12 @@ fn the_table_agrees_with_itself() {
         let Some(info) = opcode.info() else { continue };
         assert_eq!(Some(info.service), opcode.service(), "{opcode}");
         assert!(info.name.starts_with(info.service.name()), "{opcode}");
-        assert_eq!(
-            info.name.contains("FIRST"),
-            info.position == Position::First,
-            "{opcode}"
-        );
-        assert_eq!(
-            info.name.contains("LAST"),
-            info.position == Position::Last,
-            "{opcode}"
-        );
+        assert_eq!(info.name.contains("FIRST"), info.position == Position::First, "{opcode}");
+        assert_eq!(info.name.contains("LAST"), info.position == Position::Last, "{opcode}");
         assert_eq!(info.name.contains("IMM"), info.has_imm, "{opcode}");
         assert_eq!(info.name.contains("INV"), info.has_invalidate, "{opcode}");
-        assert_eq!(
-            info.name.contains("SEND"),
-            info.kind == OpKind::Send,
-            "{opcode}"
-        );
-        assert_eq!(
-            info.name.contains("WRITE"),
-            info.kind == OpKind::Write,
-            "{opcode}"
-        );
+        assert_eq!(info.name.contains("SEND"), info.kind == OpKind::Send, "{opcode}");
+        assert_eq!(info.name.contains("WRITE"), info.kind == OpKind::Write, "{opcode}");
         assert_eq!(info.ext.aeth.is_some(), {
             info.kind.is_response() && info.position != Position::Middle
         });

@@ -257,10 +257,7 @@ fn one_flipped_bit_is_never_taken_for_an_identification() {
     let computed = icrc_of(&flow(false), 0, covered);
     assert_eq!(solve_ip_id(computed, received, 0, packet.len()), Some(77));
     for bit in 0..32 {
-        assert_eq!(
-            solve_ip_id(computed, received ^ (1 << bit), 0, packet.len()),
-            None
-        );
+        assert_eq!(solve_ip_id(computed, received ^ (1 << bit), 0, packet.len()), None);
     }
     for at in (0..covered.len()).filter(|&at| at != 4) {
         for bit in 0..8 {
@@ -300,53 +297,26 @@ fn link_type() -> impl Strategy<Value = LinkType> {
 
 fn any_flow() -> impl Strategy<Value = FlowKey> {
     let v4 = any::<(u32, u32)>().prop_map(|(src, dst)| {
-        (
-            IpAddr::from(Ipv4Addr::from_bits(src)),
-            IpAddr::from(Ipv4Addr::from_bits(dst)),
-        )
+        (IpAddr::from(Ipv4Addr::from_bits(src)), IpAddr::from(Ipv4Addr::from_bits(dst)))
     });
     let v6 = any::<(u128, u128)>().prop_map(|(src, dst)| {
-        (
-            IpAddr::from(Ipv6Addr::from_bits(src)),
-            IpAddr::from(Ipv6Addr::from_bits(dst)),
-        )
+        (IpAddr::from(Ipv6Addr::from_bits(src)), IpAddr::from(Ipv6Addr::from_bits(dst)))
     });
-    (prop_oneof![v4, v6], any::<u16>(), any::<u16>()).prop_map(
-        |((src, dst), src_port, dst_port)| FlowKey {
-            src,
-            dst,
-            src_port,
-            dst_port,
-        },
-    )
+    (prop_oneof![v4, v6], any::<u16>(), any::<u16>())
+        .prop_map(|((src, dst), src_port, dst_port)| FlowKey { src, dst, src_port, dst_port })
 }
 
 fn flow(v6: bool) -> FlowKey {
-    let (src, dst) = if v6 {
-        ("fe80::1", "fe80::2")
-    } else {
-        ("10.9.0.1", "10.9.0.2")
-    };
+    let (src, dst) = if v6 { ("fe80::1", "fe80::2") } else { ("10.9.0.1", "10.9.0.2") };
     let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-    FlowKey {
-        src,
-        dst,
-        src_port: 0xc123,
-        dst_port: ROCE_UDP_PORT,
-    }
+    FlowKey { src, dst, src_port: 0xc123, dst_port: ROCE_UDP_PORT }
 }
 
 /// A SEND with `payload`, padded, and a trailer of zeros.
 fn packet(payload: &[u8]) -> Vec<u8> {
     let mut bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(0xff_ffff));
     bth.pad = (payload.len().wrapping_neg() % 4) as u8;
-    let packet = Packet {
-        bth,
-        ext: ExtHeaders::default(),
-        payload,
-        pad_bytes: [0; 3],
-        icrc: 0,
-    };
+    let packet = Packet { bth, ext: ExtHeaders::default(), payload, pad_bytes: [0; 3], icrc: 0 };
     let mut out = vec![0; packet.wire_len().unwrap()];
     packet.emit(&mut out).unwrap();
     out
@@ -363,32 +333,14 @@ fn sealed_packet(flow: &FlowKey, ip_id: u16, payload: &[u8]) -> Vec<u8> {
 
 /// An IP datagram.
 fn datagram(flow: &FlowKey, ip_id: u16, udp_payload: &[u8]) -> Vec<u8> {
-    let headers = DatagramHeaders {
-        flow: *flow,
-        tos: 0x68,
-        ttl: 64,
-        ip_id,
-    };
+    let headers = DatagramHeaders { flow: *flow, tos: 0x68, ttl: 64, ip_id };
     let mut out = [0; IP_UDP_MAX_LEN];
-    [
-        emit_ip_udp_headers(&headers, udp_payload, &mut out).unwrap(),
-        udp_payload,
-    ]
-    .concat()
+    [emit_ip_udp_headers(&headers, udp_payload, &mut out).unwrap(), udp_payload].concat()
 }
 
 fn ethernet_frame(flow: &FlowKey, ip_id: u16, udp_payload: &[u8]) -> Vec<u8> {
-    let ethertype = if flow.src.is_ipv4() {
-        [0x08, 0x00]
-    } else {
-        [0x86, 0xdd]
-    };
-    [
-        &[2; 12][..],
-        &ethertype,
-        &datagram(flow, ip_id, udp_payload),
-    ]
-    .concat()
+    let ethertype = if flow.src.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
+    [&[2; 12][..], &ethertype, &datagram(flow, ip_id, udp_payload)].concat()
 }
 
 fn ones_complement_sum(bytes: &[u8]) -> u16 {

@@ -1,6 +1,6 @@
 //! Which frames a QP takes: of its service, from its peer, and intact.
 
-use bowline_wire::{Icrc, OpKind, PacketView, Service, solve_ip_id};
+use bowline_wire::{OpKind, PacketView, Service, solve_ip_id};
 
 use crate::config::NicConfig;
 use crate::counters::Counters;
@@ -78,8 +78,10 @@ fn icrc_holds(
     };
     let bytes = packet.as_bytes();
     let Some(flow) = core.rx_flow.as_mut() else { return false };
-    let seed = flow.icrc_seed(bytes.len() as u32, assumed);
-    let computed = icrc_of_packet(seed, bytes);
+    let body = &bytes[..bytes.len().saturating_sub(4)];
+    let Some((bth, rest)) = body.split_first_chunk() else { return false };
+    let behind_bth = flow.icrc_behind_bth(bytes.len() as u32, bth, assumed);
+    let computed = behind_bth.update(rest).finish();
     let received = packet.icrc();
     if computed == received {
         core.own_id_run = core.own_id_run.saturating_add(u16::from(assumed < OWN_IDS));
@@ -99,14 +101,5 @@ fn icrc_holds(
             true
         }
         _ => false,
-    }
-}
-
-#[inline]
-fn icrc_of_packet(seed: Icrc, packet: &[u8]) -> u32 {
-    let body = &packet[..packet.len().saturating_sub(4)];
-    match body.split_first_chunk() {
-        Some((bth, rest)) => seed.bth(bth).update(rest).finish(),
-        None => seed.finish(),
     }
 }

@@ -39,27 +39,25 @@ pub trait RateController: Debug + Send {
 }
 
 impl RateControl {
-    /// The controller itself.
-    pub(crate) fn build(&self, now: Time) -> Box<dyn RateController> {
+    /// The controller itself; none where there is nothing to control.
+    pub(crate) fn build(&self, now: Time) -> Option<Box<dyn RateController>> {
         match self {
-            RateControl::Unlimited => Box::new(Fixed(None)),
-            RateControl::Fixed { bits_per_sec } => Box::new(Fixed(Some((*bits_per_sec).max(1)))),
-            RateControl::Dcqcn(params) => Box::new(Dcqcn::new(params.clone(), now)),
+            RateControl::Unlimited => None,
+            RateControl::Fixed { bits_per_sec } => Some(Box::new(Fixed((*bits_per_sec).max(1)))),
+            RateControl::Dcqcn(params) => Some(Box::new(Dcqcn::new(params.clone(), now))),
         }
     }
 }
 
-/// A constant rate, or none.
+/// A constant rate.
 #[derive(Debug)]
-struct Fixed(Option<u64>);
+struct Fixed(u64);
 
 impl RateController for Fixed {
-    #[inline]
     fn rate_bps(&mut self, _now: Time) -> Option<u64> {
-        self.0
+        Some(self.0)
     }
 
-    #[inline]
     fn on_sent(&mut self, _now: Time, _bytes: u64) {}
 
     fn on_cnp(&mut self, _now: Time) {}
@@ -72,7 +70,7 @@ impl RateController for Fixed {
 /// Spreads a QP's packets out in time at its controller's rate.
 #[derive(Debug)]
 pub(crate) struct Pacer {
-    controller: Box<dyn RateController>,
+    controller: Option<Box<dyn RateController>>,
     /// When the next packet may go.
     next: Time,
 }
@@ -94,8 +92,9 @@ impl Pacer {
 
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Time, bytes: u64) {
-        self.controller.on_sent(now, bytes);
-        if let Some(rate) = self.controller.rate_bps(now) {
+        let Some(controller) = &mut self.controller else { return };
+        controller.on_sent(now, bytes);
+        if let Some(rate) = controller.rate_bps(now) {
             let earliest = Time::from_nanos(now.as_nanos().saturating_sub(CATCH_UP_NS));
             let cost = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
             self.next = self.next.max(earliest).plus_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
@@ -103,17 +102,19 @@ impl Pacer {
     }
 
     pub(crate) fn on_cnp(&mut self, now: Time) {
-        self.controller.on_cnp(now);
+        if let Some(controller) = &mut self.controller {
+            controller.on_cnp(now);
+        }
     }
 
     #[inline]
     pub(crate) fn wants_ecn(&self) -> bool {
-        self.controller.wants_ecn()
+        self.controller.as_ref().is_some_and(|c| c.wants_ecn())
     }
 
     /// The rate now, for those who watch.
     pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
-        self.controller.rate_bps(now)
+        self.controller.as_mut()?.rate_bps(now)
     }
 }
 

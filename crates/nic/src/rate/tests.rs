@@ -26,7 +26,7 @@ fn an_unlimited_pacer_never_waits() {
 #[test]
 fn dcqcn_halves_on_the_first_cnp_and_recovers() {
     let line = 40 * GBPS;
-    let mut rate = RateControl::Dcqcn(DcqcnParams::new(line)).build(Time::ZERO);
+    let mut rate = RateControl::Dcqcn(DcqcnParams::new(line)).build(Time::ZERO).unwrap();
     assert_eq!(rate.rate_bps(Time::ZERO), Some(line));
     rate.on_cnp(Time::from_micros(1));
     assert_eq!(rate.rate_bps(Time::from_micros(1)), Some(line / 2));
@@ -39,7 +39,7 @@ fn dcqcn_halves_on_the_first_cnp_and_recovers() {
 #[test]
 fn dcqcn_cuts_less_when_congestion_is_rare() {
     let line = 40 * GBPS;
-    let mut rate = RateControl::Dcqcn(DcqcnParams::new(line)).build(Time::ZERO);
+    let mut rate = RateControl::Dcqcn(DcqcnParams::new(line)).build(Time::ZERO).unwrap();
     rate.on_cnp(Time::ZERO);
     let late = Time::from_millis(20);
     let before = rate.rate_bps(late).unwrap();
@@ -52,7 +52,7 @@ fn dcqcn_cuts_less_when_congestion_is_rare() {
 fn dcqcn_stays_above_its_minimum_under_a_flood_of_cnps() {
     let params = DcqcnParams::new(10 * GBPS);
     let min = params.min_rate_bps;
-    let mut rate = RateControl::Dcqcn(params).build(Time::ZERO);
+    let mut rate = RateControl::Dcqcn(params).build(Time::ZERO).unwrap();
     for i in 0..10_000 {
         rate.on_cnp(Time::from_nanos(i));
     }

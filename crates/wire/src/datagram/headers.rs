@@ -35,29 +35,20 @@ pub fn emit_ip_udp_headers<'o>(
     out: &'o mut [u8; IP_UDP_MAX_LEN],
 ) -> Result<&'o [u8], EmitError> {
     let flow = headers.flow;
-    let too_long = EmitError::TooLong {
-        len: udp_payload.len(),
-    };
+    let too_long = EmitError::TooLong { len: udp_payload.len() };
     let udp_len = u16::try_from(udp_payload.len() + UdpHeader::LEN).map_err(|_| too_long)?;
     let ip = headers.ip_header(udp_len);
     if matches!(ip, IpHeader::V4(_)) && udp_len > IPV4_MAX_PAYLOAD {
         return Err(too_long);
     }
     let (src, dst) = addresses(&ip);
-    let udp = UdpHeader {
-        src_port: flow.src_port,
-        dst_port: flow.dst_port,
-        len: udp_len,
-        checksum: 0,
-    }
-    .with_checksum(src, dst, udp_payload);
+    let udp =
+        UdpHeader { src_port: flow.src_port, dst_port: flow.dst_port, len: udp_len, checksum: 0 }
+            .with_checksum(src, dst, udp_payload);
 
     let ip_len = ip.header_len();
     let need = ip_len + UdpHeader::LEN;
-    let too_small = EmitError::BufferTooSmall {
-        need,
-        have: out.len(),
-    };
+    let too_small = EmitError::BufferTooSmall { need, have: out.len() };
     let (ip_out, rest) = out.split_at_mut_checked(ip_len).ok_or(too_small)?;
     ip.emit(ip_out)?;
     udp.emit(rest.first_chunk_mut().ok_or(too_small)?);

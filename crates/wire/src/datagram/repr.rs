@@ -41,10 +41,7 @@ pub enum IpHeader {
 impl IpHeader {
     /// Reads the header at the beginning of `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let truncated = ParseError::Truncated {
-            need: Ipv6Header::LEN,
-            have: bytes.len(),
-        };
+        let truncated = ParseError::Truncated { need: Ipv6Header::LEN, have: bytes.len() };
         match bytes.first().map(|first| first >> 4) {
             Some(6) => Ipv6Header::parse(bytes.first_chunk().ok_or(truncated)?).map(Self::V6),
             _ => Ipv4Header::parse(bytes).map(Self::V4),
@@ -64,10 +61,8 @@ impl IpHeader {
         match self {
             Self::V4(header) => header.emit(out),
             Self::V6(header) => {
-                let too_small = EmitError::BufferTooSmall {
-                    need: Ipv6Header::LEN,
-                    have: out.len(),
-                };
+                let too_small =
+                    EmitError::BufferTooSmall { need: Ipv6Header::LEN, have: out.len() };
                 header.emit(out.first_chunk_mut().ok_or(too_small)?);
                 Ok(())
             }
@@ -113,21 +108,12 @@ impl Frame<'_> {
     /// checksums are written as the fields have them.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let need = self.wire_len()?;
-        let too_small = EmitError::BufferTooSmall {
-            need,
-            have: out.len(),
-        };
+        let too_small = EmitError::BufferTooSmall { need, have: out.len() };
         let out = out.get_mut(..need).ok_or(too_small)?;
-        let (link, rest) = out
-            .split_at_mut_checked(self.link.header_len())
-            .ok_or(too_small)?;
-        let (ip, rest) = rest
-            .split_at_mut_checked(self.ip.header_len())
-            .ok_or(too_small)?;
+        let (link, rest) = out.split_at_mut_checked(self.link.header_len()).ok_or(too_small)?;
+        let (ip, rest) = rest.split_at_mut_checked(self.ip.header_len()).ok_or(too_small)?;
         let (udp, rest) = rest.split_first_chunk_mut().ok_or(too_small)?;
-        let (packet, tail) = rest
-            .split_at_mut_checked(self.packet.wire_len()?)
-            .ok_or(too_small)?;
+        let (packet, tail) = rest.split_at_mut_checked(self.packet.wire_len()?).ok_or(too_small)?;
 
         match self.link {
             LinkHeader::Ethernet(header) => header.emit(link)?,

@@ -27,12 +27,7 @@ impl FlowKey {
     /// The flow of the answers.
     #[inline]
     pub const fn reversed(&self) -> Self {
-        Self {
-            src: self.dst,
-            dst: self.src,
-            src_port: self.dst_port,
-            dst_port: self.src_port,
-        }
+        Self { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port }
     }
 }
 

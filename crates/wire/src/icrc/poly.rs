@@ -15,11 +15,7 @@ const X8_INVERSE: u32 = {
     let mut v = ONE;
     let mut i = 0;
     while i < 8 {
-        v = if v & ONE != 0 {
-            ((v ^ POLY) << 1) | 1
-        } else {
-            v << 1
-        };
+        v = if v & ONE != 0 { ((v ^ POLY) << 1) | 1 } else { v << 1 };
         i += 1;
     }
     v
@@ -42,11 +38,7 @@ pub(super) static BACKWARD: Powers = Powers::of(X8_INVERSE);
 
 impl Powers {
     const fn of(base: u32) -> Self {
-        let mut powers = Self {
-            low: [ONE; 256],
-            high: [ONE; 256],
-            rest: [ONE; 16],
-        };
+        let mut powers = Self { low: [ONE; 256], high: [ONE; 256], rest: [ONE; 16] };
         let mut i = 1;
         while i < 256 {
             powers.low[i] = mul(powers.low[i - 1], base);

@@ -14,11 +14,7 @@ fn mul_bitwise(a: u32, b: u32) -> u32 {
         if a >> bit & 1 == 1 {
             product ^= shifted;
         }
-        shifted = if shifted & 1 == 1 {
-            (shifted >> 1) ^ table::POLY
-        } else {
-            shifted >> 1
-        };
+        shifted = if shifted & 1 == 1 { (shifted >> 1) ^ table::POLY } else { shifted >> 1 };
     }
     product
 }
@@ -63,19 +59,14 @@ fn exponents_of_any_size_add_up() {
         assert_eq!(FORWARD.apply(reg, n), half, "2^{shift}");
         assert_eq!(BACKWARD.apply(half, n), reg, "2^{shift}");
     }
-    assert_eq!(
-        BACKWARD.apply(FORWARD.apply(reg, usize::MAX), usize::MAX),
-        reg
-    );
+    assert_eq!(BACKWARD.apply(FORWARD.apply(reg, usize::MAX), usize::MAX), reg);
 }
 
 #[test]
 fn every_length_gives_the_same_by_blocks_and_by_bytes() {
     let bytes: Vec<u8> = words().map(|word| word as u8).take(600).collect();
     for len in 0..bytes.len() {
-        let by_byte = bytes[..len]
-            .iter()
-            .fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));
+        let by_byte = bytes[..len].iter().fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));
         assert_eq!(Icrc::START.update(&bytes[..len]).0, by_byte, "{len}");
         assert_eq!(table::update(AFTER_PREFIX, &bytes[..len]), by_byte, "{len}");
     }
@@ -85,4 +76,21 @@ fn every_length_gives_the_same_by_blocks_and_by_bytes() {
 fn replacing_nothing_changes_nothing() {
     assert_eq!(icrc_replace(0xabcd, b"same", b"same", 1 << 20), 0xabcd);
     assert_eq!(icrc_replace(0xabcd, b"", b"", 0), 0xabcd);
+}
+
+#[test]
+fn deltas_behind_the_bth_are_those_of_summing_again() {
+    use crate::{FlowKey, Psn};
+    use core::net::{IpAddr, Ipv4Addr};
+    let host = |i| IpAddr::V4(Ipv4Addr::new(10, 0, 0, i));
+    let flow = FlowKey { src: host(1), dst: host(2), src_port: 4791, dst_port: 4791 };
+    for word in words().take(500) {
+        let (id, psn) = ((word >> 8) as u16, Psn::new(word));
+        let mut bth = [0x5a; 12];
+        bth[9..].fill(0);
+        let base = Icrc::of_headers(&flow, 4112, 0).bth(&bth);
+        bth[9..].copy_from_slice(&psn.get().to_be_bytes()[1..]);
+        let again = Icrc::of_headers(&flow, 4112, id).bth(&bth);
+        assert_eq!(base.with_deltas_behind_bth(id, psn), again);
+    }
 }

@@ -47,10 +47,7 @@ pub struct ExtHeaders {
 impl<'a> From<PacketView<'a>> for Packet<'a> {
     fn from(view: PacketView<'a>) -> Self {
         let mut pad_bytes = [0; 3];
-        pad_bytes
-            .iter_mut()
-            .zip(view.pad())
-            .for_each(|(to, &from)| *to = from);
+        pad_bytes.iter_mut().zip(view.pad()).for_each(|(to, &from)| *to = from);
         Self {
             bth: view.bth(),
             ext: ExtHeaders {
@@ -74,37 +71,20 @@ impl<'a> From<PacketView<'a>> for Packet<'a> {
 impl Packet<'_> {
     /// Bytes from BTH to ICRC.
     pub fn wire_len(&self) -> Result<usize, EmitError> {
-        let info = self
-            .bth
-            .opcode
-            .info()
-            .ok_or(EmitError::UnknownOpcode(self.bth.opcode))?;
+        let info = self.bth.opcode.info().ok_or(EmitError::UnknownOpcode(self.bth.opcode))?;
         Ok(Bth::LEN + usize::from(info.ext_len) + self.payload.len() + self.pad().len() + ICRC_LEN)
     }
 
     /// Writes the packet to the beginning of `out` and says how many bytes it took.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let need = self.wire_len()?;
-        let info = self
-            .bth
-            .opcode
-            .info()
-            .ok_or(EmitError::UnknownOpcode(self.bth.opcode))?;
-        let too_small = EmitError::BufferTooSmall {
-            need,
-            have: out.len(),
-        };
+        let info = self.bth.opcode.info().ok_or(EmitError::UnknownOpcode(self.bth.opcode))?;
+        let too_small = EmitError::BufferTooSmall { need, have: out.len() };
         let out = out.get_mut(..need).ok_or(too_small)?;
         let (bth, rest) = out.split_first_chunk_mut().ok_or(too_small)?;
-        let (ext, rest) = rest
-            .split_at_mut_checked(info.ext_len.into())
-            .ok_or(too_small)?;
-        let (payload, rest) = rest
-            .split_at_mut_checked(self.payload.len())
-            .ok_or(too_small)?;
-        let (pad, trailer) = rest
-            .split_at_mut_checked(self.pad().len())
-            .ok_or(too_small)?;
+        let (ext, rest) = rest.split_at_mut_checked(info.ext_len.into()).ok_or(too_small)?;
+        let (payload, rest) = rest.split_at_mut_checked(self.payload.len()).ok_or(too_small)?;
+        let (pad, trailer) = rest.split_at_mut_checked(self.pad().len()).ok_or(too_small)?;
 
         self.bth.emit(bth);
         self.ext.emit(&info.ext, ext)?;
@@ -115,9 +95,7 @@ impl Packet<'_> {
     }
 
     fn pad(&self) -> &[u8] {
-        self.pad_bytes
-            .get(..usize::from(self.bth.pad & 3))
-            .unwrap_or_default()
+        self.pad_bytes.get(..usize::from(self.bth.pad & 3)).unwrap_or_default()
     }
 }
 

@@ -9,9 +9,7 @@ use pcap_file::pcap::PcapReader;
 
 /// Frames of one capture under `tests/captures`.
 pub(crate) fn frames(name: &str) -> Vec<Vec<u8>> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/captures")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/captures").join(name);
     let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
     let mut frames = Vec::new();
     while let Some(packet) = reader.next_packet() {
@@ -38,11 +36,7 @@ pub(crate) fn crc32_bitwise(bytes: impl IntoIterator<Item = u8>) -> u32 {
     for byte in bytes {
         reg ^= u32::from(byte);
         for _ in 0..8 {
-            reg = if reg & 1 == 1 {
-                (reg >> 1) ^ 0xedb8_8320
-            } else {
-                reg >> 1
-            };
+            reg = if reg & 1 == 1 { (reg >> 1) ^ 0xedb8_8320 } else { reg >> 1 };
         }
     }
     !reg

@@ -10,12 +10,11 @@ use std::collections::VecDeque;
 use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
 use super::super::outbound;
-use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::time::Time;
 use crate::tx::HeaderBuf;
-use crate::types::{QpState, SendFlags, SendOp, WcStatus};
+use crate::types::{QpState, Remote, SendFlags, SendOp, WcStatus};
 
 /// Most PSNs in flight: far from half of the PSN space, where before and after blur.
 const MAX_IN_FLIGHT: u32 = 1 << 22;
@@ -26,7 +25,7 @@ const MAX_IN_FLIGHT: u32 = 1 << 22;
 const READ_PIECE: u32 = 256 << 10;
 
 /// Packets after which an acknowledgement is asked for in the middle of a message.
-const ACK_EVERY: u32 = 64;
+const ACK_EVERY: u32 = 192;
 
 /// Sending half of a reliable connection.
 #[derive(Debug)]
@@ -78,9 +77,10 @@ impl Default for Requester {
     }
 }
 
-/// What came of trying to send one packet.
+/// What came of trying to send.
 enum Step {
-    Sent,
+    /// So many packets went out.
+    Sent(u32),
     Stop(Progress),
 }
 
@@ -120,9 +120,10 @@ impl Requester {
         budget: u32,
     ) -> Progress {
         let mut progress = Progress::More;
-        for _ in 0..budget {
-            match self.send_one(core, cx, sink) {
-                Step::Sent => {}
+        let mut left = budget;
+        while left > 0 {
+            match self.send_some(core, cx, sink, left) {
+                Step::Sent(packets) => left = left.saturating_sub(packets),
                 Step::Stop(why) => {
                     progress = why;
                     break;
@@ -133,8 +134,14 @@ impl Requester {
         progress
     }
 
-    /// Sends the packet at `next`, if everything allows it.
-    fn send_one(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) -> Step {
+    /// Sends packets of the request at `next`, as many as everything allows, at most `budget`.
+    fn send_some(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Step {
         if !self.has_work(core) {
             return Step::Stop(Progress::Idle);
         }
@@ -155,28 +162,61 @@ impl Requester {
         };
         let k = self.next.diff(wqe.first_psn) as u32;
         let room = self.room(core, cx);
-        let psns = match wqe.op {
-            SendOp::Read(_) => read_piece(&wqe, k, core.mtu()),
-            _ => 1,
-        };
-        if wqe.wants_response() && self.reads.len() >= core.attrs.max_rd_atomic as usize {
-            return Step::Stop(Progress::Idle);
-        }
-        // A piece of a READ larger than the whole window goes when nothing else is in flight.
-        if room < psns && self.next != self.una {
-            return Step::Stop(Progress::WindowFull);
-        }
         if room == 0 {
             return Step::Stop(Progress::WindowFull);
         }
-        let built = self.build(core, cx, number, &wqe, k, room <= 2);
-        let Ok(header) = built else {
-            return Step::Stop(self.refuse_locally(core, cx, number));
+        if wqe.wants_response() {
+            return self.send_request(core, cx, sink, &wqe, k, room);
+        }
+        let packets = budget.min(room).min(wqe.packets - k);
+        for i in 0..packets {
+            let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
+            // The end of a message asks for an acknowledgement, since whatever follows may have to
+            // wait for it (a fence, a full window, a request that fails); our responder answers
+            // many at once. Whoever fills the window asks, or nobody would ever make room again.
+            let ends = k + i + 1 == wqe.packets;
+            let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ACK_EVERY;
+            let Ok(header) = outbound::build(core, cx, super::SERVICE, piece, ack_req) else {
+                return Step::Stop(self.refuse_locally(core, cx, number));
+            };
+            self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
+            let ecn = core.data_ecn();
+            sink.send(core, cx, &header, ecn);
+            self.sent(core, cx, &wqe, 1);
+            if core.pacer.next() > cx.now || !sink.has_room() {
+                return Step::Sent(i + 1);
+            }
+        }
+        Step::Sent(packets)
+    }
+
+    /// Sends a READ, or a piece of one, or an atomic, if the window has room for the answer.
+    fn send_request(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        wqe: &Wqe,
+        k: u32,
+        room: u32,
+    ) -> Step {
+        if self.reads.len() >= core.attrs.max_rd_atomic as usize {
+            return Step::Stop(Progress::Idle);
+        }
+        let psns = match wqe.op {
+            SendOp::Read(_) => read_piece(wqe, k, core.mtu()),
+            _ => 1,
         };
+        // A piece larger than the whole window goes when nothing else is in flight.
+        if room < psns && self.next != self.una {
+            return Step::Stop(Progress::WindowFull);
+        }
+        cx.segments.clear();
+        let header = self.request_header(core, wqe, k);
         let ecn = core.data_ecn();
         sink.send(core, cx, &header, ecn);
-        self.sent(core, cx, &wqe, psns);
-        Step::Sent
+        self.sent(core, cx, wqe, psns);
+        Step::Sent(1)
     }
 
     /// Gives the next request its PSNs.
@@ -242,59 +282,39 @@ impl Requester {
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
     }
 
-    fn build(
-        &mut self,
-        core: &QpCore,
-        cx: &mut Cx<'_>,
-        number: u64,
-        wqe: &Wqe,
-        k: u32,
-        window_ends: bool,
-    ) -> Result<HeaderBuf, AccessDenied> {
+    fn request_header(&self, core: &QpCore, wqe: &Wqe, k: u32) -> HeaderBuf {
+        let opcode = match wqe.op {
+            SendOp::CompareSwap { .. } => Opcode::RC_CMP_SWAP,
+            SendOp::FetchAdd { .. } => Opcode::RC_FETCH_ADD,
+            _ => Opcode::RC_READ_REQ,
+        };
+        let mut bth = core.bth(opcode, self.next);
+        bth.ack_req = true;
+        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
+        let mut header = HeaderBuf::new(&bth);
+        let atomic = |remote: Remote, swap_or_add, compare| AtomicEth {
+            va: remote.addr,
+            rkey: remote.rkey,
+            swap_or_add,
+            compare,
+        };
         match wqe.op {
+            SendOp::CompareSwap { remote, compare, swap } => {
+                header.push(|bytes| atomic(remote, swap, compare).emit(bytes));
+            }
+            SendOp::FetchAdd { remote, add } => {
+                header.push(|bytes| atomic(remote, add, 0).emit(bytes));
+            }
             SendOp::Read(remote) => {
-                cx.segments.clear();
                 let mtu = core.mtu();
                 let offset = k * mtu;
                 let len = (read_piece(wqe, k, mtu) * mtu).min(wqe.len - offset);
                 let va = remote.addr.wrapping_add(u64::from(offset));
-                let mut header = self.request_header(core, Opcode::RC_READ_REQ, wqe);
                 header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
-                Ok(header)
             }
-            SendOp::CompareSwap { remote, compare, swap } => {
-                cx.segments.clear();
-                let mut header = self.request_header(core, Opcode::RC_CMP_SWAP, wqe);
-                let (va, rkey) = (remote.addr, remote.rkey);
-                header.push(|b| AtomicEth { va, rkey, swap_or_add: swap, compare }.emit(b));
-                Ok(header)
-            }
-            SendOp::FetchAdd { remote, add } => {
-                cx.segments.clear();
-                let mut header = self.request_header(core, Opcode::RC_FETCH_ADD, wqe);
-                let (va, rkey) = (remote.addr, remote.rkey);
-                header.push(|b| AtomicEth { va, rkey, swap_or_add: add, compare: 0 }.emit(b));
-                Ok(header)
-            }
-            _ => {
-                // The end of a message asks, since whatever follows may have to wait for it (a
-                // fence, a full window, a request that fails); our responder answers many at once.
-                // Whoever fills the window asks, or nobody would ever make room again.
-                let ends = k + 1 == wqe.packets;
-                let ack_req = ends || window_ends || self.since_ack_req + 1 >= ACK_EVERY;
-                let piece = outbound::Piece { number, wqe, k, psn: self.next };
-                let built = outbound::build(core, cx, super::SERVICE, piece, ack_req)?;
-                self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
-                Ok(built)
-            }
+            _ => {}
         }
-    }
-
-    fn request_header(&self, core: &QpCore, opcode: Opcode, wqe: &Wqe) -> HeaderBuf {
-        let mut bth = core.bth(opcode, self.next);
-        bth.ack_req = true;
-        bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
-        HeaderBuf::new(&bth)
+        header
     }
 
     /// Books a packet that has just been sent.
