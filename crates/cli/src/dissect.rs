@@ -40,9 +40,7 @@ pub(crate) fn run(args: DissectArgs) -> Result<(), Box<dyn Error>> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(error.into()),
         // What could be read has been printed; that it was not all is still a failure.
-        Ok(()) => capture
-            .into_error()
-            .map_or(Ok(()), |error| Err(error.into())),
+        Ok(()) => capture.into_error().map_or(Ok(()), |error| Err(error.into())),
     }
 }
 
@@ -59,11 +57,7 @@ fn write_text(capture: &mut Capture, out: &mut impl Write) -> io::Result<()> {
 /// The records are written as they are read: a capture may be larger than memory.
 fn write_json(capture: &mut Capture, name: &str, out: &mut impl Write) -> io::Result<()> {
     let mut totals = Totals::default();
-    write!(
-        out,
-        "{{\"file\":{},\"packets\":[",
-        serde_json::to_string(name)?
-    )?;
+    write!(out, "{{\"file\":{},\"packets\":[", serde_json::to_string(name)?)?;
     let mut separator = "\n";
     while let Some(frame) = capture.next_frame() {
         if let Some(record) = totals.take(&frame) {

@@ -54,10 +54,7 @@ enum Format {
 
 impl Capture {
     pub(super) fn open(path: &Path) -> Result<Self, CaptureError> {
-        let failed = |kind: Failure| CaptureError {
-            path: path.to_owned(),
-            kind,
-        };
+        let failed = |kind: Failure| CaptureError { path: path.to_owned(), kind };
         let mut file = File::open(path).map_err(|error| failed(Failure::Open(error)))?;
         let mut magic = [0; 4];
         file.read_exact(&mut magic)
@@ -75,12 +72,7 @@ impl Capture {
             let datalink = reader.header().datalink;
             link_type(datalink).ok_or_else(|| failed(Failure::LinkType(datalink)))?;
         }
-        Ok(Self {
-            path: path.to_owned(),
-            format,
-            frames_read: 0,
-            error: None,
-        })
+        Ok(Self { path: path.to_owned(), format, frames_read: 0, error: None })
     }
 
     /// The next frame. After the last one, [`Capture::into_error`] says whether it was the end.
@@ -99,14 +91,8 @@ impl Capture {
                 Some(frame)
             }
             Err(source) => {
-                let kind = Failure::Read {
-                    after: self.frames_read,
-                    source,
-                };
-                self.error = Some(CaptureError {
-                    path: self.path.clone(),
-                    kind,
-                });
+                let kind = Failure::Read { after: self.frames_read, source };
+                self.error = Some(CaptureError { path: self.path.clone(), kind });
                 None
             }
         }
@@ -153,12 +139,7 @@ fn next_pcapng(reader: &mut PcapNgReader<File>, number: u64) -> Option<Result<Fr
             }
             Block::Packet(packet) => {
                 let interface = u32::from(packet.interface_id);
-                (
-                    interface,
-                    packet.timestamp,
-                    packet.original_len,
-                    packet.data,
-                )
+                (interface, packet.timestamp, packet.original_len, packet.data)
             }
             Block::SimplePacket(packet) => (0, 0, packet.original_len, packet.data),
             _ => continue,
@@ -227,10 +208,7 @@ impl fmt::Display for CaptureError {
         let path = self.path.display();
         match &self.kind {
             Failure::Open(error) => {
-                write!(
-                    f,
-                    "cannot read {path}: {error}; give the path of a pcap or pcapng file"
-                )
+                write!(f, "cannot read {path}: {error}; give the path of a pcap or pcapng file")
             }
             Failure::NotACapture { compressed: true } => {
                 write!(f, "{path} is compressed; unpack it first: gunzip {path}")

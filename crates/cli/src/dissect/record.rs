@@ -212,13 +212,8 @@ impl Ext {
 // because many JSON readers hold numbers as doubles.
 
 fn reth<S: Serializer>(value: &Option<Reth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields = value.map(|v| {
-        Fields([
-            ("va", hex(v.va)),
-            ("rkey", v.rkey.into()),
-            ("len", v.len.into()),
-        ])
-    });
+    let fields =
+        value.map(|v| Fields([("va", hex(v.va)), ("rkey", v.rkey.into()), ("len", v.len.into())]));
     fields.serialize(serializer)
 }
 
@@ -226,28 +221,16 @@ fn aeth<S: Serializer>(value: &Option<Aeth>, serializer: S) -> Result<S::Ok, S::
     let fields = value.map(|v| {
         let meaning = v.syndrome.to_string();
         let syndrome = v.syndrome.to_byte();
-        Fields([
-            ("syndrome", syndrome.into()),
-            ("meaning", meaning.into()),
-            ("msn", v.msn.into()),
-        ])
+        Fields([("syndrome", syndrome.into()), ("meaning", meaning.into()), ("msn", v.msn.into())])
     });
     fields.serialize(serializer)
 }
 
 fn atomic<S: Serializer>(value: &Option<AtomicEth>, serializer: S) -> Result<S::Ok, S::Error> {
     let fields = value.map(|v| {
-        let operands = [
-            ("swap_or_add", hex(v.swap_or_add)),
-            ("compare", hex(v.compare)),
-        ];
+        let operands = [("swap_or_add", hex(v.swap_or_add)), ("compare", hex(v.compare))];
         let [swap_or_add, compare] = operands;
-        Fields([
-            ("va", hex(v.va)),
-            ("rkey", v.rkey.into()),
-            swap_or_add,
-            compare,
-        ])
+        Fields([("va", hex(v.va)), ("rkey", v.rkey.into()), swap_or_add, compare])
     });
     fields.serialize(serializer)
 }
@@ -256,9 +239,7 @@ fn atomic_ack<S: Serializer>(
     value: &Option<AtomicAckEth>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
-    value
-        .map(|v| Fields([("original", hex(v.original))]))
-        .serialize(serializer)
+    value.map(|v| Fields([("original", hex(v.original))])).serialize(serializer)
 }
 
 fn deth<S: Serializer>(value: &Option<Deth>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -40,11 +40,7 @@ fn every_pcap_dialect_reads_the_same() {
     let expected = dissect(&sample_path());
     for endianness in [Endianness::Big, Endianness::Little] {
         for ts_resolution in [TsResolution::MicroSecond, TsResolution::NanoSecond] {
-            let header = PcapHeader {
-                endianness,
-                ts_resolution,
-                ..header(DataLink::ETHERNET)
-            };
+            let header = PcapHeader { endianness, ts_resolution, ..header(DataLink::ETHERNET) };
             let file = Scratch::pcap(header, &sample());
             assert_same(&dissect(&file.0), &expected);
         }
@@ -66,15 +62,12 @@ fn pcapng_reads_the_same_at_any_resolution() {
 fn vlan_and_raw_ip_read_the_same() {
     let expected = dissect(&sample_path());
     let mut tagged = sample();
-    tagged
-        .iter_mut()
-        .for_each(|(_, frame)| drop(frame.splice(12..12, [0x81, 0, 0, 5])));
+    tagged.iter_mut().for_each(|(_, frame)| drop(frame.splice(12..12, [0x81, 0, 0, 5])));
     let file = Scratch::pcap(header(DataLink::ETHERNET), &tagged);
     assert_same(&dissect(&file.0), &expected);
 
     let mut raw = sample();
-    raw.iter_mut()
-        .for_each(|(_, frame)| drop(frame.drain(..14)));
+    raw.iter_mut().for_each(|(_, frame)| drop(frame.drain(..14)));
     let file = Scratch::pcap(header(DataLink::RAW), &raw);
     assert_same(&dissect(&file.0), &expected);
 }
@@ -136,10 +129,7 @@ fn errors_say_what_to_do() {
     assert!(missing.contains("give the path of a pcap"), "{missing}");
     for bytes in [&b""[..], b"ab", b"This is not a capture, it is a sentence."] {
         let not_a_capture = error(&Scratch::with(bytes).0);
-        assert!(
-            not_a_capture.contains("record one with: tcpdump"),
-            "{not_a_capture}"
-        );
+        assert!(not_a_capture.contains("record one with: tcpdump"), "{not_a_capture}");
     }
     let compressed = error(&Scratch::with(&[0x1f, 0x8b, 8, 0, 0]).0);
     assert!(compressed.contains("gunzip"), "{compressed}");
@@ -155,19 +145,12 @@ fn text_has_a_line_a_packet_and_the_totals() {
     super::write_text(&mut capture, &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert_eq!(text.lines().filter(|line| line.contains(" > ")).count(), 21);
-    assert_eq!(
-        text.lines()
-            .filter(|line| line.ends_with("icrc=BAD"))
-            .count(),
-        3
-    );
+    assert_eq!(text.lines().filter(|line| line.ends_with("icrc=BAD")).count(), 3);
     assert!(text.contains("21 packets: ICRC ok 18, BAD 3"));
 }
 
 fn sample_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../wire/tests/captures")
-        .join(SAMPLE)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/tests/captures").join(SAMPLE)
 }
 
 type TimedFrame = (Duration, Vec<u8>);
@@ -203,10 +186,7 @@ fn assert_same(left: &Value, right: &Value) {
 }
 
 fn header(datalink: DataLink) -> PcapHeader {
-    PcapHeader {
-        datalink,
-        ..PcapHeader::default()
-    }
+    PcapHeader { datalink, ..PcapHeader::default() }
 }
 
 /// A file of its own for each test, gone when the test is done.
@@ -231,25 +211,18 @@ impl Scratch {
         let file = Self::new();
         let mut writer = PcapWriter::with_header(File::create(&file.0).unwrap(), header).unwrap();
         for (time, frame) in frames {
-            writer
-                .write_packet(&PcapPacket::new(*time, frame.len() as u32, frame))
-                .unwrap();
+            writer.write_packet(&PcapPacket::new(*time, frame.len() as u32, frame)).unwrap();
         }
         file
     }
 
     fn pcapng(endianness: Endianness, resolution: Option<u8>, frames: &[TimedFrame]) -> Self {
         let file = Self::new();
-        let section = SectionHeaderBlock {
-            endianness,
-            ..SectionHeaderBlock::default()
-        };
+        let section = SectionHeaderBlock { endianness, ..SectionHeaderBlock::default() };
         let out = File::create(&file.0).unwrap();
         let mut writer = PcapNgWriter::with_section_header(out, section).unwrap();
         let mut interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 0);
-        interface
-            .options
-            .extend(resolution.map(InterfaceDescriptionOption::IfTsResol));
+        interface.options.extend(resolution.map(InterfaceDescriptionOption::IfTsResol));
         writer.write_block(&interface.into_block()).unwrap();
         for (time, frame) in frames {
             let packet = EnhancedPacketBlock {

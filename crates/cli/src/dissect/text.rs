@@ -20,10 +20,7 @@ pub(super) fn write_record(out: &mut impl Write, record: &Record) -> io::Result<
         extended(&record.ext),
         record.payload_len,
         verdict(record.icrc),
-        record
-            .malformed
-            .as_ref()
-            .map_or(String::new(), |reason| format!(" malformed: {reason}")),
+        record.malformed.as_ref().map_or(String::new(), |reason| format!(" malformed: {reason}")),
     )
 }
 
@@ -35,11 +32,7 @@ pub(super) fn write_totals(out: &mut impl Write, totals: &Totals) -> io::Result<
         totals.packets, totals.icrc_ok, totals.icrc_bad
     )?;
     if totals.icrc_unchecked > 0 {
-        writeln!(
-            out,
-            "  {} cut by the capture, ICRC not checked",
-            totals.icrc_unchecked
-        )?;
+        writeln!(out, "  {} cut by the capture, ICRC not checked", totals.icrc_unchecked)?;
     }
     let width = totals.by_opcode.keys().map(String::len).max().unwrap_or(0);
     for (opcode, count) in &totals.by_opcode {
@@ -65,10 +58,7 @@ fn flags(record: &Record) -> String {
         ('F', record.fecn),
         ('B', record.becn),
     ];
-    let set: String = flags
-        .into_iter()
-        .filter_map(|(name, on)| on.then_some(name))
-        .collect();
+    let set: String = flags.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
     if set.is_empty() { "-".to_owned() } else { set }
 }
 
@@ -84,19 +74,11 @@ fn push_extended(ext: &Ext, text: &mut String) -> std::fmt::Result {
         write!(text, " from={} qkey={:#x}", deth.src_qpn, deth.qkey)?;
     }
     if let Some(reth) = ext.reth {
-        write!(
-            text,
-            " va={:#x} rkey={:#x} len={}",
-            reth.va, reth.rkey, reth.len
-        )?;
+        write!(text, " va={:#x} rkey={:#x} len={}", reth.va, reth.rkey, reth.len)?;
     }
     if let Some(atomic) = ext.atomic_eth {
         write!(text, " va={:#x} rkey={:#x}", atomic.va, atomic.rkey)?;
-        write!(
-            text,
-            " operand={:#x} compare={:#x}",
-            atomic.swap_or_add, atomic.compare
-        )?;
+        write!(text, " operand={:#x} compare={:#x}", atomic.swap_or_add, atomic.compare)?;
     }
     if let Some(aeth) = ext.aeth {
         write!(text, " [{}] msn={}", aeth.syndrome, aeth.msn)?;
