@@ -57,7 +57,7 @@ ib_send_lat -e
 ib_send_bw -c UD -e
 ib_write_bw -s 64 -I 64
 ib_send_lat -s 64 -I 128
-ib_write_bw -l 16
+ib_write_bw -l 16 -n 4800
 ib_write_bw -m 1024
 ib_send_bw --use-srq -q 4
 ib_write_bw -D 1
@@ -95,7 +95,7 @@ ib_send_lat -c UC -e
 ib_write_lat -s 64 -I 0
 ib_write_lat -s 200 -I 220
 ib_write_bw -s 2 -I 2
-ib_send_bw -l 8 --recv_post_list=8
+ib_send_bw -l 8 -n 800 --recv_post_list=8
 ib_read_bw -o 1
 ib_read_bw -o 16
 ib_write_bw -t 1
@@ -142,11 +142,11 @@ ibv_srq_pingpong -q 64 -n 200
 
 # What is not supported, and how a program learns of it.
 REFUSED = [
-    perftest("ib_write_bw -R", refused="RDMA CM event channel"),
+    perftest("ib_write_bw -R", refused="Unable to create RDMA_CM resources"),
     perftest("ib_send_bw -c XRC", refused="XRC"),
     perftest("ib_write_bw --odp", refused="failed"),
-    pingpong("ibv_rc_pingpong -o", refused="doesn't support"),
-    pingpong("ibv_rc_pingpong -j", refused="Couldn't"),
+    pingpong("ibv_rc_pingpong -o", refused="isn't ODP capable"),
+    pingpong("ibv_rc_pingpong -j", refused="doesn't support dm allocation"),
     pingpong("ibv_xsrq_pingpong", refused="Couldn't"),
 ]
 
