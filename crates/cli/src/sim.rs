@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
     bowline sim storm --seeds 10000              ten thousand of them\n  \
     bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
-pub struct SimArgs {
+pub(crate) struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
 }
@@ -39,14 +39,14 @@ enum SimCommand {
     bowline sim storm --seed 42 --trace 42.log\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
-    /// How many seeds
-    #[arg(long, default_value_t = 1_000, value_name = "N")]
-    seeds: u64,
+    /// How many seeds; 1000 unless told, or 1 with --seed
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
     /// First seed
     #[arg(long, default_value_t = 0, value_name = "S0")]
     start: u64,
-    /// Only this seed
-    #[arg(long, value_name = "S", conflicts_with_all = ["seeds", "start"])]
+    /// This seed, or with --seeds the first of them
+    #[arg(long, value_name = "S", conflicts_with = "start")]
     seed: Option<u64>,
     /// Threads; by default one per core
     #[arg(long, value_name = "J")]
@@ -63,7 +63,7 @@ struct StormArgs {
 const MAX_FAILURES_SHOWN: usize = 5;
 
 /// Runs `bowline sim`.
-pub fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
         SimCommand::Storm(args) => storm(&args),
     }
@@ -73,10 +73,12 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
         trace(seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
-    let seeds = match args.seed {
-        Some(seed) => seed..seed.checked_add(1).ok_or("the last seed is 2^64 - 2")?,
-        None => args.start..args.start.checked_add(args.seeds).ok_or("seeds end at 2^64 - 1")?,
+    let (first, default_count) = match args.seed {
+        Some(seed) => (seed, 1),
+        None => (args.start, 1_000),
     };
+    let count = args.seeds.unwrap_or(default_count);
+    let seeds = first..first.checked_add(count).ok_or("seeds end at 2^64 - 1")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bar = progress_bar(seeds.end - seeds.start, args.json);
     let failed = AtomicU64::new(0);
