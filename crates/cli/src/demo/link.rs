@@ -32,8 +32,9 @@ impl Link {
             return Ok(None);
         }
         let delay_us = self.rtt.as_micros() / 2;
-        // The queue holds a whole window, so that only the losses asked for happen.
-        let queue = 2 * self.window_bytes();
+        // The queue holds a whole window, so that only the losses asked for happen, but not two:
+        // a window that is sent again too early shall not delay the answers to the first.
+        let queue = self.window_bytes() / 4 * 5;
         let loss = self.loss * 100.0;
         let text = format!(
             "loss={loss}%,delay={delay_us}us,rate={RATE_BPS}bps,queue={queue}B,seed={seed}"
@@ -47,11 +48,12 @@ impl Link {
         (2.0 * on_the_way).max(f64::from(1 << 20)) as u32
     }
 
-    /// The verbs code of a retransmission timeout that no queue on the way can trip.
+    /// The verbs code of a retransmission timeout that neither a full queue on the way nor a busy
+    /// machine trips: without losses nothing should be sent again.
     pub(super) fn timeout_code(&self) -> u8 {
-        // A full window takes two round trips to drain; leave as much again.
-        let least_us = (4 * self.rtt).as_micros() as f64;
-        (14..=31).find(|code| 4.096 * 2f64.powi(*code) >= least_us).unwrap_or(31) as u8
+        // A full window takes two round trips to drain; a thread may get its turn 100 ms late.
+        let least_us = (10 * self.rtt).max(Duration::from_millis(250)).as_micros() as f64;
+        (1..=31).find(|code| 4.096 * 2f64.powi(*code) >= least_us).unwrap_or(31) as u8
     }
 
     /// What the link carries at best, if it is limited.
