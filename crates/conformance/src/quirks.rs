@@ -66,3 +66,12 @@ pub fn flushes_late_receives(end: Maker) -> bool {
 pub fn marks_invalidation_wrongly(responder: Maker) -> bool {
     responder == Maker::Rxe
 }
+
+/// Whether a retry count of 7 is without end.
+///
+/// To the standard only an RNR retry count is. A guest's `ibv_rc_pingpong`, which sets 7, whose
+/// peer had left waited for thirty seconds until it was killed, with a timeout of 67 ms; with a
+/// count of 2 rxe gave up as it should.
+pub fn seven_retries_never_end(requester: Maker) -> bool {
+    requester == Maker::Rxe
+}

@@ -1,7 +1,7 @@
 /* The guest's command server: a shell behind a TCP port.
  *
- * A connection carries one line, which /bin/sh runs; its output comes back as it is made, then a
- * last line "exit N". When the client goes away first, the command and all it started are killed:
+ * A connection carries one line, which /bin/sh runs; its output, which is lines, comes back as it
+ * is made, then a last line "exit N". When the client goes away first, the command and all it started are killed:
  * whoever runs a command under a time limit needs to clean up nothing in the guest.
  *
  * It runs as the guest's first process, so it also buries orphans.
@@ -70,7 +70,7 @@ static void serve(int fd)
         _exit(127);
     }
     setpgid(child, child);
-    dprintf(fd, "\nexit %d\n", wait_for(child, fd));
+    dprintf(fd, "exit %d\n", wait_for(child, fd));
 }
 
 int main(int argc, char **argv)

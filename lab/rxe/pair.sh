@@ -1,0 +1,130 @@
+# shellcheck shell=bash
+# Runs one row: a server on one side, a client on the other, both under a time limit.
+#
+# Needs: $here, $stage (unpacked packages), $verbs (the preload library), $logs, $row_limit_s.
+
+host_gid=0
+declare -A guest_gid=([4]=1 [6]=2)
+declare -A host_addr=([4]=169.254.77.1 [6]=fe80::1)
+# What the host does to its packets when the guest's netem does the same to its own. No delay: a
+# program that ends takes with it what its link still holds, and a last acknowledgement is no loss.
+host_loss='loss=1%,reorder=1%'
+
+# The words of a program's command line: on which device, with which GID, at which TCP port.
+#
+# perftest's timeout, 67 ms, is less than an emulated rxe on a busy machine needs for 1 MiB; -u 17
+# is half a second. Under loss messages are short, and recovery is waiting for that timeout. Each
+# end of a READ or atomic test takes as many outstanding as the other can do, and rxe's 128 are
+# more than Bowline's 16, hence -o.
+arguments() {
+    local program=$1 options=$2 device=$3 gid=$4 port=$5 link=$6 more='-F'
+    [[ $link == clean ]] && more+=' -u 17'
+    case $program in
+        ibv_*) echo "$program -d $device -g $gid -p $port $options" ; return ;;
+        ib_read* | ib_atomic*) more+=' -o 16' ;;
+    esac
+    echo "$program -d $device -x $gid -p $port $more $options"
+}
+
+# Becomes a program of the host, on Bowline.
+exec_on_host() {
+    local ip=$1 link=$2
+    shift 2
+    [[ $link == lossy ]] && export BOWLINE_LINK=$host_loss
+    export BOWLINE_DEVICES=bl0=${host_addr[$ip]}
+    export LD_LIBRARY_PATH=$stage/usr/lib/x86_64-linux-gnu PATH=$stage/usr/bin:$PATH
+    LD_PRELOAD=$verbs exec timeout -k 1 "$row_limit_s" "$@"
+}
+
+exec_in_guest() {
+    exec timeout -k 1 "$row_limit_s" "$here/guest/sh" "$@"
+}
+
+# A port as /proc/net/tcp writes it, and a pattern for a socket that listens there.
+listening() { printf ':%04X [0:]+ 0A' "$1"; }
+
+# Waits until the host's server listens.
+await_host() {
+    local pattern pid=$2 tries=0
+    pattern=$(listening "$1")
+    until grep -Eqs "$pattern" /proc/net/tcp /proc/net/tcp6; do
+        kill -0 "$pid" 2>/dev/null && ((++tries < 400)) || return 1
+        sleep 0.05
+    done
+}
+
+# The guest's server says itself when it listens: asking would cost a process each time.
+await_guest() {
+    local log=$1 pid=$2 tries=0
+    until grep -qs '^@listening' "$log"; do
+        kill -0 "$pid" 2>/dev/null && ((++tries < 400)) || return 1
+        sleep 0.05
+    done
+}
+
+guest_server() {
+    printf '%s & server=$!; until grep -Eqs "%s" /proc/net/tcp /proc/net/tcp6; do %s; done; %s' \
+        "$1" "$(listening "$2")" 'kill -0 $server || exit 1; usleep 20000' \
+        'echo @listening; wait $server'
+}
+
+# Whether a log shows that the program measured something, rather than ended early.
+measured() {
+    local program=$1 log=$2
+    case $program in
+        ibv_*) grep -q 'iters in' "$log" ;;
+        *) grep -Eq '^ *[0-9]+ +[0-9]+ +[0-9]' "$log" ;;
+    esac
+}
+
+# A pingpong's client leaves when it has the last message. If its acknowledgement is lost nobody
+# repeats it, and the server can never know: it fails, or, on rxe, tries for ever (to rxe a retry
+# count of 7 is without end). So under loss the client, which has checked all data, decides alone.
+leaves_early() { [[ $1 == ibv_* && $2 == lossy ]]; }
+
+# run_row INDEX ROW: prints a line of the table, and the ends of both logs if it failed.
+run_row() {
+    local index=$1 program options direction ip link
+    IFS='|' read -r program options direction ip link <<< "$2"
+    local port=$((20000 + index)) log=$logs/$index start=$EPOCHREALTIME
+    local host guest server client status=0
+    host=$(arguments "$program" "$options" bl0 "$host_gid" "$port" "$link")
+    guest=$(arguments "$program" "$options" rxe0 "${guest_gid[$ip]}" "$port" "$link")
+
+    if [[ $direction == '->' ]]; then
+        (exec_in_guest "$(guest_server "$guest" "$port")") > "$log.server" 2>&1 &
+        server=$!
+        await_guest "$log.server" "$server" || status=1
+        # shellcheck disable=SC2086 # words
+        ((status)) || (exec_on_host "$ip" "$link" $host 169.254.77.2) > "$log.client" 2>&1 || status=$?
+    else
+        # shellcheck disable=SC2086 # words
+        (exec_on_host "$ip" "$link" $host) > "$log.server" 2>&1 &
+        server=$!
+        await_host "$port" "$server" || status=1
+        ((status)) || (exec_in_guest "$guest 169.254.77.1") > "$log.client" 2>&1 || status=$?
+    fi
+    if ((status)) || leaves_early "$program" "$link"; then
+        kill "$server" 2>/dev/null
+        wait "$server" || true
+    else
+        wait "$server" || status=$?
+    fi
+    ((status)) || measured "$program" "$log.client" || status=250
+
+    local seconds verdict=ok
+    seconds=$(elapsed "$start")
+    ((status)) && verdict=FAIL
+    printf '%-4s %5.1f s  IPv%s %s %-5s %s %s\n' \
+        "$verdict" "$seconds" "$ip" "$direction" "$link" "$program" "$options"
+    if ((status)); then
+        printf '%s\n' "     exit status $status; the ends of the logs:"
+        tail -n 8 "$log.server" "$log.client" 2>/dev/null | sed 's/^/     | /'
+    fi
+    return "$((status != 0))"
+}
+
+elapsed() {
+    local now=$EPOCHREALTIME
+    printf '%d.%d' "$(((${now/./} - ${1/./}) / 1000000))" "$(((${now/./} - ${1/./}) / 100000 % 10))"
+}
