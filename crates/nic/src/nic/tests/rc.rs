@@ -438,3 +438,26 @@ fn marked_packets_bring_cnps_that_slow_the_sender_down() {
     assert_eq!(p.ends[0].nic.rate_bps(now, qpn), Some(line / 2));
     assert_eq!(p.ends[0].nic.counters().rx_cnps, 1);
 }
+
+#[test]
+fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
+    let mut p = Pair::rc();
+    let timeout_ns = 4096 << 10;
+    let mut timeouts = Vec::new();
+    for i in 0..5 {
+        p.post(0, i, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 64)]);
+        let mut frames = p.take(0);
+        // The answer takes three timeouts; the network holds everything meanwhile.
+        let arrives = p.now.plus_nanos(3 * timeout_ns);
+        while p.ends[0].nic.poll_timeout().is_some_and(|at| at < arrives) {
+            p.fire_timer();
+            frames.extend(p.take(0));
+        }
+        p.now = arrives;
+        p.deliver_all(&frames);
+        p.settle();
+        timeouts.push(p.ends[0].nic.counters().timeouts);
+    }
+    assert_eq!(p.ends[0].statuses().len(), 5);
+    assert_eq!(timeouts, [2, 2, 2, 2, 2], "surprised once, patient from then on");
+}

@@ -6,6 +6,7 @@
 mod acks;
 mod requester;
 mod responder;
+mod rtt;
 
 use bowline_wire::{OpKind, PacketView};
 

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
 use super::super::outbound;
+use super::rtt::RttEstimate;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::time::Time;
@@ -53,6 +54,8 @@ pub(super) struct Requester {
     since_ack_req: u32,
     /// Bytes charged to the path.
     charged: u64,
+    /// How long answers take.
+    pub(super) rtt: RttEstimate,
 }
 
 impl Default for Requester {
@@ -73,6 +76,7 @@ impl Default for Requester {
             gap_at: None,
             since_ack_req: 0,
             charged: 0,
+            rtt: RttEstimate::default(),
         }
     }
 }
@@ -182,7 +186,7 @@ impl Requester {
             self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
             let ecn = core.data_ecn();
             sink.send(core, cx, &header, ecn);
-            self.sent(core, cx, &wqe, 1);
+            self.sent(core, cx, &wqe, 1, ack_req);
             if core.pacer.next() > cx.now || !sink.has_room() {
                 return Step::Sent(i + 1);
             }
@@ -215,7 +219,7 @@ impl Requester {
         let header = self.request_header(core, wqe, k);
         let ecn = core.data_ecn();
         sink.send(core, cx, &header, ecn);
-        self.sent(core, cx, wqe, psns);
+        self.sent(core, cx, wqe, psns, true);
         Step::Sent(1)
     }
 
@@ -318,10 +322,12 @@ impl Requester {
     }
 
     /// Books a packet that has just been sent.
-    fn sent(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, psns: u32) {
+    fn sent(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, psns: u32, answered: bool) {
         if self.next.before(self.sent_end) {
             cx.counters.retransmitted_packets += 1;
             core.counters.retransmitted_packets += 1;
+        } else if answered {
+            self.rtt.on_sent(cx.now, self.next.add(psns));
         }
         self.next = self.next.add(psns);
         if self.next.after(self.sent_end) {
@@ -345,7 +351,7 @@ impl Requester {
         self.deadline = match core.attrs.timeout {
             0 => Time::NEVER,
             _ if self.una == self.next => Time::NEVER,
-            t => cx.now.plus_nanos(4096 << t.min(31)),
+            t => cx.now.plus_nanos(self.rtt.stretch(4096 << t.min(31))),
         };
     }
 
@@ -414,6 +420,7 @@ impl Requester {
         self.reads.clear();
         self.deadline = Time::NEVER;
         self.rnr_until = None;
+        self.rtt = RttEstimate::default();
         self.settle_charge(core, cx);
     }
 }

@@ -1,0 +1,50 @@
+//! The round trip, as far as the retransmission timer has to know it.
+
+use bowline_wire::Psn;
+
+use crate::time::Time;
+
+/// How long the peer's answers take, as far as the retransmission timer has to know.
+///
+/// The timeout attribute is what an application expects of an empty network. When queues make the
+/// round trip longer than that, a timer that does not know sends the whole window again, which
+/// makes the queues longer still: go-back-N then spends all of the link on repetitions. So the
+/// timer never fires before twice the round trip that was seen of late.
+///
+/// A repeated packet's answer counts from the first time that it was sent (unlike with Karn's rule,
+/// which would never learn that the timeout is too short): after a loss that is too long an estimate,
+/// and decays.
+#[derive(Debug, Default)]
+pub(super) struct RttEstimate {
+    peak_ns: u64,
+    /// The PSN behind the packet being timed, and when it was first sent.
+    probe: Option<(Psn, Time)>,
+}
+
+/// The timer's limit, in multiples of the timeout attribute.
+const MAX_STRETCH: u64 = 16;
+
+impl RttEstimate {
+    /// A packet was sent, for the first time, that the peer will answer.
+    pub(super) fn on_sent(&mut self, now: Time, end: Psn) {
+        self.probe.get_or_insert((end, now));
+    }
+
+    /// Everything before `una` is answered.
+    pub(super) fn on_progress(&mut self, now: Time, una: Psn) {
+        if let Some((end, sent)) = self.probe
+            && !una.before(end)
+        {
+            self.probe = None;
+            let sample = now.nanos_since(sent);
+            // Up at once, down slowly.
+            let decayed = self.peak_ns - self.peak_ns / 8 + sample / 8;
+            self.peak_ns = decayed.max(sample);
+        }
+    }
+
+    /// How long to wait before sending again, given what the application asked for.
+    pub(super) fn stretch(&self, timeout_ns: u64) -> u64 {
+        (self.peak_ns * 2).clamp(timeout_ns, timeout_ns.saturating_mul(MAX_STRETCH))
+    }
+}
