@@ -95,7 +95,7 @@ pub(crate) unsafe fn inner<'a, C: Public>(pointer: *mut C) -> Result<&'a C::Inne
     let object = pointer.cast::<Object<C>>();
     // SAFETY: by the contract above; the reference covers our own part only, which the program
     // does not write to.
-    Ok(unsafe { &*(&raw const (*object).inner) })
+    Ok(unsafe { &(*object).inner })
 }
 
 /// Ends an object: its pointer is good no longer.

@@ -126,10 +126,10 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: a completion queue that this thread polls, by the caller's word.
-    if let Ok(inner) = unsafe { handle::inner(cq) } {
-        if let Some(lock) = &inner.polling {
-            lock.unlock();
-        }
+    if let Ok(inner) = unsafe { handle::inner(cq) }
+        && let Some(lock) = &inner.polling
+    {
+        lock.unlock();
     }
 }
 

@@ -74,9 +74,11 @@ unsafe fn send_one(nic: &mut Nic, now: Time, qp: &Qp, wr: &ibv_send_wr) -> Resul
     if count > MAX_SGE || (count > 0 && wr.sg_list.is_null()) {
         return Err(Errno::INVAL);
     }
-    // SAFETY: `count` entries by the caller's word; an empty list is not looked at.
-    let list =
-        if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(wr.sg_list, count) } };
+    let list = match count {
+        0 => &[],
+        // SAFETY: `count` entries by the caller's word; an empty list is not looked at.
+        _ => unsafe { core::slice::from_raw_parts(wr.sg_list, count) },
+    };
     let op = operation(wr)?;
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: on a UD QP the caller filled in the union's datagram part.
@@ -118,9 +120,9 @@ unsafe fn with_inline(
     list: &[ibv_sge],
     f: impl FnOnce(&[u8]) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    // SAFETY: by the contract above; an empty entry may have any address.
     let bytes = |sge: &ibv_sge| match sge.length {
         0 => &[][..],
+        // SAFETY: by the contract above; an empty entry, which may have any address, is not read.
         len => unsafe { core::slice::from_raw_parts(sge.addr as *const u8, len as usize) },
     };
     match list {

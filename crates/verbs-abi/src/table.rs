@@ -9,12 +9,12 @@ pub struct Verb(*const ());
 // SAFETY: the address of a function, which is the same for every thread.
 unsafe impl Sync for Verb {}
 
-mod table {
+mod generated {
     #![allow(non_upper_case_globals)]
     use super::Verb;
     include!(concat!(env!("OUT_DIR"), "/table.rs"));
 }
-pub use table::bowline_verbs_table;
+pub use generated::bowline_verbs_table;
 
 /// The layout that this library was made with: `*count` entries.
 ///
