@@ -90,6 +90,11 @@ impl Burst {
     pub fn packet_count(&self) -> usize {
         self.count as usize
     }
+
+    /// Which process at the destination it is for: the top byte of the destination QPN.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
 }
 
 /// Where a packet goes, and all that its ICRC covers outside the packet itself.
@@ -194,6 +199,15 @@ impl HeaderBuf {
         let room = self.bytes[at..].first_chunk_mut::<N>().expect("headers fit MAX_HEADER");
         emit(room);
         self.len += N as u8;
+    }
+
+    /// Makes it the header of another packet that differs in these only.
+    #[inline]
+    pub fn renumber(&mut self, psn: Psn, ack_req: bool) {
+        let [_, psn @ ..] = psn.get().to_be_bytes();
+        self.bytes[PSN_AT..Bth::LEN].copy_from_slice(&psn);
+        let ack_byte = &mut self.bytes[PSN_AT - 1];
+        *ack_byte = *ack_byte & 0x7f | u8::from(ack_req) << 7;
     }
 
     /// The bytes so far.
@@ -377,7 +391,10 @@ impl TxBatch {
         let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
 
         let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
-        let mut icrc = flow.icrc_behind_bth(len, bth, ip_id).update(ext);
+        let mut icrc = flow.icrc_behind_bth(len, bth, ip_id);
+        if !ext.is_empty() {
+            icrc = icrc.update(ext);
+        }
         for segment in payload {
             icrc = segment.with_bytes(|bytes| icrc.update(bytes));
         }
@@ -388,7 +405,11 @@ impl TxBatch {
         trailer[pad..pad + 4].copy_from_slice(&icrc.finish().to_le_bytes());
 
         let first_segment = self.segments.len() as u32;
-        self.segments.extend_from_slice(payload);
+        match payload {
+            // By far the most common; a copy of unknown length is a call.
+            [one] => self.segments.push(*one),
+            many => self.segments.extend_from_slice(many),
+        }
         self.packets.push(TxPacket {
             header: header.bytes,
             trailer,
