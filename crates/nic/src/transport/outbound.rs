@@ -94,6 +94,17 @@ pub(crate) fn build(
     Ok(header)
 }
 
+/// Gathers the payload of a packet in the middle of a message into `cx.segments`.
+#[inline]
+pub(crate) fn middle_payload(
+    core: &QpCore,
+    cx: &mut Cx<'_>,
+    piece: Piece<'_>,
+) -> Result<(), AccessDenied> {
+    let mtu = core.mtu();
+    payload(core, cx, piece.number, piece.wqe, piece.k * mtu, mtu)
+}
+
 /// Gathers `len` bytes at `offset` of a message into `cx.segments`.
 #[inline]
 pub(crate) fn payload(

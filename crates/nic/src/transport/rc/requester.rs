@@ -173,6 +173,7 @@ impl Requester {
             return self.send_request(core, cx, sink, &wqe, k, room);
         }
         let packets = budget.min(room).min(wqe.packets - k);
+        let mut middle: Option<HeaderBuf> = None;
         for i in 0..packets {
             let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
@@ -180,9 +181,20 @@ impl Requester {
             // many at once. Whoever fills the window asks, or nobody would ever make room again.
             let ends = k + i + 1 == wqe.packets;
             let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ACK_EVERY;
-            let Ok(header) = outbound::build(core, cx, super::SERVICE, piece, ack_req) else {
+            // Packets in the middle of a message are alike but for these.
+            let built = match &mut middle {
+                Some(header) if !ends => {
+                    header.renumber(self.next, ack_req);
+                    outbound::middle_payload(core, cx, piece).map(|()| *header)
+                }
+                _ => outbound::build(core, cx, super::SERVICE, piece, ack_req),
+            };
+            let Ok(header) = built else {
                 return Step::Stop(self.refuse_locally(core, cx, number));
             };
+            if k + i > 0 && !ends {
+                middle = Some(header);
+            }
             self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
             let ecn = core.data_ecn();
             sink.send(core, cx, &header, ecn);
