@@ -50,8 +50,7 @@ fn one_of_many() {
     let doomed = VICTIMS.contains(&number) || VICTIMS.contains(&partner(number));
     let end = End::with_depth(0, (QPS as i32) * 2 * WINDOW as i32 + 64);
     let qps: Vec<_> = (0..QPS).map(|_| end.qp(IBV_QPT_RC)).collect();
-    let numbers: Vec<String> =
-        qps.iter().map(|qp| unsafe { (**qp).qp_num }.to_string()).collect();
+    let numbers: Vec<String> = qps.iter().map(|qp| unsafe { (**qp).qp_num }.to_string()).collect();
     publish(&dir.join(format!("{number}.qps")), &numbers.join(" "));
     let theirs = await_file(&dir.join(format!("{}.qps", partner(number))));
     for (qp, dest) in qps.iter().zip(theirs.split(' ')) {

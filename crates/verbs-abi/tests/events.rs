@@ -167,8 +167,7 @@ fn a_low_shared_receive_queue_says_so_once() {
 fn a_drained_send_queue_says_so() {
     let (a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
     write(&a, qa, &b);
-    let attr =
-        ibv_qp_attr { qp_state: IBV_QPS_SQD, en_sqd_async_notify: 1, ..Default::default() };
+    let attr = ibv_qp_attr { qp_state: IBV_QPS_SQD, en_sqd_async_notify: 1, ..Default::default() };
     assert_eq!(modify(qa, attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
     assert_eq!(async_event(a.ctx), (IBV_EVENT_SQ_DRAINED, qa as usize));
     assert_eq!(a.completion().status, SUCCESS);

@@ -186,8 +186,7 @@ fn requests_built_step_by_step_are_posted_together() {
 fn an_extended_queue_is_read_column_by_column() {
     let (a, b) = (End::open(0), End::open(1));
     let mut attr: ibv_cq_init_attr_ex = unsafe { zeroed() };
-    (attr.cqe, attr.wc_flags) =
-        (64, IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
+    (attr.cqe, attr.wc_flags) = (64, IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP);
     unsafe {
         let vctx = a.ctx.byte_sub(std::mem::offset_of!(verbs_context, context));
         let create = (*vctx.cast::<verbs_context>()).create_cq_ex;

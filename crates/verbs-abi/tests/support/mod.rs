@@ -18,8 +18,7 @@ pub use bowline_verbs_abi::verbs::*;
 
 /// Nothing in the tests takes longer, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-pub const REMOTE: u32 =
-    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+pub const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 pub const ALL_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | REMOTE;
 
 /// Two devices on addresses of this process's own, unless the environment names others.
@@ -72,8 +71,7 @@ impl End {
             let cq = ibv_create_cq(ctx, depth, null_mut(), channel, 0);
             assert!(!pd.is_null() && !channel.is_null() && !cq.is_null());
             let mut memory = vec![0_u8; 1 << 20].into_boxed_slice();
-            let mr =
-                ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), ALL_ACCESS as c_int);
+            let mr = ibv_reg_mr(pd, memory.as_mut_ptr().cast(), memory.len(), ALL_ACCESS as c_int);
             assert!(!mr.is_null());
             End { ctx, pd, channel, cq, mr, memory }
         }
@@ -185,8 +183,7 @@ impl Default for Terms {
     }
 }
 
-pub const TO_INIT: c_int =
-    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+pub const TO_INIT: c_int = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 
 pub fn modify(qp: *mut ibv_qp, mut attr: ibv_qp_attr, mask: c_int) -> c_int {
     unsafe { ibv_modify_qp(qp, &mut attr, mask) }
@@ -232,8 +229,7 @@ pub fn to_rts(qp: *mut ibv_qp, dest_qp_num: u32, gid: ibv_gid, terms: Terms) {
         max_rd_atomic: 16,
         ..Default::default()
     };
-    let rc =
-        IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+    let rc = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     let mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
     assert_eq!(modify(qp, attr, if is_rc { mask | rc } else { mask }), 0);
 }
