@@ -22,11 +22,11 @@ perftest_rows() {
     for program in ib_send ib_write ib_read; do
         for transport in RC UC; do
             [[ $program$transport == ib_readUC ]] && continue
-            for shape in 256/1/50 256/65536/5 512/1000/20 1024/65536/10 2048/1048576/5 4096/1048576/5; do
+            for shape in 256/1/50 256/65536/5 512/1000/20 1024/65536/10 2048/262144/5 4096/1048576/5; do
                 IFS=/ read -r mtu size count <<< "$shape"
                 both_ways "${program}_bw" "-c $transport -m $mtu -s $size -n $count" clean
             done
-            for shape in 256/1/20 512/1000/20 1024/4096/20 2048/65536/5 4096/1048576/5; do
+            for shape in 256/1/20 512/1000/20 1024/4096/20 2048/16384/10 4096/131072/5; do
                 IFS=/ read -r mtu size count <<< "$shape"
                 both_ways "${program}_lat" "-c $transport -m $mtu -s $size -n $count" clean
             done
