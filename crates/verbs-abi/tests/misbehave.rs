@@ -207,7 +207,8 @@ fn a_message_longer_than_its_receive_fails_at_both_ends() {
 
 #[test]
 fn what_a_peer_may_not_do_it_cannot() {
-    let crimes: [fn(&End) -> (u32, u64, u32); 4] = [
+    type Crime = fn(&End) -> (u32, u64, u32);
+    let crimes: [Crime; 4] = [
         |b| (IBV_WR_RDMA_WRITE, b.addr(0), b.rkey() ^ 1),
         |b| (IBV_WR_RDMA_WRITE, b.addr(0) + (1 << 20) - 4, b.rkey()),
         |b| (IBV_WR_RDMA_READ, b.addr(0).wrapping_sub(8), b.rkey()),

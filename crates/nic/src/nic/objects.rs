@@ -102,7 +102,7 @@ impl Nic {
         self.shared.cqs.destroy(cq)
     }
 
-    /// Asks for one [`Event::CqNotify`] at the next completion, or at the next that is solicited or
+    /// Asks for one [`Event::CqNotify`](crate::Event::CqNotify) at the next completion, or at the next that is solicited or
     /// failed. What is in the queue already raises nothing: poll once more after arming.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), ControlError> {
         self.shared.cqs.arm(cq, solicited_only)
@@ -130,7 +130,7 @@ impl Nic {
         made
     }
 
-    /// Raises [`Event::SrqLimit`] once, when fewer than `limit` receives are left.
+    /// Raises [`Event::SrqLimit`](crate::Event::SrqLimit) once, when fewer than `limit` receives are left.
     pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         self.shared.srqs.set_limit(srq, limit)
     }
