@@ -43,24 +43,22 @@ exec_in_guest() {
 # A port as /proc/net/tcp writes it, and a pattern for a socket that listens there.
 listening() { printf ':%04X [0:]+ 0A' "$1"; }
 
-# Waits until the host's server listens.
-await_host() {
-    local pattern pid=$2 tries=0
-    pattern=$(listening "$1")
-    until grep -Eqs "$pattern" /proc/net/tcp /proc/net/tcp6; do
-        kill -0 "$pid" 2>/dev/null && ((++tries < 400)) || return 1
+# await PID LIMIT_S COMMAND…: waits until the command succeeds; fails if the process ends first.
+await() {
+    local pid=$1 deadline=$((SECONDS + $2)) stat
+    shift 2
+    until "$@"; do
+        # A process that has ended but was not waited for is still there, as a zombie.
+        stat=$(< "/proc/$pid/stat") 2> /dev/null || return 1
+        [[ $stat != *') Z '* ]] && ((SECONDS < deadline)) || return 1
         sleep 0.05
     done
 }
 
+host_listens() { grep -Eqs "$(listening "$1")" /proc/net/tcp /proc/net/tcp6; }
+
 # The guest's server says itself when it listens: asking would cost a process each time.
-await_guest() {
-    local log=$1 pid=$2 tries=0
-    until grep -qs '^@listening' "$log"; do
-        kill -0 "$pid" 2>/dev/null && ((++tries < 400)) || return 1
-        sleep 0.05
-    done
-}
+guest_listens() { grep -qs '^@listening' "$1"; }
 
 guest_server() {
     printf '%s & server=$!; until grep -Eqs "%s" /proc/net/tcp /proc/net/tcp6; do %s; done; %s' \
@@ -95,14 +93,14 @@ run_row() {
     if [[ $direction == '->' ]]; then
         (exec_in_guest "$(guest_server "$guest" "$port")") > "$log.server" 2>&1 &
         server=$!
-        await_guest "$log.server" "$server" || status=1
+        await "$server" "$row_limit_s" guest_listens "$log.server" || status=1
         # shellcheck disable=SC2086 # words
         ((status)) || (exec_on_host "$ip" "$link" $host 169.254.77.2) > "$log.client" 2>&1 || status=$?
     else
         # shellcheck disable=SC2086 # words
         (exec_on_host "$ip" "$link" $host) > "$log.server" 2>&1 &
         server=$!
-        await_host "$port" "$server" || status=1
+        await "$server" "$row_limit_s" host_listens "$port" || status=1
         ((status)) || (exec_in_guest "$guest 169.254.77.1") > "$log.client" 2>&1 || status=$?
     fi
     if ((status)) || leaves_early "$program" "$link"; then
