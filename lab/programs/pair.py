@@ -1,5 +1,6 @@
 """Running a program as server and client, with a limit on everything."""
 
+import os
 import random
 import shutil
 import signal
@@ -15,6 +16,18 @@ def terminate(process):
     if process.poll() is None:
         process.kill()
     process.wait()
+
+
+def explain(name, processes):
+    """Shows where programs that do not end are, to whoever set BOWLINE_LAB_DEBUG."""
+    if not os.environ.get("BOWLINE_LAB_DEBUG") or not shutil.which("gdb"):
+        return
+    for process in processes:
+        if process and process.poll() is None:
+            command = ["gdb", "-batch", "-ex", "thread apply all bt 12", "-p", str(process.pid)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            lines = [l for l in done.stdout.splitlines() if l.startswith(("#", "Thread"))]
+            print(f"{name}, process {process.pid}:", *lines, sep="\n  ", flush=True)
 
 
 def listens(port):
@@ -87,6 +100,7 @@ class Pair:
                 if server.poll() is None:
                     client = spawn(self.devices[1], client_log, self.host)
                 codes = [wait(p, deadline) for p in (client, server) if p]
+                explain(self.name, (client, server))
             finally:
                 for process in (client, server):
                     if process:

@@ -1,5 +1,6 @@
 """What has to be there before anything runs: programs, libraries, an environment."""
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -48,6 +49,7 @@ def prepare(build):
         if subprocess.run(command, cwd=REPO, check=False).returncode != 0:
             sys.exit("building Bowline failed")
     env = Env(target / "release", Path(tempfile.mkdtemp(prefix="bowline-programs-")))
+    atexit.register(shutil.rmtree, env.tmp, ignore_errors=True)
     if not env.preload.exists():
         sys.exit(f"{env.preload} is not there: run `cargo build --release` first")
     return env
