@@ -12,6 +12,10 @@ pub(crate) const SEGMENT_BYTES: usize = 12 + 4096 + 4;
 pub(crate) const SEGMENTS: usize = 15;
 /// What a receiver gets at most in one buffer.
 const GRO_BYTES: usize = 65_535;
+/// How long a peer may be silent, on a machine that others keep busy, before a run has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A ping that is not answered for so long is taken for lost, and repeated.
+const LOST_AFTER: Duration = Duration::from_secs(1);
 
 /// How the bare peer calls the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,7 +72,7 @@ impl Wait {
 /// Receives for `seconds` from the first datagram on; returns Gbit/s of UDP payload.
 pub(crate) fn bulk_recv(socket: &UdpSocket, calls: Calls, seconds: f64) -> io::Result<f64> {
     sys::enable_gro(socket)?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     let mut batch = Batch::new(calls.batch(), GRO_BYTES, None);
     // The first datagrams only start the clock.
     batch.recv(socket, true)?;
@@ -108,10 +112,10 @@ pub(crate) fn bulk_send(peer: SocketAddrV4, calls: Calls, seconds: f64) -> io::R
     Ok(())
 }
 
-/// Answers 8-byte datagrams until they stop coming for a second.
+/// Answers 8-byte datagrams until the peer is gone.
 pub(crate) fn pong(socket: &UdpSocket, wait: Wait) -> io::Result<()> {
     let mut word = [0u8; 8];
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     let (n, peer) = socket.recv_from(&mut word)?;
     socket.connect(peer)?;
     socket.send(&word[..n])?;
@@ -119,7 +123,8 @@ pub(crate) fn pong(socket: &UdpSocket, wait: Wait) -> io::Result<()> {
     loop {
         match recv_word(socket, wait, &mut word) {
             Ok(()) => socket.send(&word)?,
-            Err(e) if is_the_end(&e) => return Ok(()),
+            Err(e) if is_timeout(&e) => continue,
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => return Ok(()),
             Err(e) => return Err(e),
         };
     }
@@ -136,8 +141,14 @@ pub(crate) fn ping(peer: SocketAddr, wait: Wait, seconds: f64) -> io::Result<f64
     while start.elapsed().as_secs_f64() < seconds {
         let sent = Instant::now();
         socket.send(&word)?;
-        recv_word(&socket, wait, &mut word)?;
-        halves_ns.push(sent.elapsed().as_nanos() as u64 / 2);
+        match recv_word(&socket, wait, &mut word) {
+            Ok(()) => halves_ns.push(sent.elapsed().as_nanos() as u64 / 2),
+            Err(e) if is_timeout(&e) && start.elapsed() < PATIENCE => {}
+            Err(e) => return Err(e),
+        }
+    }
+    if halves_ns.is_empty() {
+        return Err(io::Error::new(ErrorKind::TimedOut, "no ping was ever answered"));
     }
     halves_ns.sort_unstable();
     Ok(halves_ns[halves_ns.len() / 2] as f64 / 1e3)
@@ -145,7 +156,7 @@ pub(crate) fn ping(peer: SocketAddr, wait: Wait, seconds: f64) -> io::Result<f64
 
 fn prepare(socket: &UdpSocket, wait: Wait) -> io::Result<()> {
     socket.set_nonblocking(wait == Wait::Spin)?;
-    socket.set_read_timeout(Some(Duration::from_secs(1)))
+    socket.set_read_timeout(Some(LOST_AFTER))
 }
 
 #[inline]
@@ -157,7 +168,7 @@ fn recv_word(socket: &UdpSocket, wait: Wait, word: &mut [u8; 8]) -> io::Result<(
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) if wait == Wait::Spin && e.kind() == ErrorKind::WouldBlock => {
                 let since = *since.get_or_insert_with(Instant::now);
-                if since.elapsed() > Duration::from_secs(1) {
+                if since.elapsed() > LOST_AFTER {
                     return Err(e);
                 }
             }
@@ -166,6 +177,6 @@ fn recv_word(socket: &UdpSocket, wait: Wait, word: &mut [u8; 8]) -> io::Result<(
     }
 }
 
-fn is_the_end(e: &io::Error) -> bool {
-    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionRefused)
+fn is_timeout(e: &io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
