@@ -184,7 +184,7 @@ fn processes_share_an_address_and_survive_each_other() {
         let after = member.received_all(before.0 + 50);
         assert_eq!(after, (before.0 + 50, 0, before.2), "prefix {}", member.prefix);
     }
-    assert_eq!(files(&dir.0), 7, "a table, and a socket each of six processes");
+    assert_eq!(files(&dir.0), 8, "a table, the counts of room, and a socket each of six processes");
 
     // A newcomer gets along with the survivors.
     members.push(Member::start(addr, &dir.0));
@@ -196,7 +196,7 @@ fn processes_share_an_address_and_survive_each_other() {
         if i % 2 == 0 { member.end() } else { member.kill() }
     }
     let last = Member::start(addr, &dir.0);
-    assert_eq!(files(&dir.0), 2, "what the dead left is gone");
+    assert_eq!(files(&dir.0), 3, "what the dead left is gone");
     last.end();
     assert_eq!(files(&dir.0), 0, "the last one takes the table away");
 }

@@ -90,6 +90,11 @@ impl Burst {
     pub fn packet_count(&self) -> usize {
         self.count as usize
     }
+
+    /// Which process at the destination it is for: the top byte of the destination QPN.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
 }
 
 /// Where a packet goes, and all that its ICRC covers outside the packet itself.

@@ -27,6 +27,8 @@ port_counters! {
     tx_bytes,
     /// Times the kernel had no room and the rest of a batch had to wait.
     tx_blocked,
+    /// Times a receiver on this host had no room and the rest of a batch had to wait.
+    tx_paused,
     /// Packets not sent: forbidden, as by a firewall.
     tx_drop_denied,
     /// Packets not sent: no route, or the link is down.

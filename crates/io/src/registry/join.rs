@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use bowline_nic::Time;
 
 use super::handover::Handover;
+use super::room::Rooms;
 use super::table::{Member, Table, TableFile};
 use super::{
     Membership, ROUND_MIN_NS, RegistryError, UPKEEP_NS, attach, dir, fresh_nonce, handover, probe,
     send_probes,
 };
 use crate::port::PortError;
-use crate::sys::{PollFd, poll};
+use crate::sys::{PollFd, get_int, poll};
 
 /// How long the kernel may take to close a dead process's socket after releasing its locks.
 const STRANGERS_PATIENCE: Duration = Duration::from_millis(300);
@@ -54,6 +55,9 @@ pub(crate) fn join(
     }
     let handover = Handover::open(&dir, &stem, prefix)?;
     let socket = bind()?;
+    let buffer = recv_buffer(&socket);
+    let rooms = Rooms::open(&dir, (place.addr, place.udp_port), prefix, buffer)
+        .map_err(RegistryError::file(&dir))?;
     let group = SocketAddr::new(place.addr, place.udp_port);
     let index =
         find_place(&file, &mut table, &socket, group)?.ok_or(RegistryError::Strangers { path })?;
@@ -66,6 +70,7 @@ pub(crate) fn join(
     let mut membership = Membership {
         file,
         handover,
+        rooms,
         group,
         prefix,
         index,
@@ -83,6 +88,12 @@ pub(crate) fn join(
     };
     membership.list(&table);
     Ok((socket, membership))
+}
+
+/// What a socket's receive buffer takes, as the kernel counts.
+fn recv_buffer(socket: &UdpSocket) -> u64 {
+    let bytes = get_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF);
+    bytes.ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
 }
 
 /// Finds the socket's index; `None` if there are sockets in the group that the table does not know.

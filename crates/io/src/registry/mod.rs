@@ -11,6 +11,7 @@ mod error;
 mod handover;
 mod join;
 mod probe;
+mod room;
 mod steering;
 mod table;
 
@@ -30,6 +31,7 @@ pub use error::RegistryError;
 use handover::Handover;
 pub(crate) use handover::Run;
 pub(crate) use join::{Place, join};
+use room::Rooms;
 use table::{Member, Table, TableFile};
 
 /// How often to look for dead processes although nothing went wrong.
@@ -50,6 +52,8 @@ const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 pub(crate) struct Membership {
     file: TableFile,
     handover: Handover,
+    /// Who has room for how much.
+    pub(crate) rooms: Rooms,
     /// Where probes go: the group itself.
     group: SocketAddr,
     prefix: u8,
@@ -286,6 +290,7 @@ impl Membership {
         for prefix in &dead {
             table.set(*prefix, None);
             self.handover.remove_socket_of(*prefix);
+            self.rooms.close_for(*prefix);
         }
         !dead.is_empty()
     }
@@ -293,6 +298,7 @@ impl Membership {
     /// Prepares for the socket's closing, which must follow while `self` still lives: the table
     /// stays locked until then.
     pub(crate) fn leave(&mut self, socket: &UdpSocket) {
+        self.rooms.close();
         if self.file.lock_within(LEAVE_PATIENCE).is_err() {
             // The others will find out: an entry without its lock is dead.
             return;
@@ -310,6 +316,7 @@ impl Membership {
             table.set(prefix, Some(last));
         }
         if table.members().next().is_none() {
+            self.rooms.remove(self.group.ip());
             self.file.remove();
         } else if self.file.store(&table).is_ok() {
             let _ = attach(socket, &table);

@@ -8,6 +8,7 @@ mod filter;
 mod interface;
 mod lock;
 mod poll;
+mod shared;
 mod socket;
 
 use std::io;
@@ -18,7 +19,8 @@ pub(crate) use interface::interface_of;
 pub use interface::{LocalAddress, local_addresses};
 pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte};
 pub(crate) use poll::{PollFd, poll};
-pub(crate) use socket::{SockAddr, UdpSocketBuilder, peer_uid, set_int};
+pub(crate) use shared::SharedWords;
+pub(crate) use socket::{SockAddr, UdpSocketBuilder, get_int, peer_uid, set_int};
 
 /// Turns the usual `-1` of a system call into the error it set.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

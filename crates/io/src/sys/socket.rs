@@ -27,6 +27,15 @@ pub(crate) fn set_int(
     Ok(())
 }
 
+/// Asks for an integer socket option.
+pub(crate) fn get_int(fd: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: passes the address of a live `c_int`, and of its size.
+    check(unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) })?;
+    Ok(value)
+}
+
 /// A UDP socket before it is bound.
 pub(crate) struct UdpSocketBuilder {
     socket: UdpSocket,

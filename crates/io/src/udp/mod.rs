@@ -15,12 +15,13 @@ mod tests;
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use crate::registry::{self, Membership, Owner, Place, Run};
 use crate::sys::interface_of;
 use drops::Verdict;
@@ -180,8 +181,9 @@ impl UdpPort {
     }
 
     /// Sends bursts with one call each for many; returns how many were taken.
-    fn send_offloaded(&mut self, batch: &TxBatch, from: usize) -> io::Result<usize> {
-        let sent = self.tx.send_bursts(self.socket.as_raw_fd(), batch, from, self.scope)?;
+    fn send_offloaded(&mut self, batch: &TxBatch, range: Range<usize>) -> io::Result<usize> {
+        let from = range.start;
+        let sent = self.tx.send_bursts(self.socket.as_raw_fd(), batch, range, self.scope)?;
         for burst in &batch.bursts()[from..from + sent] {
             self.counters.tx_packets += burst.packet_count() as u64;
             self.counters.tx_bytes += u64::from(burst.bytes);
@@ -259,7 +261,10 @@ impl UdpPort {
         };
         counters.rx_bytes += message.data.len() as u64;
         let frames = match &mut self.membership {
-            Some(m) => sort_frames(now, m, &message, meta, counters, sink),
+            Some(m) => {
+                m.rooms.took(message.data.len());
+                sort_frames(now, m, &message, meta, counters, sink)
+            }
             None => {
                 let mut place = 0;
                 for frame in message.data.chunks(message.segment_len) {
@@ -354,11 +359,16 @@ impl Port for UdpPort {
         self.caps
     }
 
-    fn send(&mut self, _now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
         let bursts = batch.bursts();
+        let room = match &mut self.membership {
+            Some(membership) => membership.rooms.admit(now, &bursts[from..]),
+            None => bursts.len() - from,
+        };
+        let end = from + room;
         let mut next = from;
         let mut tries = 0;
-        while let Some(burst) = bursts.get(next) {
+        while let Some(burst) = bursts[..end].get(next) {
             if self.resume_packet > 0 || (!self.gso_works && burst.packet_count() > 1) {
                 if !self.send_split(batch, next)? {
                     break;
@@ -366,7 +376,7 @@ impl Port for UdpPort {
                 next += 1;
                 continue;
             }
-            match self.send_offloaded(batch, next) {
+            match self.send_offloaded(batch, next..end) {
                 Ok(sent) => {
                     next += sent;
                     tries = 0;
@@ -395,7 +405,14 @@ impl Port for UdpPort {
                 },
             }
         }
-        if next < bursts.len() {
+        if next < end
+            && let Some(membership) = &mut self.membership
+        {
+            membership.rooms.give_back(&bursts[next..end]);
+        }
+        if end < bursts.len() {
+            self.counters.tx_paused += 1;
+        } else if next < bursts.len() {
             self.counters.tx_blocked += 1;
         }
         Ok(next.saturating_sub(from))
@@ -406,6 +423,7 @@ impl Port for UdpPort {
         now: Time,
         sink: &mut dyn FnMut(&FrameMeta, &[u8]),
     ) -> Result<usize, PortError> {
+        let sent = self.membership.as_ref().map_or(0, |m| m.rooms.sent());
         let received = match self.rx.recv(self.socket.as_raw_fd()) {
             Ok(received) => received,
             Err(error) => match drops::verdict(&error) {
@@ -426,6 +444,9 @@ impl Port for UdpPort {
         };
         let mut frames = (0..received).map(|slot| self.deliver(now, slot, sink)).sum();
         if let Some(membership) = &mut self.membership {
+            if received == 0 {
+                membership.rooms.drained(sent);
+            }
             frames += membership.take_handed_in(now, &mut self.counters, sink);
             if now >= membership.next_due() {
                 membership.upkeep(now, &self.socket, &mut self.counters);
@@ -435,13 +456,16 @@ impl Port for UdpPort {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.membership.as_ref().map(|m| m.next_due())
+        let membership = self.membership.as_ref()?;
+        earlier(Some(membership.next_due()), membership.rooms.recheck())
     }
 
     fn fds(&self) -> PortFds {
         let fd = Some(self.socket.as_raw_fd());
         let handover = self.membership.as_ref().map(|m| m.handover_fd());
-        PortFds { read: [fd, handover], write: fd }
+        // Room in a neighbour's socket cannot be slept on.
+        let paused = self.membership.as_ref().is_some_and(|m| m.rooms.recheck().is_some());
+        PortFds { read: [fd, handover], write: fd.filter(|_| !paused) }
     }
 
     fn counters(&self) -> PortCounters {

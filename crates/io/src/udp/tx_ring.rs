@@ -8,6 +8,7 @@
 
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 use bowline_nic::{Burst, TxBatch, TxPacket};
@@ -58,16 +59,16 @@ impl TxRing {
         }
     }
 
-    /// Sends bursts from `from` on, a message each; returns how many of them the kernel took.
+    /// Sends bursts of a range, a message each; returns how many of them the kernel took.
     pub(super) fn send_bursts(
         &mut self,
         fd: RawFd,
         batch: &TxBatch,
-        from: usize,
+        range: Range<usize>,
         scope: u32,
     ) -> io::Result<usize> {
         self.clear();
-        for burst in batch.bursts()[from..].iter().take(MAX_MESSAGES) {
+        for burst in batch.bursts()[range].iter().take(MAX_MESSAGES) {
             self.open_message(burst, scope, burst.packet_count() > 1);
             if burst.segment_len <= COPY_MAX_BYTES {
                 self.stage(batch, batch.packets(burst));

@@ -1,0 +1,218 @@
+//! Room in the sockets of this host's receivers, so that nothing is lost between its processes.
+//!
+//! A kernel drops what does not fit a receiver's socket, and tells the sender nothing. Between hosts
+//! that is the network's nature. Between processes of one host, where a sender easily outruns a
+//! receiver that shares its cores, it would cost reliable traffic its retransmissions and unreliable
+//! traffic its messages, where a lossless network would hold the sender back. So every process
+//! keeps a public count of what was sent to it and of what it has taken, in a file beside the
+//! registry; a sender that would overfill a socket waits until there is room.
+//!
+//! Like a lossless network's pause, this holds up everything that the sender has to send. A
+//! receiver that takes nothing for a while is therefore not waited for any longer. Counts are a
+//! help, not a promise: a receiver that finds its socket empty sets them right.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use bowline_nic::{Burst, Time};
+
+use super::dir;
+use crate::sys::SharedWords;
+
+/// Words of a process: two cache lines apart, since a sender writes one and the receiver another.
+const SLOT_WORDS: usize = 32;
+const SENT: usize = 0;
+const TAKEN: usize = 16;
+const LIMIT: usize = 17;
+const WORDS: usize = 256 * SLOT_WORDS;
+
+/// What a datagram costs a socket's buffer besides its bytes.
+const OVERHEAD: u64 = 1536;
+/// How soon to look again after finding no room.
+const RECHECK_NS: u64 = 20_000;
+/// A receiver that has taken nothing for so long is stopped, dead, or starved: not waited for.
+const STALL_NS: u64 = 20_000_000;
+/// How often to look for the file of an address that had none.
+const LOOKUP_NS: u64 = 100_000_000;
+
+/// The rooms of this process and of those that it sends to.
+pub(crate) struct Rooms {
+    dir: PathBuf,
+    udp_port: u16,
+    own: SharedWords,
+    prefix: u8,
+    peers: HashMap<IpAddr, Peer>,
+    /// When to look again, while there is no room.
+    recheck: Option<Time>,
+}
+
+/// The processes at one address.
+struct Peer {
+    words: Option<SharedWords>,
+    looked_up: Time,
+    /// Receivers that had no room: how much they had taken then, and since when.
+    full: HashMap<u8, (u64, Time)>,
+}
+
+fn path_of(dir: &Path, stem: &str) -> PathBuf {
+    dir.join(format!("{stem}.room"))
+}
+
+fn cost(bytes: u64) -> u64 {
+    bytes + OVERHEAD
+}
+
+impl Rooms {
+    /// Opens the room of `prefix`, for a socket whose buffer takes `buffer_bytes`. To be called
+    /// under the table's lock.
+    pub(super) fn open(
+        dir: &Path,
+        (addr, udp_port): (IpAddr, u16),
+        prefix: u8,
+        buffer_bytes: u64,
+    ) -> io::Result<Rooms> {
+        let own = SharedWords::create(&path_of(dir, &dir::stem(addr, udp_port)), WORDS)?;
+        let rooms = Rooms {
+            dir: dir.to_owned(),
+            udp_port,
+            own,
+            prefix,
+            peers: HashMap::new(),
+            recheck: None,
+        };
+        rooms.drained(rooms.sent());
+        // Buffers are accounted for in whole allocations, and given back with some delay.
+        rooms.own(LIMIT).store(buffer_bytes / 8 * 3, Ordering::Relaxed);
+        Ok(rooms)
+    }
+
+    #[inline]
+    fn own(&self, word: usize) -> &std::sync::atomic::AtomicU64 {
+        self.own.word(usize::from(self.prefix) * SLOT_WORDS + word)
+    }
+
+    /// Nobody has to wait for this process any more.
+    pub(super) fn close(&self) {
+        self.close_for(self.prefix);
+    }
+
+    /// Nobody has to wait for the process with `prefix`, at the same address, any more.
+    pub(super) fn close_for(&self, prefix: u8) {
+        self.own.word(usize::from(prefix) * SLOT_WORDS + LIMIT).store(0, Ordering::Relaxed);
+    }
+
+    /// Removes the file of an address that the last process leaves.
+    pub(super) fn remove(&self, addr: IpAddr) {
+        let _ = std::fs::remove_file(path_of(&self.dir, &dir::stem(addr, self.udp_port)));
+    }
+
+    /// What others have sent to this process so far: to be read before receiving.
+    #[inline]
+    pub(crate) fn sent(&self) -> u64 {
+        self.own(SENT).load(Ordering::Acquire)
+    }
+
+    /// A datagram was taken from the socket.
+    #[inline]
+    pub(crate) fn took(&self, bytes: usize) {
+        self.own(TAKEN).fetch_add(cost(bytes as u64), Ordering::Release);
+    }
+
+    /// The socket was found empty after `sent` had been read: all of that has been taken, or lost.
+    #[inline]
+    pub(crate) fn drained(&self, sent: u64) {
+        if self.own(TAKEN).load(Ordering::Relaxed) != sent {
+            self.own(TAKEN).store(sent, Ordering::Release);
+        }
+    }
+
+    /// How many of the bursts there is room for, which is taken.
+    pub(crate) fn admit(&mut self, now: Time, bursts: &[Burst]) -> usize {
+        let admitted = bursts.iter().take_while(|burst| self.admits(now, burst)).count();
+        self.recheck = (admitted < bursts.len()).then(|| now.plus_nanos(RECHECK_NS));
+        admitted
+    }
+
+    fn admits(&mut self, now: Time, burst: &Burst) -> bool {
+        let (dir, udp_port) = (&self.dir, self.udp_port);
+        let peer =
+            self.peers.entry(burst.dst).or_insert_with(|| Peer::new(dir, burst.dst, udp_port, now));
+        // A closed room may be one of a file that has been replaced since.
+        let may_be_old = !peer.is_open(burst.prefix());
+        if may_be_old && now.nanos_since(peer.looked_up) > LOOKUP_NS {
+            *peer = Peer::new(dir, burst.dst, udp_port, now);
+        }
+        peer.admits(now, burst.prefix(), cost(burst.bytes.into()))
+    }
+
+    /// Gives back the room of bursts that were not sent after all.
+    pub(crate) fn give_back(&mut self, bursts: &[Burst]) {
+        for burst in bursts {
+            if let Some(words) = self.peers.get(&burst.dst).and_then(|peer| peer.words.as_ref()) {
+                let sent = words.word(usize::from(burst.prefix()) * SLOT_WORDS + SENT);
+                sent.fetch_sub(cost(burst.bytes.into()), Ordering::Release);
+            }
+        }
+    }
+
+    /// When to look again, while there is no room.
+    #[inline]
+    pub(crate) fn recheck(&self) -> Option<Time> {
+        self.recheck
+    }
+}
+
+impl Peer {
+    fn new(dir: &Path, addr: IpAddr, udp_port: u16, now: Time) -> Peer {
+        let path = path_of(dir, &dir::stem(addr, udp_port));
+        // Another host, another user's process, or one that shares nothing: nobody to wait for.
+        let words = SharedWords::open(&path, WORDS).ok();
+        Peer { words, looked_up: now, full: HashMap::new() }
+    }
+
+    /// Whether there is a receiver with `prefix` that can be waited for.
+    #[inline]
+    fn is_open(&self, prefix: u8) -> bool {
+        let limit = usize::from(prefix) * SLOT_WORDS + LIMIT;
+        self.words.as_ref().is_some_and(|words| words.word(limit).load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether there is room for `cost` at the process with `prefix`; if so, it is taken.
+    fn admits(&mut self, now: Time, prefix: u8, cost: u64) -> bool {
+        let Some(words) = &self.words else { return true };
+        let slot = usize::from(prefix) * SLOT_WORDS;
+        let taken = words.word(slot + TAKEN).load(Ordering::Acquire);
+        let limit = words.word(slot + LIMIT).load(Ordering::Relaxed);
+        let sent = words.word(slot + SENT);
+        let backlog = sent.load(Ordering::Acquire).wrapping_sub(taken).cast_signed().max(0);
+        let has_room = backlog == 0 || backlog.unsigned_abs() + cost <= limit || limit == 0;
+        if has_room {
+            if !self.full.is_empty() {
+                self.full.remove(&prefix);
+            }
+        } else {
+            let (then, since) = *self.full.entry(prefix).or_insert((taken, now));
+            if then != taken {
+                self.full.insert(prefix, (taken, now));
+                return false;
+            }
+            if now.nanos_since(since) < STALL_NS {
+                return false;
+            }
+            // Perhaps the file is one that others use no longer.
+            if now.nanos_since(self.looked_up) > LOOKUP_NS {
+                self.looked_up = now;
+                self.words = None;
+                return true;
+            }
+        }
+        sent.fetch_add(cost, Ordering::AcqRel);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

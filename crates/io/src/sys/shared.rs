@@ -1,0 +1,79 @@
+//! Words that processes share through a mapped file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+/// A mapped file of words that others map as well.
+pub(crate) struct SharedWords {
+    start: NonNull<AtomicU64>,
+    len: usize,
+}
+
+// SAFETY: it is an array of atomics that stays mapped until it is dropped.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWords {}
+
+impl SharedWords {
+    /// Opens a file of `len` words, or makes it, full of zeroes and private to this user.
+    pub(crate) fn create(path: &Path, len: usize) -> io::Result<SharedWords> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)?;
+        // Never made shorter: whoever has it mapped would fault.
+        if file.metadata()?.len() < (len * 8) as u64 {
+            file.set_len((len * 8) as u64)?;
+        }
+        SharedWords::map(&file, len)
+    }
+
+    /// Opens a file of `len` words that somebody else has made.
+    pub(crate) fn open(path: &Path, len: usize) -> io::Result<SharedWords> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() < (len * 8) as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        SharedWords::map(&file, len)
+    }
+
+    fn map(file: &File, len: usize) -> io::Result<SharedWords> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long as it.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), len * 8, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedWords { start, len })
+    }
+
+    /// The word at `index`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline]
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len, "word {index} of {}", self.len);
+        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; the file
+        // is private to this user and never made shorter, and all access to it is atomic.
+        unsafe { self.start.add(index).as_ref() }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which no reference is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len * 8) };
+    }
+}
