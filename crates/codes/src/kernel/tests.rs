@@ -1,0 +1,126 @@
+//! Every kernel against the schoolbook.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::gf;
+
+/// One output byte, term by term.
+fn schoolbook(matrix: &Matrix, sources: &[&[u8]], row: usize, at: usize) -> u8 {
+    sources
+        .iter()
+        .enumerate()
+        .fold(0, |sum, (j, s)| sum ^ gf::mul(matrix.at(row, j), s.get(at).copied().unwrap_or(0)))
+}
+
+/// Chunks of random bytes at odd addresses, most of them of one length.
+fn chunks(max_count: usize) -> impl Strategy<Value = Vec<(usize, Vec<u8>)>> {
+    (0..700usize).prop_flat_map(move |len| {
+        let len = prop_oneof![6 => Just(len), 1 => 0..=len];
+        let chunk = (0..64usize, len).prop_flat_map(|(skew, len)| {
+            (Just(skew), prop::collection::vec(any::<u8>(), skew + len))
+        });
+        prop::collection::vec(chunk, 1..=max_count)
+    })
+}
+
+fn slices(chunks: &[(usize, Vec<u8>)]) -> Vec<&[u8]> {
+    chunks.iter().map(|(skew, bytes)| &bytes[*skew..]).collect()
+}
+
+fn slices_mut(chunks: &mut [(usize, Vec<u8>)]) -> Vec<&mut [u8]> {
+    chunks.iter_mut().map(|(skew, bytes)| &mut bytes[*skew..]).collect()
+}
+
+/// Elements for a matrix; sometimes the first row is all ones, which the kernels treat apart.
+fn element(seed: u64, ones: bool) -> impl Fn(usize, usize) -> u8 {
+    move |row, column| {
+        let mixed = (seed ^ (row * 256 + column) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if ones && row == 0 { 1 } else { (mixed >> 56) as u8 }
+    }
+}
+
+proptest! {
+    #[test]
+    fn products(sources in chunks(9), outs in chunks(19), seed: u64, ones: bool) {
+        let sources = slices(&sources);
+        let matrix = Matrix::from_fn(outs.len(), sources.len(), element(seed, ones));
+        for kernel in Kernel::supported() {
+            let mut outs = outs.clone();
+            kernel.multiply(&matrix, &sources, &mut slices_mut(&mut outs));
+            for (row, out) in slices(&outs).into_iter().enumerate() {
+                for (at, byte) in out.iter().enumerate() {
+                    prop_assert_eq!(*byte, schoolbook(&matrix, &sources, row, at), "{:?}", kernel);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_products(
+        source in prop::collection::vec(any::<u8>(), 0..700),
+        skews in prop::collection::vec((0..64usize, 0..100usize), 1..=19),
+        seed: u64,
+        ones: bool,
+    ) {
+        let matrix = Matrix::from_fn(skews.len(), 3, element(seed, ones));
+        for kernel in Kernel::supported() {
+            for column in 0..3 {
+                let mut outs: Vec<(usize, Vec<u8>)> = skews
+                    .iter()
+                    .map(|(skew, more)| (*skew, vec![0x5a; skew + source.len() + more]))
+                    .collect();
+                kernel.multiply_add(&matrix, column, &source, &mut slices_mut(&mut outs));
+                for (row, out) in slices(&outs).into_iter().enumerate() {
+                    for (at, byte) in out.iter().enumerate() {
+                        let x = source.get(at).copied().unwrap_or(0);
+                        let want = 0x5a ^ gf::mul(matrix.at(row, column), x);
+                        prop_assert_eq!(*byte, want, "{:?}", kernel);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums(sources in chunks(20), out in chunks(1)) {
+        let sources = slices(&sources);
+        for kernel in Kernel::supported() {
+            let mut out = out.clone();
+            kernel.sum(&sources, &mut out[0].1);
+            for (at, byte) in out[0].1.iter().enumerate() {
+                let want = sources.iter().fold(0, |y, s| y ^ s.get(at).copied().unwrap_or(0));
+                prop_assert_eq!(*byte, want, "{:?}", kernel);
+            }
+        }
+    }
+
+    #[test]
+    fn xor_into_the_shorter(
+        dst in prop::collection::vec(any::<u8>(), 0..1500),
+        src in prop::collection::vec(any::<u8>(), 0..1500),
+        skew in 0..64usize,
+    ) {
+        let skew = skew.min(dst.len());
+        for kernel in Kernel::supported() {
+            let mut got = dst.clone();
+            kernel.xor_into(&mut got[skew..], &src);
+            let want: Vec<u8> = dst
+                .iter()
+                .enumerate()
+                .map(|(i, y)| i.checked_sub(skew).and_then(|i| src.get(i)).map_or(*y, |x| x ^ y))
+                .collect();
+            prop_assert_eq!(&got, &want, "{:?}", kernel);
+        }
+    }
+}
+
+#[test]
+fn runs_and_segments() {
+    let holds = [true, true, false, true];
+    assert_eq!(next_run(0, 4, |i| holds[i]), Some(0..2));
+    assert_eq!(next_run(2, 4, |i| holds[i]), Some(3..4));
+    assert_eq!(next_run(4, 4, |i| holds[i]), None);
+    assert_eq!(segment_end([5, 9, 7].into_iter(), 5, 100), 7);
+    assert_eq!(segment_end([5].into_iter(), 5, 100), 100);
+}

@@ -1,0 +1,164 @@
+//! Computing what is missing.
+
+use std::ops::Range;
+
+use crate::chunks::{gather, gather_mut};
+use crate::code::check_count;
+use crate::matrix::{Matrix, invert};
+use crate::{ChunkSet, CodeError, Kernel, MAX_CHUNKS, gf};
+
+/// How the missing data chunks of a block follow from those present; made by
+/// [`Code::plan`](crate::Code::plan).
+#[derive(Clone, Debug)]
+pub struct Plan {
+    kernel: Kernel,
+    k: usize,
+    m: usize,
+    missing: Vec<usize>,
+    sources: Vec<usize>,
+    rule: Rule,
+}
+
+#[derive(Clone, Debug)]
+enum Rule {
+    /// A missing chunk is the sum of these sources.
+    Sums(Vec<Range<usize>>),
+    /// The missing chunks are this matrix times the sources.
+    Product(Matrix),
+}
+
+impl Plan {
+    /// For an XOR code. Each group has at most one loss.
+    pub(crate) fn xor(kernel: Kernel, k: usize, m: usize, missing: &ChunkSet) -> Self {
+        let mut sources = Vec::new();
+        let mut sums = Vec::new();
+        for lost in missing.iter() {
+            let first = sources.len();
+            let group = lost % m;
+            sources.extend((group..k).step_by(m).filter(|j| *j != lost));
+            sources.push(k + group);
+            sums.push(first..sources.len());
+        }
+        Self { kernel, k, m, missing: missing.iter().collect(), sources, rule: Rule::Sums(sums) }
+    }
+
+    /// For an MDS code with these parity rows. No more data is missing than parity is present.
+    pub(crate) fn mds(
+        kernel: Kernel,
+        code: &Matrix,
+        missing: &ChunkSet,
+        present: &ChunkSet,
+    ) -> Self {
+        let (k, m) = (code.columns(), code.rows());
+        let missing: Vec<usize> = missing.iter().collect();
+        let lost = missing.len();
+        let data: Vec<usize> = (0..k).filter(|j| present.contains(*j)).collect();
+        let parity: Vec<usize> = (0..m).filter(|i| present.contains(k + i)).take(lost).collect();
+
+        // With C the code's rows of the chosen parity: parity = C_data * data + C_lost * lost, so
+        // lost = C_lost^-1 * (parity - C_data * data), and minus is plus.
+        let square: Vec<u8> =
+            parity.iter().flat_map(|i| missing.iter().map(|j| code.at(*i, *j))).collect();
+        let inverse = invert(&square, lost).expect("square parts of a Cauchy matrix are regular");
+        let rule = Matrix::from_fn(lost, k, |row, column| {
+            let inverse = &inverse[row * lost..][..lost];
+            match column.checked_sub(data.len()) {
+                Some(parity) => inverse[parity],
+                None => parity
+                    .iter()
+                    .zip(inverse)
+                    .fold(0, |sum, (i, by)| sum ^ gf::mul(*by, code.at(*i, data[column]))),
+            }
+        });
+        let sources = data.into_iter().chain(parity.into_iter().map(|i| k + i)).collect();
+        Self { kernel, k, m, missing, sources, rule: Rule::Product(rule) }
+    }
+
+    /// The data chunks that it computes, ascending.
+    pub fn missing(&self) -> &[usize] {
+        &self.missing
+    }
+
+    /// The chunks that it reads, in the order that [`apply`](Self::apply) takes them; numbers from k
+    /// on are parity.
+    pub fn sources(&self) -> &[usize] {
+        &self.sources
+    }
+
+    /// Computes the missing chunks in place. `data` and `parity` are all chunks of the block: missing
+    /// data chunks are written, with their length as the caller sliced them, all others are only
+    /// read, and what stands in for missing parity is not looked at.
+    pub fn reconstruct<D, P>(&self, data: &mut [D], parity: &[P]) -> Result<(), CodeError>
+    where
+        D: AsMut<[u8]>,
+        P: AsRef<[u8]>,
+    {
+        check_count("data", self.k, data.len())?;
+        check_count("parity", self.m, parity.len())?;
+        let mut present: [&[u8]; MAX_CHUNKS] = [&[]; MAX_CHUNKS];
+        let mut outs: [&mut [u8]; MAX_CHUNKS] = std::array::from_fn(|_| &mut [][..]);
+        let mut missing = self.missing.iter().copied().peekable();
+        let mut filled = 0;
+        for (j, chunk) in data.iter_mut().enumerate() {
+            if missing.next_if_eq(&j).is_some() {
+                outs[filled] = chunk.as_mut();
+                filled += 1;
+            } else {
+                present[j] = chunk.as_mut();
+            }
+        }
+        for (i, chunk) in parity.iter().enumerate() {
+            present[self.k + i] = chunk.as_ref();
+        }
+        let mut sources: [&[u8]; MAX_CHUNKS] = [&[]; MAX_CHUNKS];
+        for (slot, chunk) in sources.iter_mut().zip(&self.sources) {
+            *slot = present[*chunk];
+        }
+        self.run(&sources[..self.sources.len()], &mut outs[..filled])
+    }
+
+    /// Computes the missing chunks from the chunks named by [`sources`](Self::sources), in that
+    /// order, into those named by [`missing`](Self::missing).
+    pub fn apply<S, O>(&self, sources: &[S], missing: &mut [O]) -> Result<(), CodeError>
+    where
+        S: AsRef<[u8]>,
+        O: AsMut<[u8]>,
+    {
+        check_count("source", self.sources.len(), sources.len())?;
+        check_count("missing", self.missing.len(), missing.len())?;
+        let sources = &gather(sources)[..sources.len()];
+        self.run(sources, &mut gather_mut(missing)[..self.missing.len()])
+    }
+
+    fn run(&self, sources: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), CodeError> {
+        // Data may end early and counts as zero from there on; parity that ends early is a mistake.
+        let needed = outs.iter().map(|out| out.len()).max().unwrap_or(0);
+        for (chunk, source) in self.sources.iter().zip(sources) {
+            if let Some(parity) = chunk.checked_sub(self.k)
+                && source.len() < needed
+            {
+                return Err(CodeError::ParityTooShort { parity, len: source.len(), needed });
+            }
+        }
+        match &self.rule {
+            Rule::Sums(sums) => {
+                for (sum, out) in sums.iter().zip(outs) {
+                    self.kernel.sum(&sources[sum.clone()], out);
+                }
+            }
+            Rule::Product(matrix) => self.kernel.multiply(matrix, sources, outs),
+        }
+        Ok(())
+    }
+}
+
+/// Whether the XOR code's groups have at most one loss each where data is lost.
+pub(crate) fn one_loss_a_group(lost: &ChunkSet, present: &ChunkSet, k: usize, m: usize) -> bool {
+    let mut spent = ChunkSet::EMPTY;
+    lost.iter().all(|j| {
+        let group = j % m;
+        let unspent = !spent.contains(group);
+        spent.insert(group);
+        unspent && present.contains(k + group)
+    })
+}
