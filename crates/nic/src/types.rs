@@ -157,6 +157,37 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// The immediates of a sequence of packets: a fixed part, the packet's number, and a fragment of
+/// a word that several packets carry between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImmSeries {
+    /// The bits that all have in common.
+    pub base: u32,
+    /// Number of the first packet.
+    pub first: u32,
+    /// The word of which each packet carries a fragment, in its lowest bits.
+    pub word: u32,
+    /// Bits of a fragment, and so the place of the number: a divisor of 32, or 0 for none.
+    pub fragment_bits: u8,
+}
+
+impl ImmSeries {
+    /// The immediate of the packet `k` after the first.
+    #[inline]
+    pub fn imm(&self, k: u32) -> u32 {
+        let number = self.first.wrapping_add(k);
+        self.base | number << self.fragment_bits | self.fragment(number)
+    }
+
+    #[inline]
+    fn fragment(&self, number: u32) -> u32 {
+        match u32::from(self.fragment_bits) {
+            0 => 0,
+            bits => self.word >> (number % (32 / bits) * bits) & ((1 << bits) - 1),
+        }
+    }
+}
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
@@ -170,6 +201,9 @@ pub enum SendOp {
     Write(Remote),
     /// Write, then consume a receive and hand it 32 bits.
     WriteImm(Remote, u32),
+    /// Write, each packet as a message of its own with an immediate of its own, so that those that
+    /// arrive count although others are lost. UC only.
+    WritePackets(Remote, ImmSeries),
     /// Read the peer's memory.
     Read(Remote),
     /// If the peer's word equals `compare`, replace it by `swap`; returns what it was.

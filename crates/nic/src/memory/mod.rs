@@ -1,6 +1,7 @@
 //! Registered memory: protection domains, regions, and the checked port through which every
 //! engine reaches them.
 
+mod indirect;
 pub(crate) mod raw;
 
 use std::cell::Cell;
@@ -10,6 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
+use indirect::{Binding, Slots, Target};
 pub(crate) use raw::AtomicOp;
 pub use raw::{Buffer, Region, Segment};
 
@@ -19,6 +21,9 @@ use crate::types::{Access, MrKey, PdId, Sge};
 /// Why an access was refused. What the peer or the application is told depends on who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccessDenied;
+
+/// Most slots of an indirect region.
+const MAX_SLOTS: u32 = 1 << 16;
 
 /// All regions and protection domains of a NIC.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ pub(crate) struct MemoryTable {
 #[derive(Debug)]
 struct Mr {
     key: u32,
-    region: Region,
+    backing: Backing,
     iova: u64,
     pd: PdId,
     access: Access,
@@ -47,16 +52,27 @@ struct Mr {
     revoked: bool,
 }
 
+/// What is behind a key.
+#[derive(Debug)]
+enum Backing {
+    Memory(Region),
+    /// Only peers' WRITEs go through it.
+    Indirect(Slots),
+}
+
 impl Mr {
-    /// Offset of `addr..addr+len` in the region, if it lies inside.
+    /// The memory, and the offset of `addr..addr+len` in it, if it lies inside.
     #[inline]
-    fn offset(&self, addr: u64, len: usize) -> Result<usize, AccessDenied> {
+    fn at(&self, addr: u64, len: usize) -> Result<(&Region, usize), AccessDenied> {
+        let Backing::Memory(region) = &self.backing else {
+            return Err(AccessDenied);
+        };
         let offset = usize::try_from(addr.wrapping_sub(self.iova)).map_err(|_| AccessDenied)?;
-        let size = self.region.len();
+        let size = region.len();
         if addr < self.iova || offset > size || len > size - offset {
             return Err(AccessDenied);
         }
-        Ok(offset)
+        Ok((region, offset))
     }
 }
 
@@ -138,13 +154,83 @@ impl MemoryTable {
                 why: "the region would wrap around",
             });
         }
+        self.insert(pd, Backing::Memory(region), iova, access)
+    }
+
+    /// Registers a table of `count` slots of `1 << shift` bytes of address space each, from address
+    /// zero on, all of them null.
+    pub(crate) fn register_indirect(
+        &mut self,
+        pd: PdId,
+        count: u32,
+        shift: u32,
+    ) -> Result<MrKey, ControlError> {
+        if shift > 40 || count > MAX_SLOTS {
+            let why = "at most 65,536 slots of at most 1 TiB each";
+            return Err(ControlError::Invalid { what: "indirect region", why });
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        self.insert(pd, Backing::Indirect(Slots::new(count, shift)), 0, access)
+    }
+
+    /// Puts `len` bytes at `addr` of region `to` behind a slot, or nothing.
+    pub(crate) fn bind_slot(
+        &mut self,
+        key: MrKey,
+        slot: u32,
+        to: Option<(MrKey, u64, usize)>,
+    ) -> Result<(), ControlError> {
+        let missing = ControlError::NotFound { what: "memory region" };
+        let root = *self.index.get(&key.0).ok_or(missing)?;
+        let binding = match to {
+            None => None,
+            Some((key, addr, len)) => {
+                let place = *self.index.get(&key.0).ok_or(missing)?;
+                let mr = self.slots[place as usize].as_ref().ok_or(missing)?;
+                if !mr.access.contains(Access::REMOTE_WRITE) || mr.pd != self.pd_of(root)? {
+                    let why = "it takes a region of the same domain that peers may write";
+                    return Err(ControlError::Invalid { what: "binding", why });
+                }
+                let outside = ControlError::Invalid {
+                    what: "binding",
+                    why: "the bytes are not inside the region",
+                };
+                let (_, offset) = mr.at(addr, len).map_err(|_| outside)?;
+                Some(Binding { place, key, offset, len })
+            }
+        };
+        let Some(Mr { backing: Backing::Indirect(slots), .. }) = self.slots[root as usize].as_mut()
+        else {
+            let why = "the key is not one of an indirect region";
+            return Err(ControlError::Invalid { what: "key", why });
+        };
+        if binding.is_some_and(|b| b.len as u64 > slots.slot_bytes()) {
+            let why = "it is longer than a slot";
+            return Err(ControlError::Invalid { what: "binding", why });
+        }
+        *slots.get_mut(slot).ok_or(ControlError::NotFound { what: "slot" })? = binding;
+        Ok(())
+    }
+
+    fn pd_of(&self, place: u32) -> Result<PdId, ControlError> {
+        let mr = self.slots[place as usize].as_ref();
+        mr.map(|mr| mr.pd).ok_or(ControlError::NotFound { what: "memory region" })
+    }
+
+    fn insert(
+        &mut self,
+        pd: PdId,
+        backing: Backing,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, ControlError> {
         if self.index.len() >= self.max_regions as usize {
             let limit = u64::from(self.max_regions);
             return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
         let key = self.fresh_key();
-        let mr = Some(Mr { key, region, iova, pd, access, revoked: false });
+        let mr = Some(Mr { key, backing, iova, pd, access, revoked: false });
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = mr;
@@ -219,7 +305,7 @@ impl MemoryTable {
         write: bool,
     ) -> Result<(), AccessDenied> {
         sges.iter().filter(|sge| sge.len > 0).try_for_each(|sge| {
-            self.local(pd, sge, write)?.offset(sge.addr, sge.len as usize).map(drop)
+            self.local(pd, sge, write)?.at(sge.addr, sge.len as usize).map(drop)
         })
     }
 
@@ -235,8 +321,8 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         for_each_piece(sges, offset, len, |sge, addr, _, len| {
             let mr = self.local(pd, sge, false)?;
-            let at = mr.offset(addr, len)?;
-            out.push(mr.region.segment(at, len).ok_or(AccessDenied)?);
+            let (region, at) = mr.at(addr, len)?;
+            out.push(region.segment(at, len).ok_or(AccessDenied)?);
             Ok(())
         })
     }
@@ -252,8 +338,8 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         for_each_piece(sges, offset, bytes.len() as u32, |sge, addr, from, len| {
             let mr = self.local(pd, sge, true)?;
-            let at = mr.offset(addr, len)?;
-            if mr.region.write(at, &bytes[from..from + len]) { Ok(()) } else { Err(AccessDenied) }
+            let (region, at) = mr.at(addr, len)?;
+            if region.write(at, &bytes[from..from + len]) { Ok(()) } else { Err(AccessDenied) }
         })
     }
 
@@ -267,7 +353,13 @@ impl MemoryTable {
         len: u32,
         right: Access,
     ) -> Result<(), AccessDenied> {
-        self.remote(pd, rkey, right)?.offset(addr, len as usize).map(drop)
+        let mr = self.remote(pd, rkey, right)?;
+        match &mr.backing {
+            Backing::Memory(_) => mr.at(addr, len as usize).map(drop),
+            Backing::Indirect(slots) => {
+                slots.target(addr, len as usize).map(drop).ok_or(AccessDenied)
+            }
+        }
     }
 
     /// A peer's WRITE.
@@ -280,8 +372,29 @@ impl MemoryTable {
         bytes: &[u8],
     ) -> Result<(), AccessDenied> {
         let mr = self.remote(pd, rkey, Access::REMOTE_WRITE)?;
-        let at = mr.offset(addr, bytes.len())?;
-        if mr.region.write(at, bytes) { Ok(()) } else { Err(AccessDenied) }
+        let (region, at) = match &mr.backing {
+            Backing::Memory(_) => mr.at(addr, bytes.len())?,
+            Backing::Indirect(slots) => match slots.target(addr, bytes.len()) {
+                Some(Target::Null) => return Ok(()),
+                Some(Target::Bound(binding, offset)) => self.bound(binding, offset)?,
+                None => return Err(AccessDenied),
+            },
+        };
+        if region.write(at, bytes) { Ok(()) } else { Err(AccessDenied) }
+    }
+
+    /// The memory behind a binding, and the place of its byte `offset` in it; nothing if the region
+    /// is registered no longer.
+    #[inline]
+    fn bound(&self, binding: &Binding, offset: usize) -> Result<(&Region, usize), AccessDenied> {
+        match self.slots.get(binding.place as usize) {
+            Some(Some(Mr { key, backing: Backing::Memory(region), revoked: false, .. }))
+                if *key == binding.key.0 =>
+            {
+                Ok((region, binding.offset + offset))
+            }
+            _ => Err(AccessDenied),
+        }
     }
 
     /// A peer's READ: the bytes to send it.
@@ -294,8 +407,8 @@ impl MemoryTable {
         len: u32,
     ) -> Result<Segment, AccessDenied> {
         let mr = self.remote(pd, rkey, Access::REMOTE_READ)?;
-        let at = mr.offset(addr, len as usize)?;
-        mr.region.segment(at, len as usize).ok_or(AccessDenied)
+        let (region, at) = mr.at(addr, len as usize)?;
+        region.segment(at, len as usize).ok_or(AccessDenied)
     }
 
     /// A peer's atomic: the word as it was.
@@ -307,8 +420,8 @@ impl MemoryTable {
         op: AtomicOp,
     ) -> Result<u64, AccessDenied> {
         let mr = self.remote(pd, rkey, Access::REMOTE_ATOMIC)?;
-        let at = mr.offset(addr, 8)?;
-        mr.region.atomic(at, op).ok_or(AccessDenied)
+        let (region, at) = mr.at(addr, 8)?;
+        region.atomic(at, op).ok_or(AccessDenied)
     }
 
     /// A peer's SEND with invalidate.

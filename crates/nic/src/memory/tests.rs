@@ -94,3 +94,58 @@ fn a_part_of_a_buffer_is_all_that_is_registered() {
     assert!(region.write(5, &[1; 5]));
     assert_eq!(buffer.to_vec(90, 10), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
 }
+
+#[test]
+fn a_slot_leads_to_its_buffer_or_nowhere() {
+    let (mut t, pd, buffer, key) = table(4096, 0x1000, Access::all());
+    let root = t.register_indirect(pd, 4, 10).unwrap();
+    t.bind_slot(root, 2, Some((MrKey(key), 0x1000 + 100, 300))).unwrap();
+    // Null slots take everything and keep nothing.
+    assert!(t.remote_write(pd, root.0, 1024, &[1; 1024]).is_ok());
+    assert_eq!(buffer.to_vec(0, 4096), vec![0; 4096]);
+    // The bound one takes what fits its buffer, where it belongs.
+    assert!(t.remote_write(pd, root.0, 2048 + 290, &[7; 10]).is_ok());
+    assert_eq!(buffer.to_vec(389, 12), [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
+    assert!(t.remote_write(pd, root.0, 2048 + 291, &[7; 10]).is_err());
+    assert!(t.check_remote(pd, root.0, 2048 + 291, 10, Access::REMOTE_WRITE).is_err());
+    // Not across slots, not beyond the last, and nothing but writes.
+    assert!(t.remote_write(pd, root.0, 1020, &[1; 8]).is_err());
+    assert!(t.remote_write(pd, root.0, 4096, &[1; 1]).is_err());
+    assert!(t.remote_write(pd, root.0, u64::MAX - 3, &[1; 8]).is_err());
+    assert!(t.remote_read(pd, root.0, 2048, 8).is_err());
+    assert!(t.remote_atomic(pd, root.0, 2048, AtomicOp::FetchAdd(1)).is_err());
+    // Unbound, it is null again.
+    t.bind_slot(root, 2, None).unwrap();
+    assert!(t.remote_write(pd, root.0, 2048, &[9; 300]).is_ok());
+    assert_eq!(buffer.to_vec(100, 8), [0; 8]);
+}
+
+#[test]
+fn a_slot_does_not_outlive_its_buffer() {
+    let (mut t, pd, _buffer, key) = table(4096, 0, Access::all());
+    let root = t.register_indirect(pd, 1, 12).unwrap();
+    t.bind_slot(root, 0, Some((MrKey(key), 0, 4096))).unwrap();
+    t.deregister(MrKey(key)).unwrap();
+    // Its place is taken by another region, which must not be mistaken for it.
+    let other = Buffer::new(4096);
+    t.register(pd, Region::owned(other.clone()), 0, Access::all()).unwrap();
+    assert!(t.remote_write(pd, root.0, 0, &[1; 64]).is_err());
+    assert_eq!(other.to_vec(0, 64), vec![0; 64]);
+}
+
+#[test]
+fn bindings_are_checked() {
+    let (mut t, pd, _buffer, key) = table(4096, 0, Access::LOCAL_WRITE);
+    let (writable, other_pd) = (Buffer::new(64), t.alloc_pd().unwrap());
+    let elsewhere = t.register(other_pd, Region::owned(writable), 0, Access::all()).unwrap();
+    let root = t.register_indirect(pd, 1, 6).unwrap();
+    let refused = [
+        (root, 0, Some((MrKey(key), 0, 64))),
+        (root, 0, Some((elsewhere, 0, 64))),
+        (root, 1, None),
+        (MrKey(key), 0, None),
+    ];
+    for (root, slot, to) in refused {
+        assert!(t.bind_slot(root, slot, to).is_err(), "{slot} {to:?}");
+    }
+}

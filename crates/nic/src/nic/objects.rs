@@ -9,6 +9,7 @@ use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::error::{ControlError, ModifyError};
 use crate::events::EventQueue;
+use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region};
 use crate::path::PathTable;
 use crate::qp::{Qp, state};
@@ -17,7 +18,7 @@ use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
-use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, SrqId};
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, SrqId};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -84,6 +85,41 @@ impl Nic {
         access: Access,
     ) -> Result<MrKey, ControlError> {
         self.shared.memory.register(pd, region, iova, access)
+    }
+
+    /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
+    /// address space from address zero on, which peers may write. What they write to a slot goes
+    /// where [`Nic::bind_slot`] says, and at first nowhere.
+    pub fn register_indirect(
+        &mut self,
+        pd: PdId,
+        slots: u32,
+        slot_shift: u32,
+    ) -> Result<MrKey, ControlError> {
+        self.shared.memory.register_indirect(pd, slots, slot_shift)
+    }
+
+    /// Puts `len` bytes at address `addr` of a region behind a slot of an indirect one, or, with
+    /// `None`, nothing: what is written there then vanishes, as with a null key.
+    pub fn bind_slot(
+        &mut self,
+        root: MrKey,
+        slot: u32,
+        to: Option<(MrKey, u64, usize)>,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.bind_slot(root, slot, to)
+    }
+
+    /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead
+    /// of taking a receive and giving a completion for each.
+    pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
+        let qp = self.qp_mut(qpn)?;
+        if qp.core.init.qp_type != QpType::Uc {
+            let why = "only a UC QP takes a landing";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        qp.core.landing = Some(landing);
+        Ok(())
     }
 
     /// Ends a registration. Requests that still refer to it will fail.

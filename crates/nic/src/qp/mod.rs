@@ -8,6 +8,7 @@ use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
+use crate::landing::Landing;
 use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
@@ -132,6 +133,8 @@ pub(crate) struct QpCore {
     /// A window of its own, instead of a share of the path's.
     pub(crate) window: Option<u32>,
     pub(crate) pacer: Pacer,
+    /// Takes single-packet WRITEs with immediate, instead of the receive queue.
+    pub(crate) landing: Option<Box<dyn Landing>>,
     pub(crate) counters: QpCounters,
     /// Frames in a row whose IP identification was one that our own senders use.
     pub(crate) own_id_run: u16,
@@ -159,6 +162,7 @@ impl QpCore {
             path: None,
             window: None,
             pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
+            landing: None,
             counters: QpCounters::default(),
             own_id_run: 0,
             failure: None,
@@ -217,7 +221,7 @@ impl QpCore {
         }
         let opcode = match wqe.op {
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
-            SendOp::Write(_) | SendOp::WriteImm(..) => WcOpcode::Write,
+            SendOp::Write(_) | SendOp::WriteImm(..) | SendOp::WritePackets(..) => WcOpcode::Write,
             SendOp::Read(_) => WcOpcode::Read,
             SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -523,10 +527,16 @@ impl Qp {
     /// Whether the type of QP knows this operation.
     pub(crate) fn supports(qp_type: QpType, op: &SendOp) -> bool {
         match qp_type {
-            QpType::Rc => true,
+            // A sequence of single-packet messages would each need its own place among the
+            // requests that await acknowledgement.
+            QpType::Rc => !matches!(op, SendOp::WritePackets(..)),
             QpType::Uc => matches!(
                 op,
-                SendOp::Send | SendOp::SendImm(_) | SendOp::Write(_) | SendOp::WriteImm(..)
+                SendOp::Send
+                    | SendOp::SendImm(_)
+                    | SendOp::Write(_)
+                    | SendOp::WriteImm(..)
+                    | SendOp::WritePackets(..)
             ),
             QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
         }

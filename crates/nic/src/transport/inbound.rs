@@ -162,7 +162,8 @@ impl Inbound {
         if !consistent {
             return Err(Refusal::Invalid);
         }
-        if info.has_imm {
+        let lands = core.landing.is_some() && info.position == Position::Only;
+        if info.has_imm && !lands {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
@@ -173,8 +174,16 @@ impl Inbound {
             self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
-        if info.has_imm {
-            self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None);
+        match &mut core.landing {
+            Some(landing) if lands => {
+                if let Some(imm) = packet.imm() {
+                    landing.landed(imm, total);
+                }
+            }
+            _ if info.has_imm => {
+                self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None);
+            }
+            _ => {}
         }
         self.message = Message::None;
         Ok(true)

@@ -17,12 +17,16 @@ pub(crate) fn packets_of(len: u32, mtu: u32) -> u32 {
 /// Codes of the standard's operations within a service's group of opcodes.
 const SEND_FIRST: u8 = 0x00;
 const WRITE_FIRST: u8 = 0x06;
+const WRITE_ONLY_IMM: u8 = 0x0b;
 const SEND_LAST_INVALIDATE: u8 = 0x16;
 const SEND_ONLY_INVALIDATE: u8 = 0x17;
 
 /// The opcode of packet `k` of `wqe`, in the group of opcodes starting at `service`.
 #[inline]
 fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
+    if let SendOp::WritePackets(..) = wqe.op {
+        return Opcode(service | WRITE_ONLY_IMM);
+    }
     let (first, last) = (k == 0, k + 1 == wqe.packets);
     if let SendOp::SendInvalidate(_) = wqe.op
         && last
@@ -85,6 +89,11 @@ pub(crate) fn build(
         header.push(|bytes| reth.emit(bytes));
     }
     match wqe.op {
+        SendOp::WritePackets(remote, series) => {
+            let va = remote.addr.wrapping_add(u64::from(offset));
+            header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
+            header.push(|bytes| ImmDt(series.imm(k)).emit(bytes));
+        }
         SendOp::SendImm(imm) | SendOp::WriteImm(_, imm) if last => {
             header.push(|bytes| ImmDt(imm).emit(bytes));
         }

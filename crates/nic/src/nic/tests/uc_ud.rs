@@ -162,3 +162,40 @@ fn inline_data_may_change_after_posting() {
     p.settle();
     assert_eq!(p.ends[1].buffer.to_vec(40, 9), *b"as it was");
 }
+
+/// Notes what has landed.
+struct Noted(std::sync::Arc<std::sync::Mutex<Vec<(u32, u32)>>>);
+
+impl crate::Landing for Noted {
+    fn landed(&mut self, imm: u32, bytes: u32) {
+        self.0.lock().unwrap().push((imm, bytes));
+    }
+}
+
+#[test]
+fn packets_land_one_by_one_behind_an_indirect_key() {
+    let mut p = Pair::of(QpType::Uc);
+    let noted = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let end = &mut p.ends[1];
+    let info = end.nic.query_qp(end.qpn).unwrap();
+    let root = end.nic.register_indirect(info.init.pd, 4, 16).unwrap();
+    end.nic.bind_slot(root, 3, Some((end.key, end.remote(0).addr + 512, 4_000))).unwrap();
+    end.nic.set_landing(end.qpn, Box::new(Noted(noted.clone()))).unwrap();
+
+    let bytes = p.fill(0, 0, 4_000);
+    let series = ImmSeries { base: 3 << 22, first: 6, word: 0x8765_4321, fragment_bits: 4 };
+    let remote = Remote { addr: 3 << 16, rkey: root.0 };
+    p.post(0, 1, SendOp::WritePackets(remote, series), &[p.ends[0].sge(0, 4_000)]);
+    let frames = p.take(0);
+    assert_eq!(p.ends[0].statuses(), [(1, OK)], "one request, one completion");
+    assert_eq!(frames.len(), 4);
+    for k in [2, 3, 0] {
+        p.deliver(&frames[k]);
+    }
+    let imm = |k: u32, fragment: u32| 3 << 22 | (6 + k) << 4 | fragment;
+    assert_eq!(*noted.lock().unwrap(), [(imm(2, 1), 1024), (imm(3, 2), 928), (imm(0, 7), 1024)]);
+    assert_eq!(p.ends[1].statuses(), [], "no completion, no receive");
+    let landed = p.ends[1].buffer.to_vec(512, 4_000);
+    assert_eq!((&landed[..1024], &landed[2048..]), (&bytes[..1024], &bytes[2048..]));
+    assert_eq!(landed[1024..2048], [0; 1024], "lost");
+}
