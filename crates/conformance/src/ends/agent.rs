@@ -251,6 +251,7 @@ impl Op {
             SendOp::CompareSwap { remote, compare, swap } => Op { compare, swap, ..at(5, remote) },
             SendOp::FetchAdd { remote, add } => Op { compare: add, ..at(6, remote) },
             SendOp::SendInvalidate(key) => Op { opcode: 9, imm: key, ..Op::default() },
+            SendOp::WritePackets(..) => unreachable!("the verbs API has no such request"),
         }
     }
 }
