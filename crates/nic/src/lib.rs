@@ -32,7 +32,7 @@ pub use landing::Landing;
 pub use memory::{Buffer, Region, Segment};
 pub use nic::{Nic, QpInfo};
 pub use rate::{DcqcnParams, RateControl, RateController};
-pub use shim::{OutPacket, PassThrough, Shim, ShimOut};
+pub use shim::{OutPacket, PassThrough, Shim, ShimOut, ShimPeer};
 pub use time::Time;
 pub use tx::{Burst, Flow, HeaderBuf, MAX_HEADER, TxBatch, TxCaps, TxPacket, pad_of};
 pub use types::*;

@@ -103,7 +103,9 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        if !admit::accepts(&mut qp.core, meta, &packet, &self.config, &mut self.shared.counters) {
+        let shimmed = qp.shim.is_some();
+        let counters = &mut self.shared.counters;
+        if !admit::accepts(&mut qp.core, meta, &packet, shimmed, &self.config, counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -124,10 +126,11 @@ impl Nic {
             match shim {
                 None => follows |= transport.receive(core, &mut cx, packet, Some(meta)),
                 Some(shim) => {
-                    // Its timers may have moved, whatever it hands up.
-                    follows = true;
-                    shim.incoming(now, packet, &mut |packet| {
-                        transport.receive(core, &mut cx, packet, Some(meta));
+                    follows |= shim.incoming(now, packet, &mut |packet| {
+                        // A packet before it may have failed the QP.
+                        if !core.has_failed() {
+                            follows |= transport.receive(core, &mut cx, packet, Some(meta));
+                        }
                     });
                 }
             }

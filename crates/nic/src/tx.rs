@@ -229,7 +229,12 @@ pub struct TxBatch {
     bursts: Vec<Burst>,
     /// Copies that the batch itself keeps: a vector's bytes stay in place when the vector moves.
     owned: Vec<Vec<u8>>,
+    /// Buffers of copies that were sent, for the next ones.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Buffers kept for copies: as many as a batch may hold of a shim's own packets without allocating.
+const MAX_SPARE: usize = 64;
 
 impl TxBatch {
     /// A batch of at most `capacity` packets for a port with these capabilities.
@@ -241,6 +246,7 @@ impl TxBatch {
             segments: Vec::with_capacity(capacity * 2),
             bursts: Vec::with_capacity(capacity),
             owned: Vec::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -271,6 +277,12 @@ impl TxBatch {
         self.packets.clear();
         self.segments.clear();
         self.bursts.clear();
+        self.keep_spares();
+    }
+
+    fn keep_spares(&mut self) {
+        let room = MAX_SPARE.saturating_sub(self.spare.len()).min(self.owned.len());
+        self.spare.extend(self.owned.drain(..room));
         self.owned.clear();
     }
 
@@ -328,7 +340,7 @@ impl TxBatch {
         for burst in &mut self.bursts {
             burst.first -= gone as u32;
         }
-        self.owned.clear();
+        self.keep_spares();
         self.owned.push(staged);
     }
 
@@ -367,6 +379,22 @@ impl TxBatch {
         self.segments.push(Segment::of_slice(&frame[BTH..body]));
         self.packets.push(packet);
         self.owned.push(frame);
+    }
+
+    /// Appends a packet as [`TxBatch::push`] does, with a copy of its payload.
+    pub fn push_copy(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        header: &HeaderBuf,
+        payload: &[u8],
+    ) -> u64 {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(payload);
+        let len = self.push(flow, ecn, header, &[Segment::of_slice(&copy)]);
+        self.owned.push(copy);
+        len
     }
 
     /// Appends a packet: picks its burst, pads it and seals it with its ICRC.

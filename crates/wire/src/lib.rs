@@ -61,6 +61,7 @@ mod packet;
 mod psn;
 mod qpn;
 mod rdeth;
+mod repair;
 mod reth;
 mod udp;
 
@@ -86,6 +87,9 @@ pub use packet::{ExtHeaders, Packet, PacketView};
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use rdeth::{Rdeth, RdethMut, RdethView, XrcEth, XrcEthMut, XrcEthView};
+pub use repair::{
+    AnnounceHeader, Hello, REPAIR_EXT_LEN, RepairHeader, ReportHeader, ShimPacket, stale_psn,
+};
 pub use reth::{Reth, RethMut, RethView};
 pub use udp::{UdpHeader, UdpMut, UdpView};
 

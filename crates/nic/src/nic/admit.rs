@@ -1,6 +1,6 @@
 //! Which frames a QP takes: of its service, from its peer, and intact.
 
-use bowline_wire::{OpKind, PacketView, Service, solve_ip_id};
+use bowline_wire::{Hello, OpKind, PacketView, Service, solve_ip_id};
 
 use crate::config::NicConfig;
 use crate::counters::Counters;
@@ -23,6 +23,7 @@ pub(super) fn accepts(
     core: &mut QpCore,
     meta: &FrameMeta,
     packet: &PacketView<'_>,
+    shimmed: bool,
     config: &NicConfig,
     counters: &mut Counters,
 ) -> bool {
@@ -33,7 +34,9 @@ pub(super) fn accepts(
     };
     let receives = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
     let info = packet.info();
-    if !receives || (info.service != service && info.kind != OpKind::Cnp) {
+    // A shim's own packets have the opcodes of RC, whatever it sits under.
+    let for_shim = shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
+    if !receives || (info.service != service && info.kind != OpKind::Cnp && !for_shim) {
         counters.drop_state += 1;
         return false;
     }

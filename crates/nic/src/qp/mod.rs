@@ -13,7 +13,7 @@ use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{Pacer, RateControl};
-use crate::shim::{OutPacket, Shim, ShimOut};
+use crate::shim::{OutPacket, Shim, ShimOut, ShimPeer};
 use crate::time::Time;
 use crate::transport::{self, Transport};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
@@ -406,10 +406,8 @@ impl Qp {
         budget: u32,
     ) -> Progress {
         self.paced = false;
-        if let Some(shim) = self.shim.as_deref_mut()
-            && shim.poll_timeout().is_some_and(|at| at <= cx.now)
-        {
-            if batch.room() < shim.max_out() {
+        if self.shim_is_due(cx.now) {
+            if batch.room() < self.shim.as_ref().map_or(0, |shim| shim.max_out()) {
                 return Progress::More;
             }
             self.shim_timeout(cx, batch);
@@ -428,7 +426,13 @@ impl Qp {
             // It failed just now, and the peer has not been told why.
             return Progress::More;
         }
-        progress
+        // What a shim has to add to the packets sent just now does not wait for others.
+        if self.shim_is_due(cx.now) { Progress::More } else { progress }
+    }
+
+    fn shim_is_due(&self, now: Time) -> bool {
+        let at = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
+        at.is_some_and(|at| at <= now)
     }
 
     fn shim_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
@@ -439,7 +443,9 @@ impl Qp {
         let now = cx.now;
         let mut out = ShimOut::new(batch, &mut flow);
         shim.handle_timeout(now, &mut out, &mut |packet| {
-            transport.receive(core, cx, packet, None);
+            if !core.has_failed() {
+                transport.receive(core, cx, packet, None);
+            }
         });
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
@@ -470,6 +476,9 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         self.core.state = QpState::Err;
         self.core.failure = None;
+        if let Some(shim) = &mut self.shim {
+            shim.stopped();
+        }
         self.transport.abort(&mut self.core, cx);
         self.core.flush_send_queue(cx);
         self.core.flush_recv_queue(cx);
@@ -480,6 +489,9 @@ impl Qp {
 
     /// Back to how it was made; outstanding requests vanish.
     pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
+        if let Some(shim) = &mut self.shim {
+            shim.stopped();
+        }
         self.transport.abort(&mut self.core, cx);
         self.transport = transport::build(self.core.init.qp_type);
         let core = &mut self.core;
@@ -520,6 +532,19 @@ impl Qp {
         self.core.state = to;
         if from != to {
             self.transport.entered(&self.core, from);
+        }
+        if from != to
+            && to == QpState::Rtr
+            && let Some(shim) = &mut self.shim
+        {
+            let core = &self.core;
+            let peer = ShimPeer {
+                qp_type: core.init.qp_type,
+                mtu: core.attrs.mtu,
+                dest_qpn: core.attrs.dest_qpn,
+                rq_psn: core.attrs.rq_psn,
+            };
+            shim.started(cx.now, &peer);
         }
         self.settle(cx);
     }

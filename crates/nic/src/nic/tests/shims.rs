@@ -19,11 +19,17 @@ impl Shim for Twice {
         out.send(packet);
     }
 
-    fn incoming(&mut self, _now: Time, packet: PacketView<'_>, up: &mut dyn FnMut(PacketView<'_>)) {
+    fn incoming(
+        &mut self,
+        _now: Time,
+        packet: PacketView<'_>,
+        up: &mut dyn FnMut(PacketView<'_>),
+    ) -> bool {
         self.arrived += 1;
         if self.arrived % 3 != 1 {
             up(packet);
         }
+        false
     }
 }
 
@@ -38,8 +44,14 @@ impl Shim for Late {
         out.send(packet);
     }
 
-    fn incoming(&mut self, now: Time, packet: PacketView<'_>, _up: &mut dyn FnMut(PacketView<'_>)) {
+    fn incoming(
+        &mut self,
+        now: Time,
+        packet: PacketView<'_>,
+        _up: &mut dyn FnMut(PacketView<'_>),
+    ) -> bool {
         self.held.push((now.plus_nanos(1_000_000), packet.as_bytes().to_vec()));
+        true
     }
 
     fn poll_timeout(&self) -> Option<Time> {

@@ -1,0 +1,172 @@
+//! Making a missing packet out of a repair.
+
+use bowline_wire::{OpKind, PacketView, Psn, Qpn, RepairHeader};
+
+use super::{Cx, Decoder, Up};
+use crate::counters::bump;
+use crate::reorder::HeldPacket;
+use crate::symbol::Unit;
+
+/// What a lane of a block lacks.
+enum Lacks {
+    Nothing,
+    One(Psn),
+    More,
+}
+
+impl Decoder {
+    /// Restores a packet, if the repair's lane lacks just one, and hands up what is in order then.
+    /// The repair's numbers make sense, and its block is not behind `next`.
+    pub(super) fn try_restore(
+        &mut self,
+        cx: Cx<'_>,
+        header: &RepairHeader,
+        body: &[u8],
+        qpn: Qpn,
+        next: Psn,
+        up: Up<'_>,
+    ) -> bool {
+        let psn = match self.lacks(header, next) {
+            Lacks::Nothing => {
+                bump(&cx.counters.wasted);
+                return false;
+            }
+            Lacks::One(psn) => psn,
+            Lacks::More => {
+                // Perhaps one of them is only late. A gap that nothing else has shown yet must not
+                // wait for ever, though.
+                self.wait(cx);
+                return true;
+            }
+        };
+        let has_prefix = next.after(header.base.add(header.isn.into()));
+        if has_prefix && !self.follows(header) {
+            bump(&cx.counters.misaligned);
+            self.wait(cx);
+            return true;
+        }
+        let Some(packet) = self.restore(cx, header, body, qpn, psn, has_prefix) else {
+            bump(&cx.counters.rejected);
+            self.wait(cx);
+            return true;
+        };
+        if !core::mem::replace(&mut self.counted, true) {
+            let end = header.base.add(header.count.into());
+            self.missing_until(Some(end)).iter_bursts(|burst| self.losses.on_burst(burst));
+        }
+        bump(&cx.counters.recovered);
+        self.held.insert_buffer(packet);
+        self.wait(cx);
+        self.drain(cx, up);
+        true
+    }
+
+    /// Packets of the lane that have neither been handed up nor are held.
+    fn lacks(&self, header: &RepairHeader, next: Psn) -> Lacks {
+        let mut lacks = Lacks::Nothing;
+        for k in (header.isn..header.count).step_by(header.c.into()) {
+            let psn = header.base.add(k.into());
+            if psn.before(next) || self.held.find(psn).is_some() {
+                continue;
+            }
+            lacks = match lacks {
+                Lacks::Nothing => Lacks::One(psn),
+                _ => return Lacks::More,
+            };
+        }
+        lacks
+    }
+
+    /// Whether the units hold what the repair's block had before `next`.
+    fn follows(&self, header: &RepairHeader) -> bool {
+        let block = &self.block;
+        block.open
+            && block.exact
+            && block.base == header.base
+            && (block.r, block.c) == (header.r, header.c)
+            && block.generation == header.generation
+            && block.has_first == header.has_first
+    }
+
+    /// The packets behind a hole wait, from now on, as long as packets may still arrive.
+    fn wait(&mut self, cx: Cx<'_>) {
+        self.deadline = cx.now.plus_nanos(cx.hold_ns);
+    }
+
+    fn restore(
+        &self,
+        cx: Cx<'_>,
+        header: &RepairHeader,
+        body: &[u8],
+        qpn: Qpn,
+        psn: Psn,
+        has_prefix: bool,
+    ) -> Option<HeldPacket> {
+        let mut sum = Unit::take(cx.pool, self.mtu)?;
+        let restored = self.sum_of_rest(&mut sum, header, body, has_prefix).and_then(|()| {
+            let mut bytes = cx.pool.take(self.mtu)?;
+            let len = sum.write_packet(qpn, psn, &mut bytes);
+            let view = len.and_then(|len| PacketView::parse(&bytes[..len]).ok());
+            match (len, view) {
+                (Some(len), Some(view)) if self.is_plausible(&view, header, psn) => {
+                    Some(HeldPacket { psn, is_ack: false, bytes, len })
+                }
+                _ => {
+                    cx.pool.give(self.mtu, bytes);
+                    None
+                }
+            }
+        });
+        sum.give(cx.pool, self.mtu);
+        restored
+    }
+
+    /// The repair, and all packets of its lane that are here.
+    fn sum_of_rest(
+        &self,
+        sum: &mut Unit,
+        header: &RepairHeader,
+        body: &[u8],
+        has_prefix: bool,
+    ) -> Option<()> {
+        if !sum.add_repair(header, body) {
+            return None;
+        }
+        if has_prefix {
+            sum.add_unit(self.units.get(usize::from(header.isn))?);
+        }
+        for k in (header.isn..header.count).step_by(header.c.into()) {
+            let Some(held) = self.held.find(header.base.add(k.into())) else { continue };
+            let view = held.view()?;
+            if view.payload().len() > self.mtu.bytes() as usize {
+                return None;
+            }
+            sum.add_packet(&view);
+        }
+        Some(())
+    }
+
+    /// Whether a restored packet is one that the sender can have sent in this place: of this stream, and
+    /// with the lengths and the position that the repair's edge metadata say.
+    fn is_plausible(&self, packet: &PacketView<'_>, header: &RepairHeader, psn: Psn) -> bool {
+        let info = packet.info();
+        let kind_fits = match info.kind {
+            OpKind::ReadResponse | OpKind::AtomicAck => self.response,
+            OpKind::Send
+            | OpKind::Write
+            | OpKind::ReadRequest
+            | OpKind::CompareSwap
+            | OpKind::FetchAdd => !self.response,
+            OpKind::Ack | OpKind::Cnp | OpKind::Repair => false,
+        };
+        let k = psn.diff(header.base);
+        let starts = header.has_first && k == 0;
+        let ends = header.has_last && k + 1 == i32::from(header.count);
+        let len = if ends { u32::from(header.last_len) } else { self.mtu.bytes() };
+        kind_fits
+            && info.service == self.service
+            && (info.position.starts(), info.position.ends()) == (starts, ends)
+            && packet.payload().len() as u32 == len
+            && len <= self.mtu.bytes()
+    }
+}

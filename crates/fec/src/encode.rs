@@ -1,0 +1,230 @@
+//! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
+
+use bowline_nic::{Mtu, OutPacket, ShimOut};
+use bowline_wire::{Bth, OpcodeInfo, Psn, RepairHeader};
+
+use crate::counters::{FecCounters, bump};
+use crate::negotiate::Identity;
+use crate::params::{MAX_LANES, Params};
+use crate::pool::Pool;
+use crate::symbol::Unit;
+
+/// Repairs that wait for room in a batch: those of two blocks. Should there be more, the oldest have
+/// waited too long to be of use.
+const MAX_READY: usize = 2 * MAX_LANES as usize;
+
+/// Codes one of a connection's two streams: its requests, or its answers to the peer's.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    /// Of the peer's requests.
+    response: bool,
+    mtu: Mtu,
+    /// PSN behind the last packet sent.
+    next: Option<Psn>,
+    block: Option<Block>,
+    /// Units of the block, by lane, and spare ones behind them.
+    units: Vec<Unit>,
+    ready: Vec<Ready>,
+    generation: u8,
+}
+
+#[derive(Debug)]
+struct Block {
+    params: Params,
+    base: Psn,
+    count: u8,
+    lane: u8,
+    has_first: bool,
+    /// No unit was to be had for one of its lanes.
+    unprotected: bool,
+}
+
+#[derive(Debug)]
+struct Ready {
+    header: RepairHeader,
+    unit: Unit,
+}
+
+impl Encoder {
+    pub(crate) fn new(response: bool) -> Encoder {
+        Encoder {
+            response,
+            mtu: Mtu::B256,
+            next: None,
+            block: None,
+            units: Vec::new(),
+            ready: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn start(&mut self, mtu: Mtu) {
+        self.mtu = mtu;
+        self.units.reserve(MAX_LANES.into());
+        self.ready.reserve(MAX_READY);
+    }
+
+    pub(crate) fn stop(&mut self, pool: &Pool) {
+        self.abandon();
+        self.release(pool);
+        for ready in self.ready.drain(..) {
+            ready.unit.give(pool, self.mtu);
+        }
+        self.next = None;
+        self.generation = 0;
+    }
+
+    /// Whether repairs wait to be sent.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Takes note of a packet that goes out, `span` PSNs long, and codes it if there is a code.
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        packet: &OutPacket<'_>,
+        info: &OpcodeInfo,
+        psn: Psn,
+        span: u32,
+        params: Option<Params>,
+        shared: (&Pool, &FecCounters),
+    ) {
+        if self.next != Some(psn) {
+            self.jump(psn);
+        }
+        self.next = Some(psn.add(span));
+        if info.position.starts() {
+            self.abandon();
+        }
+        if self.block.is_none() {
+            let Some(params) = params else { return };
+            let has_first = info.position.starts();
+            let (count, lane, unprotected) = (0, 0, false);
+            self.block = Some(Block { params, base: psn, count, lane, has_first, unprotected });
+        }
+        self.code(packet, shared);
+        let Some(block) = &self.block else { return };
+        if info.position.ends() || block.count == block.params.r() {
+            let last_len = info.position.ends().then(|| payload_len(packet));
+            self.finish(last_len, shared.0);
+        }
+    }
+
+    /// The packet does not follow the one before: it is sent again, or the PSNs between are no packets
+    /// of this stream.
+    #[cold]
+    fn jump(&mut self, psn: Psn) {
+        self.abandon();
+        if self.next.is_some_and(|next| psn.before(next)) {
+            self.generation = self.generation.wrapping_add(1);
+        }
+    }
+
+    /// Forgets a block that will not be finished.
+    fn abandon(&mut self) {
+        self.block = None;
+    }
+
+    #[inline]
+    fn code(&mut self, packet: &OutPacket<'_>, (pool, counters): (&Pool, &FecCounters)) {
+        let Some(block) = &mut self.block else { return };
+        let lane = usize::from(block.lane);
+        let is_new = block.count < block.params.c();
+        block.count += 1;
+        block.lane = if block.lane + 1 == block.params.c() { 0 } else { block.lane + 1 };
+        if is_new && self.units.len() <= lane {
+            match Unit::take(pool, self.mtu) {
+                Some(unit) => self.units.push(unit),
+                None if !block.unprotected => {
+                    bump(&counters.unprotected);
+                    block.unprotected = true;
+                }
+                None => {}
+            }
+        }
+        if block.unprotected {
+            return;
+        }
+        if let Some(unit) = self.units.get_mut(lane) {
+            if is_new {
+                unit.clear();
+            }
+            unit.add_outgoing(packet.header.as_slice(), packet);
+        }
+    }
+
+    /// The block is whole: its units become repairs. Units that the next block of the message will
+    /// need stay; at the end of the message they go back to the pool.
+    fn finish(&mut self, last_len: Option<usize>, pool: &Pool) {
+        let Some(block) = self.block.take() else { return };
+        let lanes = block.count.min(block.params.c());
+        if !block.unprotected {
+            for (isn, unit) in (0..lanes).zip(self.units.drain(..usize::from(lanes))) {
+                let header = RepairHeader {
+                    response: self.response,
+                    has_first: block.has_first,
+                    has_last: last_len.is_some(),
+                    r: block.params.r(),
+                    c: block.params.c(),
+                    isn,
+                    base: block.base,
+                    count: block.count,
+                    last_len: last_len.unwrap_or(0) as u16,
+                    generation: self.generation,
+                    ..RepairHeader::default()
+                };
+                if self.ready.len() == MAX_READY {
+                    self.ready.remove(0).unit.give(pool, self.mtu);
+                }
+                self.ready.push(Ready { header, unit });
+            }
+        }
+        if last_len.is_some() {
+            self.release(pool);
+        }
+    }
+
+    fn release(&mut self, pool: &Pool) {
+        for unit in self.units.drain(..) {
+            unit.give(pool, self.mtu);
+        }
+    }
+
+    /// Sends repairs as far as there is room.
+    pub(crate) fn flush(
+        &mut self,
+        peer: &Identity,
+        ecn: u8,
+        out: &mut ShimOut<'_>,
+        (pool, counters): (&Pool, &FecCounters),
+    ) {
+        let count = self.ready.len().min(out.room());
+        for mut ready in self.ready.drain(..count) {
+            let payload = ready.unit.repair(&mut ready.header);
+            let header = peer.repair_header(&ready.header, payload.len());
+            out.send_copy(&header, payload, ecn);
+            bump(&counters.repairs_sent);
+            // A message that goes on needs it again at once.
+            if self.block.is_none() && !ready.header.has_last {
+                self.units.push(ready.unit);
+            } else {
+                ready.unit.give(pool, self.mtu);
+            }
+        }
+    }
+}
+
+fn payload_len(packet: &OutPacket<'_>) -> usize {
+    packet.payload.iter().map(|segment| segment.len()).sum()
+}
+
+/// The PSN in a header that begins with a BTH.
+#[inline]
+pub(crate) fn psn_of(header: &[u8]) -> Psn {
+    match header.first_chunk::<{ Bth::LEN }>() {
+        Some(bth) => Psn::new(u32::from_be_bytes([0, bth[9], bth[10], bth[11]])),
+        None => Psn::new(0),
+    }
+}

@@ -1,0 +1,95 @@
+//! Packets that arrived behind a hole, held until it is filled or given up.
+
+use std::collections::VecDeque;
+
+use bowline_nic::Mtu;
+use bowline_wire::{PacketView, Psn};
+
+use crate::pool::{Buffer, Pool};
+
+/// Packets in order of their PSNs, in buffers from the shared pool.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    packets: VecDeque<HeldPacket>,
+}
+
+#[derive(Debug)]
+pub(crate) struct HeldPacket {
+    pub(crate) psn: Psn,
+    /// An acknowledgement: several may have one PSN, and none fills a hole.
+    pub(crate) is_ack: bool,
+    pub(crate) bytes: Buffer,
+    pub(crate) len: usize,
+}
+
+impl HeldPacket {
+    /// The packet. It was one when it came in.
+    pub(crate) fn view(&self) -> Option<PacketView<'_>> {
+        PacketView::parse(self.bytes.get(..self.len)?).ok()
+    }
+}
+
+impl Held {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Keeps a copy of a packet; `false` if there is no memory or the packet is too long for its MTU.
+    /// A second copy of a data packet is not kept.
+    pub(crate) fn insert(
+        &mut self,
+        pool: &Pool,
+        mtu: Mtu,
+        packet: &PacketView<'_>,
+        is_ack: bool,
+    ) -> bool {
+        let bytes = packet.as_bytes();
+        let psn = packet.psn();
+        if !is_ack && self.find(psn).is_some() {
+            return true;
+        }
+        let Some(mut buffer) = pool.take(mtu) else { return false };
+        let Some(room) = buffer.get_mut(..bytes.len()) else {
+            pool.give(mtu, buffer);
+            return false;
+        };
+        room.copy_from_slice(bytes);
+        self.insert_buffer(HeldPacket { psn, is_ack, bytes: buffer, len: bytes.len() });
+        true
+    }
+
+    pub(crate) fn insert_buffer(&mut self, packet: HeldPacket) {
+        // Most come in order: search from the end.
+        let behind = self.packets.iter().rposition(|p| !packet.psn.before(p.psn));
+        self.packets.insert(behind.map_or(0, |at| at + 1), packet);
+    }
+
+    /// The data packet with this PSN.
+    pub(crate) fn find(&self, psn: Psn) -> Option<&HeldPacket> {
+        self.packets.iter().find(|p| p.psn == psn && !p.is_ack)
+    }
+
+    pub(crate) fn first(&self) -> Option<&HeldPacket> {
+        self.packets.front()
+    }
+
+    pub(crate) fn last_psn(&self) -> Option<Psn> {
+        self.packets.back().map(|p| p.psn)
+    }
+
+    /// Takes the packet with the lowest PSN out.
+    pub(crate) fn pop(&mut self) -> Option<HeldPacket> {
+        self.packets.pop_front()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &HeldPacket> {
+        self.packets.iter()
+    }
+
+    pub(crate) fn clear(&mut self, pool: &Pool, mtu: Mtu) {
+        for packet in self.packets.drain(..) {
+            pool.give(mtu, packet.bytes);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The shim: encoders and decoders of both streams, the negotiation, the controller.
+
+use std::sync::Arc;
+
+use bowline_nic::{Mtu, OutPacket, QpType, Shim, ShimOut, ShimPeer, Time};
+use bowline_wire::{
+    AnnounceHeader, Bth, Hello, OpKind, Opcode, PacketView, Psn, Qpn, ReportHeader, Reth, Service,
+    ShimPacket,
+};
+
+use crate::control::{Controller, Decision};
+use crate::counters::{FecCounters, bump};
+use crate::decode::{Cx, Decoder, Up, read_span, span_of};
+use crate::encode::{Encoder, psn_of};
+use crate::negotiate::{Identity, Negotiation};
+use crate::params::{FecConfig, FecMode, Params};
+use crate::pool::Pool;
+
+/// How soon a loss is reported: at once, but not each packet of a burst by itself.
+const LOSS_REPORT_NS: u64 = 2_000_000;
+
+/// FEC under one QP.
+///
+/// Requests and answers to READs are two streams, coded apart: their PSNs belong to different ends.
+pub struct FecShim {
+    config: FecConfig,
+    pool: Pool,
+    counters: Arc<FecCounters>,
+    dest_qpn: Qpn,
+    mtu: Mtu,
+    negotiation: Negotiation,
+    controller: Option<Controller>,
+    /// The code for blocks that begin from now on.
+    params: Option<Params>,
+    requests_out: Encoder,
+    responses_out: Encoder,
+    requests_in: Decoder,
+    responses_in: Decoder,
+    reports: Reports,
+    /// The earliest of all deadlines; before this nothing is to do.
+    deadline: Time,
+    started: bool,
+}
+
+/// When to report to a peer that wants to know.
+#[derive(Debug)]
+struct Reports {
+    wanted: bool,
+    at: Time,
+    /// Packets when the last report was sent.
+    expected: u32,
+    /// Losses when the next one was planned.
+    lost: u32,
+}
+
+impl Reports {
+    const NONE: Reports = Reports { wanted: false, at: Time::NEVER, expected: 0, lost: 0 };
+}
+
+impl FecShim {
+    /// A shim that takes memory from `pool` and counts in `counters`, both shared with others.
+    pub fn new(config: FecConfig, pool: Pool, counters: Arc<FecCounters>) -> FecShim {
+        FecShim {
+            config,
+            pool,
+            counters,
+            dest_qpn: Qpn::new(0),
+            mtu: Mtu::B256,
+            negotiation: Negotiation::stopped(),
+            controller: None,
+            params: None,
+            requests_out: Encoder::new(false),
+            responses_out: Encoder::new(true),
+            requests_in: Decoder::new(false),
+            responses_in: Decoder::new(true),
+            reports: Reports::NONE,
+            deadline: Time::NEVER,
+            started: false,
+        }
+    }
+
+    /// What the controller saw and chose last, in automatic mode.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.controller.as_ref().map(Controller::decision)
+    }
+
+    fn peer(&self) -> Identity {
+        let peer_psn = self.requests_in.next().unwrap_or(Psn::new(0));
+        Identity { dest_qpn: self.dest_qpn, peer_psn }
+    }
+
+    /// The code to send with, once the peer is known to use it.
+    #[inline]
+    fn active(&self) -> Option<Params> {
+        self.params.filter(|_| self.negotiation.is_known() || self.config.forced)
+    }
+
+    fn announcement(&self) -> AnnounceHeader {
+        let (r, c) = self.active().map_or((0, 0), |params| (params.r(), params.c()));
+        AnnounceHeader { wants_reports: self.controller.is_some(), r, c }
+    }
+
+    fn set_deadline(&mut self) {
+        let ready = self.requests_out.has_ready() || self.responses_out.has_ready();
+        self.deadline = if ready { Time::ZERO } else { self.negotiation.deadline() }
+            .min(self.requests_in.deadline())
+            .min(self.responses_in.deadline())
+            .min(self.reports.at);
+    }
+
+    /// Codes a packet that was sent.
+    #[inline]
+    fn code(&mut self, packet: &OutPacket<'_>, out: &mut ShimOut<'_>) {
+        let header = packet.header.as_slice();
+        let Some(info) = header.first().and_then(|opcode| Opcode(*opcode).info()) else { return };
+        let psn = psn_of(header);
+        let (response, span) = match info.kind {
+            OpKind::Send | OpKind::Write => (false, 1),
+            OpKind::ReadResponse | OpKind::AtomicAck => (true, 1),
+            OpKind::ReadRequest => {
+                let reth = header.get(Bth::LEN..).and_then(|ext| ext.first_chunk());
+                let span = reth.map_or(1, |reth| read_span(Reth::parse(reth).len, self.mtu));
+                self.responses_in.expect(psn, span, &self.pool);
+                (false, span)
+            }
+            OpKind::CompareSwap | OpKind::FetchAdd => {
+                self.responses_in.expect(psn, 1, &self.pool);
+                (false, 1)
+            }
+            OpKind::Ack | OpKind::Cnp | OpKind::Repair => return,
+        };
+        let params = self.active();
+        let shared = (&self.pool, &*self.counters);
+        let encoder = if response { &mut self.responses_out } else { &mut self.requests_out };
+        encoder.add(packet, info, psn, span, params, shared);
+        if encoder.has_ready() {
+            self.flush(packet.ecn, out);
+            self.set_deadline();
+        }
+    }
+
+    fn flush(&mut self, ecn: u8, out: &mut ShimOut<'_>) {
+        let peer = self.peer();
+        let shared = (&self.pool, &*self.counters);
+        self.requests_out.flush(&peer, ecn, out, shared);
+        self.responses_out.flush(&peer, ecn, out, shared);
+    }
+
+    /// The peer's shim has something to say.
+    #[cold]
+    fn on_shim_packet(&mut self, now: Time, packet: PacketView<'_>, up: Up<'_>) {
+        let Some(message) = ShimPacket::parse(packet.payload()) else {
+            bump(&self.counters.rejected);
+            return;
+        };
+        self.found(now);
+        match message {
+            ShimPacket::Repair(header, body) => {
+                bump(&self.counters.repairs_received);
+                let cx = Cx {
+                    now,
+                    hold_ns: self.config.hold_ns,
+                    pool: &self.pool,
+                    counters: &self.counters,
+                };
+                let decoder =
+                    if header.response { &mut self.responses_in } else { &mut self.requests_in };
+                decoder.on_repair(cx, &header, body, packet.dest_qpn(), up);
+            }
+            ShimPacket::Announce(announce) => {
+                self.reports.wanted = announce.wants_reports;
+                let coding = Params::new(announce.r, announce.c).ok();
+                self.requests_in.set_coding(coding);
+                self.responses_in.set_coding(coding);
+            }
+            ShimPacket::Report(report) => self.on_report(now, &report),
+        }
+    }
+
+    /// The peer has the shim.
+    fn found(&mut self, now: Time) {
+        if self.negotiation.found() {
+            bump(&self.counters.peers_found);
+            self.negotiation.announce_soon(now);
+        }
+    }
+
+    fn on_report(&mut self, now: Time, report: &ReportHeader) {
+        let Some(controller) = &mut self.controller else { return };
+        let params = controller.on_report(now, report).params;
+        if params != self.params {
+            self.params = params;
+            bump(&self.counters.changes);
+            self.negotiation.announce_soon(now);
+        }
+    }
+
+    /// Plans a report if something has arrived since the last.
+    #[inline]
+    fn plan_report(&mut self, now: Time) -> bool {
+        if !self.reports.wanted {
+            return false;
+        }
+        let (requests, responses) = (&self.requests_in.losses, &self.responses_in.losses);
+        if requests.expected.wrapping_add(responses.expected) == self.reports.expected {
+            return false;
+        }
+        let lost = requests.lost().wrapping_add(responses.lost());
+        let news = core::mem::replace(&mut self.reports.lost, lost) != lost;
+        let at = now.plus_nanos(if news { LOSS_REPORT_NS } else { self.config.report_ns });
+        let sooner = at < self.reports.at && (news || self.reports.at == Time::NEVER);
+        if sooner {
+            self.reports.at = at;
+        }
+        sooner
+    }
+
+    fn report(&mut self, now: Time, out: &mut ShimOut<'_>) {
+        if self.reports.at > now || out.room() == 0 {
+            return;
+        }
+        let mut report = ReportHeader::default();
+        self.requests_in.losses.report(&mut report);
+        self.responses_in.losses.report(&mut report);
+        self.reports.at = Time::NEVER;
+        self.reports.expected = report.expected;
+        let header = self.peer().report(&report);
+        out.send_copy(&header, &[], 0);
+    }
+}
+
+impl Shim for FecShim {
+    fn started(&mut self, now: Time, peer: &ShimPeer) {
+        self.stopped();
+        let service = match peer.qp_type {
+            QpType::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            // Datagrams have no sequence to protect.
+            QpType::Ud => return,
+        };
+        (self.dest_qpn, self.mtu) = (peer.dest_qpn, peer.mtu);
+        self.requests_out.start(peer.mtu);
+        self.responses_out.start(peer.mtu);
+        self.requests_in.start(service, peer.mtu, Some(peer.rq_psn));
+        self.responses_in.start(service, peer.mtu, None);
+        self.negotiation = Negotiation::start(now, &self.config);
+        match self.config.mode {
+            FecMode::Off => {}
+            FecMode::Fixed(params) => self.params = Some(params),
+            FecMode::Auto(config) => self.controller = Some(Controller::new(config)),
+        }
+        self.started = true;
+        self.set_deadline();
+    }
+
+    fn stopped(&mut self) {
+        self.requests_out.stop(&self.pool);
+        self.responses_out.stop(&self.pool);
+        self.requests_in.stop(&self.pool);
+        self.responses_in.stop(&self.pool);
+        self.negotiation = Negotiation::stopped();
+        self.controller = None;
+        self.params = None;
+        self.reports = Reports::NONE;
+        self.deadline = Time::NEVER;
+        self.started = false;
+    }
+
+    #[inline]
+    fn outgoing(&mut self, _now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
+        out.send(packet);
+        if self.started {
+            self.code(&packet, out);
+        }
+    }
+
+    fn incoming(&mut self, now: Time, packet: PacketView<'_>, up: Up<'_>) -> bool {
+        if !self.started {
+            up(packet);
+            return false;
+        }
+        let mtu = self.mtu;
+        let cx =
+            Cx { now, hold_ns: self.config.hold_ns, pool: &self.pool, counters: &self.counters };
+        let mut changed = match packet.info().kind {
+            OpKind::Send | OpKind::Write => self.requests_in.on_packet(cx, packet, 1, up),
+            OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd => {
+                self.requests_in.on_packet(cx, packet, span_of(&packet, mtu), up)
+            }
+            OpKind::ReadResponse | OpKind::AtomicAck => {
+                self.responses_in.on_packet(cx, packet, 1, up)
+            }
+            OpKind::Ack if Hello::is(&packet) => {
+                self.found(now);
+                self.negotiation.announce_soon(now);
+                true
+            }
+            OpKind::Ack => self.responses_in.on_ack(cx, packet, up),
+            OpKind::Repair => {
+                self.on_shim_packet(now, packet, up);
+                true
+            }
+            OpKind::Cnp => {
+                up(packet);
+                false
+            }
+        };
+        changed |= self.plan_report(now);
+        if changed {
+            self.set_deadline();
+        }
+        changed
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        (self.deadline != Time::NEVER).then_some(self.deadline)
+    }
+
+    fn handle_timeout(&mut self, now: Time, out: &mut ShimOut<'_>, up: Up<'_>) {
+        self.flush(0, out);
+        let (peer, announcement) = (self.peer(), self.announcement());
+        self.negotiation.transmit(now, &peer, &announcement, out);
+        self.report(now, out);
+        let cx =
+            Cx { now, hold_ns: self.config.hold_ns, pool: &self.pool, counters: &self.counters };
+        self.requests_in.handle_timeout(cx, up);
+        self.responses_in.handle_timeout(cx, up);
+        self.set_deadline();
+    }
+}
+
+impl Drop for FecShim {
+    fn drop(&mut self) {
+        // The pool outlives it, and others want its memory.
+        self.stopped();
+    }
+}

@@ -1,0 +1,5 @@
+//! Two engines, a shim under each, and a wire that the tests own.
+
+mod properties;
+mod repair;
+mod rig;

@@ -1,0 +1,286 @@
+//! The rig: frames go from engine to engine through a function that may do to them what it likes.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+
+use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
+    OutPacket, QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim,
+    ShimOut, ShimPeer, Time, TxBatch, TxCaps, WcStatus,
+};
+use bowline_wire::{ICRC_LEN, PacketView, Psn, Qpn};
+
+use crate::{FecConfig, FecCounters, FecShim, Pool};
+
+pub(super) const MEMORY: usize = 1 << 20;
+
+/// Packets as a transport sent and as the other saw them, without their ICRC.
+pub(super) type Tape = Arc<Mutex<Vec<Vec<u8>>>>;
+
+/// Keeps a record of what passes above the shim.
+struct Recorder {
+    inner: FecShim,
+    sent: Tape,
+    seen: Tape,
+}
+
+impl Shim for Recorder {
+    fn max_out(&self) -> usize {
+        self.inner.max_out()
+    }
+
+    fn started(&mut self, now: Time, peer: &ShimPeer) {
+        self.inner.started(now, peer);
+    }
+
+    fn stopped(&mut self) {
+        self.inner.stopped();
+    }
+
+    fn outgoing(&mut self, now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
+        let mut bytes = packet.header.as_slice().to_vec();
+        packet.for_each_piece(|piece| bytes.extend_from_slice(piece));
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.sent.lock().unwrap().push(bytes);
+        self.inner.outgoing(now, packet, out);
+    }
+
+    fn incoming(
+        &mut self,
+        now: Time,
+        packet: PacketView<'_>,
+        up: &mut dyn FnMut(PacketView<'_>),
+    ) -> bool {
+        let seen = &self.seen;
+        self.inner.incoming(now, packet, &mut |packet| {
+            seen.lock().unwrap().push(without_icrc(&packet));
+            up(packet);
+        })
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.inner.poll_timeout()
+    }
+
+    fn handle_timeout(
+        &mut self,
+        now: Time,
+        out: &mut ShimOut<'_>,
+        up: &mut dyn FnMut(PacketView<'_>),
+    ) {
+        let seen = &self.seen;
+        self.inner.handle_timeout(now, out, &mut |packet| {
+            seen.lock().unwrap().push(without_icrc(&packet));
+            up(packet);
+        });
+    }
+}
+
+fn without_icrc(packet: &PacketView<'_>) -> Vec<u8> {
+    let bytes = packet.as_bytes();
+    bytes[..bytes.len() - ICRC_LEN].to_vec()
+}
+
+pub(super) struct End {
+    pub(super) nic: Nic,
+    pub(super) qpn: Qpn,
+    pub(super) cq: CqId,
+    pub(super) key: MrKey,
+    pub(super) memory: Arc<Buffer>,
+    pub(super) pool: Pool,
+    pub(super) counters: Arc<FecCounters>,
+    pub(super) sent: Tape,
+    pub(super) seen: Tape,
+    addr: IpAddr,
+}
+
+pub(super) struct Rig {
+    pub(super) ends: [End; 2],
+    pub(super) now: Time,
+    batch: TxBatch,
+}
+
+/// How long a flight of frames takes.
+const FLIGHT_NS: u64 = 50_000;
+
+impl Rig {
+    pub(super) fn new(qp_type: QpType, mtu: Mtu, configs: [Option<FecConfig>; 2]) -> Rig {
+        let ends = [0, 1].map(|i| End::new(i as u8 + 1, qp_type, configs[i]));
+        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_000 };
+        let mut rig = Rig { ends, now: Time::from_millis(1), batch: TxBatch::new(caps, 64) };
+        for i in 0..2 {
+            let (peer, dst) = (rig.ends[1 - i].qpn, rig.ends[1 - i].addr);
+            rig.ends[i].connect(rig.now, qp_type, mtu, peer, dst);
+        }
+        rig
+    }
+
+    /// Two ends that have found each other.
+    pub(super) fn acquainted(qp_type: QpType, mtu: Mtu, config: FecConfig) -> Rig {
+        let mut rig = Rig::new(qp_type, mtu, [Some(config); 2]);
+        rig.run(|_, _| true);
+        assert_eq!(rig.ends[0].counters.snapshot().peers_found, 1);
+        assert_eq!(rig.ends[1].counters.snapshot().peers_found, 1);
+        rig
+    }
+
+    /// All that an end has to send now.
+    pub(super) fn flight(&mut self, from: usize) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        loop {
+            self.batch.clear();
+            self.ends[from].nic.poll_transmit(self.now, &mut self.batch);
+            if self.batch.is_empty() {
+                return frames;
+            }
+            for burst in self.batch.bursts() {
+                for (id, packet) in self.batch.packets(burst).iter().enumerate() {
+                    let mut bytes = vec![id as u8];
+                    self.batch.append_packet_to(packet, &mut bytes);
+                    frames.push(bytes);
+                }
+            }
+        }
+    }
+
+    /// Brings a frame (its IP identification, then its bytes) to an end.
+    pub(super) fn deliver(&mut self, to: usize, frame: &[u8]) {
+        let meta = FrameMeta {
+            src: self.ends[1 - to].addr,
+            dst: self.ends[to].addr,
+            src_port: bowline_wire::ROCE_UDP_PORT,
+            tos: 0,
+            ttl: 64,
+            ip_id: IpId::Known(frame[0].into()),
+        };
+        self.ends[to].nic.handle_frame(self.now, &meta, &frame[1..]);
+    }
+
+    /// Runs until nothing moves; `arrives` says, frame by frame, whether it does.
+    pub(super) fn run(&mut self, mut arrives: impl FnMut(usize, &PacketView<'_>) -> bool) {
+        self.run_flights(|from, frames| {
+            let mut through = frames.to_vec();
+            through.retain(|frame| arrives(from, &PacketView::parse(&frame[1..]).unwrap()));
+            through
+        });
+    }
+
+    /// Runs until nothing moves; `wire` turns each flight into what arrives of it.
+    pub(super) fn run_flights(&mut self, mut wire: impl FnMut(usize, &[Vec<u8>]) -> Vec<Vec<u8>>) {
+        for _ in 0..20_000 {
+            let mut moved = false;
+            for from in 0..2 {
+                let frames = self.flight(from);
+                if frames.is_empty() {
+                    continue;
+                }
+                moved = true;
+                self.now = self.now.plus_nanos(FLIGHT_NS);
+                for frame in wire(from, &frames) {
+                    self.deliver(1 - from, &frame);
+                }
+            }
+            if moved {
+                continue;
+            }
+            let next = self.ends.iter().filter_map(|end| end.nic.poll_timeout()).min();
+            let Some(at) = next else { return };
+            self.now = self.now.max(at);
+            for end in &mut self.ends {
+                end.nic.handle_timeout(self.now);
+            }
+        }
+        panic!("the engines never come to rest");
+    }
+
+    pub(super) fn post(&mut self, from: usize, id: u64, op: SendOp, offset: usize, len: usize) {
+        let sge = [Sge::new(self.ends[from].key, offset as u64, len as u32)];
+        let wr = SendWr::new(id, op, &sge);
+        self.ends[from].nic.post_send(self.now, self.ends[from].qpn, &wr).unwrap();
+    }
+
+    pub(super) fn remote(&self, at: usize, offset: usize) -> Remote {
+        Remote { addr: offset as u64, rkey: self.ends[at].key.0 }
+    }
+
+    pub(super) fn statuses(&mut self, of: usize) -> Vec<(u64, WcStatus)> {
+        let mut all = Vec::new();
+        let mut polled = [Completion::default(); 16];
+        loop {
+            let end = &mut self.ends[of];
+            let count = end.nic.poll_cq(end.cq, &mut polled).unwrap();
+            all.extend(polled[..count].iter().map(|c| (c.wr_id, c.status)));
+            if count < polled.len() {
+                return all;
+            }
+        }
+    }
+}
+
+impl End {
+    fn new(index: u8, qp_type: QpType, config: Option<FecConfig>) -> End {
+        let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
+        let mut nic = Nic::new(NicConfig::new(addr, [index; 32])).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(4096).unwrap();
+        let memory = Buffer::new(MEMORY);
+        let bytes: Vec<u8> =
+            (0..MEMORY as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ index).collect();
+        memory.write_at(0, &bytes);
+        let key = nic.register(pd, Region::owned(memory.clone()), 0, Access::all()).unwrap();
+        let qpn =
+            nic.create_qp(&QpInit { max_send_wr: 256, ..QpInit::new(qp_type, pd, cq) }).unwrap();
+        let (pool, counters) = (Pool::default(), Arc::<FecCounters>::default());
+        let (sent, seen) = (Tape::default(), Tape::default());
+        if let Some(config) = config {
+            let inner = FecShim::new(config, pool.clone(), counters.clone());
+            let shim = Recorder { inner, sent: sent.clone(), seen: seen.clone() };
+            nic.set_shim(qpn, Box::new(shim)).unwrap();
+        }
+        End { nic, qpn, cq, key, memory, pool, counters, sent, seen, addr }
+    }
+
+    fn connect(&mut self, now: Time, qp_type: QpType, mtu: Mtu, dest: Qpn, dst: IpAddr) {
+        let rc = qp_type == QpType::Rc;
+        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        if rc {
+            access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
+        let init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(access),
+            ..QpAttr::default()
+        };
+        // PSNs wrap soon.
+        let psn = Psn::new(0xff_fff0);
+        let rtr = QpAttr {
+            state: Some(QpState::Rtr),
+            av: Some(AddressVector::new(dst)),
+            path_mtu: Some(mtu),
+            dest_qpn: Some(dest),
+            rq_psn: Some(psn),
+            max_dest_rd_atomic: rc.then_some(4),
+            min_rnr_timer: rc.then_some(1),
+            ..QpAttr::default()
+        };
+        let rts = QpAttr {
+            state: Some(QpState::Rts),
+            sq_psn: Some(psn),
+            timeout: rc.then_some(14),
+            retry_count: rc.then_some(7),
+            rnr_retry: rc.then_some(7),
+            max_rd_atomic: rc.then_some(4),
+            ..QpAttr::default()
+        };
+        for attr in [init, rtr, rts] {
+            self.nic.modify_qp(now, self.qpn, &attr).unwrap();
+        }
+        for id in 0..64 {
+            let sge = [Sge::new(self.key, (MEMORY / 2) as u64, (MEMORY / 2) as u32)];
+            let wr = RecvWr { wr_id: 1_000 + id, sges: &sge };
+            self.nic.post_recv(self.qpn, &wr).unwrap();
+        }
+    }
+}
