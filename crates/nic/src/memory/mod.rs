@@ -343,6 +343,24 @@ impl MemoryTable {
         })
     }
 
+    /// Runs `f` over local memory: pieces to be read, and pieces to be written, which must not
+    /// overlap each other or what is read.
+    pub(crate) fn with_slices<R>(
+        &self,
+        pd: PdId,
+        reads: &[Sge],
+        writes: &[Sge],
+        f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
+    ) -> Result<R, AccessDenied> {
+        let find = |sge: &Sge, write| {
+            let (region, at) = self.local(pd, sge, write)?.at(sge.addr, sge.len as usize)?;
+            region.segment(at, sge.len as usize).ok_or(AccessDenied)
+        };
+        let reads = reads.iter().map(|sge| find(sge, false)).collect::<Result<Vec<_>, _>>()?;
+        let writes = writes.iter().map(|sge| find(sge, true)).collect::<Result<Vec<_>, _>>()?;
+        raw::with_slices(&reads, &writes, f).ok_or(AccessDenied)
+    }
+
     /// Checks that a peer may use `len` bytes at `addr` as it asks to.
     #[inline]
     pub(crate) fn check_remote(

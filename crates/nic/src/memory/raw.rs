@@ -331,3 +331,33 @@ impl core::fmt::Debug for Segment {
         write!(f, "Segment({:p}, {})", self.ptr, self.len)
     }
 }
+
+/// Runs `f` over the bytes of segments, some to be read and some to be written; `None` if one that
+/// is written overlaps another. The segments come from regions that the caller may read and write.
+pub(super) fn with_slices<R>(
+    reads: &[Segment],
+    writes: &[Segment],
+    f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
+) -> Option<R> {
+    let overlap = |a: &Segment, b: &Segment| {
+        let (a_start, b_start) = (a.ptr as usize, b.ptr as usize);
+        a_start < b_start + b.len() && b_start < a_start + a.len()
+    };
+    for (i, write) in writes.iter().enumerate() {
+        if reads.iter().chain(&writes[..i]).any(|other| overlap(write, other)) {
+            return None;
+        }
+    }
+    // SAFETY: each segment is a checked range of a region that is valid for reads, and for writes
+    // where the caller has checked that right; no written range overlaps another, as checked above.
+    // The application may touch the memory meanwhile: `f` computes over the bytes, so the worst is
+    // a torn result, as with any transfer from or to a buffer that is in use.
+    let reads: Vec<&[u8]> =
+        reads.iter().map(|s| unsafe { core::slice::from_raw_parts(s.ptr, s.len()) }).collect();
+    let mut writes: Vec<&mut [u8]> = writes
+        .iter()
+        // SAFETY: as above.
+        .map(|s| unsafe { core::slice::from_raw_parts_mut(s.ptr.cast_mut(), s.len()) })
+        .collect();
+    Some(f(&reads, &mut writes))
+}

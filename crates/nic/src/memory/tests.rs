@@ -149,3 +149,23 @@ fn bindings_are_checked() {
         assert!(t.bind_slot(root, slot, to).is_err(), "{slot} {to:?}");
     }
 }
+
+#[test]
+fn computing_over_memory_is_checked() {
+    let (t, pd, buffer, key) = table(4096, 0, Access::LOCAL_WRITE);
+    buffer.write_at(0, &[1, 2, 3, 4]);
+    let sge = |addr, len| Sge { addr, len, lkey: key };
+    let add = |reads: &[&[u8]], writes: &mut [&mut [u8]]| {
+        writes[0].iter_mut().zip(reads[0].iter().zip(reads[1])).for_each(|(w, (a, b))| *w = a + b);
+    };
+    t.with_slices(pd, &[sge(0, 2), sge(2, 2)], &[sge(100, 2)], add).unwrap();
+    assert_eq!(buffer.to_vec(100, 2), [4, 6]);
+    let refused = [
+        ([sge(0, 2), sge(2, 2)], sge(1, 2)),
+        ([sge(0, 2), sge(2, 2)], sge(4095, 2)),
+        ([sge(0, 2), sge(5000, 2)], sge(100, 2)),
+    ];
+    for (reads, write) in refused {
+        assert!(t.with_slices(pd, &reads, &[write], |_, _| ()).is_err(), "{write:?}");
+    }
+}

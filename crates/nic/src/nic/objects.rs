@@ -18,7 +18,9 @@ use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
-use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, SrqId};
+use crate::types::{
+    Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, Sge, SrqId,
+};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -108,6 +110,22 @@ impl Nic {
         to: Option<(MrKey, u64, usize)>,
     ) -> Result<(), ControlError> {
         self.shared.memory.bind_slot(root, slot, to)
+    }
+
+    /// Computes over registered memory: `f` gets the pieces to be read and those to be written, none
+    /// of which may overlap another that is written. Fails if a key, a range or a right does not
+    /// check. What the application does to the memory meanwhile is as undefined as during a
+    /// transfer.
+    pub fn with_slices<R>(
+        &self,
+        pd: PdId,
+        reads: &[Sge],
+        writes: &[Sge],
+        f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
+    ) -> Result<R, ControlError> {
+        let why = "a key, range or right does not check, or pieces overlap";
+        let denied = ControlError::Invalid { what: "memory", why };
+        self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
     /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead

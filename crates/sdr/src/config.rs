@@ -1,0 +1,96 @@
+//! What an SDR QP is made with.
+
+use bowline_nic::Mtu;
+
+use crate::error::SdrError;
+use crate::imm::ImmLayout;
+
+/// Parameters of an SDR QP. Both ends must agree on all but the rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SdrConfig {
+    /// How the transport immediate is shared out.
+    pub layout: ImmLayout,
+    /// Payload of a packet.
+    pub mtu: Mtu,
+    /// Bytes that one bit of a bitmap stands for: a power of two packets.
+    pub chunk_bytes: u32,
+    /// Longest message in bytes.
+    pub max_message: u64,
+    /// How often message IDs can be used up before a packet of the first time could be mistaken for
+    /// one of the last.
+    pub generations: u32,
+    /// QPs over which the packets of a message spread.
+    pub channels: u32,
+    /// Bits per second at which packets leave, all channels together; `None` is as fast as the port
+    /// takes them.
+    pub rate_bps: Option<u64>,
+    /// How long packets may linger in the network, in nanoseconds: a message's place is not used
+    /// again, after all generations, before that.
+    pub lateness_ns: u64,
+}
+
+impl Default for SdrConfig {
+    fn default() -> SdrConfig {
+        SdrConfig {
+            layout: ImmLayout::STANDARD,
+            mtu: Mtu::B4096,
+            chunk_bytes: 64 << 10,
+            max_message: 2 << 20,
+            generations: 4,
+            channels: 1,
+            rate_bps: None,
+            lateness_ns: 100_000_000,
+        }
+    }
+}
+
+impl SdrConfig {
+    /// Checks that the numbers go together.
+    pub fn check(&self) -> Result<(), SdrError> {
+        let mtu = u64::from(self.mtu.bytes());
+        let fail = |what, why: String| Err(SdrError::Config { what, why });
+        let packets_a_chunk = u64::from(self.chunk_bytes) / mtu;
+        if !u64::from(self.chunk_bytes).is_multiple_of(mtu) || !packets_a_chunk.is_power_of_two() {
+            let why = format!("{} is not a power of two times the MTU, {mtu}", self.chunk_bytes);
+            return fail("chunk size", why);
+        }
+        let max = u64::from(self.layout.max_packets()) * mtu;
+        if self.max_message == 0 || self.max_message > max {
+            let why = format!(
+                "{} is not between 1 and {max}, what the immediate can number",
+                self.max_message
+            );
+            return fail("longest message", why);
+        }
+        if !(1..=16).contains(&self.generations) {
+            return fail("generations", format!("{} is not between 1 and 16", self.generations));
+        }
+        if !(1..=32).contains(&self.channels) {
+            return fail("channels", format!("{} is not between 1 and 32", self.channels));
+        }
+        Ok(())
+    }
+
+    /// Packets of a message of `len` bytes; an empty one has one.
+    #[inline]
+    pub(crate) fn packets(&self, len: u64) -> u32 {
+        len.div_ceil(u64::from(self.mtu.bytes())).max(1) as u32
+    }
+
+    /// A chunk is two to this power packets.
+    pub(crate) fn chunk_shift(&self) -> u32 {
+        (self.chunk_bytes / self.mtu.bytes()).trailing_zeros()
+    }
+
+    /// A message spans two to this power bytes of the root key's address space.
+    pub(crate) fn slot_shift(&self) -> u32 {
+        self.max_message.next_power_of_two().trailing_zeros()
+    }
+
+    /// The generation and ID of message `number`.
+    #[inline]
+    pub(crate) fn place(&self, number: u64) -> (u32, u32) {
+        let ids = u64::from(self.layout.ids());
+        ((number / ids % u64::from(self.generations)) as u32, (number % ids) as u32)
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong, and what to do about it.
+
+use bowline_nic::{ControlError, ModifyError, PostError};
+
+/// Why an SDR call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SdrError {
+    /// A number in the configuration does not work.
+    #[error("{what}: {why}")]
+    Config {
+        /// Which.
+        what: &'static str,
+        /// What is wrong with it, and what would be right.
+        why: String,
+    },
+    /// The peer's parameters do not fit ours.
+    #[error("the peer has {what} {theirs}, this end {ours}: configure both alike")]
+    Mismatch {
+        /// Which parameter.
+        what: &'static str,
+        /// Ours.
+        ours: String,
+        /// Theirs.
+        theirs: String,
+    },
+    /// The peer's connection data cannot be read.
+    #[error("the peer's connection data is malformed: {0}")]
+    Info(&'static str),
+    /// The QP has no peer yet.
+    #[error("the SDR QP is not connected: call connect first")]
+    NotConnected,
+    /// The message does not fit.
+    #[error("a message of {len} bytes is longer than the {max} that the QP was made for")]
+    TooLong {
+        /// Bytes asked for.
+        len: u64,
+        /// Most that are possible.
+        max: u64,
+    },
+    /// Too many messages at a time.
+    #[error("{max} messages are outstanding: complete some first")]
+    Full {
+        /// Most that are possible.
+        max: u32,
+    },
+    /// The message's place was used so recently that late packets could be mistaken for its own.
+    #[error("the message's ID was in use less than the lateness allowed ago: try again later")]
+    Quarantined,
+    /// The handle's message is over.
+    #[error("the message is complete already")]
+    Complete,
+    /// A piece of a stream does not begin at a packet, or goes beyond the message.
+    #[error("bytes {offset}..+{len} are not whole packets of a message of {total} bytes")]
+    Piece {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the message.
+        total: u64,
+    },
+    /// A scheme that the connection does not have.
+    #[error("the connection has no scheme {0}")]
+    NoSuchScheme(String),
+    /// The NIC refused to make or change an object.
+    #[error(transparent)]
+    Nic(#[from] ControlError),
+    /// The NIC refused to change a QP.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// The NIC refused a work request.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}

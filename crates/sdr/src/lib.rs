@@ -1,0 +1,31 @@
+//! SDR: messages that complete chunk by chunk, and reliability as software over them.
+//!
+//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, and shows in a bitmap
+//! which chunks of a message have arrived. It retransmits nothing. What to do about chunks that are
+//! missing is a [`Scheme`], of which there are several and to which anybody can add:
+//! [`ReliableQp`] runs them. Like the NIC it stands on, nothing in here reads a clock, opens a
+//! socket or starts a thread.
+
+mod config;
+mod control;
+mod error;
+mod imm;
+mod info;
+mod path;
+mod qp;
+mod recv;
+mod send;
+mod table;
+#[cfg(test)]
+mod testing;
+
+pub use config::SdrConfig;
+pub use control::MAX_CONTROL;
+pub use error::SdrError;
+pub use imm::ImmLayout;
+pub use info::SdrInfo;
+pub use path::PathStats;
+pub use qp::SdrQp;
+pub use recv::RecvHandle;
+pub use send::{Injected, SendHandle, Source};
+pub use table::{ChunkBitmap, Landed, LandingCounters, LandingStats, RecvTable};

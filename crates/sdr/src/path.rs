@@ -1,0 +1,155 @@
+//! What a connection knows of its path: round trip, loss, bandwidth. Measured all the time, from
+//! what control messages say anyway.
+
+use std::collections::VecDeque;
+
+use bowline_nic::Time;
+
+/// What is known of the path to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+pub struct PathStats {
+    /// Shortest round trip seen lately, in nanoseconds.
+    pub rtt_ns: Option<u64>,
+    /// Smoothed round trip.
+    pub smoothed_rtt_ns: Option<u64>,
+    /// Share of packets that did not land, smoothed over some ten thousand packets.
+    pub loss: f64,
+    /// Rate at which packets landed while there was enough to send, in bits per second.
+    pub bandwidth_bps: Option<f64>,
+    /// Packets sent, and of those the ones whose fate is known.
+    pub packets_sent: u64,
+    /// Packets that were known to have landed.
+    pub packets_landed: u64,
+}
+
+/// How long the shortest round trip is believed.
+const RTT_MEMORY_NS: u64 = 10_000_000_000;
+/// Packets over which loss is smoothed.
+const LOSS_WINDOW: f64 = 16_384.0;
+/// Shortest time between two samples of what was sent.
+const SAMPLE_NS: u64 = 200_000;
+const MAX_SAMPLES: usize = 1024;
+
+/// Keeps [`PathStats`] up to date.
+#[derive(Debug, Default)]
+pub(crate) struct PathMeter {
+    stats: PathStats,
+    rtt_seen: Time,
+    /// Packets sent by a time.
+    sent: VecDeque<(Time, u64)>,
+    /// What the last report said, of what was sent by then.
+    last_report: Option<Report>,
+    bytes_per_packet: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    at: Time,
+    sent: u64,
+    landed: u64,
+}
+
+impl PathMeter {
+    pub(crate) fn new(mtu: u32) -> PathMeter {
+        PathMeter { bytes_per_packet: f64::from(mtu), ..PathMeter::default() }
+    }
+
+    pub(crate) fn stats(&self) -> PathStats {
+        self.stats
+    }
+
+    /// A round trip was timed.
+    pub(crate) fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
+        let smoothed = self.stats.smoothed_rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8);
+        self.stats.smoothed_rtt_ns = Some(smoothed);
+        let stale = now.nanos_since(self.rtt_seen) > RTT_MEMORY_NS;
+        if stale || self.stats.rtt_ns.is_none_or(|min| rtt_ns <= min) {
+            self.stats.rtt_ns = Some(rtt_ns);
+            self.rtt_seen = now;
+        }
+    }
+
+    /// `total` packets have been sent by `now`.
+    pub(crate) fn on_sent(&mut self, now: Time, total: u64) {
+        self.stats.packets_sent = total;
+        match self.sent.back() {
+            Some((at, _)) if now.nanos_since(*at) < SAMPLE_NS => {}
+            _ => {
+                if self.sent.len() == MAX_SAMPLES {
+                    self.sent.pop_front();
+                }
+                self.sent.push_back((now, total));
+            }
+        }
+    }
+
+    /// The peer says that `landed` packets have landed. It said so half a round trip ago, about
+    /// packets that had left half a round trip earlier.
+    pub(crate) fn on_landed(&mut self, now: Time, landed: u64) {
+        let Some(rtt) = self.stats.rtt_ns else { return };
+        let left = Time::from_nanos(now.as_nanos().saturating_sub(rtt));
+        let mut sent = None;
+        while let Some((at, total)) = self.sent.front().copied().filter(|(at, _)| *at <= left) {
+            sent = Some((at, total));
+            self.sent.pop_front();
+        }
+        let Some((at, sent)) = sent else { return };
+        self.stats.packets_landed = self.stats.packets_landed.max(landed);
+        if let Some(last) = self.last_report {
+            self.compare(last, Report { at, sent, landed });
+        }
+        self.last_report = Some(Report { at, sent, landed });
+    }
+
+    fn compare(&mut self, last: Report, new: Report) {
+        let sent = new.sent.saturating_sub(last.sent) as f64;
+        let landed = new.landed.saturating_sub(last.landed) as f64;
+        if sent < 1.0 {
+            return;
+        }
+        let lost = ((sent - landed) / sent).clamp(0.0, 1.0);
+        let weight = (sent / LOSS_WINDOW).min(1.0);
+        self.stats.loss += (lost - self.stats.loss) * weight;
+        let seconds = new.at.nanos_since(last.at) as f64 / 1e9;
+        if seconds > 0.0 {
+            let bps = landed * self.bytes_per_packet * 8.0 / seconds;
+            // The best is what the path can do; it fades, since paths change.
+            let faded = self.stats.bandwidth_bps.unwrap_or(0.0) * 0.99;
+            self.stats.bandwidth_bps = Some(faded.max(bps));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_round_trip_is_kept_until_it_is_old() {
+        let mut meter = PathMeter::new(4096);
+        meter.on_rtt(Time::from_millis(1), 300);
+        meter.on_rtt(Time::from_millis(2), 200);
+        meter.on_rtt(Time::from_millis(3), 400);
+        assert_eq!(meter.stats().rtt_ns, Some(200));
+        meter.on_rtt(Time::from_millis(20_000), 500);
+        assert_eq!(meter.stats().rtt_ns, Some(500));
+    }
+
+    #[test]
+    fn loss_and_bandwidth_come_out() {
+        let mut meter = PathMeter::new(4096);
+        meter.on_rtt(Time::ZERO, 10_000_000);
+        // 1000 packets a millisecond, of which one in a hundred is lost.
+        for ms in 0..400 {
+            let now = Time::from_millis(ms);
+            meter.on_sent(now, ms * 1000);
+            if ms >= 10 {
+                meter.on_landed(now, (ms - 10) * 990);
+            }
+        }
+        let stats = meter.stats();
+        assert!((stats.loss - 0.01).abs() < 0.001, "{stats:?}");
+        let bps = stats.bandwidth_bps.unwrap();
+        assert!((bps / (990.0 * 4096.0 * 8.0 * 1000.0) - 1.0).abs() < 0.02, "{bps}");
+    }
+}

@@ -1,0 +1,434 @@
+//! The SDR QP: messages in order, that complete chunk by chunk.
+
+use std::sync::Arc;
+
+use bowline_nic::{
+    Access, AddressVector, CqId, Nic, PdId, QpAttr, QpInit, QpState, QpType, RateControl, Time,
+};
+use bowline_wire::{Psn, Qpn};
+
+use crate::config::SdrConfig;
+use crate::control::{Control, Header, Kind, MAX_CONTROL};
+use crate::error::SdrError;
+use crate::info::SdrInfo;
+use crate::path::{PathMeter, PathStats};
+use crate::recv::{Receiver, RecvHandle};
+use crate::send::{Injected, Lane, SEND_QUEUE, SendHandle, Sender, Source};
+use crate::table::{Channel, ChunkBitmap, LandingCounters, LandingStats, RecvTable};
+
+/// How long a sender waits for receives to be posted before it asks, at first and at most.
+const ASK_MIN_NS: u64 = 5_000_000;
+const ASK_MAX_NS: u64 = 500_000_000;
+
+/// A queue pair of partial-completion messages.
+///
+/// Messages match the peer's receives in the order in which both were posted. Every packet is a
+/// WRITE of its own over an unreliable connection, so that a packet that is lost, or overtaken, takes
+/// no other with it; which have arrived shows in a bitmap, chunk by chunk, and what to do about the
+/// others is up to the user.
+///
+/// # Driving it
+/// It does no IO: every call takes the NIC on which its objects live. After anything that may have
+/// changed the NIC, and when [`poll_timeout`](SdrQp::poll_timeout) has come, the owner calls
+/// [`drive`](SdrQp::drive), then takes [`next_control`](SdrQp::next_control) until there is none.
+pub struct SdrQp {
+    config: SdrConfig,
+    send_cq: CqId,
+    data_recv_cq: CqId,
+    sender: Sender,
+    receiver: Receiver,
+    counters: Vec<Arc<LandingCounters>>,
+    control: Control,
+    connected: bool,
+    /// The peer wants to know, or should: a control message is due.
+    status_due: bool,
+    /// When to ask the peer for receives, and how long to wait the next time.
+    ask_at: Option<Time>,
+    ask_ns: u64,
+    /// The last stamp that the peer sent, and when it came.
+    echo: Option<(u64, Time)>,
+    meter: PathMeter,
+    /// A control message for the user, taken off the channel.
+    inbox: std::collections::VecDeque<Vec<u8>>,
+}
+
+/// Control messages kept for the user; further ones are dropped, as the network might.
+const MAX_INBOX: usize = 1024;
+
+impl SdrQp {
+    /// Makes a QP, its internal QPs and its keys, in a protection domain.
+    pub fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
+        config.check()?;
+        let max_packets = config.packets(config.max_message);
+        let table = Arc::new(RecvTable::new(config.layout, max_packets, config.chunk_shift()));
+        let internal = config.generations * config.channels;
+        let send_cq = nic.create_cq(internal * SEND_QUEUE + 64)?;
+        let data_recv_cq = nic.create_cq(1)?;
+        let mut lanes = Vec::new();
+        let mut roots = Vec::new();
+        let mut counters = Vec::new();
+        for generation in 0..config.generations {
+            roots.push(nic.register_indirect(pd, config.layout.ids(), config.slot_shift())?);
+            for _ in 0..config.channels {
+                let init = QpInit {
+                    recv_cq: data_recv_cq,
+                    max_send_wr: SEND_QUEUE,
+                    max_recv_wr: 0,
+                    ..QpInit::new(QpType::Uc, pd, send_cq)
+                };
+                let qpn = nic.create_qp(&init)?;
+                let counted = Arc::new(LandingCounters::default());
+                let channel =
+                    Channel { table: table.clone(), counters: counted.clone(), generation };
+                nic.set_landing(qpn, Box::new(channel))?;
+                counters.push(counted);
+                lanes.push(Lane::new(qpn));
+            }
+        }
+        let control = Control::new(nic, pd, send_cq)?;
+        Ok(SdrQp {
+            send_cq,
+            data_recv_cq,
+            sender: Sender::new(lanes, send_cq),
+            receiver: Receiver::new(table, roots, config),
+            counters,
+            control,
+            connected: false,
+            status_due: false,
+            ask_at: None,
+            ask_ns: ASK_MIN_NS,
+            echo: None,
+            meter: PathMeter::new(config.mtu.bytes()),
+            inbox: std::collections::VecDeque::new(),
+            config: config.clone(),
+        })
+    }
+
+    /// What the peer needs to know to connect.
+    pub fn info(&self) -> SdrInfo {
+        SdrInfo {
+            config: self.config.clone(),
+            control: self.control.qpn,
+            qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
+            roots: self.receiver.roots.iter().map(|key| key.0).collect(),
+        }
+    }
+
+    /// The parameters.
+    pub fn config(&self) -> &SdrConfig {
+        &self.config
+    }
+
+    /// Connects to a peer.
+    pub fn connect(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        av: AddressVector,
+        peer: &SdrInfo,
+    ) -> Result<(), SdrError> {
+        peer.check_against(&self.config)?;
+        for (lane, peer_qpn) in self.sender.lanes().iter().zip(&peer.qpns) {
+            bring_up(nic, now, lane.qpn, *peer_qpn, av, &self.config)?;
+            if let Some(bps) = self.config.rate_bps {
+                let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
+                nic.set_rate_control(now, lane.qpn, RateControl::Fixed { bits_per_sec })?;
+            }
+        }
+        bring_up(nic, now, self.control.qpn, peer.control, av, &self.config)?;
+        self.control.listen(nic)?;
+        self.sender.roots.clone_from(&peer.roots);
+        self.connected = true;
+        // Its answer times the round trip.
+        self.status_due = true;
+        Ok(())
+    }
+
+    fn check_connected(&self) -> Result<(), SdrError> {
+        if self.connected { Ok(()) } else { Err(SdrError::NotConnected) }
+    }
+
+    /// Begins a message of `len` bytes into the peer's next receive, to be filled piece by piece.
+    pub fn send_start(&mut self, len: u64, imm: Option<u32>) -> Result<SendHandle, SdrError> {
+        self.check_connected()?;
+        self.sender.start(&self.config, len, imm)
+    }
+
+    /// Sends bytes `offset..offset + len` of a message, which begin at a packet and end at one or
+    /// with the message. The same bytes may be sent again, `urgent` ones before all others.
+    pub fn send_continue(
+        &mut self,
+        handle: SendHandle,
+        offset: u64,
+        len: u64,
+        source: Source,
+        urgent: bool,
+    ) -> Result<(), SdrError> {
+        self.sender.add(&self.config, handle, offset, len, source, urgent)
+    }
+
+    /// Nothing more will be added to the message.
+    pub fn send_end(&mut self, handle: SendHandle) -> Result<(), SdrError> {
+        self.sender.end(handle)
+    }
+
+    /// Ends a message, and forgets what of it has not left yet.
+    pub fn send_cancel(&mut self, handle: SendHandle) -> Result<(), SdrError> {
+        self.sender.cancel(handle)
+    }
+
+    /// Sends a whole message into the peer's next receive.
+    pub fn send_post(
+        &mut self,
+        source: Source,
+        len: u64,
+        imm: Option<u32>,
+    ) -> Result<SendHandle, SdrError> {
+        let handle = self.send_start(len, imm)?;
+        self.sender.add(&self.config, handle, 0, len, source, false)?;
+        self.sender.end(handle)?;
+        Ok(handle)
+    }
+
+    /// Whether all of an ended message has left, so that its buffer is the caller's again.
+    pub fn send_poll(&self, handle: SendHandle) -> bool {
+        self.sender.is_done(handle)
+    }
+
+    /// Keeps note of every piece that leaves: the caller takes them with
+    /// [`next_injected`](SdrQp::next_injected) after each [`drive`](SdrQp::drive).
+    pub fn track_injected(&mut self) {
+        self.sender.track_injected();
+    }
+
+    /// What has left since last asked, piece by piece.
+    pub fn next_injected(&mut self) -> Option<Injected> {
+        self.sender.next_injected()
+    }
+
+    /// Posts `len` bytes at `buffer` for the peer's next message, and lets the peer know.
+    pub fn recv_post(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        buffer: Source,
+        len: u64,
+    ) -> Result<RecvHandle, SdrError> {
+        let handle = self.receiver.post(nic, now, &self.config, buffer, len)?;
+        self.status_due = true;
+        Ok(handle)
+    }
+
+    /// Passes over the peer's next message.
+    pub fn recv_skip(&mut self, now: Time) -> Result<RecvHandle, SdrError> {
+        let handle = self.receiver.skip(&self.config, now)?;
+        self.status_due = true;
+        Ok(handle)
+    }
+
+    /// Whether the next receive could be posted now.
+    pub fn recv_room(&self, now: Time) -> Result<(), SdrError> {
+        self.receiver.check_room(&self.config, now)
+    }
+
+    /// Which chunks of a message have arrived.
+    pub fn recv_bitmap(&self, handle: RecvHandle) -> Result<ChunkBitmap<'_>, SdrError> {
+        Ok(self.receiver.table.chunks(self.receiver.slot(&self.config, handle)?))
+    }
+
+    /// The sender's immediate, once enough packets have come.
+    pub fn recv_imm(&self, handle: RecvHandle) -> Result<Option<u32>, SdrError> {
+        Ok(self.receiver.table.user_imm(self.receiver.slot(&self.config, handle)?))
+    }
+
+    /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
+    /// buffer is the caller's again.
+    pub fn recv_complete(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        handle: RecvHandle,
+    ) -> Result<(), SdrError> {
+        self.receiver.complete(nic, now, &self.config, handle)
+    }
+
+    /// Counts bytes `offset..offset + len` of a receive as there although nothing will come for
+    /// them: the message is shorter than its buffer. Both ends of the range are whole packets.
+    pub fn recv_fill(&self, handle: RecvHandle, offset: u64, len: u64) -> Result<(), SdrError> {
+        let id = self.receiver.slot(&self.config, handle)?;
+        let mtu = u64::from(self.config.mtu.bytes());
+        let packets = (offset / mtu) as u32..((offset + len) / mtu) as u32;
+        self.receiver.table.fill(id, packets);
+        Ok(())
+    }
+
+    /// Calls `f` with the receives in which a chunk, or the sender's immediate, has been completed
+    /// since last asked.
+    pub fn take_progress(&self, mut f: impl FnMut(RecvHandle)) {
+        let ids = u64::from(self.config.layout.ids());
+        let posted = self.receiver.posted;
+        self.receiver.table.take_dirty(|id| {
+            // The latest message with that ID.
+            let behind = (posted + ids - 1 - u64::from(id)) % ids + 1;
+            if let Some(number) = posted.checked_sub(behind) {
+                f(RecvHandle(number));
+            }
+        });
+    }
+
+    /// Sends the peer a control message of at most [`MAX_CONTROL`] bytes. It may be lost.
+    pub fn send_control(&mut self, nic: &mut Nic, now: Time, payload: &[u8]) {
+        self.control_out(nic, now, Kind::User, payload);
+    }
+
+    /// The next control message from the peer.
+    pub fn next_control(&mut self) -> Option<Vec<u8>> {
+        self.inbox.pop_front()
+    }
+
+    fn control_out(&mut self, nic: &mut Nic, now: Time, kind: Kind, payload: &[u8]) {
+        let (echo, held) = self.echo.map_or((0, 0), |(stamp, at)| (stamp, now.nanos_since(at)));
+        let header = Header {
+            kind,
+            // Zero means none.
+            stamp: now.as_nanos().max(1),
+            echo,
+            held,
+            landed: self.landing_stats().packets,
+            posted: self.receiver.posted,
+        };
+        self.status_due = false;
+        self.control.send(nic, now, &header, payload);
+    }
+
+    /// Takes what has happened on the NIC and does what is due.
+    pub fn drive(&mut self, nic: &mut Nic, now: Time) {
+        if !self.connected {
+            return;
+        }
+        while let Some(received) = self.control.next(nic) {
+            self.on_header(now, &received.header);
+            if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
+                self.inbox.push_back(received.payload().to_vec());
+            }
+        }
+        self.sender.drive(nic, now, &self.config);
+        self.meter.on_sent(now, self.sender.packets_sent);
+        self.ask_if_stuck(nic, now);
+        if self.status_due {
+            self.control_out(nic, now, Kind::Status, &[]);
+        }
+    }
+
+    fn on_header(&mut self, now: Time, header: &Header) {
+        self.echo = Some((header.stamp, now));
+        let since = now.as_nanos().checked_sub(header.echo).filter(|_| header.echo != 0);
+        if let Some(rtt) = since.and_then(|since| since.checked_sub(header.held)) {
+            self.meter.on_rtt(now, rtt.max(1));
+        }
+        self.meter.on_landed(now, header.landed);
+        self.sender.clear(&self.config, header.posted);
+        // A peer without an echo of ours waits for one to time the round trip.
+        self.status_due |= header.kind == Kind::Ask || header.echo == 0;
+    }
+
+    /// A clear-to-send may have been lost: whoever waits for one asks now and then.
+    fn ask_if_stuck(&mut self, nic: &mut Nic, now: Time) {
+        if !self.sender.waits() {
+            self.ask_at = None;
+            self.ask_ns = ASK_MIN_NS;
+            return;
+        }
+        match self.ask_at {
+            Some(at) if at <= now => {
+                self.control_out(nic, now, Kind::Ask, &[]);
+                self.ask_ns = (self.ask_ns * 2).min(ASK_MAX_NS);
+                self.ask_at = Some(now.plus_nanos(self.ask_ns));
+            }
+            Some(_) => {}
+            None => self.ask_at = Some(now.plus_nanos(self.ask_ns)),
+        }
+    }
+
+    /// When to call [`drive`](SdrQp::drive) if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.ask_at
+    }
+
+    /// Whether the QP can no longer send: a request failed, or the NIC refused one.
+    pub fn has_failed(&self) -> bool {
+        self.sender.failed
+    }
+
+    /// Whether messages have parts that the NIC has not been handed yet.
+    pub fn has_backlog(&self) -> bool {
+        self.sender.backlog()
+    }
+
+    /// What is known of the path to the peer.
+    pub fn path(&self) -> PathStats {
+        self.meter.stats()
+    }
+
+    /// What has landed, all channels together.
+    pub fn landing_stats(&self) -> LandingStats {
+        self.counters.iter().fold(LandingStats::default(), |sum, counters| {
+            let s = counters.snapshot();
+            LandingStats {
+                packets: sum.packets + s.packets,
+                duplicates: sum.duplicates + s.duplicates,
+                late: sum.late + s.late,
+            }
+        })
+    }
+
+    /// Removes the QP's objects from the NIC.
+    pub fn destroy(self, nic: &mut Nic) {
+        // Each may be gone already, with the device.
+        for lane in self.sender.lanes() {
+            let _ = nic.destroy_qp(lane.qpn);
+        }
+        self.control.destroy(nic);
+        for root in &self.receiver.roots {
+            let _ = nic.deregister(*root);
+        }
+        let _ = nic.destroy_cq(self.send_cq);
+        let _ = nic.destroy_cq(self.data_recv_cq);
+    }
+}
+
+const _: () = assert!(MAX_CONTROL >= 256, "selective acknowledgements need some room");
+
+/// Takes a UC QP from reset to ready to send.
+fn bring_up(
+    nic: &mut Nic,
+    now: Time,
+    qpn: Qpn,
+    peer: Qpn,
+    av: AddressVector,
+    config: &SdrConfig,
+) -> Result<(), SdrError> {
+    let init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        access: Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+        ..QpAttr::default()
+    };
+    let rtr = QpAttr {
+        state: Some(QpState::Rtr),
+        av: Some(av),
+        path_mtu: Some(config.mtu),
+        dest_qpn: Some(peer),
+        rq_psn: Some(Psn::new(0)),
+        ..QpAttr::default()
+    };
+    let rts = QpAttr { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..QpAttr::default() };
+    for attr in [init, rtr, rts] {
+        nic.modify_qp(now, qpn, &attr)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+use bowline_nic::Mtu;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::testing::{Frame, SdrPair};
+use crate::{ImmLayout, SdrConfig, SdrError};
+
+fn small() -> SdrConfig {
+    SdrConfig {
+        mtu: Mtu::B256,
+        chunk_bytes: 512,
+        max_message: 8 << 10,
+        lateness_ns: 0,
+        ..SdrConfig::default()
+    }
+}
+
+fn fill(pair: &SdrPair, end: usize, at: usize, len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    ChaCha8Rng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    pair.ends[end].buffer.write_at(at, &bytes);
+    bytes
+}
+
+#[test]
+fn a_message_waits_for_its_receive_and_completes_chunk_by_chunk() {
+    let mut pair = SdrPair::new(&small());
+    let bytes = fill(&pair, 0, 0, 2_100, 1);
+    let source = pair.ends[0].at(0);
+    let sent = pair.qps[0].send_post(source, 2_100, Some(0x1234_5678)).unwrap();
+    pair.settle();
+    assert!(!pair.qps[0].send_poll(sent), "no receive, nothing leaves");
+
+    let now = pair.now;
+    let buffer = pair.ends[1].at(5_000);
+    let [_, end] = &mut pair.ends;
+    let handle = pair.qps[1].recv_post(&mut end.nic, now, buffer, 2_100).unwrap();
+    // The clear-to-send arrives; data comes back, of which a packet is lost.
+    for frame in pair.take(1) {
+        pair.deliver(&frame);
+    }
+    let data: Vec<Frame> = pair.take(0).into_iter().filter(Frame::is_data).collect();
+    assert_eq!(data.len(), 9);
+    assert!(pair.qps[0].send_poll(sent));
+    for frame in data.iter().enumerate().filter(|(i, _)| *i != 3).map(|(_, f)| f) {
+        pair.deliver(frame);
+    }
+    let bitmap = pair.qps[1].recv_bitmap(handle).unwrap();
+    assert_eq!((bitmap.len(), bitmap.word(0)), (5, 0b11101));
+    assert_eq!(pair.qps[1].recv_imm(handle).unwrap(), None, "a fragment is missing");
+    pair.deliver(&data[3]);
+    assert!(pair.qps[1].recv_bitmap(handle).unwrap().is_complete());
+    assert_eq!(pair.qps[1].recv_imm(handle).unwrap(), Some(0x1234_5678));
+    assert_eq!(pair.ends[1].buffer.to_vec(5_000, 2_100), bytes);
+}
+
+#[test]
+fn streams_send_any_piece_in_any_order_and_again() {
+    let mut pair = SdrPair::new(&small());
+    let bytes = fill(&pair, 0, 0, 4_000, 2);
+    let (now, buffer) = (pair.now, pair.ends[1].at(0));
+    let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 4_000).unwrap();
+    let stream = pair.qps[0].send_start(4_000, None).unwrap();
+    for (offset, len) in [(3_072, 928), (512, 2_560), (512, 512), (0, 512)] {
+        let source = pair.ends[0].at(offset);
+        pair.qps[0].send_continue(stream, offset, len, source, offset == 0).unwrap();
+        pair.settle();
+    }
+    assert!(pair.qps[1].recv_bitmap(handle).unwrap().is_complete());
+    assert_eq!(pair.ends[1].buffer.to_vec(0, 4_000), bytes);
+    assert_eq!(pair.qps[1].landing_stats().duplicates, 2);
+    assert!(!pair.qps[0].send_poll(stream), "it may go on");
+    pair.qps[0].send_end(stream).unwrap();
+    assert!(pair.qps[0].send_poll(stream));
+    let source = pair.ends[0].at(0);
+    let over = pair.qps[0].send_continue(stream, 0, 512, source, false);
+    assert_eq!(over, Err(SdrError::Complete));
+    let next = pair.qps[0].send_start(1_000, None).unwrap();
+    for (offset, len) in [(100, 256), (0, 100), (768, 256), (0, 0), (u64::MAX - 255, 256)] {
+        let wrong = pair.qps[0].send_continue(next, offset, len, source, false);
+        assert!(matches!(wrong, Err(SdrError::Piece { .. })), "{offset} {len}");
+    }
+}
+
+#[test]
+fn a_lost_clear_to_send_is_asked_for() {
+    let mut pair = SdrPair::new(&small());
+    let (now, buffer) = (pair.now, pair.ends[1].at(0));
+    pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 100).unwrap();
+    drop(pair.take(1));
+    let source = pair.ends[0].at(0);
+    let sent = pair.qps[0].send_post(source, 100, None).unwrap();
+    pair.settle();
+    assert!(!pair.qps[0].send_poll(sent));
+    pair.now = pair.qps[0].poll_timeout().expect("it is going to ask");
+    pair.settle();
+    assert!(pair.qps[0].send_poll(sent));
+    assert_eq!(pair.qps[0].poll_timeout(), None);
+}
+
+#[test]
+fn the_round_trip_is_known_from_the_start() {
+    let pair = SdrPair::new(&small());
+    for qp in &pair.qps {
+        assert!(qp.path().rtt_ns.is_some_and(|ns| ns <= 3_000), "{:?}", qp.path());
+    }
+}
+
+#[test]
+fn a_short_message_still_carries_its_immediate() {
+    let mut pair = SdrPair::new(&small());
+    for len in [0, 1, 256, 600] {
+        let (now, buffer) = (pair.now, pair.ends[1].at(0));
+        let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, len).unwrap();
+        let source = pair.ends[0].at(0);
+        pair.qps[0].send_post(source, len, Some(0xfeed_0000 + len as u32)).unwrap();
+        pair.settle();
+        assert!(pair.qps[1].recv_bitmap(handle).unwrap().is_complete(), "{len}");
+        let imm = pair.qps[1].recv_imm(handle).unwrap();
+        assert_eq!(imm, Some(0xfeed_0000 + len as u32), "{len}");
+    }
+}
+
+#[test]
+fn ids_are_not_reused_before_the_lateness_has_passed() {
+    let layout = ImmLayout::new(1, 27, 4).unwrap();
+    let config = SdrConfig { layout, generations: 2, lateness_ns: 1_000_000, ..small() };
+    let mut pair = SdrPair::new(&config);
+    for _ in 0..4 {
+        let (now, buffer) = (pair.now, pair.ends[1].at(0));
+        let nic = &mut pair.ends[1].nic;
+        let handle = pair.qps[1].recv_post(nic, now, buffer, 256).unwrap();
+        pair.qps[1].recv_complete(nic, now, handle).unwrap();
+    }
+    assert_eq!(pair.qps[1].recv_room(pair.now), Err(SdrError::Quarantined));
+    assert_eq!(pair.qps[1].recv_room(pair.now.plus_nanos(1_000_000)), Ok(()));
+}
+
+#[test]
+fn only_so_many_messages_at_a_time() {
+    let layout = ImmLayout::new(2, 26, 4).unwrap();
+    let mut pair = SdrPair::new(&SdrConfig { layout, ..small() });
+    let (now, buffer) = (pair.now, pair.ends[1].at(0));
+    let nic = &mut pair.ends[1].nic;
+    let handles: Vec<_> =
+        (0..4).map(|_| pair.qps[1].recv_post(nic, now, buffer, 256).unwrap()).collect();
+    let full = pair.qps[1].recv_post(nic, now, buffer, 256);
+    assert_eq!(full, Err(SdrError::Full { max: 4 }));
+    pair.qps[1].recv_complete(nic, now, handles[1]).unwrap();
+    assert!(pair.qps[1].recv_post(nic, now, buffer, 256).is_err(), "the order is fixed");
+    pair.qps[1].recv_complete(nic, now, handles[0]).unwrap();
+    assert!(pair.qps[1].recv_post(nic, now, buffer, 256).is_ok());
+    assert_eq!(pair.qps[1].recv_complete(nic, now, handles[0]), Err(SdrError::Complete));
+}
+
+/// Packets that come late, after their message was completed, early or not, and after its ID went
+/// to newer messages, touch neither memory nor bitmap of a newer one.
+#[test]
+fn late_packets_touch_nothing_newer() {
+    for seed in 0..60 {
+        late_packets(seed);
+    }
+}
+
+fn late_packets(seed: u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    // Few IDs, so that they wrap around all the time: 4 of them in 4 generations.
+    let layout = ImmLayout::new(2, 26, 4).unwrap();
+    let channels = rng.random_range(1..4);
+    let config = SdrConfig { layout, channels, ..small() };
+    let mut pair = SdrPair::new(&config);
+    // Frames kept back, with the number of the message that they were sent for.
+    let mut late: Vec<(u64, Frame)> = Vec::new();
+    for number in 0..120u64 {
+        let len = rng.random_range(1..4_000);
+        let bytes = fill(&pair, 0, 0, len as usize, seed << 32 | number);
+        // A place of its own, with a known surrounding.
+        let at = 100_000 + (number % 8) * 8_192;
+        pair.ends[1].buffer.fill(at as usize, 8_192, 0xaa);
+        let (now, buffer) = (pair.now, pair.ends[1].at(at));
+        let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, len).unwrap();
+        let source = pair.ends[0].at(0);
+        pair.qps[0].send_post(source, len, None).unwrap();
+        for frame in pair.take(1) {
+            pair.deliver(&frame);
+        }
+        let mut landed = vec![false; len.div_ceil(256) as usize];
+        let data = pair.take(0).into_iter().filter(Frame::is_data).enumerate().collect::<Vec<_>>();
+        for (packet, frame) in data {
+            if rng.random_bool(0.3) {
+                late.push((number, frame));
+            } else {
+                pair.deliver(&frame);
+                landed[packet] = true;
+            }
+            // A late one of an older message in between: from as far back as the generations go.
+            late.retain(|(of, _)| of + 12 > number);
+            if !late.is_empty() && rng.random_bool(0.5) {
+                let (of, frame) = late.swap_remove(rng.random_range(0..late.len()));
+                if of < number {
+                    pair.deliver(&frame);
+                } else {
+                    late.push((of, frame));
+                }
+            }
+        }
+        let bitmap = pair.qps[1].recv_bitmap(handle).unwrap();
+        for chunk in 0..bitmap.len() {
+            let packets = &landed[chunk as usize * 2..(chunk as usize * 2 + 2).min(landed.len())];
+            assert_eq!(bitmap.get(chunk), packets.iter().all(|l| *l), "seed {seed}, {number}");
+        }
+        let got = pair.ends[1].buffer.to_vec(at as usize, 8_192);
+        for (packet, landed) in landed.iter().enumerate() {
+            let range = packet * 256..(packet * 256 + 256).min(len as usize);
+            let expected: Vec<u8> =
+                if *landed { bytes[range.clone()].to_vec() } else { vec![0xaa; range.len()] };
+            assert_eq!(got[range], expected, "seed {seed}, message {number}, packet {packet}");
+        }
+        assert!(got[len as usize..].iter().all(|b| *b == 0xaa), "seed {seed}: beyond its end");
+        let now = pair.now;
+        pair.qps[1].recv_complete(&mut pair.ends[1].nic, now, handle).unwrap();
+        pair.now = pair.now.plus_nanos(1_000);
+    }
+    assert!(pair.qps[1].landing_stats().late > 100, "seed {seed}: nothing was late");
+}

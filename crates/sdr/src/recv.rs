@@ -1,0 +1,132 @@
+//! The receiving half: buffers in the order of the peer's messages, each behind a slot of the root
+//! key of its generation.
+
+use std::sync::Arc;
+
+use bowline_nic::{MrKey, Nic, Time};
+
+use crate::config::SdrConfig;
+use crate::error::SdrError;
+use crate::send::Source;
+use crate::table::RecvTable;
+
+/// A message being received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RecvHandle(pub(crate) u64);
+
+impl RecvHandle {
+    /// The receive's number: the peer's message of the same number lands in it.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// The receiving half of an SDR QP.
+pub(crate) struct Receiver {
+    pub(crate) table: Arc<RecvTable>,
+    /// Our root keys, one for each generation: a late packet knows only its own generation's, where
+    /// its slot leads nowhere, and so cannot touch the buffer of a newer message.
+    pub(crate) roots: Vec<MrKey>,
+    /// Receives posted so far.
+    pub(crate) posted: u64,
+    /// Which of the last messages are open, by ID.
+    open: Box<[bool]>,
+    open_count: u32,
+    /// When each place, by generation and ID, was last given up.
+    closed_at: Box<[Option<Time>]>,
+}
+
+impl Receiver {
+    pub(crate) fn new(table: Arc<RecvTable>, roots: Vec<MrKey>, config: &SdrConfig) -> Receiver {
+        let ids = config.layout.ids() as usize;
+        Receiver {
+            table,
+            roots,
+            posted: 0,
+            open: vec![false; ids].into_boxed_slice(),
+            open_count: 0,
+            closed_at: vec![None; ids * config.generations as usize].into_boxed_slice(),
+        }
+    }
+
+    /// Whether the next receive can be posted.
+    pub(crate) fn check_room(&self, config: &SdrConfig, now: Time) -> Result<(), SdrError> {
+        let (generation, id) = config.place(self.posted);
+        if self.open[id as usize] {
+            return Err(SdrError::Full { max: config.layout.ids() });
+        }
+        match self.closed_at[self.place(config, generation, id)] {
+            Some(at) if now.nanos_since(at) < config.lateness_ns => Err(SdrError::Quarantined),
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self, config: &SdrConfig, generation: u32, id: u32) -> usize {
+        (generation * config.layout.ids() + id) as usize
+    }
+
+    /// Posts a buffer for the peer's next message.
+    pub(crate) fn post(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        config: &SdrConfig,
+        buffer: Source,
+        len: u64,
+    ) -> Result<RecvHandle, SdrError> {
+        if len > config.max_message {
+            return Err(SdrError::TooLong { len, max: config.max_message });
+        }
+        self.check_room(config, now)?;
+        let (generation, id) = config.place(self.posted);
+        if len > 0 {
+            let to = Some((buffer.key, buffer.addr, len as usize));
+            nic.bind_slot(self.roots[generation as usize], id, to)?;
+        }
+        self.table.open(id, generation, config.packets(len));
+        self.open[id as usize] = true;
+        self.open_count += 1;
+        let handle = RecvHandle(self.posted);
+        self.posted += 1;
+        Ok(handle)
+    }
+
+    /// Passes over the peer's next message: whatever of it comes leads nowhere.
+    pub(crate) fn skip(&mut self, config: &SdrConfig, now: Time) -> Result<RecvHandle, SdrError> {
+        self.check_room(config, now)?;
+        let (generation, id) = config.place(self.posted);
+        let place = self.place(config, generation, id);
+        self.closed_at[place] = Some(now);
+        let handle = RecvHandle(self.posted);
+        self.posted += 1;
+        Ok(handle)
+    }
+
+    /// The slot of a message that has not been completed.
+    pub(crate) fn slot(&self, config: &SdrConfig, handle: RecvHandle) -> Result<u32, SdrError> {
+        let (_, id) = config.place(handle.0);
+        let ids = u64::from(config.layout.ids());
+        let current = handle.0 < self.posted && handle.0 + ids >= self.posted;
+        // The latest message of that ID is the one that may be open.
+        if current && self.open[id as usize] { Ok(id) } else { Err(SdrError::Complete) }
+    }
+
+    /// Ends a message, whatever of it has arrived: from now on its packets lead nowhere.
+    pub(crate) fn complete(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        config: &SdrConfig,
+        handle: RecvHandle,
+    ) -> Result<(), SdrError> {
+        let id = self.slot(config, handle)?;
+        let (generation, _) = config.place(handle.0);
+        self.table.close(id);
+        nic.bind_slot(self.roots[generation as usize], id, None)?;
+        self.open[id as usize] = false;
+        self.open_count -= 1;
+        let place = self.place(config, generation, id);
+        self.closed_at[place] = Some(now);
+        Ok(())
+    }
+}

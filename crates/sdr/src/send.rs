@@ -1,0 +1,415 @@
+//! The sending half: messages in the order of the peer's receives, cut into packets, spread over
+//! channels.
+
+use std::collections::VecDeque;
+
+use bowline_nic::{
+    Completion, CqId, MrKey, Nic, Payload, PostError, Remote, SendFlags, SendOp, SendWr, Sge, Time,
+};
+use bowline_wire::Qpn;
+
+use crate::config::SdrConfig;
+use crate::error::SdrError;
+
+/// A message being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SendHandle(pub(crate) u64);
+
+impl SendHandle {
+    /// The message's number: it lands in the receive of the same number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Local bytes to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Key of their region.
+    pub key: MrKey,
+    /// Address within it.
+    pub addr: u64,
+}
+
+/// Bytes of a message that have left the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// The message.
+    pub handle: SendHandle,
+    /// First byte within it.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Requests outstanding on each QP: enough for the port to be busy until the next look, few enough
+/// for urgent pieces to get ahead of what waits.
+const QUEUE_DEPTH: u32 = 24;
+/// Bytes of a request at most. Longer pieces are cut, so that others get their turn.
+const MAX_PIECE: u64 = 64 << 10;
+/// Room on the queue for packets that only carry fragments of a user's immediate.
+const SPARE_DEPTH: u32 = 40;
+
+/// Requests that a channel's send queue must hold.
+pub(crate) const SEND_QUEUE: u32 = QUEUE_DEPTH + SPARE_DEPTH;
+
+/// A part of a message.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    message: u64,
+    offset: u64,
+    len: u64,
+    source: Source,
+}
+
+#[derive(Debug)]
+struct Message {
+    /// Bytes of the whole message.
+    len: u64,
+    imm: Option<u32>,
+    /// Pieces that wait for the peer to post the receive.
+    waiting: Vec<Piece>,
+    /// Pieces, also cut ones, that have not left.
+    outstanding: u32,
+    ended: bool,
+}
+
+/// A QP on which packets of one generation leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane {
+    pub(crate) qpn: Qpn,
+    in_flight: u32,
+}
+
+impl Lane {
+    pub(crate) fn new(qpn: Qpn) -> Lane {
+        Lane { qpn, in_flight: 0 }
+    }
+}
+
+/// The sending half of an SDR QP.
+pub(crate) struct Sender {
+    /// By generation, then channel.
+    lanes: Vec<Lane>,
+    /// The peer's root keys, by generation.
+    pub(crate) roots: Vec<u32>,
+    cq: CqId,
+    /// Receives that the peer has posted.
+    cleared: u64,
+    /// Number of the oldest message in `messages`.
+    first: u64,
+    messages: VecDeque<Message>,
+    ready: VecDeque<Piece>,
+    urgent: VecDeque<Piece>,
+    /// Requests on the NIC's queues, by the ID that they were posted with.
+    posted: Vec<Option<(Piece, u32)>>,
+    free: Vec<u32>,
+    next_channel: u32,
+    /// Kept only for who asked for it.
+    injected: Option<VecDeque<Injected>>,
+    pub(crate) packets_sent: u64,
+    /// A request failed: the QP is of no use any more.
+    pub(crate) failed: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(lanes: Vec<Lane>, cq: CqId) -> Sender {
+        Sender {
+            lanes,
+            roots: Vec::new(),
+            cq,
+            cleared: 0,
+            first: 0,
+            messages: VecDeque::new(),
+            ready: VecDeque::new(),
+            urgent: VecDeque::new(),
+            posted: Vec::new(),
+            free: Vec::new(),
+            next_channel: 0,
+            injected: None,
+            packets_sent: 0,
+            failed: false,
+        }
+    }
+
+    pub(crate) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// Number that the next message will get.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.messages.len() as u64
+    }
+
+    /// Begins a message: the next of the peer's receives is for it.
+    pub(crate) fn start(
+        &mut self,
+        config: &SdrConfig,
+        len: u64,
+        imm: Option<u32>,
+    ) -> Result<SendHandle, SdrError> {
+        if len > config.max_message {
+            return Err(SdrError::TooLong { len, max: config.max_message });
+        }
+        let handle = SendHandle(self.next());
+        let message = Message { len, imm, waiting: Vec::new(), outstanding: 0, ended: false };
+        self.messages.push_back(message);
+        Ok(handle)
+    }
+
+    /// Adds a part of a message; an urgent one goes before all that are not.
+    pub(crate) fn add(
+        &mut self,
+        config: &SdrConfig,
+        handle: SendHandle,
+        offset: u64,
+        len: u64,
+        source: Source,
+        urgent: bool,
+    ) -> Result<(), SdrError> {
+        let cleared = handle.0 < self.cleared;
+        let message = self.message(handle)?;
+        let total = message.len;
+        let whole = offset.is_multiple_of(config.mtu.bytes().into())
+            && offset.checked_add(len).is_some_and(|end| {
+                end <= total && (end == total || end.is_multiple_of(config.mtu.bytes().into()))
+            });
+        if !whole || (len == 0 && total > 0) {
+            return Err(SdrError::Piece { offset, len, total });
+        }
+        let piece = Piece { message: handle.0, offset, len, source };
+        message.outstanding += 1;
+        match (cleared, urgent) {
+            (false, _) => message.waiting.push(piece),
+            (true, false) => self.ready.push_back(piece),
+            (true, true) => self.urgent.push_back(piece),
+        }
+        Ok(())
+    }
+
+    /// Nothing more will be added to the message.
+    pub(crate) fn end(&mut self, handle: SendHandle) -> Result<(), SdrError> {
+        self.message(handle)?.ended = true;
+        self.retire();
+        Ok(())
+    }
+
+    /// Forgets what of a message has not been handed to the NIC yet, and ends it.
+    pub(crate) fn cancel(&mut self, handle: SendHandle) -> Result<(), SdrError> {
+        let message = self.message(handle)?;
+        let mut dropped = message.waiting.drain(..).count() as u32;
+        for queue in [&mut self.ready, &mut self.urgent] {
+            let before = queue.len();
+            queue.retain(|piece| piece.message != handle.0);
+            dropped += (before - queue.len()) as u32;
+        }
+        self.message(handle)?.outstanding -= dropped;
+        self.end(handle)
+    }
+
+    fn message(&mut self, handle: SendHandle) -> Result<&mut Message, SdrError> {
+        let index = handle.0.checked_sub(self.first).ok_or(SdrError::Complete)?;
+        let message = self.messages.get_mut(index as usize).filter(|m| !m.ended);
+        message.ok_or(SdrError::Complete)
+    }
+
+    /// Whether all of an ended message has left.
+    pub(crate) fn is_done(&self, handle: SendHandle) -> bool {
+        let Some(index) = handle.0.checked_sub(self.first) else { return true };
+        self.messages.get(index as usize).is_some_and(|m| m.ended && m.outstanding == 0)
+    }
+
+    fn retire(&mut self) {
+        while self.messages.front().is_some_and(|m| m.ended && m.outstanding == 0) {
+            self.messages.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// The peer has posted `posted` receives. A number that cannot be true is ignored.
+    pub(crate) fn clear(&mut self, config: &SdrConfig, posted: u64) {
+        if posted <= self.cleared || posted > self.next() + u64::from(config.layout.ids()) {
+            return;
+        }
+        for number in self.cleared.max(self.first)..posted.min(self.next()) {
+            let message = &mut self.messages[(number - self.first) as usize];
+            self.ready.extend(message.waiting.drain(..));
+        }
+        self.cleared = posted;
+    }
+
+    /// Whether something waits for the peer to post a receive.
+    pub(crate) fn waits(&self) -> bool {
+        self.next() > self.cleared
+            && self
+                .messages
+                .iter()
+                .skip((self.cleared.saturating_sub(self.first)) as usize)
+                .any(|m| !m.waiting.is_empty())
+    }
+
+    /// Bytes that have not been handed to the NIC yet.
+    pub(crate) fn backlog(&self) -> bool {
+        !self.ready.is_empty() || !self.urgent.is_empty()
+    }
+
+    /// Takes note of what has left, and hands the NIC more.
+    pub(crate) fn drive(&mut self, nic: &mut Nic, now: Time, config: &SdrConfig) {
+        self.reap(nic, config);
+        for queue in [true, false] {
+            while let Some(piece) = self.take(queue) {
+                if !self.post(nic, now, config, piece, queue) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, urgent: bool) -> Option<Piece> {
+        if urgent { self.urgent.pop_front() } else { self.ready.pop_front() }
+    }
+
+    fn put_back(&mut self, piece: Piece, urgent: bool) {
+        if urgent { self.urgent.push_front(piece) } else { self.ready.push_front(piece) }
+    }
+
+    fn reap(&mut self, nic: &mut Nic, config: &SdrConfig) {
+        let mut polled = [Completion::default(); 32];
+        while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut polled) {
+            for completion in &polled[..count] {
+                self.completed(completion, config);
+            }
+        }
+        self.retire();
+    }
+
+    fn completed(&mut self, completion: &Completion, config: &SdrConfig) {
+        let index = completion.wr_id as usize;
+        let Some((piece, lane)) = self.posted.get_mut(index).and_then(Option::take) else {
+            // An unsignaled request gives a completion only when it fails.
+            self.failed = true;
+            return;
+        };
+        self.free.push(index as u32);
+        self.lanes[lane as usize].in_flight -= 1;
+        self.failed |= completion.status != bowline_nic::WcStatus::Success;
+        self.packets_sent += u64::from(config.packets(piece.len));
+        let handle = SendHandle(piece.message);
+        if let Some(index) = piece.message.checked_sub(self.first)
+            && let Some(message) = self.messages.get_mut(index as usize)
+        {
+            message.outstanding -= 1;
+        }
+        if let Some(injected) = &mut self.injected {
+            let len = piece.len as u32;
+            injected.push_back(Injected { handle, offset: piece.offset, len });
+        }
+    }
+
+    /// Hands a piece, or the beginning of it, to the NIC; `false` if there is no room.
+    fn post(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        config: &SdrConfig,
+        piece: Piece,
+        urgent: bool,
+    ) -> bool {
+        let Some(lane) = self.pick_lane(config, piece.message) else {
+            self.put_back(piece, urgent);
+            return false;
+        };
+        let head = Piece { len: piece.len.min(MAX_PIECE), ..piece };
+        match self.post_piece(nic, now, config, head, lane) {
+            Ok(()) => {}
+            Err(PostError::Full) => {
+                self.put_back(piece, urgent);
+                return false;
+            }
+            Err(_) => {
+                self.failed = true;
+                return false;
+            }
+        }
+        if head.len < piece.len {
+            let rest = Piece {
+                offset: piece.offset + head.len,
+                len: piece.len - head.len,
+                source: Source { addr: piece.source.addr + head.len, ..piece.source },
+                ..piece
+            };
+            let index = (piece.message - self.first) as usize;
+            self.messages[index].outstanding += 1;
+            self.put_back(rest, urgent);
+        }
+        true
+    }
+
+    /// The next channel of the message's generation that has room, in turn.
+    fn pick_lane(&mut self, config: &SdrConfig, number: u64) -> Option<u32> {
+        let (generation, _) = config.place(number);
+        let channels = config.channels;
+        let lane = (0..channels)
+            .map(|i| generation * channels + (self.next_channel + i) % channels)
+            .find(|lane| self.lanes[*lane as usize].in_flight < QUEUE_DEPTH)?;
+        self.next_channel = (lane % channels + 1) % channels;
+        Some(lane)
+    }
+
+    fn post_piece(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        config: &SdrConfig,
+        piece: Piece,
+        lane: u32,
+    ) -> Result<(), PostError> {
+        let message = &self.messages[(piece.message - self.first) as usize];
+        let (generation, id) = config.place(piece.message);
+        let slot = u64::from(id) << config.slot_shift();
+        let remote = Remote { addr: slot + piece.offset, rkey: self.roots[generation as usize] };
+        let packet = (piece.offset / u64::from(config.mtu.bytes())) as u32;
+        let user = message.imm.unwrap_or(0);
+        let series = config.layout.series(id, packet, user);
+        let sges = [Sge::new(piece.source.key, piece.source.addr, piece.len as u32)];
+        let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };
+        let wr_id = self.free.last().copied().unwrap_or(self.posted.len() as u32);
+        let qpn = self.lanes[lane as usize].qpn;
+        let wr = SendWr::new(wr_id.into(), SendOp::WritePackets(remote, series), sges);
+        nic.post_send(now, qpn, &wr)?;
+        match self.free.pop() {
+            Some(index) => self.posted[index as usize] = Some((piece, lane)),
+            None => self.posted.push(Some((piece, lane))),
+        }
+        self.lanes[lane as usize].in_flight += 1;
+        // A message of few packets has too few immediates for the user's: empty packets beyond its
+        // end carry the rest.
+        let packets = config.packets(message.len);
+        if message.imm.is_some() && piece.offset + piece.len == message.len {
+            for packet in packets..config.layout.fragments() {
+                let imm = config.layout.series(id, packet, user).imm(0);
+                let wr = SendWr {
+                    wr_id: u64::MAX,
+                    op: SendOp::WriteImm(remote, imm),
+                    payload: Payload::Sges(&[]),
+                    flags: SendFlags::empty(),
+                    ud: None,
+                };
+                // Without room, the immediate waits for the piece to be sent again, if it is.
+                let _ = nic.post_send(now, qpn, &wr);
+                self.packets_sent += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps note of what leaves, for [`Sender::next_injected`].
+    pub(crate) fn track_injected(&mut self) {
+        self.injected.get_or_insert_default();
+    }
+
+    /// What has left since last asked, in order.
+    pub(crate) fn next_injected(&mut self) -> Option<Injected> {
+        self.injected.as_mut()?.pop_front()
+    }
+}

@@ -1,0 +1,349 @@
+//! The receive back end: which packets of which message have landed, coalesced into chunks.
+//!
+//! The part of the stack that sees every packet. It runs wherever packets are handled, in one lane
+//! or in several at once, and takes no lock: a packet sets its bit, and whoever sets the last bit of
+//! a chunk sets the chunk's. Readers of a chunk's bit with acquire ordering see all its bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bowline_nic::Landing;
+
+use crate::imm::ImmLayout;
+
+/// No generation may land in the slot.
+const CLOSED: u32 = u32::MAX;
+
+/// Receive messages by ID, with their bitmaps.
+#[derive(Debug)]
+pub struct RecvTable {
+    layout: ImmLayout,
+    /// A chunk is two to this power packets.
+    chunk_shift: u32,
+    slots: Box<[Slot]>,
+    /// Slots in which a chunk, or the user's immediate, has been completed since last asked.
+    dirty: Box<[AtomicU64]>,
+}
+
+/// One message. Aligned so that lanes that work on different messages do not share cache lines.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Slot {
+    /// Which generation's packets belong here.
+    generation: AtomicU32,
+    /// Packets of the message.
+    packets: AtomicU32,
+    packet_bits: Box<[AtomicU64]>,
+    /// Empty where a chunk is a packet: then the packets' bits are the chunks'.
+    chunk_bits: Box<[AtomicU64]>,
+    /// Words of `packet_bits` that are full, by chunk, where a chunk spans more than one.
+    full_words: Box<[AtomicU32]>,
+    /// The user's immediate, and above it which fragments have been seen.
+    user: AtomicU64,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Landed {
+    /// It was missing, and its chunk misses others still.
+    Packet,
+    /// It was the last one that its chunk missed.
+    Chunk,
+    /// It had landed before.
+    Duplicate,
+    /// It only brought a fragment of the user's immediate.
+    Fragment,
+    /// It belongs to a message that has been completed.
+    Late,
+}
+
+impl RecvTable {
+    /// A table for messages of at most `max_packets`, in chunks of `1 << chunk_shift` packets.
+    pub fn new(layout: ImmLayout, max_packets: u32, chunk_shift: u32) -> RecvTable {
+        let words = max_packets.div_ceil(64) as usize;
+        let chunks = max_packets.div_ceil(1 << chunk_shift);
+        let chunk_words = if chunk_shift == 0 { 0 } else { chunks.div_ceil(64) as usize };
+        let wide_chunks = if chunk_shift > 6 { chunks as usize } else { 0 };
+        let slot = || Slot {
+            generation: AtomicU32::new(CLOSED),
+            packets: AtomicU32::new(0),
+            packet_bits: zeroes(words),
+            chunk_bits: zeroes(chunk_words),
+            full_words: (0..wide_chunks).map(|_| AtomicU32::new(0)).collect(),
+            user: AtomicU64::new(0),
+        };
+        RecvTable {
+            layout,
+            chunk_shift,
+            slots: (0..layout.ids()).map(|_| slot()).collect(),
+            dirty: zeroes(layout.ids().div_ceil(64) as usize),
+        }
+    }
+
+    /// Expects a message of `packets` in slot `id`. No packet may be landing in the slot meanwhile:
+    /// it is closed, and every lane has been asked for something since.
+    ///
+    /// # Panics
+    /// If there is no such slot, or the message is longer than the table allows.
+    pub fn open(&self, id: u32, generation: u32, packets: u32) {
+        let slot = &self.slots[id as usize];
+        let words = packets.div_ceil(64) as usize;
+        assert!(words <= slot.packet_bits.len(), "{packets} packets do not fit the table");
+        for word in &slot.packet_bits[..words] {
+            word.store(0, Ordering::Relaxed);
+        }
+        // What the last word has beyond the message counts as there.
+        if packets % 64 != 0 {
+            slot.packet_bits[words - 1].store(u64::MAX << (packets % 64), Ordering::Relaxed);
+        }
+        for word in &slot.chunk_bits {
+            word.store(0, Ordering::Relaxed);
+        }
+        for count in &slot.full_words {
+            count.store(0, Ordering::Relaxed);
+        }
+        let chunks = packets.div_ceil(1 << self.chunk_shift);
+        if self.chunk_shift > 6 && chunks > 0 {
+            // And so do the words that the last chunk has beyond it.
+            let absent = (chunks << (self.chunk_shift - 6)) - words as u32;
+            slot.full_words[chunks as usize - 1].store(absent, Ordering::Relaxed);
+        }
+        slot.user.store(0, Ordering::Relaxed);
+        slot.packets.store(packets, Ordering::Relaxed);
+        slot.generation.store(generation, Ordering::Release);
+    }
+
+    /// Lets nothing land in a slot any more.
+    pub fn close(&self, id: u32) {
+        self.slots[id as usize].generation.store(CLOSED, Ordering::Release);
+    }
+
+    /// A packet has come through a QP of `generation`.
+    #[inline]
+    pub fn land(&self, generation: u32, imm: u32) -> Landed {
+        let (id, packet, fragment) = self.layout.split(imm);
+        let slot = &self.slots[id as usize];
+        if slot.generation.load(Ordering::Acquire) != generation {
+            return Landed::Late;
+        }
+        if self.layout.fragments() > 0 {
+            self.note_fragment(id, slot, packet, fragment);
+        }
+        if packet >= slot.packets.load(Ordering::Relaxed) {
+            return Landed::Fragment;
+        }
+        let (word, bit) = ((packet / 64) as usize, 1 << (packet % 64));
+        // Acquire, so that whoever completes a chunk passes on the bytes that others have landed.
+        let before = slot.packet_bits[word].fetch_or(bit, Ordering::AcqRel);
+        if before & bit != 0 {
+            return Landed::Duplicate;
+        }
+        if !self.completes(slot, packet, before | bit) {
+            return Landed::Packet;
+        }
+        self.complete_chunk(id, slot, packet >> self.chunk_shift);
+        Landed::Chunk
+    }
+
+    /// Counts packets as landed that will never come.
+    pub fn fill(&self, id: u32, packets: Range<u32>) {
+        let slot = &self.slots[id as usize];
+        let end = packets.end.min(slot.packets.load(Ordering::Relaxed));
+        let mut next = packets.start;
+        while next < end {
+            // As much as lies in one word and in one chunk.
+            let stop = end
+                .min((next / 64 + 1) * 64)
+                .min(((next >> self.chunk_shift) + 1) << self.chunk_shift);
+            let bits = (u64::MAX >> (64 - (stop - next))) << (next % 64);
+            let before = slot.packet_bits[(next / 64) as usize].fetch_or(bits, Ordering::AcqRel);
+            if before & bits != bits && self.completes(slot, next, before | bits) {
+                self.complete_chunk(id, slot, next >> self.chunk_shift);
+            }
+            next = stop;
+        }
+    }
+
+    #[inline]
+    fn complete_chunk(&self, id: u32, slot: &Slot, chunk: u32) {
+        if self.chunk_shift > 0 {
+            slot.chunk_bits[(chunk / 64) as usize].fetch_or(1 << (chunk % 64), Ordering::Release);
+        }
+        self.mark_dirty(id);
+    }
+
+    /// Whether the packet that made its word `now` has made its chunk complete.
+    #[inline]
+    fn completes(&self, slot: &Slot, packet: u32, now: u64) -> bool {
+        match self.chunk_shift {
+            0 => true,
+            shift @ 1..=6 => {
+                let ones = u64::MAX >> (64 - (1 << shift));
+                let first = packet % 64 & !((1 << shift) - 1);
+                now >> first & ones == ones
+            }
+            shift => {
+                let words = 1 << (shift - 6);
+                let count = &slot.full_words[(packet >> shift) as usize];
+                now == u64::MAX && count.fetch_add(1, Ordering::AcqRel) + 1 == words
+            }
+        }
+    }
+
+    #[inline]
+    fn note_fragment(&self, id: u32, slot: &Slot, packet: u32, fragment: u32) {
+        let fragments = self.layout.fragments();
+        let index = packet % fragments;
+        let seen = 1 << (32 + index);
+        if slot.user.load(Ordering::Relaxed) & seen == 0 {
+            let bits = u64::from(fragment) << (index * (32 / fragments));
+            slot.user.fetch_or(seen | bits, Ordering::Release);
+            self.mark_dirty(id);
+        }
+    }
+
+    #[inline]
+    fn mark_dirty(&self, id: u32) {
+        let (word, bit) = (&self.dirty[(id / 64) as usize], 1 << (id % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Release);
+        }
+    }
+
+    /// Calls `f` with each slot in which something has been completed since the last call.
+    pub fn take_dirty(&self, mut f: impl FnMut(u32)) {
+        for (index, word) in self.dirty.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, Ordering::Acquire);
+            while bits != 0 {
+                f(index as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// The chunks of the message in a slot.
+    pub fn chunks(&self, id: u32) -> ChunkBitmap<'_> {
+        let slot = &self.slots[id as usize];
+        let words = if self.chunk_shift == 0 { &slot.packet_bits } else { &slot.chunk_bits };
+        let packets = slot.packets.load(Ordering::Relaxed);
+        ChunkBitmap { words, len: packets.div_ceil(1 << self.chunk_shift) }
+    }
+
+    /// The user's immediate of the message in a slot, once all its fragments have come.
+    pub fn user_imm(&self, id: u32) -> Option<u32> {
+        let user = self.slots[id as usize].user.load(Ordering::Acquire);
+        let all = (1u64 << self.layout.fragments()) - 1;
+        (user >> 32 == all && all != 0).then_some(user as u32)
+    }
+}
+
+fn zeroes(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Which chunks of a message have arrived: a bit each, which goes from 0 to 1 once.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkBitmap<'a> {
+    words: &'a [AtomicU64],
+    len: u32,
+}
+
+impl ChunkBitmap<'_> {
+    /// Chunks of the message.
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether the message has no chunks.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether a chunk has arrived.
+    #[inline]
+    pub fn get(&self, chunk: u32) -> bool {
+        chunk < self.len && self.word(chunk / 64) >> (chunk % 64) & 1 != 0
+    }
+
+    /// Chunks `64 * index` and on, a bit each from the lowest up.
+    #[inline]
+    pub fn word(&self, index: u32) -> u64 {
+        let Some(word) = self.words.get(index as usize).filter(|_| index * 64 < self.len) else {
+            return 0;
+        };
+        let left = self.len - index * 64;
+        let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+        word.load(Ordering::Acquire) & mask
+    }
+
+    /// How many have arrived.
+    pub fn count(&self) -> u32 {
+        (0..self.len.div_ceil(64)).map(|i| self.word(i).count_ones()).sum()
+    }
+
+    /// Whether all have.
+    pub fn is_complete(&self) -> bool {
+        self.count() == self.len
+    }
+}
+
+/// What a lane has seen land: written by the lane alone, read by all.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct LandingCounters {
+    packets: AtomicU64,
+    duplicates: AtomicU64,
+    late: AtomicU64,
+}
+
+/// A snapshot of [`LandingCounters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LandingStats {
+    /// Packets, whatever became of them.
+    pub packets: u64,
+    /// Those that had landed before.
+    pub duplicates: u64,
+    /// Those of messages that had been completed.
+    pub late: u64,
+}
+
+impl LandingCounters {
+    /// What has been counted so far.
+    pub fn snapshot(&self) -> LandingStats {
+        LandingStats {
+            packets: self.packets.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
+            late: self.late.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// What a QP of one generation tells of the packets that come through it.
+pub(crate) struct Channel {
+    pub(crate) table: Arc<RecvTable>,
+    pub(crate) counters: Arc<LandingCounters>,
+    pub(crate) generation: u32,
+}
+
+impl Landing for Channel {
+    #[inline]
+    fn landed(&mut self, imm: u32, _bytes: u32) {
+        let add = |counter: &AtomicU64| {
+            // Only this lane writes it.
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        };
+        add(&self.counters.packets);
+        match self.table.land(self.generation, imm) {
+            Landed::Duplicate => add(&self.counters.duplicates),
+            Landed::Late => add(&self.counters.late),
+            Landed::Packet | Landed::Chunk | Landed::Fragment => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
