@@ -14,6 +14,8 @@ mod info;
 mod path;
 mod qp;
 mod recv;
+mod reliable;
+pub mod scheme;
 mod send;
 mod table;
 #[cfg(test)]
@@ -27,5 +29,10 @@ pub use info::SdrInfo;
 pub use path::PathStats;
 pub use qp::SdrQp;
 pub use recv::RecvHandle;
+pub use reliable::{
+    Failure, MAX_TELL, RecvCx, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp,
+    ReliableStats, SendCx, Shape, WriteId, WriteOptions,
+};
+pub use scheme::{ErasureCoding, Part, Scheme, SchemeReceiver, SchemeSender, SelectiveRepeat};
 pub use send::{Injected, SendHandle, Source};
 pub use table::{ChunkBitmap, Landed, LandingCounters, LandingStats, RecvTable};

@@ -195,6 +195,16 @@ impl SdrQp {
         self.sender.is_done(handle)
     }
 
+    /// Whether the peer has posted the message's receive.
+    pub fn is_cleared(&self, handle: SendHandle) -> bool {
+        self.sender.is_cleared(handle)
+    }
+
+    /// Whether all that was handed in of a message has left, although more may follow.
+    pub fn send_is_idle(&self, handle: SendHandle) -> bool {
+        self.sender.is_idle(handle)
+    }
+
     /// Keeps note of every piece that leaves: the caller takes them with
     /// [`next_injected`](SdrQp::next_injected) after each [`drive`](SdrQp::drive).
     pub fn track_injected(&mut self) {
@@ -226,9 +236,9 @@ impl SdrQp {
         Ok(handle)
     }
 
-    /// Whether the next receive could be posted now.
-    pub fn recv_room(&self, now: Time) -> Result<(), SdrError> {
-        self.receiver.check_room(&self.config, now)
+    /// Whether the next `count` receives could be posted now.
+    pub fn recv_room_for(&self, now: Time, count: u32) -> Result<(), SdrError> {
+        self.receiver.check_room_for(&self.config, now, count)
     }
 
     /// Which chunks of a message have arrived.

@@ -49,9 +49,21 @@ impl Receiver {
         }
     }
 
-    /// Whether the next receive can be posted.
-    pub(crate) fn check_room(&self, config: &SdrConfig, now: Time) -> Result<(), SdrError> {
-        let (generation, id) = config.place(self.posted);
+    /// Whether the next `count` receives can be posted.
+    pub(crate) fn check_room_for(
+        &self,
+        config: &SdrConfig,
+        now: Time,
+        count: u32,
+    ) -> Result<(), SdrError> {
+        if count > config.layout.ids() {
+            return Err(SdrError::Full { max: config.layout.ids() });
+        }
+        (0..u64::from(count)).try_for_each(|i| self.check_room(config, now, self.posted + i))
+    }
+
+    fn check_room(&self, config: &SdrConfig, now: Time, number: u64) -> Result<(), SdrError> {
+        let (generation, id) = config.place(number);
         if self.open[id as usize] {
             return Err(SdrError::Full { max: config.layout.ids() });
         }
@@ -77,7 +89,7 @@ impl Receiver {
         if len > config.max_message {
             return Err(SdrError::TooLong { len, max: config.max_message });
         }
-        self.check_room(config, now)?;
+        self.check_room(config, now, self.posted)?;
         let (generation, id) = config.place(self.posted);
         if len > 0 {
             let to = Some((buffer.key, buffer.addr, len as usize));
@@ -93,7 +105,7 @@ impl Receiver {
 
     /// Passes over the peer's next message: whatever of it comes leads nowhere.
     pub(crate) fn skip(&mut self, config: &SdrConfig, now: Time) -> Result<RecvHandle, SdrError> {
-        self.check_room(config, now)?;
+        self.check_room(config, now, self.posted)?;
         let (generation, id) = config.place(self.posted);
         let place = self.place(config, generation, id);
         self.closed_at[place] = Some(now);

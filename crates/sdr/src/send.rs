@@ -219,6 +219,18 @@ impl Sender {
         self.messages.get(index as usize).is_some_and(|m| m.ended && m.outstanding == 0)
     }
 
+    /// Whether the peer has posted the message's receive.
+    pub(crate) fn is_cleared(&self, handle: SendHandle) -> bool {
+        handle.0 < self.cleared
+    }
+
+    /// Whether all that was added to a message has left.
+    pub(crate) fn is_idle(&self, handle: SendHandle) -> bool {
+        let index = handle.0.checked_sub(self.first);
+        let message = index.and_then(|index| self.messages.get(index as usize));
+        message.is_none_or(|message| message.outstanding == 0)
+    }
+
     fn retire(&mut self) {
         while self.messages.front().is_some_and(|m| m.ended && m.outstanding == 0) {
             self.messages.pop_front();
@@ -238,17 +250,13 @@ impl Sender {
         self.cleared = posted;
     }
 
-    /// Whether something waits for the peer to post a receive.
+    /// Whether a message waits for the peer to post its receive.
     pub(crate) fn waits(&self) -> bool {
-        self.next() > self.cleared
-            && self
-                .messages
-                .iter()
-                .skip((self.cleared.saturating_sub(self.first)) as usize)
-                .any(|m| !m.waiting.is_empty())
+        let cleared = self.cleared.saturating_sub(self.first) as usize;
+        self.messages.iter().skip(cleared).any(|m| !m.ended || m.outstanding > 0)
     }
 
-    /// Bytes that have not been handed to the NIC yet.
+    /// Whether there are pieces that have not been handed to the NIC yet.
     pub(crate) fn backlog(&self) -> bool {
         !self.ready.is_empty() || !self.urgent.is_empty()
     }

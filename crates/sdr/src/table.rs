@@ -94,7 +94,7 @@ impl RecvTable {
             word.store(0, Ordering::Relaxed);
         }
         // What the last word has beyond the message counts as there.
-        if packets % 64 != 0 {
+        if !packets.is_multiple_of(64) {
             slot.packet_bits[words - 1].store(u64::MAX << (packets % 64), Ordering::Relaxed);
         }
         for word in &slot.chunk_bits {
@@ -180,7 +180,7 @@ impl RecvTable {
             0 => true,
             shift @ 1..=6 => {
                 let ones = u64::MAX >> (64 - (1 << shift));
-                let first = packet % 64 & !((1 << shift) - 1);
+                let first = (packet % 64) & !((1 << shift) - 1);
                 now >> first & ones == ones
             }
             shift => {

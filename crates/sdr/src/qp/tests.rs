@@ -132,8 +132,8 @@ fn ids_are_not_reused_before_the_lateness_has_passed() {
         let handle = pair.qps[1].recv_post(nic, now, buffer, 256).unwrap();
         pair.qps[1].recv_complete(nic, now, handle).unwrap();
     }
-    assert_eq!(pair.qps[1].recv_room(pair.now), Err(SdrError::Quarantined));
-    assert_eq!(pair.qps[1].recv_room(pair.now.plus_nanos(1_000_000)), Ok(()));
+    assert_eq!(pair.qps[1].recv_room_for(pair.now, 1), Err(SdrError::Quarantined));
+    assert_eq!(pair.qps[1].recv_room_for(pair.now.plus_nanos(1_000_000), 1), Ok(()));
 }
 
 #[test]

@@ -1,0 +1,189 @@
+//! What a reliable QP is made with, and what its ends tell each other.
+
+use std::sync::Arc;
+
+use super::shape::Shape;
+use crate::config::SdrConfig;
+use crate::error::SdrError;
+use crate::info::SdrInfo;
+use crate::scheme::{self, Scheme};
+
+/// Parameters of a reliable QP. Both ends must agree on all but rate and timeout.
+#[derive(Clone, Debug)]
+pub struct ReliableConfig {
+    /// The SDR QP's; its longest message follows from `k` and the chunk size.
+    pub sdr: SdrConfig,
+    /// Longest message in bytes.
+    pub max_write: u64,
+    /// Data chunks of a group.
+    pub k: u32,
+    /// Parity chunks of a group; 0 if no scheme needs any.
+    pub m: u32,
+    /// The schemes that messages can choose from.
+    pub schemes: Vec<Arc<dyn Scheme>>,
+    /// A message of which nothing has been heard for so long has failed.
+    pub timeout_ns: u64,
+}
+
+impl Default for ReliableConfig {
+    fn default() -> ReliableConfig {
+        ReliableConfig {
+            sdr: SdrConfig::default(),
+            max_write: 16 << 20,
+            k: 32,
+            m: 8,
+            schemes: scheme::standard(),
+            timeout_ns: 30_000_000_000,
+        }
+    }
+}
+
+impl ReliableConfig {
+    /// Index of the scheme of that name.
+    pub fn scheme(&self, name: &str) -> Result<usize, SdrError> {
+        let found = self.schemes.iter().position(|scheme| scheme.name() == name);
+        found.ok_or_else(|| SdrError::NoSuchScheme(name.to_owned()))
+    }
+
+    /// Checks that the numbers go together.
+    pub fn check(&self) -> Result<(), SdrError> {
+        let fail = |what, why: String| Err(SdrError::Config { what, why });
+        if self.k == 0 || self.k + self.m > 256 {
+            return fail("k and m", format!("{} + {} is not between 1 and 256", self.k, self.m));
+        }
+        if self.max_write == 0 {
+            return fail("longest message", "it must have at least one byte".to_owned());
+        }
+        if !(1..=250).contains(&self.schemes.len()) {
+            return fail("schemes", format!("{} is not between 1 and 250", self.schemes.len()));
+        }
+        let places = u64::from(self.places());
+        let ids = u64::from(self.sdr.layout.ids());
+        if places > ids {
+            let why = format!(
+                "{} bytes in groups of {} chunks of {} take {places} message IDs of {ids}: \
+                 choose larger chunks or groups",
+                self.max_write, self.k, self.sdr.chunk_bytes
+            );
+            return fail("longest message", why);
+        }
+        self.sdr_config().check()
+    }
+
+    /// The SDR QP's parameters.
+    pub(super) fn sdr_config(&self) -> SdrConfig {
+        let chunks = u64::from(self.k.max(self.m));
+        let groups = chunks * u64::from(self.sdr.chunk_bytes);
+        let parity = u64::from(self.m) * u64::from(self.sdr.chunk_bytes);
+        let max_message = groups.min(self.max_write.max(parity));
+        SdrConfig { max_message: max_message.max(1), ..self.sdr.clone() }
+    }
+
+    /// How a message of `len` bytes is cut.
+    pub fn shape(&self, len: u64) -> Shape {
+        Shape {
+            len,
+            chunk_bytes: self.sdr.chunk_bytes,
+            mtu: self.sdr.mtu.bytes(),
+            k: self.k,
+            m: self.m,
+        }
+    }
+
+    /// Groups that the longest message has.
+    pub(super) fn groups(&self) -> u32 {
+        self.shape(self.max_write).groups()
+    }
+
+    /// SDR messages that each message takes.
+    pub(super) fn places(&self) -> u32 {
+        self.groups() * if self.m > 0 { 2 } else { 1 }
+    }
+
+    /// Messages that can be outstanding at a time.
+    pub fn max_outstanding(&self) -> u32 {
+        self.sdr.layout.ids() / self.places()
+    }
+}
+
+/// What one end of a reliable connection tells the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReliableInfo {
+    sdr: SdrInfo,
+    max_write: u64,
+    k: u32,
+    m: u32,
+    schemes: Vec<String>,
+}
+
+impl ReliableInfo {
+    pub(super) fn new(config: &ReliableConfig, sdr: SdrInfo) -> ReliableInfo {
+        ReliableInfo {
+            sdr,
+            max_write: config.max_write,
+            k: config.k,
+            m: config.m,
+            schemes: config.schemes.iter().map(|scheme| scheme.name()).collect(),
+        }
+    }
+
+    pub(super) fn sdr(&self) -> &SdrInfo {
+        &self.sdr
+    }
+
+    pub(super) fn check_against(&self, ours: &ReliableConfig) -> Result<(), SdrError> {
+        let numbers = [
+            ("messages of at most", ours.max_write, self.max_write),
+            ("groups of", ours.k.into(), self.k.into()),
+            ("parity of", ours.m.into(), self.m.into()),
+        ];
+        let names = ours.schemes.iter().map(|s| s.name()).collect::<Vec<_>>().join(",");
+        let strings =
+            numbers.map(|(what, ours, theirs)| (what, ours.to_string(), theirs.to_string()));
+        for (what, ours, theirs) in
+            strings.into_iter().chain([("schemes", names, self.schemes.join(","))])
+        {
+            if ours != theirs {
+                return Err(SdrError::Mismatch { what, ours, theirs });
+            }
+        }
+        Ok(())
+    }
+
+    /// To be carried to the peer by whatever means.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let sdr = self.sdr.to_bytes();
+        let mut out = Vec::new();
+        out.extend(self.max_write.to_be_bytes());
+        out.extend([self.k as u16, self.m as u16, sdr.len() as u16].map(u16::to_be_bytes).concat());
+        out.extend(sdr);
+        for name in &self.schemes {
+            let name = &name.as_bytes()[..name.len().min(255)];
+            out.push(name.len() as u8);
+            out.extend(name);
+        }
+        out
+    }
+
+    /// What a peer has sent.
+    pub fn from_bytes(bytes: &[u8]) -> Result<ReliableInfo, SdrError> {
+        let early = SdrError::Info("it ends early");
+        let (head, rest) = bytes.split_first_chunk::<14>().ok_or(early.clone())?;
+        let short = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let (max_write, _) = head.split_first_chunk::<8>().ok_or(early.clone())?;
+        let (sdr, mut rest) = rest.split_at_checked(short(12).into()).ok_or(early.clone())?;
+        let mut schemes = Vec::new();
+        while let Some((len, tail)) = rest.split_first() {
+            let (name, tail) = tail.split_at_checked((*len).into()).ok_or(early.clone())?;
+            schemes.push(String::from_utf8_lossy(name).into_owned());
+            rest = tail;
+        }
+        Ok(ReliableInfo {
+            sdr: SdrInfo::from_bytes(sdr)?,
+            max_write: u64::from_be_bytes(*max_write),
+            k: short(8).into(),
+            m: short(10).into(),
+            schemes,
+        })
+    }
+}

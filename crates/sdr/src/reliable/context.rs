@@ -1,0 +1,253 @@
+//! What a scheme's state machines see of their message, and what they can do to it.
+
+use bowline_codes::{ChunkSet, Code};
+use bowline_nic::{Nic, PdId, Sge, Time};
+
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
+use super::shape::Shape;
+use super::wire::Message;
+use crate::control::MAX_CONTROL;
+use crate::path::PathStats;
+use crate::qp::SdrQp;
+use crate::scheme::Part;
+use crate::send::Source;
+
+/// Longest message from one end of a scheme to the other.
+pub const MAX_TELL: usize = MAX_CONTROL - 16;
+
+/// Round trip to assume before one has been timed.
+const UNKNOWN_RTT_NS: u64 = 50_000_000;
+
+fn rtt_ns(path: &PathStats) -> u64 {
+    path.rtt_ns.unwrap_or(UNKNOWN_RTT_NS)
+}
+
+/// The sending end of a message, as its scheme sees it.
+pub struct SendCx<'a> {
+    pub(super) now: Time,
+    pub(super) nic: &'a mut Nic,
+    pub(super) sdr: &'a mut SdrQp,
+    pub(super) pd: PdId,
+    pub(super) message: &'a mut Outgoing,
+}
+
+impl SendCx<'_> {
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The message's chunks and groups.
+    pub fn shape(&self) -> &Shape {
+        &self.message.shape
+    }
+
+    /// What is known of the path.
+    pub fn path(&self) -> PathStats {
+        self.sdr.path()
+    }
+
+    /// The round trip, measured or assumed.
+    pub fn rtt_ns(&self) -> u64 {
+        rtt_ns(&self.sdr.path())
+    }
+
+    /// Queues a chunk behind all that is queued.
+    pub fn send(&mut self, part: Part) {
+        self.queue(part, false);
+    }
+
+    /// Queues a chunk before all that are sent for the first time.
+    pub fn send_again(&mut self, part: Part) {
+        self.message.resent += 1;
+        self.queue(part, true);
+    }
+
+    fn queue(&mut self, part: Part, urgent: bool) {
+        let shape = self.message.shape;
+        let (sub, offset, len, source) = match part {
+            Part::Data(chunk) if chunk < shape.chunks() => {
+                let group = shape.group_of(chunk);
+                let bytes = shape.chunk(chunk);
+                let Source { key, addr } = self.message.source;
+                let source = Source { key, addr: addr + bytes.start };
+                let offset = bytes.start - shape.group_bytes(group).start;
+                (self.message.data_sub(group), offset, bytes.end - bytes.start, source)
+            }
+            Part::Parity { group, index }
+                if group < shape.groups() && index < shape.parity_chunks(group) =>
+            {
+                let Some(sge) = self.message.parity_sge(group, index) else { return };
+                let source = Source { key: bowline_nic::MrKey(sge.lkey), addr: sge.addr };
+                let offset = u64::from(index) * u64::from(shape.chunk_bytes);
+                (self.message.parity_sub(group), offset, sge.len.into(), source)
+            }
+            _ => return,
+        };
+        let handle = self.message.handles[sub];
+        // It fails only for a message that is over, and then nothing has to be sent any more.
+        let _ = self.sdr.send_continue(handle, offset, len, source, urgent);
+    }
+
+    /// Adds a data chunk to its group's parity.
+    pub fn encode(&mut self, code: &Code, chunk: u32) {
+        let shape = self.message.shape;
+        let group = shape.group_of(chunk);
+        let parity: Option<Vec<Sge>> = (0..shape.parity_chunks(group))
+            .map(|index| self.message.parity_sge(group, index))
+            .collect();
+        let Some(parity) = parity else { return };
+        let bytes = shape.chunk(chunk);
+        let Source { key, addr } = self.message.source;
+        let data = Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32);
+        let index = (chunk - shape.group(group).start) as usize;
+        let coded = self.nic.with_slices(self.pd, &[data], &parity, |data, parity| {
+            code.update(index, data[0], parity).is_ok()
+        });
+        if coded != Ok(true) {
+            // The caller's memory is gone: what is sent of it will fail as well, and say so.
+            self.message.failed = true;
+        }
+    }
+
+    /// Says something to the receiving end: at most [`MAX_TELL`] bytes, which may be lost.
+    pub fn tell(&mut self, bytes: &[u8]) {
+        let mut out = Vec::new();
+        Message::ToReceiver(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]).emit(&mut out);
+        self.sdr.send_control(self.nic, self.now, &out);
+    }
+
+    /// When [`SchemeSender::timeout`](crate::SchemeSender::timeout) shall be called; there is one
+    /// timer.
+    pub fn set_timer(&mut self, at: Option<Time>) {
+        self.message.timer = at;
+    }
+}
+
+/// The receiving end of a message, as its scheme sees it.
+pub struct RecvCx<'a> {
+    pub(super) now: Time,
+    pub(super) nic: &'a mut Nic,
+    pub(super) sdr: &'a mut SdrQp,
+    pub(super) pd: PdId,
+    pub(super) message: &'a mut Incoming,
+    pub(super) shape: &'a Shape,
+    pub(super) wire_ns: u64,
+}
+
+impl RecvCx<'_> {
+    /// The time.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The message's chunks and groups.
+    pub fn shape(&self) -> &Shape {
+        self.shape
+    }
+
+    /// What is known of the path.
+    pub fn path(&self) -> PathStats {
+        self.sdr.path()
+    }
+
+    /// The round trip, measured or assumed.
+    pub fn rtt_ns(&self) -> u64 {
+        rtt_ns(&self.sdr.path())
+    }
+
+    /// How long the message, with parity, takes on the wire, as far as the sender knows.
+    pub fn wire_ns(&self) -> u64 {
+        self.wire_ns
+    }
+
+    /// Whether a chunk has arrived.
+    pub fn has(&self, part: Part) -> bool {
+        let (sub, bit) = match part {
+            Part::Data(chunk) => {
+                let group = self.shape.group_of(chunk);
+                (self.message.data_sub(group), chunk - self.shape.group(group).start)
+            }
+            Part::Parity { group, index } => (self.message.parity_sub(group), index),
+        };
+        let handle = self.message.handles.get(sub).copied().flatten();
+        handle.and_then(|h| self.sdr.recv_bitmap(h).ok()).is_some_and(|bits| bits.get(bit))
+    }
+
+    /// Which chunks of a group have arrived: its data chunks first, then its parity chunks.
+    pub fn present(&self, group: u32) -> ChunkSet {
+        let data = self.shape.group(group).len();
+        let mut present = ChunkSet::EMPTY;
+        let parity = self.shape.parity_chunks(group) as usize;
+        let subs = [
+            (self.message.data_sub(group), 0, data),
+            (self.message.parity_sub(group), data, parity),
+        ];
+        for (sub, at, count) in subs {
+            let handle = self.message.handles.get(sub).copied().flatten();
+            let Some(bits) = handle.and_then(|h| self.sdr.recv_bitmap(h).ok()) else { continue };
+            for word in 0..count.div_ceil(64) {
+                let left = count - word * 64;
+                let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
+                present.insert_bits(at + word * 64, bits.word(word as u32) & mask);
+            }
+        }
+        present
+    }
+
+    /// One above the highest data chunk that has arrived.
+    pub fn high_data(&self) -> u32 {
+        for group in (0..self.shape.groups()).rev() {
+            let data = ChunkSet::first(self.shape.group(group).len());
+            let last = self.present(group).intersection(&data).iter().last();
+            if let Some(last) = last {
+                return self.shape.group(group).start + last as u32 + 1;
+            }
+        }
+        0
+    }
+
+    /// Computes a group's missing data chunks from those that are `present`, in place; `false` if
+    /// they do not suffice.
+    pub fn reconstruct(&mut self, code: &Code, group: u32, present: &ChunkSet) -> bool {
+        let Ok(plan) = code.plan(present) else { return false };
+        let data = self.shape.group(group);
+        let sge = |index: usize| -> Option<Sge> {
+            match index.checked_sub(data.len()) {
+                None => {
+                    let bytes = self.shape.chunk(data.start + index as u32);
+                    let Source { key, addr } = self.message.buffer;
+                    Some(Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32))
+                }
+                Some(parity) => self.message.parity_sge(self.shape, group, parity as u32),
+            }
+        };
+        let sources: Option<Vec<Sge>> = plan.sources().iter().map(|i| sge(*i)).collect();
+        let missing: Option<Vec<Sge>> = plan.missing().iter().map(|i| sge(*i)).collect();
+        let (Some(sources), Some(missing)) = (sources, missing) else { return false };
+        self.message.recovered += missing.len() as u64;
+        let done = self.nic.with_slices(self.pd, &sources, &missing, |sources, missing| {
+            plan.apply(sources, missing).is_ok()
+        });
+        done == Ok(true)
+    }
+
+    /// Says something to the sending end: at most [`MAX_TELL`] bytes, which may be lost.
+    pub fn tell(&mut self, bytes: &[u8]) {
+        let mut out = Vec::new();
+        Message::ToSender(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]).emit(&mut out);
+        self.sdr.send_control(self.nic, self.now, &out);
+    }
+
+    /// When [`SchemeReceiver::timeout`](crate::SchemeReceiver::timeout) shall be called; there is
+    /// one timer.
+    pub fn set_timer(&mut self, at: Option<Time>) {
+        self.message.timer = at;
+    }
+
+    /// All of the message is there.
+    pub fn complete(&mut self) {
+        self.message.complete = true;
+    }
+}

@@ -1,0 +1,46 @@
+//! A message on its way in.
+
+use bowline_nic::{Sge, Time};
+
+use super::outgoing::parity_sge;
+use super::scratch::Scratch;
+use super::shape::Shape;
+use super::wire::Begin;
+use crate::recv::RecvHandle;
+use crate::scheme::SchemeReceiver;
+use crate::send::Source;
+
+pub(super) struct Incoming {
+    pub(super) id: u64,
+    pub(super) buffer: Source,
+    pub(super) capacity: u64,
+    /// One for each of the message's places; `None` where nothing is expected.
+    pub(super) handles: Vec<Option<RecvHandle>>,
+    pub(super) has_parity_subs: bool,
+    pub(super) parity: Option<Scratch>,
+    /// What the sender has said about it, once it has.
+    pub(super) begun: Option<(Begin, Shape)>,
+    /// Taken out while it runs.
+    pub(super) machine: Option<Box<dyn SchemeReceiver>>,
+    pub(super) timer: Option<Time>,
+    /// When something of it last came.
+    pub(super) heard: Time,
+    pub(super) complete: bool,
+    /// Chunks that were computed rather than received.
+    pub(super) recovered: u64,
+}
+
+impl Incoming {
+    pub(super) fn data_sub(&self, group: u32) -> usize {
+        group as usize * (1 + usize::from(self.has_parity_subs))
+    }
+
+    pub(super) fn parity_sub(&self, group: u32) -> usize {
+        if self.has_parity_subs { self.data_sub(group) + 1 } else { usize::MAX }
+    }
+
+    /// Where a parity chunk lands.
+    pub(super) fn parity_sge(&self, shape: &Shape, group: u32, index: u32) -> Option<Sge> {
+        parity_sge(self.parity.as_ref()?, shape, group, index)
+    }
+}

@@ -1,0 +1,94 @@
+//! A message on its way out.
+
+use bowline_nic::{Sge, Time};
+
+use super::scratch::Scratch;
+use super::shape::Shape;
+use super::wire::Begin;
+use crate::scheme::{Part, SchemeSender};
+use crate::send::{Injected, SendHandle, Source};
+
+pub(super) struct Outgoing {
+    pub(super) id: u64,
+    pub(super) shape: Shape,
+    pub(super) source: Source,
+    pub(super) begin: Begin,
+    /// One for each of the message's places, used or not.
+    pub(super) handles: Vec<SendHandle>,
+    /// Whether places for parity alternate with those for data.
+    pub(super) has_parity_subs: bool,
+    pub(super) parity: Option<Scratch>,
+    /// Taken out while it runs.
+    pub(super) machine: Option<Box<dyn SchemeSender>>,
+    pub(super) started: bool,
+    pub(super) timer: Option<Time>,
+    /// When to ask the receiver how things stand, and how long to wait the next time.
+    pub(super) probe_at: Option<Time>,
+    pub(super) probe_ns: u64,
+    /// When it was started, or the peer last said something about it.
+    pub(super) heard: Time,
+    /// The end of the message has left, and the receiver has been reminded of it.
+    pub(super) reminded: bool,
+    pub(super) resent: u64,
+    pub(super) failed: bool,
+}
+
+impl Outgoing {
+    pub(super) fn data_sub(&self, group: u32) -> usize {
+        group as usize * (1 + usize::from(self.has_parity_subs))
+    }
+
+    pub(super) fn parity_sub(&self, group: u32) -> usize {
+        self.data_sub(group) + 1
+    }
+
+    /// Where a parity chunk is, if the scheme has memory for parity.
+    pub(super) fn parity_sge(&self, group: u32, index: u32) -> Option<Sge> {
+        parity_sge(self.parity.as_ref()?, &self.shape, group, index)
+    }
+
+    /// The chunks whose last byte is among those that have left.
+    pub(super) fn parts(&self, sub: usize, injected: &Injected) -> Vec<Part> {
+        let chunk_bytes = u64::from(self.shape.chunk_bytes);
+        let (from, to) = (injected.offset, injected.offset + u64::from(injected.len));
+        let first = (from / chunk_bytes) as u32;
+        let per_group = 1 + usize::from(self.has_parity_subs);
+        let group = (sub / per_group) as u32;
+        if group >= self.shape.groups() {
+            return Vec::new();
+        }
+        if sub % per_group == 1 {
+            let end = u64::from(self.shape.parity_bytes(group));
+            let ends_here = |index: u32| {
+                let end = u64::from(index) * chunk_bytes + end;
+                from < end.max(1) && end <= to
+            };
+            let indices = first..self.shape.parity_chunks(group);
+            return indices
+                .take_while(|i| u64::from(*i) * chunk_bytes < to)
+                .filter(|i| ends_here(*i))
+                .map(|index| Part::Parity { group, index })
+                .collect();
+        }
+        let chunks = self.shape.group(group);
+        let base = self.shape.group_bytes(group).start;
+        (chunks.start + first..chunks.end)
+            .take_while(|c| self.shape.chunk(*c).start - base <= to)
+            .filter(|c| {
+                let end = self.shape.chunk(*c).end - base;
+                end <= to && (from < end || end == 0)
+            })
+            .map(Part::Data)
+            .collect()
+    }
+}
+
+/// Where a parity chunk of a group is in a scratch buffer.
+pub(super) fn parity_sge(scratch: &Scratch, shape: &Shape, group: u32, index: u32) -> Option<Sge> {
+    if index >= shape.m {
+        return None;
+    }
+    let at =
+        (u64::from(group) * u64::from(shape.m) + u64::from(index)) * u64::from(shape.chunk_bytes);
+    Some(Sge::new(scratch.key, at, shape.parity_bytes(group)))
+}

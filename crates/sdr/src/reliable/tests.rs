@@ -1,0 +1,314 @@
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use bowline_nic::{AddressVector, Mtu};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::testing::{BUFFER, End, Frame, addr};
+use crate::{ImmLayout, SdrConfig};
+
+/// What a wire does to frames.
+#[derive(Clone, Copy, Debug)]
+struct Wire {
+    delay_ns: u64,
+    jitter_ns: u64,
+    loss: f64,
+    duplicate: f64,
+}
+
+/// Two reliable QPs and a wire between them, on virtual time.
+struct World {
+    ends: [End; 2],
+    qps: Vec<ReliableQp>,
+    wire: Wire,
+    rng: ChaCha8Rng,
+    now: Time,
+    in_flight: BinaryHeap<Reverse<(Time, u64)>>,
+    frames: BTreeMap<u64, Frame>,
+    next_frame: u64,
+    events: [Vec<ReliableEvent>; 2],
+}
+
+impl World {
+    fn new(config: &ReliableConfig, wire: Wire, seed: u64) -> World {
+        let mut ends = [End::new(0), End::new(1)];
+        let mut qps: Vec<ReliableQp> =
+            ends.iter_mut().map(|e| ReliableQp::new(&mut e.nic, e.pd, config).unwrap()).collect();
+        let infos: Vec<_> =
+            qps.iter().map(|qp| ReliableInfo::from_bytes(&qp.info().to_bytes()).unwrap()).collect();
+        let now = Time::from_micros(1);
+        for i in 0..2 {
+            let av = AddressVector::new(addr(1 - i));
+            qps[i].connect(&mut ends[i].nic, now, av, &infos[1 - i]).unwrap();
+        }
+        World {
+            ends,
+            qps,
+            wire,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now,
+            in_flight: BinaryHeap::new(),
+            frames: BTreeMap::new(),
+            next_frame: 0,
+            events: [const { Vec::new() }; 2],
+        }
+    }
+
+    fn send(&mut self, frame: Frame) {
+        let copies = 1 + u32::from(self.rng.random_bool(self.wire.duplicate));
+        for _ in 0..copies {
+            if self.rng.random_bool(self.wire.loss) {
+                continue;
+            }
+            let jitter = self.rng.random_range(0..=self.wire.jitter_ns);
+            let at = self.now.plus_nanos(self.wire.delay_ns + jitter);
+            self.in_flight.push(Reverse((at, self.next_frame)));
+            self.frames.insert(self.next_frame, frame.clone());
+            self.next_frame += 1;
+        }
+    }
+
+    fn settle(&mut self, i: usize) {
+        let mut frames = VecDeque::new();
+        loop {
+            self.qps[i].drive(&mut self.ends[i].nic, self.now);
+            let before = frames.len();
+            self.ends[i].transmit(self.now, 1 - i, &mut frames);
+            while let Some(event) = self.qps[i].poll_event() {
+                self.events[i].push(event);
+            }
+            if frames.len() == before {
+                break;
+            }
+        }
+        frames.into_iter().for_each(|frame| self.send(frame));
+    }
+
+    /// Runs until `done`, or for a minute of virtual time.
+    fn run(&mut self, done: impl Fn(&World) -> bool) {
+        let deadline = self.now.plus_nanos(60_000_000_000);
+        for i in 0..2 {
+            self.settle(i);
+        }
+        while !done(self) {
+            let timers = (0..2).filter_map(|i| {
+                let times = [self.ends[i].nic.poll_timeout(), self.qps[i].poll_timeout()];
+                Some((times.into_iter().flatten().min()?, i))
+            });
+            let timer = timers.min();
+            let arrival = self.in_flight.peek().map(|Reverse((at, _))| *at);
+            match (arrival, timer) {
+                (Some(at), timer) if timer.is_none_or(|(t, _)| at <= t) => {
+                    let Reverse((_, id)) = self.in_flight.pop().unwrap();
+                    self.now = self.now.max(at);
+                    let frame = self.frames.remove(&id).unwrap();
+                    let nic = &mut self.ends[frame.to].nic;
+                    nic.handle_frame(self.now, &frame.meta, &frame.bytes);
+                    self.settle(frame.to);
+                }
+                (_, Some((at, i))) => {
+                    self.now = self.now.max(at);
+                    self.ends[i].nic.handle_timeout(self.now);
+                    self.settle(i);
+                }
+                _ => panic!("nothing more will happen: {:?}", self.events),
+            }
+            assert!(self.now < deadline, "{:?} after a minute", self.events);
+        }
+    }
+
+    fn recv(&mut self, at: u64, capacity: u64) -> RecvId {
+        let (now, buffer) = (self.now, self.ends[1].at(at));
+        self.qps[1].recv(&mut self.ends[1].nic, now, buffer, capacity).unwrap()
+    }
+
+    fn write(&mut self, at: u64, len: u64, options: WriteOptions) -> WriteId {
+        let (now, source) = (self.now, self.ends[0].at(at));
+        self.qps[0].write(&mut self.ends[0].nic, now, source, len, options).unwrap()
+    }
+}
+
+fn config() -> ReliableConfig {
+    let sdr = SdrConfig {
+        mtu: Mtu::B256,
+        chunk_bytes: 1024,
+        layout: ImmLayout::new(8, 20, 4).unwrap(),
+        lateness_ns: 0,
+        ..SdrConfig::default()
+    };
+    ReliableConfig { sdr, max_write: 100_000, k: 8, m: 3, ..ReliableConfig::default() }
+}
+
+const WIRE: Wire = Wire { delay_ns: 1_000_000, jitter_ns: 0, loss: 0.0, duplicate: 0.0 };
+
+/// Writes messages of all lengths over a wire, several at a time, and checks every byte.
+fn transfer(scheme: &str, wire: Wire, seed: u64) -> World {
+    let config = config();
+    let scheme = config.scheme(scheme).unwrap();
+    let mut world = World::new(&config, wire, seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xda7a);
+    let mut bytes = vec![0; BUFFER];
+    rng.fill_bytes(&mut bytes);
+    world.ends[0].buffer.write_at(0, &bytes);
+    let mut sent = Vec::new();
+    for round in 0..6u32 {
+        let at = u64::from(round) * 200_000;
+        let len = [0, 1, 255, 1_024, 9_000, 100_000][round as usize];
+        let capacity = if rng.random_bool(0.5) { len } else { 100_000 };
+        let imm = rng.random_bool(0.5).then_some(round);
+        // Either end may be first.
+        if rng.random_bool(0.5) {
+            world.recv(at, capacity);
+            world.write(at, len, WriteOptions { scheme, imm });
+        } else {
+            world.write(at, len, WriteOptions { scheme, imm });
+            world.recv(at, capacity);
+        }
+        sent.push((at, len, imm));
+    }
+    world.run(|world| world.events.iter().all(|events| events.len() == 6));
+    for (i, (at, len, imm)) in sent.iter().enumerate() {
+        let got = world.ends[1].buffer.to_vec(*at as usize, *len as usize);
+        assert!(got == bytes[*at as usize..][..*len as usize], "seed {seed}: message {i}");
+        let beyond = world.ends[1].buffer.to_vec((at + len) as usize, 1_000);
+        assert!(beyond.iter().all(|b| *b == 0), "seed {seed}: beyond message {i}");
+        let id = i as u64;
+        let received =
+            ReliableEvent::Received { id: RecvId(id), len: *len, imm: *imm, result: Ok(()) };
+        assert!(world.events[1].contains(&received), "seed {seed}: {received:?}");
+        let written = ReliableEvent::Written { id: WriteId(id), result: Ok(()) };
+        assert!(world.events[0].contains(&written), "seed {seed}: {written:?}");
+    }
+    world
+}
+
+#[test]
+fn a_clean_wire_costs_nothing() {
+    for scheme in ["sr-rto", "sr-nack", "ec-mds", "ec-xor"] {
+        let world = transfer(scheme, WIRE, 1);
+        let stats = world.qps[0].stats();
+        assert_eq!(stats.chunks_resent, 0, "{scheme}");
+        assert_eq!(world.qps[1].stats().chunks_recovered, 0, "{scheme}");
+    }
+}
+
+#[test]
+fn every_scheme_survives_loss_reordering_and_duplicates() {
+    for scheme in ["sr-rto", "sr-nack", "ec-mds", "ec-xor"] {
+        for seed in 0..12 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let wire = Wire {
+                delay_ns: rng.random_range(1_000..20_000_000),
+                jitter_ns: if rng.random_bool(0.5) { 3_000_000 } else { 0 },
+                loss: [0.001, 0.02, 0.2, 0.5][rng.random_range(0..4)],
+                duplicate: if rng.random_bool(0.5) { 0.1 } else { 0.0 },
+            };
+            transfer(scheme, wire, seed);
+        }
+    }
+}
+
+#[test]
+fn coding_recovers_without_sending_again() {
+    let (mut recovered, mut resent) = (0, 0);
+    for seed in 0..8 {
+        let world = transfer("ec-mds", Wire { loss: 0.01, ..WIRE }, seed);
+        recovered += world.qps[1].stats().chunks_recovered;
+        resent += world.qps[0].stats().chunks_resent;
+    }
+    assert!(recovered > 20, "{recovered}");
+    assert!(resent * 10 < recovered, "{resent} sent again, {recovered} recovered");
+}
+
+#[test]
+fn messages_go_on_for_ever() {
+    let config = config();
+    let mut world = World::new(&config, Wire { loss: 0.05, ..WIRE }, 9);
+    // IDs and generations wrap around many times.
+    for round in 0..150usize {
+        let scheme = round % config.schemes.len();
+        world.recv(0, 5_000);
+        world.write(0, 5_000, WriteOptions { scheme, imm: None });
+        world.run(|world| world.events.iter().all(|events| events.len() == round + 1));
+    }
+    let failed = world.events[0]
+        .iter()
+        .any(|event| matches!(event, ReliableEvent::Written { result: Err(_), .. }));
+    assert!(!failed);
+    let path = world.qps[0].path();
+    assert!((path.loss - 0.05).abs() < 0.03, "{path:?}");
+    assert!(path.rtt_ns.is_some_and(|rtt| rtt < 2_500_000), "{path:?}");
+}
+
+#[test]
+fn a_message_that_is_too_long_is_refused_at_both_ends() {
+    let mut world = World::new(&config(), WIRE, 1);
+    world.recv(0, 1_000);
+    world.write(0, 1_001, WriteOptions::default());
+    world.run(|world| world.events.iter().all(|events| events.len() == 1));
+    let ReliableEvent::Received { result, .. } = world.events[1][0] else { panic!() };
+    assert_eq!(result, Err(Failure::TooLong));
+    let ReliableEvent::Written { result, .. } = world.events[0][0] else { panic!() };
+    assert_eq!(result, Err(Failure::Aborted));
+    // The next message is not affected.
+    world.recv(0, 1_000);
+    world.write(0, 1_000, WriteOptions::default());
+    world.run(|world| world.events.iter().all(|events| events.len() == 2));
+    assert!(matches!(world.events[0][1], ReliableEvent::Written { result: Ok(()), .. }));
+}
+
+#[test]
+fn a_dead_peer_is_noticed() {
+    let config = ReliableConfig { timeout_ns: 2_000_000_000, ..config() };
+    let mut world = World::new(&config, WIRE, 1);
+    world.recv(0, 50_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.wire.loss = 1.0;
+    world.write(0, 50_000, WriteOptions::default());
+    world.run(|world| world.events[0].len() == 1);
+    let ReliableEvent::Written { result, .. } = world.events[0][0] else { panic!() };
+    assert_eq!(result, Err(Failure::TimedOut));
+}
+
+#[test]
+fn rubbish_on_the_control_channel_does_no_harm() {
+    let mut world = World::new(&config(), WIRE, 5);
+    world.recv(0, 50_000);
+    world.write(0, 50_000, WriteOptions { scheme: 2, imm: None });
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    for _ in 0..300 {
+        for i in 0..2 {
+            let mut bytes = vec![0; rng.random_range(0..60)];
+            rng.fill_bytes(&mut bytes);
+            // Kinds that mean something, and small numbers.
+            if let Some(kind) = bytes.first_mut() {
+                *kind %= 3;
+            }
+            if let Some(id) = bytes.get_mut(1..9) {
+                id.fill(0);
+            }
+            let now = world.now;
+            world.qps[i].sdr.send_control(&mut world.ends[i].nic, now, &bytes);
+        }
+        world.settle(0);
+        world.settle(1);
+    }
+    world.run(|world| world.events.iter().all(|events| !events.is_empty()));
+}
+
+#[test]
+fn parameters_are_checked() {
+    let cases = [
+        ReliableConfig { k: 0, ..config() },
+        ReliableConfig { k: 250, m: 10, ..config() },
+        ReliableConfig { max_write: 1 << 40, ..config() },
+        ReliableConfig { max_write: 0, ..config() },
+        ReliableConfig { schemes: Vec::new(), ..config() },
+    ];
+    for config in cases {
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.len() > 20, "{error}");
+    }
+}

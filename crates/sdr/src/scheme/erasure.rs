@@ -1,0 +1,270 @@
+//! Erasure coding: parity goes with the data, so that the receiver can do without what was lost.
+//!
+//! The sender adds each data chunk to its group's parity when it hands it out, and sends the parity
+//! behind the group's data. The receiver computes what is missing as soon as a group has enough. A
+//! group that does not get there is asked for after the fallback timeout, and its missing data
+//! chunks are sent again, as in selective repeat.
+
+use bowline_codes::{ChunkSet, Code, Family};
+use bowline_nic::Time;
+
+use super::repeat::Repeater;
+use super::{Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
+use crate::reliable::Shape;
+
+/// Groups whose chunks are handed out ahead of what has left: coding and sending overlap.
+const GROUPS_AHEAD: u32 = 2;
+/// Bytes that name a group and its missing chunks in a NACK: at most 256 chunks a group.
+const ENTRY_HEADER: usize = 4;
+const MAX_NACK: usize = 900;
+/// Shortest silence after which a group counts as failed.
+const MIN_IDLE_NS: u64 = 4_000_000;
+
+/// Erasure coding with a code of the connection's k and m.
+#[derive(Clone, Debug)]
+pub struct ErasureCoding {
+    family: Family,
+    alpha: f64,
+}
+
+impl ErasureCoding {
+    /// Reed–Solomon: any m losses of a group can be made good.
+    pub fn mds() -> ErasureCoding {
+        ErasureCoding { family: Family::Mds, alpha: 2.0 }
+    }
+
+    /// XOR by modulo: one loss in each of m interleaved parts of a group.
+    pub fn xor() -> ErasureCoding {
+        ErasureCoding { family: Family::Xor, alpha: 2.0 }
+    }
+
+    /// With another α: how much of a round trip, in proportion, queues on the path may add.
+    pub fn alpha(self, alpha: f64) -> ErasureCoding {
+        ErasureCoding { alpha: alpha.max(0.0), ..self }
+    }
+}
+
+impl Scheme for ErasureCoding {
+    fn name(&self) -> String {
+        match self.family {
+            Family::Mds => "ec-mds",
+            Family::Xor => "ec-xor",
+        }
+        .to_owned()
+    }
+
+    fn uses_parity(&self) -> bool {
+        true
+    }
+
+    fn sender(&self, shape: &Shape) -> Box<dyn SchemeSender> {
+        Box::new(Encoder {
+            codes: Codes::new(self.family, shape),
+            next: 0,
+            left: 0,
+            repeater: Repeater::new(shape, self.alpha),
+        })
+    }
+
+    fn receiver(&self, shape: &Shape) -> Box<dyn SchemeReceiver> {
+        Box::new(Decoder {
+            codes: Codes::new(self.family, shape),
+            alpha: self.alpha,
+            done: vec![false; shape.groups() as usize],
+            open: shape.groups(),
+            first_seen: None,
+            last_progress: Time::ZERO,
+            last_nack: None,
+        })
+    }
+}
+
+/// The codes of a message: its last group may be shorter.
+struct Codes {
+    full: Option<Code>,
+    last: Option<Code>,
+    groups: u32,
+}
+
+impl Codes {
+    fn new(family: Family, shape: &Shape) -> Codes {
+        // Without parity there is no code, and the scheme is its own fallback.
+        let code = |group: u32| {
+            let k = shape.group(group).len();
+            Code::new(family, k, shape.parity_chunks(group) as usize).ok()
+        };
+        let groups = shape.groups();
+        Codes { full: if groups > 1 { code(0) } else { None }, last: code(groups - 1), groups }
+    }
+
+    fn of(&self, group: u32) -> Option<&Code> {
+        if group + 1 == self.groups { self.last.as_ref() } else { self.full.as_ref() }
+    }
+}
+
+/// The sending end.
+struct Encoder {
+    codes: Codes,
+    /// Next data chunk to be handed out.
+    next: u32,
+    /// Data chunks that have left for the first time.
+    left: u32,
+    repeater: Repeater,
+}
+
+impl Encoder {
+    /// Hands out chunks as long as not too many wait, and their group's parity behind them.
+    fn pump(&mut self, cx: &mut SendCx<'_>) {
+        let shape = *cx.shape();
+        let ahead = GROUPS_AHEAD * shape.group(0).len() as u32;
+        while self.next < shape.chunks() && self.next < self.left + ahead {
+            let chunk = self.next;
+            self.next += 1;
+            self.repeater.queued(chunk);
+            cx.send(Part::Data(chunk));
+            let group = shape.group_of(chunk);
+            let Some(code) = self.codes.of(group) else { continue };
+            cx.encode(code, chunk);
+            if chunk + 1 == shape.group(group).end {
+                for index in 0..shape.parity_chunks(group) {
+                    cx.send(Part::Parity { group, index });
+                }
+            }
+        }
+    }
+}
+
+impl SchemeSender for Encoder {
+    fn start(&mut self, cx: &mut SendCx<'_>) {
+        self.pump(cx);
+    }
+
+    fn injected(&mut self, cx: &mut SendCx<'_>, part: Part) {
+        if let Part::Data(chunk) = part {
+            self.left = self.left.max(chunk + 1);
+            self.repeater.left(cx.now(), chunk);
+            self.pump(cx);
+        }
+    }
+
+    /// A NACK: groups, and which of their data chunks are missing.
+    fn control(&mut self, cx: &mut SendCx<'_>, message: &[u8]) {
+        let shape = *cx.shape();
+        let mut rest = message;
+        while let Some((head, tail)) = rest.split_first_chunk::<ENTRY_HEADER>() {
+            let group = u32::from(u16::from_be_bytes([head[0], head[1]]));
+            let bytes = usize::from(u16::from_be_bytes([head[2], head[3]]));
+            let Some((bitmap, tail)) = tail.split_at_checked(bytes) else { return };
+            rest = tail;
+            if group >= shape.groups() {
+                return;
+            }
+            for (j, chunk) in shape.group(group).enumerate() {
+                if bitmap.get(j / 8).is_some_and(|byte| byte >> (j % 8) & 1 != 0) {
+                    self.repeater.repeat(cx, chunk);
+                }
+            }
+        }
+    }
+
+    fn timeout(&mut self, _cx: &mut SendCx<'_>) {}
+}
+
+/// The receiving end.
+struct Decoder {
+    codes: Codes,
+    alpha: f64,
+    done: Vec<bool>,
+    /// Groups that are not done.
+    open: u32,
+    /// When the first chunk was seen.
+    first_seen: Option<Time>,
+    last_progress: Time,
+    last_nack: Option<Time>,
+}
+
+impl Decoder {
+    fn look(&mut self, cx: &mut RecvCx<'_>) {
+        let shape = *cx.shape();
+        for group in 0..shape.groups() {
+            if self.done[group as usize] {
+                continue;
+            }
+            let present = cx.present(group);
+            let data = shape.group(group).len();
+            let complete = ChunkSet::first(data).difference(&present).is_empty();
+            let code = self.codes.of(group);
+            let recovered = !complete
+                && code.is_some_and(|code| {
+                    code.recoverable(&present) && cx.reconstruct(code, group, &present)
+                });
+            if complete || recovered {
+                self.done[group as usize] = true;
+                self.open -= 1;
+            }
+        }
+    }
+
+    /// FTO: the message's time on the wire, and half of what queues may add to it; and not while
+    /// chunks keep coming.
+    fn fallback_at(&self, cx: &RecvCx<'_>) -> Option<Time> {
+        let rtt = cx.rtt_ns();
+        let slack = ((rtt as f64 * self.alpha / 2.0) as u64).max(MIN_IDLE_NS);
+        let idle = self.last_progress.plus_nanos((rtt / 4).max(MIN_IDLE_NS));
+        let at = match self.last_nack {
+            Some(at) => at.plus_nanos(rtt + (rtt / 8).max(MIN_IDLE_NS)),
+            None => self.first_seen?.plus_nanos(cx.wire_ns() + slack),
+        };
+        Some(at.max(idle))
+    }
+
+    /// Names the groups that failed, and what they miss, as many as fit.
+    fn nack(&mut self, cx: &mut RecvCx<'_>) {
+        let shape = *cx.shape();
+        let mut bytes = Vec::with_capacity(MAX_NACK);
+        for group in (0..shape.groups()).filter(|g| !self.done[*g as usize]) {
+            let data = shape.group(group).len();
+            let bitmap_bytes = data.div_ceil(8);
+            if bytes.len() + ENTRY_HEADER + bitmap_bytes > MAX_NACK {
+                break;
+            }
+            bytes.extend((group as u16).to_be_bytes());
+            bytes.extend((bitmap_bytes as u16).to_be_bytes());
+            let at = bytes.len();
+            bytes.resize(at + bitmap_bytes, 0);
+            for j in ChunkSet::first(data).difference(&cx.present(group)).iter() {
+                bytes[at + j / 8] |= 1 << (j % 8);
+            }
+        }
+        self.last_nack = Some(cx.now());
+        cx.tell(&bytes);
+    }
+}
+
+impl SchemeReceiver for Decoder {
+    fn progress(&mut self, cx: &mut RecvCx<'_>) {
+        self.last_progress = cx.now();
+        self.first_seen.get_or_insert(cx.now());
+        self.look(cx);
+        if self.open == 0 {
+            cx.complete();
+        } else {
+            let at = self.fallback_at(cx);
+            cx.set_timer(at);
+        }
+    }
+
+    fn probe(&mut self, cx: &mut RecvCx<'_>) {
+        // The sender has been silent for long: everything that will come has come.
+        self.first_seen.get_or_insert(cx.now());
+        self.timeout(cx);
+    }
+
+    fn timeout(&mut self, cx: &mut RecvCx<'_>) {
+        if self.fallback_at(cx).is_some_and(|at| at <= cx.now()) {
+            self.nack(cx);
+        }
+        let at = self.fallback_at(cx);
+        cx.set_timer(at);
+    }
+}

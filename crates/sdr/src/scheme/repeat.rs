@@ -1,0 +1,336 @@
+//! Selective repeat: what is missing is sent again.
+//!
+//! The receiver acknowledges what has arrived: all up to some chunk, and a bitmap from there. The
+//! sender sends a chunk again when it has not been acknowledged for RTT + α·RTT since it left; with
+//! NACKs, as soon as the receiver says that it was passed over.
+
+use std::collections::VecDeque;
+
+use bowline_nic::Time;
+
+use super::{Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
+use crate::reliable::Shape;
+
+/// Bytes of an acknowledgement before its bitmap.
+const ACK_HEADER: usize = 8;
+/// Bytes of bitmap in an acknowledgement.
+const ACK_BITMAP: usize = 512;
+/// Chunks that may overtake a chunk before it counts as lost.
+const REORDER: u32 = 1;
+/// Shortest times, for paths whose round trip is nothing against the hosts' own delays.
+const MIN_RTO_NS: u64 = 20_000_000;
+const MIN_IDLE_NS: u64 = 2_000_000;
+const MIN_ACK_NS: u64 = 500_000;
+
+/// Selective repeat.
+#[derive(Clone, Debug)]
+pub struct SelectiveRepeat {
+    /// The retransmission timeout is 1 + α round trips.
+    alpha: f64,
+    nack: bool,
+}
+
+impl SelectiveRepeat {
+    /// Retransmission by timeout alone, after three round trips.
+    pub fn with_timeouts() -> SelectiveRepeat {
+        SelectiveRepeat { alpha: 2.0, nack: false }
+    }
+
+    /// Retransmission as soon as the receiver finds a gap, and by timeout when that fails.
+    pub fn with_nack() -> SelectiveRepeat {
+        SelectiveRepeat { alpha: 2.0, nack: true }
+    }
+
+    /// With another α: how much of a round trip, in proportion, queues on the path may add.
+    pub fn alpha(self, alpha: f64) -> SelectiveRepeat {
+        SelectiveRepeat { alpha: alpha.max(0.0), ..self }
+    }
+}
+
+impl Scheme for SelectiveRepeat {
+    fn name(&self) -> String {
+        if self.nack { "sr-nack" } else { "sr-rto" }.to_owned()
+    }
+
+    fn sender(&self, shape: &Shape) -> Box<dyn SchemeSender> {
+        Box::new(Repeater::new(shape, self.alpha))
+    }
+
+    fn receiver(&self, shape: &Shape) -> Box<dyn SchemeReceiver> {
+        Box::new(Acknowledger::new(shape, self.nack))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ChunkState {
+    acked: bool,
+    /// Handed out to be sent, and not left yet.
+    queued: bool,
+    /// When it last left.
+    sent: Option<Time>,
+}
+
+/// The sending end: also what erasure coding falls back to.
+pub(super) struct Repeater {
+    alpha: f64,
+    chunks: Vec<ChunkState>,
+    first_unacked: u32,
+    /// Chunks in the order in which they left.
+    flights: VecDeque<(Time, u32)>,
+}
+
+impl Repeater {
+    pub(super) fn new(shape: &Shape, alpha: f64) -> Repeater {
+        Repeater {
+            alpha,
+            chunks: vec![ChunkState::default(); shape.chunks() as usize],
+            first_unacked: 0,
+            flights: VecDeque::new(),
+        }
+    }
+
+    fn rto_ns(&self, cx: &SendCx<'_>) -> u64 {
+        ((cx.rtt_ns() as f64 * (1.0 + self.alpha)) as u64).max(MIN_RTO_NS)
+    }
+
+    /// A chunk is going to be sent for the first time.
+    pub(super) fn queued(&mut self, chunk: u32) {
+        self.chunks[chunk as usize].queued = true;
+    }
+
+    /// A data chunk has left.
+    pub(super) fn left(&mut self, now: Time, chunk: u32) {
+        if let Some(state) = self.chunks.get_mut(chunk as usize) {
+            state.queued = false;
+            state.sent = Some(now);
+            if !state.acked {
+                self.flights.push_back((now, chunk));
+            }
+        }
+    }
+
+    fn ack(&mut self, chunk: u32) {
+        if let Some(state) = self.chunks.get_mut(chunk as usize) {
+            state.acked = true;
+        }
+    }
+
+    /// Sends a chunk again, unless it is on its way: queued, or gone so lately that what is known of
+    /// it is older.
+    pub(super) fn repeat(&mut self, cx: &mut SendCx<'_>, chunk: u32) {
+        let Some(state) = self.chunks.get_mut(chunk as usize) else { return };
+        let Some(sent) = state.sent else { return };
+        let rtt = cx.rtt_ns();
+        let recent = cx.now().nanos_since(sent) < rtt - rtt / 16;
+        if !state.acked && !state.queued && !recent {
+            state.queued = true;
+            cx.send_again(Part::Data(chunk));
+        }
+    }
+
+    /// Sends again what has not been acknowledged in time, and sets the timer for the next.
+    pub(super) fn expire(&mut self, cx: &mut SendCx<'_>) {
+        let rto = self.rto_ns(cx);
+        while let Some((sent, chunk)) = self.flights.front().copied() {
+            let state = self.chunks[chunk as usize];
+            let stale = state.acked || state.sent != Some(sent);
+            if !stale && cx.now().nanos_since(sent) < rto {
+                cx.set_timer(Some(sent.plus_nanos(rto)));
+                return;
+            }
+            self.flights.pop_front();
+            if !stale && !state.queued {
+                self.chunks[chunk as usize].queued = true;
+                cx.send_again(Part::Data(chunk));
+            }
+        }
+        cx.set_timer(None);
+    }
+}
+
+impl SchemeSender for Repeater {
+    fn start(&mut self, cx: &mut SendCx<'_>) {
+        for chunk in 0..cx.shape().chunks() {
+            self.queued(chunk);
+            cx.send(Part::Data(chunk));
+        }
+    }
+
+    fn injected(&mut self, cx: &mut SendCx<'_>, part: Part) {
+        if let Part::Data(chunk) = part {
+            let first = self.flights.is_empty();
+            self.left(cx.now(), chunk);
+            if first {
+                self.expire(cx);
+            }
+        }
+    }
+
+    fn control(&mut self, cx: &mut SendCx<'_>, message: &[u8]) {
+        let Some(ack) = Ack::parse(message) else { return };
+        for chunk in self.first_unacked..ack.cumulative.min(self.chunks.len() as u32) {
+            self.ack(chunk);
+        }
+        self.first_unacked = self.first_unacked.max(ack.cumulative);
+        for (index, byte) in ack.bitmap.iter().enumerate() {
+            for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
+                self.ack(ack.cumulative.saturating_add(index as u32 * 8 + bit));
+            }
+        }
+        // What the bitmap does not reach is not known to be missing.
+        let known = ack.cumulative.saturating_add(ack.bitmap.len() as u32 * 8);
+        for chunk in ack.cumulative..ack.missing_below.min(known).min(self.chunks.len() as u32) {
+            self.repeat(cx, chunk);
+        }
+        self.expire(cx);
+    }
+
+    fn timeout(&mut self, cx: &mut SendCx<'_>) {
+        self.expire(cx);
+    }
+}
+
+/// An acknowledgement.
+struct Ack<'a> {
+    /// All chunks below it have arrived.
+    cumulative: u32,
+    /// Chunks below it that have not arrived were passed over: a NACK, if it is above `cumulative`.
+    missing_below: u32,
+    /// Which have arrived from `cumulative` on.
+    bitmap: &'a [u8],
+}
+
+impl Ack<'_> {
+    fn parse(bytes: &[u8]) -> Option<Ack<'_>> {
+        let (head, bitmap) = bytes.split_first_chunk::<ACK_HEADER>()?;
+        let (cumulative, missing_below) = head.split_first_chunk::<4>()?;
+        Some(Ack {
+            cumulative: u32::from_be_bytes(*cumulative),
+            missing_below: u32::from_be_bytes(missing_below.try_into().ok()?),
+            bitmap,
+        })
+    }
+}
+
+/// The receiving end.
+struct Acknowledger {
+    nack: bool,
+    chunks: u32,
+    cumulative: u32,
+    /// One above the highest chunk that has arrived.
+    high: u32,
+    last_progress: Time,
+    last_ack: Option<Time>,
+    /// Gaps below it have been reported.
+    reported: u32,
+    last_nack: Option<Time>,
+}
+
+impl Acknowledger {
+    fn new(shape: &Shape, nack: bool) -> Acknowledger {
+        Acknowledger {
+            nack,
+            chunks: shape.chunks(),
+            cumulative: 0,
+            high: 0,
+            last_progress: Time::ZERO,
+            last_ack: None,
+            reported: 0,
+            last_nack: None,
+        }
+    }
+
+    fn look(&mut self, cx: &RecvCx<'_>) {
+        while self.cumulative < self.chunks && cx.has(Part::Data(self.cumulative)) {
+            self.cumulative += 1;
+        }
+        self.high = self.high.max(cx.high_data());
+    }
+
+    /// Tells the sender what has arrived, and that what is missing below `missing_below` was passed
+    /// over.
+    fn acknowledge(&mut self, cx: &mut RecvCx<'_>, missing_below: u32) {
+        let mut bytes = [0; ACK_HEADER + ACK_BITMAP];
+        bytes[..4].copy_from_slice(&self.cumulative.to_be_bytes());
+        bytes[4..8].copy_from_slice(&missing_below.to_be_bytes());
+        let bits = (self.chunks - self.cumulative).min(ACK_BITMAP as u32 * 8);
+        for bit in 0..bits {
+            if cx.has(Part::Data(self.cumulative + bit)) {
+                bytes[ACK_HEADER + bit as usize / 8] |= 1 << (bit % 8);
+            }
+        }
+        self.last_ack = Some(cx.now());
+        if missing_below > self.cumulative {
+            self.last_nack = Some(cx.now());
+        }
+        cx.tell(&bytes[..ACK_HEADER + bits.div_ceil(8) as usize]);
+    }
+
+    fn ack_ns(cx: &RecvCx<'_>) -> u64 {
+        (cx.rtt_ns() / 8).max(MIN_ACK_NS)
+    }
+
+    /// Whether a chunk that has not been reported yet was passed over.
+    fn has_new_gap(&self, cx: &RecvCx<'_>, below: u32) -> bool {
+        (self.reported.max(self.cumulative)..below).any(|chunk| !cx.has(Part::Data(chunk)))
+    }
+
+    fn arm(&self, cx: &mut RecvCx<'_>) {
+        let acked = self.last_ack.unwrap_or(Time::ZERO);
+        // An acknowledgement is due if something has come since the last.
+        let ack = (self.last_progress > acked).then(|| acked.plus_nanos(Self::ack_ns(cx)));
+        let nack = self.nack.then(|| self.nack_at(cx));
+        let at = match (ack, nack) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        cx.set_timer(at);
+    }
+
+    /// When to ask for everything that is missing: the end of the message may be lost, and with it
+    /// what would have shown the gap; or what was sent again is lost again.
+    fn nack_at(&self, cx: &RecvCx<'_>) -> Time {
+        let rtt = cx.rtt_ns();
+        let idle = self.last_progress.plus_nanos((rtt / 8).max(MIN_IDLE_NS));
+        match self.last_nack {
+            Some(at) => idle.max(at.plus_nanos(rtt + (rtt / 8).max(MIN_IDLE_NS))),
+            None => idle,
+        }
+    }
+}
+
+impl SchemeReceiver for Acknowledger {
+    fn progress(&mut self, cx: &mut RecvCx<'_>) {
+        self.last_progress = cx.now();
+        self.look(cx);
+        if self.cumulative == self.chunks {
+            cx.complete();
+            return;
+        }
+        let below = self.high.saturating_sub(REORDER);
+        if self.nack && self.has_new_gap(cx, below) {
+            self.acknowledge(cx, below);
+            self.reported = below;
+        } else if self.last_ack.is_none_or(|at| cx.now().nanos_since(at) >= Self::ack_ns(cx)) {
+            self.acknowledge(cx, 0);
+        }
+        self.arm(cx);
+    }
+
+    fn probe(&mut self, cx: &mut RecvCx<'_>) {
+        self.look(cx);
+        let below = if self.nack { self.chunks } else { 0 };
+        self.acknowledge(cx, below);
+        self.arm(cx);
+    }
+
+    fn timeout(&mut self, cx: &mut RecvCx<'_>) {
+        self.look(cx);
+        if self.nack && cx.now() >= self.nack_at(cx) {
+            self.acknowledge(cx, self.chunks);
+        } else {
+            self.acknowledge(cx, 0);
+        }
+        self.arm(cx);
+    }
+}
