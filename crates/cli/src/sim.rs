@@ -142,7 +142,9 @@ fn totals_text(totals: &Totals, seconds: f64) -> String {
     text += &section("operations", kinds);
     text += &section("faults", totals.faults.iter().map(owned));
     text += &section("application", coverage.iter().map(owned));
+    let shims = coverage.fec.iter().map(|(name, _, n)| (name.replace('_', " "), n));
     text += &section("engines", engines);
+    text += &section("FEC", shims);
     text
 }
 
@@ -206,6 +208,7 @@ fn to_json(outcome: &Outcome, seconds: f64) -> Value {
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),
         "engines": table(&mut totals.coverage.nic.iter().map(|(name, _, n)| (name.to_owned(), n))),
+        "fec": table(&mut totals.coverage.fec.iter().map(|(name, _, n)| (name.to_owned(), n))),
         "failures": failures,
     })
 }

@@ -269,10 +269,11 @@ impl Decoder {
         &mut self,
         cx: Cx<'_>,
         packet: PacketView<'_>,
-        missing: u32,
+        psns: u32,
         span: u32,
         up: Up<'_>,
     ) -> bool {
+        let missing = self.gap_len(psns);
         self.losses.on_burst(missing);
         self.losses.unrepaired = self.losses.unrepaired.wrapping_add(missing);
         add(&cx.counters.unrecoverable, missing.into());

@@ -15,6 +15,9 @@ pub(crate) struct Losses {
     longest: u16,
 }
 
+/// Longer gaps are not losses: a stray packet came from far ahead.
+const MAX_BURST: u32 = 1 << 12;
+
 impl Losses {
     /// So many packets in a row are missing.
     pub(crate) fn on_burst(&mut self, packets: u32) {
@@ -63,9 +66,13 @@ impl Missing {
 }
 
 impl Decoder {
+    /// Packets that a gap of so many PSNs stands for. Between answers lie PSNs that are none; there, it
+    /// counts as one.
+    pub(super) fn gap_len(&self, psns: u32) -> u32 {
+        if self.response || psns > MAX_BURST { 1 } else { psns }
+    }
+
     /// The packets missing between `next` and the last one held.
-    ///
-    /// Between answers lie PSNs that are none; there, a hole counts as one packet.
     pub(super) fn missing(&self) -> Missing {
         self.missing_until(None)
     }
@@ -77,7 +84,7 @@ impl Decoder {
         let mut gap_to = |at: Psn, psn: Psn| {
             let gap = psn.diff(at);
             if gap > 0 {
-                missing.push(if self.response { 1 } else { gap as u32 });
+                missing.push(self.gap_len(gap as u32));
             }
         };
         for packet in self.held.iter().filter(|packet| !packet.is_ack) {

@@ -14,6 +14,12 @@ enum Lacks {
     More,
 }
 
+/// Why a packet could not be restored.
+enum Failure {
+    NoMemory,
+    Implausible,
+}
+
 impl Decoder {
     /// Restores a packet, if the repair's lane lacks just one, and hands up what is in order then.
     /// The repair's numbers make sense, and its block is not behind `next`.
@@ -45,10 +51,16 @@ impl Decoder {
             self.wait(cx);
             return true;
         }
-        let Some(packet) = self.restore(cx, header, body, qpn, psn, has_prefix) else {
-            bump(&cx.counters.rejected);
-            self.wait(cx);
-            return true;
+        let packet = match self.restore(cx, header, body, qpn, psn, has_prefix) {
+            Ok(packet) => packet,
+            Err(why) => {
+                bump(match why {
+                    Failure::NoMemory => &cx.counters.unprotected,
+                    Failure::Implausible => &cx.counters.rejected,
+                });
+                self.wait(cx);
+                return true;
+            }
         };
         if !core::mem::replace(&mut self.counted, true) {
             let end = header.base.add(header.count.into());
@@ -101,24 +113,27 @@ impl Decoder {
         qpn: Qpn,
         psn: Psn,
         has_prefix: bool,
-    ) -> Option<HeldPacket> {
-        let mut sum = Unit::take(cx.pool, self.mtu)?;
-        let restored = self.sum_of_rest(&mut sum, header, body, has_prefix).and_then(|()| {
-            let mut bytes = cx.pool.take(self.mtu)?;
-            let len = sum.write_packet(qpn, psn, &mut bytes);
-            let view = len.and_then(|len| PacketView::parse(&bytes[..len]).ok());
-            match (len, view) {
-                (Some(len), Some(view)) if self.is_plausible(&view, header, psn) => {
-                    Some(HeldPacket { psn, is_ack: false, bytes, len })
-                }
-                _ => {
-                    cx.pool.give(self.mtu, bytes);
-                    None
-                }
-            }
+    ) -> Result<HeldPacket, Failure> {
+        let mut sum = Unit::take(cx.pool, self.mtu).ok_or(Failure::NoMemory)?;
+        let complete = self.sum_of_rest(&mut sum, header, body, has_prefix).is_some();
+        let bytes = cx.pool.take(self.mtu);
+        let written = bytes.map(|mut bytes| {
+            let len = if complete { sum.write_packet(qpn, psn, &mut bytes) } else { None };
+            (len, bytes)
         });
         sum.give(cx.pool, self.mtu);
-        restored
+        let (len, bytes) = written.ok_or(Failure::NoMemory)?;
+        let len = len.filter(|len| {
+            let view = PacketView::parse(&bytes[..*len]);
+            view.is_ok_and(|view| self.is_plausible(&view, header, psn))
+        });
+        match len {
+            Some(len) => Ok(HeldPacket { psn, is_ack: false, bytes, len }),
+            None => {
+                cx.pool.give(self.mtu, bytes);
+                Err(Failure::Implausible)
+            }
+        }
     }
 
     /// The repair, and all packets of its lane that are here.

@@ -1,11 +1,13 @@
 //! What leaves an engine is a valid packet with a right checksum.
 
-use bowline_wire::{FlowKey, ICRC_LEN, PacketView, icrc_of};
+use bowline_wire::{FlowKey, ICRC_LEN, OpKind, PacketView, REPAIR_EXT_LEN, RepairHeader, icrc_of};
 
 use crate::packet::Packet;
 
 /// Longest payload of a packet.
 const MAX_PAYLOAD: usize = 4096;
+/// What a repair has besides.
+const REPAIR_HEADERS: usize = RepairHeader::LEN + REPAIR_EXT_LEN;
 
 /// Checks a packet as it leaves its engine.
 ///
@@ -13,7 +15,8 @@ const MAX_PAYLOAD: usize = 4096;
 /// What is wrong with it.
 pub fn check_sent(packet: &Packet) -> Result<(), String> {
     let view = PacketView::parse(&packet.bytes).map_err(|error| error.to_string())?;
-    if view.payload().len() > MAX_PAYLOAD {
+    let more = if view.info().kind == OpKind::Repair { REPAIR_HEADERS } else { 0 };
+    if view.payload().len() > MAX_PAYLOAD + more {
         return Err(format!("{} bytes of payload", view.payload().len()));
     }
     let key = FlowKey {

@@ -1,13 +1,16 @@
-//! Goodput of one reliable connection over one lossy cable.
+//! Goodput and completion times of one reliable connection over one lossy cable.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bowline_fec::{FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Pool};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, CqId, Mtu, NicConfig, QpAttr, QpInit, QpState,
     QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 
-use crate::net::{Faults, LinkConfig, Loss, Topology, pair};
-use crate::rng::Prob;
+use crate::net::{Faults, LinkConfig, LinkId, Loss, Topology, pair};
 use crate::world::{App, HostConfig, NicId, RxId, TxId, World};
 
 /// What is measured.
@@ -17,8 +20,12 @@ pub struct GoodputConfig {
     pub seed: u64,
     /// The cable; its delay is half the round trip.
     pub cable: LinkConfig,
-    /// Loss rate of the data direction; acknowledgements are not lost.
-    pub loss: f64,
+    /// Losses of the data direction; acknowledgements are not lost.
+    pub loss: Loss,
+    /// Losses from later times on: when, counted from the start of the traffic, and which.
+    pub changes: &'static [(Time, Loss)],
+    /// FEC under both ends; none at all without it.
+    pub fec: Option<FecMode>,
     /// Path MTU.
     pub mtu: Mtu,
     /// Bytes of one WRITE.
@@ -34,7 +41,7 @@ pub struct GoodputConfig {
 }
 
 /// What came out.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Goodput {
     /// Payload bits per second of virtual time.
     pub bits_per_sec: f64,
@@ -46,6 +53,12 @@ pub struct Goodput {
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
+    /// Times from post to completion of each WRITE, in order.
+    pub completion_ns: Vec<u64>,
+    /// When each WRITE was complete, counted from the start of the traffic, and the repairs sent by then.
+    pub progress: Vec<(Time, u64)>,
+    /// What FEC did, both ends together.
+    pub fec: FecSnapshot,
 }
 
 /// Sends WRITEs over a cable and measures; `None` if the connection gave up.
@@ -62,20 +75,33 @@ pub fn goodput(config: &GoodputConfig) -> Option<Goodput> {
     });
     let mut world = World::new(config.seed, topology, hosts.collect());
     let data_link = world.link_from(world.host_of(SENDER), addrs[1]).expect("the pair is routed");
-    let faults = Faults { loss: Loss::Iid(Prob::new(config.loss)), ..Faults::default() };
+    let faults = Faults { loss: config.loss, ..Faults::default() };
     world.network_mut().link_mut(data_link).set_faults(faults);
-    let mut writer = Writer::connect(&mut world, config);
+    let mut writer = Writer::connect(&mut world, config, data_link);
+    // Both ends have met before there is traffic, as programs' ends have.
+    let start = Time::from_nanos(config.cable.delay_ns * 8);
+    world.wake_at(start, START);
+    for (index, (at, _)) in config.changes.iter().enumerate() {
+        world.wake_at(start.plus_nanos(at.as_nanos()), index as u64);
+    }
     world.run_until(&mut writer, Time::from_nanos(u64::MAX / 2));
     let counters = world.nic(SENDER).counters();
     let bytes = f64::from(config.message_bytes) * f64::from(config.messages);
+    let time = Time::from_nanos(world.now().nanos_since(start));
     (writer.done == config.messages).then(|| Goodput {
-        bits_per_sec: bytes * 8.0 / world.now().as_secs_f64(),
-        time: world.now(),
+        bits_per_sec: bytes * 8.0 / time.as_secs_f64(),
+        time,
         packets: counters.tx_packets,
         retransmitted: counters.retransmitted_packets,
         timeouts: counters.timeouts,
+        completion_ns: writer.completion_ns,
+        progress: writer.progress,
+        fec: writer.fec.snapshot(),
     })
 }
+
+/// Token of the timer that starts the traffic; others are indices of changes.
+const START: u64 = u64::MAX;
 
 const SENDER: NicId = NicId(0);
 const RECEIVER: NicId = NicId(1);
@@ -87,13 +113,20 @@ struct Writer<'a> {
     cq: CqId,
     sge: Sge,
     remote: Remote,
+    data_link: LinkId,
+    start: Option<Time>,
+    posted_at: VecDeque<Time>,
+    completion_ns: Vec<u64>,
+    progress: Vec<(Time, u64)>,
+    fec: Arc<FecCounters>,
     posted: u32,
     done: u32,
     failed: bool,
 }
 
 impl<'a> Writer<'a> {
-    fn connect(world: &mut World, config: &'a GoodputConfig) -> Writer<'a> {
+    fn connect(world: &mut World, config: &'a GoodputConfig, data_link: LinkId) -> Writer<'a> {
+        let fec = Arc::<FecCounters>::default();
         let made = [SENDER, RECEIVER].map(|nic| {
             let engine = world.nic_mut(nic);
             let pd = engine.alloc_pd().expect("within the limits");
@@ -102,7 +135,12 @@ impl<'a> Writer<'a> {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let key = engine.register(pd, region, 0, access).expect("within the limits");
             let init = QpInit { max_send_wr: config.depth, ..QpInit::new(QpType::Rc, pd, cq) };
-            (engine.create_qp(&init).expect("within the limits"), cq, key)
+            let qpn = engine.create_qp(&init).expect("within the limits");
+            if let Some(mode) = config.fec {
+                let shim = FecShim::new(FecConfig::new(mode), Pool::default(), fec.clone());
+                engine.set_shim(qpn, Box::new(shim)).expect("the QP is new");
+            }
+            (qpn, cq, key)
         });
         for (nic, peer, qpn, peer_qpn) in
             [(SENDER, RECEIVER, made[0].0, made[1].0), (RECEIVER, SENDER, made[1].0, made[0].0)]
@@ -118,6 +156,12 @@ impl<'a> Writer<'a> {
             cq,
             sge: Sge::new(key, 0, config.message_bytes),
             remote: Remote { addr: 0, rkey: remote_key.0 },
+            data_link,
+            start: None,
+            posted_at: VecDeque::new(),
+            completion_ns: Vec::new(),
+            progress: Vec::new(),
+            fec,
             posted: 0,
             done: 0,
             failed: false,
@@ -126,6 +170,9 @@ impl<'a> Writer<'a> {
 
     fn post(&mut self, world: &mut World) -> bool {
         let mut any = false;
+        if self.start.is_none() {
+            return any;
+        }
         while self.posted < self.config.messages && self.posted - self.done < self.config.depth {
             let now = world.now();
             let sges = [self.sge];
@@ -134,6 +181,7 @@ impl<'a> Writer<'a> {
                 self.failed = true;
                 return any;
             }
+            self.posted_at.push_back(now);
             self.posted += 1;
             any = true;
         }
@@ -184,7 +232,15 @@ fn bring_up(
 }
 
 impl App for Writer<'_> {
-    fn on_timer(&mut self, _world: &mut World, _token: u64) {}
+    fn on_timer(&mut self, world: &mut World, token: u64) {
+        match self.config.changes.get(token as usize).filter(|_| token != START) {
+            Some((_, loss)) => {
+                let faults = Faults { loss: *loss, ..Faults::default() };
+                world.network_mut().link_mut(self.data_link).set_faults(faults);
+            }
+            None => self.start = Some(world.now()),
+        }
+    }
 
     fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
         if nic != SENDER {
@@ -195,6 +251,11 @@ impl App for Writer<'_> {
         for completion in &polled[..count] {
             self.failed |= completion.status != WcStatus::Success;
             self.done += 1;
+            let (now, start) = (world.now(), self.start.unwrap_or(Time::ZERO));
+            let posted = self.posted_at.pop_front().unwrap_or(now);
+            self.completion_ns.push(now.nanos_since(posted));
+            let since = Time::from_nanos(now.nanos_since(start));
+            self.progress.push((since, self.fec.snapshot().repairs_sent));
         }
         if self.failed {
             return false;

@@ -1,7 +1,8 @@
 use bowline_nic::Mtu;
 
 use super::goodput::{Goodput, GoodputConfig, goodput};
-use crate::net::LinkConfig;
+use crate::net::{LinkConfig, Loss};
+use crate::rng::Prob;
 
 const MTU: u32 = 1024;
 
@@ -16,7 +17,9 @@ fn config(loss: f64, rtt_us: u64) -> GoodputConfig {
             queue_bytes: 64 << 20,
             ecn: None,
         },
-        loss,
+        loss: Loss::Iid(Prob::new(loss)),
+        changes: &[],
+        fec: None,
         mtu: Mtu::B1024,
         message_bytes: 64 << 10,
         messages: 600,
@@ -58,4 +61,14 @@ fn going_back_costs_a_window_for_each_loss() {
 fn the_same_seed_gives_the_same_goodput() {
     let config = config(0.01, 50);
     assert_eq!(goodput(&config), goodput(&config));
+}
+
+#[test]
+fn with_fec_losses_cost_no_window() {
+    let fec = |loss| GoodputConfig { fec: Some("32,1".parse().unwrap()), ..config(loss, 1_000) };
+    let (lossless, lossy) = (measure(&fec(0.0)), measure(&fec(0.001)));
+    assert!(lossy.fec.recovered > 20, "{lossy:?}");
+    assert!(lossy.bits_per_sec > 0.9 * lossless.bits_per_sec, "{lossy:?}");
+    let without = measure(&config(0.001, 1_000));
+    assert!(lossy.bits_per_sec > 1.5 * without.bits_per_sec, "{without:?}");
 }

@@ -4,6 +4,7 @@ use bowline_nic::{Completion, Event, Time};
 
 use super::crime::Crime;
 use super::end::{Conn, ConnState, End, NicState};
+use super::fec::FecWorld;
 use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::check::Sink;
@@ -47,6 +48,7 @@ pub(super) struct Storm<'a> {
     /// Two for each connection.
     pub(super) ends: Vec<End>,
     pub(super) coverage: Coverage,
+    pub(super) fec: FecWorld,
     pub(super) healed: bool,
     actions: Vec<Action>,
 }
@@ -63,6 +65,7 @@ impl<'a> Storm<'a> {
             conns: Vec::new(),
             ends: Vec::new(),
             coverage: Coverage::default(),
+            fec: FecWorld::new(scenario.seed),
             healed: false,
             actions: vec![Action::Look],
         }

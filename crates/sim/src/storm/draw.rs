@@ -46,6 +46,7 @@ impl Scenario {
         let nic_count = hosts.iter().map(|h| h.nics.len()).sum();
         let mut conns = draw_conns(rng, &hosts, nic_count, rtt_ns, heal_ns);
         conns.extend(draw_sacrifices(rng, nic_count, rtt_ns));
+        super::fec::draw(seed, &mut conns);
         let rough = severity == Severity::Rough;
         let mut pauses = Vec::new();
         let mut outages = Vec::new();
@@ -277,6 +278,7 @@ fn draw_end(rng: &mut SimRng, nic: usize, rtt_ns: u64) -> EndPlan {
         window: rng.percent(25).then(|| rng.pick(&[8 << 10, 32 << 10, 512 << 10])),
         recv_start_ns: if slow_receiver { rng.range(1, 500) * MICROSECOND } else { 0 },
         recv_delay_ns: if slow_receiver { rng.range(1, 200) * MICROSECOND } else { 0 },
+        fec: None,
         ops: Vec::new(),
     }
 }

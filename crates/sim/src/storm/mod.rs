@@ -8,6 +8,7 @@ mod crime;
 mod draw;
 mod draw_ops;
 mod end;
+mod fec;
 mod finish;
 mod lifecycle;
 mod many;

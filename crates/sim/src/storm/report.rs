@@ -1,5 +1,6 @@
 //! What a storm exercised: a seed that touches nothing proves nothing.
 
+use bowline_fec::FecSnapshot;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
@@ -127,6 +128,8 @@ pub struct Coverage {
     pub atomic_requests_sent: u64,
     /// All engines' counters.
     pub nic: Counters,
+    /// All FEC shims' counters.
+    pub fec: FecSnapshot,
 }
 
 impl Coverage {
@@ -173,5 +176,6 @@ impl Coverage {
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.nic.merge(&other.nic);
+        self.fec.merge(&other.fec);
     }
 }

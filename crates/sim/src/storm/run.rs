@@ -94,6 +94,7 @@ fn report(seed: u64, storm: Storm<'_>, world: &World) -> SeedReport {
     for nic in (0..world.nic_count()).map(NicId) {
         coverage.nic.merge(world.nic(nic).counters());
     }
+    coverage.fec = storm.fec.counters();
     coverage.read_requests_sent = world.stats().reads_sent;
     coverage.atomic_requests_sent = world.stats().atomics_sent;
     let mut violations = world.violations().to_vec();

@@ -1,5 +1,6 @@
 //! A scenario as data: everything a seed decided, before anything happens.
 
+use bowline_fec::FecConfig;
 use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
@@ -152,6 +153,8 @@ pub struct EndPlan {
     pub recv_start_ns: u64,
     /// How long after a completion the next receive is posted.
     pub recv_delay_ns: u64,
+    /// FEC under the QP.
+    pub fec: Option<FecConfig>,
     /// What it sends.
     pub ops: Vec<OpPlan>,
 }

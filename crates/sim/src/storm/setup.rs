@@ -152,6 +152,9 @@ impl Storm<'_> {
             let tiny_cq = side == 0 && conn.role == Role::Sacrificial(Crime::CqOverflow);
             let init = self.qp_init(world, nic, conn.qp_type, plan, tiny_cq);
             let qpn = world.nic_mut(nic).create_qp(&init).expect("within the limits");
+            if let Some(config) = plan.fec {
+                self.fec.put_under(world.nic_mut(nic), nic, qpn, config);
+            }
             self.nics[nic.0].ends.push(number);
             let receives = if plan.uses_srq {
                 RecvOrder::Shared(BTreeSet::new())

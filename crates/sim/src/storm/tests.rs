@@ -35,6 +35,11 @@ fn no_seed_breaks_a_rule() {
     assert!(coverage.read_requests_sent > reads, "READs were sent again");
     let nic = &coverage.nic;
     for (name, count) in [
+        ("FEC repairs", coverage.fec.recovered),
+        ("FEC blocks beyond repair", coverage.fec.given_up),
+        ("FEC repairs in vain", coverage.fec.wasted),
+        ("FEC out of memory", coverage.fec.unprotected),
+        ("FEC changes of code", coverage.fec.changes),
         ("retransmissions", nic.retransmitted_packets),
         ("timeouts", nic.timeouts),
         ("duplicates", nic.duplicates),

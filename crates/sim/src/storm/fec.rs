@@ -1,0 +1,91 @@
+//! FEC in storms: under which QPs, with which codes, and what it did.
+//!
+//! Its draws have a generator of their own, so that everything else about a seed stays as it is.
+
+use std::sync::Arc;
+
+use bowline_fec::{
+    AutoConfig, FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Params, Pool,
+};
+use bowline_nic::{Nic, QpType};
+use bowline_wire::Qpn;
+
+use super::scenario::ConnPlan;
+use crate::rng::SimRng;
+use crate::world::NicId;
+
+const STREAM: u64 = 0xfec;
+const MICROSECOND: u64 = 1_000;
+
+/// Puts FEC under some connections: mostly under both ends, now and then under one only.
+pub(super) fn draw(seed: u64, conns: &mut [ConnPlan]) {
+    let rng = &mut SimRng::new(seed, STREAM);
+    if rng.percent(50) {
+        return;
+    }
+    for conn in conns.iter_mut().filter(|conn| conn.qp_type != QpType::Ud) {
+        let ends = match rng.below(10) {
+            0..4 => [true, true],
+            4 => [true, false],
+            5 => [false, true],
+            _ => [false, false],
+        };
+        for (end, has_fec) in conn.ends.iter_mut().zip(ends) {
+            end.fec = has_fec.then(|| draw_config(rng));
+        }
+    }
+}
+
+fn draw_config(rng: &mut SimRng) -> FecConfig {
+    let mode = match rng.below(8) {
+        0 => FecMode::Off,
+        1 | 2 => {
+            // Storms are short: the controller has to forget faster than it would elsewhere.
+            let memory_ns = rng.range(200, 5_000) * MICROSECOND;
+            FecMode::Auto(AutoConfig { memory_ns, ..AutoConfig::default() })
+        }
+        _ => {
+            let c = rng.pick(&[1, 1, 2, 4, 8, 16]);
+            let r = rng.pick(&[1, 4, 8, 16, 32, 64, 128]).max(c);
+            FecMode::Fixed(Params::new(r, c).expect("a code within the limits"))
+        }
+    };
+    FecConfig {
+        hold_ns: rng.pick(&[20, 200, 2_000]) * MICROSECOND,
+        hello_tries: rng.range(1, 4) as u8,
+        hello_ns: rng.range(50, 400) * MICROSECOND,
+        report_ns: rng.range(50, 1_000) * MICROSECOND,
+        ..FecConfig::new(mode)
+    }
+}
+
+/// What the shims of a world share.
+#[derive(Debug)]
+pub(super) struct FecWorld {
+    seed: u64,
+    counters: Arc<FecCounters>,
+    /// By engine.
+    pools: Vec<Pool>,
+}
+
+impl FecWorld {
+    pub(super) fn new(seed: u64) -> FecWorld {
+        FecWorld { seed, counters: Arc::default(), pools: Vec::new() }
+    }
+
+    pub(super) fn put_under(&mut self, engine: &mut Nic, nic: NicId, qpn: Qpn, config: FecConfig) {
+        // Some engines have hardly any memory for it.
+        while self.pools.len() <= nic.0 {
+            let index = self.pools.len() as u64;
+            let bytes =
+                SimRng::new(self.seed, STREAM + 1 + index).pick(&[8 << 10, 64 << 10, 4 << 20]);
+            self.pools.push(Pool::new(bytes));
+        }
+        let shim = FecShim::new(config, self.pools[nic.0].clone(), self.counters.clone());
+        engine.set_shim(qpn, Box::new(shim)).expect("the QP is new");
+    }
+
+    pub(super) fn counters(&self) -> FecSnapshot {
+        self.counters.snapshot()
+    }
+}
