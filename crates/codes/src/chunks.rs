@@ -1,16 +1,23 @@
 //! Callers' chunks, whatever holds them, as slices for the kernels.
 
+use arrayvec::ArrayVec;
+
 use crate::MAX_CHUNKS;
 
-/// The chunks as slices; those beyond the given ones, of which there are at most [`MAX_CHUNKS`], are
-/// empty.
-pub(crate) fn gather<T: AsRef<[u8]>>(chunks: &[T]) -> [&[u8]; MAX_CHUNKS] {
-    let mut chunks = chunks.iter();
-    std::array::from_fn(|_| chunks.next().map_or(&[][..], AsRef::as_ref))
+/// Chunks to be read, on the stack.
+pub(crate) type Chunks<'a> = ArrayVec<&'a [u8], MAX_CHUNKS>;
+
+/// Chunks to be written, on the stack.
+pub(crate) type ChunksMut<'a> = ArrayVec<&'a mut [u8], MAX_CHUNKS>;
+
+/// The chunks as slices. There may be at most [`MAX_CHUNKS`].
+#[inline]
+pub(crate) fn gather<T: AsRef<[u8]>>(chunks: &[T]) -> Chunks<'_> {
+    chunks.iter().map(AsRef::as_ref).collect()
 }
 
 /// The same for chunks to be written.
-pub(crate) fn gather_mut<T: AsMut<[u8]>>(chunks: &mut [T]) -> [&mut [u8]; MAX_CHUNKS] {
-    let mut chunks = chunks.iter_mut();
-    std::array::from_fn(|_| chunks.next().map_or(&mut [][..], AsMut::as_mut))
+#[inline]
+pub(crate) fn gather_mut<T: AsMut<[u8]>>(chunks: &mut [T]) -> ChunksMut<'_> {
+    chunks.iter_mut().map(AsMut::as_mut).collect()
 }

@@ -1,6 +1,6 @@
 //! A code of one family and shape.
 
-use crate::chunks::{gather, gather_mut};
+use crate::chunks::{Chunks, gather, gather_mut};
 use crate::matrix::Matrix;
 use crate::plan::{self, Plan};
 use crate::{ChunkSet, CodeError, Kernel, MAX_CHUNKS};
@@ -27,8 +27,8 @@ pub enum Family {
 /// # Use
 ///
 /// A sender either computes all parity at once ([`encode`](Self::encode), which reads the data once
-/// and is the fastest) or adds chunk after chunk as it sends them ([`update`](Self::update), into
-/// parity that was zeroed). A receiver asks whether what has arrived is
+/// and is the fastest) or adds chunks as it sends them ([`update`](Self::update), better
+/// [`update_run`](Self::update_run), into parity that was zeroed). A receiver asks whether what has arrived is
 /// [`recoverable`](Self::recoverable), and if so computes what is missing, and nothing else, by a
 /// [`Plan`]. A plan depends on what is present alone: it can be kept and used for other blocks.
 #[derive(Clone, Debug)]
@@ -105,10 +105,9 @@ impl Code {
     {
         check_count("data", self.k, data.len())?;
         check_count("parity", self.m, parity.len())?;
-        let data = &gather(data)[..self.k];
-        let parity = &mut gather_mut(parity)[..self.m];
-        let needed = data.iter().map(|chunk| chunk.len()).max().unwrap_or(0);
-        check_parity(parity, needed)?;
+        let data = &gather(data);
+        let parity = &mut gather_mut(parity);
+        check_parity(parity, longest(data))?;
         match &self.matrix {
             Some(matrix) => self.kernel.multiply(matrix, data, parity),
             None => self.encode_groups(data, parity),
@@ -123,15 +122,38 @@ impl Code {
     where
         P: AsMut<[u8]>,
     {
+        self.update_run(index, &[data], parity)
+    }
+
+    /// Adds the data chunks from `first` on, as [`update`](Self::update) does each. Parity is read and
+    /// written once for all of them, which is most of the work with MDS: four at a time take less
+    /// than half as long.
+    pub fn update_run<D, P>(
+        &self,
+        first: usize,
+        data: &[D],
+        parity: &mut [P],
+    ) -> Result<(), CodeError>
+    where
+        D: AsRef<[u8]>,
+        P: AsMut<[u8]>,
+    {
         check_count("parity", self.m, parity.len())?;
-        if index >= self.k {
-            return Err(CodeError::Index { index, k: self.k });
+        let Some(last) = data.len().checked_sub(1) else { return Ok(()) };
+        let last = first.saturating_add(last);
+        if last >= self.k {
+            return Err(CodeError::Index { index: last, k: self.k });
         }
-        let parity = &mut gather_mut(parity)[..self.m];
-        check_parity(parity, data.len())?;
+        let data = &gather(data);
+        let parity = &mut gather_mut(parity);
+        check_parity(parity, longest(data))?;
         match &self.matrix {
-            Some(matrix) => self.kernel.multiply_add(matrix, index, data, parity),
-            None => self.kernel.xor_into(parity[index % self.m], data),
+            Some(matrix) => self.kernel.multiply_add(matrix, first, data, parity),
+            None => {
+                for (index, chunk) in (first..).zip(data) {
+                    self.kernel.xor_into(parity[index % self.m], chunk);
+                }
+            }
         }
         Ok(())
     }
@@ -166,13 +188,8 @@ impl Code {
 
     fn encode_groups(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) {
         for (group, parity) in parity.iter_mut().enumerate() {
-            let mut members: [&[u8]; MAX_CHUNKS] = [&[]; MAX_CHUNKS];
-            let mut count = 0;
-            for chunk in data.iter().skip(group).step_by(self.m) {
-                members[count] = chunk;
-                count += 1;
-            }
-            self.kernel.sum(&members[..count], parity);
+            let members: Chunks<'_> = data.iter().skip(group).step_by(self.m).copied().collect();
+            self.kernel.sum(&members, parity);
         }
     }
 }
@@ -188,6 +205,10 @@ pub(crate) fn check_count(
     got: usize,
 ) -> Result<(), CodeError> {
     if got == expected { Ok(()) } else { Err(CodeError::Count { what, expected, got }) }
+}
+
+fn longest(chunks: &[&[u8]]) -> usize {
+    chunks.iter().map(|chunk| chunk.len()).max().unwrap_or(0)
 }
 
 fn check_parity(parity: &[&mut [u8]], needed: usize) -> Result<(), CodeError> {

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::chunks::{gather, gather_mut};
+use crate::chunks::{Chunks, ChunksMut, gather, gather_mut};
 use crate::code::check_count;
 use crate::matrix::{Matrix, invert};
-use crate::{ChunkSet, CodeError, Kernel, MAX_CHUNKS, gf};
+use crate::{ChunkSet, CodeError, Kernel, gf};
 
 /// How the missing data chunks of a block follow from those present; made by
 /// [`Code::plan`](crate::Code::plan).
@@ -95,26 +95,21 @@ impl Plan {
     {
         check_count("data", self.k, data.len())?;
         check_count("parity", self.m, parity.len())?;
-        let mut present: [&[u8]; MAX_CHUNKS] = [&[]; MAX_CHUNKS];
-        let mut outs: [&mut [u8]; MAX_CHUNKS] = std::array::from_fn(|_| &mut [][..]);
+        let mut chunks = Chunks::new();
+        let mut outs = ChunksMut::new();
         let mut missing = self.missing.iter().copied().peekable();
-        let mut filled = 0;
         for (j, chunk) in data.iter_mut().enumerate() {
             if missing.next_if_eq(&j).is_some() {
-                outs[filled] = chunk.as_mut();
-                filled += 1;
+                outs.push(chunk.as_mut());
+                // Keeps the place; no plan reads what it computes.
+                chunks.push(&[]);
             } else {
-                present[j] = chunk.as_mut();
+                chunks.push(chunk.as_mut());
             }
         }
-        for (i, chunk) in parity.iter().enumerate() {
-            present[self.k + i] = chunk.as_ref();
-        }
-        let mut sources: [&[u8]; MAX_CHUNKS] = [&[]; MAX_CHUNKS];
-        for (slot, chunk) in sources.iter_mut().zip(&self.sources) {
-            *slot = present[*chunk];
-        }
-        self.run(&sources[..self.sources.len()], &mut outs[..filled])
+        chunks.extend(parity.iter().map(AsRef::as_ref));
+        let sources: Chunks<'_> = self.sources.iter().map(|chunk| chunks[*chunk]).collect();
+        self.run(&sources, &mut outs)
     }
 
     /// Computes the missing chunks from the chunks named by [`sources`](Self::sources), in that
@@ -126,8 +121,7 @@ impl Plan {
     {
         check_count("source", self.sources.len(), sources.len())?;
         check_count("missing", self.missing.len(), missing.len())?;
-        let sources = &gather(sources)[..sources.len()];
-        self.run(sources, &mut gather_mut(missing)[..self.missing.len()])
+        self.run(&gather(sources), &mut gather_mut(missing))
     }
 
     fn run(&self, sources: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), CodeError> {

@@ -121,6 +121,12 @@ proptest! {
                     code.update(j, &data[j], &mut parity).unwrap();
                 }
                 prop_assert_eq!(&parity, &want);
+                // In two runs, cut anywhere.
+                let cut = order.index(k);
+                let mut parity = vec![vec![0; data[0].len()]; m];
+                code.update_run(cut, &data[cut..], &mut parity).unwrap();
+                code.update_run(0, &data[..cut], &mut parity).unwrap();
+                prop_assert_eq!(&parity, &want);
             }
         }
     }
@@ -202,6 +208,7 @@ fn mistakes_are_named() {
     assert_eq!(code.encode(&data, &mut parity), Err(short));
     assert_eq!(code.update(0, &data[0], &mut parity), Err(short));
     assert_eq!(code.update(3, &[], &mut parity), Err(CodeError::Index { index: 3, k: 3 }));
+    assert_eq!(code.update_run(2, &data, &mut parity), Err(CodeError::Index { index: 4, k: 3 }));
     assert!(parity.iter().flatten().all(|byte| *byte == 0), "nothing is written on an error");
 
     let present = ChunkSet::from_iter([2, 3, 4]);

@@ -96,22 +96,51 @@ impl Kernel {
     /// `outs = matrix * sources`, a shorter source counting as followed by zeros. Outputs may differ
     /// in length.
     pub(crate) fn multiply(self, matrix: &Matrix, sources: &[&[u8]], outs: &mut [&mut [u8]]) {
-        debug_assert_eq!((matrix.columns(), matrix.rows()), (sources.len(), outs.len()));
-        let longest = outs.iter().map(|out| out.len()).max().unwrap_or(0);
+        debug_assert_eq!(matrix.columns(), sources.len());
+        let end = outs.iter().map(|out| out.len()).max().unwrap_or(0);
+        self.multiply_columns(matrix, 0, sources, outs, end, false);
+    }
+
+    /// `outs += columns of the matrix from first on * sources`. No output may be shorter than a
+    /// source.
+    pub(crate) fn multiply_add(
+        self,
+        matrix: &Matrix,
+        first: usize,
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+    ) {
+        debug_assert!(first + sources.len() <= matrix.columns());
+        let end = sources.iter().map(|source| source.len()).max().unwrap_or(0);
+        self.multiply_columns(matrix, first, sources, outs, end, true);
+    }
+
+    /// The product of some columns and the sources, up to the byte `end` of each output.
+    fn multiply_columns(
+        self,
+        matrix: &Matrix,
+        first: usize,
+        sources: &[&[u8]],
+        outs: &mut [&mut [u8]],
+        end: usize,
+        add: bool,
+    ) {
+        debug_assert_eq!(matrix.rows(), outs.len());
         // Several bands read the sources several times.
         let step = match matrix.bands().len() {
-            0 | 1 => longest,
+            0 | 1 => end,
             _ => (PASS_BYTES / sources.len().max(1)).next_multiple_of(128),
         };
         let mut start = 0;
-        while start < longest {
+        while start < end {
             let lens = sources.iter().map(|s| s.len()).chain(outs.iter().map(|out| out.len()));
-            let at = start..segment_end(lens, start, longest.min(start + step));
+            let at = start..segment_end(lens, start, end.min(start + step));
             for (band, outs) in matrix.bands().iter().zip(outs.chunks_mut(MAX_ROWS)) {
+                let coefs = band.coefs().skip_columns(first);
                 let mut done = 0;
                 while let Some(rows) = next_run(done, outs.len(), |i| outs[i].len() > start) {
-                    let coefs = band.coefs().rows(rows.clone());
-                    self.multiply_segment(coefs, sources, &mut outs[rows.clone()], at.clone());
+                    let coefs = coefs.rows(rows.clone());
+                    self.multiply_segment(coefs, sources, &mut outs[rows.clone()], at.clone(), add);
                     done = rows.end;
                 }
             }
@@ -119,37 +148,23 @@ impl Kernel {
         }
     }
 
-    /// [`Self::multiply`] over a range of bytes within which no output ends; no source ends in the
-    /// middle of it either.
+    /// The product over a range of bytes in the middle of which no output and no source ends.
     fn multiply_segment(
         self,
         coefs: Coefs<'_>,
         sources: &[&[u8]],
         outs: &mut [&mut [u8]],
         at: Range<usize>,
+        add: bool,
     ) {
         let mut done = 0;
         while let Some(run) = next_run(done, sources.len(), |j| sources[j].len() > at.start) {
             let coefs = coefs.skip_columns(run.start);
-            self.dot(coefs, &sources[run.clone()], outs, at.clone(), done > 0);
+            self.dot(coefs, &sources[run.clone()], outs, at.clone(), add || done > 0);
             done = run.end;
         }
-        if done == 0 {
+        if done == 0 && !add {
             outs.iter_mut().for_each(|out| out[at.clone()].fill(0));
-        }
-    }
-
-    /// `outs += column * source`, over the length of the source. No output may be shorter.
-    pub(crate) fn multiply_add(
-        self,
-        matrix: &Matrix,
-        column: usize,
-        source: &[u8],
-        outs: &mut [&mut [u8]],
-    ) {
-        for (band, outs) in matrix.bands().iter().zip(outs.chunks_mut(MAX_ROWS)) {
-            let coefs = band.coefs().skip_columns(column);
-            self.dot(coefs, &[source], outs, 0..source.len(), true);
         }
     }
 
