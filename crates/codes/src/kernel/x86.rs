@@ -137,8 +137,8 @@ fn dot_gfni(
 /// [`dot_gfni`] with `ROWS` outputs. `ONES` says that the first of them is the plain sum.
 ///
 /// Two columns of 64 bytes at a time, so that each bit matrix is loaded once for both; two sources
-/// at a time, so that one instruction adds two products. What limits is the vector unit, with one
-/// and a half instructions a product.
+/// at a time, so that one instruction adds two products: one and a half vector instructions a
+/// product.
 ///
 /// # Safety
 /// [`check`] must have passed, and `ROWS` must be `coefs.rows`.
