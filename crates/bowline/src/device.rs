@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_io::control::ControlServer;
 use bowline_io::{Lane, PortCounters};
 use bowline_nic::{Counters, Event, Mtu, Nic, Time};
 
@@ -34,6 +35,8 @@ pub struct Device {
 
 pub(crate) struct DeviceInner {
     lane: Arc<Lane>,
+    /// Tells `bowline devinfo` about it, if that could be arranged.
+    _control: Option<ControlServer>,
     addr: IpAddr,
     udp_port: u16,
     mtu: Mtu,
@@ -58,7 +61,9 @@ impl Device {
     pub(crate) fn from_lane(lane: Arc<Lane>, mtu: Mtu, max_rd_atomic: u8) -> Device {
         let caps = lane.port_caps();
         let (addr, udp_port) = (caps.addr, caps.udp_port);
-        Device { inner: Arc::new(DeviceInner { lane, addr, udp_port, mtu, max_rd_atomic }) }
+        let _control = ControlServer::for_lane(&addr.to_string(), &lane).ok();
+        let inner = DeviceInner { lane, _control, addr, udp_port, mtu, max_rd_atomic };
+        Device { inner: Arc::new(inner) }
     }
 
     /// Its address.

@@ -3,9 +3,10 @@
 use core::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bowline_io::control::ControlServer;
 use bowline_io::{
     Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig, UdpPort,
 };
@@ -26,6 +27,8 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     lane: Arc<Lane>,
+    /// Tells `bowline devinfo` about it.
+    control: Mutex<Option<ControlServer>>,
     /// What the NIC was made with: its limits.
     pub(crate) limits: NicConfig,
     /// Which process opened it.
@@ -67,6 +70,7 @@ impl Context {
     /// Ends the device. Later verbs fail with `EIO`.
     pub(crate) fn shut_down(&self) {
         if let Ok(lane) = self.lane() {
+            drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
             lane.shutdown();
         }
     }
@@ -125,9 +129,13 @@ fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
     let nic = Nic::new(limits.clone()).map_err(|e| (e.to_string(), e.into()))?;
     let config = LaneConfig { name: format!("bowline-{}", device.name), ..LaneConfig::default() };
     let lane = Lane::start(nic, port, config).map_err(|e| (e.to_string(), e.into()))?;
+    let control = ControlServer::for_lane(&device.name, &lane)
+        .inspect_err(|e| log::info(&format!("nobody can ask for counters: {e}")))
+        .ok();
     Ok(Arc::new(Context {
         device,
         lane,
+        control: Mutex::new(control),
         limits,
         epoch: fork::epoch(),
         objects: AtomicUsize::new(0),

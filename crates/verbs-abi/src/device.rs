@@ -10,7 +10,6 @@ use crate::env::{self, DeviceSpec};
 use crate::errno::Errno;
 use crate::gid;
 use crate::guard::guard;
-use crate::ifaddrs;
 
 /// A device that programs can open. It lives as long as the process.
 #[repr(C)]
@@ -75,7 +74,8 @@ impl Device {
 
     /// Name and index of its network interface.
     pub(crate) fn interface(&self) -> Option<(String, u32)> {
-        ifaddrs::interface_of(self.addr)
+        let local = bowline_io::local_address(self.addr).ok()??;
+        Some((local.interface, local.index))
     }
 }
 

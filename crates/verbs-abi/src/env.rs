@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bowline_io::LinkProfile;
 
-use crate::{ifaddrs, log};
+use crate::log;
 
 /// A device to offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +22,14 @@ pub(crate) fn devices() -> Vec<DeviceSpec> {
             log::error(&format!("BOWLINE_DEVICES: {why}; no device is offered"));
             Vec::new()
         }),
-        Err(_) => ifaddrs::addresses()
+        Err(_) => bowline_io::local_addresses()
+            .unwrap_or_else(|why| {
+                log::error(&format!("cannot list the addresses of this machine: {why}"));
+                Vec::new()
+            })
             .into_iter()
             .enumerate()
-            .map(|(i, addr)| DeviceSpec { name: format!("bl{i}"), addr })
+            .map(|(i, local)| DeviceSpec { name: format!("bl{i}"), addr: local.addr })
             .collect(),
     }
 }
@@ -68,7 +72,7 @@ pub(crate) fn pcap() -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// Where `BOWLINE_REPORT` wants the counters at exit.
+/// The file to which `BOWLINE_REPORT` wants the counters added at exit.
 pub(crate) fn report() -> Option<PathBuf> {
     path_of("BOWLINE_REPORT").map(PathBuf::from)
 }

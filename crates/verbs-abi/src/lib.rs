@@ -27,7 +27,6 @@ mod fork;
 mod gid;
 mod guard;
 mod handle;
-mod ifaddrs;
 mod log;
 mod modify;
 mod mr;

@@ -1,7 +1,10 @@
 //! What is left to do when a program ends: close its devices properly, and report what they did.
 
-use std::fmt::Write;
+use std::io::Write;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+
+use bowline_io::control;
 
 use crate::context::Context;
 use crate::{env, fork, log};
@@ -35,8 +38,10 @@ pub(crate) fn opened(ctx: &Arc<Context>) {
 pub(crate) fn closing(ctx: &Arc<Context>) {
     let mut books = books();
     books.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(ctx)));
-    if env::report().is_some() {
-        books.closed.extend(describe(ctx));
+    if env::report().is_some()
+        && let Ok(lane) = ctx.lane()
+    {
+        books.closed.extend(control::account(&ctx.device.name, lane));
     }
 }
 
@@ -52,65 +57,15 @@ extern "C" fn at_exit() {
         ctx.shut_down();
     }
     if let Some(path) = env::report()
-        && let Err(error) = std::fs::write(&path, document())
+        && let Err(error) = append(&path, &books().closed)
     {
         log::warn(&format!("BOWLINE_REPORT: {}: {error}", path.display()));
     }
 }
 
-/// The report: one object, with one entry for every device that was opened.
-fn document() -> String {
-    let program = std::env::args().next().unwrap_or_default();
-    format!(
-        "{{\"pid\":{},\"program\":{},\"devices\":[{}]}}\n",
-        std::process::id(),
-        quote(&program),
-        books().closed.join(","),
-    )
-}
-
-/// One device, if it still answers.
-fn describe(ctx: &Context) -> Option<String> {
-    let (nic, port) = ctx.lane().ok()?.counters().ok()?;
-    Some(format!(
-        "{{\"name\":{},\"address\":\"{}\",\"nic\":{},\"port\":{}}}",
-        quote(&ctx.device.name),
-        ctx.device.addr,
-        counters(nic.iter()),
-        counters(port.iter()),
-    ))
-}
-
-fn counters<'a>(all: impl Iterator<Item = (&'a str, &'a str, u64)>) -> String {
-    let fields: Vec<String> = all.map(|(name, _, value)| format!("\"{name}\":{value}")).collect();
-    format!("{{{}}}", fields.join(","))
-}
-
-/// A JSON string.
-fn quote(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn strings_and_counters_are_json() {
-        assert_eq!(quote("a\"b\\c\n"), "\"a\\\"b\\\\c\\u000a\"");
-        let all = [("a", "help", 1), ("b", "help", 2)];
-        assert_eq!(counters(all.into_iter()), "{\"a\":1,\"b\":2}");
-    }
+/// Adds a line for every device that was opened. In one write: several processes may share the file.
+fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
+    let mut text = lines.join("\n");
+    text.push('\n');
+    std::fs::OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes())
 }

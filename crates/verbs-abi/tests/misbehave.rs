@@ -323,7 +323,7 @@ fn wrong_and_stale_pointers_are_refused() {
 
 #[test]
 fn closing_a_device_under_its_objects_kills_them_softly() {
-    let (a, qa, b, qb) = pair(IBV_QPT_RC, HASTY);
+    let (a, qa, b, qb) = pair_of((End::open(2), End::open(1)), IBV_QPT_RC, HASTY);
     unsafe { assert_eq!(ibv_close_device(a.ctx), 0) };
     let mut wr = send_wr(1, IBV_WR_SEND);
     assert_eq!(post_send(qa, &mut wr), libc::EIO);

@@ -49,14 +49,15 @@ pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
 /// A device's report: the counters that are not zero, a line each.
 pub(crate) fn describe(report: &Value) -> String {
     let text = |key: &str| report[key].as_str().unwrap_or("?").to_owned();
-    let mut out = format!("{} at {} saw\n", text("device"), text("addr"));
+    let mut lines = String::new();
     for part in ["nic", "port"] {
         let Some(counters) = report[part].as_object() else { continue };
         for (name, value) in counters.iter().filter(|(_, v)| v.as_u64() != Some(0)) {
-            out.push_str(&format!("  {part:4} {name:24} {value}\n"));
+            lines.push_str(&format!("  {part:4} {name:24} {value}\n"));
         }
     }
-    out
+    let what = if lines.is_empty() { "saw nothing yet" } else { "saw" };
+    format!("{} at {} {what}\n{lines}", text("device"), text("addr"))
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 //! process that was killed, and looking for names is all it takes to find who is alive. A request is
 //! one line, the answer is all that comes back before the connection closes.
 
+mod account;
 mod client;
 mod server;
 
 #[cfg(test)]
 mod tests;
 
+pub use account::account;
 pub use client::{Peer, ask, live};
 pub use server::ControlServer;
 

@@ -24,19 +24,33 @@ pub struct LocalAddress {
     pub addr: IpAddr,
     /// The interface's name.
     pub interface: String,
+    /// The interface's index.
+    pub index: u32,
     /// The largest IP packet that the interface carries.
     pub mtu: u32,
 }
 
-/// All addresses of interfaces that are up, loopback included, in the kernel's order.
+/// The addresses of this machine that can name a NIC, of interfaces that are up.
+///
+/// Those that other hosts can reach come first, since programs that are not told otherwise take the
+/// first device. Link-local IPv6 addresses, which mean nothing without a scope, are left out.
 pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
-    let mut found = Vec::new();
-    for entry in list()?.into_iter().filter(|e| e.flags & libc::IFF_UP as libc::c_uint != 0) {
-        let mtu = describe(&entry.name)?.mtu;
-        let interface = entry.name.to_string_lossy().into_owned();
-        found.push(LocalAddress { addr: entry.addr, interface, mtu });
+    let mut found: Vec<LocalAddress> = Vec::new();
+    for entry in list()?.iter().filter(|e| e.flags & libc::IFF_UP as libc::c_uint != 0) {
+        let is_link_local = matches!(entry.addr, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        // The same address on two interfaces is one NIC.
+        if !is_link_local && !found.iter().any(|known| known.addr == entry.addr) {
+            found.push(entry.located(entry.addr)?);
+        }
     }
+    found.sort_by_key(|local| (local.addr.is_ipv6(), local.addr.is_loopback()));
     Ok(found)
+}
+
+/// The interface that has `addr`, which may be any address of it; `None` if none has.
+pub fn local_address(addr: IpAddr) -> io::Result<Option<LocalAddress>> {
+    let entry = list()?.into_iter().find(|entry| entry.covers(addr));
+    entry.map(|e| e.located(addr)).transpose()
 }
 
 /// Finds the interface that has `addr`; `None` if none has.
@@ -60,6 +74,12 @@ impl Entry {
         let both_v4 = self.addr.is_ipv4() && addr.is_ipv4();
         self.addr == addr
             || (is_loopback && both_v4 && self.addr.is_loopback() && addr.is_loopback())
+    }
+
+    fn located(&self, addr: IpAddr) -> io::Result<LocalAddress> {
+        let Interface { index, mtu } = describe(&self.name)?;
+        let interface = self.name.to_string_lossy().into_owned();
+        Ok(LocalAddress { addr, interface, index, mtu })
     }
 }
 

@@ -21,15 +21,16 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const REMOTE: u32 = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 pub const ALL_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | REMOTE;
 
-/// Two devices on addresses of this process's own, unless the environment names others.
+/// Devices on addresses of this process's own, unless the environment names others: two that its
+/// tests share, and a third for who leaves an address to peers that go on sending there.
 pub fn set_up() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         if std::env::var_os("BOWLINE_DEVICES").is_none() {
             let pid = std::process::id();
-            let net = format!("127.72.{}", pid / 120 % 250);
-            let host = pid % 120 * 2 + 1;
-            let devices = format!("bl0={net}.{host},bl1={net}.{}", host + 1);
+            let net = format!("127.72.{}", pid / 80 % 250);
+            let host = pid % 80 * 3 + 1;
+            let devices = format!("bl0={net}.{host},bl1={net}.{},bl2={net}.{}", host + 1, host + 2);
             // SAFETY: nothing else of this process reads the environment through C.
             unsafe { std::env::set_var("BOWLINE_DEVICES", devices) };
         }
@@ -246,7 +247,15 @@ pub fn connect(a: (&End, *mut ibv_qp), b: (&End, *mut ibv_qp), terms: Terms) {
 
 /// Two ends with a connected QP each.
 pub fn pair(qp_type: u32, terms: Terms) -> (End, *mut ibv_qp, End, *mut ibv_qp) {
-    let (a, b) = (End::open(0), End::open(1));
+    pair_of((End::open(0), End::open(1)), qp_type, terms)
+}
+
+/// A connected QP on each of two ends.
+pub fn pair_of(
+    (a, b): (End, End),
+    qp_type: u32,
+    terms: Terms,
+) -> (End, *mut ibv_qp, End, *mut ibv_qp) {
     let (qa, qb) = (a.qp(qp_type), b.qp(qp_type));
     connect((&a, qa), (&b, qb), terms);
     (a, qa, b, qb)
