@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Runs one row: a server on one side, a client on the other, both under a time limit.
 #
-# Needs: $here, $stage (unpacked packages), $verbs (the preload library), $logs, $row_limit_s.
+# Needs: $here, $stage (unpacked packages), $verbs (the preload library), $logs, $row_limit_s, $retry.
 
 host_gid=0
 declare -A guest_gid=([4]=1 [6]=2)
@@ -81,12 +81,39 @@ measured() {
 # count of 7 is without end). So under loss the client, which has checked all data, decides alone.
 leaves_early() { [[ $1 == ibv_* && $2 == lossy ]]; }
 
-# run_row INDEX ROW: prints a line of the table, and the ends of both logs if it failed.
+# run_row INDEX ROW: prints a line of the table for each try, and both logs of one that failed.
+# Returns 0 for a row that passed, $passed_late for one that did so at the second try.
+passed_late=2
 run_row() {
-    local index=$1 program options direction ip link
+    try_row "$1" "$2" '' && return
+    [[ -n $retry ]] || return 1
+    try_row "$1" "$2" ' (second try)' && return "$passed_late"
+}
+
+# try_row INDEX ROW REMARK
+try_row() {
+    local program options direction ip link start=$EPOCHREALTIME status=0 verdict=ok
     IFS='|' read -r program options direction ip link <<< "$2"
-    local port=$((20000 + index)) log=$logs/$index start=$EPOCHREALTIME
-    local host guest server client status=0
+    local log="$logs/$1$3"
+    run_pair "$log" "$((20000 + $1))" || status=$?
+    ((status)) && verdict=FAIL
+    printf '%-4s %5.1f s  IPv%s %s %-5s %s %s%s\n' \
+        "$verdict" "$(elapsed "$start")" "$ip" "$direction" "$link" "$program" "$options" "$3"
+    ((status)) || return 0
+    echo "     exit status $status"
+    show_log server "$log.server"
+    show_log client "$log.client"
+    return 1
+}
+
+# A log without its rules and empty lines. Not only its end: what goes to standard error comes first.
+show_log() {
+    [[ -f $2 ]] && grep -Ev '^[- ]*$' "$2" | sed "s/^/     $1 | /"
+}
+
+# run_pair LOG PORT: one server and one client of the row that try_row has read.
+run_pair() {
+    local log=$1 port=$2 host guest server status=0
     host=$(arguments "$program" "$options" bl0 "$host_gid" "$port" "$link")
     guest=$(arguments "$program" "$options" rxe0 "${guest_gid[$ip]}" "$port" "$link")
 
@@ -110,17 +137,7 @@ run_row() {
         wait "$server" || status=$?
     fi
     ((status)) || measured "$program" "$log.client" || status=250
-
-    local seconds verdict=ok
-    seconds=$(elapsed "$start")
-    ((status)) && verdict=FAIL
-    printf '%-4s %5.1f s  IPv%s %s %-5s %s %s\n' \
-        "$verdict" "$seconds" "$ip" "$direction" "$link" "$program" "$options"
-    if ((status)); then
-        printf '%s\n' "     exit status $status; the ends of the logs:"
-        tail -n 8 "$log.server" "$log.client" 2>/dev/null | sed 's/^/     | /'
-    fi
-    return "$((status != 0))"
+    return "$status"
 }
 
 elapsed() {
