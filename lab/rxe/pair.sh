@@ -12,13 +12,14 @@ host_loss='loss=1%,reorder=1%'
 
 # The words of a program's command line: on which device, with which GID, at which TCP port.
 #
-# perftest's timeout, 67 ms, is less than an emulated rxe on a busy machine needs for 1 MiB; -u 17
-# is half a second. Under loss messages are short, and recovery is waiting for that timeout. Each
-# end of a READ or atomic test takes as many outstanding as the other can do, and rxe's 128 are
-# more than Bowline's 16, hence -o.
+# perftest's timeout, 67 ms, is less than an emulated rxe on a busy machine needs to answer a window
+# of 640 packets. Bowline then repeats the whole window, which does not help, until its retries are
+# spent (status 12, exit 17). So -u 17, half a second; under loss, where recovery is waiting for
+# that timeout, -u 16. Each end of a READ or atomic test takes as many outstanding as the other can
+# do, and rxe's 128 are more than Bowline's 16, hence -o.
 arguments() {
-    local program=$1 options=$2 device=$3 gid=$4 port=$5 link=$6 more='-F'
-    [[ $link == clean ]] && more+=' -u 17'
+    local program=$1 options=$2 device=$3 gid=$4 port=$5 link=$6 more='-F -u 17'
+    [[ $link == lossy ]] && more='-F -u 16'
     case $program in
         ibv_*) echo "$program -d $device -g $gid -p $port $options" ; return ;;
         ib_read* | ib_atomic*) more+=' -o 16' ;;
