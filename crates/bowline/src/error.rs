@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bowline_io::{ChannelClosed, LaneError, PortError};
 use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
+use bowline_sdr::{Failure, SdrError};
 
 use crate::BatchError;
 use crate::setup::SetupError;
@@ -39,6 +40,12 @@ pub enum Error {
     /// A work request was taken and then failed.
     #[error(transparent)]
     Completion(#[from] CompletionError),
+    /// A reliable queue pair refused something.
+    #[error(transparent)]
+    Sdr(#[from] SdrError),
+    /// A reliable message failed.
+    #[error(transparent)]
+    Message(#[from] Failure),
     /// Setting up a connection failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -105,6 +112,12 @@ impl Error {
             Error::Port(_) | Error::Lane(_) => Fault::Resource,
             Error::Completion(e) => e.fault(),
             Error::Setup(e) => e.fault(),
+            Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,
+            Error::Sdr(SdrError::Mismatch { .. } | SdrError::Info(_)) => Fault::Peer,
+            Error::Sdr(_) => Fault::Caller,
+            Error::Message(Failure::TimedOut) => Fault::Path,
+            Error::Message(Failure::Local) => Fault::Caller,
+            Error::Message(_) => Fault::Peer,
             Error::System { .. } => Fault::Resource,
             Error::OutOfRange { .. } | Error::Foreign { .. } | Error::Invalid { .. } => {
                 Fault::Caller

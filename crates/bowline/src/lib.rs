@@ -64,6 +64,7 @@ mod mr;
 mod pd;
 mod qp;
 mod random;
+mod reliable;
 pub mod setup;
 mod srq;
 
@@ -75,6 +76,11 @@ pub use bowline_nic::{
     ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,
     RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcOpcode, WcStatus,
 };
+pub use bowline_sdr::{
+    ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
+    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, WriteId, WriteOptions,
+    scheme,
+};
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
 pub use cq::Cq;
@@ -84,5 +90,6 @@ pub use error::{CompletionError, CompletionExt, Error, Fault};
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
+pub use reliable::ReliableQp;
 pub use setup::{Channel, Connector, Listener, Peer, SetupError};
 pub use srq::Srq;

@@ -25,7 +25,7 @@ mod testing;
 mod udp;
 
 pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError};
-pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
+pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError, Task, TaskId};
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::PcapTap;
 pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};

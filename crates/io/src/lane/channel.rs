@@ -92,7 +92,8 @@ impl<T> Channel<T> {
         self.lost.load(Ordering::Relaxed)
     }
 
-    pub(super) fn push(&self, event: T) {
+    /// Adds an event; a full channel counts it and loses it.
+    pub fn push(&self, event: T) {
         let mut queue = self.lock();
         if queue.events.len() >= self.capacity {
             self.lost.fetch_add(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_nic::{CqId, Event, Nic, Time, TxBatch};
 
 use super::Channel;
+use super::task::Tasks;
 use crate::port::{ClosedPort, Port, PortError, earlier};
 
 /// Batches sent in one round: a bound on how long a round keeps others from the engine.
@@ -40,6 +41,7 @@ pub(super) struct Engine {
     now: Time,
     cq_channels: HashMap<CqId, (Arc<Channel<u64>>, u64)>,
     events: Arc<Channel<Event>>,
+    pub(super) tasks: Tasks,
 }
 
 impl Engine {
@@ -62,6 +64,7 @@ impl Engine {
             now: Time::ZERO,
             cq_channels: HashMap::new(),
             events,
+            tasks: Tasks::default(),
         }
     }
 
@@ -107,7 +110,14 @@ impl Engine {
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }
+        self.tasks.run(&mut self.nic, now);
         Ok(frames)
+    }
+
+    /// Runs the lane's tasks: something was done to the engine.
+    #[inline]
+    pub(super) fn run_tasks(&mut self, now: Time) {
+        self.tasks.run(&mut self.nic, now);
     }
 
     /// Sends what is ready, up to a bound; returns how many packets left.
@@ -128,6 +138,8 @@ impl Engine {
                 break;
             }
             packets += self.send_batch(now)?;
+            // What has left may make room for more.
+            self.tasks.run(&mut self.nic, now);
         }
         self.port.flush(now)?;
         if packets > 0 {
@@ -194,7 +206,8 @@ impl Engine {
         if ready {
             return Some(self.now);
         }
-        earlier(self.nic.poll_timeout(), self.port.poll_timeout())
+        let engine = earlier(self.nic.poll_timeout(), self.tasks.deadline());
+        earlier(engine, self.port.poll_timeout())
     }
 
     /// Whether something was left for the next round to send.

@@ -10,6 +10,7 @@ mod channel;
 mod engine;
 mod error;
 mod guard;
+mod task;
 mod thread;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
 use guard::EngineGuard;
+pub use task::{Task, TaskId};
 
 /// How a lane behaves.
 #[derive(Clone, Debug)]
@@ -210,6 +212,18 @@ impl Lane {
         Ok(())
     }
 
+    /// Runs `task` in the lane from now on. The caller may keep it as well, but must lock it only
+    /// inside of closures that the lane runs, so that nobody waits for the other's lock.
+    pub fn add_task(&self, task: Arc<Mutex<dyn Task>>) -> Result<TaskId, LaneError> {
+        Ok(self.shared.lock()?.tasks.add(task))
+    }
+
+    /// Stops running a task.
+    pub fn remove_task(&self, task: TaskId) -> Result<(), LaneError> {
+        self.shared.lock()?.tasks.remove(task);
+        Ok(())
+    }
+
     /// The engine's events, except those about completion queues.
     pub fn events(&self) -> &Arc<Channel<Event>> {
         &self.shared.events
@@ -284,6 +298,7 @@ impl Shared {
             engine.transmit(now)?;
         }
         let result = f(&mut engine.nic, now);
+        engine.run_tasks(now);
         if !engine.defer(now, coalesce_ns) {
             if engine.transmit(now)? > 0 && coalesce_ns > 0 {
                 engine.transmitted(self.now());

@@ -120,6 +120,8 @@ pub struct ReliableQp {
     /// Number of the first in the queue; those that are over are taken off its front.
     first_out: u64,
     outgoing: VecDeque<Option<Outgoing>>,
+    /// Messages that are over, but of which the NIC still has packets to send.
+    draining: Vec<(Outgoing, Result<(), Failure>)>,
     first_in: u64,
     incoming: VecDeque<Option<Incoming>>,
     events: VecDeque<ReliableEvent>,
@@ -143,6 +145,7 @@ impl ReliableQp {
             scratch: ScratchPool::new(pd, parity.max(1)),
             first_out: 0,
             outgoing: VecDeque::new(),
+            draining: Vec::new(),
             first_in: 0,
             incoming: VecDeque::new(),
             events: VecDeque::new(),
@@ -341,6 +344,7 @@ impl ReliableQp {
         }
         // What the schemes have queued meanwhile.
         self.sdr.drive(nic, now);
+        self.release_drained();
     }
 
     /// When to call [`drive`](ReliableQp::drive) if nothing happens before.
@@ -593,13 +597,25 @@ impl ReliableQp {
             self.tell(nic, now, Message::Aborted(id));
         }
         self.stats.chunks_resent += message.resent;
-        if let Some(parity) = message.parity {
-            self.scratch.give_back(parity);
-        }
-        self.events.push_back(ReliableEvent::Written { id: WriteId(id), result });
+        self.draining.push((message, result));
         while let Some(None) = self.outgoing.front() {
             self.outgoing.pop_front();
             self.first_out += 1;
+        }
+    }
+
+    /// Gives back the memory of messages that the NIC is done with, and says that they are over.
+    fn release_drained(&mut self) {
+        let sdr = &self.sdr;
+        let failed = sdr.has_failed();
+        let is_drained = |(message, _): &mut (Outgoing, _)| {
+            failed || message.handles.iter().all(|handle| sdr.send_is_idle(*handle))
+        };
+        for (message, result) in self.draining.extract_if(.., is_drained) {
+            if let Some(parity) = message.parity {
+                self.scratch.give_back(parity);
+            }
+            self.events.push_back(ReliableEvent::Written { id: WriteId(message.id), result });
         }
     }
 
@@ -636,7 +652,8 @@ impl ReliableQp {
 
     /// Removes the QP's objects from the NIC.
     pub fn destroy(mut self, nic: &mut Nic) {
-        for message in self.outgoing.drain(..).flatten() {
+        let draining = self.draining.drain(..).map(|(message, _)| message);
+        for message in self.outgoing.drain(..).flatten().chain(draining) {
             message.parity.into_iter().for_each(|scratch| self.scratch.give_back(scratch));
         }
         for message in self.incoming.drain(..).flatten() {

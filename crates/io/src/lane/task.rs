@@ -1,0 +1,68 @@
+//! Protocols that run in a lane, between the engine and the application.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_nic::{Nic, Time};
+
+use crate::port::earlier;
+
+/// Something that a lane runs besides its engine: it sees what has happened to the engine, and
+/// posts to it, before anybody else does.
+///
+/// It runs with the engine's lock held, often, and by whichever thread has the lane: it must be
+/// quick when there is nothing to do, and must not call the lane.
+pub trait Task: Send {
+    /// Takes what has happened on the NIC, and does what is due.
+    fn run(&mut self, nic: &mut Nic, now: Time);
+
+    /// When to run it if nothing happens before.
+    fn deadline(&self) -> Option<Time>;
+}
+
+/// A task of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(u64);
+
+/// The tasks of a lane.
+#[derive(Default)]
+pub(super) struct Tasks {
+    tasks: Vec<(TaskId, Arc<Mutex<dyn Task>>)>,
+    next: u64,
+    deadline: Option<Time>,
+}
+
+impl Tasks {
+    pub(super) fn add(&mut self, task: Arc<Mutex<dyn Task>>) -> TaskId {
+        let id = TaskId(self.next);
+        self.next += 1;
+        self.tasks.push((id, task));
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: TaskId) {
+        self.tasks.retain(|(other, _)| *other != id);
+        if self.tasks.is_empty() {
+            self.deadline = None;
+        }
+    }
+
+    #[inline]
+    pub(super) fn run(&mut self, nic: &mut Nic, now: Time) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        self.deadline = None;
+        for (_, task) in &self.tasks {
+            // A task that has panicked has ended its lane with it, so nobody sees it half-done.
+            let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
+            task.run(nic, now);
+            self.deadline = earlier(self.deadline, task.deadline());
+        }
+    }
+
+    /// When they want to run, as of when they last did.
+    #[inline]
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+}
