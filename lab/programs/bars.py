@@ -1,4 +1,4 @@
-"""Checks that are no programs of others: the layout, lookup by version, and the issue's bars."""
+"""Checks that are no programs of others: the layout, lookup by version, and the bars."""
 
 import ctypes
 import json
@@ -24,6 +24,7 @@ def checks(quick, with_bars):
     yield layout
     yield nccl_like
     yield qperf
+    yield bowline_run
     if with_bars:
         yield bandwidth_ratio
         yield rust_tests
@@ -150,6 +151,48 @@ def qperf(env):
         return ("PASS" if client.returncode == 0 else "FAIL"), last_line(text)
 
     yield timed(name, "programs", run)
+
+
+def bowline_run(env):
+    """`bowline run` and `bowline devinfo`, on two programs that talk over an impaired link."""
+    name, bar = "bowline run --report --pcap --link, devinfo", "programs"
+    if not env.bowline.exists() or not shutil.which("ib_send_bw"):
+        yield Row(name, "SKIP", "needs bowline and ib_send_bw", bar=bar)
+        return
+
+    def run():
+        port, capture = free_port(), env.tmp / "run.pcap"
+        command = ["ib_send_bw", "-F", "-n", "300", "-p", str(port)]
+        server = subprocess.Popen([env.bowline, "run", "--device", "bl0=127.0.0.1", "--", *command],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not listens(port) and server.poll() is None:
+                time.sleep(0.01)
+            live = said(env.bowline, "devinfo", "--json")
+            if server.pid not in [p.get("pid") for p in json.loads(live.stdout)["processes"]]:
+                return "FAIL", "devinfo does not see the server"
+            client = said(env.bowline, "run", "--device", "bl0=127.0.0.2", "--pcap", capture,
+                          "--link", "loss=1%,delay=1ms", "--report", "--json", "--", *command,
+                          "127.0.0.1")
+        finally:
+            terminate(server)
+        if client.returncode != 0:
+            return "FAIL", last_line(client.stdout + client.stderr)
+        report = json.loads(client.stderr.strip().splitlines()[-1])
+        lost, again = report["port"]["impair_lost"], report["nic"]["retransmitted_packets"]
+        if not lost or not again:
+            return "FAIL", f"{lost} packets lost, {again} repeated: the link was not impaired"
+        packets = said(env.bowline, "dissect", capture)
+        if packets.returncode != 0 or "BAD 0" not in packets.stdout:
+            return "FAIL", f"the capture: {last_line(packets.stdout + packets.stderr)}"
+        return "PASS", f"{lost} packets lost, {again} repeated, all seen and reported"
+
+    yield timed(name, bar, run)
+
+
+def said(*command):
+    """A command that has ended, with what it said."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
 def write_bw(env):

@@ -1,6 +1,6 @@
 """Which programs run, and how."""
 
-from pair import Pair, Single
+from pair import FabricPair, Pair, Single
 
 
 def bandwidth(text):
@@ -172,4 +172,8 @@ def cases(quick):
                devices=("bl0", "bl0"))
     yield Pair("ib_send_bw with 1 % loss", ["ib_send_bw", "-F", "-n", "300"], bandwidth,
                variables={"BOWLINE_LINK": "loss=1%"})
+    yield Single("fi_info -p verbs", ["fi_info", "-p", "verbs"], "bl0-dgram")
+    yield FabricPair("fi_pingpong -p verbs;ofi_rxd -e rdm",
+                     ["fi_pingpong", "-p", "verbs;ofi_rxd", "-e", "rdm", "-S", "65536"])
+    yield Single("ucx_info -d (hides the device)", ["ucx_info", "-d"], "Transport: tcp")
     yield from REFUSED

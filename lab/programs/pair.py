@@ -72,6 +72,9 @@ class Pair:
     variables: dict = field(default_factory=dict)
     host: str = "127.0.0.1"
 
+    def command_line(self, port, device, host=None):
+        return [*self.command, "-p", port, "-d", device, *([host] if host else [])]
+
     def run(self, env):
         if not shutil.which(self.command[0]):
             return Row(self.name, "SKIP", f"{self.command[0]} is not installed", bar=self.bar)
@@ -84,8 +87,8 @@ class Pair:
         deadline = time.monotonic() + self.limit_s
         with open(env.tmp / "server.log", "w+") as server_log, \
              open(env.tmp / "client.log", "w+") as client_log:
-            def spawn(device, log, *more):
-                command = [*self.command, "-p", port, "-d", device, *more]
+            def spawn(device, log, host=None):
+                command = self.command_line(port, device, host)
                 variables = env.variables(self.how, **self.variables)
                 return subprocess.Popen(["stdbuf", "-oL", *command], env=variables, stdout=log,
                                         stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -123,6 +126,14 @@ class Pair:
         if any(codes):
             return "FAIL", f"exit {codes}: {last_line(texts[0] or texts[-1])}"
         return "PASS", self.result(texts[0])
+
+
+class FabricPair(Pair):
+    """libfabric's pingpong, which has words of its own for port and device."""
+
+    def command_line(self, port, device, host=None):
+        where = ["-P", port, host] if host else ["-B", port]
+        return [*self.command, "-d", f"{device}-dgram", *where]
 
 
 def wait(process, deadline):

@@ -9,7 +9,7 @@ class Row:
     outcome: str  # PASS, FAIL or SKIP
     why: str = ""
     seconds: float = 0.0
-    bar: str = ""  # the bar of the issue that the row belongs to
+    bar: str = ""  # which bar the row belongs to
 
     def as_dict(self):
         return asdict(self)
