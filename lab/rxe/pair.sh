@@ -95,8 +95,10 @@ run_row() {
 try_row() {
     local program options direction ip link start=$EPOCHREALTIME status=0 verdict=ok
     IFS='|' read -r program options direction ip link <<< "$2"
-    local log="$logs/$1$3"
-    run_pair "$log" "$((20000 + $1))" || status=$?
+    local log="$logs/$1$3" port=$((20000 + $1))
+    # What the first try has left may still listen.
+    [[ -z $3 ]] || ((port += 5000))
+    run_pair "$log" "$port" || status=$?
     ((status)) && verdict=FAIL
     printf '%-4s %5.1f s  IPv%s %s %-5s %s %s%s\n' \
         "$verdict" "$(elapsed "$start")" "$ip" "$direction" "$link" "$program" "$options" "$3"
