@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_io::{
     Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, UdpPort,
 };
@@ -28,6 +29,7 @@ pub struct DeviceBuilder {
     udp: UdpConfig,
     link: Option<LinkProfile>,
     pcap: Option<PathBuf>,
+    fec: Option<FecMode>,
     mtu: Option<Mtu>,
     window_bytes: Option<u32>,
     max_qps: Option<u32>,
@@ -45,6 +47,7 @@ impl DeviceBuilder {
             },
             link: None,
             pcap: None,
+            fec: None,
             mtu: None,
             window_bytes: None,
             max_qps: None,
@@ -87,6 +90,21 @@ impl DeviceBuilder {
     /// Packets that an impaired link loses are not in it: it shows what is on the wire.
     pub fn pcap(mut self, file: impl AsRef<Path>) -> Self {
         self.pcap = Some(file.as_ref().to_owned());
+        self
+    }
+
+    /// Protects connections by forward error correction, towards peers that have it too: lost packets are
+    /// restored before a connection notices. [`FecMode::Off`] sends no repairs, but uses those of peers.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let device = Device::builder("127.9.1.6".parse().unwrap()).fec("32,1".parse()?).open()?;
+    /// assert_eq!(device.fec_counters().recovered, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fec(mut self, mode: FecMode) -> Self {
+        self.fec = Some(mode);
         self
     }
 
@@ -154,9 +172,13 @@ impl DeviceBuilder {
         set(&mut config.max_cqe, self.max_cqe);
         let max_rd_atomic = config.max_rd_atomic;
 
-        let nic = Nic::new(config)?;
+        let mut nic = Nic::new(config)?;
+        let fec = self.fec.map(|mode| Fec::new(FecConfig::new(mode)));
+        if let Some(fec) = &fec {
+            fec.install(&mut nic);
+        }
         let lane = Lane::start(nic, port, LaneConfig::default())?;
-        Ok(Device::from_lane(lane, max_mtu, max_rd_atomic))
+        Ok(Device::from_lane(lane, max_mtu, max_rd_atomic, fec))
     }
 
     /// The MTU asked for, or else the largest, if the interface carries it.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_fec::{Fec, FecSnapshot};
 use bowline_io::control::ControlServer;
 use bowline_io::{Lane, PortCounters};
 use bowline_nic::{Counters, Event, Mtu, Nic, Time};
@@ -41,6 +42,7 @@ pub(crate) struct DeviceInner {
     udp_port: u16,
     mtu: Mtu,
     max_rd_atomic: u8,
+    fec: Option<Fec>,
 }
 
 impl Device {
@@ -58,11 +60,16 @@ impl Device {
         DeviceBuilder::new(addr)
     }
 
-    pub(crate) fn from_lane(lane: Arc<Lane>, mtu: Mtu, max_rd_atomic: u8) -> Device {
+    pub(crate) fn from_lane(
+        lane: Arc<Lane>,
+        mtu: Mtu,
+        max_rd_atomic: u8,
+        fec: Option<Fec>,
+    ) -> Device {
         let caps = lane.port_caps();
         let (addr, udp_port) = (caps.addr, caps.udp_port);
         let _control = ControlServer::for_lane(&addr.to_string(), &lane).ok();
-        let inner = DeviceInner { lane, _control, addr, udp_port, mtu, max_rd_atomic };
+        let inner = DeviceInner { lane, _control, addr, udp_port, mtu, max_rd_atomic, fec };
         Device { inner: Arc::new(inner) }
     }
 
@@ -97,6 +104,11 @@ impl Device {
     /// What the NIC has done and seen.
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(self.inner.lane.counters()?.0)
+    }
+
+    /// What forward error correction has done; all zero without it.
+    pub fn fec_counters(&self) -> FecSnapshot {
+        self.inner.fec.as_ref().map(Fec::counters).unwrap_or_default()
     }
 
     /// What the socket below the NIC has done and seen.

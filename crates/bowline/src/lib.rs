@@ -70,6 +70,7 @@ mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_fec::{FecMode, FecSnapshot, Params as FecParams, ParamsError as FecParamsError};
 pub use bowline_io::{LinkProfile, Loss, ParseLinkError, PortCounters};
 pub use bowline_nic::{
     Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,

@@ -25,7 +25,7 @@ pub(crate) use report::describe as describe_report;
     bowline run --pcap trace.pcap -- ibv_rc_pingpong -g 0\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_PCAP and BOWLINE_REPORT.")]
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
@@ -36,6 +36,9 @@ pub(crate) struct RunArgs {
     /// Impair what the program sends: loss=0.1%,delay=10ms,rate=1Gbps,…
     #[arg(long, value_name = "PROFILE", value_parser = parse_link)]
     link: Option<String>,
+    /// Forward error correction towards peers that have it too: r,c (as in 32,1), auto or off
+    #[arg(long, value_name = "R,C")]
+    fec: Option<bowline::FecMode>,
     /// Say at the end what the NIC saw
     #[arg(long)]
     report: bool,
@@ -77,6 +80,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(link) = &args.link {
         command.env("BOWLINE_LINK", link);
+    }
+    if let Some(fec) = &args.fec {
+        command.env("BOWLINE_FEC", fec.to_string());
     }
     if let Some(pcap) = &args.pcap {
         command.env("BOWLINE_PCAP", pcap);

@@ -14,6 +14,7 @@
 mod control;
 mod counters;
 mod decode;
+mod device;
 mod encode;
 mod negotiate;
 mod params;
@@ -24,6 +25,7 @@ mod symbol;
 
 pub use control::{AutoConfig, Controller, Decision};
 pub use counters::{FecCounters, FecSnapshot};
+pub use device::Fec;
 pub use params::{FecConfig, FecMode, MAX_BLOCK, MAX_LANES, Params, ParamsError};
 pub use pool::Pool;
 pub use shim::FecShim;

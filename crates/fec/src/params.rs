@@ -131,7 +131,7 @@ impl FecConfig {
         FecConfig {
             mode,
             forced: false,
-            hold_ns: 4_000_000,
+            hold_ns: 10_000_000,
             hello_tries: 6,
             hello_ns: 5_000_000,
             report_ns: 50_000_000,

@@ -30,7 +30,7 @@ pub use error::{ControlError, ModifyError, PostError};
 pub use frame::{ECN_CE, ECN_ECT0, ECN_MASK, FrameMeta, IpId};
 pub use landing::Landing;
 pub use memory::{Buffer, Region, Segment};
-pub use nic::{Nic, QpInfo};
+pub use nic::{Nic, QpInfo, ShimMaker};
 pub use rate::{DcqcnParams, RateControl, RateController};
 pub use shim::{OutPacket, PassThrough, Shim, ShimOut, ShimPeer};
 pub use time::Time;

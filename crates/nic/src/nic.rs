@@ -18,10 +18,11 @@ use crate::memory::{MemoryTable, Segment};
 use crate::path::PathTable;
 use crate::qp::{Cx, Progress, Qp};
 use crate::queue::{CqTable, SrqTable};
+use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
 use crate::tx::TxBatch;
-use crate::types::{CqId, Event, QpState};
+use crate::types::{CqId, Event, QpState, QpType};
 
 /// A soft RDMA NIC: one port, its memory, its queue pairs. No IO.
 ///
@@ -53,7 +54,12 @@ pub struct Nic {
     /// QPs that have something to send, each once, served in turn.
     ready: VecDeque<u32>,
     timers: Timers,
+    /// What new QPs get a shim from.
+    shims: Option<Box<ShimMaker>>,
 }
+
+/// Makes a shim for a new QP, if it is to have one.
+pub type ShimMaker = dyn Fn(QpType) -> Option<Box<dyn Shim>> + Send;
 
 /// What QPs share.
 struct Shared {

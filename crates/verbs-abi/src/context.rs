@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bowline_fec::{Fec, FecConfig};
 use bowline_io::control::ControlServer;
 use bowline_io::{
     Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig, UdpPort,
@@ -29,6 +30,8 @@ pub(crate) struct Context {
     lane: Arc<Lane>,
     /// Tells `bowline devinfo` about it.
     control: Mutex<Option<ControlServer>>,
+    /// Under all connections, if the environment asks for it.
+    pub(crate) fec: Option<Fec>,
     /// What the NIC was made with: its limits.
     pub(crate) limits: NicConfig,
     /// Which process opened it.
@@ -117,6 +120,8 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
 /// Opens the port, makes the NIC and starts the lane.
 fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
     let link = env::link().map_err(|why| (why, Errno::INVAL))?;
+    let fec = env::fec().map_err(|why| (why, Errno::INVAL))?;
+    let fec = fec.map(|mode| Fec::new(FecConfig::new(mode)));
     let (port, qpn_prefix) = open_port(device, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
     let caps = port.caps();
     let mut limits =
@@ -126,7 +131,10 @@ fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
     limits.qpn_prefix = qpn_prefix;
     limits.max_mtu = Mtu::for_ip_mtu(caps.ip_mtu)
         .ok_or_else(|| (format!("an MTU of {} is too small", caps.ip_mtu), Errno::INVAL))?;
-    let nic = Nic::new(limits.clone()).map_err(|e| (e.to_string(), e.into()))?;
+    let mut nic = Nic::new(limits.clone()).map_err(|e| (e.to_string(), e.into()))?;
+    if let Some(fec) = &fec {
+        fec.install(&mut nic);
+    }
     let config = LaneConfig { name: format!("bowline-{}", device.name), ..LaneConfig::default() };
     let lane = Lane::start(nic, port, config).map_err(|e| (e.to_string(), e.into()))?;
     let control = ControlServer::for_lane(&device.name, &lane)
@@ -136,6 +144,7 @@ fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
         device,
         lane,
         control: Mutex::new(control),
+        fec,
         limits,
         epoch: fork::epoch(),
         objects: AtomicUsize::new(0),

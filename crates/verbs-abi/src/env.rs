@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bowline_fec::FecMode;
 use bowline_io::LinkProfile;
 
 use crate::log;
@@ -56,6 +57,16 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
     match std::env::var("BOWLINE_LINK") {
         Ok(text) if !text.is_empty() => {
             text.parse().map(Some).map_err(|error| format!("BOWLINE_LINK: {error}"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The forward error correction of `BOWLINE_FEC`: `r,c`, `auto` or `off`.
+pub(crate) fn fec() -> Result<Option<FecMode>, String> {
+    match std::env::var("BOWLINE_FEC") {
+        Ok(text) if !text.is_empty() => {
+            text.parse().map(Some).map_err(|error| format!("BOWLINE_FEC: {error}"))
         }
         _ => Ok(None),
     }

@@ -41,8 +41,20 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     if env::report().is_some()
         && let Ok(lane) = ctx.lane()
     {
-        books.closed.extend(control::account(&ctx.device.name, lane));
+        let account = control::account(&ctx.device.name, lane);
+        books.closed.extend(account.map(|account| with_fec(account, ctx)));
     }
+}
+
+/// An account of a device, and of its forward error correction if it has any.
+fn with_fec(account: String, ctx: &Context) -> String {
+    let (Some(fec), Some(open)) = (&ctx.fec, account.strip_suffix('}')) else {
+        return account;
+    };
+    let counters = fec.counters();
+    let fields: Vec<String> =
+        counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
+    format!("{open},\"fec\":{{{}}}}}", fields.join(","))
 }
 
 extern "C" fn at_exit() {

@@ -1,10 +1,11 @@
-//! The standard's reliable connection: go-back-N, in which one lost packet costs a whole window.
+//! The standard's reliable connection: go-back-N, in which one lost packet costs a whole window. And the
+//! same with FEC below it, which restores what is lost before the connection notices.
 
 use std::collections::VecDeque;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use bowline::{Access, ConnectOptions, Cq, Device, Mr, Qp, QpType};
+use bowline::{Access, ConnectOptions, Cq, Device, FecMode, Mr, Qp, QpType};
 
 use super::scheme::{Outcome, Scheme, Stage};
 
@@ -12,16 +13,21 @@ use super::scheme::{Outcome, Scheme, Stage};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// RC WRITEs.
-pub(super) struct ReliableConnection;
+pub(super) struct ReliableConnection {
+    pub(super) name: &'static str,
+    /// The code of the FEC below.
+    pub(super) fec: Option<&'static str>,
+}
 
 impl Scheme for ReliableConnection {
     fn name(&self) -> &'static str {
-        "rc (go-back-N)"
+        self.name
     }
 
     fn run(&self, stage: &Stage<'_>) -> Result<Outcome, Box<dyn Error>> {
-        let sender = End::new(stage, 0)?;
-        let receiver = End::new(stage, 1)?;
+        let fec = self.fec.map(str::parse).transpose()?;
+        let sender = End::new(stage, 0, fec)?;
+        let receiver = End::new(stage, 1, fec)?;
         let options = ConnectOptions {
             timeout: stage.link.timeout_code(),
             window_bytes: Some(stage.link.window_bytes()),
@@ -29,6 +35,10 @@ impl Scheme for ReliableConnection {
         };
         receiver.qp.connect_with(&sender.qp.endpoint(), &options)?;
         sender.qp.connect_with(&receiver.qp.endpoint(), &options)?;
+        if fec.is_some() {
+            // The ends have to find each other first, as those of a program do while it prepares.
+            std::thread::sleep(4 * stage.link.rtt + Duration::from_millis(20));
+        }
         transfer(stage, &sender, &receiver)
     }
 }
@@ -41,7 +51,7 @@ struct End {
 }
 
 impl End {
-    fn new(stage: &Stage<'_>, direction: u64) -> Result<End, Box<dyn Error>> {
+    fn new(stage: &Stage<'_>, direction: u64, fec: Option<FecMode>) -> Result<End, Box<dyn Error>> {
         let (link, load) = (stage.link, stage.load);
         let sends = direction == 0;
         let mut builder = Device::builder(if sends { stage.from } else { stage.to })
@@ -51,6 +61,9 @@ impl End {
         }
         if let Some(file) = stage.pcap.as_ref().filter(|_| sends) {
             builder = builder.pcap(file);
+        }
+        if let Some(mode) = fec {
+            builder = builder.fec(mode);
         }
         let device = builder.open()?;
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);

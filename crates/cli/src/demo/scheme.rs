@@ -12,7 +12,10 @@ use super::load::Load;
 use super::rc::ReliableConnection;
 
 /// Every scheme, in the order of the table.
-pub(super) const SCHEMES: [&dyn Scheme; 1] = [&ReliableConnection];
+pub(super) const SCHEMES: [&dyn Scheme; 2] = [
+    &ReliableConnection { name: "rc (go-back-N)", fec: None },
+    &ReliableConnection { name: "rc+fec (32,1)", fec: Some("32,1") },
+];
 
 /// A way of moving messages reliably.
 pub(super) trait Scheme {

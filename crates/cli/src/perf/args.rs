@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{LinkProfile, Mtu};
+use bowline::{FecMode, LinkProfile, Mtu};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +70,9 @@ pub(crate) struct PerfArgs {
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(crate) link: Option<LinkProfile>,
+    /// Forward error correction towards a peer that has it too: r,c (as in 32,1), auto or off
+    #[arg(long, value_name = "R,C")]
+    pub(crate) fec: Option<FecMode>,
     /// Write all packets of this end to a capture file
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,

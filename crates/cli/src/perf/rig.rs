@@ -46,6 +46,9 @@ impl Rig {
         if let Some(file) = &args.pcap {
             builder = builder.pcap(file);
         }
+        if let Some(mode) = args.fec {
+            builder = builder.fec(mode);
+        }
         let device = builder.open()?;
         let pd = device.alloc_pd()?;
         let slot = spec.max_size().next_multiple_of(Buffer::ALIGN);

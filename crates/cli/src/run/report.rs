@@ -50,7 +50,7 @@ pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
 pub(crate) fn describe(report: &Value) -> String {
     let text = |key: &str| report[key].as_str().unwrap_or("?").to_owned();
     let mut lines = String::new();
-    for part in ["nic", "port"] {
+    for part in ["nic", "port", "fec"] {
         let Some(counters) = report[part].as_object() else { continue };
         for (name, value) in counters.iter().filter(|(_, v)| v.as_u64() != Some(0)) {
             lines.push_str(&format!("  {part:4} {name:24} {value}\n"));

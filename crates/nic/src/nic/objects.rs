@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bowline_wire::Qpn;
 
-use super::{Nic, Shared};
+use super::{Nic, Shared, ShimMaker};
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::error::{ControlError, ModifyError};
@@ -60,6 +60,7 @@ impl Nic {
             shared,
             ready: VecDeque::new(),
             timers: Timers::default(),
+            shims: None,
         })
     }
 
@@ -212,7 +213,9 @@ impl Nic {
         if self.qps.len() <= slot as usize {
             self.qps.resize_with(slot as usize + 1, || None);
         }
-        self.qps[slot as usize] = Some(Box::new(Qp::new(qpn, slot, init, &self.config)));
+        let mut qp = Box::new(Qp::new(qpn, slot, init, &self.config));
+        qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
+        self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
         self.next_slot = slot + 1;
         Ok(qpn)
@@ -322,6 +325,11 @@ impl Nic {
         }
         qp.shim = Some(shim);
         Ok(())
+    }
+
+    /// Puts a shim under every QP made from now on that `maker` makes one for.
+    pub fn set_shim_maker(&mut self, maker: Box<ShimMaker>) {
+        self.shims = Some(maker);
     }
 
     /// What the device has done and seen.

@@ -1,0 +1,45 @@
+//! FEC for all QPs of a device.
+
+use std::sync::Arc;
+
+use bowline_nic::{Nic, QpType, Shim};
+
+use crate::{FecConfig, FecCounters, FecShim, FecSnapshot, Pool};
+
+/// What all shims of a device share: their settings, their memory, their counters.
+#[derive(Clone, Debug)]
+pub struct Fec {
+    config: FecConfig,
+    pool: Pool,
+    counters: Arc<FecCounters>,
+}
+
+impl Fec {
+    /// FEC with these settings and a pool of the default size.
+    pub fn new(config: FecConfig) -> Fec {
+        Fec { config, pool: Pool::default(), counters: Arc::default() }
+    }
+
+    /// Puts a shim under every connected QP that the NIC makes from now on.
+    pub fn install(&self, nic: &mut Nic) {
+        let fec = self.clone();
+        nic.set_shim_maker(Box::new(move |qp_type| {
+            (qp_type != QpType::Ud).then(|| fec.shim() as Box<dyn Shim>)
+        }));
+    }
+
+    /// A shim for one QP.
+    pub fn shim(&self) -> Box<FecShim> {
+        Box::new(FecShim::new(self.config, self.pool.clone(), self.counters.clone()))
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &FecConfig {
+        &self.config
+    }
+
+    /// What its shims have done.
+    pub fn counters(&self) -> FecSnapshot {
+        self.counters.snapshot()
+    }
+}
