@@ -1,6 +1,6 @@
 //! The chunks that are coded.
 
-use crate::sys::cpu_time_s;
+use bowline_bench_sys::cpu_time_s;
 
 /// Data chunks of a block.
 pub(crate) const K: usize = 32;

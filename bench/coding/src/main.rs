@@ -7,7 +7,6 @@ mod blocks;
 mod isal;
 mod memory;
 mod report;
-mod sys;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -59,7 +58,7 @@ fn main() -> ExitCode {
 
 /// Runs all rounds and prints the report; `false` if `--check` found a bar that does not hold.
 fn measure(args: &Args) -> Result<bool> {
-    sys::pin(args.cpu).map_err(|e| format!("CPU {}: {e}", args.cpu))?;
+    bowline_bench_sys::pin(args.cpu).map_err(|e| format!("CPU {}: {e}", args.cpu))?;
     let codes = Codes::new(args.isal.as_deref())?;
     let mut places = Where::ALL.map(|place| (place, Blocks::new(place.blocks(), place.chunk())));
     for (_, blocks) in &mut places {

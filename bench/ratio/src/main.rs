@@ -145,7 +145,7 @@ fn raw_latency(wait: Wait, seconds: f64, pin: bool) -> Result<f64> {
 /// Plays one end, printing the address and the result on lines of their own.
 fn play(role: Role) -> Result<()> {
     let mut out = std::io::stdout();
-    let pin = |cpu: Option<usize>| cpu.map_or(Ok(()), sys::pin_to_cpu);
+    let pin = |cpu: Option<usize>| cpu.map_or(Ok(()), bowline_bench_sys::pin);
     match role {
         Role::BulkRecv { calls, seconds, cpu } => {
             pin(cpu)?;

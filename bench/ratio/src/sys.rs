@@ -40,18 +40,6 @@ pub(crate) fn set_segment_size(socket: &UdpSocket, bytes: u16) -> io::Result<()>
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(bytes))
 }
 
-/// Keeps this process on one processor.
-pub(crate) fn pin_to_cpu(cpu: usize) -> io::Result<()> {
-    // SAFETY: an all-zero `cpu_set_t` is the empty set; `CPU_SET` checks its index against the
-    // set's size; the set outlives the call.
-    let rc = unsafe {
-        let mut set: libc::cpu_set_t = zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Message headers over buffers of their own, ready for `sendmmsg` and `recvmmsg`.
 pub(crate) struct Batch {
     headers: Vec<libc::mmsghdr>,

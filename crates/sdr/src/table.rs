@@ -34,13 +34,32 @@ struct Slot {
     generation: AtomicU32,
     /// Packets of the message.
     packets: AtomicU32,
-    packet_bits: Box<[AtomicU64]>,
+    packet_bits: Bits,
     /// Empty where a chunk is a packet: then the packets' bits are the chunks'.
-    chunk_bits: Box<[AtomicU64]>,
+    chunk_bits: Bits,
     /// Words of `packet_bits` that are full, by chunk, where a chunk spans more than one.
     full_words: Box<[AtomicU32]>,
     /// The user's immediate, and above it which fragments have been seen.
     user: AtomicU64,
+}
+
+/// Bits in whole cache lines: lanes that set bits of different stripes of 512 do not share any.
+#[derive(Debug)]
+struct Bits(Box<[Line]>);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; 8]);
+
+impl Bits {
+    fn new(bits: u32) -> Bits {
+        Bits((0..bits.div_ceil(512)).map(|_| Line::default()).collect())
+    }
+
+    #[inline]
+    fn word(&self, index: u32) -> &AtomicU64 {
+        &self.0[(index / 8) as usize].0[(index % 8) as usize]
+    }
 }
 
 /// What became of a packet.
@@ -61,15 +80,13 @@ pub enum Landed {
 impl RecvTable {
     /// A table for messages of at most `max_packets`, in chunks of `1 << chunk_shift` packets.
     pub fn new(layout: ImmLayout, max_packets: u32, chunk_shift: u32) -> RecvTable {
-        let words = max_packets.div_ceil(64) as usize;
         let chunks = max_packets.div_ceil(1 << chunk_shift);
-        let chunk_words = if chunk_shift == 0 { 0 } else { chunks.div_ceil(64) as usize };
-        let wide_chunks = if chunk_shift > 6 { chunks as usize } else { 0 };
+        let wide_chunks = if chunk_shift > 6 { chunks } else { 0 };
         let slot = || Slot {
             generation: AtomicU32::new(CLOSED),
             packets: AtomicU32::new(0),
-            packet_bits: zeroes(words),
-            chunk_bits: zeroes(chunk_words),
+            packet_bits: Bits::new(max_packets),
+            chunk_bits: Bits::new(if chunk_shift == 0 { 0 } else { chunks }),
             full_words: (0..wide_chunks).map(|_| AtomicU32::new(0)).collect(),
             user: AtomicU64::new(0),
         };
@@ -88,16 +105,17 @@ impl RecvTable {
     /// If there is no such slot, or the message is longer than the table allows.
     pub fn open(&self, id: u32, generation: u32, packets: u32) {
         let slot = &self.slots[id as usize];
-        let words = packets.div_ceil(64) as usize;
-        assert!(words <= slot.packet_bits.len(), "{packets} packets do not fit the table");
-        for word in &slot.packet_bits[..words] {
-            word.store(0, Ordering::Relaxed);
+        let words = packets.div_ceil(64);
+        assert!(words as usize <= slot.packet_bits.0.len() * 8, "{packets} packets do not fit");
+        for word in 0..words {
+            slot.packet_bits.word(word).store(0, Ordering::Relaxed);
         }
         // What the last word has beyond the message counts as there.
         if !packets.is_multiple_of(64) {
-            slot.packet_bits[words - 1].store(u64::MAX << (packets % 64), Ordering::Relaxed);
+            let beyond = u64::MAX << (packets % 64);
+            slot.packet_bits.word(words - 1).store(beyond, Ordering::Relaxed);
         }
-        for word in &slot.chunk_bits {
+        for word in slot.chunk_bits.0.iter().flat_map(|line| &line.0) {
             word.store(0, Ordering::Relaxed);
         }
         for count in &slot.full_words {
@@ -106,7 +124,7 @@ impl RecvTable {
         let chunks = packets.div_ceil(1 << self.chunk_shift);
         if self.chunk_shift > 6 && chunks > 0 {
             // And so do the words that the last chunk has beyond it.
-            let absent = (chunks << (self.chunk_shift - 6)) - words as u32;
+            let absent = (chunks << (self.chunk_shift - 6)) - words;
             slot.full_words[chunks as usize - 1].store(absent, Ordering::Relaxed);
         }
         slot.user.store(0, Ordering::Relaxed);
@@ -133,9 +151,9 @@ impl RecvTable {
         if packet >= slot.packets.load(Ordering::Relaxed) {
             return Landed::Fragment;
         }
-        let (word, bit) = ((packet / 64) as usize, 1 << (packet % 64));
+        let bit = 1 << (packet % 64);
         // Acquire, so that whoever completes a chunk passes on the bytes that others have landed.
-        let before = slot.packet_bits[word].fetch_or(bit, Ordering::AcqRel);
+        let before = slot.packet_bits.word(packet / 64).fetch_or(bit, Ordering::AcqRel);
         if before & bit != 0 {
             return Landed::Duplicate;
         }
@@ -157,7 +175,7 @@ impl RecvTable {
                 .min((next / 64 + 1) * 64)
                 .min(((next >> self.chunk_shift) + 1) << self.chunk_shift);
             let bits = (u64::MAX >> (64 - (stop - next))) << (next % 64);
-            let before = slot.packet_bits[(next / 64) as usize].fetch_or(bits, Ordering::AcqRel);
+            let before = slot.packet_bits.word(next / 64).fetch_or(bits, Ordering::AcqRel);
             if before & bits != bits && self.completes(slot, next, before | bits) {
                 self.complete_chunk(id, slot, next >> self.chunk_shift);
             }
@@ -168,7 +186,7 @@ impl RecvTable {
     #[inline]
     fn complete_chunk(&self, id: u32, slot: &Slot, chunk: u32) {
         if self.chunk_shift > 0 {
-            slot.chunk_bits[(chunk / 64) as usize].fetch_or(1 << (chunk % 64), Ordering::Release);
+            slot.chunk_bits.word(chunk / 64).fetch_or(1 << (chunk % 64), Ordering::Release);
         }
         self.mark_dirty(id);
     }
@@ -228,9 +246,9 @@ impl RecvTable {
     /// The chunks of the message in a slot.
     pub fn chunks(&self, id: u32) -> ChunkBitmap<'_> {
         let slot = &self.slots[id as usize];
-        let words = if self.chunk_shift == 0 { &slot.packet_bits } else { &slot.chunk_bits };
+        let bits = if self.chunk_shift == 0 { &slot.packet_bits } else { &slot.chunk_bits };
         let packets = slot.packets.load(Ordering::Relaxed);
-        ChunkBitmap { words, len: packets.div_ceil(1 << self.chunk_shift) }
+        ChunkBitmap { bits, len: packets.div_ceil(1 << self.chunk_shift) }
     }
 
     /// The user's immediate of the message in a slot, once all its fragments have come.
@@ -248,7 +266,7 @@ fn zeroes(count: usize) -> Box<[AtomicU64]> {
 /// Which chunks of a message have arrived: a bit each, which goes from 0 to 1 once.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkBitmap<'a> {
-    words: &'a [AtomicU64],
+    bits: &'a Bits,
     len: u32,
 }
 
@@ -272,12 +290,12 @@ impl ChunkBitmap<'_> {
     /// Chunks `64 * index` and on, a bit each from the lowest up.
     #[inline]
     pub fn word(&self, index: u32) -> u64 {
-        let Some(word) = self.words.get(index as usize).filter(|_| index * 64 < self.len) else {
+        let left = self.len.saturating_sub(index.saturating_mul(64));
+        if left == 0 {
             return 0;
-        };
-        let left = self.len - index * 64;
+        }
         let mask = if left >= 64 { u64::MAX } else { (1 << left) - 1 };
-        word.load(Ordering::Acquire) & mask
+        self.bits.word(index).load(Ordering::Acquire) & mask
     }
 
     /// How many have arrived.

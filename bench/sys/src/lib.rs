@@ -1,9 +1,12 @@
-//! What is asked of the kernel.
+//! What benches ask of the kernel: a CPU of their own, and the time they ran.
 
 use std::io;
 
 /// Keeps this thread on one CPU.
-pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+///
+/// # Errors
+/// If there is no such CPU, or it is not for this process.
+pub fn pin(cpu: usize) -> io::Result<()> {
     // SAFETY: a zeroed set is an empty one, and `CPU_SET` ignores what does not fit into it.
     let rc = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -15,7 +18,7 @@ pub(crate) fn pin(cpu: usize) -> io::Result<()> {
 
 /// How long this thread has run so far, in seconds: on a busy machine the time during which others
 /// had the CPU says nothing about the code.
-pub(crate) fn cpu_time_s() -> f64 {
+pub fn cpu_time_s() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing, and the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
