@@ -23,6 +23,7 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
     bowline perf write-bw 127.0.0.1                      client, on the same address\n  \
     bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
     bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
+    bowline perf write-bw 127.0.0.1 -s 16M --scheme ec-mds --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
     Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
     trip in microseconds, and the whole operation for READ and atomics; t_typical is the median.")]
@@ -67,6 +68,13 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
+    /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
+    /// ec-mds or ec-xor; write-bw only
+    #[arg(long, value_name = "SCHEME")]
+    pub(crate) scheme: Option<String>,
+    /// Rate at which a scheme's packets leave, as 1Gbps [default: as fast as the port takes them]
+    #[arg(long, value_name = "RATE", requires = "scheme", value_parser = parse_rate)]
+    pub(crate) rate: Option<u64>,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(crate) link: Option<LinkProfile>,
@@ -140,6 +148,8 @@ pub(crate) struct Spec {
     pub(crate) qps: u16,
     pub(crate) tx_depth: u32,
     pub(crate) inline: u32,
+    pub(crate) scheme: Option<String>,
+    pub(crate) rate_bps: Option<u64>,
 }
 
 impl Spec {
@@ -158,6 +168,8 @@ impl Spec {
             qps: if latency { 1 } else { args.qps },
             tx_depth: args.tx_depth,
             inline: args.inline.unwrap_or(default(64, 0) as u32),
+            scheme: args.scheme.clone(),
+            rate_bps: args.rate,
         }
     }
 
@@ -194,6 +206,14 @@ impl Spec {
     pub(crate) fn is_inline(&self, bytes: u32) -> bool {
         bytes <= self.inline && !matches!(self.test, Test::ReadBw | Test::ReadLat | Test::AtomicLat)
     }
+}
+
+/// Parses a rate in bits per second, with the units of a link profile.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let profile: LinkProfile = format!("rate={text}")
+        .parse()
+        .map_err(|_| "must be a rate with its unit, as 1Gbps or 500Mbps".to_owned())?;
+    profile.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
 }
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {

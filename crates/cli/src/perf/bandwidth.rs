@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::args::Test;
+use super::args::{Spec, Test};
 use super::report::BandwidthRow;
 use super::rig::{Poller, Rig, qp_and_message};
 use crate::output;
@@ -26,7 +26,7 @@ pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<BandwidthRow, Box<dyn Erro
     let spec = &rig.spec;
     let depth = u64::from(spec.tx_depth);
     let signal_every = (depth / 4).max(1);
-    let mut goal = Goal::new(rig);
+    let mut goal = Goal::new(spec);
     let mut flows = vec![Flow::default(); rig.qps.len()];
     let mut poller = Poller::new(&rig.cq);
     let start = Instant::now();
@@ -89,23 +89,23 @@ pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>>
 }
 
 /// When to stop, and a bar that shows how far it is.
-struct Goal {
+pub(super) struct Goal {
     iters: u64,
     duration: Option<Duration>,
     bar: Option<indicatif::ProgressBar>,
 }
 
 impl Goal {
-    fn new(rig: &Rig) -> Goal {
-        let duration = rig.spec.duration;
+    pub(super) fn new(spec: &Spec) -> Goal {
+        let duration = spec.duration;
         let bar = duration
             .filter(|d| *d > PROGRESS_FROM)
-            .map(|d| output::progress(d.as_millis() as u64, &rig.spec.test.name()));
-        Goal { iters: rig.spec.iters, duration, bar }
+            .map(|d| output::progress(d.as_millis() as u64, &spec.test.name()));
+        Goal { iters: spec.iters, duration, bar }
     }
 
     /// How many messages each QP sends; 0 when time is up.
-    fn messages_per_qp(&mut self, start: Instant) -> u64 {
+    pub(super) fn messages_per_qp(&mut self, start: Instant) -> u64 {
         let Some(duration) = self.duration else {
             return self.iters;
         };
@@ -118,7 +118,7 @@ impl Goal {
 }
 
 /// Counts completed messages over time.
-struct Meter {
+pub(super) struct Meter {
     bytes: u32,
     start: Instant,
     window_start: Instant,
@@ -129,7 +129,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(start: Instant, bytes: u32) -> Meter {
+    pub(super) fn new(start: Instant, bytes: u32) -> Meter {
         Meter {
             bytes,
             start,
@@ -141,7 +141,7 @@ impl Meter {
         }
     }
 
-    fn add(&mut self, messages: u64) {
+    pub(super) fn add(&mut self, messages: u64) {
         self.last = Instant::now();
         self.total += messages;
         self.in_window += messages;
@@ -152,7 +152,7 @@ impl Meter {
         }
     }
 
-    fn finish(self) -> BandwidthRow {
+    pub(super) fn finish(self) -> BandwidthRow {
         let average_per_sec = self.total as f64 / (self.last - self.start).as_secs_f64().max(1e-9);
         let gbps = |per_sec: f64| per_sec * f64::from(self.bytes) * 8.0 / 1e9;
         BandwidthRow {

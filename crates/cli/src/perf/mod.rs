@@ -3,6 +3,7 @@
 mod args;
 mod bandwidth;
 mod latency;
+mod reliable;
 mod report;
 mod rig;
 mod session;
@@ -12,7 +13,7 @@ use std::error::Error;
 use args::Metric;
 pub(crate) use args::PerfArgs;
 use report::{Report, Row};
-use session::Session;
+use session::{Agreed, Session};
 
 /// Runs one end of a test.
 pub(crate) fn run(args: PerfArgs) -> Result<(), Box<dyn Error>> {
@@ -28,8 +29,11 @@ pub(crate) fn run(args: PerfArgs) -> Result<(), Box<dyn Error>> {
 
 /// The end that decides what is measured, and measures it.
 fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
-    let mut session = Session::connect(args, host)?;
-    let mut report = Report::new(&session.rig);
+    let mut session = match session::connect(args, host)? {
+        Agreed::Rc(session) => session,
+        Agreed::Scheme(end, channel) => return reliable::client(&end, channel),
+    };
+    let mut report = Report::new(&session.rig.spec, &session.rig.device);
     report.print_header();
     for bytes in session.rig.spec.sizes() {
         latency::clear_flag(&session.rig, bytes);
@@ -38,7 +42,7 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
             Metric::Bandwidth => Row::Bandwidth(bandwidth::client(&session.rig, bytes)?),
             Metric::Latency => Row::Latency(latency::client(&session.rig, bytes)?),
         };
-        session.tell(&row)?;
+        session::tell(&mut session.channel, &row)?;
         report.add(row);
     }
     session.channel.barrier()?;
@@ -47,19 +51,22 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
 
 /// The end that answers, until the client has told its result for every size.
 fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
-    let mut session = Session::serve(args)?;
-    let mut report = Report::new(&session.rig);
+    let Session { rig, mut channel } = match session::serve(args)? {
+        Agreed::Rc(session) => session,
+        Agreed::Scheme(end, channel) => return reliable::server(&end, channel),
+    };
+    let mut report = Report::new(&rig.spec, &rig.device);
     report.print_header();
-    for bytes in session.rig.spec.sizes() {
+    for bytes in rig.spec.sizes() {
         // Before the barrier: behind it the client sends at once.
-        latency::clear_flag(&session.rig, bytes);
-        session.channel.barrier()?;
-        let row = session.serve_until_told(|rig, done| match rig.spec.test.metric() {
-            Metric::Bandwidth => bandwidth::server(rig, done),
-            Metric::Latency => latency::server(rig, bytes, done),
+        latency::clear_flag(&rig, bytes);
+        channel.barrier()?;
+        let row = session::serve_until_told(&mut channel, |done| match rig.spec.test.metric() {
+            Metric::Bandwidth => bandwidth::server(&rig, done),
+            Metric::Latency => latency::server(&rig, bytes, done),
         })?;
         report.add(row);
     }
-    session.channel.barrier()?;
+    channel.barrier()?;
     Ok(report)
 }

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
+use bowline::Device;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::args::{Metric, Test};
-use super::rig::Rig;
+use super::args::{Metric, Spec, Test};
 
 /// The result for one message size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,6 +63,7 @@ impl LatencyRow {
 #[derive(Serialize)]
 pub(crate) struct Report {
     test: Test,
+    transport: String,
     device: IpAddr,
     mtu: u32,
     qps: u16,
@@ -72,24 +73,27 @@ pub(crate) struct Report {
 
 impl Report {
     /// A report without results.
-    pub(crate) fn new(rig: &Rig) -> Report {
+    pub(crate) fn new(spec: &Spec, device: &Device) -> Report {
         Report {
-            test: rig.spec.test,
-            device: rig.device.addr(),
-            mtu: rig.device.mtu().bytes(),
-            qps: rig.spec.qps,
-            tx_depth: rig.spec.tx_depth,
+            test: spec.test,
+            transport: spec.scheme.clone().unwrap_or_else(|| "RC".to_owned()),
+            device: device.addr(),
+            mtu: device.mtu().bytes(),
+            qps: spec.qps,
+            tx_depth: spec.tx_depth,
             results: Vec::new(),
         }
     }
 
     /// Prints what is measured, and the names of the columns.
     pub(crate) fn print_header(&self) {
-        let Report { test, device, mtu, qps, tx_depth, .. } = self;
+        let Report { test, transport, device, mtu, qps, tx_depth, .. } = self;
         let line = "-".repeat(87);
         println!("{line}");
         println!(" bowline perf {}", test.name());
-        println!(" device {device}   transport RC   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}");
+        println!(
+            " device {device}   transport {transport}   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}"
+        );
         println!("{line}");
         match test.metric() {
             Metric::Bandwidth => println!(

@@ -1,7 +1,6 @@
 //! What one end of a test works with: a device, queue pairs, memory.
 
 use std::error::Error;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bowline::{
@@ -9,7 +8,7 @@ use bowline::{
     RemoteMr, SendFlags, SendOp, SendWr, Sge,
 };
 
-use super::args::{PerfArgs, Spec, Test};
+use super::args::{Spec, Test};
 
 /// Most memory that a test may ask for, on each end.
 const MAX_MEMORY: u64 = 4 << 30;
@@ -34,22 +33,8 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Opens the device and makes everything but the connection.
-    pub(crate) fn new(args: &PerfArgs, addr: IpAddr, spec: Spec) -> Result<Rig, Box<dyn Error>> {
-        let mut builder = Device::builder(addr);
-        if let Some(mtu) = args.mtu {
-            builder = builder.mtu(mtu);
-        }
-        if let Some(link) = &args.link {
-            builder = builder.link(link.clone());
-        }
-        if let Some(file) = &args.pcap {
-            builder = builder.pcap(file);
-        }
-        if let Some(mode) = args.fec {
-            builder = builder.fec(mode);
-        }
-        let device = builder.open()?;
+    /// Makes everything but the connection.
+    pub(crate) fn new(device: Device, spec: Spec) -> Result<Rig, Box<dyn Error>> {
         let pd = device.alloc_pd()?;
         let slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
         let bytes = slot as u64 * 2 * u64::from(spec.qps);
