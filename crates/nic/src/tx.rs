@@ -120,6 +120,8 @@ struct Seed {
 
 /// Where the PSN is in a BTH.
 const PSN_AT: usize = 9;
+/// And the byte with the request for an acknowledgement.
+const ACK_AT: usize = PSN_AT - 1;
 
 impl Flow {
     /// A flow from one address and port to another.
@@ -204,10 +206,20 @@ impl HeaderBuf {
     /// Makes it the header of another packet that differs in these only.
     #[inline]
     pub fn renumber(&mut self, psn: Psn, ack_req: bool) {
-        let [_, psn @ ..] = psn.get().to_be_bytes();
-        self.bytes[PSN_AT..Bth::LEN].copy_from_slice(&psn);
-        let ack_byte = &mut self.bytes[PSN_AT - 1];
-        *ack_byte = *ack_byte & 0x7f | u8::from(ack_req) << 7;
+        let reserved = u32::from(self.bytes[ACK_AT] & 0x7f) << 24;
+        let word = u32::from(ack_req) << 31 | reserved | psn.get();
+        self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
+    }
+
+    /// A copy that reads the word which [`HeaderBuf::renumber`] has just written by itself: a load
+    /// that spans it and its neighbours would wait until it has reached the cache.
+    #[inline]
+    fn copy_bytes(&self) -> [u8; MAX_HEADER] {
+        let mut copy = [0; MAX_HEADER];
+        copy[..ACK_AT].copy_from_slice(&self.bytes[..ACK_AT]);
+        copy[ACK_AT..Bth::LEN].copy_from_slice(&self.bytes[ACK_AT..Bth::LEN]);
+        copy[Bth::LEN..].copy_from_slice(&self.bytes[Bth::LEN..]);
+        copy
     }
 
     /// The bytes so far.
@@ -426,11 +438,11 @@ impl TxBatch {
         for segment in payload {
             icrc = segment.with_bytes(|bytes| icrc.update(bytes));
         }
-        let mut trailer = [0; MAX_TRAILER];
         if pad != 0 {
-            icrc = icrc.update(&trailer[..pad]);
+            icrc = icrc.update(&[0; 3][..pad]);
         }
-        trailer[pad..pad + 4].copy_from_slice(&icrc.finish().to_le_bytes());
+        // One store, since the packet is copied at once and a load that spans stores has to wait.
+        let trailer = (u64::from(icrc.finish()) << (8 * pad)).to_le_bytes();
 
         let first_segment = self.segments.len() as u32;
         match payload {
@@ -439,7 +451,7 @@ impl TxBatch {
             many => self.segments.extend_from_slice(many),
         }
         self.packets.push(TxPacket {
-            header: header.bytes,
+            header: header.copy_bytes(),
             trailer,
             header_len: header.len,
             trailer_len: (pad + 4) as u8,

@@ -182,22 +182,26 @@ impl Requester {
             let ends = k + i + 1 == wqe.packets;
             let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ACK_EVERY;
             // Packets in the middle of a message are alike but for these.
-            let built = match &mut middle {
+            let built;
+            let header = match &mut middle {
                 Some(header) if !ends => {
                     header.renumber(self.next, ack_req);
-                    outbound::middle_payload(core, cx, piece).map(|()| *header)
+                    outbound::middle_payload(core, cx, piece).map(|()| &*header)
                 }
-                _ => outbound::build(core, cx, super::SERVICE, piece, ack_req),
+                _ => {
+                    built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
+                    if k + i > 0 && !ends {
+                        middle = built.ok();
+                    }
+                    built.as_ref().map_err(|denied| *denied)
+                }
             };
-            let Ok(header) = built else {
+            let Ok(header) = header else {
                 return Step::Stop(self.refuse_locally(core, cx, number));
             };
-            if k + i > 0 && !ends {
-                middle = Some(header);
-            }
             self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
             let ecn = core.data_ecn();
-            sink.send(core, cx, &header, ecn);
+            sink.send(core, cx, header, ecn);
             self.sent(core, cx, &wqe, 1, ack_req);
             if core.pacer.next() > cx.now || !sink.has_room() {
                 return Step::Sent(i + 1);
