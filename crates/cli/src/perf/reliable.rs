@@ -94,6 +94,13 @@ pub(crate) fn client(end: &End, mut channel: Channel) -> Result<Report, Box<dyn 
         report.add(row);
     }
     channel.barrier()?;
+    let (stats, path) = (end.qp.stats()?, end.qp.path()?);
+    println!(
+        " chunks sent again {}   round trip {:.3} ms   loss {:.4} %",
+        stats.chunks_resent,
+        path.rtt_ns.unwrap_or(0) as f64 / 1e6,
+        path.loss * 100.0
+    );
     Ok(report)
 }
 
@@ -131,6 +138,12 @@ pub(crate) fn server(end: &End, mut channel: Channel) -> Result<Report, Box<dyn 
         report.add(row);
     }
     channel.barrier()?;
+    let stats = end.qp.stats()?;
+    let landing = stats.landing;
+    println!(
+        " packets landed {}   duplicates {}   late {}   chunks recovered {}",
+        landing.packets, landing.duplicates, landing.late, stats.chunks_recovered
+    );
     Ok(report)
 }
 

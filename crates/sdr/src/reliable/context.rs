@@ -1,5 +1,7 @@
 //! What a scheme's state machines see of their message, and what they can do to it.
 
+use std::ops::Range;
+
 use bowline_codes::{ChunkSet, Code};
 use bowline_nic::{Nic, PdId, Sge, Time};
 
@@ -90,20 +92,27 @@ impl SendCx<'_> {
         let _ = self.sdr.send_continue(handle, offset, len, source, urgent);
     }
 
-    /// Adds a data chunk to its group's parity.
-    pub fn encode(&mut self, code: &Code, chunk: u32) {
+    /// Adds a run of data chunks of one group to the group's parity, which begins with the group's
+    /// first chunk. Longer runs cost less for each chunk.
+    pub fn encode(&mut self, code: &Code, chunks: Range<u32>) {
         let shape = self.message.shape;
-        let group = shape.group_of(chunk);
+        let group = shape.group_of(chunks.start);
         let parity: Option<Vec<Sge>> = (0..shape.parity_chunks(group))
             .map(|index| self.message.parity_sge(group, index))
             .collect();
         let Some(parity) = parity else { return };
-        let bytes = shape.chunk(chunk);
         let Source { key, addr } = self.message.source;
-        let data = Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32);
-        let index = (chunk - shape.group(group).start) as usize;
-        let coded = self.nic.with_slices(self.pd, &[data], &parity, |data, parity| {
-            code.update(index, data[0], parity).is_ok()
+        let sge = |chunk| {
+            let bytes = shape.chunk(chunk);
+            Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32)
+        };
+        let data: Vec<Sge> = chunks.clone().map(sge).collect();
+        let first = (chunks.start - shape.group(group).start) as usize;
+        let coded = self.nic.with_slices(self.pd, &data, &parity, |data, parity| {
+            if first == 0 {
+                parity.iter_mut().for_each(|chunk| chunk.fill(0));
+            }
+            code.update_run(first, data, parity).is_ok()
         });
         if coded != Ok(true) {
             // The caller's memory is gone: what is sent of it will fail as well, and say so.

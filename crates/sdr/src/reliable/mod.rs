@@ -199,10 +199,7 @@ impl ReliableQp {
         let shape = self.config.shape(len);
         let id = self.first_out + self.outgoing.len() as u64;
         let parity = if scheme.uses_parity() && self.config.m > 0 {
-            let scratch = self.scratch.take(nic)?;
-            // Chunks are added to what is there.
-            scratch.buffer.fill(0, scratch.buffer.len(), 0);
-            Some(scratch)
+            Some(self.scratch.take(nic)?)
         } else {
             None
         };

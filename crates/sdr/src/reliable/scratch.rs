@@ -1,7 +1,5 @@
 //! Registered memory for parity, kept for the next message that needs some.
 
-use std::sync::Arc;
-
 use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, Region};
 
 use crate::error::SdrError;
@@ -9,7 +7,6 @@ use crate::error::SdrError;
 /// A registered buffer.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub(super) buffer: Arc<Buffer>,
     pub(super) key: MrKey,
 }
 
@@ -31,8 +28,8 @@ impl ScratchPool {
         }
         let buffer = Buffer::new(self.bytes);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let key = nic.register(self.pd, Region::owned(buffer.clone()), 0, access)?;
-        Ok(Scratch { buffer, key })
+        let key = nic.register(self.pd, Region::owned(buffer), 0, access)?;
+        Ok(Scratch { key })
     }
 
     pub(super) fn give_back(&mut self, scratch: Scratch) {

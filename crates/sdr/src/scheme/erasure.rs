@@ -14,6 +14,9 @@ use crate::reliable::Shape;
 
 /// Groups whose chunks are handed out ahead of what has left: coding and sending overlap.
 const GROUPS_AHEAD: u32 = 2;
+/// Data chunks that are added to parity at a time: parity is read and written once for all of them,
+/// and in between packets leave.
+const RUN: u32 = 8;
 /// Bytes that name a group and its missing chunks in a NACK: at most 256 chunks a group.
 const ENTRY_HEADER: usize = 4;
 const MAX_NACK: usize = 900;
@@ -61,6 +64,7 @@ impl Scheme for ErasureCoding {
         Box::new(Encoder {
             codes: Codes::new(self.family, shape),
             next: 0,
+            encoded: 0,
             left: 0,
             repeater: Repeater::new(shape, self.alpha),
         })
@@ -107,6 +111,8 @@ struct Encoder {
     codes: Codes,
     /// Next data chunk to be handed out.
     next: u32,
+    /// Next data chunk to be added to its group's parity.
+    encoded: u32,
     /// Data chunks that have left for the first time.
     left: u32,
     repeater: Repeater,
@@ -124,8 +130,12 @@ impl Encoder {
             cx.send(Part::Data(chunk));
             let group = shape.group_of(chunk);
             let Some(code) = self.codes.of(group) else { continue };
-            cx.encode(code, chunk);
-            if chunk + 1 == shape.group(group).end {
+            let ends = chunk + 1 == shape.group(group).end;
+            if ends || self.next - self.encoded == RUN {
+                cx.encode(code, self.encoded..self.next);
+                self.encoded = self.next;
+            }
+            if ends {
                 for index in 0..shape.parity_chunks(group) {
                     cx.send(Part::Parity { group, index });
                 }
