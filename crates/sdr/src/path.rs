@@ -39,6 +39,10 @@ pub(crate) struct PathMeter {
     sent: VecDeque<(Time, u64)>,
     /// What the last report said, of what was sent by then.
     last_report: Option<Report>,
+    /// Packets sent and lost lately, the older the less. Reports come a little early or late, so
+    /// that losses of single ones may be negative; over several that evens out.
+    recent_sent: f64,
+    recent_lost: f64,
     bytes_per_packet: f64,
 }
 
@@ -86,7 +90,7 @@ impl PathMeter {
     /// The peer says that `landed` packets have landed. It said so half a round trip ago, about
     /// packets that had left half a round trip earlier.
     pub(crate) fn on_landed(&mut self, now: Time, landed: u64) {
-        let Some(rtt) = self.stats.rtt_ns else { return };
+        let Some(rtt) = self.stats.smoothed_rtt_ns else { return };
         let left = Time::from_nanos(now.as_nanos().saturating_sub(rtt));
         let mut sent = None;
         while let Some((at, total)) = self.sent.front().copied().filter(|(at, _)| *at <= left) {
@@ -95,21 +99,25 @@ impl PathMeter {
         }
         let Some((at, sent)) = sent else { return };
         self.stats.packets_landed = self.stats.packets_landed.max(landed);
-        if let Some(last) = self.last_report {
-            self.compare(last, Report { at, sent, landed });
+        let report = Report { at, sent, landed };
+        match self.last_report {
+            // What has landed meanwhile belongs to the next.
+            Some(last) if last.sent == sent => {}
+            Some(last) => {
+                self.compare(last, report);
+                self.last_report = Some(report);
+            }
+            None => self.last_report = Some(report),
         }
-        self.last_report = Some(Report { at, sent, landed });
     }
 
     fn compare(&mut self, last: Report, new: Report) {
         let sent = new.sent.saturating_sub(last.sent) as f64;
         let landed = new.landed.saturating_sub(last.landed) as f64;
-        if sent < 1.0 {
-            return;
-        }
-        let lost = ((sent - landed) / sent).clamp(0.0, 1.0);
-        let weight = (sent / LOSS_WINDOW).min(1.0);
-        self.stats.loss += (lost - self.stats.loss) * weight;
+        let fade = (1.0 - sent / LOSS_WINDOW).max(0.0);
+        self.recent_sent = self.recent_sent * fade + sent;
+        self.recent_lost = self.recent_lost * fade + sent - landed;
+        self.stats.loss = (self.recent_lost / self.recent_sent).clamp(0.0, 1.0);
         let seconds = new.at.nanos_since(last.at) as f64 / 1e9;
         if seconds > 0.0 {
             let bps = landed * self.bytes_per_packet * 8.0 / seconds;

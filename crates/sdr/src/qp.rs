@@ -60,7 +60,9 @@ impl SdrQp {
     pub fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
         config.check()?;
         let max_packets = config.packets(config.max_message);
-        let table = Arc::new(RecvTable::new(config.layout, max_packets, config.chunk_shift()));
+        let table = RecvTable::new(config.layout, max_packets, config.chunk_shift());
+        // All its QPs are on one NIC, and so in one lane.
+        let table = Arc::new(table.for_one_lane());
         let internal = config.generations * config.channels;
         let send_cq = nic.create_cq(internal * SEND_QUEUE + 64)?;
         let data_recv_cq = nic.create_cq(1)?;

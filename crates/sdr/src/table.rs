@@ -22,6 +22,8 @@ pub struct RecvTable {
     /// A chunk is two to this power packets.
     chunk_shift: u32,
     slots: Box<[Slot]>,
+    /// Whether several lanes may land packets at the same time.
+    shared: bool,
     /// Slots in which a chunk, or the user's immediate, has been completed since last asked.
     dirty: Box<[AtomicU64]>,
 }
@@ -94,8 +96,27 @@ impl RecvTable {
             layout,
             chunk_shift,
             slots: (0..layout.ids()).map(|_| slot()).collect(),
+            shared: true,
             dirty: zeroes(layout.ids().div_ceil(64) as usize),
         }
+    }
+
+    /// For one lane: all calls but those that only read come from under one lock. An atomic update
+    /// would wait until the packet's payload, which has just been written, has reached the cache.
+    pub fn for_one_lane(self) -> RecvTable {
+        RecvTable { shared: false, ..self }
+    }
+
+    /// Sets bits of a word, and returns it as it was.
+    #[inline]
+    fn set(&self, word: &AtomicU64, bits: u64) -> u64 {
+        if self.shared {
+            // Acquire, so that whoever completes a chunk passes on the bytes that others landed.
+            return word.fetch_or(bits, Ordering::AcqRel);
+        }
+        let before = word.load(Ordering::Relaxed);
+        word.store(before | bits, Ordering::Release);
+        before
     }
 
     /// Expects a message of `packets` in slot `id`. No packet may be landing in the slot meanwhile:
@@ -152,8 +173,7 @@ impl RecvTable {
             return Landed::Fragment;
         }
         let bit = 1 << (packet % 64);
-        // Acquire, so that whoever completes a chunk passes on the bytes that others have landed.
-        let before = slot.packet_bits.word(packet / 64).fetch_or(bit, Ordering::AcqRel);
+        let before = self.set(slot.packet_bits.word(packet / 64), bit);
         if before & bit != 0 {
             return Landed::Duplicate;
         }
@@ -175,7 +195,7 @@ impl RecvTable {
                 .min((next / 64 + 1) * 64)
                 .min(((next >> self.chunk_shift) + 1) << self.chunk_shift);
             let bits = (u64::MAX >> (64 - (stop - next))) << (next % 64);
-            let before = slot.packet_bits.word(next / 64).fetch_or(bits, Ordering::AcqRel);
+            let before = self.set(slot.packet_bits.word(next / 64), bits);
             if before & bits != bits && self.completes(slot, next, before | bits) {
                 self.complete_chunk(id, slot, next >> self.chunk_shift);
             }
@@ -186,7 +206,7 @@ impl RecvTable {
     #[inline]
     fn complete_chunk(&self, id: u32, slot: &Slot, chunk: u32) {
         if self.chunk_shift > 0 {
-            slot.chunk_bits.word(chunk / 64).fetch_or(1 << (chunk % 64), Ordering::Release);
+            self.set(slot.chunk_bits.word(chunk / 64), 1 << (chunk % 64));
         }
         self.mark_dirty(id);
     }
@@ -216,7 +236,7 @@ impl RecvTable {
         let seen = 1 << (32 + index);
         if slot.user.load(Ordering::Relaxed) & seen == 0 {
             let bits = u64::from(fragment) << (index * (32 / fragments));
-            slot.user.fetch_or(seen | bits, Ordering::Release);
+            self.set(&slot.user, seen | bits);
             self.mark_dirty(id);
         }
     }
@@ -225,7 +245,7 @@ impl RecvTable {
     fn mark_dirty(&self, id: u32) {
         let (word, bit) = (&self.dirty[(id / 64) as usize], 1 << (id % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Release);
+            self.set(word, bit);
         }
     }
 

@@ -20,9 +20,12 @@ pub const MAX_TELL: usize = MAX_CONTROL - 16;
 
 /// Round trip to assume before one has been timed.
 const UNKNOWN_RTT_NS: u64 = 50_000_000;
+/// Shortest round trip to reckon with: below, what hosts add by taking turns is the larger part, and
+/// clocks are read once for many packets.
+const MIN_RTT_NS: u64 = 1_000_000;
 
 fn rtt_ns(path: &PathStats) -> u64 {
-    path.rtt_ns.unwrap_or(UNKNOWN_RTT_NS)
+    path.smoothed_rtt_ns.unwrap_or(UNKNOWN_RTT_NS).max(MIN_RTT_NS)
 }
 
 /// The sending end of a message, as its scheme sees it.
@@ -50,7 +53,7 @@ impl SendCx<'_> {
         self.sdr.path()
     }
 
-    /// The round trip, measured or assumed.
+    /// The round trip to reckon with, measured or assumed.
     pub fn rtt_ns(&self) -> u64 {
         rtt_ns(&self.sdr.path())
     }
@@ -161,7 +164,7 @@ impl RecvCx<'_> {
         self.sdr.path()
     }
 
-    /// The round trip, measured or assumed.
+    /// The round trip to reckon with, measured or assumed.
     pub fn rtt_ns(&self) -> u64 {
         rtt_ns(&self.sdr.path())
     }

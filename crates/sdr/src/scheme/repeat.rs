@@ -279,7 +279,8 @@ impl Acknowledger {
         let acked = self.last_ack.unwrap_or(Time::ZERO);
         // An acknowledgement is due if something has come since the last.
         let ack = (self.last_progress > acked).then(|| acked.plus_nanos(Self::ack_ns(cx)));
-        let nack = self.nack.then(|| self.nack_at(cx));
+        // A message of which nothing has come may be waiting for its turn at the sender.
+        let nack = (self.nack && self.high > 0).then(|| self.nack_at(cx));
         let at = match (ack, nack) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -326,7 +327,7 @@ impl SchemeReceiver for Acknowledger {
 
     fn timeout(&mut self, cx: &mut RecvCx<'_>) {
         self.look(cx);
-        if self.nack && cx.now() >= self.nack_at(cx) {
+        if self.nack && self.high > 0 && cx.now() >= self.nack_at(cx) {
             self.acknowledge(cx, self.chunks);
         } else {
             self.acknowledge(cx, 0);

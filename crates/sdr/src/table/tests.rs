@@ -15,8 +15,10 @@ proptest! {
         packets in 1u32..700,
         shift in 0u32..9,
         arrivals in prop::collection::vec(0u32..760, 0..1500),
+        one_lane: bool,
     ) {
         let table = RecvTable::new(LAYOUT, 704, shift);
+        let table = if one_lane { table.for_one_lane() } else { table };
         table.open(3, 1, packets);
         let mut have = vec![false; packets as usize];
         for packet in arrivals {
