@@ -79,8 +79,8 @@ pub use bowline_nic::{
 };
 pub use bowline_sdr::{
     ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
-    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, WriteId, WriteOptions,
-    scheme,
+    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
+    WriteOptions, scheme,
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;

@@ -9,6 +9,7 @@ mod output;
 mod perf;
 mod run;
 mod sim;
+mod transfer;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,8 @@ use clap::{Parser, Subcommand};
         bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
         bowline perf write-bw 127.0.0.1       … and measure against it\n  \
         bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
+        bowline recv DIR                      take files, with resume and hashes …\n  \
+        bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
         bowline sim --help                    the same protocol code on virtual time\n\n\
         No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
@@ -48,6 +51,10 @@ enum Command {
     Perf(perf::PerfArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
     Demo(demo::DemoArgs),
+    /// Send files and directories to a `bowline recv`
+    Send(transfer::SendArgs),
+    /// Receive files and directories from `bowline send`
+    Recv(transfer::RecvArgs),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +66,8 @@ fn main() -> ExitCode {
         Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args),
+        Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
+        Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {
         output::print_error(&*error);

@@ -38,14 +38,24 @@ fn hint(fault: Fault) -> &'static str {
 
 /// A progress bar over `len` steps on stderr, invisible unless stderr is a terminal.
 pub(crate) fn progress(len: u64, message: &str) -> ProgressBar {
+    bar(len, message, "{msg:24} [{bar:40}] {elapsed}")
+}
+
+/// A progress bar over bytes to be moved, in the same manner.
+pub(crate) fn progress_bytes(len: u64, message: &str) -> ProgressBar {
+    let template = "{msg:24} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta} left";
+    bar(len, message, template)
+}
+
+fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(Some(len), target);
-    let style = ProgressStyle::with_template("{msg:24} [{bar:40}] {elapsed}")
-        .expect("the template is a constant that parses")
+    let style = ProgressStyle::with_template(template)
+        .expect("the templates are constants that parse")
         .progress_chars("=> ");
     bar.set_style(style);
     bar.set_message(message.to_owned());

@@ -50,6 +50,12 @@ impl Channel {
         self.timeout = timeout;
     }
 
+    /// The same connection once more, so that one thread can receive while another sends.
+    pub fn try_clone(&self) -> Result<Channel, Error> {
+        let stream = self.stream.try_clone().map_err(SetupError::Io)?;
+        Ok(Channel { stream, timeout: self.timeout })
+    }
+
     /// Exchanges queue pairs and memory keys and connects `qp`.
     ///
     /// When it returns, both ends are ready to send and to receive. For several queue pairs call

@@ -1,0 +1,157 @@
+//! The conversation beside the data, and everything else that can happen to an end.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bowline::{Channel, ReliableEvent};
+
+use super::Failure;
+use super::message::Message;
+
+/// An end that has nothing to say says so this often.
+const ALIVE_EVERY: Duration = Duration::from_secs(2);
+/// A peer that says nothing for so long is gone. Mostly the system knows earlier.
+const SILENCE: Duration = Duration::from_secs(60);
+/// What may wait to be handled, or to be sent: then who reads files or listens waits as well.
+const QUEUE: usize = 256;
+
+/// What an end's main thread hears of.
+pub(super) enum Event {
+    /// The peer has said something, or is gone.
+    Peer(Result<Message, bowline::Error>),
+    /// A message of the queue pair is over, or the queue pair is.
+    Queue(Result<ReliableEvent, bowline::Error>),
+    /// A thread is through with a segment.
+    Segment(Result<Handled, Failure>),
+}
+
+/// What a thread did with a segment.
+pub(super) struct Handled {
+    pub(super) segment: u32,
+    /// The buffer that holds it.
+    pub(super) slot: usize,
+    /// Its bytes, read at the sender, checked and written at the receiver; or, if some of it is
+    /// wrong, the blocks that are right.
+    pub(super) outcome: Result<usize, Vec<u32>>,
+}
+
+/// One end of the conversation.
+pub(super) struct Control {
+    /// Who the peer is, for errors.
+    peer: &'static str,
+    outgoing: SyncSender<Message>,
+    writer: JoinHandle<()>,
+    events: Receiver<Event>,
+    event_sender: SyncSender<Event>,
+}
+
+impl Control {
+    /// Takes the conversation over from its set-up.
+    pub(super) fn start(mut channel: Channel, peer: &'static str) -> Result<Control, Failure> {
+        channel.set_timeout(SILENCE);
+        let reading = channel.try_clone()?;
+        let (event_sender, events) = mpsc::sync_channel(QUEUE);
+        let heard = event_sender.clone();
+        // It ends with the connection, or when nobody listens to it any more.
+        thread::spawn(move || listen(reading, &heard));
+        let (outgoing, to_send) = mpsc::sync_channel(QUEUE);
+        let writer = thread::spawn(move || talk(channel, &to_send));
+        Ok(Control { peer, outgoing, writer, events, event_sender })
+    }
+
+    /// Says something to the peer. If it is gone, the next event says so.
+    pub(super) fn send(&self, message: Message) {
+        let _ = self.outgoing.send(message);
+    }
+
+    /// For threads that say something themselves.
+    pub(super) fn sender(&self) -> SyncSender<Message> {
+        self.outgoing.clone()
+    }
+
+    /// For threads that make events.
+    pub(super) fn event_sender(&self) -> SyncSender<Event> {
+        self.event_sender.clone()
+    }
+
+    /// The next event.
+    pub(super) fn next(&self) -> Result<Event, Failure> {
+        // This end holds a sender itself, so there is always one.
+        let event = self.events.recv()?;
+        match event {
+            Event::Peer(Err(e)) => Err(self.lost(&e)),
+            Event::Peer(Ok(Message::Abort(why))) => {
+                Err(format!("the {} gave up: {why}", self.peer).into())
+            }
+            event => Ok(event),
+        }
+    }
+
+    /// What the peer says next, while nothing else can happen.
+    pub(super) fn hear(&self) -> Result<Message, Failure> {
+        loop {
+            match self.next()? {
+                Event::Peer(Ok(Message::Alive)) => {}
+                Event::Peer(Ok(message)) => return Ok(message),
+                Event::Queue(Err(e)) => return Err(e.into()),
+                Event::Segment(Err(e)) => return Err(e),
+                Event::Peer(Err(_)) | Event::Queue(Ok(_)) | Event::Segment(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// An error for what should not have been said now.
+    pub(super) fn unexpected(&self) -> Failure {
+        format!("the {} does not keep to the protocol: run the same release", self.peer).into()
+    }
+
+    fn lost(&self, e: &bowline::Error) -> Failure {
+        format!(
+            "the {} is gone: {e}; what has arrived is kept, and sending the same again goes on \
+             with it",
+            self.peer
+        )
+        .into()
+    }
+
+    /// Sends what is left to say, and why this end gives up if it does.
+    pub(super) fn close(self, outcome: &Result<impl Sized, Failure>) {
+        if let Err(e) = outcome {
+            self.send(Message::Abort(e.to_string()));
+        }
+        drop((self.outgoing, self.events));
+        // A thread that panicked has said so itself.
+        let _ = self.writer.join();
+    }
+}
+
+fn listen(mut channel: Channel, events: &SyncSender<Event>) {
+    loop {
+        let heard = channel.recv().and_then(|bytes| {
+            postcard::from_bytes::<Message>(&bytes).map_err(|e| bowline::Error::Invalid {
+                what: "message from the peer",
+                why: format!("{e}: run the same release on both ends"),
+            })
+        });
+        let is_last = heard.is_err();
+        if events.send(Event::Peer(heard)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+fn talk(mut channel: Channel, messages: &Receiver<Message>) {
+    loop {
+        let message = match messages.recv_timeout(ALIVE_EVERY) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => Message::Alive,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        // A message is built to fit, and the listening thread reports a peer that is gone.
+        let Ok(bytes) = postcard::to_stdvec(&message) else { return };
+        if channel.send(&bytes).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The receiver's directory, which nothing that a sender says leads out of.
+//!
+//! Every path is walked from the directory's own descriptor, component by component, without
+//! following links, so that neither a name nor a link that lies there already can lead elsewhere.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, fchmod, fstatvfs,
+    futimens, mkdirat, open, openat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::Failure;
+use super::message::{Entry, MAX_PATH, Timestamp};
+use super::partial;
+
+/// Deepest nesting that is taken.
+const MAX_DEPTH: usize = 256;
+
+/// A directory and everything in it.
+pub(super) struct Dir {
+    shown: PathBuf,
+    root: OwnedFd,
+    /// The directory used last: entries of one directory come together.
+    last: Mutex<Option<(Vec<u8>, std::sync::Arc<OwnedFd>)>>,
+}
+
+/// What may be in the place of a file.
+pub(super) enum Found {
+    Nothing,
+    File(Stat),
+    /// Something that is no file.
+    Other,
+}
+
+impl Dir {
+    pub(super) fn open(path: &Path) -> Result<Dir, Failure> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(path, flags, Mode::empty())
+            .map_err(|e| format!("cannot receive into {}: {e}", path.display()))?;
+        Ok(Dir { shown: path.to_owned(), root, last: Mutex::default() })
+    }
+
+    /// An error about an entry.
+    pub(super) fn failed(&self, doing: &str, entry: &Entry, e: &io::Error) -> Failure {
+        let hint = match e.kind() {
+            io::ErrorKind::StorageFull => " (make room, and send the same again to go on)",
+            io::ErrorKind::PermissionDenied => " (may this user write there?)",
+            _ => "",
+        };
+        format!("cannot {doing} {}: {e}{hint}", self.shown.join(entry.name()).display()).into()
+    }
+
+    /// Bytes that this user may still write.
+    pub(super) fn free_bytes(&self) -> io::Result<u64> {
+        let stat = fstatvfs(&self.root)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// The directory that an entry is in, and its name there.
+    fn parent<'a>(&self, entry: &'a Entry) -> io::Result<(std::sync::Arc<OwnedFd>, &'a OsStr)> {
+        let at = entry.path.iter().rposition(|byte| *byte == b'/');
+        let (dir, name) = match at {
+            Some(at) => (&entry.path[..at], &entry.path[at + 1..]),
+            None => (&[][..], &entry.path[..]),
+        };
+        let name = OsStr::from_bytes(name);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((path, fd)) = &*last
+            && path == dir
+        {
+            return Ok((fd.clone(), name));
+        }
+        let mut fd = self.root.try_clone()?;
+        for component in dir.split(|byte| *byte == b'/').filter(|c| !c.is_empty()) {
+            fd = open_dir(&fd, OsStr::from_bytes(component))?;
+        }
+        let fd = std::sync::Arc::new(fd);
+        *last = Some((dir.to_vec(), fd.clone()));
+        Ok((fd, name))
+    }
+
+    /// Makes a directory, unless it is there.
+    pub(super) fn make_dir(&self, entry: &Entry) -> io::Result<()> {
+        let (parent, name) = self.parent(entry)?;
+        // The receiver has to write into it, whatever it will be in the end.
+        match mkdirat(&*parent, name, Mode::from_raw_mode(entry.mode & 0o777 | 0o700)) {
+            Err(Errno::EXIST) => open_dir(&parent, name).map(|_| ()),
+            made => Ok(made?),
+        }
+    }
+
+    /// Gives a directory its permissions and time.
+    pub(super) fn finish_dir(&self, entry: &Entry) -> io::Result<()> {
+        let (parent, name) = self.parent(entry)?;
+        finish(&open_dir(&parent, name)?.into(), entry)
+    }
+
+    /// What is in an entry's place.
+    pub(super) fn find(&self, entry: &Entry) -> io::Result<Found> {
+        let (parent, name) = self.parent(entry)?;
+        match statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                Ok(Found::File(stat))
+            }
+            Ok(_) => Ok(Found::Other),
+            Err(Errno::NOENT) => Ok(Found::Nothing),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Opens the file in an entry's place, to read it.
+    pub(super) fn open_file(&self, entry: &Entry) -> io::Result<File> {
+        let (parent, name) = self.parent(entry)?;
+        open_file(&parent, name, OFlags::RDONLY)
+    }
+
+    /// Opens what is there of an entry's partial file, to read it, and the records about it.
+    pub(super) fn open_partial(&self, entry: &Entry) -> io::Result<(File, File)> {
+        let (parent, name) = self.parent(entry)?;
+        let part = open_file(&parent, &partial::part_name(name), OFlags::RDONLY)?;
+        Ok((part, open_file(&parent, &partial::state_name(name), OFlags::RDONLY)?))
+    }
+
+    /// Opens an entry's partial file, to write it.
+    pub(super) fn create_part(&self, entry: &Entry) -> io::Result<File> {
+        let (parent, name) = self.parent(entry)?;
+        open_file(&parent, &partial::part_name(name), OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// Opens the records about an entry's partial file, to write them.
+    pub(super) fn create_state(&self, entry: &Entry) -> io::Result<File> {
+        let (parent, name) = self.parent(entry)?;
+        open_file(&parent, &partial::state_name(name), OFlags::RDWR | OFlags::CREATE)
+    }
+
+    /// Puts a complete partial file in its place.
+    pub(super) fn publish(&self, entry: &Entry, part: &File, overwrite: bool) -> io::Result<()> {
+        finish(part, entry)?;
+        let (parent, name) = self.parent(entry)?;
+        let part_name = partial::part_name(name);
+        let (from, to) = ((&*parent, &*part_name), (&*parent, name));
+        let plain = || renameat(from.0, from.1, to.0, to.1);
+        let renamed = if overwrite {
+            plain()
+        } else {
+            // Somebody may have made the file meanwhile.
+            match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
+                // Some file systems cannot.
+                Err(Errno::INVAL | Errno::NOSYS) => plain(),
+                renamed => renamed,
+            }
+        };
+        renamed?;
+        match unlinkat(&*parent, partial::state_name(name), AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+}
+
+/// Whether a sender's path may be used at all; says why not.
+pub(super) fn check_path(path: &[u8]) -> Result<(), &'static str> {
+    if path.is_empty() || path.len() > MAX_PATH {
+        return Err("it is empty or too long");
+    }
+    if path.contains(&0) {
+        return Err("it has a zero byte");
+    }
+    let components: Vec<_> = path.split(|byte| *byte == b'/').collect();
+    if components.len() > MAX_DEPTH {
+        return Err("it is nested too deep");
+    }
+    if components.iter().any(|c| c.is_empty() || *c == b"." || *c == b"..") {
+        return Err("it leads out of the directory, or is not written plainly");
+    }
+    if components.iter().any(|c| partial::is_reserved(c)) {
+        return Err("it has the name of a partial file");
+    }
+    Ok(())
+}
+
+fn open_dir(parent: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(parent, name, flags, Mode::empty())?)
+}
+
+fn open_file(parent: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> {
+    // Something that is no file, a pipe say, must not hold us up.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"))
+    }
+}
+
+fn finish(file: &File, entry: &Entry) -> io::Result<()> {
+    fchmod(file, Mode::from_raw_mode(entry.mode & 0o777))?;
+    let Timestamp { secs, nanos } = entry.mtime;
+    let time = Timespec { tv_sec: secs, tv_nsec: nanos.into() };
+    Ok(futimens(file, &Timestamps { last_access: time, last_modification: time })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_lead_elsewhere_are_refused() {
+        let wrong: [&[u8]; 12] = [
+            b"",
+            b"/etc/passwd",
+            b"..",
+            b"a/../b",
+            b"a/..",
+            b"../a",
+            b".",
+            b"a/./b",
+            b"a//b",
+            b"a/",
+            b"a\0b",
+            b"x.bowline-part",
+        ];
+        for path in wrong {
+            assert!(check_path(path).is_err(), "{}", String::from_utf8_lossy(path));
+        }
+        assert!(check_path(&b"a/".repeat(MAX_DEPTH + 1)).is_err());
+        for path in [&b"a"[..], b"a/b", b"...", b"a/..b", b"\xff\xfe", b".hidden"] {
+            assert!(check_path(path).is_ok(), "{}", String::from_utf8_lossy(path));
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What the two ends tell each other beside the data.
+//!
+//! The sender greets and lists its tree; the receiver claims the blocks that it has; the sender
+//! says which claims do not hold. Then blocks flow, each segment with its hashes. In the end the
+//! receiver says what it has, and the sender whether that is what it sent.
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::BlockHash;
+
+/// Of this exchange; both ends must have the same.
+pub(super) const VERSION: u32 = 1;
+/// Claims in one message: well below what a setup message can carry.
+pub(super) const MAX_CLAIMS: usize = 1024;
+/// Bytes of entries in one message, about.
+pub(super) const ENTRIES_BYTES: usize = 32 << 10;
+/// Longest path that is sent or taken.
+pub(super) const MAX_PATH: usize = 4096;
+
+/// What the sender says first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Hello {
+    pub(super) version: u32,
+    pub(super) scheme: String,
+    /// Path MTU in bytes that its NIC carries.
+    pub(super) mtu: u32,
+}
+
+/// What the receiver answers, if it does not refuse.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    pub(super) mtu: u32,
+}
+
+/// A file or a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Entry {
+    /// From the receiver's directory, components separated by slashes; any bytes, as file systems
+    /// have them.
+    pub(super) path: Vec<u8>,
+    pub(super) kind: Kind,
+    /// Permission bits.
+    pub(super) mode: u32,
+    /// Modification time since the epoch.
+    pub(super) mtime: Timestamp,
+}
+
+/// A point in time as file systems keep it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Timestamp {
+    pub(super) secs: i64,
+    pub(super) nanos: u32,
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    Directory,
+    /// A file of so many bytes.
+    File(u64),
+}
+
+impl Entry {
+    /// Bytes of a file; a directory has none.
+    pub(super) fn bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Directory => 0,
+            Kind::File(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        matches!(self.kind, Kind::File(_))
+    }
+
+    /// For people.
+    pub(super) fn name(&self) -> String {
+        String::from_utf8_lossy(&self.path).into_owned()
+    }
+}
+
+/// A block that the receiver has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    /// Its number in the tree.
+    pub(super) block: u32,
+    pub(super) hash: BlockHash,
+}
+
+/// Whatever either end says after the greeting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// Nothing, but it is alive.
+    Alive,
+    /// Sender: a part of the tree.
+    Entries(Vec<Entry>),
+    /// Sender: that was all of it.
+    EndOfEntries,
+    /// Receiver: blocks it has.
+    Claims(Vec<Claim>),
+    /// Receiver: those were all.
+    EndOfClaims,
+    /// Sender: claimed blocks that are not those of its files.
+    Denied(Vec<u32>),
+    /// Sender: those were all; both ends know now what is to be moved.
+    EndOfDenied,
+    /// Receiver: it agrees, and has posted its receives.
+    Ready,
+    /// Sender: hashes of a segment's blocks.
+    Hashes { segment: u32, hashes: Vec<BlockHash> },
+    /// Receiver: a segment arrived other than it was sent.
+    Again { segment: u32 },
+    /// Receiver: everything is in its place; the hash of all files' hashes.
+    Complete { digest: BlockHash },
+    /// Sender: so it is.
+    Agreed,
+    /// Either: it gives up, and why.
+    Abort(String),
+}

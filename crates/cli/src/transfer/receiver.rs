@@ -1,0 +1,356 @@
+//! The receiving end.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use bowline::{Channel, RecvId, ReliableEvent};
+use indicatif::ProgressBar;
+
+use super::Failure;
+use super::args::RecvArgs;
+use super::control::{Control, Event, Handled};
+use super::digest::{BlockHash, BlockHasher};
+use super::dir::Dir;
+use super::files::PIECE_BYTES;
+use super::message::{Entry, Hello, MAX_CLAIMS, Message, VERSION, Welcome};
+use super::report::Report;
+use super::session::{Nic, SLOTS, Session, workers};
+use super::store::Store;
+use super::tree::{Place, Segments, Tree};
+use crate::output;
+
+/// Files and directories of one transfer at most.
+const MAX_ENTRIES: usize = 10_000_000;
+
+/// Receives one tree from a sender.
+pub(super) fn receive(args: &RecvArgs, dir: &Dir, mut channel: Channel) -> Result<Report, Failure> {
+    let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
+    let nic = Nic::open(args.device, args.link.as_ref());
+    let answer = match &nic {
+        _ if hello.version != VERSION => Err("it is another release".to_owned()),
+        Ok(nic) => Ok(Welcome { mtu: nic.mtu_bytes() }),
+        Err(e) => Err(e.to_string()),
+    };
+    channel.send(&postcard::to_stdvec(&answer)?)?;
+    answer?;
+    let session = nic?.connect(&mut channel, hello.mtu, &hello.scheme, None)?;
+    let control = Control::start(channel, "sender")?;
+    let outcome = converse(args, dir, &hello, &session, &control);
+    control.close(&outcome);
+    outcome
+}
+
+fn converse(
+    args: &RecvArgs,
+    dir: &Dir,
+    hello: &Hello,
+    session: &Session,
+    control: &Control,
+) -> Result<Report, Failure> {
+    let tree = listen_to_list(control)?;
+    let mut store = Store::examine(dir, &tree, args.overwrite)?;
+    agree_on_claims(&mut store, control)?;
+    store.prepare()?;
+    let segments = Segments::new(&tree, |block| store.there(block).is_some());
+    let mut hashes: Vec<BlockHash> =
+        (0..tree.blocks()).map(|block| store.there(block).unwrap_or_default()).collect();
+    let started = Instant::now();
+    let mut inbound = Inbound {
+        control,
+        session,
+        tree: &tree,
+        segments: &segments,
+        store: &store,
+        posted: HashMap::new(),
+        hashes: HashMap::new(),
+        arrived: HashMap::new(),
+        progress: vec![Progress::Missing { tries: 0 }; segments.len() as usize],
+        right: HashMap::new(),
+        open: segments.len(),
+        again: 0,
+        bar: output::progress_bytes(segments.bytes(), "receiving"),
+    };
+    inbound.run(&mut hashes)?;
+    store.finish_dirs()?;
+    let digest = tree.digest(&hashes);
+    control.send(Message::Complete { digest });
+    match control.hear()? {
+        Message::Agreed => {}
+        _ => return Err(control.unexpected()),
+    }
+    let stats = session.qp.stats()?;
+    let mut report = Report::new(&tree, &hashes, &stats, args.json);
+    report.scheme.clone_from(&hello.scheme);
+    report.moved_bytes = segments.bytes();
+    report.segments_again = inbound.again;
+    report.set_time(started.elapsed());
+    Ok(report)
+}
+
+fn listen_to_list(control: &Control) -> Result<Tree, Failure> {
+    let mut tree = Tree::default();
+    loop {
+        match control.hear()? {
+            Message::Entries(entries) if tree.entries().len() + entries.len() <= MAX_ENTRIES => {
+                for entry in entries {
+                    tree.push(entry).ok_or("this is more than one transfer can carry")?;
+                }
+            }
+            Message::Entries(_) => {
+                return Err(format!("one transfer takes at most {MAX_ENTRIES} files").into());
+            }
+            Message::EndOfEntries => return Ok(tree),
+            _ => return Err(control.unexpected()),
+        }
+    }
+}
+
+/// Tells the sender which blocks are there, and drops those that are not the sender's.
+fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failure> {
+    for batch in store.claims().chunks(MAX_CLAIMS) {
+        control.send(Message::Claims(batch.to_vec()));
+    }
+    control.send(Message::EndOfClaims);
+    loop {
+        match control.hear()? {
+            Message::Denied(blocks) => blocks.into_iter().for_each(|block| store.deny(block)),
+            Message::EndOfDenied => return Ok(()),
+            _ => return Err(control.unexpected()),
+        }
+    }
+}
+
+/// Where a segment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It has come so often, wrong.
+    Missing {
+        tries: u8,
+    },
+    /// A thread has it.
+    Checking {
+        tries: u8,
+    },
+    Done,
+}
+
+/// A segment to be checked and written.
+struct Job {
+    segment: u32,
+    slot: usize,
+    hashes: Vec<BlockHash>,
+    /// Blocks that were right, and written, when it came the first time.
+    right: Vec<u32>,
+}
+
+/// Segments on their way in.
+struct Inbound<'a> {
+    control: &'a Control,
+    session: &'a Session,
+    tree: &'a Tree,
+    segments: &'a Segments,
+    store: &'a Store<'a>,
+    /// The slot of each receive.
+    posted: HashMap<RecvId, usize>,
+    /// Of segments that have not come yet, or are being checked.
+    hashes: HashMap<u32, Vec<BlockHash>>,
+    /// Segments without hashes yet: their slot.
+    arrived: HashMap<u32, usize>,
+    progress: Vec<Progress>,
+    /// Blocks that were right of segments that were not.
+    right: HashMap<u32, Vec<u32>>,
+    /// Segments that are not done.
+    open: u32,
+    again: u64,
+    bar: ProgressBar,
+}
+
+impl Inbound<'_> {
+    /// Receives everything; puts the blocks' hashes into `hashes`.
+    fn run(&mut self, hashes: &mut [BlockHash]) -> Result<(), Failure> {
+        if self.open > 0 {
+            for slot in 0..SLOTS {
+                self.post(slot)?;
+            }
+        }
+        self.control.send(Message::Ready);
+        let (jobs, queue) = mpsc::channel();
+        let (queue, stop) = (Mutex::new(queue), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..workers().min(self.open as usize) {
+                let writer = Writer {
+                    session: self.session,
+                    tree: self.tree,
+                    segments: self.segments,
+                    store: self.store,
+                    queue: &queue,
+                    events: self.control.event_sender(),
+                };
+                scope.spawn(move || writer.run());
+            }
+            let (session, stop) = (self.session, &stop);
+            let events = self.control.event_sender();
+            scope.spawn(move || session.watch(&events, stop));
+            let received = self.coordinate(&jobs, hashes);
+            drop(jobs);
+            stop.store(true, Ordering::Release);
+            received
+        })
+    }
+
+    fn coordinate(&mut self, jobs: &Sender<Job>, hashes: &mut [BlockHash]) -> Result<(), Failure> {
+        while self.open > 0 {
+            match self.control.next()? {
+                Event::Segment(handled) => self.handled(handled?, hashes)?,
+                Event::Queue(event) => self.received(event?)?,
+                Event::Peer(Ok(Message::Hashes { segment, hashes })) => {
+                    if hashes.len() != self.segments.get(segment).len() || hashes.is_empty() {
+                        return Err(self.control.unexpected());
+                    }
+                    self.hashes.insert(segment, hashes);
+                }
+                Event::Peer(Ok(Message::Alive)) => {}
+                Event::Peer(_) => return Err(self.control.unexpected()),
+            }
+            self.dispatch(jobs)?;
+        }
+        self.bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn post(&mut self, slot: usize) -> Result<(), Failure> {
+        let id = self.session.post(slot)?;
+        self.posted.insert(id, slot);
+        Ok(())
+    }
+
+    /// A message has come: the sender's immediate says which segment it is.
+    fn received(&mut self, event: ReliableEvent) -> Result<(), Failure> {
+        let ReliableEvent::Received { id, len, imm, result } = event else { return Ok(()) };
+        result.map_err(bowline::Error::from)?;
+        let Some(slot) = self.posted.remove(&id) else { return Ok(()) };
+        let segment = imm.unwrap_or(u32::MAX);
+        let blocks = self.segments.get(segment);
+        let expected: usize = blocks.iter().map(|block| self.tree.place(*block).len).sum();
+        if len != expected as u64 || self.arrived.insert(segment, slot).is_some() {
+            return Err(self.control.unexpected());
+        }
+        Ok(())
+    }
+
+    /// Hands segments that are complete with their hashes to the threads.
+    fn dispatch(&mut self, jobs: &Sender<Job>) -> Result<(), Failure> {
+        while let Some(segment) =
+            self.arrived.keys().copied().find(|segment| self.hashes.contains_key(segment))
+        {
+            let Progress::Missing { tries } = self.progress[segment as usize] else {
+                return Err(self.control.unexpected());
+            };
+            self.progress[segment as usize] = Progress::Checking { tries };
+            let slot = self.arrived.remove(&segment).unwrap_or_default();
+            let hashes = self.hashes.get(&segment).cloned().unwrap_or_default();
+            let right = self.right.remove(&segment).unwrap_or_default();
+            // Its threads live as long as this does.
+            let _ = jobs.send(Job { segment, slot, hashes, right });
+        }
+        Ok(())
+    }
+
+    /// A thread is through with a segment: it is done, or asked for once more.
+    fn handled(&mut self, handled: Handled, all: &mut [BlockHash]) -> Result<(), Failure> {
+        let Handled { segment, slot, outcome } = handled;
+        let blocks = self.segments.get(segment);
+        let hashes = self.hashes.remove(&segment).unwrap_or_default();
+        match (outcome, self.progress[segment as usize]) {
+            (Ok(bytes), _) => {
+                for (block, hash) in blocks.iter().zip(hashes) {
+                    all[*block as usize] = hash;
+                }
+                self.progress[segment as usize] = Progress::Done;
+                self.open -= 1;
+                self.bar.inc(bytes as u64);
+            }
+            (Err(right), Progress::Checking { tries: 0 }) => {
+                self.again += 1;
+                self.progress[segment as usize] = Progress::Missing { tries: 1 };
+                for (block, hash) in blocks.iter().zip(hashes).filter(|(b, _)| right.contains(b)) {
+                    all[*block as usize] = hash;
+                }
+                self.right.insert(segment, right);
+                self.control.send(Message::Again { segment });
+            }
+            (Err(right), _) => {
+                let wrong = blocks.iter().find(|block| !right.contains(block));
+                let entry = wrong.map(|block| &self.tree.entries()[self.tree.place(*block).entry]);
+                let name = entry.map(Entry::name).unwrap_or_default();
+                return Err(format!(
+                    "a part of {name} has arrived damaged twice, by its hash: is memory or a disk \
+                     bad?"
+                )
+                .into());
+            }
+        }
+        if self.open > 0 { self.post(slot) } else { Ok(()) }
+    }
+}
+
+/// A thread that checks and writes segments.
+struct Writer<'a> {
+    session: &'a Session,
+    tree: &'a Tree,
+    segments: &'a Segments,
+    store: &'a Store<'a>,
+    queue: &'a Mutex<Receiver<Job>>,
+    events: SyncSender<Event>,
+}
+
+impl Writer<'_> {
+    fn run(&self) {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(job) = job else { return };
+            let written = self.write(&job, &mut piece);
+            let is_last = written.is_err();
+            if self.events.send(Event::Segment(written)).is_err() || is_last {
+                return;
+            }
+        }
+    }
+
+    /// Writes a segment's blocks and hashes them on the way. A block counts only if its hash is
+    /// right; when a segment comes again, blocks that were right are not written again.
+    fn write(&self, job: &Job, piece: &mut [u8]) -> Result<Handled, Failure> {
+        let Job { segment, slot, hashes, right } = job;
+        let start = Session::slot(*slot).start;
+        let (mut at, mut right) = (start, right.clone());
+        let blocks = self.segments.get(*segment);
+        for (block, hash) in blocks.iter().zip(hashes) {
+            let place = self.tree.place(*block);
+            if !right.contains(block) && self.write_block(place, at, piece)? == *hash {
+                self.store.done(place.entry, *block, *hash)?;
+                right.push(*block);
+            }
+            at += place.len;
+        }
+        let outcome = if right.len() == blocks.len() { Ok(at - start) } else { Err(right) };
+        Ok(Handled { segment: *segment, slot: *slot, outcome })
+    }
+
+    fn write_block(&self, place: Place, at: usize, piece: &mut [u8]) -> Result<BlockHash, Failure> {
+        let Place { entry, offset, len } = place;
+        let mut hasher = BlockHasher::new(offset, self.tree.entries()[entry].bytes());
+        for done in (0..len).step_by(piece.len()) {
+            let bytes = (len - done).min(piece.len());
+            let piece = &mut piece[..bytes];
+            self.session.mr.read_at(at + done, piece);
+            hasher.update(piece);
+            self.store.write(entry, offset + done as u64, piece)?;
+        }
+        Ok(hasher.finish())
+    }
+}

@@ -1,0 +1,114 @@
+//! An end's NIC, its queue pair, and the memory of the segments.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::Duration;
+
+use bowline::{
+    Access, Channel, Device, LinkProfile, Mr, Mtu, Pd, ReliableConfig, ReliableQp, SdrError,
+};
+
+use super::Failure;
+use super::control::Event;
+use super::digest::BLOCK_BYTES;
+
+/// Segments under way at a time, at each end: enough for the longest ways at several Gbit/s.
+pub(super) const SLOTS: usize = 8;
+/// How long a thread that waits for messages takes to see that it should not.
+const TICK: Duration = Duration::from_millis(5);
+
+/// What moves segments.
+pub(super) struct Session {
+    pub(super) qp: ReliableQp,
+    pub(super) mr: Mr,
+}
+
+/// A NIC that has no queue pair yet.
+pub(super) struct Nic {
+    device: Device,
+    pd: Pd,
+}
+
+impl Nic {
+    /// Opens the NIC of an address.
+    pub(super) fn open(addr: IpAddr, link: Option<&LinkProfile>) -> Result<Nic, Failure> {
+        let mut builder = Device::builder(addr);
+        if let Some(profile) = link {
+            builder = builder.link(profile.clone());
+        }
+        let device = builder.open()?;
+        let pd = device.alloc_pd()?;
+        Ok(Nic { device, pd })
+    }
+
+    /// Path MTU in bytes that it carries.
+    pub(super) fn mtu_bytes(&self) -> u32 {
+        self.device.mtu().bytes()
+    }
+
+    /// Connects a queue pair with the peer's.
+    pub(super) fn connect(
+        &self,
+        channel: &mut Channel,
+        mtu_bytes: u32,
+        scheme: &str,
+        rate_bps: Option<u64>,
+    ) -> Result<Session, Failure> {
+        let mtu = Mtu::from_bytes(mtu_bytes.min(self.mtu_bytes()));
+        let mtu = mtu.ok_or_else(|| format!("the peer's MTU of {mtu_bytes} bytes is none"))?;
+        let mut config = ReliableConfig { max_write: BLOCK_BYTES, ..ReliableConfig::default() };
+        config.sdr.mtu = mtu;
+        config.sdr.rate_bps = rate_bps;
+        if !config.schemes[config.scheme(scheme).map_err(bowline::Error::from)?].uses_parity() {
+            // Messages without room for parity take fewer places and no memory for it.
+            config.m = 0;
+        }
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = self.pd.register(SLOTS * BLOCK_BYTES as usize, access)?;
+        let qp = ReliableQp::new(&self.pd, &config)?;
+        qp.connect_over(channel)?;
+        Ok(Session { qp, mr })
+    }
+}
+
+impl Session {
+    /// The memory of a slot.
+    pub(super) fn slot(slot: usize) -> Range<usize> {
+        let bytes = BLOCK_BYTES as usize;
+        slot * bytes..(slot + 1) * bytes
+    }
+
+    /// Posts a slot for a segment to come.
+    pub(super) fn post(&self, slot: usize) -> Result<bowline::RecvId, Failure> {
+        loop {
+            match self.qp.recv(&self.mr, Session::slot(slot)) {
+                // Many short segments in a row: numbers rest a moment before they are used again.
+                Err(bowline::Error::Sdr(SdrError::Quarantined)) => thread::sleep(TICK),
+                posted => return Ok(posted?),
+            }
+        }
+    }
+
+    /// Turns what becomes of messages into events, until told to stop.
+    pub(super) fn watch(&self, events: &SyncSender<Event>, stop: &AtomicBool) {
+        while !stop.load(Ordering::Acquire) {
+            let event = match self.qp.wait(TICK) {
+                Ok(None) => continue,
+                Ok(Some(event)) => Ok(event),
+                Err(e) => Err(e),
+            };
+            let is_last = event.is_err();
+            if events.send(Event::Queue(event)).is_err() || is_last {
+                return;
+            }
+        }
+    }
+}
+
+/// Threads that read or write files beside the transfer.
+pub(super) fn workers() -> usize {
+    thread::available_parallelism().map_or(2, usize::from).clamp(2, 4)
+}

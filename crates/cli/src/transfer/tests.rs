@@ -1,0 +1,177 @@
+//! A receiver against senders that no `bowline send` is.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use bowline::{Connector, Listener, WriteOptions};
+
+use super::args::RecvArgs;
+use super::control::Control;
+use super::dir::Dir;
+use super::message::{Entry, Hello, Kind, Message, Timestamp, VERSION, Welcome};
+use super::report::Report;
+use super::session::{Nic, Session};
+use super::{Failure, receiver};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        let name = format!("bowline-unit-{:x}", RandomState::new().hash_one(0));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(path.join("inner")).unwrap();
+        Scratch(path)
+    }
+
+    fn inner(&self) -> PathBuf {
+        self.0.join("inner")
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn random_addr() -> std::net::IpAddr {
+    let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
+    [127, a.max(1), b, c.clamp(1, 254)].into()
+}
+
+/// Runs a receiver into `dir`, and `sender` against it once they are connected.
+fn against(dir: &Path, sender: impl FnOnce(&Session, &Control)) -> Result<Report, Failure> {
+    let device = random_addr();
+    let listener = Listener::bind((device, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let args = RecvArgs {
+        dir: dir.to_owned(),
+        device,
+        port: 0,
+        once: true,
+        overwrite: false,
+        link: None,
+        json: true,
+    };
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let dir = Dir::open(&args.dir)?;
+            receiver::receive(&args, &dir, listener.accept_timeout(Duration::from_secs(10))?)
+        });
+        let mut channel = Connector::new().connect(address).unwrap();
+        let nic = Nic::open(random_addr(), None).unwrap();
+        let scheme = "sr-nack";
+        let hello = Hello { version: VERSION, scheme: scheme.into(), mtu: nic.mtu_bytes() };
+        channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
+        let welcome: Result<Welcome, String> =
+            postcard::from_bytes(&channel.recv().unwrap()).unwrap();
+        let session = nic.connect(&mut channel, welcome.unwrap().mtu, scheme, None).unwrap();
+        let control = Control::start(channel, "receiver").unwrap();
+        sender(&session, &control);
+        control.close(&Ok(()));
+        receiver.join().unwrap()
+    })
+}
+
+fn file(path: &[u8], bytes: u64) -> Entry {
+    let kind = Kind::File(bytes);
+    Entry { path: path.to_vec(), kind, mode: 0o644, mtime: Timestamp::default() }
+}
+
+/// Lists entries, and leaves it to the receiver to say what it has.
+fn list(control: &Control, entries: &[Entry]) {
+    control.send(Message::Entries(entries.to_vec()));
+    control.send(Message::EndOfEntries);
+}
+
+/// Sends both files as segment 0, which is what a receiver that has neither expects.
+fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: [&[u8]; 2]) {
+    let hashes = hashed.map(|bytes| *blake3::hash(bytes).as_bytes()).to_vec();
+    control.send(Message::Hashes { segment: 0, hashes });
+    let bytes = sent.concat();
+    session.mr.write_at(0, &bytes);
+    let options = WriteOptions { scheme: 0, imm: Some(0) };
+    session.qp.write(&session.mr, 0..bytes.len(), options).unwrap();
+    session.qp.next(Duration::from_secs(10)).unwrap();
+}
+
+fn begin(control: &Control, files: [&[u8]; 2]) {
+    list(control, &[file(b"a", files[0].len() as u64), file(b"b", files[1].len() as u64)]);
+    assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
+    control.send(Message::EndOfDenied);
+    assert_eq!(control.hear().unwrap(), Message::Ready);
+}
+
+#[test]
+fn a_damaged_segment_is_asked_for_once_more() {
+    let scratch = Scratch::new();
+    let (a, b) = (vec![1; 100_000], vec![2; 70_000]);
+    let mut damaged = b.clone();
+    damaged[69_999] ^= 1;
+    let report = against(&scratch.inner(), |session, control| {
+        begin(control, [&a, &b]);
+        send_segment(session, control, [&a, &damaged], [&a, &b]);
+        assert_eq!(control.hear().unwrap(), Message::Again { segment: 0 });
+        assert!(!scratch.inner().join("b").exists(), "what is damaged has no name");
+        send_segment(session, control, [&a, &b], [&a, &b]);
+        assert!(matches!(control.hear().unwrap(), Message::Complete { .. }));
+        control.send(Message::Agreed);
+    });
+    assert_eq!(report.unwrap().segments_again, 1);
+    assert_eq!(fs::read(scratch.inner().join("a")).unwrap(), a);
+    assert_eq!(fs::read(scratch.inner().join("b")).unwrap(), b);
+}
+
+#[test]
+fn a_segment_that_stays_damaged_is_an_error() {
+    let scratch = Scratch::new();
+    let (a, b) = (vec![1; 10], vec![2; 10]);
+    let report = against(&scratch.inner(), |session, control| {
+        begin(control, [&a, &b]);
+        send_segment(session, control, [&a, &a], [&a, &b]);
+        assert_eq!(control.hear().unwrap(), Message::Again { segment: 0 });
+        send_segment(session, control, [&a, &a], [&a, &b]);
+        let heard = control.hear().unwrap_err().to_string();
+        assert!(heard.contains("a part of b has arrived damaged twice"), "{heard}");
+    });
+    assert!(report.unwrap_err().to_string().contains("damaged twice"));
+    assert!(!scratch.inner().join("b").exists());
+}
+
+#[test]
+fn nothing_leads_out_of_the_directory() {
+    let paths: [&[u8]; 6] =
+        [b"../escaped", b"/tmp/escaped", b"a/../../escaped", b"..", b"a\0b", b"a.bowline-state"];
+    for path in paths {
+        let scratch = Scratch::new();
+        let report = against(&scratch.inner(), |_, control| {
+            list(control, &[file(path, 0)]);
+            let heard = control.hear().unwrap_err().to_string();
+            assert!(heard.contains("is refused"), "{heard}");
+        });
+        assert!(report.is_err());
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(scratch.inner()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn impossible_lists_are_refused() {
+    let twice = [file(b"a", 0), file(b"a", 0)];
+    let huge = [file(b"a", 1 << 55)];
+    let beyond = [file(b"a", u64::MAX)];
+    let cases = [(&twice[..], "comes twice"), (&huge, "are free there"), (&beyond, "can carry")];
+    for (entries, expected) in cases {
+        let scratch = Scratch::new();
+        let report = against(&scratch.inner(), |_, control| {
+            list(control, entries);
+            control.send(Message::EndOfDenied);
+            while control.hear().is_ok() {}
+        });
+        let error = report.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

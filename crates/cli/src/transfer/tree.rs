@@ -1,0 +1,197 @@
+//! The files of a transfer as blocks, and the blocks to be moved as segments.
+//!
+//! Both ends make both from what they have agreed on, so that a number says everything.
+
+use std::ops::Range;
+
+use super::digest::{BLOCK_BYTES, BlockHash, file_hash};
+use super::message::Entry;
+
+/// Blocks of a segment at most: their hashes fit into one message.
+const MAX_BLOCKS: usize = 1024;
+
+/// Files and directories, with their blocks numbered through.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    entries: Vec<Entry>,
+    /// Number of each entry's first block.
+    first_blocks: Vec<u32>,
+    blocks: u32,
+    bytes: u64,
+}
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Index of its file.
+    pub(super) entry: usize,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+impl Tree {
+    /// Adds an entry; `None` if there are more blocks than can be numbered.
+    pub(super) fn push(&mut self, entry: Entry) -> Option<()> {
+        let bytes = entry.bytes();
+        let count = u32::try_from(bytes.div_ceil(BLOCK_BYTES)).ok()?;
+        let (blocks, total) = (self.blocks.checked_add(count)?, self.bytes.checked_add(bytes)?);
+        self.first_blocks.push(self.blocks);
+        self.entries.push(entry);
+        (self.blocks, self.bytes) = (blocks, total);
+        Some(())
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn files(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.is_file()).count()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many blocks there are.
+    pub(super) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The blocks of an entry.
+    pub(super) fn blocks_of(&self, entry: usize) -> Range<u32> {
+        let end = self.first_blocks.get(entry + 1).copied().unwrap_or(self.blocks);
+        self.first_blocks[entry]..end
+    }
+
+    /// Where a block lies.
+    pub(super) fn place(&self, block: u32) -> Place {
+        // Entries without blocks share their number with the next one: the last is the one.
+        let entry = self.first_blocks.partition_point(|first| *first <= block) - 1;
+        let offset = u64::from(block - self.first_blocks[entry]) * BLOCK_BYTES;
+        let len = (self.entries[entry].bytes() - offset).min(BLOCK_BYTES) as usize;
+        Place { entry, offset, len }
+    }
+
+    /// Hash of the hashes of all files, in their order.
+    pub(super) fn digest(&self, blocks: &[BlockHash]) -> BlockHash {
+        let mut hasher = blake3::Hasher::new();
+        for index in (0..self.entries.len()).filter(|i| self.entries[*i].is_file()) {
+            hasher.update(self.file_hash(index, blocks).as_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Hash of a file, given those of all blocks of the tree.
+    pub(super) fn file_hash(&self, entry: usize, blocks: &[BlockHash]) -> blake3::Hash {
+        let Range { start, end } = self.blocks_of(entry);
+        file_hash(&blocks[start as usize..end as usize])
+    }
+}
+
+/// Blocks in the order in which they are moved, cut into messages: small files share one, so that
+/// they cost no round trip each.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    blocks: Vec<u32>,
+    /// Where segments end.
+    ends: Vec<usize>,
+    bytes: u64,
+}
+
+impl Segments {
+    /// Of the blocks for which `is_there` says no.
+    pub(super) fn new(tree: &Tree, is_there: impl Fn(u32) -> bool) -> Segments {
+        let mut segments = Segments::default();
+        let (mut bytes, mut first) = (0, 0);
+        for block in (0..tree.blocks()).filter(|block| !is_there(*block)) {
+            let len = tree.place(block).len as u64;
+            let at = segments.blocks.len();
+            if at > first && (bytes + len > BLOCK_BYTES || at - first == MAX_BLOCKS) {
+                segments.ends.push(at);
+                (bytes, first) = (0, at);
+            }
+            segments.blocks.push(block);
+            bytes += len;
+            segments.bytes += len;
+        }
+        if segments.blocks.len() > first {
+            segments.ends.push(segments.blocks.len());
+        }
+        segments
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// Bytes of all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The blocks of a segment; none if there is no such segment.
+    pub(super) fn get(&self, segment: u32) -> &[u32] {
+        let index = segment as usize;
+        let Some(end) = self.ends.get(index) else { return &[] };
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.blocks[start..*end]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Kind, Timestamp};
+    use super::*;
+
+    fn tree(sizes: &[u64]) -> Tree {
+        let mut tree = Tree::default();
+        for bytes in sizes {
+            let kind = Kind::File(*bytes);
+            let entry = Entry { path: vec![b'f'], kind, mode: 0, mtime: Timestamp::default() };
+            tree.push(entry).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn every_byte_lies_in_one_block() {
+        let sizes = [0, 1, 0, 0, BLOCK_BYTES, 2 * BLOCK_BYTES + 5, 0, 7];
+        let tree = tree(&sizes);
+        let mut covered = [0; 8];
+        for block in 0..tree.blocks() {
+            let Place { entry, offset, len } = tree.place(block);
+            assert_eq!(covered[entry], offset);
+            assert!(tree.blocks_of(entry).contains(&block));
+            covered[entry] += len as u64;
+        }
+        assert_eq!(covered, sizes);
+    }
+
+    #[test]
+    fn segments_hold_all_that_is_missing_and_no_more_than_fits() {
+        let mut sizes = vec![100; 5_000];
+        sizes.extend([BLOCK_BYTES * 3 + 1, 5, BLOCK_BYTES - 5, 0, 6]);
+        let tree = tree(&sizes);
+        let segments = Segments::new(&tree, |block| block % 7 == 3);
+        let mut moved = Vec::new();
+        for segment in 0..segments.len() {
+            let blocks = segments.get(segment);
+            let bytes: usize = blocks.iter().map(|b| tree.place(*b).len).sum();
+            assert!((1..=MAX_BLOCKS).contains(&blocks.len()) && bytes as u64 <= BLOCK_BYTES);
+            moved.extend_from_slice(blocks);
+        }
+        let missing: Vec<_> = (0..tree.blocks()).filter(|block| block % 7 != 3).collect();
+        assert_eq!(moved, missing);
+        assert!(segments.get(segments.len()).is_empty());
+        assert_eq!(Segments::new(&tree, |_| true).len(), 0);
+    }
+
+    #[test]
+    fn too_much_to_number_is_refused() {
+        let mut tree = tree(&[u64::from(u32::MAX) * BLOCK_BYTES]);
+        let kind = Kind::File(1);
+        let entry = Entry { path: vec![b'f'], kind, mode: 0, mtime: Timestamp::default() };
+        assert!(tree.push(entry).is_none());
+    }
+}
