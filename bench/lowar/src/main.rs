@@ -3,6 +3,7 @@
 
 mod auto;
 mod bars;
+mod callgrind;
 mod sim;
 mod udp;
 
@@ -47,6 +48,8 @@ enum Part {
     Auto,
     /// Real sockets through an impaired link
     Udp,
+    /// Instructions per packet when nothing is lost; needs valgrind
+    Cost,
 }
 
 fn main() -> ExitCode {
@@ -81,6 +84,9 @@ fn measure(args: &Args) -> Result<bool> {
     }
     if wants(Part::Udp) {
         udp::goodput(args.seed, &mut bars)?;
+    }
+    if wants(Part::Cost) {
+        callgrind::cost(&mut bars)?;
     }
     print!("{}", bars.text());
     if args.json {
