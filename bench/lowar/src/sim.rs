@@ -4,7 +4,7 @@ use bowline_fec::FecMode;
 use bowline_nic::{Mtu, Time};
 use bowline_sim::Prob;
 use bowline_sim::experiment::{Goodput, GoodputConfig, goodput as run};
-use bowline_sim::net::{GilbertElliott, LinkConfig, Loss};
+use bowline_sim::net::{Bursts, LinkConfig, Loss};
 
 use crate::Result;
 use crate::bars::Bars;
@@ -97,7 +97,7 @@ pub(crate) fn goodput(seed: u64, bars: &mut Bars) -> Result<()> {
             let (few, many) = match loss {
                 0.0 => (300, 300),
                 0.001 => (80, 300),
-                0.000_1 => (200, 1_000),
+                0.000_1 => (600, 1_000),
                 _ => (1_200, 1_200),
             };
             let gbn = gbps(loss, None, few)?;
@@ -174,7 +174,7 @@ pub(crate) fn completion(seed: u64, bars: &mut Bars) -> Result<()> {
 }
 
 /// Figure 11: bursts. The two-state model of the paper: from the good state to the bad one with 0.01 % a
-/// packet, in the bad one for `length` packets on average, with this loss in it.
+/// packet, in the bad one for `length` packets, with this loss in it.
 pub(crate) fn bursts(seed: u64, bars: &mut Bars) -> Result<()> {
     println!("\nbursts, 10 Gbit/s, 40 ms, FEC(64,8) [Gbit/s]   paper: about 8 up to bursts of 8");
     println!(
@@ -185,12 +185,8 @@ pub(crate) fn bursts(seed: u64, bars: &mut Bars) -> Result<()> {
     for length in [2, 4, 6, 8, 10, 12] {
         let mut row = Vec::new();
         for (index, high) in [0.3, 0.7].into_iter().enumerate() {
-            let loss = Loss::GilbertElliott(GilbertElliott {
-                to_bad: Prob::new(0.000_1),
-                to_good: Prob::new(1.0 / f64::from(length)),
-                loss_good: Prob::NEVER,
-                loss_bad: Prob::new(high),
-            });
+            let begin = Prob::new(0.000_1);
+            let loss = Loss::Bursts(Bursts { begin, packets: length, loss: Prob::new(high) });
             for mode in [None, code("64,8")] {
                 let mut config = wan(seed, RATE_BPS, 40, loss, mode);
                 config.messages = if mode.is_some() { 500 } else { 100 };

@@ -10,7 +10,7 @@ mod loss;
 mod restore;
 
 use bowline_nic::{Mtu, Time};
-use bowline_wire::{PacketView, Psn, Qpn, RepairHeader, Service};
+use bowline_wire::{PacketView, Position, Psn, Qpn, RepairHeader, Service};
 
 use self::expect::Expected;
 pub(crate) use self::expect::{read_span, span_of};
@@ -154,15 +154,40 @@ impl Decoder {
         up: Up<'_>,
     ) -> bool {
         if self.next == Some(packet.psn()) && self.deadline == Time::NEVER && !self.given_up {
-            self.accept(cx, &packet, span);
+            if packet.info().position != Position::Middle || !self.accept_alike(&packet) {
+                self.accept(cx, &packet, span);
+            }
             up(packet);
             return false;
         }
         self.out_of_order(cx, packet, span, up)
     }
 
-    /// Follows the packet at `next`.
+    /// Follows the packet at `next` if it is in the middle of a message and of a block, like most; `false`
+    /// for any other.
     #[inline]
+    fn accept_alike(&mut self, packet: &PacketView<'_>) -> bool {
+        let block = &mut self.block;
+        let inside = block.count >= block.c && block.count + 1 < block.r;
+        if !inside || !block.open || !block.exact || self.response || self.coding.is_none() {
+            return false;
+        }
+        let unit = self.units.get_mut(usize::from(block.lane));
+        let (Some(unit), Some(bth)) = (unit, packet.as_bytes().first_chunk()) else {
+            return false;
+        };
+        if !unit.add_alike(bth, packet.payload()) {
+            return false;
+        }
+        block.count += 1;
+        block.lane = if block.lane + 1 >= block.c { 0 } else { block.lane + 1 };
+        self.losses.expected = self.losses.expected.wrapping_add(1);
+        self.next = Some(packet.psn().next());
+        true
+    }
+
+    /// Follows the packet at `next`.
+    #[inline(never)]
     fn accept(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32) {
         let psn = packet.psn();
         self.losses.expected = self.losses.expected.wrapping_add(1);

@@ -1,7 +1,7 @@
 //! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
 
 use bowline_nic::{Mtu, OutPacket, ShimOut};
-use bowline_wire::{Bth, OpcodeInfo, Psn, RepairHeader};
+use bowline_wire::{Bth, OpcodeInfo, Position, Psn, RepairHeader};
 
 use crate::counters::{FecCounters, bump};
 use crate::negotiate::Identity;
@@ -83,6 +83,44 @@ impl Encoder {
     /// Takes note of a packet that goes out, `span` PSNs long, and codes it if there is a code.
     #[inline]
     pub(crate) fn add(
+        &mut self,
+        packet: &OutPacket<'_>,
+        info: &OpcodeInfo,
+        psn: Psn,
+        span: u32,
+        params: Option<Params>,
+        shared: (&Pool, &FecCounters),
+    ) {
+        if info.position == Position::Middle && self.next == Some(psn) && self.code_alike(packet) {
+            self.next = Some(psn.next());
+            return;
+        }
+        self.add_any(packet, info, psn, span, params, shared);
+    }
+
+    /// Codes a packet in the middle of a message and of a block, like most; `false` for any other.
+    #[inline]
+    fn code_alike(&mut self, packet: &OutPacket<'_>) -> bool {
+        let Some(block) = &mut self.block else { return false };
+        let inside = block.count >= block.params.c() && block.count + 1 < block.params.r();
+        if !inside || block.unprotected || packet.payload.len() != 1 {
+            return false;
+        }
+        let unit = self.units.get_mut(usize::from(block.lane));
+        let (Some(unit), Some(bth)) = (unit, packet.header.as_slice().first_chunk()) else {
+            return false;
+        };
+        let mut added = false;
+        packet.for_each_piece(|payload| added = unit.add_alike(bth, payload));
+        if added {
+            block.count += 1;
+            block.lane = if block.lane + 1 == block.params.c() { 0 } else { block.lane + 1 };
+        }
+        added
+    }
+
+    #[inline(never)]
+    fn add_any(
         &mut self,
         packet: &OutPacket<'_>,
         info: &OpcodeInfo,

@@ -64,6 +64,21 @@ impl Unit {
         self.add_header(&packet.as_bytes()[..header], payload.len());
     }
 
+    /// Adds a packet without extended headers and with as much payload as the sum has, which is what most
+    /// packets are; `false`, and nothing is added, if it is not such a packet.
+    #[inline]
+    pub(crate) fn add_alike(&mut self, bth: &[u8; Bth::LEN], payload: &[u8]) -> bool {
+        if payload.len() != self.filled {
+            return false;
+        }
+        xor_into(&mut self.bytes[REPAIR_EXT_LEN..], payload);
+        self.opcode ^= bth[0];
+        self.bth_flags ^= bth[1];
+        self.ack ^= bth[8];
+        self.len ^= payload.len() as u16;
+        true
+    }
+
     /// Adds another unit.
     pub(crate) fn add_unit(&mut self, other: &Unit) {
         self.add_payload(0, other.payload());
@@ -164,7 +179,9 @@ impl Unit {
         };
         let known = self.filled.saturating_sub(at).min(bytes.len());
         xor_into(&mut room[..known], &bytes[..known]);
-        room[known..].copy_from_slice(&bytes[known..]);
+        if known < bytes.len() {
+            room[known..].copy_from_slice(&bytes[known..]);
+        }
     }
 
     #[inline]

@@ -33,6 +33,19 @@ pub enum Loss {
     Iid(Prob),
     /// In bursts.
     GilbertElliott(GilbertElliott),
+    /// In bursts of one length.
+    Bursts(Bursts),
+}
+
+/// Bad spells of a fixed number of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bursts {
+    /// A spell begins with a packet, if none is on.
+    pub begin: Prob,
+    /// Packets that it lasts.
+    pub packets: u32,
+    /// Loss during a spell.
+    pub loss: Prob,
 }
 
 /// The two-state loss model: a good and a bad state, each with its own loss rate.
@@ -78,6 +91,8 @@ pub enum Corruption {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossState {
     bad: bool,
+    /// Packets left of a spell.
+    left: u32,
 }
 
 impl LossState {
@@ -89,6 +104,14 @@ impl LossState {
                 let flips = if self.bad { model.to_good } else { model.to_bad };
                 self.bad ^= rng.chance(flips);
                 rng.chance(if self.bad { model.loss_bad } else { model.loss_good })
+            }
+            Loss::Bursts(model) => {
+                if self.left == 0 && rng.chance(model.begin) {
+                    self.left = model.packets;
+                }
+                let bad = self.left > 0;
+                self.left = self.left.saturating_sub(1);
+                bad && rng.chance(model.loss)
             }
         }
     }

@@ -5,7 +5,7 @@ mod link;
 mod network;
 mod topology;
 
-pub use fault::{Corruption, Faults, GilbertElliott, Loss};
+pub use fault::{Bursts, Corruption, Faults, GilbertElliott, Loss};
 pub use link::{Ecn, Fate, Link, LinkConfig, LinkStats};
 pub use network::{LinkId, Network, NodeId, SWITCH_LATENCY_NS};
 pub use topology::{Topology, dumbbell, fat_tree, pair, ring, star};

@@ -11,8 +11,8 @@ use super::{App, Record, World};
 const MAX_ROUNDS: u32 = 10_000;
 /// Timeouts of one engine at one instant, for the same reason.
 const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
-/// Packets from one engine at one instant, for the same reason.
-const MAX_PACKETS_PER_INSTANT: usize = 100_000;
+/// Packets from one engine at one instant, for the same reason: many times the largest window.
+const MAX_PACKETS_PER_INSTANT: usize = 1_000_000;
 
 impl World {
     /// Handles events until `deadline`, or until the application is finished or a rule is broken.
