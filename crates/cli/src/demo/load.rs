@@ -20,10 +20,10 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(seed: u64) -> Load {
         Load {
-            messages: 32,
+            messages: 16,
             message_bytes: 4 << 20,
             in_flight: 4,
-            time_limit: Duration::from_millis(6_500),
+            time_limit: Duration::from_millis(3_000),
             seed,
         }
     }

@@ -8,6 +8,7 @@ mod link;
 mod load;
 mod rc;
 mod scheme;
+mod sdr;
 mod table;
 
 use std::error::Error;

@@ -10,11 +10,16 @@ use indicatif::ProgressBar;
 use super::link::Link;
 use super::load::Load;
 use super::rc::ReliableConnection;
+use super::sdr::Sdr;
 
 /// Every scheme, in the order of the table.
-pub(super) const SCHEMES: [&dyn Scheme; 2] = [
+pub(super) const SCHEMES: [&dyn Scheme; 6] = [
     &ReliableConnection { name: "rc (go-back-N)", fec: None },
     &ReliableConnection { name: "rc+fec (32,1)", fec: Some("32,1") },
+    &Sdr { name: "sr", scheme: "sr-rto" },
+    &Sdr { name: "sr-nack", scheme: "sr-nack" },
+    &Sdr { name: "ec-xor (32,8)", scheme: "ec-xor" },
+    &Sdr { name: "ec-mds (32,8)", scheme: "ec-mds" },
 ];
 
 /// A way of moving messages reliably.

@@ -421,6 +421,9 @@ impl Qp {
         }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         self.paced = progress == Progress::Paced;
+        if progress == Progress::Idle {
+            self.core.pacer.rest();
+        }
         self.settle(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
             // It failed just now, and the peer has not been told why.

@@ -73,15 +73,22 @@ pub(crate) struct Pacer {
     controller: Option<Box<dyn RateController>>,
     /// When the next packet may go.
     next: Time,
+    /// There was nothing to send since the last packet.
+    rested: bool,
 }
 
-/// A pacer that was late may send this much at once to catch up. Software timers are late by tens
-/// of microseconds; without credit every lateness would be lost throughput.
-const CATCH_UP_NS: u64 = 100_000;
+/// A pacer that was late may send so much at once to catch up: what it missed in this time, but no
+/// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on a
+/// busy machine; without credit every lateness would be lost throughput, and with too much of it a
+/// queue on the way would overflow.
+const CATCH_UP_NS: u64 = 4_000_000;
+const CATCH_UP_BYTES: u64 = 1 << 20;
+/// And so much after it had nothing to send, which is no lateness.
+const RESTED_NS: u64 = 100_000;
 
 impl Pacer {
     pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
-        Pacer { controller: control.build(now), next: Time::ZERO }
+        Pacer { controller: control.build(now), next: Time::ZERO, rested: true }
     }
 
     /// When the next packet may go: in the past if it may go now.
@@ -95,10 +102,22 @@ impl Pacer {
         let Some(controller) = &mut self.controller else { return };
         controller.on_sent(now, bytes);
         if let Some(rate) = controller.rate_bps(now) {
-            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(CATCH_UP_NS));
-            let cost = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
-            self.next = self.next.max(earliest).plus_nanos(u64::try_from(cost).unwrap_or(u64::MAX));
+            let time_of = |bytes: u64| {
+                let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            };
+            let most = if self.rested { RESTED_NS } else { CATCH_UP_NS };
+            let credit = most.min(time_of(CATCH_UP_BYTES));
+            self.rested = false;
+            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(credit));
+            self.next = self.next.max(earliest).plus_nanos(time_of(bytes));
         }
+    }
+
+    /// There is nothing to send.
+    #[inline]
+    pub(crate) fn rest(&mut self) {
+        self.rested = true;
     }
 
     pub(crate) fn on_cnp(&mut self, now: Time) {

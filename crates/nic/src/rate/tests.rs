@@ -17,6 +17,26 @@ fn a_fixed_rate_is_kept_over_time() {
 }
 
 #[test]
+fn lateness_is_made_up_for_and_rest_is_not() {
+    for rested in [false, true] {
+        let mut pacer = Pacer::new(&RateControl::Fixed { bits_per_sec: 8 * GBPS }, Time::ZERO);
+        pacer.on_sent(Time::from_millis(10), 1_000);
+        if rested {
+            pacer.rest();
+        }
+        // A millisecond late: a thousand packets of 1 µs each.
+        let now = Time::from_millis(11);
+        let mut at_once = 0;
+        while pacer.next() <= now {
+            pacer.on_sent(now, 1_000);
+            at_once += 1;
+        }
+        let expected = if rested { 100..=102 } else { 1_000..=1_101 };
+        assert!(expected.contains(&at_once), "{at_once}");
+    }
+}
+
+#[test]
 fn an_unlimited_pacer_never_waits() {
     let mut pacer = Pacer::new(&RateControl::Unlimited, Time::ZERO);
     pacer.on_sent(Time::from_nanos(5), u64::MAX);
