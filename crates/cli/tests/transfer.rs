@@ -275,6 +275,8 @@ fn what_exists_is_kept_unless_told_otherwise() {
     fs::write(&file, &bytes).unwrap();
     failed(&recv.send(&[&dir], &[]), "d/file exists there and differs");
     drop(recv);
+    // Left by an attempt with another version, which was longer.
+    fs::write(out.join("d/file.bowline-part"), noise(20 * MIB, 6)).unwrap();
     let recv = Recv::start(&out, &["--overwrite"]);
     let sent = recv.send_ok(&[&dir], &[]);
     assert_eq!(sent["moved_bytes"], 16 * MIB as u64, "what both have stays");
@@ -287,6 +289,9 @@ fn what_exists_is_kept_unless_told_otherwise() {
     symlink(&elsewhere, out.join("d")).unwrap();
     failed(&recv.send(&[&dir], &[]), "cannot make the directory");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+    fs::remove_file(out.join("d")).unwrap();
+    recv.send_ok(&[&dir], &[]);
+    assert!(fs::read(out.join("d/file")).unwrap() == bytes);
 }
 
 #[test]

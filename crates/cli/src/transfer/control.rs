@@ -1,6 +1,6 @@
 //! The conversation beside the data, and everything else that can happen to an end.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use super::message::Message;
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is gone. Mostly the system knows earlier.
 const SILENCE: Duration = Duration::from_secs(60);
-/// What may wait to be handled, or to be sent: then who reads files or listens waits as well.
+/// What the peer has said and may wait to be handled, and what may wait to be sent: a peer cannot
+/// fill the memory.
 const QUEUE: usize = 256;
 
 /// What an end's main thread hears of.
@@ -43,7 +44,11 @@ pub(super) struct Control {
     outgoing: SyncSender<Message>,
     writer: JoinHandle<()>,
     events: Receiver<Event>,
-    event_sender: SyncSender<Event>,
+    event_sender: Sender<Event>,
+    /// A token for each of the peer's messages that has not been handled. Events of this end's own
+    /// threads need none: each has a slot, so there are few, and a thread that waited for the main
+    /// thread while that waits for it would wait for ever.
+    unhandled: Receiver<()>,
 }
 
 impl Control {
@@ -51,13 +56,14 @@ impl Control {
     pub(super) fn start(mut channel: Channel, peer: &'static str) -> Result<Control, Failure> {
         channel.set_timeout(SILENCE);
         let reading = channel.try_clone()?;
-        let (event_sender, events) = mpsc::sync_channel(QUEUE);
+        let (event_sender, events) = mpsc::channel();
+        let (token, unhandled) = mpsc::sync_channel(QUEUE);
         let heard = event_sender.clone();
         // It ends with the connection, or when nobody listens to it any more.
-        thread::spawn(move || listen(reading, &heard));
+        thread::spawn(move || listen(reading, &heard, &token));
         let (outgoing, to_send) = mpsc::sync_channel(QUEUE);
         let writer = thread::spawn(move || talk(channel, &to_send));
-        Ok(Control { peer, outgoing, writer, events, event_sender })
+        Ok(Control { peer, outgoing, writer, events, event_sender, unhandled })
     }
 
     /// Says something to the peer. If it is gone, the next event says so.
@@ -71,7 +77,7 @@ impl Control {
     }
 
     /// For threads that make events.
-    pub(super) fn event_sender(&self) -> SyncSender<Event> {
+    pub(super) fn event_sender(&self) -> Sender<Event> {
         self.event_sender.clone()
     }
 
@@ -79,6 +85,9 @@ impl Control {
     pub(super) fn next(&self) -> Result<Event, Failure> {
         // This end holds a sender itself, so there is always one.
         let event = self.events.recv()?;
+        if let Event::Peer(_) = event {
+            let _ = self.unhandled.try_recv();
+        }
         match event {
             Event::Peer(Err(e)) => Err(self.lost(&e)),
             Event::Peer(Ok(Message::Abort(why))) => {
@@ -120,13 +129,13 @@ impl Control {
         if let Err(e) = outcome {
             self.send(Message::Abort(e.to_string()));
         }
-        drop((self.outgoing, self.events));
+        drop((self.outgoing, self.events, self.unhandled));
         // A thread that panicked has said so itself.
         let _ = self.writer.join();
     }
 }
 
-fn listen(mut channel: Channel, events: &SyncSender<Event>) {
+fn listen(mut channel: Channel, events: &Sender<Event>, token: &SyncSender<()>) {
     loop {
         let heard = channel.recv().and_then(|bytes| {
             postcard::from_bytes::<Message>(&bytes).map_err(|e| bowline::Error::Invalid {
@@ -135,7 +144,7 @@ fn listen(mut channel: Channel, events: &SyncSender<Event>) {
             })
         });
         let is_last = heard.is_err();
-        if events.send(Event::Peer(heard)).is_err() || is_last {
+        if token.send(()).is_err() || events.send(Event::Peer(heard)).is_err() || is_last {
             return;
         }
     }

@@ -56,7 +56,8 @@ fn try_send(args: &SendArgs) -> Result<Report, Failure> {
 
 /// Receives what senders send.
 pub(crate) fn recv(args: &RecvArgs) -> Result<(), Box<dyn Error>> {
-    let dir = Dir::open(&args.dir).map_err(|e| e as Box<dyn Error>)?;
+    let open_dir = || Dir::open(&args.dir).map_err(|e| e as Box<dyn Error>);
+    let mut dir = open_dir()?;
     let listener = Listener::bind((args.device, args.port))?;
     eprintln!("receiving into {} on {}", args.dir.display(), listener.local_addr()?);
     loop {
@@ -68,5 +69,7 @@ pub(crate) fn recv(args: &RecvArgs) -> Result<(), Box<dyn Error>> {
         if args.once {
             return Ok(());
         }
+        // What is in it may be removed and made anew between transfers.
+        dir = open_dir()?;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -305,7 +305,7 @@ struct Writer<'a> {
     segments: &'a Segments,
     store: &'a Store<'a>,
     queue: &'a Mutex<Receiver<Job>>,
-    events: SyncSender<Event>,
+    events: Sender<Event>,
 }
 
 impl Writer<'_> {

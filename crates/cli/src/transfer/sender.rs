@@ -284,7 +284,7 @@ struct Reader<'a, 'h> {
     segments: &'a Segments,
     queue: &'a Mutex<Receiver<Job>>,
     hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
-    events: SyncSender<Event>,
+    events: Sender<Event>,
     outgoing: SyncSender<Message>,
 }
 

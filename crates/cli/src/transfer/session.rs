@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ impl Session {
     }
 
     /// Turns what becomes of messages into events, until told to stop.
-    pub(super) fn watch(&self, events: &SyncSender<Event>, stop: &AtomicBool) {
+    pub(super) fn watch(&self, events: &Sender<Event>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             let event = match self.qp.wait(TICK) {
                 Ok(None) => continue,

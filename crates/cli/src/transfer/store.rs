@@ -204,10 +204,13 @@ impl<'a> Store<'a> {
             .filter_map(|block| Some((block, self.there(block)?)))
             .map(|(block, hash)| Record { block: block - blocks.start, hash })
             .collect();
-        if kept.is_empty() {
-            part.set_len(0)?;
+        let replaces = self.existing.contains(&index);
+        // Nothing of an older attempt stays but what is known to be right.
+        let keep_bytes = if kept.is_empty() || replaces { 0 } else { entry.bytes() };
+        if part.metadata()?.len() > keep_bytes {
+            part.set_len(keep_bytes)?;
         }
-        if self.existing.contains(&index) {
+        if replaces {
             self.copy_existing(entry, &part, &kept)?;
         }
         let state = if blocks.len() > 1 {
