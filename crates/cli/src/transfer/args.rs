@@ -19,8 +19,7 @@ const PORT: u16 = 18517;
     bowline recv /data -d 192.0.2.7                      on the receiving host …\n  \
     bowline send model.bin 192.0.2.7                     … a file to it\n  \
     bowline send runs/ notes.txt 192.0.2.7 --json        a directory and a file\n  \
-    bowline send big.tar 192.0.2.7 --scheme ec-mds --rate 1Gbps\n  \
-                                                         a long and lossy way of 1 Gbit/s\n\n\
+    bowline send big.tar 192.0.2.7 --scheme ec-mds --rate 1Gbps\n\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
     Permissions and modification times go along; symbolic links and special files are skipped, \
     with a note. Nothing is encrypted.")]
