@@ -139,7 +139,7 @@ fn conclude(rows: &[Row]) -> String {
     }
     let lost = worst.loss * (worst.sent_packets as f64);
     let per_loss = worst.retransmitted_packets as f64 / lost.max(1.0);
-    format!(
+    let mut text = format!(
         "{} uses {:.0} % of the rate over \"{}\" but {:.0} % over \"{}\": each lost packet costs \
          about {per_loss:.0} packets sent again, and the slowest messages take {:.1} times as long.",
         worst.scheme,
@@ -148,5 +148,22 @@ fn conclude(rows: &[Row]) -> String {
         worst_use * 100.0,
         worst.link,
         worst.completion_p99_ms / best.completion_p99_ms.max(1e-9),
-    )
+    );
+    let others = || limited().filter(|(_, r)| r.link == worst.link && r.scheme != worst.scheme);
+    let fastest = others().max_by(by_use);
+    let surest = others().min_by(|a, b| a.1.completion_p99_ms.total_cmp(&b.1.completion_p99_ms));
+    if let (Some((fast_use, fast)), Some((_, sure))) = (fastest, surest) {
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "\nThere, {} uses {:.0} % of it, and with {} 99 of 100 messages take no longer than \
+             {:.0} ms instead of {:.0}.",
+            fast.scheme,
+            fast_use * 100.0,
+            sure.scheme,
+            sure.completion_p99_ms,
+            worst.completion_p99_ms,
+        );
+    }
+    text
 }

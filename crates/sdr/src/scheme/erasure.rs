@@ -252,6 +252,13 @@ impl Decoder {
 }
 
 impl SchemeReceiver for Decoder {
+    fn start(&mut self, cx: &mut RecvCx<'_>) {
+        // A message of which nothing has come may be waiting for its turn at the sender.
+        if (0..cx.shape().groups()).any(|group| !cx.present(group).is_empty()) {
+            self.progress(cx);
+        }
+    }
+
     fn progress(&mut self, cx: &mut RecvCx<'_>) {
         self.last_progress = cx.now();
         self.first_seen.get_or_insert(cx.now());
