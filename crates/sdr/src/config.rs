@@ -87,6 +87,11 @@ impl SdrConfig {
         self.max_message.next_power_of_two().trailing_zeros()
     }
 
+    /// Messages until the same generation and ID come again.
+    pub(crate) fn places(&self) -> u64 {
+        u64::from(self.layout.ids()) * u64::from(self.generations)
+    }
+
     /// The generation and ID of message `number`.
     #[inline]
     pub(crate) fn place(&self, number: u64) -> (u32, u32) {

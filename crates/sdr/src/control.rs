@@ -1,8 +1,8 @@
 //! The control channel: short messages over a UC QP of their own, which may be lost.
 //!
 //! Each carries, besides what its user has to say, what both ends always want to know: how many
-//! receives are posted (clear to send), how many packets have landed, and timestamps that give the
-//! round trip.
+//! receives are posted (clear to send), which messages are over at their sender, how many packets
+//! have landed, and timestamps that give the round trip.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::error::SdrError;
 /// Longest payload of a control message.
 pub const MAX_CONTROL: usize = 960;
 
-const HEADER: usize = 48;
+const HEADER: usize = 56;
 const VERSION: u8 = 1;
 /// Receives kept posted. What finds none is lost, as if by the network.
 const RECEIVES: u32 = 256;
@@ -38,6 +38,8 @@ pub(crate) struct Header {
     pub(crate) landed: u64,
     /// Receives that its sender has posted so far.
     pub(crate) posted: u64,
+    /// Nothing of its sender's messages below this one will be sent any more.
+    pub(crate) retired: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Header {
             Kind::User => 2,
         };
         out[2..8].fill(0);
-        let words = [self.stamp, self.echo, self.held, self.landed, self.posted];
+        let words = [self.stamp, self.echo, self.held, self.landed, self.posted, self.retired];
         for (place, word) in out[8..HEADER].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }
@@ -83,8 +85,9 @@ impl Header {
             u64::from_be_bytes(bytes)
         });
         let mut word = || words.next().unwrap_or(0);
-        let [stamp, echo, held, landed, posted] = [word(), word(), word(), word(), word()];
-        Some(Header { kind, stamp, echo, held, landed, posted })
+        let [stamp, echo, held] = [word(), word(), word()];
+        let [landed, posted, retired] = [word(), word(), word()];
+        Some(Header { kind, stamp, echo, held, landed, posted, retired })
     }
 }
 

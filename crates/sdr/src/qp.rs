@@ -42,6 +42,8 @@ pub struct SdrQp {
     connected: bool,
     /// The peer wants to know, or should: a control message is due.
     status_due: bool,
+    /// Below which number the peer was told that our messages are over.
+    told_retired: u64,
     /// When to ask the peer for receives, and how long to wait the next time.
     ask_at: Option<Time>,
     ask_ns: u64,
@@ -97,6 +99,7 @@ impl SdrQp {
             control,
             connected: false,
             status_due: false,
+            told_retired: 0,
             ask_at: None,
             ask_ns: ASK_MIN_NS,
             echo: None,
@@ -255,13 +258,8 @@ impl SdrQp {
 
     /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
     /// buffer is the caller's again.
-    pub fn recv_complete(
-        &mut self,
-        nic: &mut Nic,
-        now: Time,
-        handle: RecvHandle,
-    ) -> Result<(), SdrError> {
-        self.receiver.complete(nic, now, &self.config, handle)
+    pub fn recv_complete(&mut self, nic: &mut Nic, handle: RecvHandle) -> Result<(), SdrError> {
+        self.receiver.complete(nic, &self.config, handle)
     }
 
     /// Counts bytes `offset..offset + len` of a receive as there although nothing will come for
@@ -308,8 +306,10 @@ impl SdrQp {
             held,
             landed: self.landing_stats().packets,
             posted: self.receiver.posted,
+            retired: self.sender.retired(),
         };
         self.status_due = false;
+        self.told_retired = header.retired;
         self.control.send(nic, now, &header, payload);
     }
 
@@ -327,7 +327,9 @@ impl SdrQp {
         self.sender.drive(nic, now, &self.config);
         self.meter.on_sent(now, self.sender.packets_sent);
         self.ask_if_stuck(nic, now);
-        if self.status_due {
+        // Before the peer runs out of places for its receives.
+        let untold = self.sender.retired() - self.told_retired;
+        if self.status_due || untold >= (self.config.places() / 4).max(1) {
             self.control_out(nic, now, Kind::Status, &[]);
         }
     }
@@ -340,6 +342,7 @@ impl SdrQp {
         }
         self.meter.on_landed(now, header.landed);
         self.sender.clear(&self.config, header.posted);
+        self.receiver.hear_retired(&self.config, now, header.retired);
         // A peer without an echo of ours waits for one to time the round trip.
         self.status_due |= header.kind == Kind::Ask || header.echo == 0;
     }
@@ -360,6 +363,12 @@ impl SdrQp {
             Some(_) => {}
             None => self.ask_at = Some(now.plus_nanos(self.ask_ns)),
         }
+    }
+
+    /// Below which number the peer's messages are over at the peer, as far as is known here:
+    /// nothing of them will be sent any more.
+    pub fn peer_retired(&self) -> u64 {
+        self.receiver.retired()
     }
 
     /// When to call [`drive`](SdrQp::drive) if nothing happens before.

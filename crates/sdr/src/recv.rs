@@ -1,6 +1,7 @@
 //! The receiving half: buffers in the order of the peer's messages, each behind a slot of the root
 //! key of its generation.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_nic::{MrKey, Nic, Time};
@@ -32,8 +33,53 @@ pub(crate) struct Receiver {
     /// Which of the last messages are open, by ID.
     open: Box<[bool]>,
     open_count: u32,
-    /// When each place, by generation and ID, was last given up.
-    closed_at: Box<[Option<Time>]>,
+    retired: Retired,
+}
+
+/// Which of the peer's messages are over at the peer, and since when that is known.
+///
+/// A message's place may be used again when no packet of it can come any more: the peer has sent its
+/// last, and the longest time that one may linger in the network has passed since. That the message
+/// is complete here is not enough, since the peer may not know yet, and send it again.
+#[derive(Debug, Default)]
+struct Retired {
+    /// Below it, known for longer than the lateness.
+    settled: u64,
+    /// When the peer said so, and below which. Both grow.
+    lately: VecDeque<(Time, u64)>,
+}
+
+/// Steps of what was heard lately that are told apart.
+const MAX_STEPS: usize = 64;
+
+impl Retired {
+    fn hear(&mut self, config: &SdrConfig, now: Time, below: u64) {
+        if below <= self.known() {
+            return;
+        }
+        while let Some((at, below)) = self.lately.front().copied()
+            && now.nanos_since(at) >= config.lateness_ns
+        {
+            self.settled = below;
+            self.lately.pop_front();
+        }
+        // Later is safe; earlier is not.
+        if self.lately.len() == MAX_STEPS {
+            self.lately.pop_back();
+        }
+        self.lately.push_back((now, below));
+    }
+
+    fn known(&self) -> u64 {
+        self.lately.back().map_or(self.settled, |(_, below)| *below)
+    }
+
+    /// Whether a message is over, and has been for the lateness.
+    fn is_settled(&self, config: &SdrConfig, now: Time, number: u64) -> bool {
+        let old =
+            self.lately.iter().take_while(|(at, _)| now.nanos_since(*at) >= config.lateness_ns);
+        number < old.last().map_or(self.settled, |(_, below)| *below)
+    }
 }
 
 impl Receiver {
@@ -45,7 +91,7 @@ impl Receiver {
             posted: 0,
             open: vec![false; ids].into_boxed_slice(),
             open_count: 0,
-            closed_at: vec![None; ids * config.generations as usize].into_boxed_slice(),
+            retired: Retired::default(),
         }
     }
 
@@ -63,18 +109,24 @@ impl Receiver {
     }
 
     fn check_room(&self, config: &SdrConfig, now: Time, number: u64) -> Result<(), SdrError> {
-        let (generation, id) = config.place(number);
+        let (_, id) = config.place(number);
         if self.open[id as usize] {
             return Err(SdrError::Full { max: config.layout.ids() });
         }
-        match self.closed_at[self.place(config, generation, id)] {
-            Some(at) if now.nanos_since(at) < config.lateness_ns => Err(SdrError::Quarantined),
+        match number.checked_sub(config.places()) {
+            Some(last) if !self.retired.is_settled(config, now, last) => Err(SdrError::Quarantined),
             _ => Ok(()),
         }
     }
 
-    fn place(&self, config: &SdrConfig, generation: u32, id: u32) -> usize {
-        (generation * config.layout.ids() + id) as usize
+    /// The peer says that it will send nothing more of its messages below this one.
+    pub(crate) fn hear_retired(&mut self, config: &SdrConfig, now: Time, below: u64) {
+        self.retired.hear(config, now, below);
+    }
+
+    /// Below which number the peer's messages are over at the peer, as far as is known.
+    pub(crate) fn retired(&self) -> u64 {
+        self.retired.known()
     }
 
     /// Posts a buffer for the peer's next message.
@@ -106,9 +158,6 @@ impl Receiver {
     /// Passes over the peer's next message: whatever of it comes leads nowhere.
     pub(crate) fn skip(&mut self, config: &SdrConfig, now: Time) -> Result<RecvHandle, SdrError> {
         self.check_room(config, now, self.posted)?;
-        let (generation, id) = config.place(self.posted);
-        let place = self.place(config, generation, id);
-        self.closed_at[place] = Some(now);
         let handle = RecvHandle(self.posted);
         self.posted += 1;
         Ok(handle)
@@ -127,7 +176,6 @@ impl Receiver {
     pub(crate) fn complete(
         &mut self,
         nic: &mut Nic,
-        now: Time,
         config: &SdrConfig,
         handle: RecvHandle,
     ) -> Result<(), SdrError> {
@@ -137,8 +185,6 @@ impl Receiver {
         nic.bind_slot(self.roots[generation as usize], id, None)?;
         self.open[id as usize] = false;
         self.open_count -= 1;
-        let place = self.place(config, generation, id);
-        self.closed_at[place] = Some(now);
         Ok(())
     }
 }

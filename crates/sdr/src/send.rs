@@ -141,6 +141,11 @@ impl Sender {
         self.first + self.messages.len() as u64
     }
 
+    /// Nothing of messages below it will be sent any more.
+    pub(crate) fn retired(&self) -> u64 {
+        self.first
+    }
+
     /// Begins a message: the next of the peer's receives is for it.
     pub(crate) fn start(
         &mut self,

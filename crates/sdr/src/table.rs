@@ -184,6 +184,23 @@ impl RecvTable {
         Landed::Chunk
     }
 
+    /// An empty packet has come. Behind the end of a message it carries nothing but a fragment of the
+    /// user's immediate, and that end is not known here: the receive may be longer.
+    pub fn land_empty(&self, generation: u32, imm: u32) -> Landed {
+        let (id, packet, fragment) = self.layout.split(imm);
+        if packet == 0 {
+            return self.land(generation, imm);
+        }
+        let slot = &self.slots[id as usize];
+        if slot.generation.load(Ordering::Acquire) != generation {
+            return Landed::Late;
+        }
+        if self.layout.fragments() > 0 {
+            self.note_fragment(id, slot, packet, fragment);
+        }
+        Landed::Fragment
+    }
+
     /// Counts packets as landed that will never come.
     pub fn fill(&self, id: u32, packets: Range<u32>) {
         let slot = &self.slots[id as usize];
@@ -369,13 +386,18 @@ pub(crate) struct Channel {
 
 impl Landing for Channel {
     #[inline]
-    fn landed(&mut self, imm: u32, _bytes: u32) {
+    fn landed(&mut self, imm: u32, bytes: u32) {
         let add = |counter: &AtomicU64| {
             // Only this lane writes it.
             counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         };
         add(&self.counters.packets);
-        match self.table.land(self.generation, imm) {
+        let landed = if bytes == 0 {
+            self.table.land_empty(self.generation, imm)
+        } else {
+            self.table.land(self.generation, imm)
+        };
+        match landed {
             Landed::Duplicate => add(&self.counters.duplicates),
             Landed::Late => add(&self.counters.late),
             Landed::Packet | Landed::Chunk | Landed::Fragment => {}

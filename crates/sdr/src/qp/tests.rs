@@ -122,6 +122,22 @@ fn a_short_message_still_carries_its_immediate() {
 }
 
 #[test]
+fn fragments_beyond_the_end_are_no_data() {
+    let mut pair = SdrPair::new(&small());
+    let bytes = fill(&pair, 0, 0, 100, 4);
+    let (now, buffer) = (pair.now, pair.ends[1].at(0));
+    // Longer than the message, so that packets beyond the message's end are within the receive.
+    let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 4_000).unwrap();
+    let source = pair.ends[0].at(0);
+    pair.qps[0].send_post(source, 100, Some(7)).unwrap();
+    pair.settle();
+    assert_eq!(pair.qps[1].recv_imm(handle).unwrap(), Some(7));
+    let bitmap = pair.qps[1].recv_bitmap(handle).unwrap();
+    assert_eq!(bitmap.count(), 0, "the first chunk misses its second packet");
+    assert_eq!(pair.ends[1].buffer.to_vec(0, 100), bytes);
+}
+
+#[test]
 fn ids_are_not_reused_before_the_lateness_has_passed() {
     let layout = ImmLayout::new(1, 27, 4).unwrap();
     let config = SdrConfig { layout, generations: 2, lateness_ns: 1_000_000, ..small() };
@@ -130,8 +146,17 @@ fn ids_are_not_reused_before_the_lateness_has_passed() {
         let (now, buffer) = (pair.now, pair.ends[1].at(0));
         let nic = &mut pair.ends[1].nic;
         let handle = pair.qps[1].recv_post(nic, now, buffer, 256).unwrap();
-        pair.qps[1].recv_complete(nic, now, handle).unwrap();
+        pair.qps[1].recv_complete(nic, handle).unwrap();
     }
+    // The peer has not sent them yet, and may do so at any time.
+    let later = pair.now.plus_nanos(1_000_000_000);
+    assert_eq!(pair.qps[1].recv_room_for(later, 1), Err(SdrError::Quarantined));
+    for _ in 0..4 {
+        let source = pair.ends[0].at(0);
+        pair.qps[0].send_post(source, 256, None).unwrap();
+    }
+    pair.settle();
+    assert_eq!(pair.qps[1].peer_retired(), 4);
     assert_eq!(pair.qps[1].recv_room_for(pair.now, 1), Err(SdrError::Quarantined));
     assert_eq!(pair.qps[1].recv_room_for(pair.now.plus_nanos(1_000_000), 1), Ok(()));
 }
@@ -146,11 +171,11 @@ fn only_so_many_messages_at_a_time() {
         (0..4).map(|_| pair.qps[1].recv_post(nic, now, buffer, 256).unwrap()).collect();
     let full = pair.qps[1].recv_post(nic, now, buffer, 256);
     assert_eq!(full, Err(SdrError::Full { max: 4 }));
-    pair.qps[1].recv_complete(nic, now, handles[1]).unwrap();
+    pair.qps[1].recv_complete(nic, handles[1]).unwrap();
     assert!(pair.qps[1].recv_post(nic, now, buffer, 256).is_err(), "the order is fixed");
-    pair.qps[1].recv_complete(nic, now, handles[0]).unwrap();
+    pair.qps[1].recv_complete(nic, handles[0]).unwrap();
     assert!(pair.qps[1].recv_post(nic, now, buffer, 256).is_ok());
-    assert_eq!(pair.qps[1].recv_complete(nic, now, handles[0]), Err(SdrError::Complete));
+    assert_eq!(pair.qps[1].recv_complete(nic, handles[0]), Err(SdrError::Complete));
 }
 
 /// Packets that come late, after their message was completed, early or not, and after its ID went
@@ -185,8 +210,8 @@ fn late_packets(seed: u64) {
             pair.deliver(&frame);
         }
         let mut landed = vec![false; len.div_ceil(256) as usize];
-        let data = pair.take(0).into_iter().filter(Frame::is_data).enumerate().collect::<Vec<_>>();
-        for (packet, frame) in data {
+        let (data, control): (Vec<_>, Vec<_>) = pair.take(0).into_iter().partition(Frame::is_data);
+        for (packet, frame) in data.into_iter().enumerate() {
             if rng.random_bool(0.3) {
                 late.push((number, frame));
             } else {
@@ -217,9 +242,9 @@ fn late_packets(seed: u64) {
             assert_eq!(got[range], expected, "seed {seed}, message {number}, packet {packet}");
         }
         assert!(got[len as usize..].iter().all(|b| *b == 0xaa), "seed {seed}: beyond its end");
-        let now = pair.now;
-        pair.qps[1].recv_complete(&mut pair.ends[1].nic, now, handle).unwrap();
+        pair.qps[1].recv_complete(&mut pair.ends[1].nic, handle).unwrap();
         pair.now = pair.now.plus_nanos(1_000);
+        control.iter().for_each(|frame| pair.deliver(frame));
     }
     assert!(pair.qps[1].landing_stats().late > 100, "seed {seed}: nothing was late");
 }

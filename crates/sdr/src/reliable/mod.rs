@@ -13,7 +13,7 @@ mod scratch;
 mod shape;
 mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bowline_nic::{AddressVector, Nic, PdId, Time};
@@ -105,6 +105,9 @@ pub struct ReliableStats {
 /// Shortest time without a word from the receiver before it is asked.
 const MIN_PROBE_NS: u64 = 30_000_000;
 const MAX_PROBE_NS: u64 = 2_000_000_000;
+/// How often the receiver is told that a message was given up, as long as it does not say that it
+/// knows: with doubling waits, for some half a minute.
+const MAX_ABORTS: u32 = 20;
 
 /// A queue pair of reliable messages.
 ///
@@ -124,11 +127,22 @@ pub struct ReliableQp {
     draining: Vec<(Outgoing, Result<(), Failure>)>,
     first_in: u64,
     incoming: VecDeque<Option<Incoming>>,
+    /// Messages that failed here, until their sender is known to be done with them.
+    refused: BTreeSet<u64>,
+    /// Messages given up, until the receiver is known to know.
+    aborting: BTreeMap<u64, Abort>,
     events: VecDeque<ReliableEvent>,
     stats: ReliableStats,
     /// Reused.
     dirty: Vec<u64>,
     bytes: Vec<u8>,
+}
+
+/// When to tell the receiver again that a message was given up.
+struct Abort {
+    at: Time,
+    wait_ns: u64,
+    left: u32,
 }
 
 impl ReliableQp {
@@ -148,6 +162,8 @@ impl ReliableQp {
             draining: Vec::new(),
             first_in: 0,
             incoming: VecDeque::new(),
+            refused: BTreeSet::new(),
+            aborting: BTreeMap::new(),
             events: VecDeque::new(),
             stats: ReliableStats::default(),
             dirty: Vec::new(),
@@ -335,7 +351,9 @@ impl ReliableQp {
         self.start_cleared(nic, now);
         self.on_injected(nic, now);
         self.on_progress(nic, now);
+        self.on_retired(nic, now);
         self.on_time(nic, now);
+        self.abort_again(nic, now);
         if self.sdr.has_failed() {
             self.fail_all(nic, now);
         }
@@ -357,7 +375,8 @@ impl ReliableQp {
             let idle = m.begun.is_some().then(|| m.heard.plus_nanos(timeout));
             [m.timer, idle]
         });
-        out.chain(incoming).chain([self.sdr.poll_timeout()]).flatten().min()
+        let aborts = self.aborting.values().map(|abort| Some(abort.at));
+        out.chain(incoming).chain(aborts).chain([self.sdr.poll_timeout()]).flatten().min()
     }
 
     /// Runs a message's sending end.
@@ -467,6 +486,31 @@ impl ReliableQp {
         self.dirty = dirty;
     }
 
+    /// What the sender is done with, and has not been told that it is complete, will not come: the
+    /// sender has given it up, and what said so was lost.
+    fn on_retired(&mut self, nic: &mut Nic, now: Time) {
+        let below = self.sdr.peer_retired() / u64::from(self.config.places());
+        let end = self.first_in + self.incoming.len() as u64;
+        for id in self.first_in..below.min(end) {
+            self.finish_in(nic, now, id, Err(Failure::Aborted));
+        }
+        self.refused = self.refused.split_off(&below);
+    }
+
+    fn abort_again(&mut self, nic: &mut Nic, now: Time) {
+        let mut due = Vec::new();
+        self.aborting.retain(|id, abort| {
+            if abort.at <= now {
+                due.push(*id);
+                abort.left -= 1;
+                abort.wait_ns = (abort.wait_ns * 2).min(MAX_PROBE_NS);
+                abort.at = now.plus_nanos(abort.wait_ns);
+            }
+            abort.left > 0
+        });
+        due.into_iter().for_each(|id| self.tell(nic, now, Message::Aborted(id)));
+    }
+
     fn on_time(&mut self, nic: &mut Nic, now: Time) {
         let timeout = self.config.timeout_ns;
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
@@ -529,9 +573,19 @@ impl ReliableQp {
                     self.finish_started(nic, now, id, Ok(()));
                 }
                 self.finish_started(nic, now, id, Ok(()));
+                self.aborting.retain(|aborted, _| *aborted >= below && *aborted != id);
             }
-            Message::Aborted(id) => self.finish_in(nic, now, id, Err(Failure::Aborted)),
-            Message::Refused(id) => self.finish_started(nic, now, id, Err(Failure::Aborted)),
+            Message::Aborted(id) => {
+                if slot(&mut self.incoming, self.first_in, id).is_some() {
+                    self.finish_in(nic, now, id, Err(Failure::Aborted));
+                } else if id < self.first_in + self.incoming.len() as u64 {
+                    self.confirm(nic, now, id);
+                }
+            }
+            Message::Refused(id) => {
+                self.finish_started(nic, now, id, Err(Failure::Aborted));
+                self.aborting.remove(&id);
+            }
         }
     }
 
@@ -567,7 +621,6 @@ impl ReliableQp {
         };
         let Some(message) = slot(&mut self.incoming, self.first_in, begin.id) else { return };
         if begin.len > message.capacity {
-            self.tell(nic, now, Message::Refused(begin.id));
             return self.finish_in(nic, now, begin.id, Err(Failure::TooLong));
         }
         let shape = self.config.shape(begin.len);
@@ -577,9 +630,12 @@ impl ReliableQp {
         self.with_receiver(nic, now, begin.id, |machine, cx| machine.start(cx));
     }
 
-    /// Says again that a message is complete: the sender has not heard it.
+    /// Says again what became of a message: the sender has not heard it.
     fn confirm(&mut self, nic: &mut Nic, now: Time, id: u64) {
-        let below = self.first_in;
+        if self.refused.contains(&id) {
+            return self.tell(nic, now, Message::Refused(id));
+        }
+        let below = self.refused.first().map_or(self.first_in, |id| self.first_in.min(*id));
         self.tell(nic, now, Message::Finished(id, below));
     }
 
@@ -592,6 +648,8 @@ impl ReliableQp {
         }
         if result.is_err() {
             self.tell(nic, now, Message::Aborted(id));
+            let at = now.plus_nanos(MIN_PROBE_NS);
+            self.aborting.insert(id, Abort { at, wait_ns: MIN_PROBE_NS, left: MAX_ABORTS });
         }
         self.stats.chunks_resent += message.resent;
         self.draining.push((message, result));
@@ -623,7 +681,7 @@ impl ReliableQp {
         };
         for handle in message.handles.iter().flatten() {
             // They are all open: nobody else completes them.
-            let _ = self.sdr.recv_complete(nic, now, *handle);
+            let _ = self.sdr.recv_complete(nic, *handle);
         }
         self.stats.chunks_recovered += message.recovered;
         if let Some(parity) = message.parity {
@@ -635,10 +693,10 @@ impl ReliableQp {
             self.incoming.pop_front();
             self.first_in += 1;
         }
-        match result {
-            Ok(()) => self.confirm(nic, now, id),
-            Err(_) => self.tell(nic, now, Message::Refused(id)),
+        if result.is_err() {
+            self.refused.insert(id);
         }
+        self.confirm(nic, now, id);
     }
 
     fn fail_all(&mut self, nic: &mut Nic, now: Time) {

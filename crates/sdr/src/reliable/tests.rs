@@ -259,6 +259,63 @@ fn a_message_that_is_too_long_is_refused_at_both_ends() {
     assert!(matches!(world.events[0][1], ReliableEvent::Written { result: Ok(()), .. }));
 }
 
+/// A word that is lost is said again: what failed at one end does not succeed at the other.
+#[test]
+fn a_lost_refusal_does_not_read_as_success() {
+    let mut world = World::new(&config(), WIRE, 1);
+    world.recv(0, 1_000);
+    world.write(0, 1_001, WriteOptions::default());
+    world.run(|world| !world.events[1].is_empty());
+    // The refusal is on its way.
+    world.in_flight.clear();
+    world.run(|world| !world.events[0].is_empty());
+    let ReliableEvent::Written { result, .. } = world.events[0][0] else { panic!() };
+    assert_eq!(result, Err(Failure::Aborted));
+}
+
+/// A receive of which nothing has come ends with the write, although what said so was lost.
+#[test]
+fn a_lost_abort_is_said_again() {
+    let config = ReliableConfig { timeout_ns: 500_000_000, ..config() };
+    let mut world = World::new(&config, WIRE, 1);
+    world.recv(0, 50_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.wire.loss = 1.0;
+    world.write(0, 50_000, WriteOptions::default());
+    world.run(|world| world.events[0].len() == 1);
+    assert!(world.events[1].is_empty());
+    world.wire.loss = 0.0;
+    world.run(|world| world.events[1].len() == 1);
+    let ReliableEvent::Received { result, .. } = world.events[1][0] else { panic!() };
+    assert_eq!(result, Err(Failure::Aborted));
+    world.run(|world| world.qps.iter().all(|qp| qp.poll_timeout().is_none()));
+}
+
+/// IDs go around while the sender has not heard that a message is complete, and sends it again.
+#[test]
+fn what_is_sent_again_lands_in_no_newer_message() {
+    let layout = ImmLayout::new(2, 28, 2).unwrap();
+    let sdr = SdrConfig { layout, generations: 1, ..config().sdr };
+    let config = ReliableConfig { sdr, max_write: 5_000, m: 0, ..config() };
+    let mut world = World::new(&config, WIRE, 1);
+    world.ends[0].buffer.fill(0, 5_000, 0x11);
+    for at in 0..4 {
+        world.recv(at * 10_000, 5_000);
+    }
+    world.write(0, 5_000, WriteOptions { scheme: 1, imm: None });
+    world.run(|world| world.events[1].len() == 1);
+    // That it is complete does not reach the sender, who sends it again.
+    world.in_flight.clear();
+    let now = world.now;
+    assert_eq!(world.qps[1].recv_room(now), Err(SdrError::Quarantined));
+    world.run(|world| world.events[0].len() == 1);
+    // The sender says that it is done with it when it next says anything.
+    world.write(0, 5_000, WriteOptions::default());
+    world.run(|world| world.events[0].len() == 2);
+    let now = world.now;
+    assert_eq!(world.qps[1].recv_room(now), Ok(()));
+}
+
 #[test]
 fn a_dead_peer_is_noticed() {
     let config = ReliableConfig { timeout_ns: 2_000_000_000, ..config() };
