@@ -5,6 +5,7 @@
 mod demo;
 mod devinfo;
 mod dissect;
+mod experiment;
 mod output;
 mod perf;
 mod run;

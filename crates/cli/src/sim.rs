@@ -9,17 +9,22 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use bowline_sim::storm::{Failure, Outcome, Totals, run_many, run_seed_traced};
+use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
+use bowline_sim::{sdr_storm, storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
+
+use crate::experiment;
 
 /// Arguments of `bowline sim`.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline sim storm                            a thousand random scenarios\n  \
     bowline sim storm --seeds 10000              ten thousand of them\n  \
-    bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n\n\
+    bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n  \
+    bowline sim storm --sdr                      the same for SDR and its schemes\n  \
+    bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
@@ -30,13 +35,16 @@ pub(crate) struct SimArgs {
 enum SimCommand {
     /// Draw whole scenarios from seeds, inject faults, and check every rule of the transport
     Storm(StormArgs),
+    /// Measure on virtual time what papers measured: their figures again, by the real protocol
+    Run(experiment::RunArgs),
 }
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline sim storm --seeds 10000 --jobs 2\n  \
     bowline sim storm --start 5000 --seeds 100 --json\n  \
-    bowline sim storm --seed 42 --trace 42.log\n\n\
+    bowline sim storm --seed 42 --trace 42.log\n  \
+    bowline sim storm --sdr --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -54,6 +62,9 @@ struct StormArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// SDR and its reliability schemes instead of the NIC's own transports
+    #[arg(long)]
+    sdr: bool,
     /// Write a readable log of the seed's events
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
@@ -65,13 +76,14 @@ const MAX_FAILURES_SHOWN: usize = 5;
 /// Runs `bowline sim`.
 pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
     match args.command {
-        SimCommand::Storm(args) => storm(&args),
+        SimCommand::Storm(args) => run_storm(&args),
+        SimCommand::Run(args) => experiment::run(&args),
     }
 }
 
-fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
+fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
-        trace(seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        trace(args.sdr, seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let (first, default_count) = match args.seed {
         Some(seed) => (seed, 1),
@@ -83,7 +95,8 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     let bar = progress_bar(seeds.end - seeds.start, args.json);
     let failed = AtomicU64::new(0);
     let started = Instant::now();
-    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), |_, failure| {
+    let run: fn(u64) -> SeedReport = if args.sdr { sdr_storm::run_seed } else { storm::run_seed };
+    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), run, |_, failure| {
         bar.inc(1);
         if failure.is_some() {
             let count = failed.fetch_add(1, Ordering::Relaxed) + 1;
@@ -94,9 +107,10 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let seconds = started.elapsed().as_secs_f64();
     let text = if args.json {
-        serde_json::to_string_pretty(&to_json(&outcome, seconds))? + "\n"
+        serde_json::to_string_pretty(&to_json(&outcome, args.sdr, seconds))? + "\n"
     } else {
-        totals_text(&outcome.totals, seconds) + &failures_text(&outcome.failures)
+        totals_text(&outcome.totals, args.sdr, seconds)
+            + &failures_text(&outcome.failures, args.sdr)
     };
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever reads the first lines only has seen what he wanted.
@@ -108,9 +122,10 @@ fn storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Writes the log of a seed's events. If an engine panics, the log ends there; the run that follows
 /// reports it.
-fn trace(seed: u64, path: &Path) -> io::Result<()> {
+fn trace(sdr: bool, seed: u64, path: &Path) -> io::Result<()> {
     let log = Box::new(BufWriter::new(File::create(path)?));
-    if let Ok(report) = catch_unwind(|| run_seed_traced(seed, log)) {
+    let run = if sdr { sdr_storm::run_seed_traced } else { storm::run_seed_traced };
+    if let Ok(report) = catch_unwind(|| run(seed, log)) {
         report?;
     }
     eprintln!("events of seed {seed}: {}", path.display());
@@ -126,7 +141,7 @@ fn progress_bar(seeds: u64, json: bool) -> ProgressBar {
     ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn totals_text(totals: &Totals, seconds: f64) -> String {
+fn totals_text(totals: &Totals, sdr: bool, seconds: f64) -> String {
     let mut text = format!(
         "{} seeds in {seconds:.1} s ({:.0} seeds/s): {} packets, {:.1} s of virtual time\n\
          trace hash {:016x}\n",
@@ -139,13 +154,16 @@ fn totals_text(totals: &Totals, seconds: f64) -> String {
     let coverage = &totals.coverage;
     let kinds = coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n));
     let engines = coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n));
-    text += &section("operations", kinds);
-    text += &section("faults", totals.faults.iter().map(owned));
-    text += &section("application", coverage.iter().map(owned));
     let shims = coverage.fec.iter().map(|(name, _, n)| (name.replace('_', " "), n));
-    text += &section("engines", engines);
-    text += &section("FEC", shims);
-    text
+    text += &section("faults", totals.faults.iter().map(owned));
+    if sdr {
+        text += &section("application", coverage.sdr.iter().map(owned));
+    } else {
+        text += &section("operations", kinds);
+        text += &section("application", coverage.iter().map(owned));
+        text += &section("FEC", shims);
+    }
+    text + &section("engines", engines)
 }
 
 fn owned((name, n): (&'static str, u64)) -> (String, u64) {
@@ -157,7 +175,7 @@ fn section(title: &str, rows: impl Iterator<Item = (String, u64)>) -> String {
     format!("{title}\n{rows}")
 }
 
-fn failures_text(failures: &[Failure]) -> String {
+fn failures_text(failures: &[Failure], sdr: bool) -> String {
     let mut text = String::new();
     for failure in failures.iter().take(MAX_FAILURES_SHOWN) {
         text += &format!("\nseed {} failed\n", failure.seed);
@@ -167,7 +185,7 @@ fn failures_text(failures: &[Failure]) -> String {
         for violation in &failure.violations {
             text += &format!("  {violation}\n");
         }
-        text += &format!("  replay: {}\n", replay_command(failure.seed));
+        text += &format!("  replay: {}\n", replay_command(failure.seed, sdr));
     }
     if failures.len() > MAX_FAILURES_SHOWN {
         let seeds: Vec<String> = failures.iter().map(|f| f.seed.to_string()).collect();
@@ -176,11 +194,12 @@ fn failures_text(failures: &[Failure]) -> String {
     text
 }
 
-fn replay_command(seed: u64) -> String {
-    format!("bowline sim storm --seed {seed} --trace storm-{seed}.log")
+fn replay_command(seed: u64, sdr: bool) -> String {
+    let which = if sdr { " --sdr" } else { "" };
+    format!("bowline sim storm{which} --seed {seed} --trace storm-{seed}.log")
 }
 
-fn to_json(outcome: &Outcome, seconds: f64) -> Value {
+fn to_json(outcome: &Outcome, sdr: bool, seconds: f64) -> Value {
     let totals = &outcome.totals;
     let table = |rows: &mut dyn Iterator<Item = (String, u64)>| {
         Value::Object(rows.map(|(name, n)| (name, Value::from(n))).collect::<Map<_, _>>())
@@ -193,7 +212,7 @@ fn to_json(outcome: &Outcome, seconds: f64) -> Value {
                 "seed": failure.seed,
                 "panic": failure.panic,
                 "violations": failure.violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "replay": replay_command(failure.seed),
+                "replay": replay_command(failure.seed, sdr),
             })
         })
         .collect();
@@ -204,6 +223,7 @@ fn to_json(outcome: &Outcome, seconds: f64) -> Value {
         "packets": totals.packets,
         "virtual_seconds": totals.virtual_ns as f64 / 1e9,
         "trace_hash": format!("{:016x}", totals.trace_hash),
+        "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

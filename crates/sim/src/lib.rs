@@ -3,7 +3,7 @@
 //! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and
 //! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
 //! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
-//! judge what happened. [`experiment`] measures.
+//! judge what happened. [`sdr_storm`] does so for SDR and its schemes. [`experiment`] measures.
 //!
 //! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
 //! on a hash map's order, or know anything private of an engine. The same seed gives the same
@@ -17,6 +17,7 @@ mod hash;
 pub mod net;
 mod packet;
 mod rng;
+pub mod sdr_storm;
 pub mod storm;
 mod world;
 

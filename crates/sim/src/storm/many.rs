@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::report::{Coverage, FaultCount};
-use super::run::{SeedReport, run_seed};
+use super::run::SeedReport;
 use crate::check::Violation;
 use crate::hash::mix;
 
@@ -67,11 +67,12 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
 }
 
-/// Runs the seeds on `jobs` threads. `progress` is called after every seed, on its thread; once it
+/// Runs the seeds on `jobs` threads, each with `run`. `progress` is called after every seed, on its thread; once it
 /// returns `false`, no further seeds are started.
 pub fn run_many(
     seeds: Range<u64>,
     jobs: usize,
+    run: impl Fn(u64) -> SeedReport + Sync,
     progress: impl Fn(&Totals, Option<&Failure>) -> bool + Sync,
 ) -> Outcome {
     let next = AtomicU64::new(seeds.start);
@@ -87,7 +88,7 @@ pub fn run_many(
                         break;
                     }
                     let mut step = Totals::default();
-                    let failure = run_caught(seed, &mut step);
+                    let failure = run_caught(&run, seed, &mut step);
                     mine.totals.merge(&step);
                     if !progress(&step, failure.as_ref()) {
                         stop.store(true, Ordering::Relaxed);
@@ -106,8 +107,8 @@ pub fn run_many(
 }
 
 /// A panic of an engine is a finding like any other: the seed that shows it matters.
-fn run_caught(seed: u64, totals: &mut Totals) -> Option<Failure> {
-    match catch_unwind(AssertUnwindSafe(|| run_seed(seed))) {
+fn run_caught(run: &impl Fn(u64) -> SeedReport, seed: u64, totals: &mut Totals) -> Option<Failure> {
+    match catch_unwind(AssertUnwindSafe(|| run(seed))) {
         Ok(report) => {
             totals.add(&report);
             let violations = report.violations;

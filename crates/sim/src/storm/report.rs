@@ -5,6 +5,7 @@ use bowline_nic::Counters;
 
 use super::scenario::OpKind;
 use crate::net::LinkStats;
+use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
 
 /// Operations posted, by kind.
@@ -126,6 +127,8 @@ pub struct Coverage {
     pub read_requests_sent: u64,
     /// Atomic requests sent, again or not.
     pub atomic_requests_sent: u64,
+    /// What the storm over SDR exercised.
+    pub sdr: SdrCoverage,
     /// All engines' counters.
     pub nic: Counters,
     /// All FEC shims' counters.
@@ -175,6 +178,7 @@ impl Coverage {
         self.psn_wraps += other.psn_wraps;
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
+        self.sdr.merge(&other.sdr);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
     }

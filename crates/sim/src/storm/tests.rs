@@ -11,7 +11,7 @@ const SEEDS: u64 = 200;
 #[test]
 fn no_seed_breaks_a_rule() {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcome = run_many(0..SEEDS, jobs, |_, _| true);
+    let outcome = run_many(0..SEEDS, jobs, run_seed, |_, _| true);
     assert_eq!(outcome.totals.seeds, SEEDS);
     let failures: Vec<String> = outcome
         .failures
@@ -92,15 +92,15 @@ fn the_same_seed_gives_the_same_trace() {
 
 #[test]
 fn totals_do_not_depend_on_the_number_of_threads() {
-    let one = run_many(10..20, 1, |_, _| true);
-    let three = run_many(10..20, 3, |_, _| true);
+    let one = run_many(10..20, 1, run_seed, |_, _| true);
+    let three = run_many(10..20, 3, run_seed, |_, _| true);
     assert_eq!(one.totals.trace_hash, three.totals.trace_hash);
     assert_eq!(one.totals.coverage, three.totals.coverage);
 }
 
 #[test]
 fn a_run_can_be_stopped() {
-    let outcome = run_many(0..1_000, 1, |_, _| false);
+    let outcome = run_many(0..1_000, 1, run_seed, |_, _| false);
     assert_eq!(outcome.totals.seeds, 1);
 }
 

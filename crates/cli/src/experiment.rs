@@ -1,0 +1,132 @@
+//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use bowline_sim::experiment::{Fig10Config, Fig10Row, SCHEMES, fig10};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use crate::output;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline sim run fig10 --quick     the trend, in a few seconds\n  \
+    bowline sim run fig10 --json      all of it, for plotting")]
+pub(crate) struct RunArgs {
+    /// Which experiment
+    #[arg(value_enum)]
+    name: Name,
+    /// Fewer loss rates and repetitions
+    #[arg(long)]
+    quick: bool,
+    /// Messages for each scheme and loss rate
+    #[arg(long, value_name = "N")]
+    repetitions: Option<u32>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Exit with 1 if a bar does not hold
+    #[arg(long)]
+    check: bool,
+    /// Threads; by default one per core
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Name {
+    /// Mean slowdown of a 128 MiB write over 400 Gbit/s and 25 ms, by scheme and chunk loss
+    Fig10,
+}
+
+/// Slowdown that erasure coding stays below, up to a chunk loss of 1e-2.
+const MAX_EC_SLOWDOWN: f64 = 1.1;
+/// Slowdown that selective repeat cannot hide at 1e-3 and 1e-2, with timeouts and with NACKs.
+const MIN_SR_SLOWDOWN: [(&str, f64); 2] = [("sr-rto", 2.0), ("sr-nack", 1.3)];
+
+/// Runs `bowline sim run`.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let Name::Fig10 = args.name;
+    let mut config = if args.quick { Fig10Config::quick() } else { Fig10Config::full() };
+    config.repetitions = args.repetitions.unwrap_or(config.repetitions).max(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let messages = config.chunk_losses.len() * SCHEMES.len() * config.repetitions as usize;
+    let bar = output::progress(messages as u64, "messages of 128 MiB");
+    let rows = fig10(&config, args.jobs.unwrap_or(cores), || bar.inc(1));
+    bar.finish_and_clear();
+    let broken = broken_bars(&rows);
+    if args.json {
+        println!("{}", to_json(&rows, config.repetitions, &broken));
+    } else {
+        print!("{}", table(&rows, config.repetitions, &broken));
+    }
+    let failed = args.check && !broken.is_empty();
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What does not hold of the paper's trend.
+fn broken_bars(rows: &[Fig10Row]) -> Vec<String> {
+    let mut broken = Vec::new();
+    for row in rows {
+        let Fig10Row { scheme, chunk_loss, mean_slowdown, failed, .. } = row;
+        let at = format!("{scheme} at {chunk_loss:.0e}: {mean_slowdown:.2}");
+        if *failed > 0 {
+            broken.push(format!("{at}, {failed} messages failed"));
+        }
+        if *scheme == "ec-mds" && *chunk_loss <= 1e-2 && *mean_slowdown >= MAX_EC_SLOWDOWN {
+            broken.push(format!("{at}, not below {MAX_EC_SLOWDOWN}"));
+        }
+        let least = MIN_SR_SLOWDOWN.iter().find(|(name, _)| name == scheme);
+        if let Some((_, least)) = least.filter(|_| (1e-3..=1e-2).contains(chunk_loss))
+            && mean_slowdown < least
+        {
+            broken.push(format!("{at}, below {least}"));
+        }
+    }
+    broken
+}
+
+fn table(rows: &[Fig10Row], repetitions: u32, broken: &[String]) -> String {
+    let mut text = format!(
+        "128 MiB over 400 Gbit/s and 25 ms, {repetitions} messages each: slowdown over size / bandwidth + RTT\n\
+         {:<10} {:<8} {:>8} {:>8} {:>8} {:>8} {:>10}\n",
+        "chunk loss", "scheme", "mean", "worst", "model", "resent", "recovered",
+    );
+    for row in rows {
+        text += &format!(
+            "{:<10} {:<8} {:>8.3} {:>8.3} {:>8.3} {:>8.1} {:>10.1}\n",
+            format!("{:.0e}", row.chunk_loss),
+            row.scheme,
+            row.mean_slowdown,
+            row.worst_slowdown,
+            row.model,
+            row.resent,
+            row.recovered,
+        );
+    }
+    for bar in broken {
+        text += &format!("DOES NOT HOLD: {bar}\n");
+    }
+    text
+}
+
+fn to_json(rows: &[Fig10Row], repetitions: u32, broken: &[String]) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "scheme": row.scheme,
+                "chunk_loss": row.chunk_loss,
+                "mean_slowdown": row.mean_slowdown,
+                "worst_slowdown": row.worst_slowdown,
+                "model": row.model,
+                "resent": row.resent,
+                "recovered": row.recovered,
+                "failed": row.failed,
+            })
+        })
+        .collect();
+    json!({ "repetitions": repetitions, "rows": rows, "broken": broken, "ok": broken.is_empty() })
+        .to_string()
+}

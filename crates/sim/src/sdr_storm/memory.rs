@@ -1,0 +1,85 @@
+//! A host's registered memory: places for messages with guard zones between them.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, Region};
+use bowline_sdr::Source;
+
+use crate::check::pattern;
+
+/// Bytes between places.
+const GAP: usize = 96;
+
+/// A buffer whose every byte is known, unless it is somebody's place for the moment.
+pub(super) struct Memory {
+    buffer: Arc<Buffer>,
+    key: MrKey,
+    seed: u64,
+    /// Where each place begins.
+    places: Vec<usize>,
+}
+
+impl Memory {
+    /// Memory with places of these lengths.
+    pub(super) fn new(nic: &mut Nic, pd: PdId, lens: &[u64], seed: u64) -> Memory {
+        let mut at = GAP;
+        let mut places = Vec::with_capacity(lens.len());
+        for len in lens {
+            places.push(at);
+            at += *len as usize + GAP;
+        }
+        let buffer = Buffer::new(at);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let key = nic.register(pd, Region::owned(buffer.clone()), 0, access);
+        let memory = Memory { buffer, key: key.expect("within the limits"), seed, places };
+        memory.restore_range(0..at);
+        memory
+    }
+
+    /// A place, for requests.
+    pub(super) fn at(&self, place: usize) -> Source {
+        Source { key: self.key, addr: self.places[place] as u64 }
+    }
+
+    /// What is at a place.
+    pub(super) fn read(&self, place: usize, len: u64) -> Vec<u8> {
+        self.buffer.to_vec(self.places[place], len as usize)
+    }
+
+    /// What is at a place when nobody has written to it.
+    pub(super) fn untouched(&self, place: usize, len: u64) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        pattern::fill_from(self.seed, self.places[place], &mut bytes);
+        bytes
+    }
+
+    /// Puts a message at a place.
+    pub(super) fn write(&self, place: usize, bytes: &[u8]) {
+        self.buffer.write_at(self.places[place], bytes);
+    }
+
+    /// The application has its bytes back and does as it likes with them.
+    pub(super) fn restore(&self, place: usize, len: u64) {
+        self.restore_range(self.places[place]..self.places[place] + len as usize);
+    }
+
+    fn restore_range(&self, range: Range<usize>) {
+        let mut bytes = vec![0; range.len()];
+        pattern::fill_from(self.seed, range.start, &mut bytes);
+        self.buffer.write_at(range.start, &bytes);
+    }
+
+    /// Whether all is as it was, now that nothing is anybody's place any more.
+    ///
+    /// # Errors
+    /// The first byte that changed.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let mut expected = vec![0; self.buffer.len()];
+        pattern::fill_from(self.seed, 0, &mut expected);
+        match pattern::first_difference(&expected, &self.buffer.to_vec(0, expected.len())) {
+            None => Ok(()),
+            Some(difference) => Err(difference),
+        }
+    }
+}
