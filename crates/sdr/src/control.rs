@@ -150,7 +150,8 @@ impl Control {
         let len = payload.len().min(MAX_CONTROL);
         bytes[HEADER..HEADER + len].copy_from_slice(&payload[..len]);
         let wr = SendWr {
-            wr_id: 0,
+            // None of the pieces'.
+            wr_id: u64::MAX,
             op: SendOp::Send,
             payload: Payload::Inline(&bytes[..HEADER + len]),
             flags: SendFlags::empty(),

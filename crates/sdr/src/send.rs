@@ -3,9 +3,7 @@
 
 use std::collections::VecDeque;
 
-use bowline_nic::{
-    Completion, CqId, MrKey, Nic, Payload, PostError, Remote, SendFlags, SendOp, SendWr, Sge, Time,
-};
+use bowline_nic::{Completion, CqId, MrKey, Nic, PostError, Remote, SendOp, SendWr, Sge, Time};
 use bowline_wire::Qpn;
 
 use crate::config::SdrConfig;
@@ -62,6 +60,16 @@ struct Piece {
     source: Source,
 }
 
+/// A request on a NIC's queue.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    piece: Piece,
+    /// Index of the QP.
+    lane: u32,
+    /// An empty packet that carries a fragment of the user's immediate.
+    is_fragment: bool,
+}
+
 #[derive(Debug)]
 struct Message {
     /// Bytes of the whole message.
@@ -102,7 +110,7 @@ pub(crate) struct Sender {
     ready: VecDeque<Piece>,
     urgent: VecDeque<Piece>,
     /// Requests on the NIC's queues, by the ID that they were posted with.
-    posted: Vec<Option<(Piece, u32)>>,
+    posted: Vec<Option<Posted>>,
     free: Vec<u32>,
     next_channel: u32,
     /// Kept only for who asked for it.
@@ -298,11 +306,12 @@ impl Sender {
 
     fn completed(&mut self, completion: &Completion, config: &SdrConfig) {
         let index = completion.wr_id as usize;
-        let Some((piece, lane)) = self.posted.get_mut(index).and_then(Option::take) else {
-            // An unsignaled request gives a completion only when it fails.
+        let Some(posted) = self.posted.get_mut(index).and_then(Option::take) else {
+            // A control message, which gives a completion only when it fails.
             self.failed = true;
             return;
         };
+        let Posted { piece, lane, is_fragment } = posted;
         self.free.push(index as u32);
         self.lanes[lane as usize].in_flight -= 1;
         self.failed |= completion.status != bowline_nic::WcStatus::Success;
@@ -313,7 +322,7 @@ impl Sender {
         {
             message.outstanding -= 1;
         }
-        if let Some(injected) = &mut self.injected {
+        if let Some(injected) = self.injected.as_mut().filter(|_| !is_fragment) {
             let len = piece.len as u32;
             injected.push_back(Injected { handle, offset: piece.offset, len });
         }
@@ -386,34 +395,40 @@ impl Sender {
         let series = config.layout.series(id, packet, user);
         let sges = [Sge::new(piece.source.key, piece.source.addr, piece.len as u32)];
         let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };
-        let wr_id = self.free.last().copied().unwrap_or(self.posted.len() as u32);
+        let (packets, has_imm) = (config.packets(message.len), message.imm.is_some());
+        let is_last = piece.offset + piece.len == message.len;
         let qpn = self.lanes[lane as usize].qpn;
-        let wr = SendWr::new(wr_id.into(), SendOp::WritePackets(remote, series), sges);
-        nic.post_send(now, qpn, &wr)?;
-        match self.free.pop() {
-            Some(index) => self.posted[index as usize] = Some((piece, lane)),
-            None => self.posted.push(Some((piece, lane))),
-        }
-        self.lanes[lane as usize].in_flight += 1;
+        let op = SendOp::WritePackets(remote, series);
+        nic.post_send(now, qpn, &SendWr::new(self.next_wr_id(), op, sges))?;
+        self.note_posted(Posted { piece, lane, is_fragment: false });
         // A message of few packets has too few immediates for the user's: empty packets beyond its
         // end carry the rest.
-        let packets = config.packets(message.len);
-        if message.imm.is_some() && piece.offset + piece.len == message.len {
-            for packet in packets..config.layout.fragments() {
-                let imm = config.layout.series(id, packet, user).imm(0);
-                let wr = SendWr {
-                    wr_id: u64::MAX,
-                    op: SendOp::WriteImm(remote, imm),
-                    payload: Payload::Sges(&[]),
-                    flags: SendFlags::empty(),
-                    ud: None,
-                };
-                // Without room, the immediate waits for the piece to be sent again, if it is.
-                let _ = nic.post_send(now, qpn, &wr);
-                self.packets_sent += 1;
+        let fragments = if has_imm && is_last { packets..config.layout.fragments() } else { 0..0 };
+        for packet in fragments {
+            let imm = config.layout.series(id, packet, user).imm(0);
+            let wr = SendWr::new(self.next_wr_id(), SendOp::WriteImm(remote, imm), &[]);
+            // Without room, the immediate waits for the piece to be sent again, if it is.
+            if nic.post_send(now, qpn, &wr).is_err() {
+                break;
             }
+            self.messages[(piece.message - self.first) as usize].outstanding += 1;
+            let piece = Piece { len: 0, ..piece };
+            self.note_posted(Posted { piece, lane, is_fragment: true });
         }
         Ok(())
+    }
+
+    /// The ID that the next request is posted with.
+    fn next_wr_id(&self) -> u64 {
+        self.free.last().map_or(self.posted.len() as u64, |index| u64::from(*index))
+    }
+
+    fn note_posted(&mut self, posted: Posted) {
+        self.lanes[posted.lane as usize].in_flight += 1;
+        match self.free.pop() {
+            Some(index) => self.posted[index as usize] = Some(posted),
+            None => self.posted.push(Some(posted)),
+        }
     }
 
     /// Keeps note of what leaves, for [`Sender::next_injected`].

@@ -137,6 +137,25 @@ fn fragments_beyond_the_end_are_no_data() {
     assert_eq!(pair.ends[1].buffer.to_vec(0, 100), bytes);
 }
 
+/// Otherwise its place could go to a newer message, which would get its immediate.
+#[test]
+fn a_message_is_over_when_its_immediate_has_left_too() {
+    let mut pair = SdrPair::new(&SdrConfig { rate_bps: Some(1_000_000), ..small() });
+    let (now, buffer) = (pair.now, pair.ends[1].at(0));
+    pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 1).unwrap();
+    pair.take(1).iter().for_each(|frame| pair.deliver(frame));
+    let source = pair.ends[0].at(0);
+    let sent = pair.qps[0].send_post(source, 1, Some(1)).unwrap();
+    let mut left = 0;
+    while !pair.qps[0].send_poll(sent) {
+        let now = pair.now;
+        pair.ends[0].nic.handle_timeout(now);
+        left += pair.take(0).iter().filter(|frame| frame.is_data()).count();
+        pair.now = now.plus_nanos(100_000);
+    }
+    assert_eq!(left, 8);
+}
+
 #[test]
 fn ids_are_not_reused_before_the_lateness_has_passed() {
     let layout = ImmLayout::new(1, 27, 4).unwrap();

@@ -250,6 +250,7 @@ impl ReliableQp {
             probe_at: None,
             probe_ns: MIN_PROBE_NS,
             heard: now,
+            unsent: bytes,
             reminded: false,
             resent: 0,
             failed: false,
@@ -448,6 +449,7 @@ impl ReliableQp {
             let (id, sub) =
                 (injected.handle.number() / places, (injected.handle.number() % places) as usize);
             let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
+            message.unsent = message.unsent.saturating_sub(injected.len.into());
             if !message.reminded {
                 // Later on only a word from the receiver does: what is sent again, for want of one,
                 // must not put the question off.
@@ -464,7 +466,10 @@ impl ReliableQp {
     /// beginning, and then could not tell that it has all.
     fn remind(&mut self, nic: &mut Nic, now: Time, id: u64) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
-        if !message.reminded && message.handles.iter().all(|h| self.sdr.send_is_idle(*h)) {
+        // While chunks are sent again for want of an answer, the message is never idle.
+        let has_left =
+            message.unsent == 0 || message.handles.iter().all(|h| self.sdr.send_is_idle(*h));
+        if !message.reminded && has_left {
             message.reminded = true;
             let begin = message.begin;
             self.tell(nic, now, Message::Begin(begin));

@@ -27,6 +27,9 @@ pub(super) struct Outgoing {
     pub(super) probe_ns: u64,
     /// When it was started, or the peer last said something about it.
     pub(super) heard: Time,
+    /// Bytes, with parity, that have not left yet for the first time. What is sent again meanwhile
+    /// counts too: this only has to reach zero at some time.
+    pub(super) unsent: u64,
     /// The end of the message has left, and the receiver has been reminded of it.
     pub(super) reminded: bool,
     pub(super) resent: u64,

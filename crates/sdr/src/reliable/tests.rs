@@ -316,6 +316,26 @@ fn what_is_sent_again_lands_in_no_newer_message() {
     assert_eq!(world.qps[1].recv_room(now), Ok(()));
 }
 
+/// Sending again takes longer than the timeout that makes the sender do so; still the receiver gets
+/// to know what is being sent.
+#[test]
+fn a_slow_sender_does_not_drown_its_own_reminder() {
+    let sdr = SdrConfig { rate_bps: Some(20_000_000), ..config().sdr };
+    let config = ReliableConfig { sdr, ..config() };
+    let mut world = World::new(&config, WIRE, 1);
+    world.recv(0, 100_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.wire.loss = 1.0;
+    world.write(0, 100_000, WriteOptions { scheme: 1, imm: None });
+    for i in 0..2 {
+        world.settle(i);
+    }
+    // All that was said at first is lost.
+    world.wire.loss = 0.0;
+    world.run(|world| world.events.iter().all(|events| events.len() == 1));
+    assert!(world.now < Time::from_millis(200), "{}", world.now);
+}
+
 #[test]
 fn a_dead_peer_is_noticed() {
     let config = ReliableConfig { timeout_ns: 2_000_000_000, ..config() };

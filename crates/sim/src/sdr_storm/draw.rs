@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Far from the streams of the other storm, of links and of memory.
 const STREAM: u64 = 0x5d1;
 /// Payload packets of a direction, roughly: what makes a seed a few thousand packets.
-const PACKET_BUDGET: u64 = 400;
+const PACKET_BUDGET: u64 = 250;
 
 impl SdrScenario {
     /// The scenario of a seed.
