@@ -1,13 +1,42 @@
 //! What an SDR QP is made with.
 
-use bowline_nic::Mtu;
+use bowline_nic::{Mtu, QpType};
 
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
 
+/// What carries the packets of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Unreliable connections: a packet is a WRITE, which the NIC puts in its place.
+    #[default]
+    Uc,
+    /// Unreliable datagrams, for NICs that have no unreliable connections: a packet is a SEND, which
+    /// the receiver copies to its place.
+    Ud,
+}
+
+impl Transport {
+    pub(crate) fn qp_type(self) -> QpType {
+        match self {
+            Transport::Uc => QpType::Uc,
+            Transport::Ud => QpType::Ud,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Transport::Uc => "UC",
+            Transport::Ud => "UD",
+        }
+    }
+}
+
 /// Parameters of an SDR QP. Both ends must agree on all but the rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SdrConfig {
+    /// What carries the packets.
+    pub transport: Transport,
     /// How the transport immediate is shared out.
     pub layout: ImmLayout,
     /// Payload of a packet.
@@ -32,6 +61,7 @@ pub struct SdrConfig {
 impl Default for SdrConfig {
     fn default() -> SdrConfig {
         SdrConfig {
+            transport: Transport::Uc,
             layout: ImmLayout::STANDARD,
             mtu: Mtu::B4096,
             chunk_bytes: 64 << 10,

@@ -1,4 +1,4 @@
-//! The control channel: short messages over a UC QP of their own, which may be lost.
+//! The control channel: short messages over an unreliable QP of their own, which may be lost.
 //!
 //! Each carries, besides what its user has to say, what both ends always want to know: how many
 //! receives are posted (clear to send), which messages are over at their sender, how many packets
@@ -7,17 +7,21 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Completion, CqId, MrKey, Nic, Payload, PdId, QpInit, QpType, RecvWr, Region,
-    SendFlags, SendOp, SendWr, Sge, Time, WcStatus,
+    Access, Buffer, Completion, CqId, MrKey, Nic, Payload, PdId, QpInit, RecvWr, Region, SendFlags,
+    SendOp, SendWr, Sge, Time, UdDest, WcStatus,
 };
 use bowline_wire::Qpn;
 
+use crate::config::Transport;
 use crate::error::SdrError;
+use crate::ud;
 
 /// Longest payload of a control message.
 pub const MAX_CONTROL: usize = 960;
 
 const HEADER: usize = 56;
+/// Longest control message: over datagrams one packet, whatever the MTU of messages is.
+pub(crate) const MAX_MESSAGE: usize = HEADER + MAX_CONTROL;
 const VERSION: u8 = 1;
 /// Receives kept posted. What finds none is lost, as if by the network.
 const RECEIVES: u32 = 256;
@@ -110,24 +114,34 @@ pub(crate) struct Control {
     recv_cq: CqId,
     buffer: Arc<Buffer>,
     key: MrKey,
+    /// Bytes of a receive in front of the message: room for a datagram's GRH.
+    headroom: usize,
+    /// Where datagrams go and come from.
+    pub(crate) peer: Option<UdDest>,
     /// Messages that could not be sent because the queue was full.
     pub(crate) dropped: u64,
 }
 
 impl Control {
-    pub(crate) fn new(nic: &mut Nic, pd: PdId, send_cq: CqId) -> Result<Control, SdrError> {
+    pub(crate) fn new(
+        nic: &mut Nic,
+        pd: PdId,
+        send_cq: CqId,
+        transport: Transport,
+    ) -> Result<Control, SdrError> {
+        let headroom = if transport == Transport::Ud { ud::GRH } else { 0 };
         let recv_cq = nic.create_cq(RECEIVES)?;
-        let buffer = Buffer::new(RECEIVES as usize * (HEADER + MAX_CONTROL));
+        let buffer = Buffer::new(RECEIVES as usize * (headroom + MAX_MESSAGE));
         let key = nic.register(pd, Region::owned(buffer.clone()), 0, Access::LOCAL_WRITE)?;
         let init = QpInit {
             recv_cq,
             max_send_wr: SENDS,
             max_recv_wr: RECEIVES,
-            max_inline: (HEADER + MAX_CONTROL) as u32,
-            ..QpInit::new(QpType::Uc, pd, send_cq)
+            max_inline: MAX_MESSAGE as u32,
+            ..QpInit::new(transport.qp_type(), pd, send_cq)
         };
         let qpn = nic.create_qp(&init)?;
-        Ok(Control { qpn, recv_cq, buffer, key, dropped: 0 })
+        Ok(Control { qpn, recv_cq, buffer, key, headroom, peer: None, dropped: 0 })
     }
 
     /// Posts all receives: once the QP is out of the reset state.
@@ -136,7 +150,7 @@ impl Control {
     }
 
     fn post_recv(&self, nic: &mut Nic, slot: u64) -> Result<(), SdrError> {
-        let size = (HEADER + MAX_CONTROL) as u32;
+        let size = (self.headroom + MAX_MESSAGE) as u32;
         let sge = Sge::new(self.key, slot * u64::from(size), size);
         Ok(nic.post_recv(self.qpn, &RecvWr { wr_id: slot, sges: &[sge] })?)
     }
@@ -145,7 +159,7 @@ impl Control {
     /// again after a while.
     pub(crate) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
         debug_assert!(payload.len() <= MAX_CONTROL, "a control message is one packet");
-        let mut bytes = [0; HEADER + MAX_CONTROL];
+        let mut bytes = [0; MAX_MESSAGE];
         header.emit(&mut bytes);
         let len = payload.len().min(MAX_CONTROL);
         bytes[HEADER..HEADER + len].copy_from_slice(&payload[..len]);
@@ -155,7 +169,7 @@ impl Control {
             op: SendOp::Send,
             payload: Payload::Inline(&bytes[..HEADER + len]),
             flags: SendFlags::empty(),
-            ud: None,
+            ud: self.peer,
         };
         if nic.post_send(now, self.qpn, &wr).is_err() {
             self.dropped += 1;
@@ -171,14 +185,24 @@ impl Control {
             }
             let [completion] = polled;
             if completion.status != WcStatus::Success {
+                // A datagram that is too long takes its receive with it. One that was flushed must
+                // not be posted again: it would be flushed again, for ever.
+                if completion.status == WcStatus::LocLenErr {
+                    let _ = self.post_recv(nic, completion.wr_id);
+                }
                 continue;
             }
-            let mut bytes = [0; HEADER + MAX_CONTROL];
-            let len = (completion.byte_len as usize).min(bytes.len());
-            let at = completion.wr_id as usize * bytes.len();
-            self.buffer.read_at(at, &mut bytes[..len]);
+            let mut bytes = [0; MAX_MESSAGE];
+            let len = (completion.byte_len as usize).saturating_sub(self.headroom).min(bytes.len());
+            let at = completion.wr_id as usize * (self.headroom + MAX_MESSAGE);
+            self.buffer.read_at(at + self.headroom, &mut bytes[..len]);
+            let known =
+                self.peer.is_none_or(|peer| ud::is_from(&peer, &completion, &self.buffer, at));
             // A QP in error takes no receives; then nothing comes any more either.
             let _ = self.post_recv(nic, completion.wr_id);
+            if !known {
+                continue;
+            }
             if let Some(header) = Header::parse(&bytes[..len]) {
                 let mut received = Received { header, bytes: [0; MAX_CONTROL], len: len - HEADER };
                 received.bytes[..len - HEADER].copy_from_slice(&bytes[HEADER..len]);

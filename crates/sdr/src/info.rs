@@ -3,11 +3,12 @@
 use bowline_nic::Mtu;
 use bowline_wire::Qpn;
 
-use crate::config::SdrConfig;
+use crate::config::{SdrConfig, Transport};
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
+use crate::ud;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// One end's QPs and keys, and the parameters that both must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +17,17 @@ pub struct SdrInfo {
     pub(crate) control: Qpn,
     /// By generation, then channel.
     pub(crate) qpns: Vec<Qpn>,
-    /// The root key of each generation.
+    /// The root key of each generation; over datagrams there are none.
     pub(crate) roots: Vec<u32>,
+    /// What datagrams must carry to be taken.
+    pub(crate) qkey: Option<u32>,
 }
 
 impl SdrInfo {
     /// To be carried to the peer by whatever means.
     pub fn to_bytes(&self) -> Vec<u8> {
         let config = &self.config;
-        let mut out = vec![VERSION];
+        let mut out = vec![VERSION, config.transport as u8];
         out.extend(config.layout.bits());
         out.extend([config.generations as u8, config.channels as u8]);
         out.extend(config.mtu.bytes().to_be_bytes());
@@ -34,8 +37,8 @@ impl SdrInfo {
         for qpn in &self.qpns {
             out.extend(qpn.get().to_be_bytes());
         }
-        for root in &self.roots {
-            out.extend(root.to_be_bytes());
+        for key in self.roots.iter().chain(&self.qkey) {
+            out.extend(key.to_be_bytes());
         }
         out
     }
@@ -43,15 +46,18 @@ impl SdrInfo {
     /// What a peer has sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<SdrInfo, SdrError> {
         let mut rest = bytes;
-        let [version, id, offset, user, generations, channels] = take(&mut rest)?;
+        let [version] = take(&mut rest)?;
         if version != VERSION {
             return Err(SdrError::Info("it is of another version of the protocol"));
         }
+        let [transport, id, offset, user, generations, channels] = take(&mut rest)?;
+        let transport = [Transport::Uc, Transport::Ud].into_iter().find(|t| *t as u8 == transport);
         let layout = ImmLayout::new(id, offset, user);
         let mtu = Mtu::from_bytes(u32::from_be_bytes(take(&mut rest)?));
         let chunk_bytes = u32::from_be_bytes(take(&mut rest)?);
         let max_message = u64::from_be_bytes(take(&mut rest)?);
         let config = SdrConfig {
+            transport: transport.ok_or(SdrError::Info("no such transport"))?,
             layout: layout.ok_or(SdrError::Info("no such layout of the immediate"))?,
             mtu: mtu.ok_or(SdrError::Info("no such MTU"))?,
             chunk_bytes,
@@ -64,18 +70,29 @@ impl SdrInfo {
         let control = take_qpn(&mut rest)?;
         let count = config.generations * config.channels;
         let qpns = (0..count).map(|_| take_qpn(&mut rest)).collect::<Result<_, _>>()?;
-        let roots = (0..config.generations)
-            .map(|_| take(&mut rest).map(u32::from_be_bytes))
-            .collect::<Result<_, _>>()?;
+        let mut key = || take(&mut rest).map(u32::from_be_bytes);
+        let (roots, qkey) = match config.transport {
+            Transport::Uc => {
+                ((0..config.generations).map(|_| key()).collect::<Result<_, _>>()?, None)
+            }
+            Transport::Ud => (Vec::new(), Some(key()?)),
+        };
+        if qkey.is_some_and(|qkey| qkey & ud::PRIVILEGED != 0) {
+            return Err(SdrError::Info("its Q_Key is one of the privileged"));
+        }
         if !rest.is_empty() {
             return Err(SdrError::Info("it is longer than it says"));
         }
-        Ok(SdrInfo { config, control, qpns, roots })
+        Ok(SdrInfo { config, control, qpns, roots, qkey })
     }
 
     /// Refuses a peer whose parameters are not ours.
     pub(crate) fn check_against(&self, ours: &SdrConfig) -> Result<(), SdrError> {
         let theirs = &self.config;
+        if ours.transport != theirs.transport {
+            let [ours, theirs] = [ours, theirs].map(|c| c.transport.name().to_owned());
+            return Err(SdrError::Mismatch { what: "transport", ours, theirs });
+        }
         let pairs = [
             ("MTU", ours.mtu.bytes().into(), theirs.mtu.bytes().into()),
             ("chunks of", ours.chunk_bytes.into(), theirs.chunk_bytes.into()),
@@ -124,18 +141,26 @@ mod tests {
             control: Qpn::new(7),
             qpns: (10..18).map(Qpn::new).collect(),
             roots: vec![1, 2, 3, 4],
+            qkey: None,
         }
+    }
+
+    fn datagrams() -> SdrInfo {
+        let config = SdrConfig { transport: Transport::Ud, ..info().config };
+        SdrInfo { config, roots: Vec::new(), qkey: Some(0x1234_5678), ..info() }
     }
 
     #[test]
     fn it_survives_the_journey() {
-        assert_eq!(SdrInfo::from_bytes(&info().to_bytes()).unwrap(), info());
+        for info in [info(), datagrams()] {
+            assert_eq!(SdrInfo::from_bytes(&info.to_bytes()).unwrap(), info);
+        }
     }
 
     proptest! {
         #[test]
         fn rubbish_is_refused_without_a_panic(
-            mut bytes in Just(info().to_bytes()),
+            mut bytes in prop_oneof![Just(info().to_bytes()), Just(datagrams().to_bytes())],
             at in 0usize..60, value: u8, cut in 0usize..80,
         ) {
             bytes.truncate(cut);
@@ -151,5 +176,13 @@ mod tests {
         let ours = SdrConfig { channels: 2, chunk_bytes: 4096, ..SdrConfig::default() };
         let error = info().check_against(&ours).unwrap_err();
         assert!(error.to_string().contains("chunks of 65536, this end 4096"), "{error}");
+        let error = datagrams().check_against(&info().config).unwrap_err();
+        assert!(error.to_string().contains("transport UD, this end UC"), "{error}");
+    }
+
+    #[test]
+    fn a_privileged_q_key_is_refused() {
+        let info = SdrInfo { qkey: Some(ud::PRIVILEGED | 1), ..datagrams() };
+        assert!(matches!(SdrInfo::from_bytes(&info.to_bytes()), Err(SdrError::Info(_))));
     }
 }

@@ -1,7 +1,8 @@
 //! SDR: messages that complete chunk by chunk, and reliability as software over them.
 //!
-//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, and shows in a bitmap
-//! which chunks of a message have arrived. It retransmits nothing. What to do about chunks that are
+//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or, where a NIC has none,
+//! over unreliable datagrams, and shows in a bitmap which chunks of a message have arrived. It
+//! retransmits nothing. What to do about chunks that are
 //! missing is a [`Scheme`], of which there are several and to which anybody can add:
 //! [`ReliableQp`] runs them. Like the NIC it stands on, nothing in here reads a clock, opens a
 //! socket or starts a thread.
@@ -20,8 +21,9 @@ mod send;
 mod table;
 #[cfg(test)]
 mod testing;
+mod ud;
 
-pub use config::SdrConfig;
+pub use config::{SdrConfig, Transport};
 pub use control::MAX_CONTROL;
 pub use error::SdrError;
 pub use imm::ImmLayout;

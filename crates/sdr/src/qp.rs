@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, CqId, Nic, PdId, QpAttr, QpInit, QpState, QpType, RateControl, Time,
+    Access, AddressVector, CqId, Nic, PdId, QpAttr, QpInit, QpState, RateControl, Time, UdDest,
 };
 use bowline_wire::{Psn, Qpn};
 
-use crate::config::SdrConfig;
+use crate::config::{SdrConfig, Transport};
 use crate::control::{Control, Header, Kind, MAX_CONTROL};
 use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::path::{PathMeter, PathStats};
 use crate::recv::{Receiver, RecvHandle};
-use crate::send::{Injected, Lane, SEND_QUEUE, SendHandle, Sender, Source};
+use crate::send::{Injected, Lane, SendHandle, Sender, Source, send_queue};
 use crate::table::{Channel, ChunkBitmap, LandingCounters, LandingStats, RecvTable};
+use crate::ud::{self, Datagrams};
 
 /// How long a sender waits for receives to be posted before it asks, at first and at most.
 const ASK_MIN_NS: u64 = 5_000_000;
@@ -23,9 +24,9 @@ const ASK_MAX_NS: u64 = 500_000_000;
 /// A queue pair of partial-completion messages.
 ///
 /// Messages match the peer's receives in the order in which both were posted. Every packet is a
-/// WRITE of its own over an unreliable connection, so that a packet that is lost, or overtaken, takes
-/// no other with it; which have arrived shows in a bitmap, chunk by chunk, and what to do about the
-/// others is up to the user.
+/// WRITE of its own over an unreliable connection, or a datagram (see [`Transport`]), so that a packet
+/// that is lost, or overtaken, takes no other with it; which have arrived shows in a bitmap, chunk by
+/// chunk, and what to do about the others is up to the user.
 ///
 /// # Driving it
 /// It does no IO: every call takes the NIC on which its objects live. After anything that may have
@@ -37,6 +38,8 @@ pub struct SdrQp {
     data_recv_cq: CqId,
     sender: Sender,
     receiver: Receiver,
+    /// Where packets wait that are not WRITEs.
+    datagrams: Option<Datagrams>,
     counters: Vec<Arc<LandingCounters>>,
     control: Control,
     connected: bool,
@@ -66,35 +69,49 @@ impl SdrQp {
         // All its QPs are on one NIC, and so in one lane.
         let table = Arc::new(table.for_one_lane());
         let internal = config.generations * config.channels;
-        let send_cq = nic.create_cq(internal * SEND_QUEUE + 64)?;
-        let data_recv_cq = nic.create_cq(1)?;
+        let send_cq = nic.create_cq(internal * send_queue(config) + 64)?;
+        let mut datagrams = match config.transport {
+            Transport::Uc => None,
+            Transport::Ud => Some(Datagrams::new(nic, pd, config)?),
+        };
+        let data_recv_cq = match &datagrams {
+            Some(datagrams) => datagrams.recv_cq,
+            None => nic.create_cq(1)?,
+        };
         let mut lanes = Vec::new();
         let mut roots = Vec::new();
         let mut counters = Vec::new();
         for generation in 0..config.generations {
-            roots.push(nic.register_indirect(pd, config.layout.ids(), config.slot_shift())?);
+            if datagrams.is_none() {
+                roots.push(nic.register_indirect(pd, config.layout.ids(), config.slot_shift())?);
+            }
             for _ in 0..config.channels {
                 let init = QpInit {
                     recv_cq: data_recv_cq,
-                    max_send_wr: SEND_QUEUE,
+                    srq: datagrams.as_ref().map(|datagrams| datagrams.srq),
+                    max_send_wr: send_queue(config),
                     max_recv_wr: 0,
-                    ..QpInit::new(QpType::Uc, pd, send_cq)
+                    ..QpInit::new(config.transport.qp_type(), pd, send_cq)
                 };
                 let qpn = nic.create_qp(&init)?;
                 let counted = Arc::new(LandingCounters::default());
                 let channel =
                     Channel { table: table.clone(), counters: counted.clone(), generation };
-                nic.set_landing(qpn, Box::new(channel))?;
+                match &mut datagrams {
+                    Some(datagrams) => datagrams.add(qpn, channel),
+                    None => nic.set_landing(qpn, Box::new(channel))?,
+                }
                 counters.push(counted);
                 lanes.push(Lane::new(qpn));
             }
         }
-        let control = Control::new(nic, pd, send_cq)?;
+        let control = Control::new(nic, pd, send_cq, config.transport)?;
         Ok(SdrQp {
             send_cq,
             data_recv_cq,
             sender: Sender::new(lanes, send_cq),
             receiver: Receiver::new(table, roots, config),
+            datagrams,
             counters,
             control,
             connected: false,
@@ -116,6 +133,7 @@ impl SdrQp {
             control: self.control.qpn,
             qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
+            qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
         }
     }
 
@@ -133,15 +151,26 @@ impl SdrQp {
         peer: &SdrInfo,
     ) -> Result<(), SdrError> {
         peer.check_against(&self.config)?;
-        for (lane, peer_qpn) in self.sender.lanes().iter().zip(&peer.qpns) {
-            bring_up(nic, now, lane.qpn, *peer_qpn, av, &self.config)?;
+        let qkey = self.datagrams.as_ref().map(|datagrams| datagrams.qkey);
+        let bring_up = |nic: &mut Nic, qpn, peer| match qkey {
+            Some(qkey) => ud::bring_up(nic, now, qpn, qkey),
+            None => bring_up(nic, now, qpn, peer, av, &self.config),
+        };
+        let dest = |qpn| peer.qkey.map(|qkey| UdDest { av, qpn, qkey });
+        for (lane, peer_qpn) in self.sender.lanes_mut().iter_mut().zip(&peer.qpns) {
+            bring_up(nic, lane.qpn, *peer_qpn)?;
+            lane.dest = dest(*peer_qpn);
             if let Some(bps) = self.config.rate_bps {
                 let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
                 nic.set_rate_control(now, lane.qpn, RateControl::Fixed { bits_per_sec })?;
             }
         }
-        bring_up(nic, now, self.control.qpn, peer.control, av, &self.config)?;
+        bring_up(nic, self.control.qpn, peer.control)?;
+        self.control.peer = dest(peer.control);
         self.control.listen(nic)?;
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.connect(nic, self.sender.lanes())?;
+        }
         self.sender.roots.clone_from(&peer.roots);
         self.connected = true;
         // Its answer times the round trip.
@@ -229,6 +258,11 @@ impl SdrQp {
         buffer: Source,
         len: u64,
     ) -> Result<RecvHandle, SdrError> {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.check_writable(nic, buffer, len)?;
+            // What came before the receive was posted is none of its message.
+            datagrams.land(nic, &self.receiver, &self.config);
+        }
         let handle = self.receiver.post(nic, now, &self.config, buffer, len)?;
         self.status_due = true;
         Ok(handle)
@@ -318,6 +352,9 @@ impl SdrQp {
         if !self.connected {
             return;
         }
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.land(nic, &self.receiver, &self.config);
+        }
         while let Some(received) = self.control.next(nic) {
             self.on_header(now, &received.header);
             if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
@@ -399,6 +436,7 @@ impl SdrQp {
                 packets: sum.packets + s.packets,
                 duplicates: sum.duplicates + s.duplicates,
                 late: sum.late + s.late,
+                refused: sum.refused + s.refused,
             }
         })
     }
@@ -412,6 +450,9 @@ impl SdrQp {
         self.control.destroy(nic);
         for root in &self.receiver.roots {
             let _ = nic.deregister(*root);
+        }
+        if let Some(datagrams) = &self.datagrams {
+            datagrams.destroy(nic);
         }
         let _ = nic.destroy_cq(self.send_cq);
         let _ = nic.destroy_cq(self.data_recv_cq);

@@ -22,16 +22,25 @@ impl RecvHandle {
     }
 }
 
+/// A message that has not been completed.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    generation: u32,
+    buffer: Source,
+    len: u64,
+}
+
 /// The receiving half of an SDR QP.
 pub(crate) struct Receiver {
     pub(crate) table: Arc<RecvTable>,
     /// Our root keys, one for each generation: a late packet knows only its own generation's, where
-    /// its slot leads nowhere, and so cannot touch the buffer of a newer message.
+    /// its slot leads nowhere, and so cannot touch the buffer of a newer message. Over datagrams
+    /// there are none: what comes is put in its place by [`Receiver::place_of`].
     pub(crate) roots: Vec<MrKey>,
     /// Receives posted so far.
     pub(crate) posted: u64,
-    /// Which of the last messages are open, by ID.
-    open: Box<[bool]>,
+    /// Those of the last messages that are open, by ID.
+    open: Box<[Option<Open>]>,
     open_count: u32,
     retired: Retired,
 }
@@ -89,7 +98,7 @@ impl Receiver {
             table,
             roots,
             posted: 0,
-            open: vec![false; ids].into_boxed_slice(),
+            open: vec![None; ids].into_boxed_slice(),
             open_count: 0,
             retired: Retired::default(),
         }
@@ -110,7 +119,7 @@ impl Receiver {
 
     fn check_room(&self, config: &SdrConfig, now: Time, number: u64) -> Result<(), SdrError> {
         let (_, id) = config.place(number);
-        if self.open[id as usize] {
+        if self.open[id as usize].is_some() {
             return Err(SdrError::Full { max: config.layout.ids() });
         }
         match number.checked_sub(config.places()) {
@@ -143,16 +152,35 @@ impl Receiver {
         }
         self.check_room(config, now, self.posted)?;
         let (generation, id) = config.place(self.posted);
-        if len > 0 {
-            let to = Some((buffer.key, buffer.addr, len as usize));
-            nic.bind_slot(self.roots[generation as usize], id, to)?;
+        if len > 0
+            && let Some(root) = self.roots.get(generation as usize)
+        {
+            nic.bind_slot(*root, id, Some((buffer.key, buffer.addr, len as usize)))?;
         }
         self.table.open(id, generation, config.packets(len));
-        self.open[id as usize] = true;
+        self.open[id as usize] = Some(Open { generation, buffer, len });
         self.open_count += 1;
         let handle = RecvHandle(self.posted);
         self.posted += 1;
         Ok(handle)
+    }
+
+    /// Where `len` bytes go that came with an immediate through a QP of `generation`; nowhere if
+    /// their message is over, or has no room for them. Any packet may be shorter than an MTU: the
+    /// message may end before its buffer does.
+    pub(crate) fn place_of(
+        &self,
+        config: &SdrConfig,
+        generation: u32,
+        imm: u32,
+        len: u32,
+    ) -> Option<Source> {
+        let (id, packet, _) = config.layout.split(imm);
+        let open = self.open.get(id as usize)?.filter(|open| open.generation == generation)?;
+        let offset = u64::from(packet) * u64::from(config.mtu.bytes());
+        // Empty packets carry fragments of the user's immediate, also beyond the end.
+        let fits = len == 0 || (len <= config.mtu.bytes() && offset + u64::from(len) <= open.len);
+        fits.then(|| Source { addr: open.buffer.addr.wrapping_add(offset), ..open.buffer })
     }
 
     /// Passes over the peer's next message: whatever of it comes leads nowhere.
@@ -169,7 +197,7 @@ impl Receiver {
         let ids = u64::from(config.layout.ids());
         let current = handle.0 < self.posted && handle.0 + ids >= self.posted;
         // The latest message of that ID is the one that may be open.
-        if current && self.open[id as usize] { Ok(id) } else { Err(SdrError::Complete) }
+        if current && self.open[id as usize].is_some() { Ok(id) } else { Err(SdrError::Complete) }
     }
 
     /// Ends a message, whatever of it has arrived: from now on its packets lead nowhere.
@@ -182,8 +210,10 @@ impl Receiver {
         let id = self.slot(config, handle)?;
         let (generation, _) = config.place(handle.0);
         self.table.close(id);
-        nic.bind_slot(self.roots[generation as usize], id, None)?;
-        self.open[id as usize] = false;
+        if let Some(root) = self.roots.get(generation as usize) {
+            nic.bind_slot(*root, id, None)?;
+        }
+        self.open[id as usize] = None;
         self.open_count -= 1;
         Ok(())
     }

@@ -3,11 +3,14 @@
 
 use std::collections::VecDeque;
 
-use bowline_nic::{Completion, CqId, MrKey, Nic, PostError, Remote, SendOp, SendWr, Sge, Time};
+use bowline_nic::{
+    Completion, CqId, MrKey, Nic, PostError, Remote, SendOp, SendWr, Sge, Time, UdDest,
+};
 use bowline_wire::Qpn;
 
-use crate::config::SdrConfig;
+use crate::config::{SdrConfig, Transport};
 use crate::error::SdrError;
+use crate::ud;
 
 /// A message being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,7 +52,20 @@ const MAX_PIECE: u64 = 64 << 10;
 const SPARE_DEPTH: u32 = 40;
 
 /// Requests that a channel's send queue must hold.
-pub(crate) const SEND_QUEUE: u32 = QUEUE_DEPTH + SPARE_DEPTH;
+pub(crate) fn send_queue(config: &SdrConfig) -> u32 {
+    match config.transport {
+        Transport::Uc => QUEUE_DEPTH + SPARE_DEPTH,
+        Transport::Ud => QUEUE_DEPTH * ud::requests_a_piece(config.layout),
+    }
+}
+
+/// Bytes that are handed to the NIC at a time, at most.
+fn max_piece(config: &SdrConfig) -> u64 {
+    match config.transport {
+        Transport::Uc => MAX_PIECE,
+        Transport::Ud => u64::from(ud::PIECE_PACKETS * config.mtu.bytes()),
+    }
+}
 
 /// A part of a message.
 #[derive(Clone, Copy, Debug)]
@@ -86,12 +102,14 @@ struct Message {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane {
     pub(crate) qpn: Qpn,
+    /// Where its datagrams go.
+    pub(crate) dest: Option<UdDest>,
     in_flight: u32,
 }
 
 impl Lane {
     pub(crate) fn new(qpn: Qpn) -> Lane {
-        Lane { qpn, in_flight: 0 }
+        Lane { qpn, dest: None, in_flight: 0 }
     }
 }
 
@@ -142,6 +160,10 @@ impl Sender {
 
     pub(crate) fn lanes(&self) -> &[Lane] {
         &self.lanes
+    }
+
+    pub(crate) fn lanes_mut(&mut self) -> &mut [Lane] {
+        &mut self.lanes
     }
 
     /// Number that the next message will get.
@@ -307,7 +329,8 @@ impl Sender {
     fn completed(&mut self, completion: &Completion, config: &SdrConfig) {
         let index = completion.wr_id as usize;
         let Some(posted) = self.posted.get_mut(index).and_then(Option::take) else {
-            // A control message, which gives a completion only when it fails.
+            // A control message, or a datagram that is not its piece's last: such give a completion
+            // only when they fail.
             self.failed = true;
             return;
         };
@@ -341,7 +364,7 @@ impl Sender {
             self.put_back(piece, urgent);
             return false;
         };
-        let head = Piece { len: piece.len.min(MAX_PIECE), ..piece };
+        let head = Piece { len: piece.len.min(max_piece(config)), ..piece };
         match self.post_piece(nic, now, config, head, lane) {
             Ok(()) => {}
             Err(PostError::Full) => {
@@ -388,22 +411,30 @@ impl Sender {
     ) -> Result<(), PostError> {
         let message = &self.messages[(piece.message - self.first) as usize];
         let (generation, id) = config.place(piece.message);
-        let slot = u64::from(id) << config.slot_shift();
-        let remote = Remote { addr: slot + piece.offset, rkey: self.roots[generation as usize] };
         let packet = (piece.offset / u64::from(config.mtu.bytes())) as u32;
         let user = message.imm.unwrap_or(0);
         let series = config.layout.series(id, packet, user);
-        let sges = [Sge::new(piece.source.key, piece.source.addr, piece.len as u32)];
-        let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };
         let (packets, has_imm) = (config.packets(message.len), message.imm.is_some());
         let is_last = piece.offset + piece.len == message.len;
-        let qpn = self.lanes[lane as usize].qpn;
-        let op = SendOp::WritePackets(remote, series);
-        nic.post_send(now, qpn, &SendWr::new(self.next_wr_id(), op, sges))?;
-        self.note_posted(Posted { piece, lane, is_fragment: false });
         // A message of few packets has too few immediates for the user's: empty packets beyond its
         // end carry the rest.
         let fragments = if has_imm && is_last { packets..config.layout.fragments() } else { 0..0 };
+        let Lane { qpn, dest, .. } = self.lanes[lane as usize];
+        if let Some(dest) = dest {
+            let (source, len) = (piece.source, piece.len as u32);
+            let packets = ud::Packets { series, source, len, mtu: config.mtu.bytes(), fragments };
+            packets.post(nic, now, qpn, dest, self.next_wr_id())?;
+            self.packets_sent += packets.fragments.len() as u64;
+            self.note_posted(Posted { piece, lane, is_fragment: false });
+            return Ok(());
+        }
+        let slot = u64::from(id) << config.slot_shift();
+        let remote = Remote { addr: slot + piece.offset, rkey: self.roots[generation as usize] };
+        let sges = [Sge::new(piece.source.key, piece.source.addr, piece.len as u32)];
+        let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };
+        let op = SendOp::WritePackets(remote, series);
+        nic.post_send(now, qpn, &SendWr::new(self.next_wr_id(), op, sges))?;
+        self.note_posted(Posted { piece, lane, is_fragment: false });
         for packet in fragments {
             let imm = config.layout.series(id, packet, user).imm(0);
             let wr = SendWr::new(self.next_wr_id(), SendOp::WriteImm(remote, imm), &[]);

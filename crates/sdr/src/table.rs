@@ -353,6 +353,7 @@ pub struct LandingCounters {
     packets: AtomicU64,
     duplicates: AtomicU64,
     late: AtomicU64,
+    refused: AtomicU64,
 }
 
 /// A snapshot of [`LandingCounters`].
@@ -362,8 +363,10 @@ pub struct LandingStats {
     pub packets: u64,
     /// Those that had landed before.
     pub duplicates: u64,
-    /// Those of messages that had been completed.
+    /// Those of messages that had been completed, or that have no place in theirs.
     pub late: u64,
+    /// Datagrams from others than the peer, which do not count as packets.
+    pub refused: u64,
 }
 
 impl LandingCounters {
@@ -373,8 +376,15 @@ impl LandingCounters {
             packets: self.packets.load(Ordering::Relaxed),
             duplicates: self.duplicates.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Counts one more, in a lane that is the only one to write the counter.
+#[inline]
+fn add(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// What a QP of one generation tells of the packets that come through it.
@@ -384,13 +394,22 @@ pub(crate) struct Channel {
     pub(crate) generation: u32,
 }
 
+impl Channel {
+    /// A packet came that has no place any more.
+    pub(crate) fn late(&self) {
+        add(&self.counters.packets);
+        add(&self.counters.late);
+    }
+
+    /// A datagram came from somebody else.
+    pub(crate) fn refused(&self) {
+        add(&self.counters.refused);
+    }
+}
+
 impl Landing for Channel {
     #[inline]
     fn landed(&mut self, imm: u32, bytes: u32) {
-        let add = |counter: &AtomicU64| {
-            // Only this lane writes it.
-            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        };
         add(&self.counters.packets);
         let landed = if bytes == 0 {
             self.table.land_empty(self.generation, imm)

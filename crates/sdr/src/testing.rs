@@ -5,11 +5,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, FrameMeta, IpId, MrKey, Nic, NicConfig, PdId, Region, Time,
+    Access, AddressVector, Buffer, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, PdId, Region, Time,
     TxBatch, TxCaps,
 };
 
-use crate::{SdrConfig, SdrQp, Source};
+use crate::{SdrConfig, SdrQp, Source, Transport};
+
+/// Short messages of short packets, two to a chunk.
+pub(crate) fn small(transport: Transport) -> SdrConfig {
+    SdrConfig {
+        transport,
+        mtu: Mtu::B256,
+        chunk_bytes: 512,
+        max_message: 8 << 10,
+        lateness_ns: 0,
+        ..SdrConfig::default()
+    }
+}
 
 /// What crosses the wire.
 #[derive(Clone)]
@@ -22,7 +34,8 @@ pub(crate) struct Frame {
 impl Frame {
     /// Whether it is a packet of a message, rather than of the control channel.
     pub(crate) fn is_data(&self) -> bool {
-        self.bytes[0] == 0x2b
+        // A WRITE over UC, a SEND over UD, with immediate and of one packet.
+        matches!(self.bytes[0], 0x2b | 0x65)
     }
 }
 
@@ -118,8 +131,11 @@ impl SdrPair {
         }
     }
 
+    /// Lets a frame arrive, and its receiver take note.
     pub(crate) fn deliver(&mut self, frame: &Frame) {
-        self.ends[frame.to].nic.handle_frame(self.now, &frame.meta, &frame.bytes);
+        let nic = &mut self.ends[frame.to].nic;
+        nic.handle_frame(self.now, &frame.meta, &frame.bytes);
+        self.qps[frame.to].drive(nic, self.now);
     }
 
     /// Lets everything arrive, until there is nothing more to say.

@@ -1,19 +1,33 @@
-use bowline_nic::Mtu;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::testing::{Frame, SdrPair};
-use crate::{ImmLayout, SdrConfig, SdrError};
+use crate::testing::{Frame, SdrPair, small};
+use crate::{ImmLayout, SdrConfig, SdrError, Transport};
 
-fn small() -> SdrConfig {
-    SdrConfig {
-        mtu: Mtu::B256,
-        chunk_bytes: 512,
-        max_message: 8 << 10,
-        lateness_ns: 0,
-        ..SdrConfig::default()
-    }
+/// Runs tests over every transport.
+macro_rules! over_each_transport {
+    ($($name:ident),* $(,)?) => {
+        mod uc {
+            $(#[test] fn $name() { super::$name(super::small(super::Transport::Uc)); })*
+        }
+        mod ud {
+            $(#[test] fn $name() { super::$name(super::small(super::Transport::Ud)); })*
+        }
+    };
 }
+
+over_each_transport!(
+    a_message_waits_for_its_receive_and_completes_chunk_by_chunk,
+    streams_send_any_piece_in_any_order_and_again,
+    a_lost_clear_to_send_is_asked_for,
+    the_round_trip_is_known_from_the_start,
+    a_short_message_still_carries_its_immediate,
+    fragments_beyond_the_end_are_no_data,
+    a_message_is_over_when_its_immediate_has_left_too,
+    ids_are_not_reused_before_the_lateness_has_passed,
+    only_so_many_messages_at_a_time,
+    late_packets_touch_nothing_newer,
+);
 
 fn fill(pair: &SdrPair, end: usize, at: usize, len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
@@ -22,9 +36,8 @@ fn fill(pair: &SdrPair, end: usize, at: usize, len: usize, seed: u64) -> Vec<u8>
     bytes
 }
 
-#[test]
-fn a_message_waits_for_its_receive_and_completes_chunk_by_chunk() {
-    let mut pair = SdrPair::new(&small());
+fn a_message_waits_for_its_receive_and_completes_chunk_by_chunk(config: SdrConfig) {
+    let mut pair = SdrPair::new(&config);
     let bytes = fill(&pair, 0, 0, 2_100, 1);
     let source = pair.ends[0].at(0);
     let sent = pair.qps[0].send_post(source, 2_100, Some(0x1234_5678)).unwrap();
@@ -54,9 +67,8 @@ fn a_message_waits_for_its_receive_and_completes_chunk_by_chunk() {
     assert_eq!(pair.ends[1].buffer.to_vec(5_000, 2_100), bytes);
 }
 
-#[test]
-fn streams_send_any_piece_in_any_order_and_again() {
-    let mut pair = SdrPair::new(&small());
+fn streams_send_any_piece_in_any_order_and_again(config: SdrConfig) {
+    let mut pair = SdrPair::new(&config);
     let bytes = fill(&pair, 0, 0, 4_000, 2);
     let (now, buffer) = (pair.now, pair.ends[1].at(0));
     let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 4_000).unwrap();
@@ -82,9 +94,8 @@ fn streams_send_any_piece_in_any_order_and_again() {
     }
 }
 
-#[test]
-fn a_lost_clear_to_send_is_asked_for() {
-    let mut pair = SdrPair::new(&small());
+fn a_lost_clear_to_send_is_asked_for(config: SdrConfig) {
+    let mut pair = SdrPair::new(&config);
     let (now, buffer) = (pair.now, pair.ends[1].at(0));
     pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 100).unwrap();
     drop(pair.take(1));
@@ -98,17 +109,15 @@ fn a_lost_clear_to_send_is_asked_for() {
     assert_eq!(pair.qps[0].poll_timeout(), None);
 }
 
-#[test]
-fn the_round_trip_is_known_from_the_start() {
-    let pair = SdrPair::new(&small());
+fn the_round_trip_is_known_from_the_start(config: SdrConfig) {
+    let pair = SdrPair::new(&config);
     for qp in &pair.qps {
         assert!(qp.path().rtt_ns.is_some_and(|ns| ns <= 3_000), "{:?}", qp.path());
     }
 }
 
-#[test]
-fn a_short_message_still_carries_its_immediate() {
-    let mut pair = SdrPair::new(&small());
+fn a_short_message_still_carries_its_immediate(config: SdrConfig) {
+    let mut pair = SdrPair::new(&config);
     for len in [0, 1, 256, 600] {
         let (now, buffer) = (pair.now, pair.ends[1].at(0));
         let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, len).unwrap();
@@ -121,9 +130,8 @@ fn a_short_message_still_carries_its_immediate() {
     }
 }
 
-#[test]
-fn fragments_beyond_the_end_are_no_data() {
-    let mut pair = SdrPair::new(&small());
+fn fragments_beyond_the_end_are_no_data(config: SdrConfig) {
+    let mut pair = SdrPair::new(&config);
     let bytes = fill(&pair, 0, 0, 100, 4);
     let (now, buffer) = (pair.now, pair.ends[1].at(0));
     // Longer than the message, so that packets beyond the message's end are within the receive.
@@ -138,9 +146,8 @@ fn fragments_beyond_the_end_are_no_data() {
 }
 
 /// Otherwise its place could go to a newer message, which would get its immediate.
-#[test]
-fn a_message_is_over_when_its_immediate_has_left_too() {
-    let mut pair = SdrPair::new(&SdrConfig { rate_bps: Some(1_000_000), ..small() });
+fn a_message_is_over_when_its_immediate_has_left_too(config: SdrConfig) {
+    let mut pair = SdrPair::new(&SdrConfig { rate_bps: Some(1_000_000), ..config });
     let (now, buffer) = (pair.now, pair.ends[1].at(0));
     pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 1).unwrap();
     pair.take(1).iter().for_each(|frame| pair.deliver(frame));
@@ -156,10 +163,9 @@ fn a_message_is_over_when_its_immediate_has_left_too() {
     assert_eq!(left, 8);
 }
 
-#[test]
-fn ids_are_not_reused_before_the_lateness_has_passed() {
+fn ids_are_not_reused_before_the_lateness_has_passed(config: SdrConfig) {
     let layout = ImmLayout::new(1, 27, 4).unwrap();
-    let config = SdrConfig { layout, generations: 2, lateness_ns: 1_000_000, ..small() };
+    let config = SdrConfig { layout, generations: 2, lateness_ns: 1_000_000, ..config };
     let mut pair = SdrPair::new(&config);
     for _ in 0..4 {
         let (now, buffer) = (pair.now, pair.ends[1].at(0));
@@ -180,10 +186,9 @@ fn ids_are_not_reused_before_the_lateness_has_passed() {
     assert_eq!(pair.qps[1].recv_room_for(pair.now.plus_nanos(1_000_000), 1), Ok(()));
 }
 
-#[test]
-fn only_so_many_messages_at_a_time() {
+fn only_so_many_messages_at_a_time(config: SdrConfig) {
     let layout = ImmLayout::new(2, 26, 4).unwrap();
-    let mut pair = SdrPair::new(&SdrConfig { layout, ..small() });
+    let mut pair = SdrPair::new(&SdrConfig { layout, ..config });
     let (now, buffer) = (pair.now, pair.ends[1].at(0));
     let nic = &mut pair.ends[1].nic;
     let handles: Vec<_> =
@@ -199,19 +204,18 @@ fn only_so_many_messages_at_a_time() {
 
 /// Packets that come late, after their message was completed, early or not, and after its ID went
 /// to newer messages, touch neither memory nor bitmap of a newer one.
-#[test]
-fn late_packets_touch_nothing_newer() {
+fn late_packets_touch_nothing_newer(config: SdrConfig) {
     for seed in 0..60 {
-        late_packets(seed);
+        late_packets(&config, seed);
     }
 }
 
-fn late_packets(seed: u64) {
+fn late_packets(config: &SdrConfig, seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // Few IDs, so that they wrap around all the time: 4 of them in 4 generations.
     let layout = ImmLayout::new(2, 26, 4).unwrap();
     let channels = rng.random_range(1..4);
-    let config = SdrConfig { layout, channels, ..small() };
+    let config = SdrConfig { layout, channels, ..config.clone() };
     let mut pair = SdrPair::new(&config);
     // Frames kept back, with the number of the message that they were sent for.
     let mut late: Vec<(u64, Frame)> = Vec::new();

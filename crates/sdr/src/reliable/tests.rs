@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::testing::{BUFFER, End, Frame, addr};
-use crate::{ImmLayout, SdrConfig};
+use crate::{ImmLayout, SdrConfig, Transport};
 
 /// What a wire does to frames.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,12 @@ const WIRE: Wire = Wire { delay_ns: 1_000_000, jitter_ns: 0, loss: 0.0, duplicat
 
 /// Writes messages of all lengths over a wire, several at a time, and checks every byte.
 fn transfer(scheme: &str, wire: Wire, seed: u64) -> World {
-    let config = config();
+    transfer_over(Transport::Uc, scheme, wire, seed)
+}
+
+fn transfer_over(transport: Transport, scheme: &str, wire: Wire, seed: u64) -> World {
+    let mut config = config();
+    config.sdr.transport = transport;
     let scheme = config.scheme(scheme).unwrap();
     let mut world = World::new(&config, wire, seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xda7a);
@@ -206,6 +211,17 @@ fn every_scheme_survives_loss_reordering_and_duplicates() {
                 duplicate: if rng.random_bool(0.5) { 0.1 } else { 0.0 },
             };
             transfer(scheme, wire, seed);
+        }
+    }
+}
+
+#[test]
+fn every_scheme_survives_loss_over_datagrams() {
+    for scheme in ["sr-rto", "sr-nack", "ec-mds", "ec-xor"] {
+        for (seed, loss) in [0.0, 0.02, 0.2].into_iter().enumerate() {
+            let wire = Wire { loss, jitter_ns: 500_000, duplicate: 0.05, ..WIRE };
+            let world = transfer_over(Transport::Ud, scheme, wire, seed as u64);
+            assert_eq!(world.qps[1].sdr.landing_stats().refused, 0, "{scheme}");
         }
     }
 }

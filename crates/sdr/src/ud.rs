@@ -1,0 +1,265 @@
+//! SDR over unreliable datagrams, for NICs that have no unreliable connections.
+//!
+//! A packet is a SEND of at most an MTU, with the immediate that its WRITE would have. It lands in a
+//! receive of ours, from where it is copied to its place: a request at the sender, a receive, a
+//! completion and a copy for every packet is what doing without UC costs.
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bowline_nic::{
+    Access, Buffer, Completion, CqId, ImmSeries, Landing, MrKey, Nic, Payload, PdId, PostError,
+    QpAttr, QpState, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, SrqId, Time, UdDest, WcStatus,
+};
+use bowline_wire::{Grh, Psn, Qpn};
+
+use crate::config::SdrConfig;
+use crate::control::MAX_MESSAGE;
+use crate::error::SdrError;
+use crate::imm::ImmLayout;
+use crate::recv::Receiver;
+use crate::send::{Lane, Source};
+use crate::table::Channel;
+
+/// Bytes of a receive that a datagram's payload comes behind.
+pub(crate) const GRH: usize = Grh::LEN;
+/// Q_Keys with this bit are the standard's privileged ones: a request with such a key is sent with
+/// that of its own QP instead.
+pub(crate) const PRIVILEGED: u32 = 1 << 31;
+/// Packets that are handed to the NIC at a time, at most.
+pub(crate) const PIECE_PACKETS: u32 = 16;
+/// Receives kept posted for each channel: more than a lane takes off its socket between two calls
+/// of `drive`. What finds none is lost, as if by the network.
+const RECEIVES: u32 = 512;
+
+/// Requests that a piece takes, at most: the message has the more packets of its own, the fewer are
+/// needed for the user's immediate.
+pub(crate) fn requests_a_piece(layout: ImmLayout) -> u32 {
+    PIECE_PACKETS.max(layout.fragments())
+}
+
+/// The packets of a piece of a message.
+#[derive(Debug)]
+pub(crate) struct Packets {
+    /// Their immediates.
+    pub(crate) series: ImmSeries,
+    pub(crate) source: Source,
+    pub(crate) len: u32,
+    pub(crate) mtu: u32,
+    /// Numbers of empty ones behind the message that carry a fragment of the user's immediate.
+    pub(crate) fragments: Range<u32>,
+}
+
+impl Packets {
+    /// Posts a request for each. Only the last gives a completion, which says that all have left,
+    /// since a QP sends in order.
+    pub(crate) fn post(
+        &self,
+        nic: &mut Nic,
+        now: Time,
+        qpn: Qpn,
+        dest: UdDest,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let first = self.series.first;
+        let end = first + self.len.div_ceil(self.mtu).max(1);
+        let mut numbers = (first..end).chain(self.fragments.clone()).peekable();
+        while let Some(number) = numbers.next() {
+            let offset = if number < end { (number - first) * self.mtu } else { self.len };
+            let len = (self.len - offset).min(self.mtu);
+            let sge = [Sge::new(self.source.key, self.source.addr + u64::from(offset), len)];
+            let is_last = numbers.peek().is_none();
+            let wr = SendWr {
+                // None of the pieces', but for the last.
+                wr_id: if is_last { wr_id } else { u64::MAX },
+                op: SendOp::SendImm(self.series.imm(number - first)),
+                payload: Payload::Sges(if len == 0 { &[] } else { &sge }),
+                flags: if is_last { SendFlags::SIGNALED } else { SendFlags::empty() },
+                ud: Some(dest),
+            };
+            nic.post_send(now, qpn, &wr)?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes a UD QP from reset to ready to send.
+pub(crate) fn bring_up(nic: &mut Nic, now: Time, qpn: Qpn, qkey: u32) -> Result<(), SdrError> {
+    let init = QpAttr {
+        state: Some(QpState::Init),
+        pkey_index: Some(0),
+        port: Some(1),
+        qkey: Some(qkey),
+        ..QpAttr::default()
+    };
+    let rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
+    let rts = QpAttr { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..QpAttr::default() };
+    for attr in [init, rtr, rts] {
+        nic.modify_qp(now, qpn, &attr)?;
+    }
+    Ok(())
+}
+
+/// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. A UD QP takes what anybody
+/// sends who knows its Q_Key, unlike one that is connected.
+pub(crate) fn is_from(peer: &UdDest, completion: &Completion, buffer: &Buffer, at: usize) -> bool {
+    let mut grh = [0; GRH];
+    buffer.read_at(at, &mut grh);
+    completion.src_qpn == peer.qpn && source_of(&grh).to_canonical() == peer.av.dst.to_canonical()
+}
+
+/// The sender's address: of the IPv6 header, or of an IPv4 header in its second half.
+fn source_of(grh: &[u8; GRH]) -> IpAddr {
+    match Grh::parse(grh) {
+        Ok(header) => IpAddr::V6(header.src),
+        Err(_) => IpAddr::V4(Ipv4Addr::new(grh[32], grh[33], grh[34], grh[35])),
+    }
+}
+
+/// What arrives through the data QPs, all of which take their receives from one queue.
+pub(crate) struct Datagrams {
+    pd: PdId,
+    pub(crate) recv_cq: CqId,
+    pub(crate) srq: SrqId,
+    /// What the peer's datagrams must carry.
+    pub(crate) qkey: u32,
+    receives: u32,
+    /// Bytes of a receive.
+    size: u32,
+    buffer: Arc<Buffer>,
+    key: MrKey,
+    origins: HashMap<Qpn, Origin>,
+}
+
+/// One of our QPs, and who may send to it.
+struct Origin {
+    channel: Channel,
+    peer: Option<UdDest>,
+}
+
+impl Datagrams {
+    pub(crate) fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<Datagrams, SdrError> {
+        let port_mtu = nic.config().max_mtu;
+        if config.mtu > port_mtu || (port_mtu.bytes() as usize) < MAX_MESSAGE {
+            let (mtu, port) = (config.mtu.bytes(), port_mtu.bytes());
+            let why = format!(
+                "datagrams of {mtu} bytes, and {MAX_MESSAGE} for control, do not fit the port's {port}"
+            );
+            return Err(SdrError::Config { what: "MTU", why });
+        }
+        let receives = RECEIVES * config.channels;
+        let size = GRH as u32 + config.mtu.bytes();
+        let buffer = Buffer::new(receives as usize * size as usize);
+        let key = nic.register(pd, Region::owned(buffer.clone()), 0, Access::LOCAL_WRITE)?;
+        Ok(Datagrams {
+            pd,
+            recv_cq: nic.create_cq(receives)?,
+            srq: nic.create_srq(pd, receives, 1)?,
+            qkey: fresh_qkey(nic, pd)?,
+            receives,
+            size,
+            buffer,
+            key,
+            origins: HashMap::new(),
+        })
+    }
+
+    /// What comes to a QP of ours belongs to a channel.
+    pub(crate) fn add(&mut self, qpn: Qpn, channel: Channel) {
+        self.origins.insert(qpn, Origin { channel, peer: None });
+    }
+
+    /// Takes what the peers of our QPs send from now on.
+    pub(crate) fn connect(&mut self, nic: &mut Nic, lanes: &[Lane]) -> Result<(), SdrError> {
+        for lane in lanes {
+            if let Some(origin) = self.origins.get_mut(&lane.qpn) {
+                origin.peer = lane.dest;
+            }
+        }
+        Ok((0..u64::from(self.receives)).try_for_each(|slot| self.post(nic, slot))?)
+    }
+
+    fn post(&self, nic: &mut Nic, slot: u64) -> Result<(), PostError> {
+        let sge = Sge::new(self.key, slot * u64::from(self.size), self.size);
+        nic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
+    }
+
+    /// Checks that a message can be put where its receiver wants it.
+    pub(crate) fn check_writable(
+        &self,
+        nic: &Nic,
+        buffer: Source,
+        len: u64,
+    ) -> Result<(), SdrError> {
+        // A region has no holes: what holds for both ends holds for all between them.
+        for offset in [0, len.saturating_sub(1)].into_iter().filter(|_| len > 0) {
+            let byte = Sge::new(buffer.key, buffer.addr.saturating_add(offset), 1);
+            nic.with_slices(self.pd, &[], &[byte], |_, _| ())?;
+        }
+        Ok(())
+    }
+
+    /// Puts what has arrived in its place.
+    pub(crate) fn land(&mut self, nic: &mut Nic, receiver: &Receiver, config: &SdrConfig) {
+        let mut polled = [Completion::default(); 32];
+        while let Ok(count @ 1..) = nic.poll_cq(self.recv_cq, &mut polled) {
+            for completion in &polled[..count] {
+                self.land_one(nic, receiver, config, completion);
+                // The queue has room for what has been taken from it.
+                let _ = self.post(nic, completion.wr_id);
+            }
+        }
+    }
+
+    fn land_one(
+        &mut self,
+        nic: &Nic,
+        receiver: &Receiver,
+        config: &SdrConfig,
+        completion: &Completion,
+    ) {
+        let Some(Origin { channel, peer }) = self.origins.get_mut(&completion.qpn) else { return };
+        let at = completion.wr_id * u64::from(self.size);
+        // One that is longer than its receive is of nobody who speaks this protocol.
+        let imm = completion.imm.filter(|_| completion.status == WcStatus::Success);
+        let from_peer = peer.is_some_and(|p| is_from(&p, completion, &self.buffer, at as usize));
+        let Some(imm) = imm.filter(|_| from_peer) else { return channel.refused() };
+        let len = completion.byte_len.saturating_sub(GRH as u32);
+        let generation = channel.generation;
+        let Some(place) = receiver.place_of(config, generation, imm, len) else {
+            return channel.late();
+        };
+        if len > 0 {
+            let from = Sge::new(self.key, at + GRH as u64, len);
+            let to = Sge::new(place.key, place.addr, len);
+            let copied = nic.with_slices(self.pd, &[from], &[to], |from, to| {
+                to.iter_mut().zip(from).for_each(|(to, from)| to.copy_from_slice(from));
+            });
+            // The receiver has taken its memory back.
+            if copied.is_err() {
+                return channel.late();
+            }
+        }
+        channel.landed(imm, len);
+    }
+
+    /// Removes what the QPs, which are gone, have used; their completion queue is their owner's.
+    pub(crate) fn destroy(&self, nic: &mut Nic) {
+        // Each may be gone already, with the device.
+        let _ = nic.destroy_srq(self.srq);
+        let _ = nic.deregister(self.key);
+    }
+}
+
+/// A Q_Key that cannot be guessed. The NIC makes keys of memory such that they cannot either: one is
+/// made for its value alone.
+fn fresh_qkey(nic: &mut Nic, pd: PdId) -> Result<u32, SdrError> {
+    let key = nic.register_indirect(pd, 1, 0)?;
+    nic.deregister(key)?;
+    Ok(key.0 & !PRIVILEGED)
+}
+
+#[cfg(test)]
+mod tests;
