@@ -182,6 +182,12 @@ impl SdrQp {
         if self.connected { Ok(()) } else { Err(SdrError::NotConnected) }
     }
 
+    /// Whether `count` more messages can be begun now.
+    pub fn send_room_for(&self, count: u32) -> Result<(), SdrError> {
+        self.check_connected()?;
+        self.sender.check_room_for(count)
+    }
+
     /// Begins a message of `len` bytes into the peer's next receive, to be filled piece by piece.
     pub fn send_start(&mut self, len: u64, imm: Option<u32>) -> Result<SendHandle, SdrError> {
         self.check_connected()?;

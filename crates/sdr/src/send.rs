@@ -43,6 +43,8 @@ pub struct Injected {
     pub len: u32,
 }
 
+/// Messages begun and not over: a program that posts ahead of its peer must not grow for ever.
+const MAX_MESSAGES: u32 = 1 << 16;
 /// Requests outstanding on each QP: enough for the port to be busy until the next look, few enough
 /// for urgent pieces to get ahead of what waits.
 const QUEUE_DEPTH: u32 = 24;
@@ -176,6 +178,12 @@ impl Sender {
         self.first
     }
 
+    /// Whether `count` more messages can be begun.
+    pub(crate) fn check_room_for(&self, count: u32) -> Result<(), SdrError> {
+        let fits = self.messages.len() + count as usize <= MAX_MESSAGES as usize;
+        if fits { Ok(()) } else { Err(SdrError::Full { max: MAX_MESSAGES }) }
+    }
+
     /// Begins a message: the next of the peer's receives is for it.
     pub(crate) fn start(
         &mut self,
@@ -186,6 +194,7 @@ impl Sender {
         if len > config.max_message {
             return Err(SdrError::TooLong { len, max: config.max_message });
         }
+        self.check_room_for(1)?;
         let handle = SendHandle(self.next());
         let message = Message { len, imm, waiting: Vec::new(), outstanding: 0, ended: false };
         self.messages.push_back(message);

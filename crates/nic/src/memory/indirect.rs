@@ -18,7 +18,7 @@ pub(super) struct Slots {
 
 /// What backs a slot. The region is named, not referred to: it may be deregistered meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Binding {
+pub(crate) struct Binding {
     /// Where the region is in the table of regions.
     pub(super) place: u32,
     pub(super) key: MrKey,

@@ -184,20 +184,7 @@ impl MemoryTable {
         let root = *self.index.get(&key.0).ok_or(missing)?;
         let binding = match to {
             None => None,
-            Some((key, addr, len)) => {
-                let place = *self.index.get(&key.0).ok_or(missing)?;
-                let mr = self.slots[place as usize].as_ref().ok_or(missing)?;
-                if !mr.access.contains(Access::REMOTE_WRITE) || mr.pd != self.pd_of(root)? {
-                    let why = "it takes a region of the same domain that peers may write";
-                    return Err(ControlError::Invalid { what: "binding", why });
-                }
-                let outside = ControlError::Invalid {
-                    what: "binding",
-                    why: "the bytes are not inside the region",
-                };
-                let (_, offset) = mr.at(addr, len).map_err(|_| outside)?;
-                Some(Binding { place, key, offset, len })
-            }
+            Some((key, addr, len)) => Some(self.binding(self.pd_of(root)?, key, addr, len)?),
         };
         let Some(Mr { backing: Backing::Indirect(slots), .. }) = self.slots[root as usize].as_mut()
         else {
@@ -210,6 +197,27 @@ impl MemoryTable {
         }
         *slots.get_mut(slot).ok_or(ControlError::NotFound { what: "slot" })? = binding;
         Ok(())
+    }
+
+    /// Checks that `len` bytes at `addr` of a region may be put behind slots of its domain.
+    pub(crate) fn binding(
+        &self,
+        pd: PdId,
+        key: MrKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<Binding, ControlError> {
+        let missing = ControlError::NotFound { what: "memory region" };
+        let place = *self.index.get(&key.0).ok_or(missing)?;
+        let mr = self.slots[place as usize].as_ref().ok_or(missing)?;
+        if !mr.access.contains(Access::REMOTE_WRITE) || mr.pd != pd {
+            let why = "it takes a region of the same domain that peers may write";
+            return Err(ControlError::Invalid { what: "binding", why });
+        }
+        let why = "the bytes are not inside the region";
+        let outside = ControlError::Invalid { what: "binding", why };
+        let (_, offset) = mr.at(addr, len).map_err(|_| outside)?;
+        Ok(Binding { place, key, offset, len })
     }
 
     fn pd_of(&self, place: u32) -> Result<PdId, ControlError> {

@@ -113,6 +113,18 @@ impl Nic {
         self.shared.memory.bind_slot(root, slot, to)
     }
 
+    /// Checks that `len` bytes at address `addr` of a region could be put behind slots, piece by
+    /// piece: for those who have to bind all or nothing.
+    pub fn check_bindable(
+        &self,
+        pd: PdId,
+        key: MrKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.binding(pd, key, addr, len).map(drop)
+    }
+
     /// Computes over registered memory: `f` gets the pieces to be read and those to be written, none
     /// of which may overlap another that is written. Fails if a key, a range or a right does not
     /// check. What the application does to the memory meanwhile is as undefined as during a

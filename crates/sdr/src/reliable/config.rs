@@ -48,8 +48,8 @@ impl ReliableConfig {
     /// Checks that the numbers go together.
     pub fn check(&self) -> Result<(), SdrError> {
         let fail = |what, why: String| Err(SdrError::Config { what, why });
-        if self.k == 0 || self.k + self.m > 256 {
-            return fail("k and m", format!("{} + {} is not between 1 and 256", self.k, self.m));
+        if self.k == 0 || self.k.saturating_add(self.m) > 256 {
+            return fail("k and m", format!("{} and {} do not sum up to 1 to 256", self.k, self.m));
         }
         if self.max_write == 0 {
             return fail("longest message", "it must have at least one byte".to_owned());
@@ -57,7 +57,10 @@ impl ReliableConfig {
         if !(1..=250).contains(&self.schemes.len()) {
             return fail("schemes", format!("{} is not between 1 and 250", self.schemes.len()));
         }
-        let places = u64::from(self.places());
+        self.sdr_config().check()?;
+        // Counted here in full: what does not fit a u32 is refused before anybody cuts it to one.
+        let groups = self.max_write.div_ceil(self.sdr.chunk_bytes.into()).div_ceil(self.k.into());
+        let places = groups.saturating_mul(if self.m > 0 { 2 } else { 1 });
         let ids = u64::from(self.sdr.layout.ids());
         if places > ids {
             let why = format!(
@@ -67,7 +70,7 @@ impl ReliableConfig {
             );
             return fail("longest message", why);
         }
-        self.sdr_config().check()
+        Ok(())
     }
 
     /// The SDR QP's parameters.

@@ -151,7 +151,8 @@ impl ReliableQp {
         config.check()?;
         let mut sdr = SdrQp::new(nic, pd, &config.sdr_config())?;
         sdr.track_injected();
-        let parity = u64::from(config.groups()) * u64::from(config.m * config.sdr.chunk_bytes);
+        let parity =
+            u64::from(config.groups()) * u64::from(config.m) * u64::from(config.sdr.chunk_bytes);
         Ok(ReliableQp {
             config: config.clone(),
             sdr,
@@ -212,6 +213,8 @@ impl ReliableQp {
         }
         let scheme = self.config.schemes.get(options.scheme).cloned();
         let scheme = scheme.ok_or_else(|| SdrError::NoSuchScheme(options.scheme.to_string()))?;
+        // All of the message's places or none: with some, both ends would count differently.
+        self.sdr.send_room_for(self.config.places())?;
         let shape = self.config.shape(len);
         let id = self.first_out + self.outgoing.len() as u64;
         let parity = if scheme.uses_parity() && self.config.m > 0 {
@@ -278,7 +281,9 @@ impl ReliableQp {
         if capacity > self.config.max_write {
             return Err(SdrError::TooLong { len: capacity, max: self.config.max_write });
         }
+        // All of the message's places or none: with some, both ends would count differently.
         self.sdr.recv_room_for(now, self.config.places())?;
+        nic.check_bindable(self.pd, buffer.key, buffer.addr, capacity as usize)?;
         let shape = self.config.shape(capacity);
         let id = self.first_in + self.incoming.len() as u64;
         let parity = if self.config.m > 0 { Some(self.scratch.take(nic)?) } else { None };
@@ -629,6 +634,8 @@ impl ReliableQp {
             return self.finish_in(nic, now, begin.id, Err(Failure::TooLong));
         }
         let shape = self.config.shape(begin.len);
+        // What a peer says of time must not keep a message alive for longer than anything else.
+        let begin = Begin { wire_ns: begin.wire_ns.min(self.config.timeout_ns), ..begin };
         message.begun = Some((begin, shape));
         message.machine = Some(scheme.receiver(&shape));
         message.fill(&self.sdr, &shape);

@@ -399,9 +399,62 @@ fn parameters_are_checked() {
         ReliableConfig { max_write: 1 << 40, ..config() },
         ReliableConfig { max_write: 0, ..config() },
         ReliableConfig { schemes: Vec::new(), ..config() },
+        ReliableConfig { k: u32::MAX, m: 1, ..config() },
+        ReliableConfig { max_write: u64::MAX, ..config() },
+        ReliableConfig { sdr: SdrConfig { chunk_bytes: 0, ..config().sdr }, ..config() },
     ];
     for config in cases {
         let error = config.check().unwrap_err().to_string();
         assert!(error.len() > 20, "{error}");
     }
+}
+
+/// A receive that is refused takes no place: the two ends still count alike.
+#[test]
+fn refused_calls_leave_nothing_behind() {
+    let mut world = World::new(&config(), WIRE, 4);
+    let now = world.now;
+    let end = &mut world.ends[1];
+    // The first groups fit the region, the last do not.
+    for addr in [BUFFER as u64 - 50_000, u64::MAX - 10] {
+        let buffer = end.at(addr);
+        let refused = world.qps[1].recv(&mut end.nic, now, buffer, 100_000);
+        assert!(matches!(refused, Err(SdrError::Nic(_))), "{refused:?}");
+    }
+    let mut lonely = ReliableQp::new(&mut end.nic, end.pd, &config()).unwrap();
+    let ec = WriteOptions { scheme: config().scheme("ec-mds").unwrap(), imm: None };
+    let source = end.at(0);
+    let refused = lonely.write(&mut end.nic, now, source, 1_000, ec);
+    assert_eq!(refused, Err(SdrError::NotConnected));
+    world.recv(0, 5_000);
+    world.write(0, 5_000, ec);
+    world.run(|world| world.events.iter().all(|events| events.len() == 1));
+    assert!(matches!(world.events[0][0], ReliableEvent::Written { result: Ok(()), .. }));
+}
+
+#[test]
+fn writes_ahead_of_the_peer_are_bounded() {
+    let mut world = World::new(&config(), WIRE, 4);
+    let (now, source) = (world.now, world.ends[0].at(0));
+    let nic = &mut world.ends[0].nic;
+    let mut posted = 0u32;
+    let refused = loop {
+        match world.qps[0].write(nic, now, source, 0, WriteOptions::default()) {
+            Ok(_) => posted += 1,
+            Err(error) => break error,
+        }
+        assert!(posted < 1 << 16, "there is no end");
+    };
+    assert!(matches!(refused, SdrError::Full { .. }), "{refused}");
+}
+
+/// A peer's word on how long its message takes is no license to overflow a clock.
+#[test]
+fn an_absurd_wire_time_does_no_harm() {
+    let mut world = World::new(&config(), Wire { loss: 0.1, ..WIRE }, 6);
+    world.recv(0, 50_000);
+    let scheme = config().scheme("ec-mds").unwrap();
+    world.write(0, 50_000, WriteOptions { scheme, imm: None });
+    world.qps[0].outgoing[0].as_mut().unwrap().begin.wire_ns = u64::MAX;
+    world.run(|world| world.events.iter().all(|events| !events.is_empty()));
 }
