@@ -6,6 +6,7 @@ use super::outgoing::parity_sge;
 use super::scratch::Scratch;
 use super::shape::Shape;
 use super::wire::Begin;
+use crate::qp::SdrQp;
 use crate::recv::RecvHandle;
 use crate::scheme::SchemeReceiver;
 use crate::send::Source;
@@ -42,5 +43,26 @@ impl Incoming {
     /// Where a parity chunk lands.
     pub(super) fn parity_sge(&self, shape: &Shape, group: u32, index: u32) -> Option<Sge> {
         parity_sge(self.parity.as_ref()?, shape, group, index)
+    }
+
+    /// Counts as there what a message that is shorter than its buffer leaves out of its last chunks.
+    pub(super) fn fill(&self, sdr: &SdrQp, shape: &Shape) {
+        let chunk_bytes = u64::from(shape.chunk_bytes);
+        let fill = |sub: usize, from: u64, to: u64| {
+            if let Some(handle) = self.handles.get(sub).copied().flatten() {
+                let from = from.next_multiple_of(shape.mtu.into());
+                // It is open as long as the message is not complete.
+                let _ = sdr.recv_fill(handle, from, to.saturating_sub(from));
+            }
+        };
+        let last = shape.groups() - 1;
+        let data = shape.group_bytes(last);
+        let data = data.end - data.start;
+        fill(self.data_sub(last), data.max(1), data.max(1).next_multiple_of(chunk_bytes));
+        for index in 0..u64::from(shape.parity_chunks(last)) {
+            let start = index * chunk_bytes;
+            let used = u64::from(shape.parity_bytes(last)).max(shape.mtu.into());
+            fill(self.parity_sub(last), start + used, start + chunk_bytes);
+        }
     }
 }

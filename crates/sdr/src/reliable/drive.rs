@@ -1,0 +1,283 @@
+//! What happens to messages between their beginning and their end: what the NIC, the peer and the
+//! clock have to say goes to the schemes.
+
+use bowline_nic::{Nic, Time};
+
+use super::context::{RecvCx, SendCx};
+use super::event::Failure;
+use super::wire::{Begin, Message};
+use super::{MAX_PROBE_NS, MIN_PROBE_NS, ReliableQp, slot};
+use crate::recv::RecvHandle;
+use crate::scheme::{SchemeReceiver, SchemeSender};
+
+impl ReliableQp {
+    /// Takes what has happened on the NIC and does what is due.
+    pub fn drive(&mut self, nic: &mut Nic, now: Time) {
+        self.sdr.drive(nic, now);
+        while let Some(bytes) = self.sdr.next_control() {
+            if let Some(message) = Message::parse(&bytes) {
+                self.on_message(nic, now, message);
+            }
+        }
+        self.start_cleared(nic, now);
+        self.on_injected(nic, now);
+        self.on_progress(nic, now);
+        self.on_retired(nic, now);
+        self.on_time(nic, now);
+        self.abort_again(nic, now);
+        if self.sdr.has_failed() {
+            self.fail_all(nic, now);
+        }
+        // What the schemes have queued meanwhile.
+        self.sdr.drive(nic, now);
+        self.release_drained();
+    }
+
+    /// When to call [`drive`](ReliableQp::drive) if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let timeout = self.config.timeout_ns;
+        let out = self
+            .outgoing
+            .iter()
+            .flatten()
+            .filter(|m| m.started)
+            .flat_map(|m| [m.timer, m.probe_at, Some(m.heard.plus_nanos(timeout))]);
+        let incoming = self.incoming.iter().flatten().flat_map(|m| {
+            let idle = m.begun.is_some().then(|| m.heard.plus_nanos(timeout));
+            [m.timer, idle]
+        });
+        let aborts = self.aborting.values().map(|abort| Some(abort.at));
+        out.chain(incoming).chain(aborts).chain([self.sdr.poll_timeout()]).flatten().min()
+    }
+
+    /// Runs a message's sending end.
+    fn with_sender(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        id: u64,
+        f: impl FnOnce(&mut dyn SchemeSender, &mut SendCx<'_>),
+    ) {
+        let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
+        let Some(mut machine) = message.machine.take() else { return };
+        let mut cx = SendCx { now, nic, sdr: &mut self.sdr, pd: self.pd, message };
+        f(&mut *machine, &mut cx);
+        message.machine = Some(machine);
+        if message.failed {
+            self.finish_out(nic, now, id, Err(Failure::Local));
+        }
+    }
+
+    /// Runs a message's receiving end, and ends the message if that has seen all of it.
+    fn with_receiver(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        id: u64,
+        f: impl FnOnce(&mut dyn SchemeReceiver, &mut RecvCx<'_>),
+    ) {
+        let Some(message) = slot(&mut self.incoming, self.first_in, id) else { return };
+        let Some((begin, shape)) = message.begun else { return };
+        let Some(mut machine) = message.machine.take() else { return };
+        let (sdr, wire_ns) = (&mut self.sdr, begin.wire_ns);
+        let mut cx = RecvCx { now, nic, sdr, pd: self.pd, message, shape: &shape, wire_ns };
+        f(&mut *machine, &mut cx);
+        message.machine = Some(machine);
+        if message.complete {
+            self.finish_in(nic, now, id, Ok(()));
+        }
+    }
+
+    /// Starts messages whose receives the peer has posted.
+    pub(super) fn start_cleared(&mut self, nic: &mut Nic, now: Time) {
+        for index in 0..self.outgoing.len() {
+            let Some(message) = &mut self.outgoing[index] else { continue };
+            if message.started {
+                continue;
+            }
+            let last = message.handles.last().copied();
+            if !last.is_some_and(|handle| self.sdr.is_cleared(handle)) {
+                // They are cleared in order.
+                return;
+            }
+            message.started = true;
+            message.heard = now;
+            let (id, begin) = (message.id, message.begin);
+            self.tell(nic, now, Message::Begin(begin));
+            self.with_sender(nic, now, id, |machine, cx| machine.start(cx));
+        }
+    }
+
+    fn on_injected(&mut self, nic: &mut Nic, now: Time) {
+        let places = u64::from(self.config.places());
+        while let Some(injected) = self.sdr.next_injected() {
+            let (id, sub) =
+                (injected.handle.number() / places, (injected.handle.number() % places) as usize);
+            let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
+            message.unsent = message.unsent.saturating_sub(injected.len.into());
+            if !message.reminded {
+                // Later on only a word from the receiver does: what is sent again, for want of one,
+                // must not put the question off.
+                message.probe_at = Some(now.plus_nanos(message.probe_ns));
+            }
+            for part in message.parts(sub, &injected) {
+                self.with_sender(nic, now, id, |machine, cx| machine.injected(cx, part));
+            }
+            self.remind(nic, now, id);
+        }
+    }
+
+    /// Tells the receiver once more of a message whose end has left: it may have missed the
+    /// beginning, and then could not tell that it has all.
+    fn remind(&mut self, nic: &mut Nic, now: Time, id: u64) {
+        let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
+        // While chunks are sent again for want of an answer, the message is never idle.
+        let has_left =
+            message.unsent == 0 || message.handles.iter().all(|h| self.sdr.send_is_idle(*h));
+        if !message.reminded && has_left {
+            message.reminded = true;
+            let begin = message.begin;
+            self.tell(nic, now, Message::Begin(begin));
+        }
+    }
+
+    fn on_progress(&mut self, nic: &mut Nic, now: Time) {
+        let places = u64::from(self.config.places());
+        let mut dirty = std::mem::take(&mut self.dirty);
+        self.sdr.take_progress(|handle: RecvHandle| dirty.push(handle.number() / places));
+        dirty.sort_unstable();
+        dirty.dedup();
+        for id in dirty.drain(..) {
+            if let Some(message) = slot(&mut self.incoming, self.first_in, id) {
+                message.heard = now;
+                self.with_receiver(nic, now, id, |machine, cx| machine.progress(cx));
+            }
+        }
+        self.dirty = dirty;
+    }
+
+    /// What the sender is done with, and has not been told that it is complete, will not come: the
+    /// sender has given it up, and what said so was lost.
+    fn on_retired(&mut self, nic: &mut Nic, now: Time) {
+        let below = self.sdr.peer_retired() / u64::from(self.config.places());
+        let end = self.first_in + self.incoming.len() as u64;
+        for id in self.first_in..below.min(end) {
+            self.finish_in(nic, now, id, Err(Failure::Aborted));
+        }
+        self.refused = self.refused.split_off(&below);
+    }
+
+    fn on_time(&mut self, nic: &mut Nic, now: Time) {
+        let timeout = self.config.timeout_ns;
+        for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
+            let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
+            if !message.started {
+                break;
+            }
+            if now.nanos_since(message.heard) >= timeout {
+                self.finish_out(nic, now, id, Err(Failure::TimedOut));
+                continue;
+            }
+            if message.probe_at.is_some_and(|at| at <= now) {
+                message.probe_ns = (message.probe_ns * 2).min(MAX_PROBE_NS);
+                message.probe_at = Some(now.plus_nanos(message.probe_ns));
+                let begin = message.begin;
+                self.tell(nic, now, Message::Begin(begin));
+            }
+            let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
+            if message.timer.is_some_and(|at| at <= now) {
+                message.timer = None;
+                self.with_sender(nic, now, id, |machine, cx| machine.timeout(cx));
+            }
+        }
+        for id in self.first_in..self.first_in + self.incoming.len() as u64 {
+            let Some(message) = slot(&mut self.incoming, self.first_in, id) else { continue };
+            if message.begun.is_some() && now.nanos_since(message.heard) >= timeout {
+                self.finish_in(nic, now, id, Err(Failure::TimedOut));
+                continue;
+            }
+            if message.timer.is_some_and(|at| at <= now) {
+                message.timer = None;
+                self.with_receiver(nic, now, id, |machine, cx| machine.timeout(cx));
+            }
+        }
+    }
+
+    fn on_message(&mut self, nic: &mut Nic, now: Time, message: Message<'_>) {
+        match message {
+            Message::Begin(begin) => self.on_begin(nic, now, begin),
+            Message::ToReceiver(id, bytes) => {
+                if id < self.first_in {
+                    self.confirm(nic, now, id);
+                } else if let Some(message) = slot(&mut self.incoming, self.first_in, id) {
+                    message.heard = now;
+                    self.with_receiver(nic, now, id, |machine, cx| machine.control(cx, bytes));
+                }
+            }
+            Message::ToSender(id, bytes) => {
+                let rtt = self.sdr.path().rtt_ns.unwrap_or(0);
+                let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
+                message.heard = now;
+                message.probe_ns = (rtt * 3).clamp(MIN_PROBE_NS, MAX_PROBE_NS);
+                message.probe_at = Some(now.plus_nanos(message.probe_ns));
+                self.with_sender(nic, now, id, |machine, cx| machine.control(cx, bytes));
+            }
+            Message::Finished(id, below) => {
+                // Nobody can have finished what has not begun.
+                let end = self.first_out + self.outgoing.len() as u64;
+                for id in self.first_out..below.min(end) {
+                    self.finish_started(nic, now, id, Ok(()));
+                }
+                self.finish_started(nic, now, id, Ok(()));
+                self.aborting.retain(|aborted, _| *aborted >= below && *aborted != id);
+            }
+            Message::Aborted(id) => {
+                if slot(&mut self.incoming, self.first_in, id).is_some() {
+                    self.finish_in(nic, now, id, Err(Failure::Aborted));
+                } else if id < self.first_in + self.incoming.len() as u64 {
+                    self.confirm(nic, now, id);
+                }
+            }
+            Message::Refused(id) => {
+                self.finish_started(nic, now, id, Err(Failure::Aborted));
+                self.aborting.remove(&id);
+            }
+        }
+    }
+
+    fn on_begin(&mut self, nic: &mut Nic, now: Time, begin: Begin) {
+        if begin.id < self.first_in {
+            return self.confirm(nic, now, begin.id);
+        }
+        let Some(index) = begin.id.checked_sub(self.first_in) else { return };
+        match self.incoming.get_mut(index as usize) {
+            None => return,
+            Some(None) => return self.confirm(nic, now, begin.id),
+            Some(Some(message)) => {
+                message.heard = now;
+                if message.begun.is_some() {
+                    return self.with_receiver(nic, now, begin.id, |m, cx| m.probe(cx));
+                }
+            }
+        }
+        self.begin(nic, now, begin);
+    }
+
+    /// A message is known to have begun: its scheme takes over.
+    fn begin(&mut self, nic: &mut Nic, now: Time, begin: Begin) {
+        let Some(scheme) = self.config.schemes.get(usize::from(begin.scheme)).cloned() else {
+            return;
+        };
+        let Some(message) = slot(&mut self.incoming, self.first_in, begin.id) else { return };
+        if begin.len > message.capacity {
+            return self.finish_in(nic, now, begin.id, Err(Failure::TooLong));
+        }
+        let shape = self.config.shape(begin.len);
+        // What a peer says of time must not keep a message alive for longer than anything else.
+        let begin = Begin { wire_ns: begin.wire_ns.min(self.config.timeout_ns), ..begin };
+        message.begun = Some((begin, shape));
+        message.machine = Some(scheme.receiver(&shape));
+        message.fill(&self.sdr, &shape);
+        self.with_receiver(nic, now, begin.id, |machine, cx| machine.start(cx));
+    }
+}

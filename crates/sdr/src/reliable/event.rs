@@ -1,0 +1,55 @@
+//! What becomes of messages.
+
+use super::{RecvId, WriteId};
+use crate::table::LandingStats;
+
+/// Why a message failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nothing was heard of it for longer than the connection's timeout.
+    #[error("nothing was heard of the message within the timeout")]
+    TimedOut,
+    /// The other end gave up on it.
+    #[error("the peer gave up on the message")]
+    Aborted,
+    /// It is longer than the buffer that was posted for it.
+    #[error("the message is longer than the receive that was posted for it")]
+    TooLong,
+    /// This host's NIC failed, or the memory was deregistered.
+    #[error("this host's NIC refused to send the message")]
+    Local,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReliableEvent {
+    /// A message is with the peer, all of it, or it failed; its buffer is the caller's again.
+    Written {
+        /// Which.
+        id: WriteId,
+        /// What became of it.
+        result: Result<(), Failure>,
+    },
+    /// A message has arrived, all of it, or it failed; its buffer is the caller's again.
+    Received {
+        /// Which.
+        id: RecvId,
+        /// Its length.
+        len: u64,
+        /// The sender's 32 bits.
+        imm: Option<u32>,
+        /// What became of it.
+        result: Result<(), Failure>,
+    },
+}
+
+/// What a connection has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReliableStats {
+    /// Chunks sent again.
+    pub chunks_resent: u64,
+    /// Chunks computed from parity.
+    pub chunks_recovered: u64,
+    /// What has landed here.
+    pub landing: LandingStats,
+}
