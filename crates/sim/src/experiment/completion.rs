@@ -1,13 +1,14 @@
 //! Completion time of one reliable message over a long lossy cable.
 
-use bowline_nic::{Access, AddressVector, Buffer, NicConfig, Region, Time, TxCaps};
+use bowline_nic::{Access, AddressVector, Buffer, Region, Time};
 use bowline_sdr::{
     ReliableConfig, ReliableEvent, ReliableQp, ReliableStats, SdrConfig, Source, WriteOptions,
 };
 
-use crate::net::{Faults, LinkConfig, Loss, Topology, pair};
+use super::two_hosts;
+use crate::net::{Faults, LinkConfig, Loss};
 use crate::rng::Prob;
-use crate::world::{App, HostConfig, NicId, RxId, TxId, World};
+use crate::world::{App, NicId, World};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -66,17 +67,7 @@ impl CompletionConfig {
 
 /// Writes one message whose receive is posted already; `None` if the write failed.
 pub fn completion(config: &CompletionConfig) -> Option<CompletionTime> {
-    let addrs = Topology::ipv4(2);
-    let topology = pair(config.seed, [addrs[0], addrs[1]], config.cable);
-    let hosts = addrs.iter().map(|addr| HostConfig {
-        nics: vec![NicConfig::new(*addr, [7; 32])],
-        tx_caps: TxCaps::SINGLE,
-        tx_batch: 64,
-        tx_id: TxId::Burst,
-        rx_id: RxId::Known,
-        ring_packets: 0,
-    });
-    let mut world = World::new(config.seed, topology, hosts.collect());
+    let mut world = two_hosts(config.seed, config.cable);
     let mut app = Transfer::connect(&mut world, config);
     // The path is known and the receive posted before losses begin.
     let start = Time::from_nanos(config.cable.delay_ns * 8);

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bowline_fec::{FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Pool};
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, Mtu, NicConfig, QpAttr, QpInit, QpState,
-    QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
+    Access, AddressVector, Buffer, Completion, CqId, Mtu, QpAttr, QpInit, QpState, QpType, Region,
+    Remote, SendOp, SendWr, Sge, Time, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 
-use crate::net::{Faults, LinkConfig, LinkId, Loss, Topology, pair};
-use crate::world::{App, HostConfig, NicId, RxId, TxId, World};
+use super::two_hosts;
+use crate::net::{Faults, LinkConfig, LinkId, Loss};
+use crate::world::{App, NicId, World};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -63,18 +64,10 @@ pub struct Goodput {
 
 /// Sends WRITEs over a cable and measures; `None` if the connection gave up.
 pub fn goodput(config: &GoodputConfig) -> Option<Goodput> {
-    let addrs = Topology::ipv4(2);
-    let topology = pair(config.seed, [addrs[0], addrs[1]], config.cable);
-    let hosts = addrs.iter().map(|addr| HostConfig {
-        nics: vec![NicConfig::new(*addr, [7; 32])],
-        tx_caps: TxCaps::SINGLE,
-        tx_batch: 64,
-        tx_id: TxId::Burst,
-        rx_id: RxId::Known,
-        ring_packets: 0,
-    });
-    let mut world = World::new(config.seed, topology, hosts.collect());
-    let data_link = world.link_from(world.host_of(SENDER), addrs[1]).expect("the pair is routed");
+    let mut world = two_hosts(config.seed, config.cable);
+    let data_link = world
+        .link_from(world.host_of(SENDER), world.nic(RECEIVER).config().addr)
+        .expect("the pair is routed");
     let faults = Faults { loss: config.loss, ..Faults::default() };
     world.network_mut().link_mut(data_link).set_faults(faults);
     let mut writer = Writer::connect(&mut world, config, data_link);

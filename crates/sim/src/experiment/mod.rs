@@ -4,9 +4,28 @@ mod completion;
 mod fig10;
 mod goodput;
 
+use bowline_nic::{NicConfig, TxCaps};
+
+use crate::net::{LinkConfig, Topology, pair};
+use crate::world::{HostConfig, RxId, TxId, World};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};
 pub use goodput::{Goodput, GoodputConfig, goodput};
+
+/// Two hosts, an engine each, and a cable between them.
+fn two_hosts(seed: u64, cable: LinkConfig) -> World {
+    let addrs = Topology::ipv4(2);
+    let topology = pair(seed, [addrs[0], addrs[1]], cable);
+    let hosts = addrs.iter().map(|addr| HostConfig {
+        nics: vec![NicConfig::new(*addr, [7; 32])],
+        tx_caps: TxCaps::SINGLE,
+        tx_batch: 64,
+        tx_id: TxId::Burst,
+        rx_id: RxId::Known,
+        ring_packets: 0,
+    });
+    World::new(seed, topology, hosts.collect())
+}
 
 #[cfg(test)]
 mod goodput_tests;
