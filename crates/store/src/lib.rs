@@ -1,0 +1,85 @@
+//! Where the processes of a job leave attributes for each other, out of band.
+//!
+//! A program that fails over to another NIC needs to know what its peer's backup looks like, and has
+//! no channel of its own to ask. So each process puts `default attributes → backup attributes` into a
+//! store that all of the job can reach, and reads its peers' from there.
+//!
+//! A [`Store`] is chosen by a URL ([`open`]):
+//!
+//! * `file:///dir`: a directory, of one host or on a shared mount.
+//!
+//! The calls block, for a second or so at most, and are meant for a background thread. A store that is
+//! down gives an error at once or after that second, and is connected to again at the next call.
+//! Entries expire unless their owner puts them again in time, and a key that another live process
+//! holds is not overwritten ([`StoreError::Taken`]): two jobs with one name find out that way.
+//!
+//! This ends up in libraries that are loaded into foreign programs: no threads, no signal handlers,
+//! no panics, few dependencies.
+
+#![deny(unsafe_code)]
+
+mod entry;
+mod error;
+mod file;
+mod key;
+mod location;
+mod owned;
+mod owner;
+mod sys;
+
+use std::time::Duration;
+
+pub use error::StoreError;
+pub use key::Key;
+pub use location::default_url;
+pub use owner::Owner;
+
+use file::FileBackend;
+use key::Job;
+use location::Location;
+use owned::Owned;
+
+/// Longest value that can be put, in bytes.
+pub const MAX_VALUE_BYTES: usize = 64 << 10;
+
+/// How long a call may take before it is given up.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Attributes by key, shared by the processes of a job.
+pub trait Store: Send {
+    /// Puts an entry, or replaces or refreshes this process' own, for `ttl` from now. A store keeps
+    /// time in units of its own and may keep an entry a little longer.
+    ///
+    /// [`StoreError::Taken`] if another live process holds the key with another value.
+    fn put(&mut self, key: &Key, value: &[u8], ttl: Duration) -> Result<(), StoreError>;
+
+    /// The entry of a key, if there is one that has not expired.
+    fn get(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Removes the entry of a key if this process has put it; leaves another's alone.
+    fn remove(&mut self, key: &Key) -> Result<(), StoreError>;
+}
+
+/// Opens the store of a job. Nothing is contacted before the first call.
+///
+/// ```
+/// use std::time::Duration;
+/// use bowline_store::{Key, open};
+///
+/// # let dir = std::env::temp_dir().join(format!("bowline-store-doc-{}", std::process::id()));
+/// # let url = format!("file://{}", dir.display());
+/// let mut store = open(&url, "training-7")?;
+/// let key = Key::new("qp/::ffff:10.0.0.1/000123")?;
+/// store.put(&key, b"backup attributes", Duration::from_secs(60))?;
+/// assert_eq!(store.get(&key)?.as_deref(), Some(&b"backup attributes"[..]));
+/// store.remove(&key)?;
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok::<(), bowline_store::StoreError>(())
+/// ```
+pub fn open(url: &str, job: &str) -> Result<Box<dyn Store>, StoreError> {
+    let job = Job::new(job)?;
+    let owner = Owner::this_process();
+    Ok(match url.parse()? {
+        Location::Dir(dir) => Box::new(Owned::new(FileBackend::new(dir, &job), job, owner)),
+    })
+}
