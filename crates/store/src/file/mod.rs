@@ -176,7 +176,7 @@ fn write_entry(path: &Path, entry: &[u8], expires_ms: u64) -> io::Result<()> {
         .mode(0o600)
         .open(&temp)
         .and_then(|mut file| {
-            file.write_all(&ExpiryLine::new(expires_ms))?;
+            file.write_all(&ExpiryLine::render(expires_ms))?;
             file.write_all(entry)
         })
         .and_then(|()| fs::rename(&temp, path));
@@ -193,7 +193,7 @@ struct ExpiryLine;
 impl ExpiryLine {
     const LEN: usize = 21;
 
-    fn new(expires_ms: u64) -> [u8; ExpiryLine::LEN] {
+    fn render(expires_ms: u64) -> [u8; ExpiryLine::LEN] {
         let mut line = [b'\n'; ExpiryLine::LEN];
         for (digit, at) in format!("{expires_ms:020}").bytes().zip(&mut line) {
             *at = digit;
