@@ -1,0 +1,86 @@
+//! Numbers that stay right when they are tiny.
+
+/// Logarithm of the binomial coefficient.
+pub(crate) fn ln_choose(n: f64, k: f64) -> f64 {
+    libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0)
+}
+
+/// Probability that more than `limit` of `n` independent things of probability `p` happen.
+///
+/// Summed from the tail itself, never as one minus the rest: a tail of 1e-40 keeps its digits.
+pub(crate) fn binomial_above(limit: u32, n: u32, p: f64) -> f64 {
+    if p <= 0.0 || limit >= n {
+        return 0.0;
+    }
+    if p >= 1.0 {
+        return 1.0;
+    }
+    let first = limit + 1;
+    let ln_first = ln_choose(n.into(), first.into())
+        + f64::from(first) * p.ln()
+        + f64::from(n - first) * (-p).ln_1p();
+    let mut term = ln_first.exp();
+    let mut sum = term;
+    for i in first..n {
+        term *= f64::from(n - i) / f64::from(i + 1) * p / (1.0 - p);
+        sum += term;
+        if term < sum * 1e-17 {
+            break;
+        }
+    }
+    sum.min(1.0)
+}
+
+/// Distribution function of the standard normal law.
+pub(crate) fn normal_cdf(z: f64) -> f64 {
+    0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2)
+}
+
+/// Smallest `t` in `low..=high` with `cdf(t) >= q`, to the last digits; `high` is raised until it
+/// holds.
+pub(crate) fn invert(cdf: impl Fn(f64) -> f64, q: f64, low: f64, scale: f64) -> f64 {
+    if cdf(low) >= q {
+        return low;
+    }
+    let (mut low, mut step) = (low, scale);
+    while cdf(low + step) < q {
+        low += step;
+        step *= 2.0;
+        if !low.is_finite() {
+            return f64::INFINITY;
+        }
+    }
+    let mut high = low + step;
+    for _ in 0..200 {
+        let middle = 0.5 * (low + high);
+        if middle <= low || middle >= high || high - low < 1e-13 * high {
+            break;
+        }
+        if cdf(middle) >= q { high = middle } else { low = middle }
+    }
+    high
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tails_are_right_where_they_can_be_counted() {
+        assert!((binomial_above(0, 2, 0.1) - 0.19).abs() < 1e-15);
+        assert!((binomial_above(1, 2, 0.1) - 0.01).abs() < 1e-15);
+        assert_eq!(binomial_above(2, 2, 0.1), 0.0);
+        assert_eq!(binomial_above(0, 2, 0.0), 0.0);
+        assert_eq!(binomial_above(0, 2, 1.0), 1.0);
+        // One minus the rest would be 0 here.
+        let tiny = binomial_above(8, 40, 1e-6);
+        assert!((tiny / (273_438_880.0 * 1e-54) - 1.0).abs() < 1e-3, "{tiny}");
+    }
+
+    #[test]
+    fn inversion_finds_steps() {
+        let step = |t: f64| if t >= 3.0 { 1.0 } else { 0.25 };
+        assert_eq!(invert(step, 0.25, 1.0, 0.1), 1.0);
+        assert!((invert(step, 0.5, 1.0, 0.1) - 3.0).abs() < 1e-11);
+    }
+}

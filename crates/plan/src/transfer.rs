@@ -1,0 +1,136 @@
+//! A message on a link: what all schemes start from.
+
+use crate::completion::Completion;
+use crate::error::PlanError;
+use crate::link::{Link, MAX_CHUNK_LOSS};
+use crate::repeat::Repeat;
+use crate::scheme::Scheme;
+
+/// A message, and how it is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of a chunk: one bit of the receiver's bitmap.
+    pub chunk_bytes: u64,
+    /// Payload of a packet.
+    pub mtu_bytes: u64,
+}
+
+impl Message {
+    /// A message in chunks of 64 KiB and packets of 4 KiB.
+    pub fn new(bytes: u64) -> Message {
+        Message { bytes, chunk_bytes: 64 << 10, mtu_bytes: 4096 }
+    }
+
+    /// The same message in chunks of this size.
+    pub fn with_chunk(self, chunk_bytes: u64) -> Message {
+        Message { chunk_bytes, ..self }
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        if self.bytes == 0 {
+            return Err(PlanError::new("size", "a message has bytes".to_owned(), "128 MiB"));
+        }
+        if self.bytes > MAX_BYTES {
+            let why = format!("{} bytes are more than 1 EiB", self.bytes);
+            return Err(PlanError::new("size", why, "128 MiB"));
+        }
+        if self.mtu_bytes == 0 {
+            return Err(PlanError::new("mtu", "a packet has bytes".to_owned(), "4096"));
+        }
+        if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(self.mtu_bytes) {
+            let why =
+                format!("{} bytes are no multiple of the MTU {}", self.chunk_bytes, self.mtu_bytes);
+            return Err(PlanError::new("chunk", why, "64 KiB"));
+        }
+        if self.chunk_bytes / self.mtu_bytes > MAX_PACKETS_PER_CHUNK {
+            let why = format!("{} packets a chunk", self.chunk_bytes / self.mtu_bytes);
+            return Err(PlanError::new("chunk", why, "64 KiB"));
+        }
+        Ok(())
+    }
+}
+
+const MAX_BYTES: u64 = 1 << 60;
+const MAX_PACKETS_PER_CHUNK: u64 = 1 << 16;
+
+/// A message on a link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfer {
+    link: Link,
+    message: Message,
+    chunk_loss: f64,
+    /// Rate at which losses begin that are not neighbours of another.
+    chunk_events: f64,
+}
+
+impl Transfer {
+    /// Checks both.
+    pub fn new(link: Link, message: Message) -> Result<Transfer, PlanError> {
+        link.check()?;
+        message.check()?;
+        let packets = message.chunk_bytes / message.mtu_bytes;
+        let chunk_loss = link.loss.of_chunk(packets);
+        if chunk_loss > MAX_CHUNK_LOSS {
+            let why = format!("chunks of {packets} packets hardly ever arrive at this loss");
+            return Err(PlanError::new("loss", why, "smaller chunks, or a loss of 1e-3"));
+        }
+        let chunk_events = link.loss.events(chunk_loss, packets);
+        Ok(Transfer { link, message, chunk_loss, chunk_events })
+    }
+
+    /// The link.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// The message.
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// M: the message in chunks. A short last chunk counts as a whole one.
+    pub fn chunks(&self) -> u64 {
+        self.message.bytes.div_ceil(self.message.chunk_bytes)
+    }
+
+    /// T_INJ: chunk size over bandwidth.
+    pub fn inject_s(&self) -> f64 {
+        self.message.chunk_bytes as f64 * 8.0 / self.link.bandwidth_bps
+    }
+
+    /// P_drop: probability that a chunk is lost.
+    pub fn chunk_loss(&self) -> f64 {
+        self.chunk_loss
+    }
+
+    /// Completion on a link without loss: `M · T_INJ + RTT`.
+    pub fn ideal_s(&self) -> f64 {
+        self.chunks() as f64 * self.inject_s() + self.link.rtt_s
+    }
+
+    /// Law of the completion time under a scheme: from the injection of the first chunk until the
+    /// sender has the acknowledgement of the last (section 4.2.1).
+    pub fn completion(&self, scheme: &Scheme) -> Result<Completion, PlanError> {
+        scheme.check()?;
+        Ok(Completion::new(self, scheme))
+    }
+
+    pub(crate) fn packets_per_chunk(&self) -> u64 {
+        self.message.chunk_bytes / self.message.mtu_bytes
+    }
+
+    pub(crate) fn packets(&self) -> u64 {
+        self.message.bytes.div_ceil(self.message.mtu_bytes)
+    }
+
+    pub(crate) fn packet_s(&self) -> f64 {
+        self.message.mtu_bytes as f64 * 8.0 / self.link.bandwidth_bps
+    }
+
+    /// Selective repeat of some chunks.
+    pub(crate) fn repeat(&self, chunks: u64, rto_s: f64) -> Repeat {
+        Repeat::new(chunks, self.inject_s(), rto_s, self.chunk_events, self.chunk_loss)
+    }
+}
