@@ -115,6 +115,9 @@ pub enum PostError {
     /// The QP's state does not allow it.
     #[error("cannot post in state {0:?}: move the QP on with modify_qp first")]
     WrongState(QpState),
+    /// The QP's queues are on another NIC for now.
+    #[error("the QP's queues are on another NIC: post to the QP that has them now")]
+    Away,
     /// The QP takes its receives from a shared receive queue.
     #[error("the QP uses a shared receive queue: post there")]
     UsesSrq,

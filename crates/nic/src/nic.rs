@@ -1,6 +1,7 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
 mod admit;
+mod moving;
 mod objects;
 mod post;
 
@@ -8,6 +9,7 @@ use std::collections::VecDeque;
 
 use bowline_wire::{OpKind, PacketView, Qpn};
 
+pub use self::moving::{Attach, Fence};
 pub use self::objects::QpInfo;
 use crate::config::NicConfig;
 use crate::counters::Counters;
@@ -291,7 +293,9 @@ impl Nic {
             let uses = init.send_cq == cq || init.recv_cq == cq;
             if uses && !matches!(qp.core.state, QpState::Reset | QpState::Err) {
                 qp.enter_error(&mut self.shared.cx(&self.config, Time::ZERO));
-                self.shared.events.push(Event::QpFatal(qp.core.qpn), &mut self.shared.counters);
+                self.shared
+                    .events
+                    .push(Event::QpFatal(qp.core.reported), &mut self.shared.counters);
                 self.rearm(slot);
             }
         }

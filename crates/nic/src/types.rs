@@ -444,6 +444,9 @@ pub enum Event {
     LastWqeReached(Qpn),
     /// A shared receive queue fell below its limit.
     SrqLimit(SrqId),
+    /// A guarded QP has tried as often as it may and got no answer: it is held, with all that it has
+    /// outstanding.
+    PathFailed(Qpn),
 }
 
 /// Attributes for [`crate::Nic::modify_qp`]: what is `Some` is set, as a mask would say in C.

@@ -81,7 +81,8 @@ fn deliver(tables: &Tables, event: Event) -> Option<ibv_async_event> {
         Some(ibv_async_event { element: ibv_async_element { qp: qp.cast() }, event_type })
     };
     match event {
-        Event::CqNotify(_) => None,
+        // Nobody guards QPs unless it watches for this.
+        Event::CqNotify(_) | Event::PathFailed(_) => None,
         Event::CqOverflow(cq) => {
             let cq = *tables.cqs.get(&cq)? as *mut ibv_cq_ex;
             handle::find(cq).ok()?.events.deliver();

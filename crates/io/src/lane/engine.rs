@@ -41,6 +41,8 @@ pub(super) struct Engine {
     now: Time,
     cq_channels: HashMap<CqId, (Arc<Channel<u64>>, u64)>,
     events: Arc<Channel<Event>>,
+    /// Who is told of paths that failed, and by which tag.
+    path_watcher: Option<(Arc<Channel<u64>>, u64)>,
     pub(super) tasks: Tasks,
 }
 
@@ -64,6 +66,7 @@ impl Engine {
             now: Time::ZERO,
             cq_channels: HashMap::new(),
             events,
+            path_watcher: None,
             tasks: Tasks::default(),
         }
     }
@@ -186,6 +189,10 @@ impl Engine {
                         channel.push(*token);
                     }
                 }
+                Event::PathFailed(qpn) => match &self.path_watcher {
+                    Some((watcher, tag)) => watcher.push(tag | u64::from(qpn.get())),
+                    None => self.events.push(event),
+                },
                 other => self.events.push(other),
             }
         }
@@ -196,6 +203,10 @@ impl Engine {
             Some(to) => self.cq_channels.insert(cq, to),
             None => self.cq_channels.remove(&cq),
         };
+    }
+
+    pub(super) fn watch_paths(&mut self, channel: Arc<Channel<u64>>, tag: u64) {
+        self.path_watcher = Some((channel, tag));
     }
 
     /// When a round is due at the latest, although nothing arrives. At once, if something can be

@@ -212,6 +212,13 @@ impl Lane {
         Ok(())
     }
 
+    /// Sends `tag | qpn` to `channel` for every guarded QP whose path has failed
+    /// ([`Nic::guard_qp`]), instead of an event. Tags use the upper 32 bits.
+    pub fn watch_paths(&self, channel: Arc<Channel<u64>>, tag: u64) -> Result<(), LaneError> {
+        self.shared.lock()?.watch_paths(channel, tag);
+        Ok(())
+    }
+
     /// Runs `task` in the lane from now on. The caller may keep it as well, but must lock it only
     /// inside of closures that the lane runs, so that nobody waits for the other's lock.
     pub fn add_task(&self, task: Arc<Mutex<dyn Task>>) -> Result<TaskId, LaneError> {

@@ -143,6 +143,18 @@ impl MemoryTable {
         iova: u64,
         access: Access,
     ) -> Result<MrKey, ControlError> {
+        self.register_under(None, pd, region, iova, access)
+    }
+
+    /// Registers memory, under a fresh key or under the one asked for.
+    pub(crate) fn register_under(
+        &mut self,
+        key: Option<MrKey>,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, ControlError> {
         let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
             let why = "remote write and atomic rights need LOCAL_WRITE as well";
@@ -154,7 +166,7 @@ impl MemoryTable {
                 why: "the region would wrap around",
             });
         }
-        self.insert(pd, Backing::Memory(region), iova, access)
+        self.insert(pd, Backing::Memory(region), iova, access, key)
     }
 
     /// Registers a table of `count` slots of `1 << shift` bytes of address space each, from address
@@ -170,7 +182,7 @@ impl MemoryTable {
             return Err(ControlError::Invalid { what: "indirect region", why });
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        self.insert(pd, Backing::Indirect(Slots::new(count, shift)), 0, access)
+        self.insert(pd, Backing::Indirect(Slots::new(count, shift)), 0, access, None)
     }
 
     /// Puts `len` bytes at `addr` of region `to` behind a slot, or nothing.
@@ -231,13 +243,17 @@ impl MemoryTable {
         backing: Backing,
         iova: u64,
         access: Access,
+        key: Option<MrKey>,
     ) -> Result<MrKey, ControlError> {
+        if key.is_some_and(|key| key.0 == 0 || self.index.contains_key(&key.0)) {
+            return Err(ControlError::Busy { what: "the key" });
+        }
         if self.index.len() >= self.max_regions as usize {
             let limit = u64::from(self.max_regions);
             return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
-        let key = self.fresh_key();
+        let key = key.map_or_else(|| self.fresh_key(), |key| key.0);
         let mr = Some(Mr { key, backing, iova, pd, access, revoked: false });
         let slot = match self.free.pop() {
             Some(slot) => {

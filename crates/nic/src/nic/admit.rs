@@ -36,7 +36,10 @@ pub(super) fn accepts(
     let info = packet.info();
     // A shim's own packets have the opcodes of RC, whatever it sits under.
     let for_shim = shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
-    if !receives || (info.service != service && info.kind != OpKind::Cnp && !for_shim) {
+    if !receives
+        || core.hold.is_deaf()
+        || (info.service != service && info.kind != OpKind::Cnp && !for_shim)
+    {
         counters.drop_state += 1;
         return false;
     }

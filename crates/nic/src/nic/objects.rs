@@ -90,6 +90,19 @@ impl Nic {
         self.shared.memory.register(pd, region, iova, access)
     }
 
+    /// Registers memory under a key that it has on another NIC already, so that requests can go
+    /// through either. Fails with [`ControlError::Busy`] if the key names something else here.
+    pub fn register_as(
+        &mut self,
+        key: MrKey,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
+    }
+
     /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
     /// address space from address zero on, which peers may write. What they write to a slot goes
     /// where [`Nic::bind_slot`] says, and at first nowhere.
@@ -211,6 +224,20 @@ impl Nic {
 
     /// Makes a QP, in the reset state.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
+        self.insert_qp(init, Qp::new)
+    }
+
+    /// Makes a QP without queues of its own, for another's to be attached to: see
+    /// [`Nic::attach_qp`]. The sizes in `init` are those of the other.
+    pub fn create_spare_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
+        self.insert_qp(init, Qp::spare)
+    }
+
+    fn insert_qp(
+        &mut self,
+        init: &QpInit,
+        make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
+    ) -> Result<Qpn, ControlError> {
         self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
@@ -225,7 +252,7 @@ impl Nic {
         if self.qps.len() <= slot as usize {
             self.qps.resize_with(slot as usize + 1, || None);
         }
-        let mut qp = Box::new(Qp::new(qpn, slot, init, &self.config));
+        let mut qp = Box::new(make(qpn, slot, init, &self.config));
         qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;

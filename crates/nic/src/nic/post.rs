@@ -4,7 +4,7 @@ use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::PostError;
-use crate::qp::{Qp, QpCore};
+use crate::qp::{Hold, Qp, QpCore};
 use crate::time::Time;
 use crate::types::{QpState, QpType, RecvWr, SendOp, SendWr, SrqId};
 
@@ -17,6 +17,7 @@ impl Nic {
         };
         check_send(&qp.core, wr)?;
         qp.core.sq.push(wr)?;
+        qp.core.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         }
@@ -32,6 +33,9 @@ impl Nic {
         };
         if qp.core.init.srq.is_some() {
             return Err(PostError::UsesSrq);
+        }
+        if qp.core.hold == Hold::Away {
+            return Err(PostError::Away);
         }
         if qp.core.state == QpState::Reset {
             return Err(PostError::WrongState(qp.core.state));
@@ -54,6 +58,9 @@ impl Nic {
 /// Checks what does not depend on the queue itself.
 fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
     let qp_type = core.init.qp_type;
+    if core.hold == Hold::Away {
+        return Err(PostError::Away);
+    }
     if matches!(core.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(PostError::WrongState(core.state));
     }

@@ -13,6 +13,7 @@ use crate::rate::RateControl;
 use crate::tx::TxCaps;
 use crate::types::*;
 
+mod moving;
 mod rc;
 mod robustness;
 mod shims;

@@ -1,5 +1,6 @@
 //! A queue pair: what all transports have in common.
 
+pub(crate) mod body;
 pub(crate) mod state;
 
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
@@ -21,6 +22,7 @@ use crate::types::{
     Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, QpType, SendFlags,
     SendOp, WcOpcode, WcStatus,
 };
+use body::TwoSided;
 
 /// What a QP may touch of its NIC while it handles one call.
 pub(crate) struct Cx<'a> {
@@ -115,9 +117,40 @@ enum Failure {
     SendQueue,
 }
 
+/// What of a QP stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Nothing does.
+    Nothing,
+    /// It neither sends nor takes anything. What is posted queues up.
+    All,
+    /// Its queues and its transport are elsewhere.
+    Away,
+}
+
+impl Hold {
+    /// Whether packets for the QP are dropped.
+    #[inline]
+    pub(crate) fn is_deaf(self) -> bool {
+        matches!(self, Hold::All | Hold::Away)
+    }
+}
+
 /// The part of a QP that every transport needs.
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
+    /// The QPN that completions and events name: that of the QP which the program made, wherever
+    /// its queues are now.
+    pub(crate) reported: Qpn,
+    pub(crate) hold: Hold,
+    /// Requests from this number on wait.
+    pub(crate) doorbell: u64,
+    /// The doorbell is withheld behind the next request that asks for a completion.
+    pub(crate) fence_wanted: bool,
+    /// A path that fails holds the QP instead of failing it.
+    pub(crate) guarded: bool,
+    /// Two-sided messages done, each way.
+    pub(crate) two_sided: TwoSided,
     /// Slot in the NIC's table.
     pub(crate) index: u32,
     pub(crate) init: QpInit,
@@ -151,6 +184,12 @@ impl QpCore {
         let own_rq = if init.srq.is_some() { 0 } else { init.max_recv_wr };
         QpCore {
             qpn,
+            reported: qpn,
+            hold: Hold::Nothing,
+            doorbell: u64::MAX,
+            fence_wanted: false,
+            guarded: false,
+            two_sided: TwoSided::default(),
             index,
             init: *init,
             state: QpState::Reset,
@@ -189,7 +228,7 @@ impl QpCore {
     }
 
     /// Points the QP at its peer.
-    fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
+    pub(crate) fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
         let out = FlowKey {
             src: config.addr,
             dst: av.dst,
@@ -215,8 +254,7 @@ impl QpCore {
     /// Gives a send its completion, if it is to have one.
     #[inline]
     pub(crate) fn complete_send(&mut self, cx: &mut Cx<'_>, wqe: &Wqe, status: WcStatus) {
-        let signaled = self.init.signal_all || wqe.flags.contains(SendFlags::SIGNALED);
-        if status == WcStatus::Success && !signaled {
+        if status == WcStatus::Success && !self.is_signaled(wqe.flags) {
             return;
         }
         let opcode = match wqe.op {
@@ -231,7 +269,7 @@ impl QpCore {
             status,
             opcode,
             byte_len: wqe.len,
-            qpn: self.qpn,
+            qpn: self.reported,
             ..Completion::default()
         };
         cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
@@ -239,7 +277,7 @@ impl QpCore {
 
     /// Completes a receive; the caller fills in what is special about it.
     pub(crate) fn complete_recv(&mut self, cx: &mut Cx<'_>, completion: Completion) {
-        let completion = Completion { qpn: self.qpn, ..completion };
+        let completion = Completion { qpn: self.reported, ..completion };
         cx.cqs.push(self.init.recv_cq, completion, cx.counters, cx.events);
     }
 
@@ -261,6 +299,21 @@ impl QpCore {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.is_some()
+    }
+
+    /// Whether a request asks for a completion.
+    #[inline]
+    fn is_signaled(&self, flags: SendFlags) -> bool {
+        self.init.signal_all || flags.contains(SendFlags::SIGNALED)
+    }
+
+    /// A request was posted: if it is the one that was waited for, those behind it wait.
+    #[inline]
+    pub(crate) fn posted(&mut self, flags: SendFlags) {
+        if self.fence_wanted && self.is_signaled(flags) {
+            self.fence_wanted = false;
+            self.doorbell = self.sq.tail();
+        }
     }
 
     pub(crate) fn flush_send_queue(&mut self, cx: &mut Cx<'_>) {
@@ -380,14 +433,27 @@ impl Qp {
         }
     }
 
+    /// A QP whose queues are to come from elsewhere.
+    pub(crate) fn spare(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
+        let bare = QpInit { max_send_wr: 0, max_recv_wr: 0, ..*init };
+        let mut qp = Qp::new(qpn, index, &bare, config);
+        qp.core.init = *init;
+        qp.core.sq = SendQueue::placeholder();
+        qp.core.hold = Hold::Away;
+        qp
+    }
+
     /// Whether a call to [`Qp::transmit`] might send something.
     pub(crate) fn wants_transmit(&self) -> bool {
-        self.core.cnp_pending || self.transport.has_work(&self.core)
+        !self.core.hold.is_deaf() && (self.core.cnp_pending || self.transport.has_work(&self.core))
     }
 
     /// The earliest of its deadlines.
     #[inline]
     pub(crate) fn deadline(&self) -> Time {
+        if self.core.hold.is_deaf() {
+            return Time::NEVER;
+        }
         let mut at = self.transport.deadline();
         if self.paced {
             at = at.min(self.core.pacer.next());
@@ -406,6 +472,9 @@ impl Qp {
         budget: u32,
     ) -> Progress {
         self.paced = false;
+        if self.core.hold.is_deaf() {
+            return Progress::Idle;
+        }
         if self.shim_is_due(cx.now) {
             if batch.room() < self.shim.as_ref().map_or(0, |shim| shim.max_out()) {
                 return Progress::More;
@@ -471,7 +540,7 @@ impl Qp {
             && self.transport.is_drained(&self.core)
         {
             self.core.attrs.sqd_notify = false;
-            cx.event(Event::SqDrained(self.core.qpn));
+            cx.event(Event::SqDrained(self.core.reported));
         }
     }
 
@@ -486,7 +555,7 @@ impl Qp {
         self.core.flush_send_queue(cx);
         self.core.flush_recv_queue(cx);
         if self.core.init.srq.is_some() {
-            cx.event(Event::LastWqeReached(self.core.qpn));
+            cx.event(Event::LastWqeReached(self.core.reported));
         }
     }
 
@@ -504,9 +573,13 @@ impl Qp {
             cx.paths.forget(path, core.index);
             cx.paths.release(path);
         }
-        cx.cqs.purge(core.init.send_cq, core.qpn);
-        cx.cqs.purge(core.init.recv_cq, core.qpn);
+        cx.cqs.purge(core.init.send_cq, core.reported);
+        cx.cqs.purge(core.init.recv_cq, core.reported);
         core.state = QpState::Reset;
+        core.hold = Hold::Nothing;
+        core.doorbell = u64::MAX;
+        core.fence_wanted = false;
+        core.two_sided = TwoSided::default();
         core.attrs = Attrs::new(cx.config.max_mtu);
         core.flow = None;
         core.rx_flow = None;

@@ -141,6 +141,20 @@ impl CqTable {
         self.overflows.pop()
     }
 
+    /// Takes out what a QP has completed and nobody has polled yet.
+    pub(crate) fn extract(&mut self, id: CqId, qpn: Qpn) -> Vec<Completion> {
+        let Ok(cq) = self.get(id) else { return Vec::new() };
+        let mut taken = Vec::new();
+        cq.ring.retain(|completion| {
+            let stays = completion.qpn != qpn;
+            if !stays {
+                taken.push(*completion);
+            }
+            stays
+        });
+        taken
+    }
+
     /// Removes what a QP that is reset or destroyed left behind.
     pub(crate) fn purge(&mut self, id: CqId, qpn: Qpn) {
         if let Ok(cq) = self.get(id) {

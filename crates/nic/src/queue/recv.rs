@@ -74,6 +74,19 @@ impl RecvQueue {
         true
     }
 
+    /// Puts a request that was taken back to where it was.
+    pub(crate) fn give_back(&mut self, wqe: &RecvWqe) {
+        if self.len >= self.capacity {
+            return;
+        }
+        self.head = (self.head + self.capacity - 1) % self.capacity;
+        let at = self.head as usize;
+        self.wr_ids[at] = wqe.wr_id;
+        self.counts[at] = wqe.sges.len() as u8;
+        self.sges[at * self.max_sge..][..wqe.sges.len()].copy_from_slice(&wqe.sges);
+        self.len += 1;
+    }
+
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
@@ -169,6 +182,23 @@ impl SrqTable {
             events.push(Event::SrqLimit(id), counters);
         }
         taken
+    }
+
+    /// Puts a request that was taken back to where it was.
+    pub(crate) fn give_back(&mut self, id: SrqId, wqe: &RecvWqe) {
+        if let Ok(srq) = self.get(id) {
+            srq.queue.give_back(wqe);
+        }
+    }
+
+    /// Takes the oldest request, whoever it is for.
+    pub(crate) fn remove(&mut self, id: SrqId, wqe: &mut RecvWqe) -> Result<bool, ControlError> {
+        Ok(self.get(id)?.queue.take(wqe))
+    }
+
+    /// Requests that wait.
+    pub(crate) fn len(&self, id: SrqId) -> Option<u32> {
+        Some(self.slots.get(id.0 as usize)?.as_ref()?.queue.len())
     }
 
     fn get(&mut self, id: SrqId) -> Result<&mut Srq, ControlError> {

@@ -3,7 +3,7 @@
 use bowline_wire::Psn;
 
 use crate::error::PostError;
-use crate::types::{Payload, QpInit, QpType, SendFlags, SendOp, SendWr, Sge, UdDest};
+use crate::types::{Payload, QpInit, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// A send work request on its queue.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// First PSN, once started.
     pub(crate) first_psn: Psn,
+    /// The peer has carried it out on another connection: it only has to complete in its turn.
+    pub(crate) executed: bool,
 }
 
 impl Wqe {
@@ -26,6 +28,22 @@ impl Wqe {
     #[inline]
     pub(crate) fn end_psn(&self) -> Psn {
         self.first_psn.add(self.packets)
+    }
+
+    /// Whether it takes a receive of the peer's.
+    #[inline]
+    pub(crate) fn is_two_sided(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) | SendOp::WriteImm(..)
+        )
+    }
+
+    /// Turns a copy of it into a WRITE of nothing, which does nothing but take its place in line.
+    pub(crate) fn become_empty(&mut self) {
+        self.op = SendOp::Write(Remote { addr: 0, rkey: 0 });
+        self.len = 0;
+        self.inline = false;
     }
 
     /// Whether the peer answers it with data rather than an acknowledgement.
@@ -58,6 +76,7 @@ const EMPTY: Wqe = Wqe {
     len: 0,
     packets: 0,
     first_psn: Psn::new(0),
+    executed: false,
 };
 
 /// Longest message: 2^31 bytes, as the standard has it.
@@ -73,6 +92,20 @@ impl SendQueue {
             dests: Vec::with_capacity(if init.qp_type == QpType::Ud { n } else { 0 }),
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// A queue that is never used: of a QP whose queues are elsewhere.
+    pub(crate) fn placeholder() -> SendQueue {
+        SendQueue {
+            ring: Vec::new(),
+            sges: Vec::new(),
+            inline: Vec::new(),
+            dests: Vec::new(),
+            max_sge: 0,
+            max_inline: 0,
             head: 0,
             tail: 0,
         }
@@ -112,8 +145,11 @@ impl SendQueue {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut Wqe> {
+        if number < self.head || self.tail <= number {
+            return None;
+        }
         let slot = self.slot(number);
-        (self.head <= number && number < self.tail).then(|| &mut self.ring[slot])
+        Some(&mut self.ring[slot])
     }
 
     /// The gather or scatter list of a request.

@@ -75,6 +75,13 @@ impl Inbound {
         core::mem::take(&mut self.message) != Message::None
     }
 
+    /// Forgets a message that its sender will send again from the start, and gives back the receive
+    /// that was taken for it.
+    pub(crate) fn give_back(&mut self) -> Option<RecvWqe> {
+        self.message = Message::None;
+        core::mem::take(&mut self.has_wqe).then(|| core::mem::take(&mut self.wqe))
+    }
+
     /// The QP has failed: completes the receive that was taken.
     pub(crate) fn fail(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
         self.message = Message::None;
@@ -207,6 +214,7 @@ impl Inbound {
     ) {
         self.message = Message::None;
         self.has_wqe = false;
+        core.two_sided.received += 1;
         let completion = Completion {
             wr_id: self.wqe.wr_id,
             status: WcStatus::Success,

@@ -6,12 +6,22 @@ mod rc;
 mod uc;
 mod ud;
 
-use bowline_wire::PacketView;
+use bowline_wire::{PacketView, Psn};
 
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::queue::RecvWqe;
 use crate::time::Time;
 use crate::types::{QpState, QpType};
+
+/// How far a transport has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Position {
+    /// Requests below this number have begun to be sent.
+    pub(crate) started: u64,
+    /// PSN of the peer's next request.
+    pub(crate) expected: Psn,
+}
 
 /// The protocol of a type of QP.
 ///
@@ -58,6 +68,22 @@ pub(crate) trait Transport: Send {
 
     /// Whether nothing that was started is unfinished.
     fn is_drained(&self, core: &QpCore) -> bool;
+
+    /// The QP leaves this NIC: forget what is true of one path only, so that all that is not
+    /// acknowledged is sent again, and answered from the record.
+    fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let _ = (core, cx);
+    }
+
+    /// How far it has come.
+    fn position(&self) -> Position {
+        Position::default()
+    }
+
+    /// Gives back the receive taken for a message that is half there.
+    fn give_back(&mut self) -> Option<RecvWqe> {
+        None
+    }
 
     /// The QP is going to the error state, or away: let go of everything, flush what was taken off
     /// a queue.

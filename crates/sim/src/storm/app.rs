@@ -130,7 +130,8 @@ impl<'a> Storm<'a> {
                     self.coverage.qp_error_events += 1;
                 }
                 Event::SqDrained(qpn) => self.drained(world, nic, qpn),
-                Event::CommEstablished(_) | Event::SrqLimit(_) => {}
+                // No QP of the storm is guarded.
+                Event::CommEstablished(_) | Event::SrqLimit(_) | Event::PathFailed(_) => {}
             }
         }
         any

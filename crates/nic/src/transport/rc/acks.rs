@@ -75,6 +75,7 @@ impl Requester {
             }
             self.una = wqe_end;
             core.sq.pop();
+            core.two_sided.sent += u64::from(wqe.is_two_sided());
             core.complete_send(cx, &wqe, WcStatus::Success);
         }
         if self.una != before {

@@ -12,9 +12,10 @@ use bowline_wire::{OpKind, PacketView};
 
 use self::requester::Requester;
 use self::responder::Responder;
-use super::Transport;
+use super::{Position, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::queue::RecvWqe;
 use crate::time::Time;
 use crate::types::QpState;
 
@@ -108,6 +109,19 @@ impl Transport for Rc {
 
     fn is_drained(&self, core: &QpCore) -> bool {
         self.requester.is_drained(core)
+    }
+
+    fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.requester.suspend(core, cx);
+        self.responder.suspend();
+    }
+
+    fn position(&self) -> Position {
+        Position { started: self.requester.started, expected: self.responder.expected() }
+    }
+
+    fn give_back(&mut self) -> Option<RecvWqe> {
+        self.responder.give_back()
     }
 
     fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {

@@ -11,11 +11,11 @@ use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
 use super::super::outbound;
 use super::rtt::RttEstimate;
-use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::qp::{Cx, Hold, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::time::Time;
 use crate::tx::HeaderBuf;
-use crate::types::{QpState, Remote, SendFlags, SendOp, WcStatus};
+use crate::types::{Event, QpState, Remote, SendFlags, SendOp, WcStatus};
 
 /// Most PSNs in flight: far from half of the PSN space, where before and after blur.
 const MAX_IN_FLIGHT: u32 = 1 << 22;
@@ -101,7 +101,7 @@ impl Requester {
     /// Whether something could be sent now, as far as can be told without trying.
     pub(super) fn has_work(&self, core: &QpCore) -> bool {
         let may_send = match core.state {
-            QpState::Rts => self.cursor < core.sq.tail(),
+            QpState::Rts => self.cursor < core.sq.tail().min(core.doorbell),
             QpState::Sqd => self.cursor < self.started,
             _ => false,
         };
@@ -161,9 +161,12 @@ impl Requester {
         {
             return Step::Stop(stop);
         }
-        let Some(wqe) = core.sq.get(number).copied() else {
+        let Some(mut wqe) = core.sq.get(number).copied() else {
             return Step::Stop(Progress::Idle);
         };
+        if wqe.executed {
+            wqe.become_empty();
+        }
         let k = self.next.diff(wqe.first_psn) as u32;
         let room = self.room(core, cx);
         if room == 0 {
@@ -254,9 +257,9 @@ impl Requester {
             return Err(Progress::Idle);
         }
         wqe.first_psn = self.fresh;
-        wqe.packets = outbound::packets_of(wqe.len, mtu);
+        wqe.packets = if wqe.executed { 1 } else { outbound::packets_of(wqe.len, mtu) };
         let wqe = *wqe;
-        if !wqe.inline {
+        if !wqe.inline && !wqe.executed {
             let sges = core.sq.sges(number);
             if cx.memory.check_local(core.init.pd, sges, wqe.wants_response()).is_err() {
                 return Err(self.refuse_locally(core, cx, number));
@@ -389,7 +392,12 @@ impl Requester {
                 true
             }
             None => {
-                self.fail_head(core, cx, WcStatus::RetryExcErr);
+                if core.guarded {
+                    core.hold = Hold::All;
+                    cx.event(Event::PathFailed(core.qpn));
+                } else {
+                    self.fail_head(core, cx, WcStatus::RetryExcErr);
+                }
                 false
             }
         }
@@ -426,6 +434,16 @@ impl Requester {
             cx.paths.charge(path, self.charged, charge);
             self.charged = charge;
         }
+    }
+
+    /// Forgets what is true of one path only: all that is not acknowledged is to be sent again.
+    pub(super) fn suspend(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+        self.go_back(core, cx);
+        self.retries_left = core.attrs.retry_count;
+        self.rnr_retries_left = core.attrs.rnr_retry;
+        self.rnr_until = None;
+        self.gap_at = None;
+        self.rtt = RttEstimate::default();
     }
 
     pub(super) fn abort(&mut self, core: &QpCore, cx: &mut Cx<'_>) {

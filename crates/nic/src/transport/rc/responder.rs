@@ -8,6 +8,7 @@ use super::super::inbound::{Inbound, Refusal};
 use super::super::outbound::packets_of;
 use crate::memory::AtomicOp;
 use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::queue::RecvWqe;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{Access, Event, QpState, WcStatus};
 
@@ -107,7 +108,7 @@ impl Responder {
 
     pub(super) fn receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         if core.state == QpState::Rtr && !core::mem::replace(&mut self.heard, true) {
-            cx.event(Event::CommEstablished(core.qpn));
+            cx.event(Event::CommEstablished(core.reported));
         }
         let ahead = packet.psn().diff(self.expected);
         if ahead > 0 {
@@ -281,14 +282,14 @@ impl Responder {
             Refusal::Invalid => (
                 NakCode::InvalidRequest,
                 WcStatus::RemInvReqErr,
-                Some(Event::QpRequestError(core.qpn)),
+                Some(Event::QpRequestError(core.reported)),
             ),
             Refusal::Access => {
                 cx.counters.access_violations += 1;
                 (
                     NakCode::RemoteAccess,
                     WcStatus::RemAccessErr,
-                    Some(Event::QpAccessError(core.qpn)),
+                    Some(Event::QpAccessError(core.reported)),
                 )
             }
             Refusal::TooLong => (NakCode::InvalidRequest, WcStatus::LocLenErr, None),
@@ -423,6 +424,28 @@ impl Responder {
 
     fn aeth(&self, syndrome: Syndrome) -> Aeth {
         Aeth { syndrome, msn: self.msn & 0xff_ffff }
+    }
+
+    /// Forgets what is true of one path only. The peer asks again for answers that it misses.
+    pub(super) fn suspend(&mut self) {
+        self.reply = None;
+        self.nak_sent = false;
+        for resource in &mut self.resources {
+            match &mut resource.kind {
+                ResourceKind::Read { next, .. } => *next = resource.packets,
+                ResourceKind::Atomic { due, .. } => *due = false,
+            }
+        }
+    }
+
+    /// PSN of the peer's next request.
+    pub(super) fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// See [`Inbound::give_back`].
+    pub(super) fn give_back(&mut self) -> Option<RecvWqe> {
+        self.inbound.give_back()
     }
 
     /// Lets go of everything but a NAK that still has to tell the peer why.

@@ -1,0 +1,224 @@
+//! Moving connections between NICs, for failover.
+//!
+//! Both NICs have the same memory registered under the same keys ([`Nic::register_as`]), and the
+//! one that a connection may move to has a spare QP for it ([`Nic::create_spare_qp`]). What moves
+//! is a [`QpBody`]: the requests themselves, not copies of them.
+
+use bowline_wire::{Psn, Qpn};
+
+use super::Nic;
+use crate::error::ControlError;
+use crate::qp::Hold;
+use crate::qp::body::{Carry, QpBody};
+use crate::time::Time;
+use crate::types::{AddressVector, QpState, QpType, RecvWr, SrqId, WcStatus};
+
+/// How to go on with a connection that has moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attach {
+    /// PSNs of its next request and of the peer's, for one that starts anew
+    /// ([`Carry::Requests`]).
+    pub psns: Option<(Psn, Psn)>,
+}
+
+/// A fence in a QP's requests: see [`Nic::fence_sends`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// There is none.
+    None,
+    /// No request has asked for a completion since it was put up.
+    WaitSignaled,
+    /// Requests before it are not done yet.
+    WaitDrained,
+    /// All requests before it are done.
+    Drained,
+}
+
+impl Nic {
+    /// Makes a path that fails hold an RC QP, with an [`Event::PathFailed`](crate::Event::PathFailed), rather than fail it.
+    pub fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError> {
+        self.reliable(qpn)?.core.guarded = guarded;
+        Ok(())
+    }
+
+    /// Stops a QP: it sends nothing, and drops what arrives. What is posted queues up.
+    pub fn hold_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
+        let qp = self.reliable(qpn)?;
+        if qp.core.hold != Hold::Away {
+            qp.core.hold = Hold::All;
+        }
+        Ok(())
+    }
+
+    /// Whether a QP's queues are elsewhere.
+    pub fn is_away(&self, qpn: Qpn) -> bool {
+        self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::Away)
+    }
+
+    /// Requests of a QP that are not done.
+    pub fn outstanding(&self, qpn: Qpn) -> u64 {
+        self.qp(qpn).map_or(0, |qp| qp.core.sq.tail() - qp.core.sq.head())
+    }
+
+    /// Says where a spare's peer is. It counts from the next [`Nic::attach_qp`] on.
+    pub fn aim_spare_qp(
+        &mut self,
+        qpn: Qpn,
+        av: AddressVector,
+        dest_qpn: Qpn,
+    ) -> Result<(), ControlError> {
+        if av.dst.is_ipv4() != self.config.addr.is_ipv4() {
+            let why = "the destination must be of the device's address family";
+            return Err(ControlError::Invalid { what: "av", why });
+        }
+        let qp = self.reliable(qpn)?;
+        qp.core.attrs.av = Some(av);
+        qp.core.attrs.dest_qpn = dest_qpn;
+        Ok(())
+    }
+
+    /// Takes the connection out of a QP, which is left without.
+    pub fn detach_qp(&mut self, now: Time, qpn: Qpn, carry: Carry) -> Result<QpBody, ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let qp = self.reliable(qpn)?;
+        let movable = matches!(qp.core.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        if !movable || qp.core.hold == Hold::Away {
+            let why = "only a connection that is here and has not failed can move";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(ControlError::NotFound { what: "queue pair" });
+        };
+        let body = qp.detach(&mut self.shared.cx(&self.config, now), carry);
+        self.after(slot);
+        Ok(body)
+    }
+
+    /// Puts a connection into a QP that has none. It answers the peer at once; its own requests wait
+    /// for [`Nic::release_sends`].
+    ///
+    /// # Errors
+    /// Gives the connection back if the QP is not one that can take it.
+    pub fn attach_qp(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        body: QpBody,
+        how: Attach,
+    ) -> Result<(), (ControlError, QpBody)> {
+        let fits = self.qp(qpn).is_some_and(|qp| {
+            qp.core.hold == Hold::Away
+                && qp.core.attrs.av.is_some()
+                && body.attrs.mtu <= self.config.max_mtu
+        });
+        let (true, Some(slot)) = (fits, self.slot(qpn)) else {
+            let why = "it has a connection, no peer, or a smaller MTU";
+            return Err((ControlError::Invalid { what: "queue pair", why }, body));
+        };
+        if let Some(qp) = self.qps[slot as usize].as_mut() {
+            qp.attach(&mut self.shared.cx(&self.config, now), body, how.psns);
+        }
+        self.after(slot);
+        Ok(())
+    }
+
+    /// Lets a QP send again. `counted` is the number of two-sided messages that the peer had received
+    /// before a connection started anew: what it has carried out is not sent again.
+    pub fn release_sends(&mut self, qpn: Qpn, counted: Option<u64>) -> Result<(), ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let qp = self.reliable(qpn)?;
+        if qp.core.hold == Hold::Away {
+            let why = "its queues are elsewhere";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        if let Some(counted) = counted {
+            qp.mark_executed(counted);
+        }
+        qp.core.hold = Hold::Nothing;
+        qp.core.doorbell = u64::MAX;
+        qp.core.fence_wanted = false;
+        self.after(slot);
+        Ok(())
+    }
+
+    /// Puts a fence into a QP's requests: those that are posted behind the next one that asks for a
+    /// completion queue up, and are not sent. If none is outstanding, the fence is here.
+    pub fn fence_sends(&mut self, qpn: Qpn) -> Result<(), ControlError> {
+        let core = &mut self.reliable(qpn)?.core;
+        if core.sq.is_empty() {
+            core.doorbell = core.sq.tail();
+        } else {
+            core.fence_wanted = true;
+        }
+        Ok(())
+    }
+
+    /// How far a QP is with its fence.
+    pub fn fence(&self, qpn: Qpn) -> Fence {
+        let Some(core) = self.qp(qpn).map(|qp| &qp.core) else {
+            return Fence::None;
+        };
+        match core.doorbell {
+            _ if core.fence_wanted => Fence::WaitSignaled,
+            u64::MAX => Fence::None,
+            doorbell if core.sq.head() < doorbell => Fence::WaitDrained,
+            _ => Fence::Drained,
+        }
+    }
+
+    /// Fails a QP as if its retries were exhausted: the oldest request gets that status, and
+    /// everything else is flushed.
+    pub fn fail_qp(&mut self, now: Time, qpn: Qpn) -> Result<(), ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(ControlError::NotFound { what: "queue pair" });
+        };
+        if qp.core.hold == Hold::Away {
+            let why = "its queues are elsewhere";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        qp.core.hold = Hold::Nothing;
+        let mut cx = self.shared.cx(&self.config, now);
+        if let Some(wqe) = qp.core.sq.pop() {
+            qp.core.complete_send(&mut cx, &wqe, WcStatus::RetryExcErr);
+        }
+        qp.enter_error(&mut cx);
+        self.after(slot);
+        Ok(())
+    }
+
+    /// Receives that wait on a shared queue.
+    pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
+        self.shared.srqs.len(srq)
+    }
+
+    /// Takes up to `max` receives off a shared queue, oldest first, and hands them to `to`, which
+    /// says whether it took it; one that is not taken goes back. Returns how many were.
+    pub fn take_srq_recvs(
+        &mut self,
+        srq: SrqId,
+        max: u32,
+        mut to: impl FnMut(&RecvWr<'_>) -> bool,
+    ) -> Result<u32, ControlError> {
+        let mut wqe = crate::queue::RecvWqe::default();
+        for taken in 0..max {
+            if !self.shared.srqs.remove(srq, &mut wqe)? {
+                return Ok(taken);
+            }
+            if !to(&RecvWr { wr_id: wqe.wr_id, sges: &wqe.sges }) {
+                self.shared.srqs.give_back(srq, &wqe);
+                return Ok(taken);
+            }
+        }
+        Ok(max)
+    }
+
+    fn reliable(&mut self, qpn: Qpn) -> Result<&mut crate::qp::Qp, ControlError> {
+        let qp = self.qp_mut(qpn)?;
+        if qp.core.init.qp_type != QpType::Rc {
+            let why = "only a reliable connection can move";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        Ok(qp)
+    }
+}
