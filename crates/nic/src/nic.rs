@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bowline_wire::{OpKind, PacketView, Qpn};
 
-pub use self::moving::{Attach, Fence};
+pub use self::moving::Fence;
 pub use self::objects::QpInfo;
 use crate::config::NicConfig;
 use crate::counters::Counters;

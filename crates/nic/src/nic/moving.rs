@@ -4,22 +4,14 @@
 //! one that a connection may move to has a spare QP for it ([`Nic::create_spare_qp`]). What moves
 //! is a [`QpBody`]: the requests themselves, not copies of them.
 
-use bowline_wire::{Psn, Qpn};
+use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::ControlError;
 use crate::qp::Hold;
-use crate::qp::body::{Carry, QpBody};
+use crate::qp::body::{Carry, QpBody, Resume};
 use crate::time::Time;
 use crate::types::{AddressVector, QpState, QpType, RecvWr, SrqId, WcStatus};
-
-/// How to go on with a connection that has moved.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Attach {
-    /// PSNs of its next request and of the peer's, for one that starts anew
-    /// ([`Carry::Requests`]).
-    pub psns: Option<(Psn, Psn)>,
-}
 
 /// A fence in a QP's requests: see [`Nic::fence_sends`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +70,12 @@ impl Nic {
     }
 
     /// Takes the connection out of a QP, which is left without.
-    pub fn detach_qp(&mut self, now: Time, qpn: Qpn, carry: Carry) -> Result<QpBody, ControlError> {
+    pub fn detach_qp(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        carry: Carry,
+    ) -> Result<Box<QpBody>, ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let qp = self.reliable(qpn)?;
         let movable = matches!(qp.core.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
@@ -103,9 +100,8 @@ impl Nic {
         &mut self,
         now: Time,
         qpn: Qpn,
-        body: QpBody,
-        how: Attach,
-    ) -> Result<(), (ControlError, QpBody)> {
+        body: Box<QpBody>,
+    ) -> Result<(), (ControlError, Box<QpBody>)> {
         let fits = self.qp(qpn).is_some_and(|qp| {
             qp.core.hold == Hold::Away
                 && qp.core.attrs.av.is_some()
@@ -116,23 +112,23 @@ impl Nic {
             return Err((ControlError::Invalid { what: "queue pair", why }, body));
         };
         if let Some(qp) = self.qps[slot as usize].as_mut() {
-            qp.attach(&mut self.shared.cx(&self.config, now), body, how.psns);
+            qp.attach(&mut self.shared.cx(&self.config, now), *body);
         }
         self.after(slot);
         Ok(())
     }
 
-    /// Lets a QP send again. `counted` is the number of two-sided messages that the peer had received
-    /// before a connection started anew: what it has carried out is not sent again.
-    pub fn release_sends(&mut self, qpn: Qpn, counted: Option<u64>) -> Result<(), ControlError> {
+    /// Lets a QP send again. `resume` is for a connection that starts anew ([`Carry::Requests`]): what
+    /// the peer has carried out is not sent again.
+    pub fn release_sends(&mut self, qpn: Qpn, resume: Option<Resume>) -> Result<(), ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let qp = self.reliable(qpn)?;
         if qp.core.hold == Hold::Away {
             let why = "its queues are elsewhere";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
-        if let Some(counted) = counted {
-            qp.mark_executed(counted);
+        if let Some(resume) = resume {
+            qp.start_anew(&resume);
         }
         qp.core.hold = Hold::Nothing;
         qp.core.doorbell = u64::MAX;

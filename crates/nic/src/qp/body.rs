@@ -7,7 +7,7 @@ use super::{Attrs, Cx, Hold, Qp};
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
 use crate::shim::ShimPeer;
-use crate::transport::{self, Transport};
+use crate::transport::{self, Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
 /// Two-sided messages (SENDs and WRITEs with immediate) done on a connection.
@@ -19,6 +19,10 @@ pub(crate) struct TwoSided {
     pub(crate) received: u64,
 }
 
+/// How far PSNs of a connection that starts anew are ahead: a quarter of the circle, which is more
+/// than can be in flight.
+const RESTART_AHEAD: u32 = 1 << 22;
+
 /// How much of a connection goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
@@ -26,6 +30,15 @@ pub enum Carry {
     Transport,
     /// The requests that are not done. A new transport starts them from their beginning.
     Requests,
+}
+
+/// What the sender of a connection that starts anew must know of its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// Two-sided messages that it has received whole ([`QpBody::received`]).
+    pub received: u64,
+    /// PSN that it expects ([`QpBody::expected_psn`]).
+    pub psn: Psn,
 }
 
 /// A connection on its way between two NICs.
@@ -42,8 +55,8 @@ pub struct QpBody {
     /// Completions that nobody has polled yet, of sends and of receives: they go along, so that a
     /// connection's completions are in one place and in order.
     pub(crate) completed: [Vec<Completion>; 2],
-    /// Requests below this number had begun to be sent.
-    pub(crate) started: u64,
+    /// How far the transport had come.
+    pub(crate) position: Position,
     pub(crate) carry: Carry,
 }
 
@@ -61,27 +74,31 @@ impl QpBody {
     /// Whether an atomic has been sent whose answer is not here: nobody but the peer's NIC knows
     /// whether it was carried out.
     pub fn has_atomic_in_flight(&self) -> bool {
-        (self.sq.head()..self.started).any(|number| {
+        (self.sq.head()..self.position.started).any(|number| {
             let op = self.sq.get(number).map(|wqe| wqe.op);
             matches!(op, Some(SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }))
         })
     }
 
-    /// PSNs of its next request and of the peer's next.
-    pub fn psns(&self) -> (Psn, Psn) {
-        (self.attrs.sq_psn, self.attrs.rq_psn)
+    /// The PSN that the peer's next request must have. One that starts anew expects it far ahead of
+    /// all that may still be under way to it, so that none of that can be taken for something new.
+    pub fn expected_psn(&self) -> Psn {
+        match self.carry {
+            Carry::Transport => self.position.expected,
+            Carry::Requests => self.position.expected.add(RESTART_AHEAD),
+        }
     }
 }
 
 impl Qp {
     /// Takes the connection out. What is left has a number and attributes, and waits for it, or
     /// another, to be attached.
-    pub(crate) fn detach(&mut self, cx: &mut Cx<'_>, carry: Carry) -> QpBody {
+    pub(crate) fn detach(&mut self, cx: &mut Cx<'_>, carry: Carry) -> Box<QpBody> {
         if let Some(shim) = &mut self.shim {
             shim.stopped();
         }
         let (core, transport) = (&mut self.core, &mut self.transport);
-        let started = transport.position().started;
+        let position = transport.position();
         transport.suspend(core, cx);
         if carry == Carry::Requests
             && let Some(wqe) = transport.give_back()
@@ -103,7 +120,7 @@ impl Qp {
         self.paced = false;
         let sends = cx.cqs.extract(core.init.send_cq, core.reported);
         let recvs = cx.cqs.extract(core.init.recv_cq, core.reported);
-        QpBody {
+        Box::new(QpBody {
             state: core.state,
             attrs: core.attrs,
             sq: core::mem::replace(&mut core.sq, SendQueue::placeholder()),
@@ -114,14 +131,14 @@ impl Qp {
             two_sided: core.two_sided,
             reported: core.reported,
             completed: [sends, recvs],
-            started,
+            position,
             carry,
-        }
+        })
     }
 
-    /// Puts a connection in. `psns`, of the next request and of the peer's, are for one that starts
-    /// anew.
-    pub(crate) fn attach(&mut self, cx: &mut Cx<'_>, body: QpBody, psns: Option<(Psn, Psn)>) {
+    /// Puts a connection in. It answers the peer; its own requests wait.
+    pub(crate) fn attach(&mut self, cx: &mut Cx<'_>, body: QpBody) {
+        let rq_psn = body.expected_psn();
         let core = &mut self.core;
         // Where the peer is, seen from here, is this QP's own.
         let (av, dest_qpn) = (core.attrs.av, core.attrs.dest_qpn);
@@ -141,17 +158,12 @@ impl Qp {
         if let Some(av) = av {
             core.connect(av, cx.config, cx.paths);
         }
-        if let (Carry::Requests, Some((sq_psn, rq_psn))) = (body.carry, psns) {
-            core.attrs.sq_psn = sq_psn;
+        if body.carry == Carry::Requests {
             core.attrs.rq_psn = rq_psn;
             self.transport = transport::build(core.init.qp_type);
             core.state = QpState::Rtr;
             self.transport.entered(core, QpState::Init);
-            if body.state != QpState::Rtr {
-                core.state = QpState::Rts;
-                self.transport.entered(core, QpState::Rtr);
-                core.state = body.state;
-            }
+            core.state = body.state;
         }
         let [sends, recvs] = body.completed;
         let queues = [(core.init.send_cq, sends), (core.init.recv_cq, recvs)];
@@ -165,16 +177,16 @@ impl Qp {
                 qp_type: core.init.qp_type,
                 mtu: core.attrs.mtu,
                 dest_qpn: core.attrs.dest_qpn,
-                rq_psn: self.transport.position().expected,
+                rq_psn,
             };
             shim.started(cx.now, &peer);
         }
     }
 
-    /// Marks what the peer has carried out on the connection before this one, by the number of
-    /// two-sided messages that it counted: these, and all before them but READs, whose data may have
-    /// been lost on the way.
-    pub(crate) fn mark_executed(&mut self, counted: u64) {
+    /// Starts a new requester for the requests that are here, except those that the peer has carried
+    /// out on the connection before: as many two-sided ones as it has counted, and all before them
+    /// but READs, whose data may have been lost on the way.
+    pub(crate) fn start_anew(&mut self, resume: &Resume) {
         let core = &mut self.core;
         let (head, tail) = (core.sq.head(), core.sq.tail());
         let mut two_sided = core.two_sided.sent;
@@ -182,7 +194,7 @@ impl Qp {
         for number in head..tail {
             if core.sq.get(number).is_some_and(|wqe| wqe.is_two_sided()) {
                 two_sided += 1;
-                if two_sided > counted {
+                if two_sided > resume.received {
                     break;
                 }
                 executed = number + 1;
@@ -194,6 +206,13 @@ impl Qp {
             {
                 wqe.executed = true;
             }
+        }
+        core.attrs.sq_psn = resume.psn;
+        let state = core.state;
+        if state != QpState::Rtr {
+            core.state = QpState::Rts;
+            self.transport.entered(core, QpState::Rtr);
+            core.state = state;
         }
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::qp::body::Carry;
+use crate::qp::body::{Carry, Resume};
 
 /// Two hosts with two NICs each. NIC 0 and 1 are the first host's, 2 and 3 the second's; even ones
 /// are on one rail, odd ones on the other.
@@ -15,7 +15,6 @@ struct Rig {
     keys: [MrKey; 2],
     /// Where each host's connection is.
     home: [usize; 2],
-    epoch: u32,
     dead: [bool; 2],
     now: Time,
 }
@@ -57,7 +56,7 @@ impl Rig {
             let peer = qpns[peer];
             nics[me].aim_spare_qp(qpns[me], av, peer).unwrap();
         }
-        Rig { nics, cqs, qpns, buffers, keys, home: [0, 0], epoch: 0, dead: [false; 2], now }
+        Rig { nics, cqs, qpns, buffers, keys, home: [0, 0], dead: [false; 2], now }
     }
 
     fn at(&self, host: usize) -> usize {
@@ -127,26 +126,24 @@ impl Rig {
 
     /// Moves both ends to the other rail.
     fn switch(&mut self, carry: Carry) {
-        self.epoch += 1;
-        let mut counts = [0; 2];
-        for host in 0..2 {
-            let from = self.at(host);
-            self.home[host] = 1 - self.home[host];
-            let to = self.at(host);
-            self.nics[from].hold_qp(self.qpns[from]).unwrap();
-            let body = self.nics[from].detach_qp(self.now, self.qpns[from], carry).unwrap();
-            counts[host] = body.received();
-            let base = |psn: u32| Psn::new(psn).add(self.epoch << 22);
-            let (rq, sq) = if host == 0 { (0xff_fff0, 0xff_fffd) } else { (0xff_fffd, 0xff_fff0) };
-            let psns = (carry == Carry::Requests).then(|| (base(sq), base(rq)));
-            self.nics[to]
-                .attach_qp(self.now, self.qpns[to], body, Attach { psns })
-                .unwrap_or_else(|(error, _)| panic!("{error}"));
-        }
+        let resumes: Vec<Resume> = (0..2)
+            .map(|host| {
+                let from = self.at(host);
+                self.home[host] = 1 - self.home[host];
+                let to = self.at(host);
+                self.nics[from].hold_qp(self.qpns[from]).unwrap();
+                let body = self.nics[from].detach_qp(self.now, self.qpns[from], carry).unwrap();
+                let resume = Resume { received: body.received(), psn: body.expected_psn() };
+                self.nics[to]
+                    .attach_qp(self.now, self.qpns[to], body)
+                    .unwrap_or_else(|(error, _)| panic!("{error}"));
+                resume
+            })
+            .collect();
         for host in 0..2 {
             let at = self.at(host);
-            let counted = (carry == Carry::Requests).then_some(counts[1 - host]);
-            self.nics[at].release_sends(self.qpns[at], counted).unwrap();
+            let resume = (carry == Carry::Requests).then(|| resumes[1 - host]);
+            self.nics[at].release_sends(self.qpns[at], resume).unwrap();
         }
     }
 
@@ -199,7 +196,7 @@ fn posts_to_a_qp_that_is_away_are_refused_and_a_spare_needs_a_peer() {
     let body = rig.nics[1].detach_qp(rig.now, rig.qpns[1], Carry::Transport).unwrap();
     let init = rig.nics[1].query_qp(rig.qpns[1]).unwrap().init;
     let fresh = rig.nics[1].create_spare_qp(&init).unwrap();
-    let refused = rig.nics[1].attach_qp(rig.now, fresh, body, Attach::default());
+    let refused = rig.nics[1].attach_qp(rig.now, fresh, body);
     assert!(refused.is_err(), "it has no peer");
     assert!(rig.nics[1].detach_qp(rig.now, fresh, Carry::Transport).is_err());
 }
