@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_io::{
-    Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, UdpPort,
+    FaultPort, Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, UdpPort,
 };
 use bowline_nic::{Mtu, Nic, NicConfig};
 
@@ -149,7 +149,7 @@ impl DeviceBuilder {
     pub fn open(self) -> Result<Device, Error> {
         let udp = UdpPort::open(&self.udp)?;
         let qpn_prefix = udp.qpn_prefix();
-        let mut port: Box<dyn Port> = Box::new(udp);
+        let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
         if let Some(file) = &self.pcap {
             port = Box::new(PcapTap::create(port, file)?);
         }

@@ -2,7 +2,8 @@
 //!
 //! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
 //!   segmentation offload both ways, alone on an address or sharing it with other processes;
-//!   [`MemoryPort`] is one in memory. [`Impair`] and [`PcapTap`] wrap any port and are one.
+//!   [`MemoryPort`] is one in memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are
+//!   one.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
 //!   application does not.
 //!
@@ -13,6 +14,7 @@
 #![deny(unsafe_code)]
 
 pub mod control;
+mod fault;
 mod impair;
 mod lane;
 mod memory_port;
@@ -24,6 +26,9 @@ mod sys;
 mod testing;
 mod udp;
 
+pub use fault::{
+    Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
+};
 pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError};
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError, Task, TaskId};
 pub use memory_port::{MemoryHub, MemoryPort};

@@ -16,6 +16,7 @@ use bowline_wire::{
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
+use crate::fault::Faults;
 use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -213,5 +214,9 @@ impl<P: Port> Port for PcapTap<P> {
         all.pcap_frames += self.capture.written;
         all.pcap_lost += self.capture.lost;
         all
+    }
+
+    fn faults(&self) -> Option<&Faults> {
+        self.inner.faults()
     }
 }

@@ -3,15 +3,18 @@
 mod closed;
 mod counters;
 mod error;
+mod outbox;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
 
+use crate::fault::Faults;
 pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
+pub(crate) use outbox::Outbox;
 
 /// What a port is and can do. It does not change while the port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +59,8 @@ pub struct PortFds {
 ///   although no descriptor is ready: middleware holds packets back, shared ports look after their
 ///   peers. It may change with every call of another method.
 ///
-/// Middleware wraps a port and is one: see [`Impair`](crate::Impair) and
-/// [`PcapTap`](crate::PcapTap).
+/// Middleware wraps a port and is one: see [`Impair`](crate::Impair), [`PcapTap`](crate::PcapTap) and
+/// [`FaultPort`](crate::FaultPort).
 pub trait Port: Send {
     /// What the port can do.
     fn caps(&self) -> PortCaps;
@@ -92,6 +95,11 @@ pub trait Port: Send {
 
     /// What the port has done and seen.
     fn counters(&self) -> PortCounters;
+
+    /// The handle by which faults can be ordered, if there is a [`FaultPort`](crate::FaultPort) in it.
+    fn faults(&self) -> Option<&Faults> {
+        None
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -125,6 +133,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn counters(&self) -> PortCounters {
         (**self).counters()
+    }
+
+    fn faults(&self) -> Option<&Faults> {
+        (**self).faults()
     }
 }
 

@@ -1,10 +1,14 @@
 //! What the tests of several modules need.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bowline_nic::{FrameMeta, HeaderBuf, IpId, TxBatch, pad_of};
+use bowline_nic::{FrameMeta, HeaderBuf, IpId, Time, TxBatch, pad_of};
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, icrc_of};
+
+use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::sys::EventFd;
 
 /// A loopback address that no other test uses: by process, and by call within it.
 pub(crate) fn fresh_addr() -> IpAddr {
@@ -50,4 +54,62 @@ pub(crate) fn icrc_is_right(meta: &FrameMeta, dst_port: u16, frame: &[u8]) -> bo
         return false;
     };
     icrc_of(&key, id, body) == u32::from_le_bytes(*trailer)
+}
+
+/// A port that takes one burst at a time, and is then full until its descriptor was waited for.
+pub(crate) struct Narrow<P> {
+    inner: P,
+    writable: EventFd,
+    full: bool,
+}
+
+impl<P: Port> Narrow<P> {
+    pub(crate) fn new(inner: P) -> Narrow<P> {
+        let writable = EventFd::flag().expect("descriptors are left");
+        Narrow { inner, writable, full: false }
+    }
+}
+
+impl<P: Port> Port for Narrow<P> {
+    fn caps(&self) -> PortCaps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        self.full = !self.full;
+        if self.full || batch.bursts().len() <= from {
+            return Ok(0);
+        }
+        let mut one = TxBatch::new(self.caps().tx, 128);
+        let burst = &batch.bursts()[from];
+        let key = FlowKey {
+            src: self.caps().addr,
+            dst: burst.dst,
+            src_port: self.caps().udp_port,
+            dst_port: burst.dst_port,
+        };
+        for (id, packet) in batch.packets(burst).iter().enumerate() {
+            let mut frame = Vec::new();
+            batch.append_packet_to(packet, &mut frame);
+            one.push_owned(&key, burst.tos, id as u16, frame);
+        }
+        self.inner.send(now, &one, 0)?;
+        Ok(1)
+    }
+
+    fn recv(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        self.inner.recv(now, sink)
+    }
+
+    fn fds(&self) -> PortFds {
+        PortFds { write: Some(self.writable.as_raw_fd()), ..self.inner.fds() }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
 }

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::control::ControlServer;
 use bowline_io::{
-    Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig, UdpPort,
+    FaultPort, Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig,
+    UdpPort,
 };
 use bowline_nic::{Mtu, Nic, NicConfig, Time};
 
@@ -157,7 +158,7 @@ fn open_port(device: &Device, link: Option<LinkProfile>) -> Result<(Box<dyn Port
     let sharing = Sharing::SameUser { registry_dir: None };
     let udp = UdpPort::open(&UdpConfig { sharing, ..UdpConfig::new(device.addr) })?;
     let qpn_prefix = udp.qpn_prefix();
-    let mut port: Box<dyn Port> = Box::new(udp);
+    let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
     if let Some(file) = env::pcap() {
         port = Box::new(PcapTap::create(port, file)?);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::ControlServer;
+use super::{ControlServer, faults};
 use crate::Lane;
 
 /// A device's account of itself, as one line of JSON: process, program, name, address, counters.
@@ -22,13 +22,21 @@ pub fn account(device: &str, lane: &Lane) -> Option<String> {
 }
 
 impl ControlServer {
-    /// Answers `counters` with a device's [`account`], and anything else with nothing. It does not
-    /// keep the lane alive.
+    /// Answers `counters` with a device's [`account`], `faults` with its faults on demand, `fault`
+    /// and a [`FaultRequest`](crate::FaultRequest) by doing so, and anything else with nothing. It
+    /// does not keep the lane alive.
     pub fn for_lane(device: &str, lane: &Arc<Lane>) -> std::io::Result<ControlServer> {
         let (name, lane) = (device.to_owned(), Arc::downgrade(lane));
-        ControlServer::start(device, move |request| match (request, lane.upgrade()) {
-            ("counters", Some(lane)) => account(&name, &lane).unwrap_or_default(),
-            _ => String::new(),
+        ControlServer::start(device, move |line| {
+            let Some(lane) = lane.upgrade() else {
+                return String::new();
+            };
+            match line.split_once(' ').unwrap_or((line, "")) {
+                ("counters", "") => account(&name, &lane).unwrap_or_default(),
+                ("faults", "") => faults::state(&name, &lane),
+                ("fault", request) => faults::order(&name, &lane, request),
+                _ => String::new(),
+            }
         })
     }
 }
@@ -39,7 +47,7 @@ fn counters<'a>(all: impl Iterator<Item = (&'a str, &'a str, u64)>) -> String {
 }
 
 /// A JSON string.
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {

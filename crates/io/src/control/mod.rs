@@ -8,6 +8,7 @@
 
 mod account;
 mod client;
+mod faults;
 mod server;
 
 #[cfg(test)]

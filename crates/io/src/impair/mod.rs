@@ -3,7 +3,7 @@
 mod held;
 mod link;
 mod profile;
-mod units;
+pub(crate) mod units;
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,8 @@ use bowline_wire::FlowKey;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::fault::Faults;
+use crate::port::{Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use held::{Held, HeldPackets};
 pub use link::{Fate, Link};
 pub use profile::{LinkProfile, Loss, ParseLinkError};
@@ -25,8 +26,6 @@ const BATCH_PACKETS: usize = 64;
 const SLACK_NS: u64 = 40_000;
 /// On links faster than this the slack would be felt.
 const SLACK_MIN_DELAY_NS: u64 = 500_000;
-/// How soon to try again when the port below is full.
-const RETRY_NS: u64 = 50_000;
 /// IPv4 and UDP headers: what the rate counts besides the packet.
 const IP_UDP_BYTES: usize = 28;
 
@@ -43,8 +42,7 @@ pub struct Impair<P> {
     held: HeldPackets,
     slack_ns: u64,
     /// Being sent; holds the rest if the port below is full.
-    batch: TxBatch,
-    blocked: bool,
+    outbox: Outbox,
     /// When the last call was.
     now: Time,
     counters: PortCounters,
@@ -56,13 +54,12 @@ impl<P: Port> Impair<P> {
         let delay_ns = profile.delay.as_nanos();
         let coarse = profile.rate_bps.is_some() || delay_ns >= u128::from(SLACK_MIN_DELAY_NS);
         Impair {
-            batch: TxBatch::new(inner.caps().tx, BATCH_PACKETS),
+            outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
             rng: ChaCha8Rng::seed_from_u64(profile.seed),
             held: HeldPackets::new(),
             slack_ns: if coarse { SLACK_NS } else { 0 },
             link: Link::new(profile),
             inner,
-            blocked: false,
             now: Time::ZERO,
             counters: PortCounters::default(),
         }
@@ -103,44 +100,31 @@ impl<P: Port> Impair<P> {
     /// Sends on what is due.
     fn release(&mut self, now: Time) -> Result<(), PortError> {
         loop {
-            if self.blocked {
-                self.send_batch(now)?;
+            if self.outbox.is_blocked() {
+                self.outbox.send(now, &mut self.inner)?;
             }
-            if self.blocked {
+            if self.outbox.is_blocked() {
                 return Ok(());
             }
-            while !self.batch.is_full()
+            while self.outbox.room() > 0
                 && let Some(held) = self.held.pop_due(now)
             {
                 let lateness = now.nanos_since(held.at);
                 let max = &mut self.counters.impair_max_lateness_ns;
                 *max = lateness.max(*max);
-                self.batch.push_owned(&held.key, held.tos, held.sealed_id, held.frame);
+                self.outbox.push(&held.key, held.tos, held.sealed_id, held.frame);
             }
-            if self.batch.is_empty() {
+            if self.outbox.is_empty() {
                 return Ok(());
             }
-            self.send_batch(now)?;
+            self.outbox.send(now, &mut self.inner)?;
         }
-    }
-
-    fn send_batch(&mut self, now: Time) -> Result<(), PortError> {
-        let taken = self.inner.send(now, &self.batch, 0)?;
-        self.blocked = taken < self.batch.bursts().len();
-        if self.blocked {
-            self.batch.detach(taken);
-        } else {
-            self.batch.clear();
-        }
-        Ok(())
     }
 
     /// When enough is due to be worth a call.
     fn next_release(&self) -> Option<Time> {
-        if self.blocked {
-            return Some(self.now.plus_nanos(RETRY_NS));
-        }
-        self.held.next_due().map(|due| due.plus_nanos(self.slack_ns))
+        let due = || self.held.next_due().map(|due| due.plus_nanos(self.slack_ns));
+        self.outbox.retry_at(self.now).or_else(due)
     }
 }
 
@@ -182,7 +166,7 @@ impl<P: Port> Port for Impair<P> {
 
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
         self.now = now;
-        if self.next_release().is_some_and(|at| at <= now) || self.blocked {
+        if self.next_release().is_some_and(|at| at <= now) || self.outbox.is_blocked() {
             self.release(now)?;
         }
         self.inner.flush(now)
@@ -206,5 +190,9 @@ impl<P: Port> Port for Impair<P> {
         all.impair_reordered += ours.impair_reordered;
         all.impair_max_lateness_ns = all.impair_max_lateness_ns.max(ours.impair_max_lateness_ns);
         all
+    }
+
+    fn faults(&self) -> Option<&Faults> {
+        self.inner.faults()
     }
 }

@@ -6,6 +6,7 @@
 //! else, which steps in when nobody has polled for some microseconds, so that progress never
 //! depends on the application, and which sleeps when there is nothing to do.
 
+mod carrier;
 mod channel;
 mod engine;
 mod error;
@@ -18,7 +19,7 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,8 +27,10 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use bowline_nic::{Counters, CqId, Event, Nic, Time};
 
+use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
 use crate::sys::EventFd;
+use carrier::Carrier;
 pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
@@ -86,7 +89,11 @@ struct Shared {
     last_polled: AtomicU64,
     /// What the lane's thread sleeps until; zero while it is awake or naps.
     sleeps_until: AtomicU64,
-    wake: EventFd,
+    wake: Arc<EventFd>,
+    /// What can be ordered to go wrong.
+    faults: Option<Faults>,
+    /// The interface below, once somebody has asked for it.
+    carrier: OnceLock<Option<Carrier>>,
     stopping: AtomicBool,
     /// Why the lane ended.
     epitaph: Mutex<Option<String>>,
@@ -101,6 +108,11 @@ impl Lane {
     ) -> Result<Arc<Lane>, LaneError> {
         let events = Arc::new(Channel::new(config.max_events).map_err(LaneError::Start)?);
         let caps = port.caps();
+        let wake = Arc::new(EventFd::flag().map_err(LaneError::Start)?);
+        let faults = port.faults().cloned();
+        if let Some(faults) = &faults {
+            faults.wake_on_change(Arc::clone(&wake));
+        }
         let engine = Engine::new(nic, port, config.batch_packets, Arc::clone(&events));
         let shared = Arc::new(Shared {
             caps,
@@ -110,7 +122,9 @@ impl Lane {
             contenders: AtomicU32::new(0),
             last_polled: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
-            wake: EventFd::flag().map_err(LaneError::Start)?,
+            wake,
+            faults,
+            carrier: OnceLock::new(),
             stopping: AtomicBool::new(false),
             epitaph: Mutex::new(None),
             config,
@@ -240,6 +254,28 @@ impl Lane {
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         let engine = self.shared.lock()?;
         Ok((engine.nic.counters().clone(), engine.port.counters()))
+    }
+
+    /// The handle by which faults can be ordered, if the port has one. Ordering or ending one wakes the
+    /// lane, so that its tasks run at once.
+    pub fn faults(&self) -> Option<&Faults> {
+        self.shared.faults.as_ref()
+    }
+
+    /// Whether the link works, as far as this end can know: down while a fault says so, and while the
+    /// interface is down or has no carrier.
+    ///
+    /// Cheap enough to be asked often. The interface is looked at when asked, and then at most every
+    /// few milliseconds: nobody is woken when it goes down. Takes no lock of the lane, so that tasks
+    /// may ask.
+    pub fn link(&self) -> LinkState {
+        let shared = &*self.shared;
+        let faults = shared.faults.as_ref().map_or(LinkState::Up, Faults::link);
+        let carrier = || shared.carrier.get_or_init(|| Carrier::of(shared.caps.addr));
+        match faults {
+            LinkState::Down => LinkState::Down,
+            LinkState::Up => carrier().as_ref().map_or(LinkState::Up, |c| c.state(shared.now())),
+        }
     }
 
     /// Ends the lane: transmits what is ready, stops the thread, and closes all channels and the

@@ -1,21 +1,21 @@
 //! Lanes with real engines, over loopback and in memory.
 
+mod faults;
+
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, MrKey, Nic, NicConfig, QpAttr,
-    QpInit, QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, WcStatus,
+    Access, AddressVector, Buffer, Completion, CqId, MrKey, Nic, NicConfig, QpAttr, QpInit,
+    QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 
 use super::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
 use crate::memory_port::MemoryHub;
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
-use crate::sys::EventFd;
-use crate::testing::fresh_addr;
+use crate::port::Port;
+use crate::testing::{Narrow, fresh_addr};
 use crate::udp::{UdpConfig, UdpPort};
 
 const LEN: usize = 1 << 20;
@@ -61,6 +61,11 @@ impl End {
     }
 
     fn connect(&self, peer: IpAddr, peer_qpn: Qpn) {
+        self.connect_with(peer, peer_qpn, 12);
+    }
+
+    /// Connects with this timeout, of which four pass before the QP gives up.
+    fn connect_with(&self, peer: IpAddr, peer_qpn: Qpn, timeout: u8) {
         let attr = QpAttr {
             pkey_index: Some(0),
             port: Some(1),
@@ -90,7 +95,7 @@ impl End {
         let to_rts = QpAttr {
             state: Some(QpState::Rts),
             sq_psn: Some(Psn::new(1)),
-            timeout: Some(12),
+            timeout: Some(timeout),
             retry_count: Some(3),
             rnr_retry: Some(3),
             max_rd_atomic: Some(4),
@@ -326,65 +331,12 @@ fn after_shutdown_calls_say_so() {
     assert_eq!(a.channel.try_next(), Err(ChannelClosed));
 }
 
-/// A port that takes one burst at a time, and is then full until its descriptor was waited for.
-struct Narrow<P> {
-    inner: P,
-    writable: EventFd,
-    full: bool,
-}
-
-impl<P: Port> Port for Narrow<P> {
-    fn caps(&self) -> PortCaps {
-        self.inner.caps()
-    }
-
-    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
-        self.full = !self.full;
-        if self.full || batch.bursts().len() <= from {
-            return Ok(0);
-        }
-        let mut one = TxBatch::new(self.caps().tx, 128);
-        let burst = &batch.bursts()[from];
-        let key = bowline_wire::FlowKey {
-            src: self.caps().addr,
-            dst: burst.dst,
-            src_port: self.caps().udp_port,
-            dst_port: burst.dst_port,
-        };
-        for (id, packet) in batch.packets(burst).iter().enumerate() {
-            let mut frame = Vec::new();
-            batch.append_packet_to(packet, &mut frame);
-            one.push_owned(&key, burst.tos, id as u16, frame);
-        }
-        self.inner.send(now, &one, 0)?;
-        Ok(1)
-    }
-
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
-        self.inner.recv(now, sink)
-    }
-
-    fn fds(&self) -> PortFds {
-        PortFds { write: Some(self.writable.as_raw_fd()), ..self.inner.fds() }
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
-}
-
 #[test]
 fn what_a_full_port_cannot_take_waits() {
     let hub = MemoryHub::new();
     let [a, b] = [1, 2].map(|i: u8| {
         let inner = hub.port([10, 1, 0, i].into(), 4791, 4096).expect("nobody is there");
-        let writable = EventFd::flag().expect("descriptors are left");
-        let port = Narrow { inner, writable, full: false };
-        End::new(Box::new(port), 4791, &format!("t-narrow-{i}"))
+        End::new(Box::new(Narrow::new(inner)), 4791, &format!("t-narrow-{i}"))
     });
     connect(&a, &b);
     a.buffer.fill(0, LEN, 0x77);

@@ -77,6 +77,10 @@ port_counters! {
     impair_reordered,
     /// The most nanoseconds that impairment released a packet too late.
     impair_max_lateness_ns,
+    /// Packets that came in and were dropped by a fault on demand.
+    fault_dropped_in,
+    /// Packets not sent: a fault on demand dropped them.
+    fault_dropped_out,
     /// Frames written to a capture.
     pcap_frames,
     /// Frames missing in a capture because writing failed.

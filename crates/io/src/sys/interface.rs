@@ -136,19 +136,51 @@ fn describe(name: &CStr) -> io::Result<Interface> {
     if index == 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `socket` touches no memory.
-    let fd =
-        check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: `fd` was just opened and nobody else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: `ifreq` is a plain C struct for which zeroes are valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.to_bytes()) {
-        *to = *from as libc::c_char;
-    }
-    // SAFETY: SIOCGIFMTU reads the name from and writes the MTU to the `ifreq`, which is alive.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) })?;
+    let request = InterfaceQuery::new(name)?.ask(libc::SIOCGIFMTU)?;
     // SAFETY: a successful SIOCGIFMTU has set this member of the union.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(Interface { index, mtu: u32::try_from(mtu).unwrap_or(0) })
+}
+
+/// A way to ask about one interface, again and again.
+pub(crate) struct InterfaceQuery {
+    socket: OwnedFd,
+    name: CString,
+}
+
+impl InterfaceQuery {
+    /// About the interface that has `addr`; `None` if none has.
+    pub(crate) fn of(addr: IpAddr) -> io::Result<Option<InterfaceQuery>> {
+        let entry = list()?.into_iter().find(|entry| entry.covers(addr));
+        entry.map(|e| InterfaceQuery::new(&e.name)).transpose()
+    }
+
+    fn new(name: &CStr) -> io::Result<InterfaceQuery> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: `socket` touches no memory.
+        let fd = check(unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+        // SAFETY: `fd` was just opened and nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(InterfaceQuery { socket, name: name.to_owned() })
+    }
+
+    /// Whether the interface is up and has a carrier.
+    pub(crate) fn is_running(&self) -> io::Result<bool> {
+        let request = self.ask(libc::SIOCGIFFLAGS)?;
+        // SAFETY: a successful SIOCGIFFLAGS has set this member of the union.
+        let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+        Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
+    }
+
+    /// The answer to one of `SIOCGIF…`.
+    fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+        // SAFETY: `ifreq` is a plain C struct for which zeroes are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(self.name.to_bytes()) {
+            *to = *from as libc::c_char;
+        }
+        // SAFETY: these read the name from and write a member to the `ifreq`, which is alive.
+        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &raw mut request) })?;
+        Ok(request)
+    }
 }

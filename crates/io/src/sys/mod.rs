@@ -15,7 +15,7 @@ use std::io;
 
 pub(crate) use event::EventFd;
 pub(crate) use filter::attach_group_program;
-pub(crate) use interface::interface_of;
+pub(crate) use interface::{InterfaceQuery, interface_of};
 pub use interface::{LocalAddress, local_address, local_addresses};
 pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte};
 pub(crate) use poll::{PollFd, poll};

@@ -1,0 +1,44 @@
+//! What a device says about its faults, and how it takes orders for more.
+
+use super::account::quote;
+use crate::fault::{FaultRequest, LinkState};
+use crate::{Faults, Lane};
+
+/// A device's link and faults, as one line of JSON.
+pub(super) fn state(device: &str, lane: &Lane) -> String {
+    let orders = lane.faults().map(Faults::list).unwrap_or_default();
+    let orders: Vec<String> = orders
+        .iter()
+        .map(|(action, left)| {
+            let left = left.map_or("null".to_owned(), |left| left.as_millis().to_string());
+            format!("{{\"fault\":{},\"left_ms\":{left}}}", quote(&action.to_string()))
+        })
+        .collect();
+    let link = match lane.link() {
+        LinkState::Up => "up",
+        LinkState::Down => "down",
+    };
+    format!(
+        "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"link\":\"{link}\",\"faults\":[{}]}}",
+        std::process::id(),
+        quote(&std::env::args().next().unwrap_or_default()),
+        quote(device),
+        lane.port_caps().addr,
+        orders.join(",")
+    )
+}
+
+/// Does as it is told, and says what that comes to; an error as JSON if it cannot.
+pub(super) fn order(device: &str, lane: &Lane, request: &str) -> String {
+    let error = |why: &str| format!("{{\"error\":{}}}", quote(why));
+    let Some(faults) = lane.faults() else {
+        return error("this device cannot be made to fail");
+    };
+    match request.parse::<FaultRequest>() {
+        Ok(request) => {
+            faults.apply(&request);
+            state(device, lane)
+        }
+        Err(why) => error(&why.to_string()),
+    }
+}

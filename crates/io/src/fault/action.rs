@@ -1,0 +1,144 @@
+//! What can be ordered, and how to write it down.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::impair::{LinkProfile, Loss, units};
+
+/// Shorter turns than this would be more system calls than traffic.
+const MIN_FLAP: Duration = Duration::from_millis(1);
+
+/// Something to do to a device's link.
+///
+/// As text: `down`, `up`, `flap=200ms`, `loss=1%`, `loss=ge(0.01,0.2),seed=7`, `blackhole=in`,
+/// `blackhole=out`, `clear`. How loss is written is said at [`LinkProfile`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FaultAction {
+    /// Nothing goes in or out, and the device knows it: the cable is out.
+    Down,
+    /// Ends [`Down`](FaultAction::Down) and [`Flap`](FaultAction::Flap).
+    Up,
+    /// Down for this long, up for as long, and so on.
+    Flap(Duration),
+    /// Packets are lost both ways, and nobody is told.
+    Loss {
+        /// Which.
+        loss: Loss,
+        /// Seed of the draw.
+        seed: u64,
+    },
+    /// Nothing goes this way, and nobody is told.
+    Blackhole(Direction),
+    /// Ends all faults.
+    Clear,
+}
+
+/// Which way packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Towards this device.
+    In,
+    /// Away from it.
+    Out,
+}
+
+/// An action, and how long it is to last.
+///
+/// As text, the action and if need be `for` and a duration: `down for 5s`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FaultRequest {
+    /// What to do.
+    pub action: FaultAction,
+    /// When to undo it; `None` leaves that to another request.
+    pub lasts: Option<Duration>,
+}
+
+/// Why a text is no fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseFaultError(String);
+
+impl FromStr for FaultAction {
+    type Err = ParseFaultError;
+
+    fn from_str(text: &str) -> Result<FaultAction, ParseFaultError> {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        match (name, value) {
+            ("down", None) => Ok(FaultAction::Down),
+            ("up", None) => Ok(FaultAction::Up),
+            ("clear", None) => Ok(FaultAction::Clear),
+            ("flap", Some(period)) => match units::parse_duration(period) {
+                Ok(period) if period >= MIN_FLAP => Ok(FaultAction::Flap(period)),
+                Ok(_) => Err(ParseFaultError("the link flaps every 1ms at most".to_owned())),
+                Err(why) => Err(ParseFaultError(why)),
+            },
+            ("loss", Some(_)) => parse_loss(text),
+            ("blackhole", Some("in")) => Ok(FaultAction::Blackhole(Direction::In)),
+            ("blackhole", Some("out")) => Ok(FaultAction::Blackhole(Direction::Out)),
+            _ => Err(ParseFaultError(format!(
+                "`{text}` is no fault: write down, up, flap=200ms, loss=1%, blackhole=in, \
+                 blackhole=out or clear"
+            ))),
+        }
+    }
+}
+
+/// Loss is written as in a link's profile, of which it may use nothing else but the seed.
+fn parse_loss(text: &str) -> Result<FaultAction, ParseFaultError> {
+    let profile: LinkProfile =
+        text.parse().map_err(|e: crate::ParseLinkError| ParseFaultError(e.why))?;
+    let (loss, seed) = (profile.loss, profile.seed);
+    if profile != (LinkProfile { loss, seed, ..LinkProfile::default() }) {
+        let why = format!("`{text}`: of a link's profile a fault has only loss and seed");
+        return Err(ParseFaultError(why));
+    }
+    Ok(FaultAction::Loss { loss, seed })
+}
+
+impl fmt::Display for FaultAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultAction::Down => f.write_str("down"),
+            FaultAction::Up => f.write_str("up"),
+            FaultAction::Flap(period) => write!(f, "flap={period:?}"),
+            FaultAction::Loss { loss, seed: 0 } => write!(f, "loss={loss}"),
+            FaultAction::Loss { loss, seed } => write!(f, "loss={loss},seed={seed}"),
+            FaultAction::Blackhole(Direction::In) => f.write_str("blackhole=in"),
+            FaultAction::Blackhole(Direction::Out) => f.write_str("blackhole=out"),
+            FaultAction::Clear => f.write_str("clear"),
+        }
+    }
+}
+
+impl FromStr for FaultRequest {
+    type Err = ParseFaultError;
+
+    fn from_str(text: &str) -> Result<FaultRequest, ParseFaultError> {
+        let (action, lasts) = match text.split_once(" for ") {
+            Some((action, lasts)) => {
+                let lasts = units::parse_duration(lasts.trim()).map_err(ParseFaultError)?;
+                (action, Some(lasts))
+            }
+            None => (text, None),
+        };
+        let action = action.trim().parse()?;
+        if lasts.is_some() && matches!(action, FaultAction::Up | FaultAction::Clear) {
+            let why = format!("`{action}` ends faults, and that is for good: leave the time out");
+            return Err(ParseFaultError(why));
+        }
+        Ok(FaultRequest { action, lasts })
+    }
+}
+
+impl fmt::Display for FaultRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lasts {
+            Some(lasts) => write!(f, "{} for {lasts:?}", self.action),
+            None => self.action.fmt(f),
+        }
+    }
+}

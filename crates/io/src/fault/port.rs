@@ -1,0 +1,207 @@
+//! The middleware that carries faults out.
+
+use std::time::Instant;
+
+use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_wire::FlowKey;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::Faults;
+use super::plan::Effects;
+use crate::impair::{Fate, Link, LinkProfile, Loss};
+use crate::port::{Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+
+/// Packets that are sent on in one batch while some are lost; at least a burst of any port.
+const BATCH_PACKETS: usize = 256;
+
+/// Loses what a port sends and receives, as its [`Faults`] say.
+///
+/// It belongs right above the port that touches the network. What is captured above it is what a
+/// capture on a host with a broken cable shows: everything that was to be sent, and nothing that
+/// was lost on its way in.
+pub struct FaultPort<P> {
+    inner: P,
+    faults: Faults,
+    outbox: Outbox,
+    draw: Option<Draw>,
+    /// There was something to do when faults were last looked at, so that they have to be looked at
+    /// once more when they end.
+    busy: bool,
+    /// When the effects may be different.
+    changes_at: Option<Time>,
+    now: Time,
+    dropped_in: u64,
+    dropped_out: u64,
+}
+
+/// Loss by one order, with randomness for each direction.
+struct Draw {
+    order: u64,
+    inward: (Link, ChaCha8Rng),
+    outward: (Link, ChaCha8Rng),
+}
+
+impl Draw {
+    fn new(order: u64, loss: Loss, seed: u64) -> Draw {
+        let direction = |stream| {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            rng.set_stream(stream);
+            (Link::new(LinkProfile { loss, ..LinkProfile::default() }), rng)
+        };
+        Draw { order, inward: direction(0), outward: direction(1) }
+    }
+}
+
+fn is_lost((link, rng): &mut (Link, ChaCha8Rng), now: Time, len: usize) -> bool {
+    link.admit(now, len, rng) == Fate::Lost
+}
+
+impl<P: Port> FaultPort<P> {
+    /// Puts a port under the power of a new handle ([`Port::faults`]).
+    pub fn new(inner: P) -> FaultPort<P> {
+        FaultPort {
+            outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
+            inner,
+            faults: Faults::new(),
+            draw: None,
+            busy: false,
+            changes_at: None,
+            now: Time::ZERO,
+            dropped_in: 0,
+            dropped_out: 0,
+        }
+    }
+
+    /// What is to happen to packets now; `None` for nothing, now or left over.
+    #[inline]
+    fn effects(&mut self, now: Time) -> Option<Effects> {
+        let effects = self.faults.effects();
+        if effects.is_none() && !self.busy {
+            return None;
+        }
+        Some(self.prepare(now, effects))
+    }
+
+    #[cold]
+    fn prepare(&mut self, now: Time, effects: Option<Effects>) -> Effects {
+        self.now = now;
+        self.busy = effects.is_some() || !self.outbox.is_empty();
+        let effects = effects.unwrap_or_default();
+        let left = effects.until.map(|u| u.saturating_duration_since(Instant::now()));
+        self.changes_at =
+            left.map(|l| now.plus_nanos(u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)));
+        self.draw = match (self.draw.take(), effects.loss) {
+            (Some(draw), Some((order, ..))) if draw.order == order => Some(draw),
+            (_, Some((order, loss, seed))) => Some(Draw::new(order, loss, seed)),
+            (_, None) => None,
+        };
+        if effects.drop_out {
+            self.dropped_out += self.outbox.discard() as u64;
+        }
+        effects
+    }
+
+    /// Sends what is not lost; returns how many bursts were dealt with.
+    fn send_some(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        let caps = self.inner.caps();
+        let bursts = batch.bursts().get(from..).unwrap_or_default();
+        for (done, burst) in bursts.iter().enumerate() {
+            if self.outbox.is_blocked() || self.outbox.room() < burst.packet_count() {
+                self.outbox.send(now, &mut self.inner)?;
+            }
+            if self.outbox.is_blocked() {
+                return Ok(done);
+            }
+            let key = FlowKey {
+                src: caps.addr,
+                dst: burst.dst,
+                src_port: caps.udp_port,
+                dst_port: burst.dst_port,
+            };
+            for (id, packet) in batch.packets(burst).iter().enumerate() {
+                let len = packet.udp_payload_len();
+                if self.draw.as_mut().is_some_and(|draw| is_lost(&mut draw.outward, now, len)) {
+                    self.dropped_out += 1;
+                    continue;
+                }
+                let mut frame = Vec::with_capacity(len);
+                batch.append_packet_to(packet, &mut frame);
+                self.outbox.push(&key, burst.tos, id as u16, frame);
+            }
+        }
+        self.outbox.send(now, &mut self.inner)?;
+        Ok(bursts.len())
+    }
+}
+
+impl<P: Port> Port for FaultPort<P> {
+    fn caps(&self) -> PortCaps {
+        self.inner.caps()
+    }
+
+    #[inline]
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        let Some(effects) = self.effects(now) else {
+            return self.inner.send(now, batch, from);
+        };
+        let bursts = batch.bursts().get(from..).unwrap_or_default();
+        if effects.drop_out {
+            self.dropped_out += bursts.iter().map(|b| b.packet_count() as u64).sum::<u64>();
+            return Ok(bursts.len());
+        }
+        if self.draw.is_some() || !self.outbox.is_empty() {
+            return self.send_some(now, batch, from);
+        }
+        self.inner.send(now, batch, from)
+    }
+
+    #[inline]
+    fn recv(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        let Some(effects) = self.effects(now) else {
+            return self.inner.recv(now, sink);
+        };
+        let (draw, dropped) = (&mut self.draw, &mut self.dropped_in);
+        self.inner.recv(now, &mut |meta, frame| {
+            let is_lost = |draw: &mut Draw| is_lost(&mut draw.inward, now, frame.len());
+            if effects.drop_in || draw.as_mut().is_some_and(is_lost) {
+                *dropped += 1;
+            } else {
+                sink(meta, frame);
+            }
+        })
+    }
+
+    #[inline]
+    fn flush(&mut self, now: Time) -> Result<(), PortError> {
+        if self.outbox.is_blocked() {
+            self.effects(now);
+            self.outbox.send(now, &mut self.inner)?;
+        }
+        self.inner.flush(now)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        let ours = earlier(self.changes_at, self.outbox.retry_at(self.now));
+        earlier(ours, self.inner.poll_timeout())
+    }
+
+    fn fds(&self) -> PortFds {
+        self.inner.fds()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut all = self.inner.counters();
+        all.fault_dropped_in += self.dropped_in;
+        all.fault_dropped_out += self.dropped_out;
+        all
+    }
+
+    fn faults(&self) -> Option<&Faults> {
+        Some(&self.faults)
+    }
+}

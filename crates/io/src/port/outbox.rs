@@ -1,0 +1,66 @@
+//! Packets that middleware sends on, copied: the port below may not take them at once.
+
+use bowline_nic::{Time, TxBatch, TxCaps};
+use bowline_wire::FlowKey;
+
+use super::{Port, PortError};
+
+/// How soon to try again when the port below is full.
+const RETRY_NS: u64 = 50_000;
+
+/// A batch on its way to the port below, and the rest of it while that port is full.
+pub(crate) struct Outbox {
+    batch: TxBatch,
+    blocked: bool,
+}
+
+impl Outbox {
+    /// An outbox for a port with these capabilities, of at most `capacity` packets.
+    pub(crate) fn new(caps: TxCaps, capacity: usize) -> Outbox {
+        Outbox { batch: TxBatch::new(caps, capacity), blocked: false }
+    }
+
+    /// How many more packets fit.
+    pub(crate) fn room(&self) -> usize {
+        self.batch.room()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.batch.is_empty()
+    }
+
+    /// Whether the port below has not taken everything yet: nothing may be pushed before it has.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// Adds a whole packet: see [`TxBatch::push_owned`].
+    pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
+        self.batch.push_owned(key, tos, sealed_id, frame);
+    }
+
+    /// Offers everything to the port below.
+    pub(crate) fn send(&mut self, now: Time, port: &mut impl Port) -> Result<(), PortError> {
+        let taken = port.send(now, &self.batch, 0)?;
+        self.blocked = taken < self.batch.bursts().len();
+        if self.blocked {
+            self.batch.detach(taken);
+        } else {
+            self.batch.clear();
+        }
+        Ok(())
+    }
+
+    /// Forgets everything; returns how many packets that were.
+    pub(crate) fn discard(&mut self) -> usize {
+        let count = self.batch.len();
+        self.batch.clear();
+        self.blocked = false;
+        count
+    }
+
+    /// When to offer again what the port below could not take.
+    pub(crate) fn retry_at(&self, now: Time) -> Option<Time> {
+        self.blocked.then(|| now.plus_nanos(RETRY_NS))
+    }
+}
