@@ -28,7 +28,7 @@ pub(crate) struct DevinfoArgs {
 /// Prints devices and processes.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
     let devices = devices()?;
-    let processes: Vec<Value> = control::live()?.iter().map(ask).collect();
+    let processes: Vec<Value> = control::live()?.iter().map(|peer| ask(peer, "counters")).collect();
     if args.json {
         println!("{}", json!({ "devices": devices, "processes": processes }));
         return Ok(());
@@ -94,10 +94,13 @@ fn print_device(d: &Value) {
     println!();
 }
 
-/// A process' own account of its device; what went wrong, if it gives none.
-fn ask(peer: &Peer) -> Value {
+/// What a process says about its device, or what went wrong.
+pub(crate) fn ask(peer: &Peer, request: &str) -> Value {
     let failed = |error: String| json!({ "pid": peer.pid, "device": peer.device, "error": error });
-    match control::ask(peer, "counters", PATIENCE) {
+    match control::ask(peer, request, PATIENCE) {
+        Ok(answer) if answer.is_empty() => {
+            failed("it does not know how to: it runs another release, or is about to end".into())
+        }
         Ok(answer) => serde_json::from_str(&answer)
             .unwrap_or_else(|e| failed(format!("its answer makes no sense: {e}"))),
         Err(error) => failed(format!("it does not answer: {error}")),

@@ -6,6 +6,7 @@ mod demo;
 mod devinfo;
 mod dissect;
 mod experiment;
+mod fault;
 mod output;
 mod perf;
 mod run;
@@ -27,6 +28,7 @@ use clap::{Parser, Subcommand};
         bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
         bowline perf write-bw 127.0.0.1       … and measure against it\n  \
         bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
+        bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
         bowline recv DIR                      take files, with resume and hashes …\n  \
         bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
@@ -48,6 +50,8 @@ enum Command {
     Run(run::RunArgs),
     /// Show the devices of this host and the counters of live processes
     Devinfo(devinfo::DevinfoArgs),
+    /// Make a device of live processes fail, and work again
+    Fault(fault::FaultArgs),
     /// Measure bandwidth and latency between two programs, as perftest does
     Perf(perf::PerfArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(args),
         Command::Run(args) => run::run(args),
         Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Fault(args) => fault::run(&args),
         Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args),
         Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,169 @@
+//! `bowline fault`: makes the devices of live processes fail, and work again.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use bowline_io::control::{self, Peer};
+use bowline_io::{FaultAction, FaultRequest, ParseFaultError};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::devinfo::ask;
+
+/// Make a device of live processes fail, and work again
+#[derive(Args)]
+#[command(after_help = "Actions:\n  \
+    down                  nothing goes in or out, and the device knows it, as without a cable\n  \
+    up                    the end of down and of flap\n  \
+    flap=200ms            down for 200 ms, up for 200 ms, and so on\n  \
+    loss=1%               packets are lost both ways; loss=ge(0.001,0.1),seed=7 in bursts\n  \
+    blackhole=in, =out    nothing goes that way, and nobody is told\n  \
+    clear                 the end of all faults\n  \
+    list                  show what there is, as without an action\n\n\
+    Examples:\n  \
+    bowline fault                        every live device, and its faults\n  \
+    bowline fault bl0 down --for 5s      bl0 of every process of yours; back in five seconds\n  \
+    bowline fault 127.0.0.2 loss=0.1%    a device by its address\n  \
+    bowline fault bl0 flap=200ms --pid 4711\n  \
+    bowline fault bl0 clear\n\n\
+    It acts on processes of this user on this host (in this network namespace). Faults of different kinds add\n\
+    up; one of the same kind takes the other's place. They end with the process.")]
+pub(crate) struct FaultArgs {
+    /// The device, by its name in the process or by its address
+    device: Option<String>,
+    /// What to do: down, up, flap=200ms, loss=1%, blackhole=in, blackhole=out, clear or list
+    action: Option<Action>,
+    /// Only in this process
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Undo it after this time, as 5s or 200ms
+    #[arg(long = "for", value_name = "TIME", requires = "action")]
+    lasts: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to do about a device's faults.
+#[derive(Clone, Copy)]
+enum Action {
+    List,
+    Order(FaultAction),
+}
+
+impl FromStr for Action {
+    type Err = ParseFaultError;
+
+    fn from_str(text: &str) -> Result<Action, ParseFaultError> {
+        if text == "list" { Ok(Action::List) } else { text.parse().map(Action::Order) }
+    }
+}
+
+/// Orders or lists faults.
+pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let line = match args.action {
+        None | Some(Action::List) if args.lasts.is_some() => {
+            return Err("--for goes with a fault, not with a list".into());
+        }
+        None | Some(Action::List) => "faults".to_owned(),
+        Some(Action::Order(action)) => format!("fault {}", request(action, args.lasts.as_deref())?),
+    };
+    // `bowline fault list` is what people type.
+    let is_list = args.action.is_none() && args.device.as_deref() == Some("list");
+    let device = args.device.as_deref().filter(|_| !is_list);
+    let live: Vec<(Peer, Value)> =
+        control::live()?.into_iter().map(|peer| (peer.clone(), ask(&peer, "faults"))).collect();
+    let chosen: Vec<&Peer> = live
+        .iter()
+        .filter(|(peer, state)| device.is_none_or(|name| is_called(name, peer, state)))
+        .filter(|(peer, _)| args.pid.is_none_or(|pid| pid == peer.pid))
+        .map(|(peer, _)| peer)
+        .collect();
+    if chosen.is_empty() && (device.is_some() || args.pid.is_some()) {
+        return Err(nobody(device, args.pid, &live).into());
+    }
+    let answers: Vec<Value> = chosen.iter().map(|peer| ask(peer, &line)).collect();
+    if args.json {
+        println!("{}", json!({ "devices": answers }));
+    } else if answers.is_empty() {
+        println!("no live process of yours has a device open");
+    } else {
+        answers.iter().for_each(|answer| println!("{}", describe(answer)));
+    }
+    let failed = answers.iter().any(|answer| answer["error"].is_string());
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn request(action: FaultAction, lasts: Option<&str>) -> Result<FaultRequest, ParseFaultError> {
+    match lasts {
+        Some(lasts) => format!("{action} for {lasts}").parse(),
+        None => Ok(FaultRequest { action, lasts: None }),
+    }
+}
+
+/// Whether people mean this device by `name`: its name, or its address.
+fn is_called(name: &str, peer: &Peer, state: &Value) -> bool {
+    let addr = state["addr"].as_str().and_then(|addr| addr.parse::<IpAddr>().ok());
+    name == peer.device || addr.is_some_and(|addr| name.parse() == Ok(addr))
+}
+
+/// Why there is nothing to act on, and what there is.
+fn nobody(device: Option<&str>, pid: Option<u32>, live: &[(Peer, Value)]) -> String {
+    let what = device.map_or("device".to_owned(), |device| format!("device {device}"));
+    let who = match pid {
+        Some(pid) => format!("process {pid} has no {what}, or is no live process of yours"),
+        None => format!("no live process of yours has a {what}"),
+    };
+    let others: Vec<String> =
+        live.iter().map(|(peer, _)| format!("{} (process {})", peer.device, peer.pid)).collect();
+    let instead = if others.is_empty() {
+        "no process has one open at the moment".to_owned()
+    } else {
+        format!("there are {}", others.join(", "))
+    };
+    format!("{who}; {instead}")
+}
+
+/// One device in one line.
+fn describe(answer: &Value) -> String {
+    let text = |key: &str| answer[key].as_str().unwrap_or("?");
+    let process = format!("process {}", answer["pid"]);
+    if let Some(error) = answer["error"].as_str() {
+        return format!("{} of {process}: {error}", text("device"));
+    }
+    let faults: Vec<String> =
+        answer["faults"].as_array().into_iter().flatten().map(describe_fault).collect();
+    let faults = if faults.is_empty() { "no faults".to_owned() } else { faults.join("; ") };
+    let (device, addr, program, link) =
+        (text("device"), text("addr"), text("program"), text("link"));
+    format!("{device} at {addr} of {process} ({program}): link {link}, {faults}")
+}
+
+fn describe_fault(fault: &Value) -> String {
+    let name = fault["fault"].as_str().unwrap_or("?");
+    match fault["left_ms"].as_f64() {
+        Some(left_ms) => format!("{name} for another {:.1} s", left_ms / 1000.0),
+        None => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_described_in_a_line() {
+        let answer = json!({
+            "pid": 7, "program": "ib_write_bw", "device": "bl0", "addr": "127.0.0.1", "link": "down",
+            "faults": [{"fault": "down", "left_ms": 1500}, {"fault": "loss=0.01", "left_ms": null}],
+        });
+        assert_eq!(
+            describe(&answer),
+            "bl0 at 127.0.0.1 of process 7 (ib_write_bw): link down, down for another 1.5 s; loss=0.01"
+        );
+        let answer = json!({ "pid": 7, "device": "bl0", "error": "it does not answer: gone" });
+        assert_eq!(describe(&answer), "bl0 of process 7: it does not answer: gone");
+    }
+}
