@@ -47,6 +47,11 @@ impl Nic {
         self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::Away)
     }
 
+    /// When a QP last heard that something it sent has arrived, or had nothing to hear of.
+    pub fn last_progress(&self, qpn: Qpn) -> Option<Time> {
+        Some(self.qp(qpn)?.transport.position().progress_at)
+    }
+
     /// Requests of a QP that are not done.
     pub fn outstanding(&self, qpn: Qpn) -> u64 {
         self.qp(qpn).map_or(0, |qp| qp.core.sq.tail() - qp.core.sq.head())
@@ -78,9 +83,9 @@ impl Nic {
     ) -> Result<Box<QpBody>, ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let qp = self.reliable(qpn)?;
-        let movable = matches!(qp.core.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+        let movable = !matches!(qp.core.state, QpState::Reset | QpState::Init);
         if !movable || qp.core.hold == Hold::Away {
-            let why = "only a connection that is here and has not failed can move";
+            let why = "only a connection that is here can move";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         let Some(qp) = self.qps[slot as usize].as_mut() else {

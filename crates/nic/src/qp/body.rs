@@ -71,6 +71,12 @@ impl QpBody {
         self.sq.tail() - self.sq.head()
     }
 
+    /// Requests done and messages received since the connection began: if this has not grown, nothing
+    /// has come of it.
+    pub fn progress(&self) -> u64 {
+        self.sq.head() + self.two_sided.received
+    }
+
     /// Whether an atomic has been sent whose answer is not here: nobody but the peer's NIC knows
     /// whether it was carried out.
     pub fn has_atomic_in_flight(&self) -> bool {

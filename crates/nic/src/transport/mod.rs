@@ -21,6 +21,8 @@ pub(crate) struct Position {
     pub(crate) started: u64,
     /// PSN of the peer's next request.
     pub(crate) expected: Psn,
+    /// When something sent was last heard of, or nothing was under way.
+    pub(crate) progress_at: Time,
 }
 
 /// The protocol of a type of QP.

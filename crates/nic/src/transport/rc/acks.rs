@@ -88,6 +88,7 @@ impl Requester {
     fn on_progress(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
+        self.progress_at = cx.now;
         self.rtt.on_progress(cx.now, self.una);
         if self.next.before(self.una) {
             // What was about to be sent again has arrived after all.

@@ -117,7 +117,11 @@ impl Transport for Rc {
     }
 
     fn position(&self) -> Position {
-        Position { started: self.requester.started, expected: self.responder.expected() }
+        Position {
+            started: self.requester.started,
+            expected: self.responder.expected(),
+            progress_at: self.requester.progress_at,
+        }
     }
 
     fn give_back(&mut self) -> Option<RecvWqe> {

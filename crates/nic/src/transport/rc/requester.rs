@@ -46,6 +46,8 @@ pub(super) struct Requester {
     pub(super) deadline: Time,
     /// Not before this: the peer had no receive posted.
     pub(super) rnr_until: Option<Time>,
+    /// When something was last acknowledged, or the first packet went out after a rest.
+    pub(super) progress_at: Time,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
     /// A hole in the responses at this PSN has been acted upon.
@@ -71,6 +73,7 @@ impl Default for Requester {
             reads: VecDeque::new(),
             deadline: Time::NEVER,
             rnr_until: None,
+            progress_at: Time::ZERO,
             retries_left: 0,
             rnr_retries_left: 0,
             gap_at: None,
@@ -342,6 +345,9 @@ impl Requester {
 
     /// Books a packet that has just been sent.
     fn sent(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, psns: u32, answered: bool) {
+        if self.una == self.sent_end {
+            self.progress_at = cx.now;
+        }
         if self.next.before(self.sent_end) {
             cx.counters.retransmitted_packets += 1;
             core.counters.retransmitted_packets += 1;

@@ -1,0 +1,296 @@
+//! The agent: who has connections, messages for them, and time.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use bowline_nic::{ControlError, CqId, Time};
+use bowline_wire::Qpn;
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::entry::Entry;
+use crate::link::{Link, Phase};
+use crate::message::{Kind, Message};
+use crate::probe::Probes;
+use crate::rail::{Rail, Rails, on};
+use crate::report::{Cause, Outcome, Report};
+
+/// A connection of an agent's. An identifier is not used twice, so one of a connection that was
+/// removed names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(u64);
+
+/// Looks after the connections of a process that may move between two NICs.
+///
+/// # Driving it
+/// Its owner calls [`handle`](Agent::handle) when one of [`control_cqs`](Agent::control_cqs) has
+/// completions (it arms them itself) and when [`deadline`](Agent::deadline) has come;
+/// [`path_failed`](Agent::path_failed) for each [`Event::PathFailed`](bowline_nic::Event); and
+/// [`port_changed`](Agent::port_changed) when the link of a NIC's port goes down or up. `now` comes
+/// from one monotonic clock, which need not be that of the NICs.
+///
+/// Whatever datagrams contain, an agent does not panic, holds no more than its connections, and moves
+/// none of them unless the datagram has the token that only the peer could have read in the store.
+pub struct Agent {
+    pub(crate) config: Config,
+    pub(crate) controls: [Control; 2],
+    pub(crate) links: BTreeMap<LinkId, Link>,
+    by_qpn: HashMap<(Rail, Qpn), LinkId>,
+    next: u64,
+    pub(crate) ports_down: [bool; 2],
+    pub(crate) probes: Probes,
+    pub(crate) reports: VecDeque<Report>,
+    pub(crate) moves: u64,
+    inbox: Vec<Message>,
+}
+
+/// Reports kept for one who never asks.
+const MAX_REPORTS: usize = 4096;
+
+impl Agent {
+    /// An agent on two NICs, on each of which it makes a queue pair of its own.
+    pub fn new(config: Config, rails: &mut dyn Rails) -> Result<Agent, ControlError> {
+        let qkey = config.qkey;
+        let mut open = |rail| {
+            on(rails, rail, |nic, now| Control::new(nic, now, qkey))
+                .unwrap_or(Err(ControlError::NotFound { what: "NIC" }))
+        };
+        let first = open(Rail::Default)?;
+        let second = match open(Rail::Backup) {
+            Ok(control) => control,
+            Err(error) => {
+                on(rails, Rail::Default, |nic, _| first.close(nic));
+                return Err(error);
+            }
+        };
+        Ok(Agent {
+            config,
+            controls: [first, second],
+            links: BTreeMap::new(),
+            by_qpn: HashMap::new(),
+            next: 0,
+            ports_down: [false; 2],
+            probes: Probes::default(),
+            reports: VecDeque::new(),
+            moves: 0,
+            inbox: Vec::new(),
+        })
+    }
+
+    /// The completion queues that its datagrams arrive at.
+    pub fn control_cqs(&self) -> [CqId; 2] {
+        [self.controls[0].cq, self.controls[1].cq]
+    }
+
+    /// Looks after a connection: its QP on the default NIC, and its spare on the other.
+    pub fn add(&mut self, qpns: [Qpn; 2], token: u128) -> LinkId {
+        let id = LinkId(self.next);
+        self.next += 1;
+        for rail in Rail::ALL {
+            self.by_qpn.insert((rail, qpns[rail.index()]), id);
+        }
+        self.links.insert(id, Link::new(qpns, token));
+        id
+    }
+
+    /// What the peer needs to know of a connection.
+    pub fn entry(&self, link: LinkId) -> Option<Entry> {
+        let link = self.links.get(&link)?;
+        let [first, second] = &self.controls;
+        Some(Entry {
+            addrs: [first.addr, second.addr],
+            qpns: link.qpns,
+            agents: [first.qpn, second.qpn],
+            qkey: self.config.qkey,
+            token: link.token,
+        })
+    }
+
+    /// Takes what is known of a connection's peer: from now on it can move. The QP must be connected.
+    /// An entry that differs from one before replaces it.
+    pub fn connect(
+        &mut self,
+        rails: &mut dyn Rails,
+        link: LinkId,
+        peer: &Entry,
+    ) -> Result<(), ControlError> {
+        let Some(link) = self.links.get_mut(&link) else { return Ok(()) };
+        if link.peer == Some(*peer) || link.home != Rail::Default {
+            return Ok(());
+        }
+        let [first, spare] = link.qpns;
+        let gone = Err(ControlError::NotFound { what: "NIC" });
+        on(rails, Rail::Backup, |nic, _| {
+            let av = bowline_nic::AddressVector::new(peer.addrs[1]);
+            nic.aim_spare_qp(spare, av, peer.qpns[1])?;
+            nic.guard_qp(spare, true)
+        })
+        .unwrap_or(gone)?;
+        on(rails, Rail::Default, |nic, _| nic.guard_qp(first, true)).unwrap_or(gone)?;
+        link.peer = Some(*peer);
+        Ok(())
+    }
+
+    /// Looks after a connection no more, and brings it home if it is away, its sends withheld: for
+    /// one that is about to be reset or destroyed.
+    pub fn remove(&mut self, rails: &mut dyn Rails, link: LinkId) {
+        if let Some(link) = self.links.get_mut(&link) {
+            self.moves += u64::from(link.bring_home(rails));
+        }
+        if let Some(link) = self.links.remove(&link) {
+            for rail in Rail::ALL {
+                self.by_qpn.remove(&(rail, link.qpns[rail.index()]));
+            }
+            on(rails, Rail::Default, |nic, _| nic.guard_qp(link.qpns[0], false));
+        }
+    }
+
+    /// A guarded QP has exhausted its retries and is held.
+    pub fn path_failed(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, qpn: Qpn) {
+        let Some(id) = self.by_qpn.get(&(rail, qpn)).copied() else { return };
+        let Some(link) = self.links.get(&id) else { return };
+        if link.home != rail {
+            return;
+        }
+        let silence =
+            on(rails, rail, |nic, now| nic.last_progress(qpn).map(|at| now.nanos_since(at)));
+        let cause = if self.ports_down[rail.index()] { Cause::LocalPort } else { Cause::Path };
+        match link.phase {
+            Phase::Waiting(_) | Phase::Failed => {}
+            Phase::Settled | Phase::Returning(_) | Phase::Draining { .. } => {
+                self.begin_move(now, rails, id, cause, silence.flatten());
+            }
+        }
+    }
+
+    /// The link of a NIC's port went down or came up.
+    pub fn port_changed(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, up: bool) {
+        self.ports_down[rail.index()] = !up;
+        if up || self.ports_down[rail.other().index()] {
+            return;
+        }
+        let stranded: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| {
+                link.home == rail && link.peer.is_some() && link.phase != Phase::Failed
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in stranded {
+            self.begin_move(now, rails, id, Cause::LocalPort, None);
+        }
+    }
+
+    /// Takes messages, and does what time has made due.
+    pub fn handle(&mut self, now: Time, rails: &mut dyn Rails) {
+        for rail in Rail::ALL {
+            let mut inbox = core::mem::take(&mut self.inbox);
+            let control = &self.controls[rail.index()];
+            on(rails, rail, |nic, _| control.receive(nic, &mut inbox));
+            for message in inbox.drain(..) {
+                self.take(now, rails, rail, &message);
+            }
+            self.inbox = inbox;
+        }
+        let due: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.deadline().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            match self.links.get(&id).map(|link| link.phase) {
+                Some(Phase::Waiting(_)) => self.wait_on(now, rails, id),
+                Some(Phase::Returning(_)) => self.return_on(now, rails, id),
+                Some(Phase::Draining { .. }) => self.drain_on(now, rails, id),
+                Some(Phase::Settled | Phase::Failed) | None => {}
+            }
+        }
+        self.probe(now, rails);
+    }
+
+    fn take(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, message: &Message) {
+        let Some(id) = self.by_qpn.get(&(Rail::Default, message.to)).copied() else { return };
+        let known = |link: &&mut Link| link.token == message.token && link.peer.is_some();
+        let Some(link) = self.links.get_mut(&id).filter(known) else { return };
+        if link.phase == Phase::Failed {
+            return;
+        }
+        match message.kind {
+            Kind::Move | Kind::Moved => self.heard_move(now, rails, rail, id, message),
+            Kind::Return => self.heard_return(now, rails, rail, id, message),
+            Kind::Busy => self.heard_busy(rails, id, message),
+            Kind::Probe => self.say(rails, rail, id, Kind::Echo, message.number),
+            Kind::Echo => self.heard_echo(now, id, message.number),
+        }
+    }
+
+    /// Says something to the agent of a connection's peer, over a rail.
+    pub(crate) fn say(
+        &self,
+        rails: &mut dyn Rails,
+        rail: Rail,
+        id: LinkId,
+        kind: Kind,
+        number: u32,
+    ) {
+        let Some(link) = self.links.get(&id) else { return };
+        let Some(peer) = &link.peer else { return };
+        let message = Message {
+            kind,
+            to: peer.qpns[0],
+            token: peer.token,
+            epoch: link.epoch,
+            number,
+            rail: link.home,
+            ports_down: self.ports_down,
+            resume: link.resume,
+        };
+        let to = (peer.addrs[rail.index()], peer.agents[rail.index()]);
+        let control = &self.controls[rail.index()];
+        on(rails, rail, |nic, now| control.send(nic, now, to, peer.qkey, &message));
+    }
+
+    /// When to call [`Agent::handle`], if nothing arrives before.
+    pub fn deadline(&self) -> Option<Time> {
+        let links = self.links.values().filter_map(Link::deadline).min();
+        links.into_iter().chain(self.probes.deadline()).min()
+    }
+
+    /// Connections that are on the backup rail now.
+    pub fn away(&self) -> usize {
+        self.links.values().filter(|link| link.home == Rail::Backup).count()
+    }
+
+    /// How often a connection has been put into a QP, on either rail.
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// Where a connection is.
+    pub fn home(&self, link: LinkId) -> Option<Rail> {
+        Some(self.links.get(&link)?.home)
+    }
+
+    /// What happened next.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.reports.pop_front()
+    }
+
+    pub(crate) fn report(&mut self, report: Report) {
+        if self.reports.len() < MAX_REPORTS {
+            self.reports.push_back(report);
+        }
+    }
+
+    /// Fails a connection as if there were no failover.
+    pub(crate) fn fail(&mut self, rails: &mut dyn Rails, id: LinkId, why: Report) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        self.moves += u64::from(link.bring_home(rails));
+        let qpn = link.qpn();
+        on(rails, link.home, |nic, now| nic.fail_qp(now, qpn));
+        link.phase = Phase::Failed;
+        debug_assert!(!matches!(why.outcome, Outcome::Moved { .. }));
+        self.report(why);
+    }
+}

@@ -1,0 +1,27 @@
+//! Failover of reliable connections across NICs, after SHIFT (`docs/failover.md`).
+//!
+//! An [`Agent`] looks after the connections of a process that have a spare on a second NIC. When a
+//! path dies it agrees with the peer's agent, by datagrams of its own, to go on over the other rail,
+//! moves the connections there, and brings them back when the first rail is good again. It reads no
+//! clock, opens no socket and starts no thread: time is an argument, and the NICs are lent to it.
+
+mod agent;
+mod config;
+mod control;
+mod entry;
+mod link;
+mod message;
+mod moving;
+mod probe;
+mod rail;
+mod report;
+mod returning;
+
+#[cfg(test)]
+mod tests;
+
+pub use agent::{Agent, LinkId};
+pub use config::{Config, Mode, UnknownMode};
+pub use entry::{BadEntry, Entry};
+pub use rail::{Rail, Rails};
+pub use report::{Cause, Outcome, Report};

@@ -1,0 +1,267 @@
+//! Moving: one end begins, the other follows, and then both send.
+
+use bowline_nic::{Carry, ControlError, QpState, Resume, Time};
+
+use crate::agent::{Agent, LinkId};
+use crate::link::{Handover, Link, Phase};
+use crate::message::{Kind, Message};
+use crate::rail::{Rail, Rails, on};
+use crate::report::{Cause, Outcome, Report};
+
+/// Repetitions wait longer and longer, up to the first wait times two to this.
+const MAX_BACKOFF: u32 = 4;
+
+/// Why a connection was not moved.
+enum Stuck {
+    /// An atomic is in flight.
+    Atomic,
+    /// It is not one that can move: it has failed, or is gone.
+    Immovable,
+}
+
+impl Link {
+    /// A connection that has failed by itself stays where it is.
+    fn check_alive(&self, rails: &mut dyn Rails) -> Result<(), Stuck> {
+        let qpn = self.qpn();
+        let state = on(rails, self.home, |nic, _| nic.query_qp(qpn).map(|info| info.state));
+        match state.flatten() {
+            Some(QpState::Rtr | QpState::Rts | QpState::Sqd) => Ok(()),
+            _ => Err(Stuck::Immovable),
+        }
+    }
+
+    /// Moves the connection, its sends withheld; gives the number of its requests.
+    fn relocate(&mut self, rails: &mut dyn Rails, to: Rail, carry: Carry) -> Result<u64, Stuck> {
+        let from = self.qpn();
+        let body = on(rails, self.home, |nic, now| {
+            // Nothing may be carried out between counting and leaving.
+            nic.hold_qp(from)?;
+            nic.detach_qp(now, from, carry)
+        });
+        let Some(Ok(body)) = body else { return Err(Stuck::Immovable) };
+        let in_flight = carry == Carry::Requests && body.has_atomic_in_flight();
+        let requests = body.outstanding();
+        let resume = Resume { received: body.received(), psn: body.expected_psn() };
+        let progress = body.progress();
+        let to = if in_flight { self.home } else { to };
+        let qpn = self.qpns[to.index()];
+        let mut luggage = Some(body);
+        let attached = on(rails, to, |nic, now| match luggage.take() {
+            Some(body) => nic.attach_qp(now, qpn, body).map_err(|(error, body)| {
+                luggage = Some(body);
+                error
+            }),
+            None => Err(ControlError::NotFound { what: "connection" }),
+        });
+        if let (false, Some(body)) = (matches!(attached, Some(Ok(()))), luggage) {
+            // It fits where it came from.
+            let mut luggage = Some(body);
+            on(rails, self.home, |nic, now| {
+                luggage.take().map(|body| nic.attach_qp(now, from, body).is_ok())
+            });
+            return Err(Stuck::Immovable);
+        }
+        if in_flight {
+            return Err(Stuck::Atomic);
+        }
+        self.home = to;
+        self.resume = resume;
+        self.idle_moves = if progress == self.progress { self.idle_moves + 1 } else { 0 };
+        self.progress = progress;
+        Ok(requests)
+    }
+
+    /// Brings a connection to the default rail without asking anybody; tells whether it was away.
+    pub(crate) fn bring_home(&mut self, rails: &mut dyn Rails) -> bool {
+        let away = self.home == Rail::Backup;
+        away && self.relocate(rails, Rail::Default, Carry::Transport).is_ok()
+    }
+}
+
+impl Agent {
+    /// Begins the next epoch of a connection whose home is dead, or which returns.
+    pub(crate) fn begin_move(
+        &mut self,
+        now: Time,
+        rails: &mut dyn Rails,
+        id: LinkId,
+        cause: Cause,
+        detect_ns: Option<u64>,
+    ) {
+        let Some(link) = self.links.get(&id) else { return };
+        let from = link.home;
+        if link.peer.is_none() {
+            let why = self.failed(now, link, cause, detect_ns, Outcome::NoBackup);
+            return self.fail(rails, id, why);
+        }
+        // Where the other rail's own port is down there is no point in going.
+        let to = if self.ports_down[from.other().index()] { from } else { from.other() };
+        let epoch = link.epoch.wrapping_add(1);
+        let Some(requests) = self.relocate(now, rails, id, to, cause, detect_ns) else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.epoch = epoch;
+        link.phase = Phase::Waiting(Handover {
+            since: now,
+            from,
+            cause,
+            detect_ns,
+            requests,
+            repeat_at: now,
+            said: 0,
+        });
+        self.wait_on(now, rails, id);
+    }
+
+    /// Moves a connection, or fails it if it cannot.
+    fn relocate(
+        &mut self,
+        now: Time,
+        rails: &mut dyn Rails,
+        id: LinkId,
+        to: Rail,
+        cause: Cause,
+        detect_ns: Option<u64>,
+    ) -> Option<u64> {
+        let (carry, max_idle) = (self.config.mode.carry(), self.config.max_idle_moves);
+        let link = self.links.get_mut(&id)?;
+        let outcome = match link.check_alive(rails).and_then(|()| link.relocate(rails, to, carry)) {
+            Ok(requests) => {
+                self.moves += 1;
+                if requests == 0 || link.idle_moves <= max_idle {
+                    return Some(requests);
+                }
+                Outcome::NoProgress
+            }
+            Err(Stuck::Atomic) => Outcome::AtomicInFlight,
+            Err(Stuck::Immovable) => {
+                // It has failed by itself, and the program knows.
+                link.phase = Phase::Failed;
+                return None;
+            }
+        };
+        let why = self.failed(now, self.links.get(&id)?, cause, detect_ns, outcome);
+        self.fail(rails, id, why);
+        None
+    }
+
+    /// Says `Move` again, over either rail in turn, or gives up.
+    pub(crate) fn wait_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Phase::Waiting(handover) = &mut link.phase else { return };
+        if now.nanos_since(handover.since) >= self.config.give_up_ns {
+            let (cause, detect_ns) = (handover.cause, handover.detect_ns);
+            let Some(link) = self.links.get(&id) else { return };
+            let why = self.failed(now, link, cause, detect_ns, Outcome::NoAnswer);
+            return self.fail(rails, id, why);
+        }
+        let rail = if handover.said % 2 == 0 { link.home } else { link.home.other() };
+        handover.repeat_at =
+            now.plus_nanos(self.config.repeat_ns << (handover.said / 2).min(MAX_BACKOFF));
+        handover.said += 1;
+        self.say(rails, rail, id, Kind::Move, 0);
+    }
+
+    /// The peer has moved, or begins to.
+    pub(crate) fn heard_move(
+        &mut self,
+        now: Time,
+        rails: &mut dyn Rails,
+        rail: Rail,
+        id: LinkId,
+        message: &Message,
+    ) {
+        let Some(link) = self.links.get(&id) else { return };
+        let ahead = message.epoch.wrapping_sub(link.epoch).cast_signed();
+        let wants_answer = message.kind == Kind::Move;
+        let waiting = matches!(link.phase, Phase::Waiting(_));
+        let follows = ahead > 0
+            || (ahead == 0 && message.rail != link.home && waiting && !self.outranks_peer(link));
+        if follows {
+            self.follow(now, rails, id, message);
+        } else if ahead == 0 && message.rail == link.home && waiting {
+            self.settle(now, rails, id, message);
+        }
+        // An older epoch is answered with the current one, which the peer then follows; one's own is
+        // answered again, since the first answer may have been lost.
+        let Some(link) = self.links.get(&id) else { return };
+        let disputed = link.epoch == message.epoch && link.home != message.rail;
+        if wants_answer && !disputed && link.phase != Phase::Failed {
+            self.say(rails, rail, id, Kind::Moved, 0);
+        }
+    }
+
+    /// Goes where the peer has gone.
+    fn follow(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId, message: &Message) {
+        let Some(link) = self.links.get(&id) else { return };
+        let from = link.home;
+        // What was under way is superseded, but its cause and its beginning are the true ones.
+        let (since, detect_ns, own_cause) = match link.phase {
+            Phase::Waiting(handover) => (handover.since, handover.detect_ns, Some(handover.cause)),
+            _ => (now, None, None),
+        };
+        let cause = own_cause.unwrap_or(if message.ports_down[from.index()] {
+            Cause::PeerPort
+        } else if message.rail == Rail::Default && from == Rail::Backup {
+            Cause::Return
+        } else {
+            Cause::Path
+        });
+        let moved = self.relocate(now, rails, id, message.rail, cause, detect_ns);
+        let Some(requests) = moved else { return };
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.epoch = message.epoch;
+        let (repeat_at, said) = (now, 0);
+        link.phase =
+            Phase::Waiting(Handover { since, from, cause, detect_ns, requests, repeat_at, said });
+        self.settle(now, rails, id, message);
+    }
+
+    /// Both ends are on the same rail: sends may go.
+    fn settle(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId, message: &Message) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Phase::Waiting(handover) = link.phase else { return };
+        let resume = (self.config.mode.carry() == Carry::Requests).then_some(message.resume);
+        let (qpn, home) = (link.qpn(), link.home);
+        on(rails, home, |nic, _| nic.release_sends(qpn, resume));
+        link.phase = Phase::Settled;
+        let cause = match handover.cause {
+            Cause::Path if message.ports_down[handover.from.index()] => Cause::PeerPort,
+            cause => cause,
+        };
+        let report = Report {
+            at: now,
+            qpn: link.qpns[0],
+            epoch: link.epoch,
+            from: handover.from,
+            to: home,
+            cause,
+            detect_ns: handover.detect_ns,
+            outcome: Outcome::Moved {
+                handover_ns: now.nanos_since(handover.since),
+                requests: handover.requests,
+            },
+        };
+        self.report(report);
+        self.note_move(now, id, cause);
+    }
+
+    /// Which of two ends has its way when they disagree, and which one returns: by address and
+    /// number, which both know.
+    pub(crate) fn outranks_peer(&self, link: &Link) -> bool {
+        let Some(peer) = &link.peer else { return false };
+        let ours = (self.controls[0].addr.to_canonical(), link.qpns[0].get());
+        ours > (peer.addrs[0].to_canonical(), peer.qpns[0].get())
+    }
+
+    fn failed(
+        &self,
+        now: Time,
+        link: &Link,
+        cause: Cause,
+        detect_ns: Option<u64>,
+        outcome: Outcome,
+    ) -> Report {
+        let (qpn, epoch) = (link.qpns[0], link.epoch);
+        Report { at: now, qpn, epoch, from: link.home, to: link.home, cause, detect_ns, outcome }
+    }
+}

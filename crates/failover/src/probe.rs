@@ -1,0 +1,146 @@
+//! Finding out whether a default rail is good again: by asking, at a steady pace, for each peer that
+//! connections are away from.
+
+use core::net::IpAddr;
+use std::collections::BTreeMap;
+
+use bowline_nic::Time;
+use bowline_wire::Qpn;
+
+use crate::agent::{Agent, LinkId};
+use crate::link::Phase;
+use crate::message::Kind;
+use crate::rail::{Rail, Rails};
+use crate::report::Cause;
+
+/// A peer's agent on the default rail.
+type PeerKey = (IpAddr, Qpn);
+
+/// What is known of the default rail to a peer.
+#[derive(Debug)]
+struct Probe {
+    /// One of the connections to the peer, in whose name the question is asked.
+    link: LinkId,
+    /// The question that is out.
+    number: u32,
+    next_at: Time,
+    /// The last question was answered.
+    answered: bool,
+    /// Since when all questions have been.
+    good_since: Option<Time>,
+}
+
+/// How reliable the default rail to a peer has been.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    returned_at: Time,
+    /// How long it must be good before the next return.
+    good_for_ns: u64,
+}
+
+/// All probes of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct Probes {
+    probes: BTreeMap<PeerKey, Probe>,
+    history: BTreeMap<PeerKey, History>,
+}
+
+impl Probes {
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.probes.values().map(|probe| probe.next_at).min()
+    }
+}
+
+impl Agent {
+    fn peer_key(&self, id: LinkId) -> Option<PeerKey> {
+        let peer = self.links.get(&id)?.peer.as_ref()?;
+        Some((peer.addrs[0], peer.agents[0]))
+    }
+
+    /// Starts, goes on with and ends probes, and returns where the rail is good.
+    pub(crate) fn probe(&mut self, now: Time, rails: &mut dyn Rails) {
+        let mut wanted: BTreeMap<PeerKey, LinkId> = BTreeMap::new();
+        for (id, link) in &self.links {
+            // One end returns, the other follows.
+            if link.home == Rail::Backup
+                && link.phase == Phase::Settled
+                && self.outranks_peer(link)
+                && let Some(key) = self.peer_key(*id)
+            {
+                wanted.insert(key, *id);
+            }
+        }
+        self.probes.probes.retain(|key, _| wanted.contains_key(key));
+        for (key, link) in wanted {
+            let next_at = now.plus_nanos(self.config.probe_ns);
+            let fresh = Probe { link, number: 0, next_at, answered: false, good_since: None };
+            let probe = self.probes.probes.entry(key).or_insert(fresh);
+            if probe.next_at > now {
+                continue;
+            }
+            if !probe.answered {
+                probe.good_since = None;
+            }
+            probe.link = link;
+            probe.answered = false;
+            probe.number = probe.number.wrapping_add(1);
+            probe.next_at = next_at;
+            let (number, good_since) = (probe.number, probe.good_since);
+            let good_for =
+                self.probes.history.get(&key).map_or(self.config.good_for_ns, |h| h.good_for_ns);
+            let good = good_since.is_some_and(|since| now.nanos_since(since) >= good_for);
+            if good && !self.ports_down[Rail::Default.index()] {
+                self.return_from(now, rails, key);
+            } else {
+                self.say(rails, Rail::Default, link, Kind::Probe, number);
+            }
+        }
+    }
+
+    /// The peer answered a question.
+    pub(crate) fn heard_echo(&mut self, now: Time, id: LinkId, number: u32) {
+        let Some(key) = self.peer_key(id) else { return };
+        if let Some(probe) = self.probes.probes.get_mut(&key)
+            && probe.number == number
+        {
+            probe.answered = true;
+            probe.good_since.get_or_insert(now);
+        }
+    }
+
+    /// The rail to a peer is good: all connections to it return.
+    fn return_from(&mut self, now: Time, rails: &mut dyn Rails, key: PeerKey) {
+        self.probes.probes.remove(&key);
+        let returning: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(id, link)| {
+                let settled = link.home == Rail::Backup && link.phase == Phase::Settled;
+                settled && self.outranks_peer(link) && self.peer_key(**id) == Some(key)
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in returning {
+            self.begin_return(now, rails, id);
+        }
+    }
+
+    /// Keeps book of returns, and of those that did not last.
+    pub(crate) fn note_move(&mut self, now: Time, id: LinkId, cause: Cause) {
+        let Some(key) = self.peer_key(id) else { return };
+        let (first, max) = (self.config.good_for_ns, self.config.good_for_max_ns);
+        if cause == Cause::Return {
+            let good_for_ns = self.probes.history.get(&key).map_or(first, |h| h.good_for_ns);
+            let entry = History { returned_at: now, good_for_ns };
+            self.probes.history.insert(key, entry);
+        } else if let Some(history) = self.probes.history.get_mut(&key)
+            && history.returned_at != Time::NEVER
+        {
+            let lasted = now.nanos_since(history.returned_at);
+            history.good_for_ns =
+                if lasted >= max { first } else { (history.good_for_ns * 2).min(max) };
+            // Several connections fail with one rail: it counts once.
+            history.returned_at = Time::NEVER;
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Coming back to the default rail.
+//!
+//! In [`Mode::Exact`] a connection just moves: nothing is carried out twice, so nothing needs to be
+//! finished first. In [`Mode::Shift`] both ends finish what they have sent before anything moves,
+//! behind the paper's fence; the end that returns asks, and the other decides, so that neither is left
+//! with a fence or surprised in the middle of a request.
+
+use bowline_nic::{Fence, Time};
+
+use crate::agent::{Agent, LinkId};
+use crate::config::Mode;
+use crate::link::{Fencing, Phase};
+use crate::message::{Kind, Message};
+use crate::rail::{Rail, Rails, on};
+use crate::report::Cause;
+
+/// How often an end looks whether its fence is drained.
+const LOOK_NS: u64 = 1_000_000;
+
+impl Agent {
+    /// The default rail is good: back.
+    pub(crate) fn begin_return(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+        match self.config.mode {
+            Mode::Exact => self.begin_move(now, rails, id, Cause::Return, None),
+            Mode::Shift => {
+                self.fence(rails, id);
+                let Some(link) = self.links.get_mut(&id) else { return };
+                link.attempt = link.attempt.wrapping_add(1);
+                link.phase = Phase::Returning(Fencing { asked: None, next_at: now });
+                self.return_on(now, rails, id);
+            }
+        }
+    }
+
+    fn fence(&self, rails: &mut dyn Rails, id: LinkId) {
+        let Some(link) = self.links.get(&id) else { return };
+        let qpn = link.qpn();
+        on(rails, link.home, |nic, _| nic.fence_sends(qpn));
+    }
+
+    fn is_drained(&self, rails: &mut dyn Rails, id: LinkId) -> bool {
+        let Some(link) = self.links.get(&id) else { return false };
+        let qpn = link.qpn();
+        let drained = on(rails, link.home, |nic, _| {
+            if nic.fence(qpn) == Fence::WaitSignaled && nic.outstanding(qpn) == 0 {
+                // All is done though nothing asked for a completion: the fence is here.
+                let _ = nic.fence_sends(qpn);
+            }
+            nic.fence(qpn) == Fence::Drained
+        });
+        drained == Some(true)
+    }
+
+    /// Lets go of a fence: the return is off.
+    fn unfence(&mut self, rails: &mut dyn Rails, id: LinkId) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.phase = Phase::Settled;
+        let (qpn, home) = (link.qpn(), link.home);
+        on(rails, home, |nic, _| nic.release_sends(qpn, None));
+    }
+
+    /// Looks whether the fence is drained, and then asks the peer to come along.
+    pub(crate) fn return_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+        let drained = self.is_drained(rails, id);
+        let (repeat, patience) = (self.config.repeat_ns, self.config.drain_ns * 4);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let (number, home) = (link.attempt, link.home);
+        let Phase::Returning(fencing) = &mut link.phase else { return };
+        if !drained {
+            fencing.next_at = now.plus_nanos(LOOK_NS);
+            return;
+        }
+        let asked = *fencing.asked.get_or_insert(now);
+        fencing.next_at = now.plus_nanos(repeat);
+        if now.nanos_since(asked) < patience {
+            self.say(rails, home, id, Kind::Return, number);
+        } else {
+            // The peer says nothing at all: as good as a dead path.
+            self.begin_move(now, rails, id, Cause::Path, Some(patience));
+        }
+    }
+
+    /// The peer has drained and wants to return.
+    pub(crate) fn heard_return(
+        &mut self,
+        now: Time,
+        rails: &mut dyn Rails,
+        rail: Rail,
+        id: LinkId,
+        message: &Message,
+    ) {
+        let until = now.plus_nanos(self.config.drain_ns);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        if message.epoch != link.epoch || link.home != Rail::Backup {
+            return;
+        }
+        // One that was called off is over, however late it is heard of again: the peer has no fence any
+        // more.
+        let over = |refused: u32| message.number.wrapping_sub(refused).cast_signed() <= 0;
+        if link.refused.is_some_and(over) {
+            return self.say(rails, rail, id, Kind::Busy, message.number);
+        }
+        if link.phase == Phase::Settled {
+            link.phase = Phase::Draining { number: message.number, until };
+            self.fence(rails, id);
+        }
+        self.drain_on(now, rails, id);
+    }
+
+    /// Begins the return if all is done, or calls it off if it takes too long.
+    pub(crate) fn drain_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+        let drained = self.is_drained(rails, id);
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Phase::Draining { number, until } = link.phase else { return };
+        if drained {
+            self.begin_move(now, rails, id, Cause::Return, None);
+        } else if until <= now {
+            link.refused = Some(number);
+            let home = link.home;
+            self.unfence(rails, id);
+            self.say(rails, home, id, Kind::Busy, number);
+        }
+    }
+
+    /// The peer could not drain.
+    pub(crate) fn heard_busy(&mut self, rails: &mut dyn Rails, id: LinkId, message: &Message) {
+        let Some(link) = self.links.get(&id) else { return };
+        let ours = link.epoch == message.epoch && link.attempt == message.number;
+        if ours && matches!(link.phase, Phase::Returning(_)) {
+            self.unfence(rails, id);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Two hosts with two NICs and an agent each, on virtual time, with wires that can be cut.
+
+mod rig;
+mod scripts;
+
+use bowline_nic::{QpState, SendOp, WcStatus};
+use proptest::prelude::*;
+
+use self::rig::{Rig, SECOND};
+use crate::config::Mode;
+use crate::rail::Rail;
+use crate::report::{Cause, Outcome};
+
+const MODES: [Mode; 2] = [Mode::Exact, Mode::Shift];
+
+#[test]
+fn a_cut_wire_moves_both_ends_and_a_mended_one_brings_them_back() {
+    for mode in MODES {
+        let mut rig = Rig::new(mode, 1);
+        rig.write(0, 1, 50_000);
+        rig.run(SECOND / 100);
+        assert_eq!(rig.completed(0), [(1, WcStatus::Success)]);
+        rig.cut(Rail::Default, true);
+        rig.write(0, 2, 50_000);
+        rig.run(SECOND);
+        assert_eq!(rig.completed(0), [(2, WcStatus::Success)], "{mode}");
+        assert_eq!(rig.homes(), [Rail::Backup; 2]);
+        let moved = rig.reports(0);
+        assert_eq!(moved.len(), 1);
+        assert_eq!(
+            (moved[0].cause, moved[0].from, moved[0].to),
+            (Cause::Path, Rail::Default, Rail::Backup)
+        );
+        assert!(moved[0].detect_ns.is_some_and(|ns| ns > 0));
+        let Outcome::Moved { handover_ns, requests } = moved[0].outcome else {
+            panic!("{moved:?}")
+        };
+        assert!(handover_ns < 3_000_000 && requests == 1, "{handover_ns} {requests}");
+        rig.cut(Rail::Default, false);
+        rig.write(1, 3, 50_000);
+        rig.run(SECOND);
+        assert_eq!(rig.completed(1), [(3, WcStatus::Success)]);
+        assert_eq!(rig.homes(), [Rail::Default; 2], "{mode}");
+        assert_eq!(rig.reports(0).last().map(|r| r.cause), Some(Cause::Return));
+        rig.write(0, 4, 9_000);
+        rig.run(SECOND / 100);
+        assert_eq!(rig.completed(0), [(4, WcStatus::Success)]);
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_is_left_at_once_and_both_ends_know_whose_it_was() {
+    for mode in MODES {
+        let mut rig = Rig::new(mode, 2);
+        rig.cut(Rail::Default, true);
+        rig.port(1, Rail::Default, false);
+        rig.run(SECOND / 100);
+        assert_eq!(rig.homes(), [Rail::Backup; 2]);
+        assert_eq!(rig.reports(1)[0].cause, Cause::LocalPort);
+        assert_eq!(rig.reports(0)[0].cause, Cause::PeerPort);
+        // It stays away as long as the port is down.
+        rig.run(SECOND);
+        assert_eq!(rig.homes(), [Rail::Backup; 2]);
+        rig.cut(Rail::Default, false);
+        rig.port(1, Rail::Default, true);
+        rig.run(SECOND);
+        assert_eq!(rig.homes(), [Rail::Default; 2]);
+    }
+}
+
+#[test]
+fn without_any_rail_a_connection_fails_as_if_there_were_no_failover() {
+    for mode in MODES {
+        let mut rig = Rig::new(mode, 3);
+        rig.cut(Rail::Default, true);
+        rig.cut(Rail::Backup, true);
+        rig.write(0, 1, 100);
+        rig.write(0, 2, 100);
+        rig.run(4 * SECOND);
+        let flushed = (2, WcStatus::WrFlushErr);
+        assert_eq!(rig.completed(0), [(1, WcStatus::RetryExcErr), flushed], "{mode}");
+        assert_eq!(rig.reports(0).last().map(|r| r.outcome), Some(Outcome::NoAnswer));
+        assert_eq!(rig.state(0), QpState::Err);
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_known_gives_no_backup() {
+    let mut rig = Rig::unconnected(Mode::Exact, 4);
+    rig.guard(0);
+    rig.cut(Rail::Default, true);
+    rig.write(0, 1, 100);
+    rig.run(SECOND);
+    assert_eq!(rig.completed(0), [(1, WcStatus::RetryExcErr)]);
+    assert_eq!(rig.reports(0).last().map(|r| r.outcome), Some(Outcome::NoBackup));
+}
+
+#[test]
+fn an_atomic_in_flight_is_an_error_to_shift_and_exactly_once_to_exact() {
+    for mode in MODES {
+        let mut rig = Rig::new(mode, 5);
+        // The answer is lost, so that it has been carried out and nobody here knows.
+        rig.mute(1, Rail::Default);
+        rig.add_one(0, 1);
+        rig.run(SECOND);
+        assert_eq!(rig.counter(1), 1, "{mode}");
+        let status = rig.completed(0);
+        match mode {
+            Mode::Exact => assert_eq!(status, [(1, WcStatus::Success)]),
+            Mode::Shift => {
+                assert_eq!(status, [(1, WcStatus::RetryExcErr)]);
+                assert_eq!(rig.reports(0).last().map(|r| r.outcome), Some(Outcome::AtomicInFlight));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_flapping_rail_is_left_alone_for_longer_and_longer() {
+    let mut rig = Rig::new(Mode::Exact, 6);
+    let mut away = Vec::new();
+    for _ in 0..5 {
+        rig.cut(Rail::Default, true);
+        rig.port(0, Rail::Default, false);
+        rig.run(SECOND / 100);
+        assert_eq!(rig.homes(), [Rail::Backup; 2]);
+        rig.cut(Rail::Default, false);
+        rig.port(0, Rail::Default, true);
+        let since = rig.now;
+        while rig.homes() != [Rail::Default; 2] {
+            rig.run(SECOND / 100);
+        }
+        away.push(rig.now.nanos_since(since));
+    }
+    assert!(away[4] > 4 * away[0], "{away:?}");
+}
+
+#[test]
+fn what_does_not_carry_the_token_moves_nothing() {
+    let mut rig = Rig::new(Mode::Exact, 7);
+    rig.forge_move(0);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.homes(), [Rail::Default; 2]);
+}
+
+#[test]
+fn removing_a_connection_that_is_away_brings_it_home() {
+    let mut rig = Rig::new(Mode::Exact, 8);
+    rig.cut(Rail::Default, true);
+    rig.port(0, Rail::Default, false);
+    rig.run(SECOND / 100);
+    rig.post(0, 1, SendOp::Send, 10);
+    rig.remove(0);
+    assert_eq!(rig.away(0), 0);
+    assert_eq!(rig.outstanding_at_default(0), 1);
+}
+
+/// Scripts are long: fewer of them than of other properties, unless told otherwise.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(96)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
+
+    #[test]
+    fn whatever_fails_everything_is_done_exactly_once(seed: u64, script in scripts::any(true)) {
+        scripts::play(Mode::Exact, seed, &script)?;
+    }
+
+    #[test]
+    fn starting_anew_receives_nothing_twice(seed: u64, script in scripts::any(false)) {
+        scripts::play(Mode::Shift, seed, &script)?;
+    }
+}
