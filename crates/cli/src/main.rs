@@ -9,6 +9,7 @@ mod experiment;
 mod fault;
 mod output;
 mod perf;
+mod plan;
 mod run;
 mod sim;
 mod transfer;
@@ -31,6 +32,8 @@ use clap::{Parser, Subcommand};
         bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
         bowline recv DIR                      take files, with resume and hashes …\n  \
         bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
+        bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n                              \
+                                      which reliability for this link, and what it costs\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
         bowline sim --help                    the same protocol code on virtual time\n\n\
         No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
@@ -56,6 +59,8 @@ enum Command {
     Perf(perf::PerfArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
     Demo(demo::DemoArgs),
+    /// Say which reliability scheme suits a link, and how long messages will take
+    Plan(Box<plan::PlanArgs>),
     /// Send files and directories to a `bowline recv`
     Send(transfer::SendArgs),
     /// Receive files and directories from `bowline send`
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
         Command::Fault(args) => fault::run(&args),
         Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args),
+        Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
         Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
     };

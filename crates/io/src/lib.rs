@@ -29,7 +29,7 @@ mod udp;
 pub use fault::{
     Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
 };
-pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError};
+pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError, units};
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError, Task, TaskId};
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::PcapTap;

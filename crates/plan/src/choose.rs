@@ -109,7 +109,7 @@ pub struct Crossover {
 
 /// Factors up to here are nearby.
 const REACH: f64 = 1e4;
-const STEPS_PER_DECADE: i32 = 6;
+const STEPS_PER_DECADE: i32 = 3;
 
 /// The nearest crossovers on each axis, upwards and downwards.
 pub fn crossovers(
@@ -146,7 +146,7 @@ fn nearest(
     let mut far = start * step;
     while (far / start).max(start / far) <= REACH * 1.001 {
         if at(far)? != here {
-            for _ in 0..12 {
+            for _ in 0..10 {
                 let middle = (near * far).sqrt();
                 if at(middle)? == here { near = middle } else { far = middle }
             }

@@ -33,7 +33,8 @@ impl Completion {
         let chunks = transfer.chunks() as f64;
         let (law, bandwidth_overhead, repair) = match scheme {
             Scheme::SelectiveRepeat { rto_rtts } => {
-                let law = transfer.repeat(transfer.chunks(), rto_rtts * rtt_s);
+                let rounds = transfer.rounds(rto_rtts * rtt_s);
+                let law = Repeat::new(transfer.chunks(), transfer.inject_s(), rounds);
                 let repair = law.any_repeated();
                 (Law::Repeat(law), Repeat::repeated_share(loss), repair)
             }

@@ -24,9 +24,9 @@ pub(crate) fn failure(coding: Coding, k: u32, m: u32, loss: &Loss, packets: u64)
             }
             let larger = k % m;
             let fails = |data: u32| binomial_above(1, data + 1, chunk_loss);
-            let ln_fine = f64::from(larger) * (-fails(k / m + 1)).ln_1p()
-                + f64::from(m - larger) * (-fails(k / m)).ln_1p();
-            -ln_fine.exp_m1()
+            let many = any_of(fails(k / m + 1), larger.into());
+            let few = any_of(fails(k / m), (m - larger).into());
+            many + (1.0 - many) * few
         }
     }
 }
@@ -49,8 +49,10 @@ pub(crate) struct Coded {
     repeated_chunks: f64,
 }
 
-/// Different numbers of failures that are taken one by one; of more, ranges share a representative.
-const MAX_REPEATS: usize = 64;
+/// Different numbers of failures that are taken one by one; of more, ranges share a representative,
+/// which is then close to all of them.
+const MAX_SINGLE: u64 = 64;
+const MAX_RANGES: u64 = 80;
 
 impl Coded {
     pub(crate) fn new(transfer: &Transfer, code: &Erasure) -> Coded {
@@ -60,7 +62,8 @@ impl Coded {
         let rtt_s = transfer.link().rtt_s;
         let groups = Groups::new(transfer, code);
         let sent_s = (chunks + (chunks * m).div_ceil(k)) as f64 * inject_s;
-        let repeat = |chunks: u64| transfer.repeat(chunks, code.rto_rtts * rtt_s);
+        let rounds = transfer.rounds(code.rto_rtts * rtt_s);
+        let repeat = |chunks: u64| Repeat::new(chunks, inject_s, rounds.clone());
         let mut law = Coded {
             clean_s: sent_s + rtt_s,
             fallback_s: sent_s + (1.0 + code.beta) * rtt_s,
@@ -87,9 +90,32 @@ impl Coded {
     /// fail. The paper's sum of three terms puts the mean number of failures into `T_SR` instead, see
     /// [`Coded::paper_mean_s`].
     pub(crate) fn mean_s(&self) -> f64 {
-        let extra_s = self.fallback_s - self.clean_s;
-        let added: f64 = self.repeats.iter().map(|(p, law)| p * (extra_s + law.mean_s())).sum();
-        self.clean_s + added + self.rtt_s * self.repeats.iter().map(|(p, _)| p).sum::<f64>()
+        let added_s = self.fallback_s - self.clean_s + self.rtt_s;
+        let anchors = self.anchors();
+        let mean_s = |chunks: f64| {
+            let right = anchors.partition_point(|(at, _)| *at < chunks);
+            match (right.checked_sub(1).map(|left| anchors[left]), anchors.get(right)) {
+                (Some((x0, y0)), Some((x1, y1))) => y0 + (y1 - y0) * (chunks - x0) / (x1 - x0),
+                (Some((_, only)), None) => only,
+                (None, first) => first.map_or(0.0, |(_, mean_s)| *mean_s),
+            }
+        };
+        let each = self.repeats.iter().map(|(p, law)| p * (added_s + mean_s(law.chunks())));
+        self.clean_s + each.sum::<f64>()
+    }
+
+    /// Means by chunks to repeat, ascending: of few failures each, of more ever fewer, because there
+    /// the mean changes slowly and lines between will do.
+    fn anchors(&self) -> Vec<(f64, f64)> {
+        let mut anchors = Vec::new();
+        let mut next = 0;
+        for (i, (_, law)) in self.repeats.iter().enumerate() {
+            if i == next || i + 1 == self.repeats.len() {
+                anchors.push((law.chunks(), law.mean_s()));
+                next = i + 1 + i / 4;
+            }
+        }
+        anchors
     }
 
     /// `(M + ⌈M/R⌉) T_INJ + P_fallback (RTT + β RTT) + E[T_SR(E[failures] · k)]`, as printed.
@@ -163,6 +189,12 @@ impl Groups {
             outcomes.push((p * self.short_fails, chunks + self.short_chunks));
         }
         outcomes.retain(|(p, chunks)| *p > 1e-30 && *chunks > 0);
+        outcomes.sort_by_key(|(_, chunks)| *chunks);
+        outcomes.dedup_by(|(p, chunks), kept| {
+            let same = *chunks == kept.1;
+            kept.0 += if same { *p } else { 0.0 };
+            same
+        });
         outcomes
     }
 }
@@ -182,7 +214,8 @@ fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
         }
         (ln_choose(nf, c) + c * p.ln() + (nf - c) * (-p).ln_1p()).exp()
     };
-    let width = ((high - low + 1) as usize).div_ceil(MAX_REPEATS).max(1) as u64;
+    let counts = high - low + 1;
+    let width = if counts <= MAX_SINGLE { 1 } else { counts.div_ceil(MAX_RANGES) };
     let mut outcomes = Vec::new();
     let mut from = low;
     // None failing is an outcome of its own.
@@ -242,7 +275,7 @@ mod tests {
             let mean: f64 = law.iter().map(|(c, w)| c * w).sum();
             assert!((total - 1.0).abs() < 1e-12, "{n} {p}");
             assert!((mean / (n as f64 * p) - 1.0).abs() < 1e-3, "{n} {p}: {mean}");
-            assert!(law.len() <= MAX_REPEATS + 2);
+            assert!(law.len() as u64 <= MAX_RANGES + 2);
         }
     }
 }

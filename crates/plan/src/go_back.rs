@@ -1,8 +1,9 @@
 //! Go-back-N, plain and over LoWAR's interleaved XOR. Not in the paper's model; the same terms.
 
-use crate::link::any_of;
+use crate::erasure::failure;
+use crate::link::Loss;
 use crate::negative_binomial::NegativeBinomial;
-use crate::numeric::binomial_above;
+use crate::scheme::Coding;
 use crate::transfer::Transfer;
 
 /// Law of a message whose every loss sends all that is behind it again.
@@ -55,10 +56,9 @@ impl GoBack {
         let blocks = (packets / f64::from(r)).ceil();
         let block = f64::from(r + c) * packet_s;
         let failed = match &transfer.link().loss {
-            crate::Loss::Bursts(model) => model.group_lost_two(r, c, 1),
-            _ => None,
+            bursts @ Loss::Bursts(_) => failure(Coding::Xor, r, c, bursts, 1),
+            _ => failure(Coding::Xor, r, c, &Loss::Chunk(loss), 1),
         };
-        let failed = failed.unwrap_or_else(|| lanes_fail(r, c, loss));
         let losses = NegativeBinomial::new(blocks, failed);
         let repairs = blocks * f64::from(c);
         let cost_s = rtt_s + block;
@@ -98,13 +98,4 @@ impl GoBack {
     pub(crate) fn overhead(&self) -> f64 {
         self.wasted_share
     }
-}
-
-/// Probability that a lane of a block loses two.
-fn lanes_fail(r: u32, c: u32, loss: f64) -> f64 {
-    let larger = r % c;
-    let fails = |packets: u32| binomial_above(1, packets + 1, loss);
-    let many = any_of(fails(r / c + 1), larger.into());
-    let few = any_of(fails(r / c), (c - larger).into());
-    many + (1.0 - many) * few
 }

@@ -53,7 +53,7 @@ pub(crate) fn invert(cdf: impl Fn(f64) -> f64, q: f64, low: f64, scale: f64) -> 
     let mut high = low + step;
     for _ in 0..200 {
         let middle = 0.5 * (low + high);
-        if middle <= low || middle >= high || high - low < 1e-13 * high {
+        if middle <= low || middle >= high || high - low < 1e-12 * high {
             break;
         }
         if cdf(middle) >= q { high = middle } else { low = middle }

@@ -13,85 +13,103 @@
 //! Its cost does not depend on M. With `t = M T_INJ + u`, chunk `M − s` has had `u + s T_INJ` since it
 //! was first sent.
 
+use std::sync::Arc;
+
 use crate::link::any_of;
 
 /// Rounds whose chance is below this make no difference to any digit that is kept.
 const NEGLIGIBLE: f64 = 1e-18;
+/// And none to a mean below this.
+const NEGLIGIBLE_MEAN: f64 = 1e-11;
 
 /// Above this loss, rounds are taken several at a time: there are hundreds of them, and what is
 /// asked for is when the last is over.
-const MAX_ROUND_LOSS: f64 = 0.99;
+const MAX_ROUND_LOSS: f64 = 0.9;
 
-/// So many kinds of steps in one injection time are resolved; more are taken as a slope, which is off
-/// by less than one injection time of the many.
-const MAX_STEPS: usize = 64;
+/// Messages up to here are followed step by step. Of longer ones the staircase is taken as a slope
+/// where several repetitions are under way at a time, and so it is where a chunk may take many of
+/// them: that is off by less than half an injection time.
+const MAX_EXACT_CHUNKS: f64 = 4096.0;
+const MAX_EXACT_ROUNDS: u32 = 100;
+const MAX_EXACT_STEPS: usize = 4;
 
 /// Law of `max X_i` over the chunks of a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Repeat {
     chunks: f64,
     inject_s: f64,
-    /// O: what a loss costs.
-    overhead_s: f64,
-    /// Probability that a chunk's first transmission is lost, apart from its neighbours.
-    first: f64,
-    /// Probability that any later one is.
-    loss: f64,
-    /// Mean of what taking rounds together leaves out.
-    shift_s: f64,
     /// After so many rounds nothing is missing.
     rounds: u32,
+    rounds_of: Arc<Rounds>,
+}
+
+/// What repeating does to one chunk, round by round: the same for all messages on a link.
+#[derive(Clone, Debug)]
+pub(crate) struct Rounds {
+    /// O: what a loss costs.
+    overhead_s: f64,
+    /// Mean of what taking rounds together leaves out.
+    shift_s: f64,
+    /// Probability that a chunk is missing after 0, 1, … transmissions.
+    missing: Vec<f64>,
+    /// `ln(1 − missing)`.
+    ln_there: Vec<f64>,
+}
+
+impl Rounds {
+    /// Of chunks that are lost with probability `loss`, the first time in `events` apart from each
+    /// other, in messages of up to `chunks` chunks.
+    pub(crate) fn new(chunks: u64, inject_s: f64, rto_s: f64, events: f64, loss: f64) -> Rounds {
+        let mut overhead_s = rto_s + inject_s;
+        let (mut shift_s, mut first, mut again) = (0.0, events, loss);
+        if loss > MAX_ROUND_LOSS {
+            let together = (MAX_ROUND_LOSS.ln() / loss.ln()).max(1.0).floor();
+            shift_s = 0.5 * (together - 1.0) * overhead_s;
+            overhead_s *= together;
+            again = loss.powf(together);
+            first = again;
+        }
+        let mut missing = vec![1.0, first];
+        let mut power = again;
+        while chunks as f64 * missing[missing.len() - 1] > NEGLIGIBLE {
+            power *= again;
+            missing.push(power.min(first));
+        }
+        let ln_there = missing.iter().map(|p| (-p).ln_1p()).collect();
+        Rounds { overhead_s, shift_s, missing, ln_there }
+    }
 }
 
 impl Repeat {
-    /// For `chunks` chunks, each lost with probability `loss`, in `events` apart from each other.
-    pub(crate) fn new(chunks: u64, inject_s: f64, rto_s: f64, events: f64, loss: f64) -> Repeat {
-        let mut repeat = Repeat {
-            chunks: chunks as f64,
-            inject_s,
-            overhead_s: rto_s + inject_s,
-            first: events,
-            loss,
-            shift_s: 0.0,
-            rounds: 0,
-        };
-        if loss > MAX_ROUND_LOSS {
-            let together = (MAX_ROUND_LOSS.ln() / loss.ln()).max(1.0).floor();
-            repeat.shift_s = 0.5 * (together - 1.0) * repeat.overhead_s;
-            repeat.overhead_s *= together;
-            repeat.loss = loss.powf(together);
-            repeat.first = repeat.loss;
-        }
-        while repeat.chunks * repeat.survival(repeat.rounds + 1) > NEGLIGIBLE {
-            repeat.rounds += 1;
-        }
-        repeat
+    /// For `chunks` chunks, no more than the rounds were made for.
+    pub(crate) fn new(chunks: u64, inject_s: f64, rounds_of: Arc<Rounds>) -> Repeat {
+        let chunks = chunks as f64;
+        let needed = rounds_of.missing.partition_point(|p| chunks * p > NEGLIGIBLE);
+        Repeat { chunks, inject_s, rounds: needed.saturating_sub(1) as u32, rounds_of }
+    }
+
+    /// How many chunks.
+    pub(crate) fn chunks(&self) -> f64 {
+        self.chunks
     }
 
     /// When the last chunk is first sent.
     pub(crate) fn least_s(&self) -> f64 {
-        self.chunks * self.inject_s + self.shift_s
+        self.chunks * self.inject_s + self.rounds_of.shift_s
     }
 
-    /// Probability that a chunk is still missing after `sent` transmissions.
-    fn survival(&self, sent: u32) -> f64 {
-        match sent {
-            0 => 1.0,
-            1 => self.first,
-            _ => self.loss.powf(f64::from(sent)).min(self.first),
-        }
-    }
-
-    /// `ln(1 − P(Y > sent))`.
+    /// `ln P(Y ≤ sent)`.
     fn ln_there(&self, sent: u32) -> f64 {
-        (-self.survival(sent)).ln_1p()
+        self.rounds_of.ln_there.get(sent as usize).copied().unwrap_or(0.0)
     }
 
-    /// Chunks, the latest first, that have had less than `age_s` by `u`: `⌈(age − u) / T_INJ⌉`.
-    fn younger(&self, age_s: f64, u_s: f64) -> f64 {
+    /// Chunks, the latest first, that have had less than `age_s` by `u`, `⌈(age − u) / T_INJ⌉`, or the
+    /// same without rounding.
+    fn younger(&self, age_s: f64, u_s: f64, whole: bool) -> f64 {
         let exact = (age_s - u_s) / self.inject_s;
         // What is a whole number but for rounding is one.
-        (exact - 1e-9 * exact.abs().max(1.0)).ceil().clamp(0.0, self.chunks)
+        let count = if whole { (exact - 1e-9 * exact.abs().max(1.0)).ceil() } else { exact };
+        count.clamp(0.0, self.chunks)
     }
 
     /// `P(max X_i ≤ t)`.
@@ -100,15 +118,17 @@ impl Repeat {
         if u_s < -1e-12 * t_s {
             return 0.0;
         }
-        self.ln_cdf(u_s.max(0.0)).exp()
+        self.ln_cdf(u_s.max(0.0), true).exp()
     }
 
-    fn ln_cdf(&self, u_s: f64) -> f64 {
-        let mut fits = (u_s / self.overhead_s + 1e-9).floor();
+    /// Of whole chunks, or of the smooth line that the staircase climbs along.
+    fn ln_cdf(&self, u_s: f64, whole: bool) -> f64 {
+        let overhead_s = self.rounds_of.overhead_s;
+        let mut fits = (u_s / overhead_s + 1e-9).floor();
         let mut sum = 0.0;
         let mut counted = 0.0;
         while counted < self.chunks && fits < f64::from(self.rounds) {
-            let upto = self.younger((fits + 1.0) * self.overhead_s, u_s);
+            let upto = self.younger((fits + 1.0) * overhead_s, u_s, whole);
             sum += (upto - counted) * self.ln_there(fits as u32 + 1);
             counted = upto;
             fits += 1.0;
@@ -123,45 +143,76 @@ impl Repeat {
     /// series.
     pub(crate) fn mean_s(&self) -> f64 {
         let span_s = self.chunks * self.inject_s;
-        let mut edges = vec![0.0];
+        let mut edges = Vec::with_capacity(2 * self.rounds as usize + 1);
+        edges.push(0.0);
         for round in 1..=self.rounds {
-            let full = f64::from(round) * self.overhead_s;
+            let full = f64::from(round) * self.rounds_of.overhead_s;
             edges.push(full);
             if full > span_s {
                 edges.push(full - span_s);
             }
         }
         edges.sort_by(f64::total_cmp);
-        let missing: f64 =
-            edges.windows(2).map(|edge| edge[1] - edge[0] - self.area(edge[0], edge[1])).sum();
+        let mut missing = 0.0;
+        // The smooth line is continuous: where one slope ends the next begins.
+        let mut level = None;
+        for edge in edges.windows(2) {
+            if self.missing_after(edge[0]) < NEGLIGIBLE_MEAN {
+                break;
+            }
+            let (area, end) = self.area(edge[0], edge[1], level);
+            missing += edge[1] - edge[0] - area;
+            level = end;
+        }
         self.least_s() + missing
     }
 
-    /// `∫ P(max X_i ≤ t) dt` between two edges.
-    fn area(&self, from_s: f64, to_s: f64) -> f64 {
+    /// Expected number of chunks, at most, that are missing `u` after the last was first sent.
+    fn missing_after(&self, u_s: f64) -> f64 {
+        let sent = (u_s / self.rounds_of.overhead_s) as usize + 1;
+        self.chunks * self.rounds_of.missing.get(sent).copied().unwrap_or(0.0)
+    }
+
+    /// `∫ P(max X_i ≤ t) dt` between two edges, and where the smooth line is at the end if that is known.
+    fn area(&self, from_s: f64, to_s: f64, level: Option<f64>) -> (f64, Option<f64>) {
+        let overhead_s = self.rounds_of.overhead_s;
         let length_s = to_s - from_s;
-        if length_s <= 1e-12 * self.overhead_s {
-            return length_s;
+        if length_s <= 1e-12 * overhead_s {
+            return (length_s, level);
         }
         // Rounds that some chunks have had and some have not, at any time in between.
         let middle_s = from_s + 0.5 * length_s;
-        let first = (middle_s / self.overhead_s).floor() as u32 + 1;
-        let last = ((middle_s + self.chunks * self.inject_s) / self.overhead_s).floor();
-        let last = (last as u32).min(self.rounds);
-        let gain = |round: u32| self.ln_there(round + 1) - self.ln_there(round);
-        let climb: f64 = (first..=last).map(gain).sum();
+        let first = (middle_s / overhead_s).floor() as u32 + 1;
+        let last = ((middle_s + self.chunks * self.inject_s) / overhead_s).floor();
+        let last = (last.min(f64::from(self.rounds))) as u32;
         let steps = (last + 1).saturating_sub(first) as usize;
-        if steps > MAX_STEPS {
-            let start = self.ln_cdf(from_s + 0.5 * self.inject_s);
-            return exp_area(start, climb / self.inject_s, length_s);
+        let climb = if steps == 0 { 0.0 } else { self.ln_there(last + 1) - self.ln_there(first) };
+        let long = self.chunks > MAX_EXACT_CHUNKS && steps > MAX_EXACT_STEPS;
+        if long || self.rounds > MAX_EXACT_ROUNDS {
+            let start = level.unwrap_or_else(|| self.ln_cdf(from_s, false));
+            let rise = climb / self.inject_s * length_s;
+            // The stairs are half a step below the line in the mean.
+            return (exp_area(start - 0.5 * climb, rise, length_s), Some(start + rise));
         }
-        let start = self.ln_cdf(from_s);
+        (self.stairs(from_s, length_s, first..=last, climb), None)
+    }
+
+    /// The same, step by step, for the rounds that climb.
+    fn stairs(
+        &self,
+        from_s: f64,
+        length_s: f64,
+        rounds: std::ops::RangeInclusive<u32>,
+        climb: f64,
+    ) -> f64 {
+        let start = self.ln_cdf(from_s, true);
         // Where in an injection time each round climbs, and by which factor.
-        let mut jumps: Vec<(f64, f64)> = (first..=last)
+        let mut jumps: Vec<(f64, f64)> = rounds
             .map(|round| {
-                let away_s = f64::from(round) * self.overhead_s - from_s;
+                let away_s = f64::from(round) * self.rounds_of.overhead_s - from_s;
                 let phase = (away_s / self.inject_s).fract();
-                (if phase < 1e-9 { 1.0 } else { phase } * self.inject_s, gain(round).exp())
+                let at_s = if phase < 1e-9 { 1.0 } else { phase } * self.inject_s;
+                (at_s, (self.ln_there(round + 1) - self.ln_there(round)).exp())
             })
             .collect();
         jumps.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -195,13 +246,12 @@ impl Repeat {
 
     /// Probability that any chunk has to be sent again.
     pub(crate) fn any_repeated(&self) -> f64 {
-        any_of(self.first, self.chunks)
+        any_of(self.rounds_of.missing[1], self.chunks)
     }
 }
 
-/// `∫ exp(start + slope t) dt` from 0 to `length`.
-fn exp_area(start: f64, slope: f64, length: f64) -> f64 {
-    let rise = slope * length;
+/// `∫` of an exponential that rises by `rise` in its logarithm over `length`.
+fn exp_area(start: f64, rise: f64, length: f64) -> f64 {
     let mean = if rise.abs() < 1e-9 { 1.0 } else { -(-rise).exp_m1() / rise };
     (start + rise).exp() * length * mean
 }
@@ -234,6 +284,10 @@ mod tests {
         (mean, cdf)
     }
 
+    fn law(chunks: u64, inject: f64, rto: f64, p: f64) -> Repeat {
+        Repeat::new(chunks, inject, Arc::new(Rounds::new(chunks, inject, rto, p, p)))
+    }
+
     #[test]
     fn the_law_is_appendix_a_to_the_last_digits() {
         // Injection below, near and far above the timeout, whole and broken ratios.
@@ -241,7 +295,7 @@ mod tests {
             [(1, 1.0, 3.0), (7, 1.0, 30.0), (40, 1.0, 3.5), (100, 0.37, 7.1), (60, 1.0, 0.2)]
         {
             for p in [1e-6, 1e-3, 0.05, 0.4] {
-                let law = Repeat::new(chunks, inject, rto, p, p);
+                let law = law(chunks, inject, rto, p);
                 let (mean, cdf) = by_the_book(chunks, inject, rto, p);
                 let ours = law.mean_s();
                 assert!(
@@ -259,15 +313,31 @@ mod tests {
     #[test]
     fn a_single_chunk_is_geometric() {
         for p in [0.1, 0.9, 0.999, 0.999_99] {
-            let law = Repeat::new(1, 1.0, 9.0, p, p);
+            let law = law(1, 1.0, 9.0, p);
             let mean = 1.0 + 10.0 * p / (1.0 - p);
             assert!((law.mean_s() / mean - 1.0).abs() < 0.01, "{p}: {} {mean}", law.mean_s());
         }
     }
 
     #[test]
+    fn slopes_and_stairs_agree() {
+        // Just above what is followed step by step, with many repetitions under way at a time.
+        for p in [1e-3, 0.1, 0.6] {
+            let slopes = law(5000, 1.0, 99.3, p);
+            let mut stairs = 0.0;
+            let mut t = slopes.least_s();
+            while slopes.cdf(t) < 1.0 - 1e-13 {
+                stairs += 0.1 * (1.0 - slopes.cdf(t + 0.05));
+                t += 0.1;
+            }
+            let mean = slopes.least_s() + stairs;
+            assert!((slopes.mean_s() / mean - 1.0).abs() < 1e-4, "{p}: {} {mean}", slopes.mean_s());
+        }
+    }
+
+    #[test]
     fn nothing_lost_takes_the_time_of_injection() {
-        let law = Repeat::new(2048, 1e-6, 75e-3, 0.0, 0.0);
+        let law = law(2048, 1e-6, 75e-3, 0.0);
         assert_eq!(law.mean_s(), law.least_s());
         assert_eq!(law.cdf(law.least_s()), 1.0);
         assert_eq!(law.cdf(law.least_s() * 0.999), 0.0);

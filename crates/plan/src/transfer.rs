@@ -1,9 +1,11 @@
 //! A message on a link: what all schemes start from.
 
+use std::sync::Arc;
+
 use crate::completion::Completion;
 use crate::error::PlanError;
 use crate::link::{Link, MAX_CHUNK_LOSS};
-use crate::repeat::Repeat;
+use crate::repeat::Rounds;
 use crate::scheme::Scheme;
 
 /// A message, and how it is cut.
@@ -73,8 +75,8 @@ impl Transfer {
         let packets = message.chunk_bytes / message.mtu_bytes;
         let chunk_loss = link.loss.of_chunk(packets);
         if chunk_loss > MAX_CHUNK_LOSS {
-            let why = format!("chunks of {packets} packets hardly ever arrive at this loss");
-            return Err(PlanError::new("loss", why, "smaller chunks, or a loss of 1e-3"));
+            let why = format!("no chunk of {packets} packets arrives at such a loss");
+            return Err(PlanError::new("loss", why, "1e-3"));
         }
         let chunk_events = link.loss.events(chunk_loss, packets);
         Ok(Transfer { link, message, chunk_loss, chunk_events })
@@ -129,8 +131,9 @@ impl Transfer {
         self.message.mtu_bytes as f64 * 8.0 / self.link.bandwidth_bps
     }
 
-    /// Selective repeat of some chunks.
-    pub(crate) fn repeat(&self, chunks: u64, rto_s: f64) -> Repeat {
-        Repeat::new(chunks, self.inject_s(), rto_s, self.chunk_events, self.chunk_loss)
+    /// What repeating does to chunks, for messages up to this one's length.
+    pub(crate) fn rounds(&self, rto_s: f64) -> Arc<Rounds> {
+        let (inject_s, events) = (self.inject_s(), self.chunk_events);
+        Arc::new(Rounds::new(self.chunks(), inject_s, rto_s, events, self.chunk_loss))
     }
 }

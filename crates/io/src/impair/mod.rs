@@ -3,7 +3,7 @@
 mod held;
 mod link;
 mod profile;
-pub(crate) mod units;
+pub mod units;
 
 #[cfg(test)]
 mod tests;

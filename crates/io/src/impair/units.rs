@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// `1%` or `0.01`.
-pub(crate) fn parse_probability(text: &str) -> Result<f64, String> {
+pub fn parse_probability(text: &str) -> Result<f64, String> {
     let p = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map(|p| p / 100.0),
         None => text.parse(),
@@ -15,7 +15,7 @@ pub(crate) fn parse_probability(text: &str) -> Result<f64, String> {
 }
 
 /// `10ms`, `50us`, `1.5s`, `100ns`.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || format!("`{text}` is no duration: write 10ms, 50us, 1.5s or 100ns");
     let nanos = with_unit(text, &[("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000)])
         .or_else(|| with_unit(text, &[("s", 1_000_000_000)]))
@@ -24,8 +24,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// `1Gbps`, `100Mbps`, `2.5Gbit`.
-pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 4] = [("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000), ("", 1)];
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 5] =
+        [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000), ("", 1)];
     text.strip_suffix("bps")
         .or_else(|| text.strip_suffix("bit/s"))
         .or_else(|| text.strip_suffix("bit"))
@@ -35,14 +36,16 @@ pub(crate) fn parse_rate(text: &str) -> Result<u64, String> {
 }
 
 /// `8MiB`, `64KiB`, `1500B`.
-pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
         ("kB", 1_000),
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
         ("B", 1),
     ];
     with_unit(text, &UNITS)

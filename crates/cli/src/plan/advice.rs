@@ -1,0 +1,129 @@
+//! The recommendation, and where it would be another.
+
+use bowline_plan::{Axis, Crossover, Goal, PlanError, Scheme, Transfer, choose, crossovers};
+use serde_json::{Value, json};
+
+use super::text;
+
+/// Which scheme to take, why, and where the answer changes.
+pub(super) struct Advice {
+    pub(super) scheme: &'static str,
+    pub(super) reason: String,
+    pub(super) crossovers: Vec<(Crossover, &'static str)>,
+}
+
+impl Advice {
+    pub(super) fn new(
+        transfer: &Transfer,
+        candidates: &[Scheme],
+        goal: Goal,
+    ) -> Result<Advice, PlanError> {
+        let chosen = choose(transfer, candidates, goal)?;
+        let found = crossovers(transfer, candidates, goal)?;
+        let crossovers = found.into_iter().map(|c| (c, candidates[c.scheme].name())).collect();
+        let reason = reason(transfer, candidates, chosen, goal)?;
+        Ok(Advice { scheme: candidates[chosen].name(), reason, crossovers })
+    }
+
+    /// One line for each place where the answer changes.
+    pub(super) fn crossover_lines(&self, transfer: &Transfer) -> Vec<String> {
+        let line = |(crossover, scheme): &(Crossover, &'static str)| {
+            let side = if crossover.above { "above" } else { "below" };
+            let value = axis_value(crossover.axis, crossover.value, transfer);
+            format!("{side} {value} choose {scheme}")
+        };
+        self.crossovers.iter().map(line).collect()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .crossovers
+            .iter()
+            .map(|(crossover, scheme)| {
+                json!({
+                    "axis": axis_name(crossover.axis),
+                    "value": crossover.value,
+                    "direction": if crossover.above { "above" } else { "below" },
+                    "choose": scheme,
+                })
+            })
+            .collect();
+        Value::Array(rows)
+    }
+}
+
+/// In the JSON: with the unit of the value.
+fn axis_name(axis: Axis) -> &'static str {
+    match axis {
+        Axis::Loss => "loss",
+        Axis::Size => "size_bytes",
+        Axis::Distance => "rtt_s",
+        Axis::Bandwidth => "bandwidth_bps",
+    }
+}
+
+fn axis_value(axis: Axis, value: f64, transfer: &Transfer) -> String {
+    match axis {
+        Axis::Loss => format!("{} {}", text::loss(value), text::loss_kind(&transfer.link().loss)),
+        Axis::Size => text::size(value),
+        Axis::Distance => format!("{} of round trip", text::time(value)),
+        Axis::Bandwidth => text::rate(value),
+    }
+}
+
+/// Why: the chosen scheme beside the best one of the other kind.
+fn reason(
+    transfer: &Transfer,
+    candidates: &[Scheme],
+    chosen: usize,
+    goal: Goal,
+) -> Result<String, PlanError> {
+    let scheme = &candidates[chosen];
+    let law = transfer.completion(scheme)?;
+    let time_s = goal.of(transfer, scheme)?;
+    let what = match goal {
+        Goal::Mean => "in the mean".to_owned(),
+        Goal::Quantile(q) => format!("at p{}", q * 100.0),
+    };
+    let head = format!(
+        "{}: {} {what}, {} the ideal",
+        scheme.name(),
+        text::time(time_s),
+        text::factor(time_s / transfer.ideal_s())
+    );
+    let coded = is_coded(scheme);
+    let mut rival: Option<(&Scheme, f64)> = None;
+    for other in candidates.iter().filter(|other| is_coded(other) != coded) {
+        let other_s = goal.of(transfer, other)?;
+        if rival.is_none_or(|(_, best_s)| other_s < best_s) {
+            rival = Some((other, other_s));
+        }
+    }
+    let Some((rival, rival_s)) = rival else { return Ok(format!("{head}.")) };
+    let lost = text::share(transfer.completion(&Scheme::sr_nack())?.repair_probability());
+    let parity_s =
+        transfer.completion(if coded { scheme } else { rival })?.least_s() - transfer.ideal_s();
+    let against = format!("{} would take {}", rival.name(), text::time(rival_s));
+    let because = if coded {
+        format!(
+            "{lost} of messages lose a chunk, which parity repairs in place for {} more on the \
+             wire, while each repetition costs a round trip",
+            text::time(parity_s)
+        )
+    } else if transfer.ideal_s() > 2.0 * transfer.link().rtt_s {
+        let parity = text::time(parity_s);
+        format!("repetitions hide behind the injection of the rest, while parity adds {parity}")
+    } else if law.mean_s() < 1.05 * transfer.ideal_s() {
+        format!(
+            "only {lost} of messages lose a chunk, not worth {} of parity",
+            text::time(parity_s)
+        )
+    } else {
+        "so much is lost that parity does not suffice, and coding repeats on top of it".to_owned()
+    };
+    Ok(format!("{head}; {against}: {because}."))
+}
+
+fn is_coded(scheme: &Scheme) -> bool {
+    matches!(scheme, Scheme::Erasure(_) | Scheme::Lowar { .. })
+}
