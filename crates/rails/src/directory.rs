@@ -1,0 +1,304 @@
+//! Finding peers: what the store is asked and told, on a thread of its own.
+//!
+//! A store may be slow, down or gone. All that this delays is the making of backups: orders queue up
+//! here and are carried out when it answers, in any order, so that two ends that wait for each other's
+//! entries never block each other.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bowline_io::Channel;
+use bowline_store::{Key, Store, StoreError};
+use bowline_wire::Qpn;
+
+use crate::driver::Token;
+use crate::log::Log;
+
+/// How long an entry lives without being put again, and how often it is.
+const TTL: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(10);
+/// How long to wait before asking again for an entry that is not there: at first, and at most.
+const ASK_MIN: Duration = Duration::from_millis(1);
+const ASK_MAX: Duration = Duration::from_millis(500);
+/// Once found, an entry is looked at again after these: what was found may be what a process left
+/// behind that had the same number, before the peer's own was there.
+const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+/// How long to leave a store alone that is down: at first, and at most.
+const DOWN_MIN: Duration = Duration::from_millis(50);
+const DOWN_MAX: Duration = Duration::from_secs(2);
+
+/// For whom an entry is looked for: a QP in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Who {
+    pub(crate) qpn: Qpn,
+    pub(crate) life: u64,
+}
+
+/// What was found, until the agent's thread takes it.
+type Found = Mutex<Vec<(Who, Vec<u8>)>>;
+
+enum Order {
+    Put(Key, Vec<u8>),
+    Remove(Key),
+    Want(Who, Key),
+    Forget(Who),
+    Stop,
+}
+
+/// The way to the store's thread, and back.
+pub(crate) struct Directory {
+    orders: Mutex<Sender<Order>>,
+    found: Arc<Found>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Directory {
+    /// Starts the thread. What it finds is announced by a token in `inbox`.
+    pub(crate) fn start(
+        store: Box<dyn Store>,
+        inbox: Arc<Channel<u64>>,
+        log: Log,
+    ) -> io::Result<Directory> {
+        let (orders, to_do) = channel();
+        let found = Arc::default();
+        let clerk = Clerk {
+            store,
+            log,
+            inbox,
+            found: Arc::clone(&found),
+            own: HashMap::new(),
+            gone: Vec::new(),
+            wanted: HashMap::new(),
+            down: None,
+        };
+        let thread = std::thread::Builder::new()
+            .name("bowline-store".into())
+            .spawn(move || clerk.work(&to_do))?;
+        Ok(Directory { orders: Mutex::new(orders), found, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Puts an entry of this process, and keeps it alive.
+    pub(crate) fn put(&self, key: Key, value: Vec<u8>) {
+        self.order(Order::Put(key, value));
+    }
+
+    /// Takes an entry of this process back.
+    pub(crate) fn remove(&self, key: Key) {
+        self.order(Order::Remove(key));
+    }
+
+    /// Looks for a peer's entry until it is there.
+    pub(crate) fn want(&self, who: Who, key: Key) {
+        self.order(Order::Want(who, key));
+    }
+
+    /// Stops looking.
+    pub(crate) fn forget(&self, who: Who) {
+        self.order(Order::Forget(who));
+    }
+
+    /// The entries found since the last call.
+    pub(crate) fn found(&self) -> Vec<(Who, Vec<u8>)> {
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes all entries back, if the store answers, and ends the thread.
+    pub(crate) fn shutdown(&self) {
+        self.order(Order::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there means that no entry is put or found any more; peers time out.
+            let _ = thread.join();
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // Once the thread has ended there is nobody to carry it out, nor anybody to mind.
+        let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+    }
+}
+
+/// The thread's own.
+struct Clerk {
+    store: Box<dyn Store>,
+    log: Log,
+    inbox: Arc<Channel<u64>>,
+    found: Arc<Found>,
+    own: HashMap<Key, Own>,
+    /// Own entries to be taken back.
+    gone: Vec<Key>,
+    wanted: HashMap<Who, Wanted>,
+    /// Since when the store does not answer.
+    down: Option<Down>,
+}
+
+struct Own {
+    value: Vec<u8>,
+    due: Instant,
+    /// It was said that another process has the key.
+    told: bool,
+}
+
+struct Wanted {
+    key: Key,
+    due: Instant,
+    delay: Duration,
+    found: Option<Vec<u8>>,
+    looks: usize,
+}
+
+struct Down {
+    until: Instant,
+    delay: Duration,
+}
+
+impl Clerk {
+    fn work(mut self, orders: &Receiver<Order>) {
+        loop {
+            let next = match self.due() {
+                None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => orders.recv_timeout(due.saturating_duration_since(Instant::now())),
+            };
+            let mut next = match next {
+                Ok(order) => Some(order),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return self.leave(),
+            };
+            // All orders that are there, before any of them makes us wait for the store.
+            while let Some(order) = next {
+                if matches!(order, Order::Stop) {
+                    return self.leave();
+                }
+                self.note(order);
+                next = orders.try_recv().ok();
+            }
+            self.carry_out();
+        }
+    }
+
+    fn note(&mut self, order: Order) {
+        let due = Instant::now();
+        match order {
+            Order::Put(key, value) => {
+                self.gone.retain(|gone| *gone != key);
+                self.own.insert(key, Own { value, due, told: false });
+            }
+            Order::Remove(key) => {
+                self.own.remove(&key);
+                self.gone.push(key);
+            }
+            Order::Want(who, key) => {
+                let wanted = Wanted { key, due, delay: ASK_MIN, found: None, looks: 0 };
+                self.wanted.insert(who, wanted);
+            }
+            Order::Forget(who) => {
+                self.wanted.remove(&who);
+            }
+            Order::Stop => {}
+        }
+    }
+
+    /// When there is something to do.
+    fn due(&self) -> Option<Instant> {
+        let gone = self.gone.first().map(|_| Instant::now());
+        let own = self.own.values().map(|own| own.due).min();
+        let wanted = self.wanted.values().map(|wanted| wanted.due).min();
+        let due = [gone, own, wanted].into_iter().flatten().min()?;
+        Some(self.down.as_ref().map_or(due, |down| due.max(down.until)))
+    }
+
+    /// Does what is due, until the store fails.
+    fn carry_out(&mut self) {
+        let now = Instant::now();
+        if self.down.as_ref().is_some_and(|down| now < down.until) {
+            return;
+        }
+        let done = self.put_own(now).and_then(|()| self.ask(now)).and_then(|()| self.take_back());
+        match done {
+            Ok(()) => {
+                if self.down.take().is_some() {
+                    self.log.info("failover: the store answers again");
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &StoreError) {
+        let delay = match &self.down {
+            Some(down) => (down.delay * 2).min(DOWN_MAX),
+            None => {
+                self.log.warn(&format!(
+                    "failover: {error}; connections keep what backups they have, and get new ones \
+                     when it answers again"
+                ));
+                DOWN_MIN
+            }
+        };
+        self.down = Some(Down { until: Instant::now() + delay, delay });
+    }
+
+    fn put_own(&mut self, now: Instant) -> Result<(), StoreError> {
+        for (key, own) in self.own.iter_mut().filter(|(_, own)| own.due <= now) {
+            match self.store.put(key, &own.value, TTL) {
+                Err(error @ StoreError::Taken { .. }) => {
+                    if !own.told {
+                        self.log.warn(&format!("failover: {error}"));
+                        own.told = true;
+                    }
+                }
+                other => other?,
+            }
+            own.due = now + REFRESH;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, now: Instant) -> Result<(), StoreError> {
+        let mut news = false;
+        for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
+            match self.store.get(&wanted.key)? {
+                None => {
+                    wanted.due = now + wanted.delay;
+                    wanted.delay = (wanted.delay * 2).min(ASK_MAX);
+                }
+                Some(value) => {
+                    if wanted.found.as_ref() != Some(&value) {
+                        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+                        found.push((*who, value.clone()));
+                        wanted.found = Some(value);
+                        news = true;
+                    }
+                    // Removed below when it was the last look.
+                    wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or_default();
+                    wanted.looks += 1;
+                }
+            }
+        }
+        self.wanted.retain(|_, wanted| wanted.looks <= LOOK_AGAIN.len());
+        if news {
+            self.inbox.push(Token::Found.encode());
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<(), StoreError> {
+        while let Some(key) = self.gone.last() {
+            self.store.remove(key)?;
+            self.gone.pop();
+        }
+        Ok(())
+    }
+
+    /// Takes all entries back. The first that fails is the last that is tried: they expire anyway.
+    fn leave(mut self) {
+        if self.down.is_none() {
+            self.gone.extend(self.own.drain().map(|(key, _)| key));
+            let _ = self.take_back();
+        }
+    }
+}
