@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
                     }
                     return Ok(());
                 }
-                inner.ctx.lane()?.stop_polling();
+                inner.ctx.stop_polling()?;
                 sys::wait_readable(inner.events.as_raw_fd())?;
             }
         })())

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::mem::offset_of;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,6 +14,7 @@ use bowline_io::{
     UdpPort,
 };
 use bowline_nic::{Mtu, Nic, NicConfig, Time};
+use bowline_rails::{Rail, Rails, RailsError};
 
 use crate::abi::{ibv_context, ibv_device, verbs_context};
 use crate::async_event::Owners;
@@ -20,7 +22,7 @@ use crate::device::{self, Device};
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
-use crate::{env, fork, log, ops, report, sys};
+use crate::{env, failover, fork, log, ops, report, sys};
 
 /// The only port of every device.
 pub(crate) const PORT: u8 = 1;
@@ -29,8 +31,10 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     lane: Arc<Lane>,
-    /// Tells `bowline devinfo` about it.
-    control: Mutex<Option<ControlServer>>,
+    /// The lane and its backup as one, if the environment asks for it.
+    pub(crate) rails: Option<Rails>,
+    /// Tell `bowline devinfo` about it, and about its backup.
+    control: Mutex<Vec<ControlServer>>,
     /// Under all connections, if the environment asks for it.
     pub(crate) fec: Option<Fec>,
     /// What the NIC was made with: its limits.
@@ -71,11 +75,41 @@ impl Context {
         Ok(self.lane()?.with(verb)??)
     }
 
+    /// Makes the counterpart of an object that has just been made; without one, the program goes on
+    /// without a backup for it.
+    pub(crate) fn shadow<R>(
+        &self,
+        what: &str,
+        make: impl FnOnce(&Rails) -> Result<R, RailsError>,
+    ) -> Option<R> {
+        let made = make(self.rails.as_ref()?);
+        made.inspect_err(|e| log::warn(&format!("failover: no backup for a {what}: {e}"))).ok()
+    }
+
+    /// Ends the counterpart of an object that is gone. What goes wrong leaves it to the device's end.
+    pub(crate) fn forget(&self, what: &str, end: impl FnOnce(&Rails) -> Result<(), RailsError>) {
+        if let Some(Err(error)) = self.rails.as_ref().map(end) {
+            log::debug(|| format!("failover: the backup of a {what} stays: {error}"));
+        }
+    }
+
+    /// The caller, who has polled until now, is about to sleep.
+    pub(crate) fn stop_polling(&self) -> Result<(), Errno> {
+        self.lane()?.stop_polling();
+        if let Some(rails) = &self.rails {
+            rails.lane(Rail::Backup).stop_polling();
+        }
+        Ok(())
+    }
+
     /// Ends the device. Later verbs fail with `EIO`.
     pub(crate) fn shut_down(&self) {
         if let Ok(lane) = self.lane() {
-            drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
-            lane.shutdown();
+            drop(std::mem::take(&mut *self.control.lock().unwrap_or_else(PoisonError::into_inner)));
+            match &self.rails {
+                Some(rails) => rails.shutdown(),
+                None => lane.shutdown(),
+            }
         }
     }
 }
@@ -118,33 +152,40 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     Ok(context.wrapping_byte_add(offset_of!(verbs_context, context)).cast())
 }
 
-/// Opens the port, makes the NIC and starts the lane.
-fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
-    let link = env::link().map_err(|why| (why, Errno::INVAL))?;
+/// Why a device cannot be opened, in words and as a number.
+pub(crate) type Refusal = (String, Errno);
+
+/// What is under the NIC of a device, or of its backup.
+pub(crate) struct Ground {
+    port: Box<dyn Port>,
+    pub(crate) limits: NicConfig,
+}
+
+/// Opens the ports, makes the NICs and starts the lanes.
+fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     let fec = env::fec().map_err(|why| (why, Errno::INVAL))?;
     let fec = fec.map(|mode| Fec::new(FecConfig::new(mode)));
-    let (port, qpn_prefix) = open_port(device, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
-    let caps = port.caps();
-    let mut limits =
-        NicConfig::new(caps.addr, sys::random().map_err(|e| ("no randomness".into(), e))?);
-    limits.udp_port = caps.udp_port;
-    limits.peer_udp_port = caps.udp_port;
-    limits.qpn_prefix = qpn_prefix;
-    limits.max_mtu = Mtu::for_ip_mtu(caps.ip_mtu)
-        .ok_or_else(|| (format!("an MTU of {} is too small", caps.ip_mtu), Errno::INVAL))?;
-    let mut nic = Nic::new(limits.clone()).map_err(|e| (e.to_string(), e.into()))?;
-    if let Some(fec) = &fec {
-        fec.install(&mut nic);
+    let wish = failover::wish(device).map_err(|why| (why, Errno::INVAL))?;
+    let mut ground = Ground::open(device.addr)?;
+    let backup = wish.as_ref().map(|wish| wish.open(&mut ground)).transpose()?;
+    let limits = ground.limits.clone();
+    let lane = ground.start(&device.name, fec.as_ref())?;
+    let mut control = vec![ControlServer::for_lane(&device.name, &lane)];
+    let mut rails = None;
+    if let (Some(wish), Some(backup)) = (&wish, backup) {
+        let name = format!("{}-backup", device.name);
+        let backup = backup.start(&name, fec.as_ref())?;
+        control.push(ControlServer::for_lane(&name, &backup));
+        rails = Some(wish.start([Arc::clone(&lane), backup])?);
     }
-    let config = LaneConfig { name: format!("bowline-{}", device.name), ..LaneConfig::default() };
-    let lane = Lane::start(nic, port, config).map_err(|e| (e.to_string(), e.into()))?;
-    let control = ControlServer::for_lane(&device.name, &lane)
-        .inspect_err(|e| log::info(&format!("nobody can ask for counters: {e}")))
-        .ok();
+    let control = control.into_iter().filter_map(|server| {
+        server.inspect_err(|e| log::info(&format!("nobody can ask for counters: {e}"))).ok()
+    });
     Ok(Arc::new(Context {
         device,
         lane,
-        control: Mutex::new(control),
+        rails,
+        control: Mutex::new(control.collect()),
         fec,
         limits,
         epoch: fork::epoch(),
@@ -154,9 +195,35 @@ fn start(device: &'static Device) -> Result<Arc<Context>, (String, Errno)> {
     }))
 }
 
-fn open_port(device: &Device, link: Option<LinkProfile>) -> Result<(Box<dyn Port>, u8), PortError> {
+impl Ground {
+    pub(crate) fn open(addr: IpAddr) -> Result<Ground, Refusal> {
+        let link = env::link().map_err(|why| (why, Errno::INVAL))?;
+        let (port, qpn_prefix) =
+            open_port(addr, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
+        let caps = port.caps();
+        let mut limits =
+            NicConfig::new(caps.addr, sys::random().map_err(|e| ("no randomness".into(), e))?);
+        limits.udp_port = caps.udp_port;
+        limits.peer_udp_port = caps.udp_port;
+        limits.qpn_prefix = qpn_prefix;
+        limits.max_mtu = Mtu::for_ip_mtu(caps.ip_mtu)
+            .ok_or_else(|| (format!("an MTU of {} is too small", caps.ip_mtu), Errno::INVAL))?;
+        Ok(Ground { port, limits })
+    }
+
+    fn start(self, name: &str, fec: Option<&Fec>) -> Result<Arc<Lane>, Refusal> {
+        let mut nic = Nic::new(self.limits).map_err(|e| (e.to_string(), e.into()))?;
+        if let Some(fec) = fec {
+            fec.install(&mut nic);
+        }
+        let config = LaneConfig { name: format!("bowline-{name}"), ..LaneConfig::default() };
+        Lane::start(nic, self.port, config).map_err(|e| (e.to_string(), e.into()))
+    }
+}
+
+fn open_port(addr: IpAddr, link: Option<LinkProfile>) -> Result<(Box<dyn Port>, u8), PortError> {
     let sharing = Sharing::SameUser { registry_dir: None };
-    let udp = UdpPort::open(&UdpConfig { sharing, ..UdpConfig::new(device.addr) })?;
+    let udp = UdpPort::open(&UdpConfig { sharing, ..UdpConfig::new(addr) })?;
     let qpn_prefix = udp.qpn_prefix();
     let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
     if let Some(file) = env::pcap() {

@@ -2,10 +2,11 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
-use bowline_nic::{CqId, Event};
+use bowline_nic::{CqId, Event, Nic, Time};
+use bowline_rails::CqMirror;
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -21,6 +22,8 @@ use crate::sys::RawLock;
 pub(crate) struct Cq {
     pub(crate) ctx: Arc<Context>,
     pub(crate) id: CqId,
+    /// Its counterpart on the backup.
+    mirror: OnceLock<Arc<CqMirror>>,
     /// Completion events that the program got.
     pub(crate) completions: Acks,
     /// Asynchronous events that the program got.
@@ -38,6 +41,31 @@ unsafe impl Sync for Cq {}
 impl Public for ibv_cq_ex {
     type Inner = Cq;
     const KIND: Kind = Kind::Cq;
+}
+
+impl Cq {
+    /// Polls for up to `wanted` completions through `take`, which gets the queue to ask and how many
+    /// there is room for. Whoever polls drives the device.
+    #[inline]
+    pub(crate) fn poll(
+        &self,
+        wanted: usize,
+        mut take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let lane = self.ctx.lane()?;
+        match (self.mirror.get(), &self.ctx.rails) {
+            (Some(mirror), Some(rails)) => mirror.poll(rails, wanted, take),
+            _ => lane.poll(|nic, now| take(nic, now, self.id, wanted))?,
+        }
+    }
+
+    fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
+        self.ctx.lane()?;
+        match (self.mirror.get(), &self.ctx.rails) {
+            (Some(mirror), Some(rails)) => Ok(mirror.arm(rails, solicited_only)?),
+            _ => self.ctx.control(|nic, _| nic.arm_cq(self.id, solicited_only)),
+        }
+    }
 }
 
 /// What a queue is made with.
@@ -62,6 +90,7 @@ fn create(context: *mut ibv_context, wish: &Wish) -> Result<*mut ibv_cq_ex, Errn
     let inner = Cq {
         ctx: Arc::clone(ctx),
         id,
+        mirror: OnceLock::new(),
         completions: Acks::default(),
         events: Acks::default(),
         polling: (!wish.single_threaded).then(RawLock::new),
@@ -84,6 +113,14 @@ fn create(context: *mut ibv_context, wish: &Wish) -> Result<*mut ibv_cq_ex, Errn
     if let Some(channel) = channel {
         channel.join(wish.channel);
         ctx.lane()?.notify_cq(id, Arc::clone(&channel.events), cq as u64)?;
+    }
+    let notify = channel.map(|channel| (Arc::clone(&channel.events), cq as u64));
+    let mirror = ctx.shadow("completion queue", |rails| rails.shadow_cq(id, wish.depth, notify));
+    // SAFETY: made above.
+    let inner = unsafe { handle::inner(cq) }?;
+    if let Some(mirror) = mirror {
+        // Nobody else has the queue yet.
+        let _ = inner.mirror.set(mirror);
     }
     Ok(cq)
 }
@@ -160,6 +197,9 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             let inner = handle::find(cq)?;
             inner.ctx.control(|nic, _| nic.destroy_cq(inner.id))?;
             inner.ctx.lane()?.forget_cq(inner.id)?;
+            if let Some(mirror) = inner.mirror.get() {
+                inner.ctx.forget("completion queue", |rails| rails.forget_cq(mirror));
+            }
             // SAFETY: the queue lives.
             let channel = unsafe { (*cq).cq.channel };
             if let Ok(to) = handle::find(channel) {
@@ -193,7 +233,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         code((|| {
             // SAFETY: a completion queue, by the caller's word.
             let inner = unsafe { handle::inner(cq.cast::<ibv_cq_ex>()) }?;
-            inner.ctx.control(|nic, _| nic.arm_cq(inner.id, solicited_only != 0))
+            inner.arm(solicited_only != 0)
         })())
     })
 }

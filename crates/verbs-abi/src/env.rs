@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use bowline_fec::FecMode;
 use bowline_io::LinkProfile;
+use bowline_rails::Mode;
 
 use crate::log;
 
@@ -70,6 +71,32 @@ pub(crate) fn fec() -> Result<Option<FecMode>, String> {
         }
         _ => Ok(None),
     }
+}
+
+/// The failover of `BOWLINE_FAILOVER`: `exact`, `shift` or `off`.
+pub(crate) fn failover() -> Result<Option<Mode>, String> {
+    match std::env::var("BOWLINE_FAILOVER").as_deref() {
+        Ok("" | "off") | Err(_) => Ok(None),
+        Ok(text) => text.parse().map(Some).map_err(|error| format!("BOWLINE_FAILOVER: {error}")),
+    }
+}
+
+/// The address that `BOWLINE_BACKUP` names for a device.
+pub(crate) fn backup_of(device: &str) -> Result<Option<IpAddr>, String> {
+    let Ok(list) = std::env::var("BOWLINE_BACKUP") else { return Ok(None) };
+    let backups = parse_devices(&list).map_err(|why| format!("BOWLINE_BACKUP: {why}"))?;
+    Ok(backups.into_iter().find(|backup| backup.name == device).map(|backup| backup.addr))
+}
+
+/// The store of `BOWLINE_STORE`.
+pub(crate) fn store() -> Option<String> {
+    std::env::var("BOWLINE_STORE").ok().filter(|url| !url.is_empty())
+}
+
+/// The job's name of `BOWLINE_JOB`.
+pub(crate) fn job() -> String {
+    let named = std::env::var("BOWLINE_JOB").ok().filter(|job| !job.is_empty());
+    named.unwrap_or_else(|| "default".to_owned())
 }
 
 /// The next capture file of `BOWLINE_PCAP`: every device opened gets one of its own.

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use bowline_io::LaneError;
 use bowline_nic::{ControlError, ModifyError, PostError};
+use bowline_rails::RailsError;
 
 /// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ impl Errno {
     pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
     pub(crate) const IO: Errno = Errno(libc::EIO);
     pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+    /// The queue pair is on the other NIC: no program gets to see this.
+    pub(crate) const AWAY: Errno = Errno(libc::EREMCHG);
 
     /// What the last failed system call of this thread left.
     pub(crate) fn last() -> Errno {
@@ -51,6 +54,7 @@ impl From<PostError> for Errno {
     fn from(error: PostError) -> Errno {
         match error {
             PostError::Full => Errno::NOMEM,
+            PostError::Away => Errno::AWAY,
             _ => Errno::INVAL,
         }
     }
@@ -59,6 +63,17 @@ impl From<PostError> for Errno {
 impl From<LaneError> for Errno {
     fn from(_: LaneError) -> Errno {
         Errno::IO
+    }
+}
+
+impl From<RailsError> for Errno {
+    fn from(error: RailsError) -> Errno {
+        match error {
+            RailsError::Control(error) => error.into(),
+            RailsError::Store(_) => Errno::INVAL,
+            RailsError::System(error) => Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+            _ => Errno::IO,
+        }
     }
 }
 

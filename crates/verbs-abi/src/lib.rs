@@ -23,6 +23,7 @@ mod cq;
 mod device;
 mod env;
 mod errno;
+mod failover;
 mod fork;
 mod gid;
 mod guard;

@@ -133,8 +133,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
             let wanted = from_mask(inner, attr, mask)?;
-            let done = inner.ctx.lane()?.with(|nic, now| nic.modify_qp(now, inner.qpn, &wanted))?;
-            done.inspect_err(|error| {
+            inner.modify(&wanted)?.inspect_err(|error| {
                 crate::log::debug(|| format!("modify_qp of {}: {error}", inner.qpn));
             })?;
             if mask & IBV_QP_STATE != 0 {
@@ -184,7 +183,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 }
 
 fn query(qp: &Qp) -> Result<ibv_qp_attr, Errno> {
-    let info = qp.ctx.lane()?.with(|nic, _| nic.query_qp(qp.qpn))?.ok_or(Errno::INVAL)?;
+    let info = qp.info()?;
     let a = info.attr;
     let state = state_number(info.state);
     Ok(ibv_qp_attr {

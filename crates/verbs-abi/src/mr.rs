@@ -4,9 +4,10 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use bowline_nic::{Access, MrKey, Region};
+use bowline_nic::{Access, MrKey, PdId, Region};
 
 use crate::abi::*;
+use crate::context::Context;
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
@@ -15,7 +16,7 @@ use crate::sys;
 
 /// A memory region.
 pub(crate) struct Mr {
-    ctx: std::sync::Arc<crate::context::Context>,
+    ctx: std::sync::Arc<Context>,
     registration: Mutex<Registration>,
 }
 
@@ -61,6 +62,34 @@ fn access_of(flags: c_uint) -> Result<Access, Errno> {
     Ok(access)
 }
 
+impl Context {
+    /// Registers memory with the NIC, and with its backup.
+    fn register(
+        &self,
+        pd: PdId,
+        region: impl Fn() -> Option<Region>,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, Errno> {
+        self.lane()?;
+        match &self.rails {
+            Some(rails) => Ok(rails.register(pd, region, iova, access)?),
+            None => {
+                let region = region().ok_or(Errno::INVAL)?;
+                self.control(|nic, _| nic.register(pd, region, iova, access))
+            }
+        }
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), Errno> {
+        self.lane()?;
+        match &self.rails {
+            Some(rails) => Ok(rails.deregister(key)?),
+            None => self.control(|nic, _| nic.deregister(key)),
+        }
+    }
+}
+
 /// Registers memory with the NIC.
 fn register(
     pd: *mut ibv_pd,
@@ -73,11 +102,13 @@ fn register(
     let access = access_of(flags)?;
     let iova = if flags & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     sys::check_mapped(addr, len, access.contains(Access::LOCAL_WRITE))?;
-    // SAFETY: the memory was there just now, and a program that registers memory promises, here as
-    // with any NIC, to keep it until it deregisters it. The lane sends or copies every batch before
-    // it lets go of the engine, so none outlives `deregister`.
-    let region = unsafe { Region::from_raw(addr as *mut u8, len) }.ok_or(Errno::INVAL)?;
-    let key = domain.ctx.control(|nic, _| nic.register(domain.id, region, iova, access))?;
+    let region = || {
+        // SAFETY: the memory was there just now, and a program that registers memory promises, here
+        // as with any NIC, to keep it until it deregisters it. The lane sends or copies every batch
+        // before it lets go of the engine, so none outlives `deregister`.
+        unsafe { Region::from_raw(addr as *mut u8, len) }
+    };
+    let key = domain.ctx.register(domain.id, region, iova, access)?;
     Ok(Registration { pd, addr, len, iova, access: flags, key })
 }
 
@@ -207,7 +238,7 @@ fn rereg(
     }
     // The new one first: when it is refused, the old one stands.
     let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
-    inner.ctx.control(|nic, _| nic.deregister(current.key))?;
+    inner.ctx.deregister(current.key)?;
     *current = new;
     // SAFETY: `mr` lives, and nobody else writes these fields.
     unsafe {
@@ -230,7 +261,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         code((|| {
             let inner = handle::find(mr)?;
             let key = inner.registration.lock().unwrap_or_else(|e| e.into_inner()).key;
-            inner.ctx.control(|nic, _| nic.deregister(key))?;
+            inner.ctx.deregister(key)?;
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
             handle::destroy(mr)
         })())

@@ -33,6 +33,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         object((|| {
             let ctx = context::find(context)?;
             let id = ctx.control(|nic, _| nic.alloc_pd())?;
+            ctx.shadow("protection domain", |rails| rails.shadow_pd(id));
             ctx.objects.fetch_add(1, Ordering::AcqRel);
             Ok(handle::create(ibv_pd { context, handle: 0 }, Pd { ctx: Arc::clone(ctx), id }))
         })())
@@ -49,6 +50,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         code((|| {
             let inner = handle::find(pd)?;
             inner.ctx.control(|nic, _| nic.dealloc_pd(inner.id))?;
+            inner.ctx.forget("protection domain", |rails| rails.forget_pd(inner.id));
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
             handle::destroy(pd)
         })())

@@ -2,10 +2,9 @@
 
 use core::ffi::{c_int, c_uint};
 
-use bowline_nic::{Completion, Nic, WcOpcode};
+use bowline_nic::{Completion, CqId, Nic, WcOpcode};
 
 use crate::abi::*;
-use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::guard::guard;
 use crate::handle;
@@ -29,9 +28,15 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
         if wc.is_null() && wanted > 0 {
             return -libc::EINVAL;
         }
-        let polled = inner.ctx.lane().and_then(|lane| {
-            // SAFETY: `wc` has room for `wanted` completions, by the caller's word.
-            lane.poll(|nic, _| unsafe { take(nic, inner, wc, wanted) })?
+        let mut at = wc;
+        let polled = inner.poll(wanted, |nic, _, cq, room| {
+            // SAFETY: `wc` has room for `wanted` completions, by the caller's word, of which `room`
+            // are left.
+            unsafe {
+                let taken = take(nic, cq, at, room)?;
+                at = at.add(taken);
+                Ok(taken)
+            }
         });
         match polled {
             Ok(taken) => taken as c_int,
@@ -45,12 +50,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// # Safety
 /// `wc` must have room for `wanted` completions.
 #[inline]
-unsafe fn take(nic: &mut Nic, cq: &Cq, wc: *mut ibv_wc, wanted: usize) -> Result<usize, Errno> {
+unsafe fn take(nic: &mut Nic, cq: CqId, wc: *mut ibv_wc, wanted: usize) -> Result<usize, Errno> {
     let mut batch = [Completion::default(); BATCH];
     let mut taken = 0;
     while taken < wanted {
         let room = BATCH.min(wanted - taken);
-        let got = nic.poll_cq(cq.id, &mut batch[..room])?;
+        let got = nic.poll_cq(cq, &mut batch[..room])?;
         for (i, completion) in batch[..got].iter().enumerate() {
             // SAFETY: `taken + i` is below `wanted`.
             unsafe { wc.add(taken + i).write(to_wc(completion)) };

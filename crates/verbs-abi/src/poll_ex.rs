@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bowline_nic::{Completion, Time};
+use bowline_nic::Completion;
 
 use crate::abi::*;
 use crate::cq::Cq;
@@ -68,11 +68,13 @@ unsafe fn advance(cq: *mut ibv_cq_ex, inner: &Cq) -> Result<(), Errno> {
     if cursor.at >= cursor.len {
         cursor.at = 0;
         cursor.len = 0;
-        let poll = |nic: &mut bowline_nic::Nic, now: Time| {
+        let mut filled = 0;
+        cursor.len = inner.poll(BATCH, |nic, now, cq, room| {
             cursor.device_ns = now.as_nanos();
-            nic.poll_cq(inner.id, &mut cursor.batch)
-        };
-        cursor.len = inner.ctx.lane()?.poll(poll)??;
+            let taken = nic.poll_cq(cq, &mut cursor.batch[filled..filled + room])?;
+            filled += taken;
+            Ok(taken)
+        })?;
         if cursor.len == 0 {
             return Err(Errno(libc::ENOENT));
         }

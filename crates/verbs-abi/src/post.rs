@@ -2,15 +2,15 @@
 
 use core::ffi::{c_int, c_uint};
 
-use bowline_nic::{Nic, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Time, UdDest};
+use bowline_nic::{
+    Nic, Payload, QpType, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Time, UdDest,
+};
 use bowline_wire::Qpn;
 
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::guard::guard;
 use crate::handle;
-use crate::qp::Qp;
-use bowline_nic::QpType;
 
 /// The longest gather or scatter list, and the most inline bytes, of any queue.
 pub(crate) const MAX_SGE: usize = 32;
@@ -30,15 +30,15 @@ pub(crate) unsafe extern "C" fn post_send(
     let result = guard(Err(Errno::IO), || {
         // SAFETY: a queue pair, by the caller's word.
         let inner = unsafe { handle::inner(qp.cast::<ibv_qp_ex>()) }?;
-        inner.ctx.lane()?.post(|nic, now| {
+        inner.post(|nic, now, qpn| {
             // SAFETY: a chain of requests, by the caller's word.
             while let Some(request) = unsafe { at.as_ref() } {
                 // SAFETY: as above.
-                unsafe { send_one(nic, now, inner, request) }?;
+                unsafe { send_one(nic, now, qpn, inner.qp_type, request) }?;
                 at = request.next;
             }
             Ok(())
-        })?
+        })
     });
     // SAFETY: as the caller promises.
     unsafe { finish(result, at, wr, bad) }
@@ -69,7 +69,13 @@ unsafe fn finish<T>(
 /// # Safety
 /// The request's list must have `num_sge` entries and, if it is inline, its bytes must be there.
 #[inline]
-unsafe fn send_one(nic: &mut Nic, now: Time, qp: &Qp, wr: &ibv_send_wr) -> Result<(), Errno> {
+unsafe fn send_one(
+    nic: &mut Nic,
+    now: Time,
+    qpn: Qpn,
+    qp_type: QpType,
+    wr: &ibv_send_wr,
+) -> Result<(), Errno> {
     let count = usize::try_from(wr.num_sge).map_err(|_| Errno::INVAL)?;
     if count > MAX_SGE || (count > 0 && wr.sg_list.is_null()) {
         return Err(Errno::INVAL);
@@ -82,9 +88,9 @@ unsafe fn send_one(nic: &mut Nic, now: Time, qp: &Qp, wr: &ibv_send_wr) -> Resul
     let op = operation(wr)?;
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: on a UD QP the caller filled in the union's datagram part.
-    let ud = if qp.qp_type == QpType::Ud { Some(unsafe { destination(wr) }?) } else { None };
+    let ud = if qp_type == QpType::Ud { Some(unsafe { destination(wr) }?) } else { None };
     let mut post = |payload: Payload<'_>| {
-        nic.post_send(now, qp.qpn, &SendWr { wr_id: wr.wr_id, op, payload, flags, ud })
+        nic.post_send(now, qpn, &SendWr { wr_id: wr.wr_id, op, payload, flags, ud })
             .map_err(Errno::from)
     };
     if wr.send_flags & IBV_SEND_INLINE != 0 {
@@ -237,10 +243,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     let result = guard(Err(Errno::IO), || {
         // SAFETY: a queue pair, by the caller's word.
         let inner = unsafe { handle::inner(qp.cast::<ibv_qp_ex>()) }?;
-        inner.ctx.lane()?.post(|nic, _| {
+        inner.post(|nic, _, qpn| {
             // SAFETY: a chain of receives, by the caller's word.
-            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_recv(inner.qpn, wr)?)) }
-        })?
+            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_recv(qpn, wr)?)) }
+        })
     });
     // SAFETY: as the caller promises.
     unsafe { finish(result, at, wr, bad) }
@@ -259,10 +265,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let result = guard(Err(Errno::IO), || {
         // SAFETY: a shared receive queue, by the caller's word.
         let inner = unsafe { handle::inner(srq) }?;
-        inner.ctx.lane()?.post(|nic, _| {
+        inner.post(|nic, srq| {
             // SAFETY: a chain of receives, by the caller's word.
-            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_srq_recv(inner.id, wr)?)) }
-        })?
+            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_srq_recv(srq, wr)?)) }
+        })
     });
     // SAFETY: as the caller promises.
     unsafe { finish(result, at, wr, bad) }

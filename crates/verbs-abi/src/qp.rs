@@ -5,7 +5,8 @@ use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_nic::{Event, QpInit, QpType};
+use bowline_nic::{Event, ModifyError, Nic, QpAttr, QpInfo, QpInit, QpState, QpType, Time};
+use bowline_rails::{Connection, Rails};
 use bowline_wire::Qpn;
 
 use crate::abi::*;
@@ -21,6 +22,8 @@ use crate::wr::{self, Builder};
 pub(crate) struct Qp {
     pub(crate) ctx: Arc<Context>,
     pub(crate) qpn: Qpn,
+    /// Its spare on the backup.
+    connection: Option<Connection>,
     pub(crate) qp_type: QpType,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
@@ -40,6 +43,66 @@ unsafe impl Sync for Qp {}
 impl Public for ibv_qp_ex {
     type Inner = Qp;
     const KIND: Kind = Kind::Qp;
+}
+
+impl Qp {
+    /// The rails and the connection on them, if it has a backup.
+    #[inline]
+    fn backed(&self) -> Option<(&Rails, &Connection)> {
+        Some((self.ctx.rails.as_ref()?, self.connection.as_ref()?))
+    }
+
+    /// Posts through `post`, which gets the number to post to: where the connection is. It may be
+    /// called again after [`Errno::AWAY`].
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        mut post: impl FnMut(&mut Nic, Time, Qpn) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let lane = self.ctx.lane()?;
+        let Some((rails, connection)) = self.backed() else {
+            return lane.post(|nic, now| post(nic, now, self.qpn))?;
+        };
+        let posted = rails.post(connection, |nic, now, qpn| match post(nic, now, qpn) {
+            Err(Errno::AWAY) => None,
+            done => Some(done),
+        })?;
+        posted.unwrap_or(Err(Errno::IO))
+    }
+
+    /// Changes attributes where the connection is. One that ends is at home first.
+    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<Result<(), ModifyError>, Errno> {
+        let lane = self.ctx.lane()?;
+        let Some((rails, connection)) = self.backed() else {
+            return Ok(lane.with(|nic, now| nic.modify_qp(now, self.qpn, attr))?);
+        };
+        match attr.state {
+            Some(QpState::Reset) => rails.reset(connection),
+            Some(QpState::Err) => rails.disconnect(connection),
+            _ => {}
+        }
+        let done = rails.control(connection, |nic, now, qpn| nic.modify_qp(now, qpn, attr))?;
+        if let (Ok(()), Some(QpState::Rtr), Some(av), Some(dest_qpn)) =
+            (done, attr.state, attr.av, attr.dest_qpn)
+        {
+            rails.connected(connection, av.dst, dest_qpn);
+        }
+        Ok(done)
+    }
+
+    /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it is
+    /// where the connection is.
+    pub(crate) fn info(&self) -> Result<QpInfo, Errno> {
+        let set = self.ctx.lane()?.with(|nic, _| nic.query_qp(self.qpn))?.ok_or(Errno::INVAL)?;
+        let Some((rails, connection)) = self.backed() else { return Ok(set) };
+        let mut info =
+            rails.control(connection, |nic, _, qpn| nic.query_qp(qpn))?.ok_or(Errno::INVAL)?;
+        info.attr.av = set.attr.av;
+        info.attr.dest_qpn = set.attr.dest_qpn;
+        info.attr.sq_psn = set.attr.sq_psn;
+        info.attr.rq_psn = set.attr.rq_psn;
+        Ok(info)
+    }
 }
 
 /// Marks a QP that `ibv_qp_to_qp_ex` gives.
@@ -104,6 +167,10 @@ fn create(
         signal_all: init.sq_sig_all != 0,
     };
     let qpn = ctx.control(|nic, _| nic.create_qp(&wanted))?;
+    // Datagrams and unreliable connections have nothing to go on with.
+    let connection = (qp_type == QpType::Rc)
+        .then(|| ctx.shadow("queue pair", |rails| rails.shadow_qp(qpn, &wanted)))
+        .flatten();
     init.cap = ibv_qp_cap {
         max_send_wr: wanted.max_send_wr,
         max_recv_wr: wanted.max_recv_wr,
@@ -130,6 +197,7 @@ fn create(
     let inner = Qp {
         ctx: Arc::clone(ctx),
         qpn,
+        connection,
         qp_type,
         cap: init.cap,
         signal_all: wanted.signal_all,
@@ -238,6 +306,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             let qp = qp.cast::<ibv_qp_ex>();
             let inner = handle::find(qp)?;
             let qpn = inner.qpn;
+            inner.ctx.lane()?;
+            if let Some(connection) = &inner.connection {
+                inner.ctx.forget("queue pair", |rails| rails.forget_qp(connection));
+            }
             inner.ctx.control(|nic, _| nic.destroy_qp(qpn))?;
             let about = |event: &Event| match *event {
                 Event::CommEstablished(q)

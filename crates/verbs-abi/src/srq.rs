@@ -4,7 +4,8 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bowline_nic::{Event, SrqId};
+use bowline_nic::{Event, Nic, SrqId};
+use bowline_rails::SrqMirror;
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -17,6 +18,8 @@ use crate::handle::{self, Kind, Public};
 pub(crate) struct Srq {
     pub(crate) ctx: Arc<Context>,
     pub(crate) id: SrqId,
+    /// Its counterpart on the backup.
+    mirror: Option<Arc<SrqMirror>>,
     pub(crate) max_sge: u8,
     max_wr: u32,
     /// The limit that is armed.
@@ -29,14 +32,33 @@ impl Public for ibv_srq {
     const KIND: Kind = Kind::Srq;
 }
 
+impl Srq {
+    /// Posts receives through `post`, to where they are needed.
+    #[inline]
+    pub(crate) fn post(
+        &self,
+        post: impl FnOnce(&mut Nic, SrqId) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let lane = self.ctx.lane()?;
+        match (&self.mirror, &self.ctx.rails) {
+            (Some(mirror), Some(rails)) => mirror.post(rails, post)?,
+            _ => lane.post(|nic, _| post(nic, self.id))?,
+        }
+    }
+}
+
 fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
     let domain = handle::find(pd)?;
     let (max_wr, max_sge) = (init.attr.max_wr.max(1), init.attr.max_sge.max(1));
     let max_sge = u8::try_from(max_sge).map_err(|_| Errno::INVAL)?;
     let id = domain.ctx.control(|nic, _| nic.create_srq(domain.id, max_wr, max_sge))?;
+    let mirror = domain
+        .ctx
+        .shadow("shared receive queue", |rails| rails.shadow_srq(id, domain.id, max_wr, max_sge));
     let inner = Srq {
         ctx: Arc::clone(&domain.ctx),
         id,
+        mirror,
         max_sge,
         max_wr,
         limit: AtomicU32::new(0),
@@ -163,6 +185,9 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         code((|| {
             let inner = handle::find(srq)?;
             inner.ctx.control(|nic, _| nic.destroy_srq(inner.id))?;
+            if let Some(mirror) = &inner.mirror {
+                inner.ctx.forget("shared receive queue", |rails| rails.forget_srq(mirror));
+            }
             let about = |event: &Event| *event == Event::SrqLimit(inner.id);
             inner.ctx.disown(about, |tables| _ = tables.srqs.remove(&inner.id));
             inner.events.wait();

@@ -115,17 +115,17 @@ impl Builder {
         if let Some(errno) = self.error {
             return Err(errno);
         }
-        qp.ctx.lane()?.post(|nic, now| {
+        qp.post(|nic, now, qpn| {
             self.requests.iter().try_for_each(|request| {
                 let payload = match &request.payload {
                     Piece::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
                     Piece::Inline(range) => Payload::Inline(&self.inline[range.clone()]),
                 };
                 let &Request { wr_id, op, flags, ud, .. } = request;
-                nic.post_send(now, qp.qpn, &SendWr { wr_id, op, payload, flags, ud })
+                nic.post_send(now, qpn, &SendWr { wr_id, op, payload, flags, ud })?;
+                Ok(())
             })
-        })??;
-        Ok(())
+        })
     }
 }
 
