@@ -1,9 +1,8 @@
 //! The recommendation, and where it would be another.
 
-use bowline_plan::{Axis, Crossover, Goal, PlanError, Scheme, Transfer, choose, crossovers};
+use bowline_chart::text;
+use bowline_plan::{Axis, Crossover, Goal, Loss, PlanError, Scheme, Transfer, choose, crossovers};
 use serde_json::{Value, json};
-
-use super::text;
 
 /// Which scheme to take, why, and where the answer changes.
 pub(super) struct Advice {
@@ -52,6 +51,15 @@ impl Advice {
     }
 }
 
+/// Whose loss it is.
+pub(super) fn loss_kind(loss: &Loss) -> &'static str {
+    match loss {
+        Loss::Packet(_) => "packet loss",
+        Loss::Chunk(_) => "chunk loss",
+        Loss::Bursts(_) => "packet loss in such bursts",
+    }
+}
+
 /// In the JSON: with the unit of the value.
 fn axis_name(axis: Axis) -> &'static str {
     match axis {
@@ -64,7 +72,7 @@ fn axis_name(axis: Axis) -> &'static str {
 
 fn axis_value(axis: Axis, value: f64, transfer: &Transfer) -> String {
     match axis {
-        Axis::Loss => format!("{} {}", text::loss(value), text::loss_kind(&transfer.link().loss)),
+        Axis::Loss => format!("{} {}", text::loss(value), loss_kind(&transfer.link().loss)),
         Axis::Size => text::size(value),
         Axis::Distance => format!("{} of round trip", text::time(value)),
         Axis::Bandwidth => text::rate(value),

@@ -5,7 +5,6 @@ mod args;
 mod cores;
 mod point;
 mod row;
-mod text;
 
 use std::error::Error;
 

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
+use bowline_chart::text;
 use bowline_plan::Transfer;
 use serde_json::{Value, json};
 
-use super::advice::Advice;
+use super::advice::{Advice, loss_kind};
 use super::args::{PlanArgs, named};
 use super::cores::CodingRates;
 use super::row::Row;
-use super::text;
 
 /// What is said about one point.
 pub(super) struct Point {
@@ -38,7 +38,7 @@ impl Point {
     /// The link and the message in a line.
     pub(super) fn headline(&self) -> String {
         let (link, message) = (self.transfer.link(), self.transfer.message());
-        let kind = text::loss_kind(&link.loss);
+        let kind = loss_kind(&link.loss);
         let loss = bowline_plan::Axis::Loss.value(&self.transfer);
         let mut line = format!(
             "{} over {}, {} round trip, {} {kind}",

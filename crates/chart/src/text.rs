@@ -1,9 +1,7 @@
 //! Numbers as people write them.
 
-use bowline_plan::Loss;
-
 /// `25.7 ms`: three digits that count, and the unit that makes them short.
-pub(super) fn time(seconds: f64) -> String {
+pub fn time(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s >= 1.0 => (s, "s"),
         s if s >= 1e-3 => (s * 1e3, "ms"),
@@ -13,27 +11,32 @@ pub(super) fn time(seconds: f64) -> String {
     format!("{} {unit}", digits(value))
 }
 
+/// `3750 km`.
+pub fn distance(kilometres: f64) -> String {
+    format!("{} km", digits(kilometres))
+}
+
 /// `1.07x`.
-pub(super) fn factor(factor: f64) -> String {
+pub fn factor(factor: f64) -> String {
     format!("{}x", digits(factor))
 }
 
 /// `128 MiB`.
-pub(super) fn size(bytes: f64) -> String {
+pub fn size(bytes: f64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let power = ((bytes.max(1.0).log2() / 10.0 + 1e-9) as usize).min(UNITS.len() - 1);
     format!("{} {}", digits(bytes / 1024_f64.powi(power as i32)), UNITS[power])
 }
 
 /// `400 Gbit/s`.
-pub(super) fn rate(bps: f64) -> String {
+pub fn rate(bps: f64) -> String {
     const UNITS: [&str; 5] = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
     let power = ((bps.max(1.0).log10() / 3.0 + 1e-9) as usize).min(UNITS.len() - 1);
     format!("{} {}", digits(bps / 1000_f64.powi(power as i32)), UNITS[power])
 }
 
 /// `3.1e-4`, and `0.2`.
-pub(super) fn loss(p: f64) -> String {
+pub fn loss(p: f64) -> String {
     if p == 0.0 || p >= 0.05 {
         return digits(p);
     }
@@ -47,22 +50,13 @@ pub(super) fn loss(p: f64) -> String {
     }
 }
 
-/// Whose loss it is.
-pub(super) fn loss_kind(loss: &Loss) -> &'static str {
-    match loss {
-        Loss::Packet(_) => "packet loss",
-        Loss::Chunk(_) => "chunk loss",
-        Loss::Bursts(_) => "packet loss in such bursts",
-    }
-}
-
 /// `87 %`, and tiny ones as powers.
-pub(super) fn share(p: f64) -> String {
+pub fn share(p: f64) -> String {
     if p == 0.0 || p >= 1e-3 { format!("{} %", digits(p * 100.0)) } else { loss(p) }
 }
 
 /// Three digits that count.
-pub(super) fn digits(value: f64) -> String {
+pub fn digits(value: f64) -> String {
     let text = match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),
         v if v >= 9.995 => format!("{value:.1}"),

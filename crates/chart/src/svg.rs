@@ -1,0 +1,57 @@
+//! What SVG drawings share: text that is safe, and colours for light and dark.
+
+/// Text as SVG and HTML take it.
+pub(crate) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Lines that are told apart by most eyes, on light and on dark.
+pub(crate) const LIGHT: [&str; 8] =
+    ["#6b7280", "#d1495b", "#e08e0b", "#1f6fb4", "#1a9e8c", "#8b5cb3", "#a3a9b3", "#7a5c3e"];
+pub(crate) const DARK: [&str; 8] =
+    ["#9aa4b2", "#ff7b8a", "#f5b342", "#5aa9f0", "#3fcfb9", "#c39be6", "#6b7684", "#c9a27e"];
+
+/// The same as terminals have them.
+pub(crate) const TERMINAL: [u8; 8] = [245, 203, 214, 75, 43, 141, 240, 137];
+
+/// Styles of one drawing. They are the same in each, so many of them on a page do not quarrel.
+pub(crate) fn style() -> String {
+    let colours = |palette: [&str; 8]| {
+        let each = palette.iter().enumerate().map(|(i, c)| format!("--s{i}:{c};"));
+        each.collect::<String>()
+    };
+    format!(
+        "<style>.bl{{--ink:#1d2433;--soft:#667085;--grid:#e6e9ef;--bg:#ffffff;{light}\
+         font:13px/1.3 ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}}\
+         @media(prefers-color-scheme:dark){{.bl{{--ink:#e8ecf3;--soft:#98a2b3;--grid:#2b3342;\
+         --bg:#141922;{dark}}}}}\
+         .bl text{{fill:var(--soft)}}.bl .t{{fill:var(--ink);font-size:15px;font-weight:600}}\
+         .bl .g{{stroke:var(--grid);stroke-width:1}}.bl .l{{fill:none;stroke-width:2.25;\
+         stroke-linejoin:round;stroke-linecap:round}}.bl .m{{stroke:var(--soft);stroke-dasharray:2 4}}\
+         .bl .b{{fill:var(--bg)}}.bl .e{{text-anchor:end}}.bl .c{{text-anchor:middle}}</style>",
+        light = colours(LIGHT),
+        dark = colours(DARK),
+    )
+}
+
+/// The opening of a drawing, with its title for those who do not see it.
+pub(crate) fn open(width: f64, height: f64, title: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"bl\" viewBox=\"0 0 {width} {height}\" \
+         role=\"img\" aria-label=\"{0}\">{1}\
+         <rect class=\"b\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>\
+         <text class=\"t\" x=\"16\" y=\"26\">{0}</text>",
+        escape(title),
+        style(),
+    )
+}
