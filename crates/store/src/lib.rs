@@ -6,7 +6,9 @@
 //!
 //! A [`Store`] is chosen by a URL ([`open`]):
 //!
-//! * `file:///dir`: a directory, of one host or on a shared mount.
+//! * `file:///dir`: a directory, of one host or on a shared mount;
+//! * `redis://host[:port][/db]`: Redis, with `user:password@` before the host if need be;
+//! * `etcd://host[:port]`: etcd.
 //!
 //! The calls block, for a second or so at most, and are meant for a background thread. A store that is
 //! down gives an error at once or after that second, and is connected to again at the next call.
@@ -20,12 +22,17 @@
 
 mod entry;
 mod error;
+mod etcd;
 mod file;
 mod key;
 mod location;
+mod net;
 mod owned;
 mod owner;
+mod redis;
 mod sys;
+#[cfg(test)]
+mod testing;
 
 use std::time::Duration;
 
@@ -34,10 +41,12 @@ pub use key::Key;
 pub use location::default_url;
 pub use owner::Owner;
 
+use etcd::EtcdBackend;
 use file::FileBackend;
 use key::Job;
 use location::Location;
-use owned::Owned;
+use owned::{Backend, Owned};
+use redis::RedisBackend;
 
 /// Longest value that can be put, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
@@ -78,8 +87,13 @@ pub trait Store: Send {
 /// ```
 pub fn open(url: &str, job: &str) -> Result<Box<dyn Store>, StoreError> {
     let job = Job::new(job)?;
-    let owner = Owner::this_process();
     Ok(match url.parse()? {
-        Location::Dir(dir) => Box::new(Owned::new(FileBackend::new(dir, &job), job, owner)),
+        Location::Dir(dir) => owned(FileBackend::new(dir, &job), job),
+        Location::Redis(server) => owned(RedisBackend::new(server, &job), job),
+        Location::Etcd(server) => owned(EtcdBackend::new(server, &job), job),
     })
+}
+
+fn owned(backend: impl Backend + 'static, job: Job) -> Box<dyn Store> {
+    Box::new(Owned::new(backend, job, Owner::this_process()))
 }

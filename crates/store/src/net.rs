@@ -1,0 +1,180 @@
+//! TCP with a deadline on everything, and a connection that is made again when it breaks.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Instant;
+
+use crate::PATIENCE;
+
+/// A server's host and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Why an exchange with a server failed.
+#[derive(Debug)]
+pub(crate) enum NetError {
+    /// Nothing came, or not in time. The connection is of no use any more.
+    Io(&'static str, io::Error),
+    /// What came makes no sense. Neither is it then.
+    Malformed(String),
+    /// The server does not let us in, in its own words.
+    Refused(String),
+}
+
+impl NetError {
+    pub(crate) fn malformed(why: impl Into<String>) -> NetError {
+        NetError::Malformed(why.into())
+    }
+}
+
+/// A connection whose reads and writes end by a deadline.
+pub(crate) struct Connection {
+    stream: BufReader<Timed>,
+}
+
+struct Timed {
+    stream: TcpStream,
+    deadline: Instant,
+}
+
+impl Connection {
+    /// Connects to the first address of a host that answers. Looking its name up is the one thing
+    /// without a deadline: the C library has its own.
+    fn open(endpoint: &Endpoint, deadline: Instant) -> io::Result<Connection> {
+        let mut failure = io::Error::other("the host has no address");
+        for addr in (endpoint.host.as_str(), endpoint.port).to_socket_addrs()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            match TcpStream::connect_timeout(&addr, left) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    return Ok(Connection { stream: BufReader::new(Timed { stream, deadline }) });
+                }
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), NetError> {
+        self.stream.get_mut().write_all(bytes).map_err(|e| NetError::Io("sending", e))
+    }
+
+    /// A line without its end, of at most `max` bytes.
+    pub(crate) fn read_line(&mut self, max: usize) -> Result<String, NetError> {
+        let mut line = Vec::new();
+        self.stream
+            .by_ref()
+            .take(max as u64)
+            .read_until(b'\n', &mut line)
+            .map_err(|e| NetError::Io("receiving", e))?;
+        match line.pop() {
+            Some(b'\n') => {}
+            Some(_) if line.len() + 1 == max => {
+                return Err(NetError::malformed("a line that does not end"));
+            }
+            _ => return Err(NetError::Io("receiving", io::ErrorKind::UnexpectedEof.into())),
+        }
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        String::from_utf8(line).map_err(|_| NetError::malformed("a line that is no text"))
+    }
+
+    pub(crate) fn read_exact(&mut self, len: usize) -> Result<Vec<u8>, NetError> {
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).map_err(|e| NetError::Io("receiving", e))?;
+        Ok(bytes)
+    }
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Option<std::time::Duration>> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+/// Linux says that a call would block when its time is up.
+fn timed_out(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buf).map_err(timed_out)
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(buf).map_err(timed_out)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server, and the connection to it while there is one.
+pub(crate) struct Client {
+    endpoint: Endpoint,
+    connection: Option<Connection>,
+}
+
+impl Client {
+    pub(crate) fn new(endpoint: Endpoint) -> Client {
+        Client { endpoint, connection: None }
+    }
+
+    /// Talks to the server: `greet` on a new connection, then `exchange`. A connection from before may
+    /// have been closed meanwhile, so that a failure on one is tried again on a new one: an exchange
+    /// must do no harm when it happens twice.
+    pub(crate) fn talk<R>(
+        &mut self,
+        greet: impl Fn(&mut Connection) -> Result<(), NetError>,
+        exchange: impl Fn(&mut Connection) -> Result<R, NetError>,
+    ) -> Result<R, NetError> {
+        let deadline = Instant::now() + PATIENCE;
+        if let Some(mut connection) = self.connection.take() {
+            connection.stream.get_mut().deadline = deadline;
+            match exchange(&mut connection) {
+                Ok(result) => {
+                    self.connection = Some(connection);
+                    return Ok(result);
+                }
+                Err(NetError::Io(..)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut connection = Connection::open(&self.endpoint, deadline)
+            .map_err(|error| NetError::Io("connecting", error))?;
+        greet(&mut connection)?;
+        let result = exchange(&mut connection)?;
+        self.connection = Some(connection);
+        Ok(result)
+    }
+
+    /// Ends the connection: the server will not go on with it.
+    pub(crate) fn hang_up(&mut self) {
+        self.connection = None;
+    }
+}

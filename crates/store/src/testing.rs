@@ -1,0 +1,101 @@
+//! Servers that misbehave, for the tests of several modules.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::{Key, Store, StoreError, open};
+
+pub(crate) const TTL: Duration = Duration::from_secs(60);
+
+/// What a server does with a connection once it has heard something.
+#[derive(Clone, Debug)]
+pub(crate) enum Behaviour {
+    /// Says this to each request, and goes on.
+    Says(Vec<u8>),
+    /// Says this and hangs up.
+    SaysLast(Vec<u8>),
+    /// Says this and then nothing for ever.
+    Stalls(Vec<u8>),
+}
+
+/// Starts a server that treats its connections like this, one after another, the last for ever;
+/// gives its port and what it hears. It ends with the test.
+pub(crate) fn server(behaviours: Vec<Behaviour>) -> (u16, Receiver<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (heard, hears) = channel();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for (i, connection) in listener.incoming().map_while(Result::ok).enumerate() {
+            let behaviour = &behaviours[i.min(behaviours.len() - 1)];
+            if let Some(stream) = serve(connection, behaviour, &heard) {
+                held.push(stream);
+            }
+        }
+    });
+    (port, hears)
+}
+
+fn serve(
+    mut stream: TcpStream,
+    behaviour: &Behaviour,
+    heard: &std::sync::mpsc::Sender<Vec<u8>>,
+) -> Option<TcpStream> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let len = stream.read(&mut buffer).unwrap_or(0);
+        if len == 0 {
+            return None;
+        }
+        let _ = heard.send(buffer[..len].to_vec());
+        match behaviour {
+            Behaviour::Says(bytes) => stream.write_all(bytes).ok()?,
+            Behaviour::SaysLast(bytes) => {
+                let _ = stream.write_all(bytes);
+                return None;
+            }
+            Behaviour::Stalls(bytes) => {
+                let _ = stream.write_all(bytes);
+                return Some(stream);
+            }
+        }
+    }
+}
+
+pub(crate) fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+/// A store at a server that behaves like this.
+pub(crate) fn store_at(scheme: &str, behaviours: Vec<Behaviour>) -> Box<dyn Store> {
+    let (port, _) = server(behaviours);
+    open(&format!("{scheme}://127.0.0.1:{port}"), "job").unwrap()
+}
+
+/// Tries everything on a store, and gives the errors: nothing takes long, and nothing panics.
+pub(crate) fn errors_of(mut store: Box<dyn Store>) -> Vec<StoreError> {
+    let start = Instant::now();
+    let outcomes = [
+        store.get(&key("a")).map(drop),
+        store.put(&key("a"), b"value", TTL),
+        store.remove(&key("a")),
+    ];
+    // A second for each question: a put asks two.
+    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    outcomes.into_iter().filter_map(Result::err).collect()
+}
+
+/// Sees that servers which behave like one of these are unavailable, all at once.
+pub(crate) fn are_unavailable(scheme: &str, behaviours: Vec<Behaviour>) {
+    std::thread::scope(|scope| {
+        for behaviour in behaviours {
+            scope.spawn(move || {
+                let errors = errors_of(store_at(scheme, vec![behaviour.clone()]));
+                assert_eq!(errors.len(), 3);
+                assert!(errors.iter().all(StoreError::is_transient), "{behaviour:?}: {errors:?}");
+            });
+        }
+    });
+}
