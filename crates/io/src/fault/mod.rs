@@ -63,10 +63,8 @@ impl Faults {
     /// Whether the link is up at the moment, as far as faults go. Loss and black holes leave it up:
     /// the other end has to find out by waiting.
     pub fn link(&self) -> LinkState {
-        match self.effects() {
-            Some(effects) if effects.down => LinkState::Down,
-            _ => LinkState::Up,
-        }
+        let is_down = self.is_active() && self.effects().is_some_and(|effects| effects.down);
+        if is_down { LinkState::Down } else { LinkState::Up }
     }
 
     /// What is ordered at the moment, and how much longer it lasts if it ends by itself.
@@ -74,14 +72,15 @@ impl Faults {
         self.plan().list(Instant::now())
     }
 
-    /// What is to happen to packets now; `None` for nothing.
+    /// Whether anything is ordered, or was until a moment ago.
     #[inline]
-    fn effects(&self) -> Option<Effects> {
-        if self.shared.active.load(Ordering::Relaxed) { self.active_effects() } else { None }
+    fn is_active(&self) -> bool {
+        self.shared.active.load(Ordering::Relaxed)
     }
 
+    /// What is to happen to packets now; `None` for nothing.
     #[cold]
-    fn active_effects(&self) -> Option<Effects> {
+    fn effects(&self) -> Option<Effects> {
         let mut plan = self.plan();
         let now = Instant::now();
         plan.expire(now);

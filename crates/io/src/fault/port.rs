@@ -73,18 +73,16 @@ impl<P: Port> FaultPort<P> {
         }
     }
 
-    /// What is to happen to packets now; `None` for nothing, now or left over.
+    /// Whether packets pass as they are.
     #[inline]
-    fn effects(&mut self, now: Time) -> Option<Effects> {
-        let effects = self.faults.effects();
-        if effects.is_none() && !self.busy {
-            return None;
-        }
-        Some(self.prepare(now, effects))
+    fn is_idle(&self) -> bool {
+        !self.busy && !self.faults.is_active()
     }
 
+    /// What is to happen to packets now.
     #[cold]
-    fn prepare(&mut self, now: Time, effects: Option<Effects>) -> Effects {
+    fn effects(&mut self, now: Time) -> Effects {
+        let effects = self.faults.effects();
         self.now = now;
         self.busy = effects.is_some() || !self.outbox.is_empty();
         let effects = effects.unwrap_or_default();
@@ -100,6 +98,59 @@ impl<P: Port> FaultPort<P> {
             self.dropped_out += self.outbox.discard() as u64;
         }
         effects
+    }
+
+    /// [`Port::send`] while there are faults. Apart from it, so that without any the way to the port
+    /// below is short.
+    #[cold]
+    #[inline(never)]
+    fn send_amid_faults(
+        &mut self,
+        now: Time,
+        batch: &TxBatch,
+        from: usize,
+    ) -> Result<usize, PortError> {
+        let effects = self.effects(now);
+        let bursts = batch.bursts().get(from..).unwrap_or_default();
+        if effects.drop_out {
+            self.dropped_out += bursts.iter().map(|b| b.packet_count() as u64).sum::<u64>();
+            return Ok(bursts.len());
+        }
+        if self.draw.is_some() || !self.outbox.is_empty() {
+            return self.send_some(now, batch, from);
+        }
+        self.inner.send(now, batch, from)
+    }
+
+    /// [`Port::recv`] while there are faults.
+    #[cold]
+    #[inline(never)]
+    fn recv_amid_faults(
+        &mut self,
+        now: Time,
+        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    ) -> Result<usize, PortError> {
+        let effects = self.effects(now);
+        let (draw, dropped) = (&mut self.draw, &mut self.dropped_in);
+        self.inner.recv(now, &mut |meta, frame| {
+            let is_lost = |draw: &mut Draw| is_lost(&mut draw.inward, now, frame.len());
+            if effects.drop_in || draw.as_mut().is_some_and(is_lost) {
+                *dropped += 1;
+            } else {
+                sink(meta, frame);
+            }
+        })
+    }
+
+    /// [`Port::flush`] while there are faults.
+    #[cold]
+    #[inline(never)]
+    fn flush_amid_faults(&mut self, now: Time) -> Result<(), PortError> {
+        if self.outbox.is_blocked() {
+            self.effects(now);
+            self.outbox.send(now, &mut self.inner)?;
+        }
+        self.inner.flush(now)
     }
 
     /// Sends what is not lost; returns how many bursts were dealt with.
@@ -140,52 +191,35 @@ impl<P: Port> Port for FaultPort<P> {
         self.inner.caps()
     }
 
-    #[inline]
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
-        let Some(effects) = self.effects(now) else {
+        if self.is_idle() {
             return self.inner.send(now, batch, from);
-        };
-        let bursts = batch.bursts().get(from..).unwrap_or_default();
-        if effects.drop_out {
-            self.dropped_out += bursts.iter().map(|b| b.packet_count() as u64).sum::<u64>();
-            return Ok(bursts.len());
         }
-        if self.draw.is_some() || !self.outbox.is_empty() {
-            return self.send_some(now, batch, from);
-        }
-        self.inner.send(now, batch, from)
+        self.send_amid_faults(now, batch, from)
     }
 
-    #[inline]
     fn recv(
         &mut self,
         now: Time,
         sink: &mut dyn FnMut(&FrameMeta, &[u8]),
     ) -> Result<usize, PortError> {
-        let Some(effects) = self.effects(now) else {
+        if self.is_idle() {
             return self.inner.recv(now, sink);
-        };
-        let (draw, dropped) = (&mut self.draw, &mut self.dropped_in);
-        self.inner.recv(now, &mut |meta, frame| {
-            let is_lost = |draw: &mut Draw| is_lost(&mut draw.inward, now, frame.len());
-            if effects.drop_in || draw.as_mut().is_some_and(is_lost) {
-                *dropped += 1;
-            } else {
-                sink(meta, frame);
-            }
-        })
+        }
+        self.recv_amid_faults(now, sink)
     }
 
-    #[inline]
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
-        if self.outbox.is_blocked() {
-            self.effects(now);
-            self.outbox.send(now, &mut self.inner)?;
+        if !self.busy {
+            return self.inner.flush(now);
         }
-        self.inner.flush(now)
+        self.flush_amid_faults(now)
     }
 
     fn poll_timeout(&self) -> Option<Time> {
+        if !self.busy {
+            return self.inner.poll_timeout();
+        }
         let ours = earlier(self.changes_at, self.outbox.retry_at(self.now));
         earlier(ours, self.inner.poll_timeout())
     }
