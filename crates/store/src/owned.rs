@@ -8,6 +8,8 @@ use crate::{Key, MAX_VALUE_BYTES, Owner, Store, StoreError};
 
 /// How often to start over when others change the same key meanwhile.
 const MAX_ATTEMPTS: u32 = 8;
+/// Longer than any job runs, and short enough for every server's arithmetic.
+const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What a kind of store has to be able to do. Bytes that have expired are not there.
 pub(crate) trait Backend: Send {
@@ -78,7 +80,7 @@ impl<B: Backend> Store for Owned<B> {
             let why = format!("a value of {} bytes; {MAX_VALUE_BYTES} fit", value.len());
             return Err(StoreError::invalid("key", key.as_str(), why));
         }
-        let bytes = entry::encode(&self.me, value);
+        let (bytes, ttl) = (entry::encode(&self.me, value), ttl.min(MAX_TTL));
         self.update(key, |store, entry| match entry {
             Some(entry)
                 if !entry.owner.is(&store.me)

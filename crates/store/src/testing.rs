@@ -87,6 +87,39 @@ pub(crate) fn errors_of(mut store: Box<dyn Store>) -> Vec<StoreError> {
     outcomes.into_iter().filter_map(Result::err).collect()
 }
 
+/// Asks for an entry of which the server gives mutilations of `answer`, by seeds: whatever comes
+/// back, it comes soon.
+pub(crate) fn survives_mutilations(scheme: &str, answer: &[u8]) {
+    let answers = (1..=300).map(|seed| Behaviour::SaysLast(mutilate(answer, seed)));
+    let (port, _) = server(answers.collect());
+    for seed in 1..=300 {
+        let start = Instant::now();
+        let mut store = open(&format!("{scheme}://127.0.0.1:{port}"), "job").unwrap();
+        let _ = store.get(&key("a"));
+        assert!(start.elapsed() < Duration::from_secs(2), "seed {seed}: {:?}", start.elapsed());
+    }
+}
+
+fn mutilate(answer: &[u8], seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mut draw = |bound: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % bound as u64) as usize
+    };
+    let mut bytes = answer.to_vec();
+    for _ in 0..=draw(3) {
+        let at = draw(bytes.len());
+        match draw(3) {
+            0 => bytes[at] = draw(256) as u8,
+            1 => bytes.insert(at, draw(256) as u8),
+            _ => drop(bytes.drain(at..(at + draw(8)).min(bytes.len() - 1).max(at))),
+        }
+    }
+    bytes
+}
+
 /// Sees that servers which behave like one of these are unavailable, all at once.
 pub(crate) fn are_unavailable(scheme: &str, behaviours: Vec<Behaviour>) {
     std::thread::scope(|scope| {

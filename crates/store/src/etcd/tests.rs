@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::testing::Behaviour::{self, Says, SaysLast, Stalls};
-use crate::testing::{TTL, are_unavailable, errors_of, key, server, store_at};
+use crate::testing::{
+    TTL, are_unavailable, errors_of, key, server, store_at, survives_mutilations,
+};
 use crate::{StoreError, open};
 
 fn answer(status: &str, body: &str) -> Vec<u8> {
@@ -46,6 +48,18 @@ fn what_makes_no_sense_is_said_so() {
             assert!(error.to_string().contains("is it an etcd server"), "{error}");
         }
     }
+}
+
+#[test]
+fn mutilated_answers_do_no_harm() {
+    let body =
+        r#"{"header":{"revision":"7"},"kvs":[{"key":"YQ==","value":"Ym93bGluZQ=="}],"count":"1"}"#;
+    survives_mutilations("etcd", &answer("200 OK", body));
+    let chunked = format!(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        body.len()
+    );
+    survives_mutilations("etcd", chunked.as_bytes());
 }
 
 #[test]

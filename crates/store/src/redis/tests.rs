@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::testing::Behaviour::{Says, SaysLast, Stalls};
-use crate::testing::{TTL, are_unavailable, errors_of, key, server, store_at};
+use crate::testing::{
+    TTL, are_unavailable, errors_of, key, server, store_at, survives_mutilations,
+};
 use crate::{StoreError, open};
 
 #[test]
@@ -30,6 +32,11 @@ fn what_makes_no_sense_is_said_so() {
             assert!(error.to_string().contains("is it a Redis server?"), "{error}");
         }
     }
+}
+
+#[test]
+fn mutilated_answers_do_no_harm() {
+    survives_mutilations("redis", b"$44\r\nbowline-store 1 boot,pid:[1] 7 8 host prog\nv\r\n");
 }
 
 #[test]

@@ -93,7 +93,7 @@ pub(crate) fn entries_expire_unless_refreshed(place: &Place) {
     let second = Duration::from_secs(1);
     store.put(&key("left"), b"1", second).unwrap();
     store.put(&key("kept"), b"1", second).unwrap();
-    store.put(&key("long"), b"1", TTL).unwrap();
+    store.put(&key("long"), b"1", Duration::MAX).unwrap();
     assert!(store.get(&key("left")).unwrap().is_some());
     let start = Instant::now();
     while store.get(&key("left")).unwrap().is_some() {
