@@ -1,7 +1,9 @@
 //! `bowline run`: an unmodified verbs program on Bowline's NIC.
 
+mod failover;
 mod library;
 mod report;
+mod timeline;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -12,6 +14,7 @@ use std::process::{Command, ExitCode};
 
 use bowline_io::LinkProfile;
 use clap::Args;
+use failover::FailoverArgs;
 
 pub(crate) use report::describe as describe_report;
 
@@ -22,10 +25,13 @@ pub(crate) use report::describe as describe_report;
     bowline run --device bl0=127.0.0.1 -- ib_write_bw                the server …\n  \
     bowline run --device bl0=127.0.0.2 -- ib_write_bw 127.0.0.1      … and its client\n  \
     bowline run --link loss=0.1%,delay=10ms --report -- ib_send_bw 127.0.0.1\n  \
-    bowline run --pcap trace.pcap -- ibv_rc_pingpong -g 0\n\n\
+    bowline run --pcap trace.pcap -- ibv_rc_pingpong -g 0\n  \
+    bowline run --device bl0=10.0.0.1 --failover --backup bl0=10.0.1.1 --report -- ib_write_bw -D 20\n  \
+    bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT.")]
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
@@ -39,7 +45,9 @@ pub(crate) struct RunArgs {
     /// Forward error correction towards peers that have it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     fec: Option<bowline::FecMode>,
-    /// Say at the end what the NIC saw
+    #[command(flatten)]
+    failover: FailoverArgs,
+    /// Say at the end what the NIC saw, and which connections moved when and why
     #[arg(long)]
     report: bool,
     /// Print the report as JSON, one object a device
@@ -87,6 +95,7 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(pcap) = &args.pcap {
         command.env("BOWLINE_PCAP", pcap);
     }
+    args.failover.pass_to(&mut command, &args.devices)?;
     if !args.report {
         // Nothing to do afterwards: the program takes this process over, signals, terminal and all.
         let error = command.exec();

@@ -173,7 +173,7 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     let mut control = vec![ControlServer::for_lane(&device.name, &lane)];
     let mut rails = None;
     if let (Some(wish), Some(backup)) = (&wish, backup) {
-        let name = format!("{}-backup", device.name);
+        let name = failover::backup_name(device);
         let backup = backup.start(&name, fec.as_ref())?;
         control.push(ControlServer::for_lane(&name, &backup));
         rails = Some(wish.start([Arc::clone(&lane), backup])?);

@@ -19,6 +19,11 @@ pub(crate) struct Wish {
     job: String,
 }
 
+/// The name of a device's backup, for those who look from outside: the program does not see it.
+pub(crate) fn backup_name(device: &Device) -> String {
+    format!("{}-backup", device.name)
+}
+
 /// Whether and how a device is to be backed up.
 pub(crate) fn wish(device: &'static Device) -> Result<Option<Wish>, String> {
     let Some(mode) = env::failover()? else { return Ok(None) };

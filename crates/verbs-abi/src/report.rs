@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
 use bowline_io::control;
+use bowline_rails::Rail;
 
 use crate::context::Context;
-use crate::{env, fork, log};
+use crate::{env, failover, fork, log};
 
 /// Devices that are open, and what those that were closed have done.
 #[derive(Default)]
@@ -42,19 +43,31 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
         && let Ok(lane) = ctx.lane()
     {
         let account = control::account(&ctx.device.name, lane);
-        books.closed.extend(account.map(|account| with_fec(account, ctx)));
+        books.closed.extend(account.map(|account| with_extras(account, ctx)));
+        if let Some(rails) = &ctx.rails {
+            let name = failover::backup_name(ctx.device);
+            books.closed.extend(control::account(&name, rails.lane(Rail::Backup)));
+        }
     }
 }
 
-/// An account of a device, and of its forward error correction if it has any.
-fn with_fec(account: String, ctx: &Context) -> String {
-    let (Some(fec), Some(open)) = (&ctx.fec, account.strip_suffix('}')) else {
-        return account;
+/// An account of a device, and of its forward error correction and failover if it has any.
+fn with_extras(mut account: String, ctx: &Context) -> String {
+    let mut add = |name: &str, value: &str| {
+        if account.pop().is_some() {
+            account.push_str(&format!(",\"{name}\":{value}}}"));
+        }
     };
-    let counters = fec.counters();
-    let fields: Vec<String> =
-        counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
-    format!("{open},\"fec\":{{{}}}}}", fields.join(","))
+    if let Some(fec) = &ctx.fec {
+        let counters = fec.counters();
+        let fields: Vec<String> =
+            counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
+        add("fec", &format!("{{{}}}", fields.join(",")));
+    }
+    if let Some(rails) = &ctx.rails {
+        add("failover", &rails.account().to_json());
+    }
+    account
 }
 
 extern "C" fn at_exit() {

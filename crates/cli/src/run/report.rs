@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::timeline;
+
 /// A file for the program's library to write its report to; removed when done.
 pub(super) struct File(PathBuf);
 
@@ -55,6 +57,9 @@ pub(crate) fn describe(report: &Value) -> String {
         for (name, value) in counters.iter().filter(|(_, v)| v.as_u64() != Some(0)) {
             lines.push_str(&format!("  {part:4} {name:24} {value}\n"));
         }
+    }
+    if report["failover"].is_object() {
+        lines.push_str(&timeline::describe(&report["failover"]));
     }
     let what = if lines.is_empty() { "saw nothing yet" } else { "saw" };
     format!("{} at {} {what}\n{lines}", text("device"), text("addr"))

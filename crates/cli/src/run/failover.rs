@@ -1,0 +1,119 @@
+//! What `bowline run` has to say about failover, checked here, where mistakes are made.
+
+use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
+
+use bowline_rails::Mode;
+use clap::Args;
+
+use super::parse_device;
+
+#[derive(Args)]
+pub(super) struct FailoverArgs {
+    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as hardware
+    /// NICs could do it
+    #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
+    failover: Option<Mode>,
+    /// The backup of a device, which the program does not see; otherwise the next device. May be given
+    /// several times
+    #[arg(long = "backup", value_name = "NAME=ADDRESS", value_parser = parse_device, requires = "failover")]
+    backups: Vec<(String, IpAddr)>,
+    /// Where the job's processes find each other's backups: file:///DIR, which is enough on one host and
+    /// the default, or another that `docs/failover.md` names
+    #[arg(long, value_name = "URL", requires = "failover")]
+    store: Option<String>,
+    /// The job's name: processes with another do not find each other
+    #[arg(long, value_name = "NAME", requires = "failover")]
+    job: Option<String>,
+}
+
+impl FailoverArgs {
+    /// Tells the program's library, once everything has been found right.
+    pub(super) fn pass_to(
+        &self,
+        command: &mut Command,
+        devices: &[(String, IpAddr)],
+    ) -> Result<(), String> {
+        let Some(mode) = self.failover else { return Ok(()) };
+        self.check_backups(devices)?;
+        let job = self.job.as_deref().unwrap_or("default");
+        let url = self.store.clone().unwrap_or_else(bowline_store::default_url);
+        bowline_store::open(&url, job).map_err(|error| error.to_string())?;
+        command.env("BOWLINE_FAILOVER", mode.to_string());
+        command.env("BOWLINE_STORE", url);
+        command.env("BOWLINE_JOB", job);
+        if !self.backups.is_empty() {
+            let backups: Vec<String> =
+                self.backups.iter().map(|(name, addr)| format!("{name}={addr}")).collect();
+            command.env("BOWLINE_BACKUP", backups.join(","));
+        }
+        Ok(())
+    }
+
+    fn check_backups(&self, devices: &[(String, IpAddr)]) -> Result<(), String> {
+        for (name, addr) in &self.backups {
+            if !devices.is_empty() && !devices.iter().any(|(device, _)| device == name) {
+                return Err(format!("--backup {name}={addr}: there is no --device {name}"));
+            }
+            if devices.iter().any(|device| device == &(name.clone(), *addr)) {
+                return Err(format!("--backup {name}={addr}: that is the device's own address"));
+            }
+            check_local(*addr).map_err(|why| format!("--backup {name}={addr}: {why}"))?;
+        }
+        let has_backup = |name: &str| self.backups.iter().any(|(backed, _)| backed == name);
+        match devices {
+            [(name, _)] if !has_backup(name) => Err(format!(
+                "--failover needs a second NIC: give --backup {name}=ADDRESS, or a second --device"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether this host has an address.
+fn check_local(addr: IpAddr) -> Result<(), String> {
+    match UdpSocket::bind((addr, 0)) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+            Err("it is no address of this host (`ip address` lists those)".to_owned())
+        }
+        Err(error) => Err(format!("it cannot be used: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(backups: &[&str], devices: &[&str], store: Option<&str>) -> Result<(), String> {
+        let parse = |all: &[&str]| all.iter().map(|d| parse_device(d).unwrap()).collect::<Vec<_>>();
+        let args = FailoverArgs {
+            failover: Some(Mode::Exact),
+            backups: parse(backups),
+            store: store.map(str::to_owned),
+            job: None,
+        };
+        args.pass_to(&mut Command::new("true"), &parse(devices))
+    }
+
+    #[test]
+    fn a_backup_is_given_or_the_next_device() {
+        assert!(passed(&["bl0=127.0.0.2"], &["bl0=127.0.0.1"], None).is_ok());
+        assert!(passed(&[], &["bl0=127.0.0.1", "bl1=127.0.0.2"], None).is_ok());
+        let error = passed(&[], &["bl0=127.0.0.1"], None).unwrap_err();
+        assert!(error.contains("--backup bl0="), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_work_is_said_before_the_program_starts() {
+        let error = passed(&["bl0=192.0.2.1"], &["bl0=127.0.0.1"], None).unwrap_err();
+        assert!(error.contains("no address of this host"), "{error}");
+        let error = passed(&["bl7=127.0.0.2"], &["bl0=127.0.0.1"], None).unwrap_err();
+        assert!(error.contains("no --device bl7"), "{error}");
+        let error = passed(&["bl0=127.0.0.1"], &["bl0=127.0.0.1"], None).unwrap_err();
+        assert!(error.contains("own address"), "{error}");
+        let store = Some("ftp://host");
+        let error = passed(&["bl0=127.0.0.2"], &["bl0=127.0.0.1"], store).unwrap_err();
+        assert!(error.contains("ftp://host") && error.contains("file:///"), "{error}");
+    }
+}
