@@ -22,7 +22,7 @@ pub struct Sampler {
 }
 
 /// Losses in a message that are drawn one by one; of more, submessages that fail are drawn instead.
-const MAX_LOSSES: f64 = 500.0;
+const MAX_LOSSES: f64 = 100.0;
 
 impl Sampler {
     /// For independent losses only: bursts have no draws of their own.

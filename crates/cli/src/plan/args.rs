@@ -78,16 +78,16 @@ pub(crate) struct PlanArgs {
     /// Seed of what is drawn
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(super) seed: u64,
-    /// A ring allreduce of that size over so many datacenters, instead of one message
+    /// A ring allreduce of that size over so many datacenters as well
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) allreduce: Option<u32>,
     /// Draw how completion times change with this
     #[arg(long, value_enum, value_name = "AXIS")]
     pub(super) sweep: Option<AxisArg>,
     /// Draw where coding leads over selective repeat, by size and loss on this link
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sweep")]
     pub(super) heatmap: bool,
-    /// Write what is drawn as SVG [default: plan-AXIS.svg, plan-heatmap.svg]
+    /// Where to write what is drawn, as SVG [default: plan-AXIS.svg, plan-heatmap.svg]
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
     /// Write everything into one self-contained page
@@ -121,7 +121,6 @@ pub(crate) enum AxisArg {
 
 impl AxisArg {
     /// The planner's name for it.
-    #[expect(dead_code)]
     pub(super) fn axis(self) -> Axis {
         match self {
             AxisArg::Size => Axis::Size,

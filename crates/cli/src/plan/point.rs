@@ -55,42 +55,37 @@ impl Point {
         line
     }
 
+    pub(super) const HEAD: [&'static str; 9] =
+        ["scheme", "mean", "p50", "p99", "p99.9", "slowdown", "at p99.9", "overhead", "cores"];
+
+    /// The table, scheme by scheme.
+    pub(super) fn cells(&self) -> Vec<Vec<String>> {
+        let row = |row: &Row| {
+            let t = row.times;
+            let mut cells = vec![row.name.to_owned()];
+            cells.extend([t.mean_s, t.p50_s, t.p99_s, t.p999_s].map(text::time));
+            cells.extend([row.slowdown, row.p999_slowdown].map(text::factor));
+            cells.push(text::share(row.bandwidth_overhead));
+            cells.push(row.cores.map_or("-".to_owned(), text::digits));
+            cells
+        };
+        self.rows.iter().map(row).collect()
+    }
+
     pub(super) fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{}", self.headline());
         let _ = writeln!(out, "ideal: {}\n", text::time(self.transfer.ideal_s()));
-        let _ = writeln!(
-            out,
-            "{:<12} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7}",
-            "scheme", "mean", "p50", "p99", "p99.9", "slowdown", "at p99.9", "overhead", "cores"
-        );
-        for row in &self.rows {
+        let head = Self::HEAD.map(str::to_owned).to_vec();
+        let _ = writeln!(out, "{}", line(&head));
+        for (row, cells) in self.rows.iter().zip(self.cells()) {
             let mark = if row.name == self.advice.scheme { "  <" } else { "" };
-            let cores = row.cores.map_or("-".to_owned(), text::digits);
-            let _ = writeln!(
-                out,
-                "{:<12} {:>10} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>7}{mark}",
-                row.name,
-                text::time(row.times.mean_s),
-                text::time(row.times.p50_s),
-                text::time(row.times.p99_s),
-                text::time(row.times.p999_s),
-                text::factor(row.slowdown),
-                text::factor(row.p999_slowdown),
-                text::share(row.bandwidth_overhead),
-                cores,
-            );
+            let _ = writeln!(out, "{}{mark}", line(&cells));
             if let Some(drawn) = &row.sampled {
-                let _ = writeln!(
-                    out,
-                    "{:<12} {:>10} {:>10} {:>10} {:>10}",
-                    "  drawn",
-                    text::time(drawn.mean_s),
-                    text::time(drawn.p50_s),
-                    text::time(drawn.p99_s),
-                    text::time(drawn.p999_s),
-                );
+                let times = [drawn.mean_s, drawn.p50_s, drawn.p99_s, drawn.p999_s].map(text::time);
+                let cells = [&["  drawn".to_owned()][..], &times].concat();
+                let _ = writeln!(out, "{}", line(&cells));
             }
         }
         if let Some(missing) = self.rows.iter().find(|row| row.name == "best-effort") {
@@ -121,4 +116,15 @@ impl Point {
             "schemes": self.rows,
         })
     }
+}
+
+/// A line of the table.
+fn line(cells: &[String]) -> String {
+    let mut out = format!("{:<12}", cells[0]);
+    for (i, cell) in cells.iter().enumerate().skip(1) {
+        let width = if i <= 4 { 10 } else { 9 };
+        // Writing to a String cannot fail.
+        let _ = write!(out, " {cell:>width$}");
+    }
+    out
 }

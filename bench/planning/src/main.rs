@@ -1,0 +1,64 @@
+//! The planner against messages drawn at random, against what the paper says, and against the clock.
+
+mod grid;
+mod paper;
+mod report;
+mod timing;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use report::Report;
+
+/// Check the planner: model against sampling, the paper's statements, and how fast it answers
+///
+/// Takes about half a minute with the defaults.
+#[derive(Parser)]
+#[command(
+    name = "planning",
+    after_help = "Examples:\n  \
+    bench/plan --check\n  \
+    bench/plan --samples 10000 --json"
+)]
+struct Args {
+    /// Messages drawn for each point of the grid
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..))]
+    samples: u32,
+    /// Seed of what is drawn
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
+    /// Fail if a bar does not hold
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("planning: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let report = Report {
+        samples: args.samples,
+        seed: args.seed,
+        grid: grid::compare(args.samples, args.seed)?,
+        statements: paper::statements(args.seed)?,
+        timing: timing::measure()?,
+    };
+    print!("{}", report.text());
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    }
+    Ok(!args.check || report.holds())
+}
