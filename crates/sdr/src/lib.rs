@@ -35,6 +35,9 @@ pub use reliable::{
     Failure, MAX_TELL, RecvCx, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp,
     ReliableStats, SendCx, Shape, WriteId, WriteOptions,
 };
-pub use scheme::{ErasureCoding, Part, Scheme, SchemeReceiver, SchemeSender, SelectiveRepeat};
+pub use scheme::{
+    Auto, Choice, ChoiceCx, Chooser, Decision, ErasureCoding, KnownPath, Part, Scheme,
+    SchemeReceiver, SchemeSender, SelectiveRepeat, Why,
+};
 pub use send::{Injected, SendHandle, Source};
 pub use table::{ChunkBitmap, Landed, LandingCounters, LandingStats, RecvTable};

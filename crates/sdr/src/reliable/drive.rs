@@ -222,13 +222,14 @@ impl ReliableQp {
                 message.probe_at = Some(now.plus_nanos(message.probe_ns));
                 self.with_sender(nic, now, id, |machine, cx| machine.control(cx, bytes));
             }
-            Message::Finished(id, below) => {
+            Message::Finished(id, below, recovered) => {
                 // Nobody can have finished what has not begun.
                 let end = self.first_out + self.outgoing.len() as u64;
                 for id in self.first_out..below.min(end) {
                     self.finish_started(nic, now, id, Ok(()));
                 }
                 self.finish_started(nic, now, id, Ok(()));
+                self.count_losses(recovered);
                 self.aborting.retain(|aborted, _| *aborted >= below && *aborted != id);
             }
             Message::Aborted(id) => {

@@ -38,7 +38,8 @@ impl ReliableQp {
             return self.tell(nic, now, Message::Refused(id));
         }
         let below = self.refused.first().map_or(self.first_in, |id| self.first_in.min(*id));
-        self.tell(nic, now, Message::Finished(id, below));
+        let recovered = self.stats.chunks_recovered;
+        self.tell(nic, now, Message::Finished(id, below, recovered));
     }
 
     pub(super) fn finish_out(
@@ -60,6 +61,9 @@ impl ReliableQp {
             self.aborting.insert(id, Abort { at, wait_ns: MIN_PROBE_NS, left: MAX_ABORTS });
         }
         self.stats.chunks_resent += message.resent;
+        if result.is_ok() {
+            self.repaired.add(u64::from(message.shape.chunks()), message.resent);
+        }
         self.draining.push((message, result));
         while let Some(None) = self.outgoing.front() {
             self.outgoing.pop_front();

@@ -5,12 +5,14 @@
 //! which without telling each other, the receiver can post all of them before it knows which scheme
 //! the sender will choose, and no scheme costs a round trip more than another.
 
+mod choose;
 mod config;
 mod context;
 mod drive;
 mod event;
 mod finish;
 mod incoming;
+mod loss;
 mod outgoing;
 mod scratch;
 mod shape;
@@ -29,10 +31,12 @@ pub use shape::Shape;
 use crate::error::SdrError;
 use crate::path::PathStats;
 use crate::qp::SdrQp;
-use crate::scheme::Scheme;
+use crate::scheme::{Chooser, Decision, DecisionLog, Scheme};
 use crate::send::Source;
+use choose::Repaired;
 use finish::Abort;
 use incoming::Incoming;
+use loss::LossMeter;
 use outgoing::Outgoing;
 use scratch::ScratchPool;
 use wire::{Begin, Message};
@@ -82,6 +86,12 @@ pub struct ReliableQp {
     aborting: BTreeMap<u64, Abort>,
     events: VecDeque<ReliableEvent>,
     stats: ReliableStats,
+    losses: LossMeter,
+    /// What is known of messages that have finished, and not counted yet.
+    repaired: Repaired,
+    /// For each scheme that leaves the choice to the connection.
+    choosers: Vec<Option<Box<dyn Chooser>>>,
+    decisions: DecisionLog,
     /// Reused.
     dirty: Vec<u64>,
     bytes: Vec<u8>,
@@ -109,6 +119,10 @@ impl ReliableQp {
             aborting: BTreeMap::new(),
             events: VecDeque::new(),
             stats: ReliableStats::default(),
+            losses: LossMeter::new(config.sdr.chunk_bytes / config.sdr.mtu.bytes()),
+            repaired: Repaired::default(),
+            choosers: config.schemes.iter().map(|scheme| scheme.chooser()).collect(),
+            decisions: DecisionLog::default(),
             dirty: Vec::new(),
             bytes: Vec::new(),
         })
@@ -153,12 +167,15 @@ impl ReliableQp {
         if len > self.config.max_write {
             return Err(SdrError::TooLong { len, max: self.config.max_write });
         }
-        let scheme = self.config.schemes.get(options.scheme).cloned();
-        let scheme = scheme.ok_or_else(|| SdrError::NoSuchScheme(options.scheme.to_string()))?;
+        if options.scheme >= self.config.schemes.len() {
+            return Err(SdrError::NoSuchScheme(options.scheme.to_string()));
+        }
         // All of the message's places or none: with some, both ends would count differently.
         self.sdr.send_room_for(self.config.places())?;
         let shape = self.config.shape(len);
         let id = self.first_out + self.outgoing.len() as u64;
+        let index = self.choose(now, WriteId(id), &shape, options.scheme);
+        let scheme = Arc::clone(&self.config.schemes[index]);
         let parity = if scheme.uses_parity() && self.config.m > 0 {
             Some(self.scratch.take(nic)?)
         } else {
@@ -180,7 +197,7 @@ impl ReliableQp {
             Some(bps) => (bytes as f64 * 8e9 / bps as f64) as u64,
             None => 0,
         };
-        let begin = Begin { id, len, scheme: options.scheme as u8, imm: options.imm, wire_ns };
+        let begin = Begin { id, len, scheme: index as u8, imm: options.imm, wire_ns };
         self.outgoing.push_back(Some(Outgoing {
             id,
             shape,
@@ -281,6 +298,12 @@ impl ReliableQp {
     /// What is known of the path to the peer.
     pub fn path(&self) -> PathStats {
         self.sdr.path()
+    }
+
+    /// Which schemes were taken for messages that left the choice to the connection, and why: the
+    /// latest, oldest first.
+    pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
+        self.decisions.entries()
     }
 
     /// What the connection has done.

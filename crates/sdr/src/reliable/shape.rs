@@ -26,6 +26,26 @@ impl Shape {
         self.len == 0
     }
 
+    /// Bytes of every chunk but the last.
+    pub fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    /// Payload of a packet.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Data chunks of a full group.
+    pub fn k(&self) -> u32 {
+        self.k
+    }
+
+    /// Parity chunks that a full group may have.
+    pub fn m(&self) -> u32 {
+        self.m
+    }
+
     /// Data chunks.
     pub fn chunks(&self) -> u32 {
         self.len.div_ceil(self.chunk_bytes.into()).max(1) as u32

@@ -10,8 +10,10 @@ pub(super) enum Message<'a> {
     ToReceiver(u64, &'a [u8]),
     /// To the sender, from the scheme's receiving end.
     ToSender(u64, &'a [u8]),
-    /// To the sender: this message, and all below the second number, are complete.
-    Finished(u64, u64),
+    /// To the sender: this message, and all below the second number, are complete. The third is how
+    /// many chunks the receiver has computed from parity so far, in all messages: what it adds up to
+    /// survives the loss of any of these.
+    Finished(u64, u64, u64),
     /// To the receiver: the sender has given up on a message.
     Aborted(u64),
     /// To the sender: the receiver has given up on a message.
@@ -46,7 +48,7 @@ impl Message<'_> {
             }
             Message::ToReceiver(id, bytes) => put(1, &[*id], bytes),
             Message::ToSender(id, bytes) => put(2, &[*id], bytes),
-            Message::Finished(id, below) => put(3, &[*id, *below], &[]),
+            Message::Finished(id, below, recovered) => put(3, &[*id, *below, *recovered], &[]),
             Message::Aborted(id) => put(4, &[*id], &[]),
             Message::Refused(id) => put(5, &[*id], &[]),
         }
@@ -68,7 +70,7 @@ impl Message<'_> {
             }
             1 => Message::ToReceiver(word()?, rest),
             2 => Message::ToSender(word()?, rest),
-            3 => Message::Finished(word()?, word()?),
+            3 => Message::Finished(word()?, word()?, word()?),
             4 => Message::Aborted(word()?),
             5 => Message::Refused(word()?),
             _ => return None,
@@ -88,7 +90,7 @@ mod tests {
             Message::Begin(Begin { imm: None, ..begin }),
             Message::ToReceiver(1, b"abc"),
             Message::ToSender(2, b""),
-            Message::Finished(9, 8),
+            Message::Finished(9, 8, 7),
             Message::Aborted(4),
             Message::Refused(5),
         ];

@@ -7,9 +7,10 @@
 
 use bowline_codes::{ChunkSet, Code, Family};
 use bowline_nic::Time;
+use bowline_plan::{Coding, Erasure};
 
 use super::repeat::Repeater;
-use super::{Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
+use super::{Model, Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
 use crate::reliable::Shape;
 
 /// Groups whose chunks are handed out ahead of what has left: coding and sending overlap.
@@ -58,6 +59,22 @@ impl Scheme for ErasureCoding {
 
     fn uses_parity(&self) -> bool {
         true
+    }
+
+    fn model(&self, shape: &Shape, rtt_ns: u64) -> Option<Model> {
+        let rtt = rtt_ns as f64;
+        let floor = MIN_IDLE_NS as f64;
+        (shape.m() > 0).then_some(Model::Erasure(Erasure {
+            coding: match self.family {
+                Family::Mds => Coding::Mds,
+                Family::Xor => Coding::Xor,
+            },
+            k: shape.k(),
+            m: shape.m(),
+            beta: (self.alpha / 2.0 * rtt).max(floor) / rtt,
+            // What is missing after the fallback is named anew each round trip.
+            rto_rtts: 1.0 + (rtt / 8.0).max(floor) / rtt,
+        }))
     }
 
     fn sender(&self, shape: &Shape) -> Box<dyn SchemeSender> {

@@ -5,6 +5,8 @@
 //! message is complete. [`SelectiveRepeat`] and [`ErasureCoding`] are written against nothing but
 //! this module's public face, and so can others be.
 
+mod auto;
+mod choice;
 mod erasure;
 mod repeat;
 
@@ -13,6 +15,10 @@ use std::sync::Arc;
 
 use crate::reliable::Shape;
 pub use crate::reliable::{RecvCx, SendCx};
+pub use auto::Auto;
+pub use bowline_plan::Scheme as Model;
+pub(crate) use choice::DecisionLog;
+pub use choice::{Choice, ChoiceCx, Chooser, Decision, KnownPath, Why};
 pub use erasure::ErasureCoding;
 pub use repeat::SelectiveRepeat;
 
@@ -24,6 +30,19 @@ pub trait Scheme: Send + Sync + fmt::Debug {
     /// Whether it sends parity chunks, so that memory for them is needed at the sender.
     fn uses_parity(&self) -> bool {
         false
+    }
+
+    /// What to expect of it for such a message over such a round trip, in the planner's terms; `None`
+    /// keeps it out of what [`Auto`] chooses from.
+    fn model(&self, shape: &Shape, rtt_ns: u64) -> Option<Model> {
+        let _ = (shape, rtt_ns);
+        None
+    }
+
+    /// For a scheme that only decides which of the connection's others a message takes: what decides
+    /// for one connection.
+    fn chooser(&self) -> Option<Box<dyn Chooser>> {
+        None
     }
 
     /// The sending end of one message.
@@ -89,12 +108,13 @@ pub trait SchemeReceiver: Send {
 }
 
 /// The schemes that come with the crate, by the names that users know: `sr-rto`, `sr-nack`,
-/// `ec-xor`, `ec-mds`.
+/// `ec-xor`, `ec-mds`, and `auto`, which takes one of them for each message.
 pub fn standard() -> Vec<Arc<dyn Scheme>> {
     vec![
         Arc::new(SelectiveRepeat::with_nack()),
         Arc::new(SelectiveRepeat::with_timeouts()),
         Arc::new(ErasureCoding::mds()),
         Arc::new(ErasureCoding::xor()),
+        Arc::new(Auto),
     ]
 }

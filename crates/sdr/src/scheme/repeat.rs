@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use bowline_nic::Time;
 
-use super::{Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
+use super::{Model, Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
 use crate::reliable::Shape;
 
 /// Bytes of an acknowledgement before its bitmap.
@@ -50,6 +50,18 @@ impl SelectiveRepeat {
 impl Scheme for SelectiveRepeat {
     fn name(&self) -> String {
         if self.nack { "sr-nack" } else { "sr-rto" }.to_owned()
+    }
+
+    fn model(&self, shape: &Shape, rtt_ns: u64) -> Option<Model> {
+        let rtt = rtt_ns as f64;
+        let rto_ns = if self.nack {
+            // A gap shows with the next chunks, or after a silence if there are none.
+            let at_the_end = f64::from(REORDER + 1) / f64::from(shape.chunks());
+            rtt + (rtt / 8.0).max(MIN_IDLE_NS as f64) * at_the_end.min(1.0)
+        } else {
+            ((1.0 + self.alpha) * rtt).max(MIN_RTO_NS as f64)
+        };
+        Some(Model::SelectiveRepeat { rto_rtts: rto_ns / rtt })
     }
 
     fn sender(&self, shape: &Shape) -> Box<dyn SchemeSender> {
