@@ -78,7 +78,7 @@ pub use bowline_nic::{
     RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcOpcode, WcStatus,
 };
 pub use bowline_sdr::{
-    ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
+    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
     ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
     WriteOptions, scheme,
 };

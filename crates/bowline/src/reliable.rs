@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bowline_io::{Channel as EventChannel, Task, TaskId};
 use bowline_nic::{AddressVector, Nic, Time};
 use bowline_sdr::{
-    PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
+    Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
     ReliableStats, Source, WriteId, WriteOptions,
 };
 
@@ -234,6 +234,11 @@ impl ReliableQp {
     /// What is known of the path to the peer.
     pub fn path(&self) -> Result<PathStats, Error> {
         self.with(|engine, _, _| Ok(engine.path()))
+    }
+
+    /// Which schemes were taken for messages written with `auto`, and why: the latest, oldest first.
+    pub fn decisions(&self) -> Result<Vec<Decision>, Error> {
+        self.with(|engine, _, _| Ok(engine.decisions().cloned().collect()))
     }
 
     /// What the queue pair has done.

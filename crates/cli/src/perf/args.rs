@@ -24,6 +24,7 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
     bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
     bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
     bowline perf write-bw 127.0.0.1 -s 16M --scheme ec-mds --rate 1Gbps\n  \
+    bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
     Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
     trip in microseconds, and the whole operation for READ and atomics; t_typical is the median.")]
@@ -69,9 +70,13 @@ pub(crate) struct PerfArgs {
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
     /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
-    /// ec-mds or ec-xor; write-bw only
+    /// ec-mds, ec-xor, or auto, which takes for each message the one that the planner expects to be
+    /// fastest; write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
+    /// With --scheme auto: print which schemes were taken, and why
+    #[arg(long, requires = "scheme")]
+    pub(crate) explain: bool,
     /// Rate at which a scheme's packets leave, as 1Gbps [default: as fast as the port takes them]
     #[arg(long, value_name = "RATE", requires = "scheme", value_parser = parse_rate)]
     pub(crate) rate: Option<u64>,
@@ -150,6 +155,7 @@ pub(crate) struct Spec {
     pub(crate) inline: u32,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
+    pub(crate) explain: bool,
 }
 
 impl Spec {
@@ -170,6 +176,7 @@ impl Spec {
             inline: args.inline.unwrap_or(default(64, 0) as u32),
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
+            explain: args.explain,
         }
     }
 

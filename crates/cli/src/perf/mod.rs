@@ -2,6 +2,7 @@
 
 mod args;
 mod bandwidth;
+mod explain;
 mod latency;
 mod reliable;
 mod report;

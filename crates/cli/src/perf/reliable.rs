@@ -12,7 +12,7 @@ use bowline::{
 use super::args::{Spec, Test};
 use super::bandwidth::{Goal, Meter};
 use super::report::{Report, Row};
-use super::session;
+use super::{explain, session};
 
 /// Messages outstanding, unless that is more than their size allows.
 const MAX_DEPTH: u32 = 16;
@@ -28,6 +28,8 @@ pub(crate) struct End {
     qp: ReliableQp,
     mr: Mr,
     scheme: usize,
+    /// Names of all schemes, by index.
+    names: Vec<String>,
     depth: u64,
 }
 
@@ -50,13 +52,13 @@ impl End {
         let pd = device.alloc_pd()?;
         let qp = ReliableQp::new(&pd, &config)?;
         let name = spec.scheme.clone().unwrap_or_default();
+        let names: Vec<String> = config.schemes.iter().map(|s| s.name()).collect();
         let scheme = qp.scheme(&name).map_err(|_| {
-            let names: Vec<String> = config.schemes.iter().map(|s| s.name()).collect();
             format!("there is no scheme {name:?}: choose one of {}", names.join(", "))
         })?;
         let mr = pd.register(spec.max_size(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let depth = spec.tx_depth.min(MAX_DEPTH).min(config.max_outstanding()).max(1);
-        Ok(End { spec, device, qp, mr, scheme, depth: depth.into() })
+        Ok(End { spec, device, qp, mr, scheme, names, depth: depth.into() })
     }
 
     /// Connects to the other end.
@@ -101,6 +103,9 @@ pub(crate) fn client(end: &End, mut channel: Channel) -> Result<Report, Box<dyn 
         path.rtt_ns.unwrap_or(0) as f64 / 1e6,
         path.loss * 100.0
     );
+    if end.spec.explain {
+        print!("{}", explain::text(&end.names, &end.qp.decisions()?));
+    }
     Ok(report)
 }
 

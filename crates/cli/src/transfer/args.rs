@@ -36,7 +36,8 @@ pub(crate) struct SendArgs {
     /// TCP port of the receiver
     #[arg(short, long, default_value_t = PORT)]
     pub(super) port: u16,
-    /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along
+    /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along, auto
+    /// takes the one that the planner expects to be fastest
     #[arg(long, default_value = "sr-nack", value_parser = schemes())]
     pub(super) scheme: String,
     /// Send no faster than this, as 1Gbps: what the way carries [default: as fast as it goes]
@@ -88,7 +89,7 @@ pub(crate) struct RecvArgs {
 }
 
 fn schemes() -> impl TypedValueParser<Value = String> {
-    PossibleValuesParser::new(["sr-nack", "sr-rto", "ec-mds", "ec-xor"])
+    PossibleValuesParser::new(["sr-nack", "sr-rto", "ec-mds", "ec-xor", "auto"])
 }
 
 /// A rate is written as in a link profile.

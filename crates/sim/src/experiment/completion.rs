@@ -1,14 +1,9 @@
 //! Completion time of one reliable message over a long lossy cable.
 
-use bowline_nic::{Access, AddressVector, Buffer, Region, Time};
-use bowline_sdr::{
-    ReliableConfig, ReliableEvent, ReliableQp, ReliableStats, SdrConfig, Source, WriteOptions,
-};
+use bowline_sdr::{ReliableConfig, ReliableStats, SdrConfig};
 
-use super::two_hosts;
-use crate::net::{Faults, LinkConfig, Loss};
-use crate::rng::Prob;
-use crate::world::{App, NicId, World};
+use super::session::{Losses, Session};
+use crate::net::LinkConfig;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -67,110 +62,8 @@ impl CompletionConfig {
 
 /// Writes one message whose receive is posted already; `None` if the write failed.
 pub fn completion(config: &CompletionConfig) -> Option<CompletionTime> {
-    let mut world = two_hosts(config.seed, config.cable);
-    let mut app = Transfer::connect(&mut world, config);
-    // The path is known and the receive posted before losses begin.
-    let start = Time::from_nanos(config.cable.delay_ns * 8);
-    world.run_until(&mut app, start);
-    let faults = Faults { loss: Loss::Iid(Prob::new(config.packet_loss)), ..Faults::default() };
-    for cable in world.network().cables() {
-        world.network_mut().link_mut(cable).set_faults(faults);
-    }
-    app.write(&mut world, config);
-    world.run_until(&mut app, Time::from_nanos(u64::MAX / 2));
-    let time_ns = app.written?.nanos_since(start);
-    let [sender, receiver] = app.ends.each_ref().map(|end| end.qp.stats());
-    Some(CompletionTime { time_ns, sender, receiver })
-}
-
-const SENDER: NicId = NicId(0);
-const RECEIVER: NicId = NicId(1);
-
-struct End {
-    qp: ReliableQp,
-    buffer: Source,
-    /// What had happened when the end was last driven: it is not, unless there is news.
-    seen: (u64, u64, u64, u64),
-    wakes: u64,
-    armed: Time,
-}
-
-/// One message from one end to the other.
-struct Transfer {
-    ends: [End; 2],
-    /// When the sender knew that all had arrived.
-    written: Option<Time>,
-    failed: bool,
-}
-
-impl Transfer {
-    fn connect(world: &mut World, config: &CompletionConfig) -> Transfer {
-        let mut ends = [SENDER, RECEIVER].map(|nic| {
-            let nic = world.nic_mut(nic);
-            let pd = nic.alloc_pd().expect("within the limits");
-            let region = Region::owned(Buffer::new(config.bytes as usize));
-            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            let key = nic.register(pd, region, 0, access).expect("within the limits");
-            let qp = ReliableQp::new(nic, pd, &config.reliable).expect("legal parameters");
-            let buffer = Source { key, addr: 0 };
-            End { qp, buffer, seen: (u64::MAX, 0, 0, 0), wakes: 0, armed: Time::NEVER }
-        });
-        let infos = ends.each_ref().map(|end| end.qp.info());
-        for (i, end) in ends.iter_mut().enumerate() {
-            let av = AddressVector::new(world.nic(NicId(1 - i)).config().addr);
-            let now = world.now();
-            let connected = end.qp.connect(world.nic_mut(NicId(i)), now, av, &infos[1 - i]);
-            connected.expect("both ends are alike");
-        }
-        let (now, receiver) = (world.now(), &mut ends[1]);
-        let posted = receiver.qp.recv(world.nic_mut(RECEIVER), now, receiver.buffer, config.bytes);
-        posted.expect("there is room for one");
-        Transfer { ends, written: None, failed: false }
-    }
-
-    fn write(&mut self, world: &mut World, config: &CompletionConfig) {
-        let (now, sender) = (world.now(), &mut self.ends[0]);
-        let options = WriteOptions { scheme: config.scheme, imm: None };
-        let nic = world.nic_mut(SENDER);
-        let written = sender.qp.write(nic, now, sender.buffer, config.bytes, options);
-        self.failed = written.is_err();
-        sender.wakes += 1;
-    }
-}
-
-impl App for Transfer {
-    fn on_timer(&mut self, _world: &mut World, token: u64) {
-        let end = &mut self.ends[token as usize];
-        end.wakes += 1;
-        end.armed = Time::NEVER;
-    }
-
-    fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
-        let end = &mut self.ends[nic.0];
-        let stats = world.stats();
-        let seen = (stats.delivered, stats.timeouts, stats.sent, end.wakes);
-        if std::mem::replace(&mut end.seen, seen) == seen {
-            return false;
-        }
-        let now = world.now();
-        end.qp.drive(world.nic_mut(nic), now);
-        while let Some(event) = end.qp.poll_event() {
-            match event {
-                ReliableEvent::Written { result: Ok(()), .. } => self.written = Some(now),
-                ReliableEvent::Received { result: Ok(()), .. } => {}
-                _ => self.failed = true,
-            }
-        }
-        if let Some(at) = end.qp.poll_timeout()
-            && at < end.armed
-        {
-            end.armed = at;
-            world.wake_at(at, nic.0 as u64);
-        }
-        true
-    }
-
-    fn is_finished(&self, _world: &World) -> bool {
-        self.failed || self.written.is_some()
-    }
+    let mut session = Session::connect(config.seed, config.cable, &config.reliable);
+    session.set_losses(Losses::both(config.packet_loss));
+    let time_ns = session.write(config.bytes, config.scheme)?;
+    Some(CompletionTime { time_ns, sender: session.sender(), receiver: session.receiver() })
 }

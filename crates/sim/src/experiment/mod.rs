@@ -3,6 +3,9 @@
 mod completion;
 mod fig10;
 mod goodput;
+mod scaled;
+mod session;
+mod steps;
 
 use bowline_nic::{NicConfig, TxCaps};
 
@@ -11,6 +14,9 @@ use crate::world::{HostConfig, RxId, TxId, World};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};
 pub use goodput::{Goodput, GoodputConfig, goodput};
+pub use scaled::{Scaled, ScaledCase};
+pub use session::{Losses, Session};
+pub use steps::{StepsConfig, StepsRun, hindsight_s, steps};
 
 /// Two hosts, an engine each, and a cable between them.
 fn two_hosts(seed: u64, cable: LinkConfig) -> World {
