@@ -119,9 +119,12 @@ impl Rails {
 
     /// As [`Rails::disconnect`], before the program resets it: it may be connected again.
     pub fn reset(&self, connection: &Connection) {
-        let core = &mut self.shared.core();
-        self.shared.end(core, connection);
-        self.shared.begin(core, connection);
+        let mut core = self.shared.core();
+        self.shared.end(&mut core, connection);
+        self.shared.begin(&mut core, connection);
+        drop(core);
+        // The peer may be about to look for what it was before.
+        self.shared.directory.sync();
     }
 
     /// Takes a queue pair home and destroys its spare, before the program destroys it.

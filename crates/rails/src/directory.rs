@@ -26,7 +26,10 @@ const ASK_MIN: Duration = Duration::from_millis(1);
 const ASK_MAX: Duration = Duration::from_millis(500);
 /// Once found, an entry is looked at again after these: what was found may be what a process left
 /// behind that had the same number, before the peer's own was there.
-const LOOK_AGAIN: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+const LOOK_AGAIN: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(100), Duration::from_secs(1)];
+/// How long somebody who has to may wait for the store.
+const SYNC_PATIENCE: Duration = Duration::from_millis(100);
 /// How long to leave a store alone that is down: at first, and at most.
 const DOWN_MIN: Duration = Duration::from_millis(50);
 const DOWN_MAX: Duration = Duration::from_secs(2);
@@ -46,6 +49,8 @@ enum Order {
     Remove(Key),
     Want(Who, Key),
     Forget(Who),
+    /// Says when all orders before it have been carried out, or tried.
+    Sync(Sender<()>),
     Stop,
 }
 
@@ -73,6 +78,7 @@ impl Directory {
             own: HashMap::new(),
             gone: Vec::new(),
             wanted: HashMap::new(),
+            waiting: Vec::new(),
             down: None,
         };
         let thread = std::thread::Builder::new()
@@ -99,6 +105,14 @@ impl Directory {
     /// Stops looking.
     pub(crate) fn forget(&self, who: Who) {
         self.order(Order::Forget(who));
+    }
+
+    /// Waits until the store knows what it has been told, but not for one that is slow.
+    pub(crate) fn sync(&self) {
+        let (done, wait) = channel();
+        self.order(Order::Sync(done));
+        // A store that is down delays backups, and nothing else.
+        let _ = wait.recv_timeout(SYNC_PATIENCE);
     }
 
     /// The entries found since the last call.
@@ -132,6 +146,7 @@ struct Clerk {
     /// Own entries to be taken back.
     gone: Vec<Key>,
     wanted: HashMap<Who, Wanted>,
+    waiting: Vec<Sender<()>>,
     /// Since when the store does not answer.
     down: Option<Down>,
 }
@@ -177,6 +192,10 @@ impl Clerk {
                 next = orders.try_recv().ok();
             }
             self.carry_out();
+            for done in self.waiting.drain(..) {
+                // Whoever has given up waiting does not mind.
+                let _ = done.send(());
+            }
         }
     }
 
@@ -198,6 +217,7 @@ impl Clerk {
             Order::Forget(who) => {
                 self.wanted.remove(&who);
             }
+            Order::Sync(done) => self.waiting.push(done),
             Order::Stop => {}
         }
     }

@@ -102,6 +102,22 @@ impl Context {
         Ok(())
     }
 
+    /// Begins to answer those who ask about the device and its backup.
+    fn listen(self: &Arc<Context>) {
+        let ctx = Arc::downgrade(self);
+        let mut servers = vec![ControlServer::start(&self.device.name, move |line| {
+            ctx.upgrade().map_or_else(String::new, |ctx| report::answer(&ctx, line))
+        })];
+        if let Some(rails) = &self.rails {
+            let name = failover::backup_name(self.device);
+            servers.push(ControlServer::for_lane(&name, rails.lane(Rail::Backup)));
+        }
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        control.extend(servers.into_iter().filter_map(|server| {
+            server.inspect_err(|e| log::info(&format!("nobody can ask for counters: {e}"))).ok()
+        }));
+    }
+
     /// Ends the device. Later verbs fail with `EIO`.
     pub(crate) fn shut_down(&self) {
         if let Ok(lane) = self.lane() {
@@ -170,29 +186,25 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     let backup = wish.as_ref().map(|wish| wish.open(&mut ground)).transpose()?;
     let limits = ground.limits.clone();
     let lane = ground.start(&device.name, fec.as_ref())?;
-    let mut control = vec![ControlServer::for_lane(&device.name, &lane)];
     let mut rails = None;
     if let (Some(wish), Some(backup)) = (&wish, backup) {
-        let name = failover::backup_name(device);
-        let backup = backup.start(&name, fec.as_ref())?;
-        control.push(ControlServer::for_lane(&name, &backup));
+        let backup = backup.start(&failover::backup_name(device), fec.as_ref())?;
         rails = Some(wish.start([Arc::clone(&lane), backup])?);
     }
-    let control = control.into_iter().filter_map(|server| {
-        server.inspect_err(|e| log::info(&format!("nobody can ask for counters: {e}"))).ok()
-    });
-    Ok(Arc::new(Context {
+    let ctx = Arc::new(Context {
         device,
         lane,
         rails,
-        control: Mutex::new(control.collect()),
+        control: Mutex::default(),
         fec,
         limits,
         epoch: fork::epoch(),
         objects: AtomicUsize::new(0),
         owners: Owners::default(),
         told_fatal: AtomicBool::new(false),
-    }))
+    });
+    ctx.listen();
+    Ok(ctx)
 }
 
 impl Ground {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
-use bowline_io::control;
+use bowline_io::{Lane, control};
 use bowline_rails::Rail;
 
 use crate::context::Context;
@@ -42,8 +42,7 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     if env::report().is_some()
         && let Ok(lane) = ctx.lane()
     {
-        let account = control::account(&ctx.device.name, lane);
-        books.closed.extend(account.map(|account| with_extras(account, ctx)));
+        books.closed.extend(account(ctx, lane));
         if let Some(rails) = &ctx.rails {
             let name = failover::backup_name(ctx.device);
             books.closed.extend(control::account(&name, rails.lane(Rail::Backup)));
@@ -51,8 +50,18 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     }
 }
 
+/// What a live device answers to a line.
+pub(crate) fn answer(ctx: &Context, line: &str) -> String {
+    let Ok(lane) = ctx.lane() else { return String::new() };
+    match line {
+        "counters" => account(ctx, lane).unwrap_or_default(),
+        _ => control::answer(&ctx.device.name, lane, line),
+    }
+}
+
 /// An account of a device, and of its forward error correction and failover if it has any.
-fn with_extras(mut account: String, ctx: &Context) -> String {
+fn account(ctx: &Context, lane: &Lane) -> Option<String> {
+    let mut account = control::account(&ctx.device.name, lane)?;
     let mut add = |name: &str, value: &str| {
         if account.pop().is_some() {
             account.push_str(&format!(",\"{name}\":{value}}}"));
@@ -67,7 +76,7 @@ fn with_extras(mut account: String, ctx: &Context) -> String {
     if let Some(rails) = &ctx.rails {
         add("failover", &rails.account().to_json());
     }
-    account
+    Some(account)
 }
 
 extern "C" fn at_exit() {

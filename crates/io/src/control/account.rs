@@ -21,22 +21,23 @@ pub fn account(device: &str, lane: &Lane) -> Option<String> {
     ))
 }
 
+/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to `fault`
+/// and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
+pub fn answer(device: &str, lane: &Lane, line: &str) -> String {
+    match line.split_once(' ').unwrap_or((line, "")) {
+        ("counters", "") => account(device, lane).unwrap_or_default(),
+        ("faults", "") => faults::state(device, lane),
+        ("fault", request) => faults::order(device, lane, request),
+        _ => String::new(),
+    }
+}
+
 impl ControlServer {
-    /// Answers `counters` with a device's [`account`], `faults` with its faults on demand, `fault`
-    /// and a [`FaultRequest`](crate::FaultRequest) by doing so, and anything else with nothing. It
-    /// does not keep the lane alive.
+    /// Answers for a lane ([`answer`]), which it does not keep alive.
     pub fn for_lane(device: &str, lane: &Arc<Lane>) -> std::io::Result<ControlServer> {
         let (name, lane) = (device.to_owned(), Arc::downgrade(lane));
         ControlServer::start(device, move |line| {
-            let Some(lane) = lane.upgrade() else {
-                return String::new();
-            };
-            match line.split_once(' ').unwrap_or((line, "")) {
-                ("counters", "") => account(&name, &lane).unwrap_or_default(),
-                ("faults", "") => faults::state(&name, &lane),
-                ("fault", request) => faults::order(&name, &lane, request),
-                _ => String::new(),
-            }
+            lane.upgrade().map_or_else(String::new, |lane| answer(&name, &lane, line))
         })
     }
 }
