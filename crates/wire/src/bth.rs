@@ -74,7 +74,8 @@ header_views! {
     }
     /// Packet sequence number.
     psn, set_psn: Psn {
-        get |b| Psn::new(be24(b, 9));
+        // Of the word that ends with it: one load.
+        get |b| Psn::new(u32::from_be_bytes([b[8], b[9], b[10], b[11]]));
         set |b, v| put_be24(b, 9, v.get());
     }
 }

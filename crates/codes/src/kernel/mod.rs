@@ -64,15 +64,24 @@ impl Kernel {
     }
 
     /// `dst ^= src` over the length of the shorter.
+    #[inline]
     pub fn xor_into(self, dst: &mut [u8], src: &[u8]) {
         let len = dst.len().min(src.len());
-        let (dst, src) = (&mut dst[..len], &src[..len]);
+        self.xor_all_into(&mut dst[..len], [&src[..len]]);
+    }
+
+    /// `dst ^= sum of sources`. `dst` is read and written once, whatever the number of sources.
+    ///
+    /// # Panics
+    /// If they are not all of one length.
+    #[inline]
+    pub fn xor_all_into<const N: usize>(self, dst: &mut [u8], sources: [&[u8]; N]) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
-            Kind::Gfni(cpu) => cpu.xor_into(dst, src),
+            Kind::Gfni(cpu) => cpu.xor_all_into(dst, sources),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(cpu) => cpu.xor_into(dst, src),
-            Kind::Scalar => scalar::xor_into(dst, src),
+            Kind::Avx2(cpu) => cpu.xor_all_into(dst, sources),
+            Kind::Scalar => scalar::xor_all_into(dst, sources),
         }
     }
 

@@ -35,6 +35,14 @@ pub(super) fn sum(sources: &[&[u8]], out: &mut [u8], at: Range<usize>, add: bool
     }
 }
 
+/// `dst ^= sum of sources`, all of one length.
+pub(super) fn xor_all_into<const N: usize>(dst: &mut [u8], sources: [&[u8]; N]) {
+    for source in sources {
+        assert_eq!(source.len(), dst.len());
+        xor_into(dst, source);
+    }
+}
+
 /// `dst ^= src`, both of one length. Compilers turn this into vector code.
 #[inline]
 pub(super) fn xor_into(dst: &mut [u8], src: &[u8]) {

@@ -116,6 +116,24 @@ proptest! {
 }
 
 #[test]
+fn xor_of_several_is_that_of_each() {
+    let bytes: Vec<u8> =
+        (0..8192u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let [a, b, c, d] = [0, 1, 1030, 3000].map(|at| &bytes[at..]);
+    for kernel in Kernel::supported() {
+        for len in [0, 1, 63, 255, 256, 1024, 1500, 4096] {
+            let mut got = bytes[4000..][..len].to_vec();
+            let mut want = got.clone();
+            kernel.xor_all_into(&mut got, [a, b, c, d].map(|source| &source[..len]));
+            for source in [a, b, c, d] {
+                want.iter_mut().zip(source).for_each(|(y, x)| *y ^= x);
+            }
+            assert_eq!(got, want, "{kernel:?}, {len} bytes");
+        }
+    }
+}
+
+#[test]
 fn runs_and_segments() {
     let holds = [true, true, false, true];
     assert_eq!(next_run(0, 4, |i| holds[i]), Some(0..2));

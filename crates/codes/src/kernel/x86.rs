@@ -53,10 +53,11 @@ impl Gfni {
         unsafe { sum_avx512(sources, out, at, add) }
     }
 
-    /// `dst ^= src`, both of one length.
-    pub(super) fn xor_into(self, dst: &mut [u8], src: &[u8]) {
+    /// `dst ^= sum of sources`, all of one length.
+    #[inline]
+    pub(super) fn xor_all_into<const N: usize>(self, dst: &mut [u8], sources: [&[u8]; N]) {
         // SAFETY: as in `dot`.
-        unsafe { sum_avx512(&[src], dst, 0..src.len(), true) }
+        unsafe { xor_all_into_avx512(dst, sources) }
     }
 }
 
@@ -88,10 +89,11 @@ impl Avx2 {
         unsafe { sum_avx2(sources, out, at, add) }
     }
 
-    /// `dst ^= src`, both of one length.
-    pub(super) fn xor_into(self, dst: &mut [u8], src: &[u8]) {
+    /// `dst ^= sum of sources`, all of one length.
+    #[inline]
+    pub(super) fn xor_all_into<const N: usize>(self, dst: &mut [u8], sources: [&[u8]; N]) {
         // SAFETY: as in `dot`.
-        unsafe { xor_into_avx2(dst, src) }
+        unsafe { xor_all_into_avx2(dst, sources) }
     }
 }
 
@@ -378,7 +380,57 @@ fn sum_avx2(sources: &[&[u8]], out: &mut [u8], at: Range<usize>, add: bool) {
     scalar::sum(sources, out, at, add);
 }
 
+/// What `xor_all_into` does at a time: so much that the loop itself hardly counts.
+const STEP: usize = 256;
+
 #[target_feature(enable = "avx2")]
-fn xor_into_avx2(dst: &mut [u8], src: &[u8]) {
-    scalar::xor_into(dst, src);
+fn xor_all_into_avx2<const N: usize>(dst: &mut [u8], sources: [&[u8]; N]) {
+    assert!(sources.iter().all(|source| source.len() == dst.len()));
+    let whole = dst.len() - dst.len() % STEP;
+    let (out, sources_at) = (dst.as_mut_ptr(), sources.map(<[u8]>::as_ptr));
+    let mut here = 0;
+    while here < whole {
+        for at in (here..here + STEP).step_by(32) {
+            // SAFETY: `at` is 32 bytes or more before the end of all slices, which have one length.
+            unsafe {
+                let mut sum = _mm256_loadu_si256(out.add(at).cast());
+                for source in sources_at {
+                    sum = _mm256_xor_si256(sum, _mm256_loadu_si256(source.add(at).cast()));
+                }
+                _mm256_storeu_si256(out.add(at).cast(), sum);
+            }
+        }
+        here += STEP;
+    }
+    if whole < dst.len() {
+        for source in sources {
+            scalar::xor_into(&mut dst[whole..], &source[whole..]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn xor_all_into_avx512<const N: usize>(dst: &mut [u8], sources: [&[u8]; N]) {
+    assert!(sources.iter().all(|source| source.len() == dst.len()));
+    let whole = dst.len() - dst.len() % STEP;
+    let (out, sources_at) = (dst.as_mut_ptr(), sources.map(<[u8]>::as_ptr));
+    let mut here = 0;
+    while here < whole {
+        for at in (here..here + STEP).step_by(64) {
+            // SAFETY: `at` is 64 bytes or more before the end of all slices, which have one length.
+            unsafe {
+                let mut sum = _mm512_loadu_si512(out.add(at).cast());
+                for source in sources_at {
+                    sum = _mm512_xor_si512(sum, _mm512_loadu_si512(source.add(at).cast()));
+                }
+                _mm512_storeu_si512(out.add(at).cast(), sum);
+            }
+        }
+        here += STEP;
+    }
+    if whole < dst.len() {
+        for source in sources {
+            scalar::xor_into(&mut dst[whole..], &source[whole..]);
+        }
+    }
 }
