@@ -5,13 +5,15 @@
 //! instead; a repair that finds one packet of its lane missing is that packet, once the units and the
 //! held packets of the lane are taken off it.
 
+mod alike;
 mod expect;
 mod loss;
 mod restore;
 
-use bowline_nic::{Mtu, Time};
-use bowline_wire::{PacketView, Position, Psn, Qpn, RepairHeader, Service};
+use bowline_nic::{MAX_LATE, Mtu, Time};
+use bowline_wire::{PacketView, Psn, Qpn, RepairHeader, Service};
 
+use self::alike::Alike;
 use self::expect::Expected;
 pub(crate) use self::expect::{read_span, span_of};
 pub(crate) use self::loss::Losses;
@@ -31,7 +33,7 @@ pub(crate) struct Cx<'a> {
 }
 
 /// Hands a packet to the transport.
-pub(crate) type Up<'a> = &'a mut dyn FnMut(PacketView<'_>);
+pub(crate) type Up<'a> = &'a mut dyn FnMut(&PacketView<'_>);
 
 /// Follows one of a connection's two streams: the peer's requests, or its answers to ours.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ pub(crate) struct Decoder {
     mtu: Mtu,
     /// The packet that comes next; none if none is expected.
     next: Option<Psn>,
+    alike: Alike,
     /// Answers that are due; requests follow each other without end.
     expected: Expected,
     /// The gap at `next` was handed on: nothing is held until the packet comes again.
@@ -84,6 +87,7 @@ impl Decoder {
             service: Service::Rc,
             mtu: Mtu::B256,
             next: None,
+            alike: Alike::none(),
             expected: Expected::default(),
             given_up: false,
             coding: None,
@@ -117,17 +121,20 @@ impl Decoder {
         self.deadline
     }
 
+    /// The packet that comes next.
     pub(crate) fn next(&self) -> Option<Psn> {
-        self.next
+        self.place().0
     }
 
     /// What the peer says that it codes with from now on.
     pub(crate) fn set_coding(&mut self, coding: Option<Params>) {
+        self.catch_up();
         self.coding = coding;
     }
 
     /// A request went out that `psns` answers are due for.
     pub(crate) fn expect(&mut self, psn: Psn, psns: u32, pool: &Pool) {
+        self.catch_up();
         if self.expected.add(psn, psns) {
             if self.next.is_none() {
                 self.next = self.expected.first();
@@ -145,45 +152,33 @@ impl Decoder {
     }
 
     /// A packet of the stream, `span` PSNs long. Returns whether the deadline may have changed.
-    #[inline]
     pub(crate) fn on_packet(
         &mut self,
         cx: Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         span: u32,
         up: Up<'_>,
     ) -> bool {
+        self.catch_up();
         if self.next == Some(packet.psn()) && self.deadline == Time::NEVER && !self.given_up {
-            if packet.info().position != Position::Middle || !self.accept_alike(&packet) {
-                self.accept(cx, &packet, span);
-            }
+            self.accept(cx, packet, span);
+            self.expect_alike(packet);
             up(packet);
             return false;
         }
         self.out_of_order(cx, packet, span, up)
     }
 
-    /// Follows the packet at `next` if it is in the middle of a message and of a block, like most; `false`
-    /// for any other.
-    #[inline]
-    fn accept_alike(&mut self, packet: &PacketView<'_>) -> bool {
-        let block = &mut self.block;
-        let inside = block.count >= block.c && block.count + 1 < block.r;
-        if !inside || !block.open || !block.exact || self.response || self.coding.is_none() {
-            return false;
-        }
-        let unit = self.units.get_mut(usize::from(block.lane));
-        let (Some(unit), Some(bth)) = (unit, packet.as_bytes().first_chunk()) else {
-            return false;
-        };
-        if !unit.add_alike(bth, packet.payload()) {
-            return false;
-        }
-        block.count += 1;
-        block.lane = if block.lane + 1 >= block.c { 0 } else { block.lane + 1 };
-        self.losses.expected = self.losses.expected.wrapping_add(1);
-        self.next = Some(packet.psn().next());
-        true
+    /// Whether a repair would change nothing: it is of a block that has arrived as a whole, and says
+    /// nothing new.
+    pub(crate) fn has_no_use_for(&self, repair: &RepairHeader) -> bool {
+        let (next, open) = self.place();
+        let end = repair.base.add(repair.count.into());
+        let known = self.coding.is_some_and(|known| (known.r(), known.c()) == (repair.r, repair.c))
+            && self.generation == repair.generation;
+        let ends_ours = repair.has_last || !open;
+        let behind = next.is_some_and(|next| next.after(end) || (next == end && ends_ours));
+        known && behind && !self.given_up && (1..=repair.r).contains(&repair.count)
     }
 
     /// Follows the packet at `next`.
@@ -255,7 +250,7 @@ impl Decoder {
     }
 
     #[cold]
-    fn out_of_order(&mut self, cx: Cx<'_>, packet: PacketView<'_>, span: u32, up: Up<'_>) -> bool {
+    fn out_of_order(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32, up: Up<'_>) -> bool {
         let psn = packet.psn();
         let Some(next) = self.next else {
             up(packet);
@@ -273,7 +268,7 @@ impl Decoder {
             if core::mem::take(&mut self.given_up) {
                 self.block = Block { again: true, ..Block::default() };
             }
-            self.accept(cx, &packet, span);
+            self.accept(cx, packet, span);
             up(packet);
             self.drain(cx, up);
             return true;
@@ -293,7 +288,7 @@ impl Decoder {
     fn pass_gap(
         &mut self,
         cx: Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         psns: u32,
         span: u32,
         up: Up<'_>,
@@ -304,7 +299,7 @@ impl Decoder {
         add(&cx.counters.unrecoverable, missing.into());
         if self.service == Service::Uc {
             self.next = Some(packet.psn());
-            self.accept(cx, &packet, span);
+            self.accept(cx, packet, span);
         } else {
             self.given_up = true;
         }
@@ -314,7 +309,8 @@ impl Decoder {
 
     /// An acknowledgement. It must not overtake the answers that it would show as lost.
     #[inline]
-    pub(crate) fn on_ack(&mut self, cx: Cx<'_>, packet: PacketView<'_>, up: Up<'_>) -> bool {
+    pub(crate) fn on_ack(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, up: Up<'_>) -> bool {
+        self.catch_up();
         let waits = !self.given_up
             && self.coding.is_some()
             && self.next.is_some_and(|next| packet.psn().after(next));
@@ -326,10 +322,10 @@ impl Decoder {
         waits
     }
 
-    fn hold(&mut self, cx: Cx<'_>, packet: PacketView<'_>, is_ack: bool, up: Up<'_>) {
+    fn hold(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, is_ack: bool, up: Up<'_>) {
         bump(&cx.counters.held);
         self.deadline = cx.now.plus_nanos(cx.hold_ns);
-        if !self.held.insert(cx.pool, self.mtu, &packet, is_ack) {
+        if !self.held.insert(cx.pool, self.mtu, packet, is_ack) {
             self.give_up(cx, up);
             up(packet);
             return;
@@ -340,13 +336,14 @@ impl Decoder {
     }
 
     /// Whether the repairs for the hole at `next` must have come by now: they follow a block of at most
-    /// `r` packets, and as much again has arrived behind it.
+    /// `r` packets, some more may overtake them, and as much as a block again has arrived behind it.
     fn is_overdue(&self) -> bool {
         let (Some(next), Some(last), Some(coding)) = (self.next, self.held.last_psn(), self.coding)
         else {
             return true;
         };
-        last.diff(next) > 2 * i32::from(coding.r()) + i32::from(coding.c())
+        let waits = 2 * u32::from(coding.r()) + u32::from(coding.c()) + MAX_LATE;
+        last.diff(next) > waits as i32
     }
 
     /// A repair packet, sent to the QP `qpn` of ours.
@@ -358,6 +355,7 @@ impl Decoder {
         qpn: Qpn,
         up: Up<'_>,
     ) -> bool {
+        self.catch_up();
         let Ok(coding) = Params::new(header.r, header.c) else {
             bump(&cx.counters.rejected);
             return false;
@@ -396,7 +394,7 @@ impl Decoder {
                 if !packet.is_ack && self.next == Some(packet.psn) {
                     self.accept(cx, &view, span_of(&view, self.mtu));
                 }
-                up(view);
+                up(&view);
             }
             cx.pool.give(self.mtu, packet.bytes);
         }
@@ -408,6 +406,7 @@ impl Decoder {
 
     /// The deadline may have come.
     pub(crate) fn handle_timeout(&mut self, cx: Cx<'_>, up: Up<'_>) {
+        self.catch_up();
         if self.deadline <= cx.now {
             self.give_up(cx, up);
         }
@@ -429,7 +428,7 @@ impl Decoder {
                 if !packet.is_ack {
                     behind = Some(packet.psn.add(span_of(&view, self.mtu)));
                 }
-                up(view);
+                up(&view);
             }
             cx.pool.give(self.mtu, packet.bytes);
         }

@@ -1,7 +1,7 @@
 //! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
 
-use bowline_nic::{Mtu, OutPacket, ShimOut};
-use bowline_wire::{Bth, OpcodeInfo, Position, Psn, RepairHeader};
+use bowline_nic::{Mtu, Pieces, Run, ShimOut};
+use bowline_wire::{Bth, Opcode, OpcodeInfo, Psn, RepairHeader};
 
 use crate::counters::{FecCounters, bump};
 use crate::negotiate::Identity;
@@ -25,6 +25,8 @@ pub(crate) struct Encoder {
     /// Units of the block, by lane, and spare ones behind them.
     units: Vec<Unit>,
     ready: Vec<Ready>,
+    /// The message of the last block goes on.
+    goes_on: bool,
     generation: u8,
 }
 
@@ -37,6 +39,13 @@ struct Block {
     has_first: bool,
     /// No unit was to be had for one of its lanes.
     unprotected: bool,
+}
+
+/// A packet that was sent.
+#[derive(Clone, Copy)]
+pub(crate) struct Packet<'a> {
+    pub(crate) header: &'a [u8],
+    pub(crate) payload: Pieces<'a>,
 }
 
 #[derive(Debug)]
@@ -54,6 +63,7 @@ impl Encoder {
             block: None,
             units: Vec::new(),
             ready: Vec::new(),
+            goes_on: false,
             generation: 0,
         }
     }
@@ -80,49 +90,49 @@ impl Encoder {
         !self.ready.is_empty()
     }
 
-    /// Takes note of a packet that goes out, `span` PSNs long, and codes it if there is a code.
+    /// Packets of the block in the making that are still to come.
     #[inline]
-    pub(crate) fn add(
-        &mut self,
-        packet: &OutPacket<'_>,
-        info: &OpcodeInfo,
-        psn: Psn,
-        span: u32,
-        params: Option<Params>,
-        shared: (&Pool, &FecCounters),
-    ) {
-        if info.position == Position::Middle && self.next == Some(psn) && self.code_alike(packet) {
-            self.next = Some(psn.next());
-            return;
-        }
-        self.add_any(packet, info, psn, span, params, shared);
+    pub(crate) fn block_left(&self) -> Option<u32> {
+        let block = self.block.as_ref()?;
+        Some(u32::from(block.params.r() - block.count))
     }
 
-    /// Codes a packet in the middle of a message and of a block, like most; `false` for any other.
+    /// Codes packets of a run from `at` on that are like the block's before them: in the middle of a
+    /// message, with this opcode, as most are. Returns how many.
     #[inline]
-    fn code_alike(&mut self, packet: &OutPacket<'_>) -> bool {
-        let Some(block) = &mut self.block else { return false };
-        let inside = block.count >= block.params.c() && block.count + 1 < block.params.r();
-        if !inside || block.unprotected || packet.payload.len() != 1 {
-            return false;
+    pub(crate) fn add_alike(
+        &mut self,
+        run: &Run<'_>,
+        at: usize,
+        opcode: Opcode,
+        pool: &Pool,
+    ) -> usize {
+        let (Some(block), Some(next)) = (&mut self.block, self.next) else { return 0 };
+        let (r, c) = (block.params.r(), block.params.c());
+        // The first packets of a block begin its units.
+        if block.count < c || block.unprotected {
+            return 0;
         }
-        let unit = self.units.get_mut(usize::from(block.lane));
-        let (Some(unit), Some(bth)) = (unit, packet.header.as_slice().first_chunk()) else {
-            return false;
-        };
-        let mut added = false;
-        packet.for_each_piece(|payload| added = unit.add_alike(bth, payload));
-        if added {
-            block.count += 1;
-            block.lane = if block.lane + 1 == block.params.c() { 0 } else { block.lane + 1 };
+        let Some(unit) = self.units.get_mut(usize::from(block.lane)) else { return 0 };
+        // Packets behind each other are of one lane only if there is no other.
+        let most = if c == 1 { usize::from(r - block.count) } else { 1 };
+        let added = unit.add_run(run, at, most, opcode, next);
+        if added > 0 {
+            block.count += added as u8;
+            block.lane = if block.lane + 1 >= c { 0 } else { block.lane + 1 };
+            self.next = Some(next.add(added as u32));
+            if block.count == r {
+                self.finish(None, pool);
+            }
         }
         added
     }
 
+    /// Takes note of a packet that goes out, `span` PSNs long, and codes it if there is a code.
     #[inline(never)]
-    fn add_any(
+    pub(crate) fn add(
         &mut self,
-        packet: &OutPacket<'_>,
+        packet: Packet<'_>,
         info: &OpcodeInfo,
         psn: Psn,
         span: u32,
@@ -145,7 +155,7 @@ impl Encoder {
         self.code(packet, shared);
         let Some(block) = &self.block else { return };
         if info.position.ends() || block.count == block.params.r() {
-            let last_len = info.position.ends().then(|| payload_len(packet));
+            let last_len = info.position.ends().then(|| packet.payload.len());
             self.finish(last_len, shared.0);
         }
     }
@@ -165,8 +175,7 @@ impl Encoder {
         self.block = None;
     }
 
-    #[inline]
-    fn code(&mut self, packet: &OutPacket<'_>, (pool, counters): (&Pool, &FecCounters)) {
+    fn code(&mut self, packet: Packet<'_>, (pool, counters): (&Pool, &FecCounters)) {
         let Some(block) = &mut self.block else { return };
         let lane = usize::from(block.lane);
         let is_new = block.count < block.params.c();
@@ -189,7 +198,7 @@ impl Encoder {
             if is_new {
                 unit.clear();
             }
-            unit.add_outgoing(packet.header.as_slice(), packet);
+            unit.add_outgoing(packet.header, packet.payload);
         }
     }
 
@@ -219,7 +228,8 @@ impl Encoder {
                 self.ready.push(Ready { header, unit });
             }
         }
-        if last_len.is_some() {
+        self.goes_on = last_len.is_none();
+        if !self.goes_on {
             self.release(pool);
         }
     }
@@ -242,20 +252,21 @@ impl Encoder {
         for mut ready in self.ready.drain(..count) {
             let payload = ready.unit.repair(&mut ready.header);
             let header = peer.repair_header(&ready.header, payload.len());
-            out.send_copy(&header, payload, ecn);
+            if ready.header.has_last {
+                out.send_copy(&header, payload, ecn);
+            } else {
+                // What it may wait for is more of the same message.
+                out.send_late(&header, payload, ecn);
+            }
             bump(&counters.repairs_sent);
             // A message that goes on needs it again at once.
-            if self.block.is_none() && !ready.header.has_last {
+            if self.block.is_none() && self.goes_on {
                 self.units.push(ready.unit);
             } else {
                 ready.unit.give(pool, self.mtu);
             }
         }
     }
-}
-
-fn payload_len(packet: &OutPacket<'_>) -> usize {
-    packet.payload.iter().map(|segment| segment.len()).sum()
 }
 
 /// The PSN in a header that begins with a BTH.

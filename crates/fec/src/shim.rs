@@ -2,22 +2,26 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Mtu, OutPacket, QpType, Shim, ShimOut, ShimPeer, Time};
+use bowline_nic::{Mtu, QpType, Run, Shim, ShimOut, ShimPeer, Time, TxPacket};
 use bowline_wire::{
-    AnnounceHeader, Bth, Hello, OpKind, Opcode, PacketView, Psn, Qpn, ReportHeader, Reth, Service,
-    ShimPacket,
+    AnnounceHeader, Bth, Hello, OpKind, Opcode, OpcodeInfo, PacketView, Position, Psn, Qpn,
+    ReportHeader, Reth, Service, ShimPacket,
 };
 
 use crate::control::{Controller, Decision};
 use crate::counters::{FecCounters, bump};
 use crate::decode::{Cx, Decoder, Up, read_span, span_of};
-use crate::encode::{Encoder, psn_of};
+use crate::encode::{Encoder, Packet, psn_of};
 use crate::negotiate::{Identity, Negotiation};
 use crate::params::{FecConfig, FecMode, Params};
 use crate::pool::Pool;
 
 /// How soon a loss is reported: at once, but not each packet of a burst by itself.
 const LOSS_REPORT_NS: u64 = 2_000_000;
+
+/// Packets that are summed up together on their way out: a QP's turn. More would not stay in the
+/// first-level cache.
+const RUN: u32 = 16;
 
 /// FEC under one QP.
 ///
@@ -108,11 +112,32 @@ impl FecShim {
             .min(self.reports.at);
     }
 
-    /// Codes a packet that was sent.
+    /// Codes packets of a run, from `at` on, as far as they are alike, one at least; returns how many.
     #[inline]
-    fn code(&mut self, packet: &OutPacket<'_>, out: &mut ShimOut<'_>) {
-        let header = packet.header.as_slice();
-        let Some(info) = header.first().and_then(|opcode| Opcode(*opcode).info()) else { return };
+    fn code_some(&mut self, run: &Run<'_>, at: usize, packet: &TxPacket) -> usize {
+        let header = packet.header();
+        let opcode = Opcode(header.first().copied().unwrap_or_default());
+        let Some(info) = opcode.info() else { return 1 };
+        if info.kind == OpKind::Repair {
+            // A late one of our own.
+            return 1;
+        }
+        if info.position == Position::Middle {
+            let response = info.kind == OpKind::ReadResponse;
+            let encoder = if response { &mut self.responses_out } else { &mut self.requests_out };
+            let added = encoder.add_alike(run, at, opcode, &self.pool);
+            if added > 0 {
+                return added;
+            }
+        }
+        self.code(Packet { header, payload: run.payload(packet) }, info);
+        1
+    }
+
+    /// Codes any packet that was sent.
+    #[inline(never)]
+    fn code(&mut self, packet: Packet<'_>, info: &OpcodeInfo) {
+        let header = packet.header;
         let psn = psn_of(header);
         let (response, span) = match info.kind {
             OpKind::Send | OpKind::Write => (false, 1),
@@ -133,10 +158,6 @@ impl FecShim {
         let shared = (&self.pool, &*self.counters);
         let encoder = if response { &mut self.responses_out } else { &mut self.requests_out };
         encoder.add(packet, info, psn, span, params, shared);
-        if encoder.has_ready() {
-            self.flush(packet.ecn, out);
-            self.set_deadline();
-        }
     }
 
     fn flush(&mut self, ecn: u8, out: &mut ShimOut<'_>) {
@@ -148,7 +169,7 @@ impl FecShim {
 
     /// The peer's shim has something to say.
     #[cold]
-    fn on_shim_packet(&mut self, now: Time, packet: PacketView<'_>, up: Up<'_>) {
+    fn on_shim_packet(&mut self, now: Time, packet: &PacketView<'_>, up: Up<'_>) {
         let Some(message) = ShimPacket::parse(packet.payload()) else {
             bump(&self.counters.rejected);
             return;
@@ -219,6 +240,8 @@ impl FecShim {
         if self.reports.at > now || out.room() == 0 {
             return;
         }
+        // The next packet plans the next report, and takes the long way for it.
+        self.requests_in.catch_up();
         let mut report = ReportHeader::default();
         self.requests_in.losses.report(&mut report);
         self.responses_in.losses.report(&mut report);
@@ -267,14 +290,49 @@ impl Shim for FecShim {
     }
 
     #[inline]
-    fn outgoing(&mut self, _now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
-        out.send(packet);
-        if self.started {
-            self.code(&packet, out);
-        }
+    fn run_len(&self) -> u32 {
+        // A block's repairs follow its last packet.
+        let whole = self.params.map_or(RUN, |params| params.r().into());
+        let requests = self.requests_out.block_left().unwrap_or(whole);
+        let responses = self.responses_out.block_left().unwrap_or(whole);
+        RUN.min(requests).min(responses)
     }
 
-    fn incoming(&mut self, now: Time, packet: PacketView<'_>, up: Up<'_>) -> bool {
+    fn passed(&mut self, _now: Time, out: &mut ShimOut<'_>) -> u32 {
+        if !self.started {
+            return RUN;
+        }
+        let run = out.run();
+        let mut at = 0;
+        while let Some(packet) = run.packets().get(at) {
+            at += self.code_some(&run, at, packet);
+        }
+        if self.requests_out.has_ready() || self.responses_out.has_ready() {
+            self.flush(out.data_ecn(), out);
+            self.set_deadline();
+        }
+        self.run_len()
+    }
+
+    fn ignores(&mut self, payload: &[u8]) -> bool {
+        let Some(ShimPacket::Repair(header, _)) = ShimPacket::parse(payload) else {
+            return false;
+        };
+        let decoder = if header.response { &self.responses_in } else { &self.requests_in };
+        let ignores = self.negotiation.is_known() && decoder.has_no_use_for(&header);
+        if ignores {
+            bump(&self.counters.repairs_received);
+            bump(&self.counters.wasted);
+        }
+        ignores
+    }
+
+    #[inline]
+    fn follows(&mut self, packet: &PacketView<'_>) -> bool {
+        self.requests_in.follow(packet)
+    }
+
+    fn incoming(&mut self, now: Time, packet: &PacketView<'_>, up: Up<'_>) -> bool {
         if !self.started {
             up(packet);
             return false;
@@ -285,12 +343,12 @@ impl Shim for FecShim {
         let mut changed = match packet.info().kind {
             OpKind::Send | OpKind::Write => self.requests_in.on_packet(cx, packet, 1, up),
             OpKind::ReadRequest | OpKind::CompareSwap | OpKind::FetchAdd => {
-                self.requests_in.on_packet(cx, packet, span_of(&packet, mtu), up)
+                self.requests_in.on_packet(cx, packet, span_of(packet, mtu), up)
             }
             OpKind::ReadResponse | OpKind::AtomicAck => {
                 self.responses_in.on_packet(cx, packet, 1, up)
             }
-            OpKind::Ack if Hello::is(&packet) => {
+            OpKind::Ack if Hello::is(packet) => {
                 self.found(now);
                 self.negotiation.announce_soon(now);
                 true

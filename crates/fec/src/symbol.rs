@@ -1,7 +1,7 @@
 //! Coding units: the XOR of a lane's packets, in the making.
 
-use bowline_codes::xor_into;
-use bowline_nic::{Mtu, OutPacket, pad_of};
+use bowline_codes::{Kernel, xor_into};
+use bowline_nic::{Mtu, Pieces, Run, pad_of};
 use bowline_wire::{Bth, ICRC_LEN, Opcode, PacketView, Psn, Qpn, REPAIR_EXT_LEN, RepairHeader};
 
 use crate::pool::{Buffer, Pool};
@@ -14,19 +14,69 @@ use crate::pool::{Buffer, Pool};
 #[derive(Debug)]
 pub(crate) struct Unit {
     bytes: Buffer,
-    /// Payload bytes that count; what lies behind is left over.
+    /// Pieces bytes that count; what lies behind is left over.
     filled: usize,
-    opcode: u8,
-    bth_flags: u8,
-    ack: u8,
+    bths: BthSum,
     len: u16,
     has_ext: bool,
+}
+
+/// The sum of some BTHs, word by word. Of it the opcode, the flags and the byte with the request for an
+/// acknowledgement count; the rest of a packet's BTH is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BthSum {
+    words: u64,
+    last_word: u32,
+}
+
+impl BthSum {
+    const ZERO: BthSum = BthSum { words: 0, last_word: 0 };
+
+    /// The sum of one.
+    #[inline]
+    pub(crate) fn of(bth: &[u8; Bth::LEN]) -> BthSum {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = *bth;
+        BthSum {
+            words: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            last_word: u32::from_le_bytes(rest),
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, other: BthSum) {
+        self.words ^= other.words;
+        self.last_word ^= other.last_word;
+    }
+
+    fn add_fields(&mut self, opcode: u8, flags: u8, ack: u8) {
+        self.words ^= u64::from(opcode) | u64::from(flags) << 8;
+        self.last_word ^= u32::from(ack);
+    }
+
+    /// The PSN of one.
+    #[inline]
+    pub(crate) fn psn(self) -> Psn {
+        Psn::new(self.last_word.swap_bytes())
+    }
+
+    #[inline]
+    pub(crate) fn opcode(self) -> u8 {
+        self.words as u8
+    }
+
+    fn flags(self) -> u8 {
+        (self.words >> 8) as u8
+    }
+
+    fn ack(self) -> u8 {
+        self.last_word as u8
+    }
 }
 
 impl Unit {
     pub(crate) fn take(pool: &Pool, mtu: Mtu) -> Option<Unit> {
         let bytes = pool.take(mtu)?;
-        Some(Unit { bytes, filled: 0, opcode: 0, bth_flags: 0, ack: 0, len: 0, has_ext: false })
+        Some(Unit { bytes, filled: 0, bths: BthSum::ZERO, len: 0, has_ext: false })
     }
 
     pub(crate) fn give(self, pool: &Pool, mtu: Mtu) {
@@ -37,16 +87,16 @@ impl Unit {
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
-        (self.opcode, self.bth_flags, self.ack) = (0, 0, 0);
+        self.bths = BthSum::ZERO;
         self.len = 0;
         self.has_ext = false;
     }
 
     /// Adds a packet on its way out.
     #[inline]
-    pub(crate) fn add_outgoing(&mut self, header: &[u8], packet: &OutPacket<'_>) {
+    pub(crate) fn add_outgoing(&mut self, header: &[u8], payload: Pieces<'_>) {
         let mut at = 0;
-        packet.for_each_piece(|bytes| {
+        payload.for_each_piece(|bytes| {
             self.add_payload(at, bytes);
             at += bytes.len();
         });
@@ -64,28 +114,86 @@ impl Unit {
         self.add_header(&packet.as_bytes()[..header], payload.len());
     }
 
-    /// Adds a packet without extended headers and with as much payload as the sum has, which is what most
-    /// packets are; `false`, and nothing is added, if it is not such a packet.
+    /// Whether there is as much payload as the sum has.
     #[inline]
-    pub(crate) fn add_alike(&mut self, bth: &[u8; Bth::LEN], payload: &[u8]) -> bool {
-        if payload.len() != self.filled {
-            return false;
-        }
-        xor_into(&mut self.bytes[REPAIR_EXT_LEN..], payload);
-        self.opcode ^= bth[0];
-        self.bth_flags ^= bth[1];
-        self.ack ^= bth[8];
+    pub(crate) fn is_alike(&self, payload: &[u8]) -> bool {
+        payload.len() == self.filled
+    }
+
+    /// Adds an arrived packet without extended headers and with as much payload as the sum has, which is
+    /// what most packets are.
+    #[inline]
+    pub(crate) fn add_alike(&mut self, kernel: Kernel, bth: BthSum, payload: &[u8]) {
+        self.bths.add(bth);
         self.len ^= payload.len() as u16;
-        true
+        if let Some(sum) = self.bytes.get_mut(REPAIR_EXT_LEN..REPAIR_EXT_LEN + payload.len()) {
+            kernel.xor_all_into(sum, [payload]);
+        }
+    }
+
+    /// Adds packets of a run from `at` on that have this opcode, that of a packet in the middle of a
+    /// message, follow each other from `psn` on and have as much payload as the sum has: as many as
+    /// there are, at most `most`. Returns how many.
+    #[inline(never)]
+    pub(crate) fn add_run(
+        &mut self,
+        run: &Run<'_>,
+        at: usize,
+        most: usize,
+        opcode: Opcode,
+        mut psn: Psn,
+    ) -> usize {
+        let len = Bth::LEN + self.filled + ICRC_LEN;
+        let (mut flags, mut words) = (0, 0);
+        let mut count = 0;
+        let packets = run.packets().get(at..).unwrap_or_default();
+        for packet in &packets[..most.min(packets.len())] {
+            let Some(bth) = packet.only_bth() else { break };
+            let word = u32::from_be_bytes([bth[8], bth[9], bth[10], bth[11]]);
+            let follows = bth[0] == opcode.0
+                && Psn::new(word) == psn
+                && packet.udp_payload_len() == len
+                && packet.segment_count() == 1;
+            if !follows {
+                break;
+            }
+            flags ^= bth[1];
+            words ^= word;
+            psn = psn.next();
+            count += 1;
+        }
+        let Some(payloads) = run.payloads(at, count) else { return 0 };
+        self.xor_payloads(payloads);
+        let odd = count % 2 == 1;
+        self.bths.add_fields(if odd { opcode.0 } else { 0 }, flags, (words >> 24) as u8);
+        self.len ^= if odd { self.filled as u16 } else { 0 };
+        count
+    }
+
+    /// Adds payloads of the sum's own length, several in one pass.
+    #[inline(never)]
+    fn xor_payloads(&mut self, mut payloads: Pieces<'_>) {
+        let kernel = Kernel::best();
+        let sum = &mut self.bytes[REPAIR_EXT_LEN..][..self.filled];
+        while payloads.count() > 0 {
+            match payloads.count() {
+                1 => payloads.split(|all: [_; 1]| kernel.xor_all_into(sum, all)),
+                2 => payloads.split(|all: [_; 2]| kernel.xor_all_into(sum, all)),
+                3 => payloads.split(|all: [_; 3]| kernel.xor_all_into(sum, all)),
+                4 => payloads.split(|all: [_; 4]| kernel.xor_all_into(sum, all)),
+                5 => payloads.split(|all: [_; 5]| kernel.xor_all_into(sum, all)),
+                6 => payloads.split(|all: [_; 6]| kernel.xor_all_into(sum, all)),
+                7 => payloads.split(|all: [_; 7]| kernel.xor_all_into(sum, all)),
+                _ => payloads.split(|all: [_; 8]| kernel.xor_all_into(sum, all)),
+            };
+        }
     }
 
     /// Adds another unit.
     pub(crate) fn add_unit(&mut self, other: &Unit) {
         self.add_payload(0, other.payload());
         self.filled = self.filled.max(other.filled);
-        self.opcode ^= other.opcode;
-        self.bth_flags ^= other.bth_flags;
-        self.ack ^= other.ack;
+        self.bths.add(other.bths);
         self.len ^= other.len;
         if other.has_ext {
             self.add_ext(&other.bytes[..REPAIR_EXT_LEN]);
@@ -107,9 +215,7 @@ impl Unit {
         }
         self.add_payload(0, payload);
         self.filled = self.filled.max(payload.len());
-        self.opcode ^= header.opcode;
-        self.bth_flags ^= header.bth_flags;
-        self.ack ^= header.ack;
+        self.bths.add_fields(header.opcode, header.bth_flags, header.ack);
         self.len ^= header.len;
         if header.has_ext {
             self.add_ext(ext);
@@ -117,16 +223,16 @@ impl Unit {
         true
     }
 
-    /// Payload bytes that fit.
+    /// Pieces bytes that fit.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.len() - REPAIR_EXT_LEN
     }
 
     /// Fills in what a repair's header takes from the unit; returns the repair's payload.
     pub(crate) fn repair(&self, header: &mut RepairHeader) -> &[u8] {
-        header.opcode = self.opcode;
-        header.bth_flags = self.bth_flags;
-        header.ack = self.ack;
+        header.opcode = self.bths.opcode();
+        header.bth_flags = self.bths.flags();
+        header.ack = self.bths.ack();
         header.len = self.len;
         header.has_ext = self.has_ext;
         let from = if self.has_ext { 0 } else { REPAIR_EXT_LEN };
@@ -135,7 +241,8 @@ impl Unit {
 
     /// If the sum is one packet: writes it to `out`, BTH to a place for the ICRC, and returns its length.
     pub(crate) fn write_packet(&self, dest_qpn: Qpn, psn: Psn, out: &mut [u8]) -> Option<usize> {
-        let info = Opcode(self.opcode).info()?;
+        let (opcode, flags, ack) = (self.bths.opcode(), self.bths.flags(), self.bths.ack());
+        let info = Opcode(opcode).info()?;
         let (ext_len, len) = (usize::from(info.ext_len), usize::from(self.len));
         // Nothing may be left where the packet has nothing.
         let ext =
@@ -146,16 +253,16 @@ impl Unit {
         }
         let clean = ext[ext_len..].iter().chain(&payload[len..]).all(|byte| *byte == 0);
         let pad = pad_of(len);
-        let flags_fit = self.bth_flags & 0x3f == pad << 4 && self.ack & 0x7f == 0;
+        let flags_fit = flags & 0x3f == pad << 4 && ack & 0x7f == 0;
         if !clean || !flags_fit {
             return None;
         }
         let total = Bth::LEN + ext_len + len + usize::from(pad) + ICRC_LEN;
         let out = out.get_mut(..total)?;
         let (bth, rest) = out.split_first_chunk_mut()?;
-        Bth::new(Opcode(self.opcode), dest_qpn, psn).emit(bth);
-        bth[1] = self.bth_flags;
-        bth[8] = self.ack;
+        Bth::new(Opcode(opcode), dest_qpn, psn).emit(bth);
+        bth[1] = flags;
+        bth[8] = ack;
         let (to_ext, rest) = rest.split_at_mut_checked(ext_len)?;
         to_ext.copy_from_slice(&ext[..ext_len]);
         let (to_payload, rest) = rest.split_at_mut_checked(len)?;
@@ -187,9 +294,7 @@ impl Unit {
     #[inline]
     fn add_header(&mut self, header: &[u8], payload_len: usize) {
         if let Some((bth, ext)) = header.split_first_chunk::<{ Bth::LEN }>() {
-            self.opcode ^= bth[0];
-            self.bth_flags ^= bth[1];
-            self.ack ^= bth[8];
+            self.bths.add(BthSum::of(bth));
             if !ext.is_empty() {
                 self.add_ext(ext);
             }

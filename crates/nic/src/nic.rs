@@ -112,6 +112,12 @@ impl Nic {
             return;
         };
         let shimmed = qp.shim.is_some();
+        if let Some(shim) = &mut qp.shim
+            && packet.info().kind == OpKind::Repair
+            && shim.ignores(packet.payload())
+        {
+            return;
+        }
         let counters = &mut self.shared.counters;
         if !admit::accepts(&mut qp.core, meta, &packet, shimmed, &self.config, counters) {
             return;
@@ -132,14 +138,18 @@ impl Nic {
         } else {
             let Qp { core, transport, shim, .. } = &mut **qp;
             match shim {
-                None => follows |= transport.receive(core, &mut cx, packet, Some(meta)),
+                None => follows |= transport.receive(core, &mut cx, &packet, Some(meta)),
                 Some(shim) => {
-                    follows |= shim.incoming(now, packet, &mut |packet| {
-                        // A packet before it may have failed the QP.
-                        if !core.has_failed() {
-                            follows |= transport.receive(core, &mut cx, packet, Some(meta));
-                        }
-                    });
+                    if shim.follows(&packet) {
+                        follows |= transport.receive(core, &mut cx, &packet, Some(meta));
+                    } else {
+                        follows |= shim.incoming(now, &packet, &mut |packet| {
+                            // A packet before it may have failed the QP.
+                            if !core.has_failed() {
+                                follows |= transport.receive(core, &mut cx, packet, Some(meta));
+                            }
+                        });
+                    }
                 }
             }
         }
@@ -179,6 +189,11 @@ impl Nic {
 
     /// Adds packets to the batch until it is full or nothing is ready.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
+        self.fill(now, batch);
+        batch.settle();
+    }
+
+    fn fill(&mut self, now: Time, batch: &mut TxBatch) {
         while !batch.is_full() {
             let Some(slot) = self.ready.pop_front() else {
                 return;

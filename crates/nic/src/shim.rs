@@ -7,7 +7,7 @@ use bowline_wire::{PacketView, Psn, Qpn};
 
 use crate::memory::Segment;
 use crate::time::Time;
-use crate::tx::{Flow, HeaderBuf, TxBatch};
+use crate::tx::{Flow, HeaderBuf, TxBatch, TxPacket};
 use crate::types::{Mtu, QpType};
 
 /// Sits between a QP's transport and the port, in both directions, with timers.
@@ -29,8 +29,41 @@ pub trait Shim: Send {
     /// The QP has failed or was reset: let go of everything, until a connection begins again.
     fn stopped(&mut self) {}
 
-    /// The transport sends a packet: pass it on with [`ShimOut::send`], and add to it.
-    fn outgoing(&mut self, now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>);
+    /// How many packets the transport may send before the shim looks at them ([`Shim::passed`]). None,
+    /// the default, means that each goes through [`Shim::outgoing`], which may change it or keep it.
+    /// A shim that only watches does better with several at a time.
+    fn run_len(&self) -> u32 {
+        0
+    }
+
+    /// The transport has sent [`ShimOut::run`]: as many packets as the shim said, or fewer where a message
+    /// or the QP's turn ends. Returns how many may go before the next call.
+    fn passed(&mut self, now: Time, out: &mut ShimOut<'_>) -> u32 {
+        let _ = (now, out);
+        self.run_len()
+    }
+
+    /// The transport sends a packet: pass it on with [`ShimOut::send`], and add to it. Only for a shim
+    /// whose [`Shim::run_len`] is 0.
+    fn outgoing(&mut self, now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
+        let _ = now;
+        out.send(packet);
+    }
+
+    /// Whether a packet from the peer's shim ([`bowline_wire::ShimPacket`]) with this payload would change
+    /// nothing, so that its ICRC need not be checked.
+    fn ignores(&mut self, payload: &[u8]) -> bool {
+        let _ = payload;
+        false
+    }
+
+    /// Whether a packet is to go up as it is, at once, and changes nothing that
+    /// [`Shim::poll_timeout`] depends on: the quick way for packets in order. All others go through
+    /// [`Shim::incoming`].
+    fn follows(&mut self, packet: &PacketView<'_>) -> bool {
+        let _ = packet;
+        false
+    }
 
     /// A packet has arrived, its ICRC checked: hand `up` what the transport shall see, in order.
     /// Packets from the peer's shim ([`bowline_wire::ShimPacket`], [`bowline_wire::Hello`]) come here
@@ -40,8 +73,8 @@ pub trait Shim: Send {
     fn incoming(
         &mut self,
         now: Time,
-        packet: PacketView<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        packet: &PacketView<'_>,
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) -> bool;
 
     /// When [`Shim::handle_timeout`] should be called; a time past if something waits to be sent.
@@ -54,7 +87,7 @@ pub trait Shim: Send {
         &mut self,
         now: Time,
         out: &mut ShimOut<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) {
         let _ = (now, out, up);
     }
@@ -84,11 +117,70 @@ pub struct OutPacket<'a> {
     pub ecn: u8,
 }
 
-impl OutPacket<'_> {
-    /// Runs `f` over the payload, piece by piece. The application may change the bytes meanwhile.
+/// Packets that the transport has sent, in order. Other packets of the shim's own may be among them.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    batch: &'a TxBatch,
+    packets: &'a [TxPacket],
+}
+
+impl<'a> Run<'a> {
+    /// The packets.
+    #[inline]
+    pub fn packets(&self) -> &'a [TxPacket] {
+        self.packets
+    }
+
+    /// The payload of one of them.
+    #[inline]
+    pub fn payload(&self, packet: &TxPacket) -> Pieces<'a> {
+        Pieces(self.batch.payload(packet))
+    }
+
+    /// The payloads of `count` packets from `at` on, piece by piece, if each is in one piece. Packets that
+    /// follow each other have their pieces side by side.
+    #[inline]
+    pub fn payloads(&self, at: usize, count: usize) -> Option<Pieces<'a>> {
+        let packets = self.packets.get(at..)?.get(..count)?;
+        let pieces = self.batch.payloads(packets)?;
+        Some(Pieces(pieces))
+    }
+}
+
+/// The payload of a packet on its way out, where it lies.
+#[derive(Clone, Copy)]
+pub struct Pieces<'a>(&'a [Segment]);
+
+impl Pieces<'_> {
+    /// Its length.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Segment::len).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes `N` pieces off the front and runs `f` over them; `None` if there are fewer.
+    #[inline]
+    pub fn split<const N: usize>(&mut self, f: impl FnOnce([&[u8]; N])) -> Option<()> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Segment::with_bytes_of(first, f);
+        Some(())
+    }
+
+    /// Pieces that are left.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Runs `f` over it, piece by piece. The application may change the bytes meanwhile.
     #[inline]
     pub fn for_each_piece(&self, mut f: impl FnMut(&[u8])) {
-        for segment in self.payload {
+        for segment in self.0 {
             segment.with_bytes(&mut f);
         }
     }
@@ -98,13 +190,33 @@ impl OutPacket<'_> {
 pub struct ShimOut<'a> {
     batch: &'a mut TxBatch,
     flow: &'a mut Flow,
+    /// Where the run begins, in the batch.
+    run_from: usize,
+    data_ecn: u8,
     sent: u32,
     bytes: u64,
 }
 
 impl<'a> ShimOut<'a> {
-    pub(crate) fn new(batch: &'a mut TxBatch, flow: &'a mut Flow) -> ShimOut<'a> {
-        ShimOut { batch, flow, sent: 0, bytes: 0 }
+    pub(crate) fn new(batch: &'a mut TxBatch, flow: &'a mut Flow, data_ecn: u8) -> ShimOut<'a> {
+        let run_from = batch.run_mark();
+        ShimOut { batch, flow, run_from, data_ecn, sent: 0, bytes: 0 }
+    }
+
+    /// With the packets from `run_from` on as the run.
+    pub(crate) fn behind(self, run_from: usize) -> ShimOut<'a> {
+        ShimOut { run_from, ..self }
+    }
+
+    /// The packets that [`Shim::passed`] is about.
+    #[inline]
+    pub fn run(&self) -> Run<'_> {
+        Run { batch: self.batch, packets: self.batch.run_since(self.run_from) }
+    }
+
+    /// The ECN bits of the connection's data.
+    pub fn data_ecn(&self) -> u8 {
+        self.data_ecn
     }
 
     /// Seals a packet with its ICRC and sends it to the QP's peer.
@@ -126,6 +238,16 @@ impl<'a> ShimOut<'a> {
         self.sent += 1;
     }
 
+    /// Sends a packet as [`ShimOut::send_copy`] does. It may come behind some packets, at most
+    /// [`MAX_LATE`](crate::MAX_LATE), that are sent after it: behind the burst that it would interrupt.
+    ///
+    /// # Panics
+    /// As [`ShimOut::send`].
+    pub fn send_late(&mut self, header: &HeaderBuf, payload: &[u8], ecn: u8) {
+        self.bytes += self.batch.push_late(self.flow, ecn, header, payload);
+        self.sent += 1;
+    }
+
     /// Packets that still fit.
     #[inline]
     pub fn room(&self) -> usize {
@@ -143,15 +265,11 @@ impl<'a> ShimOut<'a> {
 pub struct PassThrough;
 
 impl Shim for PassThrough {
-    fn outgoing(&mut self, _now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
-        out.send(packet);
-    }
-
     fn incoming(
         &mut self,
         _now: Time,
-        packet: PacketView<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        packet: &PacketView<'_>,
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) -> bool {
         up(packet);
         false

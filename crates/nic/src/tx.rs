@@ -5,10 +5,14 @@
 //! share one segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers
 //! the IPv4 identification and therefore the packet's place in its burst.
 
+mod late;
+
 use core::net::IpAddr;
 
-use bowline_wire::{Bth, FlowKey, Icrc, Psn};
+use bowline_wire::{Bth, FlowKey, Icrc, Opcode, Position, Psn};
 
+use self::late::Late;
+pub use self::late::MAX_LATE;
 use crate::frame::FrameMeta;
 use crate::memory::Segment;
 
@@ -45,6 +49,12 @@ pub struct TxPacket {
 }
 
 impl TxPacket {
+    /// The BTH, if there are no other headers.
+    #[inline]
+    pub fn only_bth(&self) -> Option<&[u8; Bth::LEN]> {
+        if usize::from(self.header_len) == Bth::LEN { self.header.first_chunk() } else { None }
+    }
+
     /// BTH and extension headers.
     #[inline]
     pub fn header(&self) -> &[u8] {
@@ -55,6 +65,12 @@ impl TxPacket {
     #[inline]
     pub fn trailer(&self) -> &[u8] {
         &self.trailer[..self.trailer_len as usize]
+    }
+
+    /// Pieces of its payload.
+    #[inline]
+    pub fn segment_count(&self) -> usize {
+        self.segment_count as usize
     }
 
     /// Bytes from BTH to ICRC.
@@ -80,12 +96,49 @@ pub struct Burst {
     /// Steering group of the receiver: the top byte of the destination QPN. A burst arrives as a
     /// whole, so it must be for one receiving process.
     prefix: u8,
-    closed: bool,
     first: u32,
     count: u32,
+    /// Packets that it may have; none more once it has a shorter one, which can only be its last.
+    limit: u32,
 }
 
 impl Burst {
+    /// A burst of one packet of `len` bytes, which may grow to `limit`.
+    fn of_one(key: &FlowKey, tos: u8, prefix: u8, len: u32, limit: u32) -> Burst {
+        Burst {
+            dst: key.dst,
+            dst_port: key.dst_port,
+            tos,
+            segment_len: len,
+            bytes: len,
+            prefix,
+            first: 0,
+            count: 1,
+            limit,
+        }
+    }
+
+    /// Takes a packet of `len` bytes in if it fits; returns its place.
+    #[inline]
+    fn join(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32, caps: &TxCaps) -> Option<u16> {
+        let fits = self.dst == key.dst
+            && self.tos == tos
+            && self.prefix == prefix
+            && self.dst_port == key.dst_port
+            && len <= self.segment_len
+            && self.count < self.limit
+            && self.bytes + len <= caps.max_burst_bytes;
+        if !fits {
+            return None;
+        }
+        if len < self.segment_len {
+            self.limit = 0;
+        }
+        self.bytes += len;
+        self.count += 1;
+        Some((self.count - 1) as u16)
+    }
+
     /// How many packets.
     pub fn packet_count(&self) -> usize {
         self.count as usize
@@ -105,6 +158,8 @@ pub struct Flow {
     /// Of the packets sent last, what their ICRCs have in common.
     seeds: [Seed; 4],
     next_seed: u8,
+    /// The seed used last, which most packets use again.
+    last_seed: u8,
 }
 
 /// The ICRC register behind all headers but the extension headers, for ID 0 and PSN 0. The packets
@@ -118,6 +173,13 @@ struct Seed {
     behind_bth: Icrc,
 }
 
+impl Seed {
+    #[inline]
+    fn fits(&self, len: u32, bth: &[u8; Bth::LEN]) -> bool {
+        self.len == len && self.bth == bth[..PSN_AT]
+    }
+}
+
 /// Where the PSN is in a BTH.
 const PSN_AT: usize = 9;
 /// And the byte with the request for an acknowledgement.
@@ -127,7 +189,7 @@ impl Flow {
     /// A flow from one address and port to another.
     pub fn new(key: FlowKey, tos: u8) -> Flow {
         let seed = Seed { len: 0, bth: [0; PSN_AT], behind_bth: Icrc::START };
-        Flow { key, tos, seeds: [seed; 4], next_seed: 0 }
+        Flow { key, tos, seeds: [seed; 4], next_seed: 0, last_seed: 0 }
     }
 
     /// Addresses and ports.
@@ -153,12 +215,20 @@ impl Flow {
     pub(crate) fn icrc_behind_bth(&mut self, len: u32, bth: &[u8; Bth::LEN], ip_id: u16) -> Icrc {
         let ip_id = if self.key.dst.is_ipv4() { ip_id } else { 0 };
         let psn = Psn::new(u32::from_be_bytes([0, bth[PSN_AT], bth[10], bth[11]]));
-        let known = self.seeds.iter().find(|s| s.len == len && s.bth == bth[..PSN_AT]);
-        let seed = match known {
-            Some(seed) => seed.behind_bth,
-            None => self.learn_seed(len, bth),
-        };
+        let last = &self.seeds[usize::from(self.last_seed) % self.seeds.len()];
+        let seed = if last.fits(len, bth) { last.behind_bth } else { self.find_seed(len, bth) };
         seed.with_deltas_behind_bth(ip_id, psn)
+    }
+
+    #[inline(never)]
+    fn find_seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> Icrc {
+        match self.seeds.iter().position(|seed| seed.fits(len, bth)) {
+            Some(at) => {
+                self.last_seed = at as u8;
+                self.seeds[at].behind_bth
+            }
+            None => self.learn_seed(len, bth),
+        }
     }
 
     #[cold]
@@ -169,6 +239,7 @@ impl Flow {
         let mut seed = Seed { len, bth: [0; PSN_AT], behind_bth };
         seed.bth.copy_from_slice(&bth[..PSN_AT]);
         self.seeds[self.next_seed as usize] = seed;
+        self.last_seed = self.next_seed;
         self.next_seed = (self.next_seed + 1) % self.seeds.len() as u8;
         behind_bth
     }
@@ -211,6 +282,12 @@ impl HeaderBuf {
         self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
     }
 
+    /// Whether more packets of the same message follow.
+    #[inline]
+    pub(crate) fn goes_on(&self) -> bool {
+        GOES_ON[usize::from(self.bytes[0])]
+    }
+
     /// A copy that reads the word which [`HeaderBuf::renumber`] has just written by itself: a load
     /// that spans it and its neighbours would wait until it has reached the cache.
     #[inline]
@@ -229,16 +306,31 @@ impl HeaderBuf {
     }
 }
 
+/// By opcode: whether more packets of the same message follow.
+static GOES_ON: [bool; 256] = {
+    let mut goes_on = [false; 256];
+    let mut opcode = 0;
+    while opcode < goes_on.len() {
+        if let Some(info) = Opcode(opcode as u8).info() {
+            goes_on[opcode] = matches!(info.position, Position::First | Position::Middle);
+        }
+        opcode += 1;
+    }
+    goes_on
+};
+
 /// A bounded batch of outgoing packets. Reused for ever: nothing is allocated once it is warm.
 ///
 /// Payload is borrowed from registered memory. A batch that an engine has filled must be sent,
 /// [`detach`](TxBatch::detach)ed or [`clear`](TxBatch::clear)ed before that engine is called again.
 pub struct TxBatch {
     caps: TxCaps,
+    /// Packets that fit, less those that are late.
     capacity: usize,
     packets: Vec<TxPacket>,
     segments: Vec<Segment>,
     bursts: Vec<Burst>,
+    late: Late,
     /// Copies that the batch itself keeps: a vector's bytes stay in place when the vector moves.
     owned: Vec<Vec<u8>>,
     /// Buffers of copies that were sent, for the next ones.
@@ -257,6 +349,7 @@ impl TxBatch {
             packets: Vec::with_capacity(capacity),
             segments: Vec::with_capacity(capacity * 2),
             bursts: Vec::with_capacity(capacity),
+            late: Late::default(),
             owned: Vec::new(),
             spare: Vec::new(),
         }
@@ -276,16 +369,17 @@ impl TxBatch {
 
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.len() == 0
     }
 
     /// How many packets it holds.
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.packets.len() + self.late.len()
     }
 
     /// Forgets everything, keeping the memory.
     pub fn clear(&mut self) {
+        self.settle();
         self.packets.clear();
         self.segments.clear();
         self.bursts.clear();
@@ -312,6 +406,27 @@ impl TxBatch {
     #[inline]
     pub fn payload(&self, packet: &TxPacket) -> &[Segment] {
         &self.segments[packet.first_segment as usize..][..packet.segment_count as usize]
+    }
+
+    /// The payloads of packets that were pushed one after the other, if each has one piece.
+    #[inline]
+    pub(crate) fn payloads(&self, packets: &[TxPacket]) -> Option<&[Segment]> {
+        let first = packets.first()?.first_segment as usize;
+        let last = packets.last()?.first_segment as usize;
+        let pieces = self.segments.get(first..=last)?;
+        (pieces.len() == packets.len()).then_some(pieces)
+    }
+
+    /// Where packets that are pushed from now on will be; see [`TxBatch::run_since`].
+    #[inline]
+    pub(crate) fn run_mark(&self) -> usize {
+        self.packets.len()
+    }
+
+    /// The packets behind such a mark; late ones of before may be among them.
+    #[inline]
+    pub(crate) fn run_since(&self, mark: usize) -> &[TxPacket] {
+        self.packets.get(mark..).unwrap_or_default()
     }
 
     /// Appends a packet's bytes, BTH to ICRC, to `out`.
@@ -393,22 +508,6 @@ impl TxBatch {
         self.owned.push(frame);
     }
 
-    /// Appends a packet as [`TxBatch::push`] does, with a copy of its payload.
-    pub fn push_copy(
-        &mut self,
-        flow: &mut Flow,
-        ecn: u8,
-        header: &HeaderBuf,
-        payload: &[u8],
-    ) -> u64 {
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(payload);
-        let len = self.push(flow, ecn, header, &[Segment::of_slice(&copy)]);
-        self.owned.push(copy);
-        len
-    }
-
     /// Appends a packet: picks its burst, pads it and seals it with its ICRC.
     ///
     /// The caller has set the BTH's pad count to match `payload` ([`pad_of`]). Returns the packet's
@@ -425,75 +524,91 @@ impl TxBatch {
         payload: &[Segment],
     ) -> u64 {
         assert!(!self.is_full(), "the batch is full: ask `room` first");
-        let payload_len: usize = payload.iter().map(Segment::len).sum();
-        let pad = pad_of(payload_len) as usize;
-        let len = (header.len as usize + payload_len + pad + 4) as u32;
+        let (len, pad) = lengths(header, payload);
         let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
-
-        let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
-        let mut icrc = flow.icrc_behind_bth(len, bth, ip_id);
-        if !ext.is_empty() {
-            icrc = icrc.update(ext);
-        }
-        for segment in payload {
-            icrc = segment.with_bytes(|bytes| icrc.update(bytes));
-        }
-        if pad != 0 {
-            icrc = icrc.update(&[0; 3][..pad]);
-        }
-        // One store, since the packet is copied at once and a load that spans stores has to wait.
-        let trailer = (u64::from(icrc.finish()) << (8 * pad)).to_le_bytes();
-
-        let first_segment = self.segments.len() as u32;
-        match payload {
-            // By far the most common; a copy of unknown length is a call.
-            [one] => self.segments.push(*one),
-            many => self.segments.extend_from_slice(many),
-        }
-        self.packets.push(TxPacket {
-            header: header.copy_bytes(),
-            trailer,
-            header_len: header.len,
-            trailer_len: (pad + 4) as u8,
-            segment_count: payload.len() as u16,
-            first_segment,
-            len,
-        });
+        let to = (&mut self.packets, &mut self.segments);
+        seal(flow, header, payload, (len, pad, ip_id), to);
         u64::from(len)
     }
 
     /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID.
     #[inline]
     fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> u16 {
-        if let Some(burst) = self.bursts.last_mut()
-            && !burst.closed
-            && burst.dst == key.dst
-            && burst.tos == tos
-            && burst.prefix == prefix
-            && burst.dst_port == key.dst_port
-            && len <= burst.segment_len
-            && burst.count < u32::from(self.caps.max_segments)
-            && burst.bytes + len <= self.caps.max_burst_bytes
-        {
-            // A shorter packet can only be a burst's last.
-            burst.closed = len < burst.segment_len;
-            burst.bytes += len;
-            burst.count += 1;
-            return (burst.count - 1) as u16;
+        let open = self.bursts.last_mut();
+        match open.and_then(|burst| burst.join(key, tos, prefix, len, &self.caps)) {
+            Some(place) => place,
+            None => {
+                self.open_burst(Burst::of_one(
+                    key,
+                    tos,
+                    prefix,
+                    len,
+                    self.caps.max_segments.into(),
+                ));
+                0
+            }
         }
-        self.bursts.push(Burst {
-            dst: key.dst,
-            dst_port: key.dst_port,
-            tos,
-            segment_len: len,
-            bytes: len,
-            prefix,
-            closed: false,
-            first: self.packets.len() as u32,
-            count: 1,
-        });
-        0
     }
+
+    /// Begins another burst with the next packet.
+    fn open_burst(&mut self, burst: Burst) {
+        self.settle();
+        let first = self.packets.len() as u32;
+        self.bursts.push(Burst { first, ..burst });
+    }
+}
+
+/// Pads a packet of `len` bytes, seals it for its place in a burst, and stores it.
+#[inline(always)]
+fn seal(
+    flow: &mut Flow,
+    header: &HeaderBuf,
+    payload: &[Segment],
+    (len, pad, ip_id): (u32, u8, u16),
+    (packets, segments): (&mut Vec<TxPacket>, &mut Vec<Segment>),
+) {
+    let pad = usize::from(pad);
+    let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+    let mut icrc = flow.icrc_behind_bth(len, bth, ip_id);
+    if !ext.is_empty() {
+        icrc = icrc.update(ext);
+    }
+    for segment in payload {
+        icrc = segment.with_bytes(|bytes| icrc.update(bytes));
+    }
+    if pad != 0 {
+        icrc = icrc.update(&[0; 3][..pad]);
+    }
+    // One store, since the packet is copied at once and a load that spans stores has to wait.
+    let trailer = (u64::from(icrc.finish()) << (8 * pad)).to_le_bytes();
+
+    let first_segment = segments.len() as u32;
+    match payload {
+        // By far the most common; a copy of unknown length is a call.
+        [one] => segments.push(*one),
+        many => segments.extend_from_slice(many),
+    }
+    packets.push(TxPacket {
+        header: header.copy_bytes(),
+        trailer,
+        header_len: header.len,
+        trailer_len: (pad + 4) as u8,
+        segment_count: payload.len() as u16,
+        first_segment,
+        len,
+    });
+}
+
+/// A packet's length, BTH to ICRC, and the pad in it.
+#[inline]
+fn lengths(header: &HeaderBuf, payload: &[Segment]) -> (u32, u8) {
+    let payload_len = match payload {
+        // By far the most common.
+        [one] => one.len(),
+        many => many.iter().map(Segment::len).sum(),
+    };
+    let pad = pad_of(payload_len);
+    ((usize::from(header.len) + payload_len + usize::from(pad) + 4) as u32, pad)
 }
 
 /// Pad bytes that bring a payload to a multiple of four.

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    OutPacket, QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim,
-    ShimOut, ShimPeer, Time, TxBatch, TxCaps, WcStatus,
+    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim, ShimOut,
+    ShimPeer, Time, TxBatch, TxCaps, WcStatus,
 };
-use bowline_wire::{ICRC_LEN, PacketView, Psn, Qpn};
+use bowline_wire::{ICRC_LEN, Opcode, PacketView, Psn, Qpn};
 
 use crate::{FecConfig, FecCounters, FecShim, Pool};
 
@@ -37,23 +37,46 @@ impl Shim for Recorder {
         self.inner.stopped();
     }
 
-    fn outgoing(&mut self, now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
-        let mut bytes = packet.header.as_slice().to_vec();
-        packet.for_each_piece(|piece| bytes.extend_from_slice(piece));
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        self.sent.lock().unwrap().push(bytes);
-        self.inner.outgoing(now, packet, out);
+    fn run_len(&self) -> u32 {
+        self.inner.run_len()
+    }
+
+    fn passed(&mut self, now: Time, out: &mut ShimOut<'_>) -> u32 {
+        let run = out.run();
+        for packet in run.packets() {
+            if packet.header()[0] == Opcode::RC_REPAIR.0 {
+                // A late one of the shim's own.
+                continue;
+            }
+            let mut bytes = packet.header().to_vec();
+            run.payload(packet).for_each_piece(|piece| bytes.extend_from_slice(piece));
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            self.sent.lock().unwrap().push(bytes);
+        }
+        self.inner.passed(now, out)
+    }
+
+    fn ignores(&mut self, payload: &[u8]) -> bool {
+        self.inner.ignores(payload)
+    }
+
+    fn follows(&mut self, packet: &PacketView<'_>) -> bool {
+        let follows = self.inner.follows(packet);
+        if follows {
+            self.seen.lock().unwrap().push(without_icrc(packet));
+        }
+        follows
     }
 
     fn incoming(
         &mut self,
         now: Time,
-        packet: PacketView<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        packet: &PacketView<'_>,
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) -> bool {
         let seen = &self.seen;
         self.inner.incoming(now, packet, &mut |packet| {
-            seen.lock().unwrap().push(without_icrc(&packet));
+            seen.lock().unwrap().push(without_icrc(packet));
             up(packet);
         })
     }
@@ -66,11 +89,11 @@ impl Shim for Recorder {
         &mut self,
         now: Time,
         out: &mut ShimOut<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) {
         let seen = &self.seen;
         self.inner.handle_timeout(now, out, &mut |packet| {
-            seen.lock().unwrap().push(without_icrc(&packet));
+            seen.lock().unwrap().push(without_icrc(packet));
             up(packet);
         });
     }

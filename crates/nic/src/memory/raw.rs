@@ -315,6 +315,18 @@ impl Segment {
         self.with_bytes(|bytes| out.extend_from_slice(bytes));
     }
 
+    /// Runs `f` over the bytes of several.
+    #[inline]
+    pub(crate) fn with_bytes_of<const N: usize, R>(
+        segments: &[Segment; N],
+        f: impl FnOnce([&[u8]; N]) -> R,
+    ) -> R {
+        // SAFETY: as in `with_bytes`.
+        f(core::array::from_fn(|i| unsafe {
+            core::slice::from_raw_parts(segments[i].ptr, segments[i].len as usize)
+        }))
+    }
+
     /// Runs `f` over the bytes.
     #[inline]
     pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {

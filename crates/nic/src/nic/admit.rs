@@ -35,10 +35,10 @@ pub(super) fn accepts(
     let receives = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
     let info = packet.info();
     // A shim's own packets have the opcodes of RC, whatever it sits under.
-    let for_shim = shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
+    let for_shim = || shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
     if !receives
         || core.hold.is_deaf()
-        || (info.service != service && info.kind != OpKind::Cnp && !for_shim)
+        || (info.service != service && info.kind != OpKind::Cnp && !for_shim())
     {
         counters.drop_state += 1;
         return false;

@@ -343,12 +343,19 @@ pub(crate) struct Sink<'a> {
     batch: &'a mut TxBatch,
     shim: Option<&'a mut (dyn Shim + 'static)>,
     per_packet: usize,
+    /// Packets that may pass before the shim looks at them; none if each goes through it.
+    run_left: u32,
+    /// Where those begin that it has not seen.
+    run_from: usize,
 }
 
 impl<'a> Sink<'a> {
     fn new(batch: &'a mut TxBatch, shim: Option<&'a mut (dyn Shim + 'static)>) -> Sink<'a> {
         let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
-        Sink { batch, shim, per_packet }
+        // Without a shim nobody ever looks.
+        let run_left = shim.as_ref().map_or(u32::MAX, |s| s.run_len());
+        let run_from = batch.run_mark();
+        Sink { batch, shim, per_packet, run_left, run_from }
     }
 
     /// Whether another packet, and what a shim makes of it, fits.
@@ -360,17 +367,62 @@ impl<'a> Sink<'a> {
     /// Sends a packet, with the gather list in `cx.segments`, to the QP's peer.
     #[inline]
     pub(crate) fn send(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf, ecn: u8) {
+        if self.run_left == 0 {
+            return self.send_through_shim(core, cx, header, ecn);
+        }
         let Some(flow) = core.flow.as_mut() else {
             return;
         };
-        let packet = OutPacket { header, payload: cx.segments, ecn };
-        let mut out = ShimOut::new(self.batch, flow);
-        match self.shim.as_deref_mut() {
-            Some(shim) => shim.outgoing(cx.now, packet, &mut out),
-            None => out.send(packet),
+        let bytes = self.batch.push(flow, ecn, header, cx.segments);
+        count_sent(core, cx, 1, bytes);
+        if self.shim.is_some() {
+            self.run_left -= 1;
+            // What a shim adds to a message follows its end.
+            if self.run_left == 0 || !header.goes_on() {
+                self.look(core, cx);
+            }
         }
+    }
+
+    #[cold]
+    fn send_through_shim(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        header: &HeaderBuf,
+        ecn: u8,
+    ) {
+        let data_ecn = core.data_ecn();
+        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+            return;
+        };
+        let packet = OutPacket { header, payload: cx.segments, ecn };
+        let mut out = ShimOut::new(self.batch, flow, data_ecn);
+        shim.outgoing(cx.now, packet, &mut out);
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
+    }
+
+    /// The shim looks at the packets that have passed since it did last.
+    fn look(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let data_ecn = core.data_ecn();
+        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+            return;
+        };
+        let mut out = ShimOut::new(self.batch, flow, data_ecn).behind(self.run_from);
+        self.run_left = shim.passed(cx.now, &mut out).max(1);
+        let (packets, bytes) = out.sent();
+        self.run_from = self.batch.run_mark();
+        if packets > 0 {
+            count_sent(core, cx, packets, bytes);
+        }
+    }
+
+    /// The turn is over: no packet goes out that a shim has not seen.
+    fn finish(mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        if self.shim.is_some() && self.batch.run_mark() > self.run_from && self.run_left > 0 {
+            self.look(core, cx);
+        }
     }
 
     /// Sends a datagram. Shims belong to connections, so none sees it.
@@ -489,6 +541,7 @@ impl Qp {
             send_cnp(&mut self.core, cx, &mut sink);
         }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
+        sink.finish(&mut self.core, cx);
         self.paced = progress == Progress::Paced;
         if progress == Progress::Idle {
             self.core.pacer.rest();
@@ -513,7 +566,7 @@ impl Qp {
         };
         let (core, transport) = (&mut self.core, &mut self.transport);
         let now = cx.now;
-        let mut out = ShimOut::new(batch, &mut flow);
+        let mut out = ShimOut::new(batch, &mut flow, core.data_ecn());
         shim.handle_timeout(now, &mut out, &mut |packet| {
             if !core.has_failed() {
                 transport.receive(core, cx, packet, None);

@@ -42,7 +42,7 @@ pub(crate) trait Transport: Send {
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         meta: Option<&FrameMeta>,
     ) -> bool;
 

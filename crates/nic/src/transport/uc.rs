@@ -42,7 +42,7 @@ impl Transport for Uc {
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         _meta: Option<&FrameMeta>,
     ) -> bool {
         let psn = packet.psn();
@@ -55,8 +55,8 @@ impl Transport for Uc {
             cx.counters.drop_sequence += 1;
             return false;
         }
-        if let Err(refusal) = self.inbound.accept(core, cx, &packet) {
-            self.refuse(core, cx, &packet, refusal);
+        if let Err(refusal) = self.inbound.accept(core, cx, packet) {
+            self.refuse(core, cx, packet, refusal);
         }
         core.has_failed()
     }

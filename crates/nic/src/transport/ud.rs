@@ -38,7 +38,7 @@ impl Transport for Ud {
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         meta: Option<&FrameMeta>,
     ) -> bool {
         let (Some(deth), Some(meta), OpKind::Send) = (packet.deth(), meta, packet.info().kind)

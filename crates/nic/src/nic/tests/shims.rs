@@ -22,8 +22,8 @@ impl Shim for Twice {
     fn incoming(
         &mut self,
         _now: Time,
-        packet: PacketView<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        packet: &PacketView<'_>,
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) -> bool {
         self.arrived += 1;
         if self.arrived % 3 != 1 {
@@ -47,8 +47,8 @@ impl Shim for Late {
     fn incoming(
         &mut self,
         now: Time,
-        packet: PacketView<'_>,
-        _up: &mut dyn FnMut(PacketView<'_>),
+        packet: &PacketView<'_>,
+        _up: &mut dyn FnMut(&PacketView<'_>),
     ) -> bool {
         self.held.push((now.plus_nanos(1_000_000), packet.as_bytes().to_vec()));
         true
@@ -62,11 +62,11 @@ impl Shim for Late {
         &mut self,
         now: Time,
         _out: &mut ShimOut<'_>,
-        up: &mut dyn FnMut(PacketView<'_>),
+        up: &mut dyn FnMut(&PacketView<'_>),
     ) {
         while self.held.first().is_some_and(|h| h.0 <= now) {
             let (_, bytes) = self.held.remove(0);
-            up(PacketView::parse(&bytes).unwrap());
+            up(&PacketView::parse(&bytes).unwrap());
         }
     }
 }

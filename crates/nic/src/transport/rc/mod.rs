@@ -43,12 +43,12 @@ impl Transport for Rc {
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
-        packet: PacketView<'_>,
+        packet: &PacketView<'_>,
         _meta: Option<&FrameMeta>,
     ) -> bool {
         match packet.info().kind {
             OpKind::Ack | OpKind::AtomicAck | OpKind::ReadResponse => {
-                self.requester.receive(core, cx, &packet);
+                self.requester.receive(core, cx, packet);
                 true
             }
             OpKind::Repair => {
@@ -58,7 +58,7 @@ impl Transport for Rc {
             _ => {
                 // One answer serves many requests: once it is due, nothing more follows.
                 let was_due = self.responder.has_work();
-                self.responder.receive(core, cx, &packet);
+                self.responder.receive(core, cx, packet);
                 core.has_failed() || (!was_due && self.responder.has_work())
             }
         }

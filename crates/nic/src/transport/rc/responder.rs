@@ -106,6 +106,7 @@ impl Responder {
         self.reply.is_some() || self.resources.iter().any(Resource::is_due)
     }
 
+    #[inline]
     pub(super) fn receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         if core.state == QpState::Rtr && !core::mem::replace(&mut self.heard, true) {
             cx.event(Event::CommEstablished(core.reported));

@@ -1,0 +1,105 @@
+//! The quick way for the many packets that are like the one before: in order, in the middle of a message
+//! and of a block.
+//!
+//! All that they change beside the sums is how many they are, so the rest of the decoder learns of them
+//! when it has something else to do.
+
+use bowline_codes::Kernel;
+use bowline_wire::{Opcode, PacketView, Position, Psn};
+
+use super::Decoder;
+use crate::symbol::BthSum;
+
+/// Packets that may follow without much ado: nothing is missing, and the block's units hold all that was
+/// before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alike {
+    /// So many of them; none unless the last thing that happened was such a packet.
+    left: u8,
+    opcode: Opcode,
+    lane: u8,
+    lanes: u8,
+    /// The next one's.
+    psn: Psn,
+    /// What `left` was when the decoder last heard of them.
+    whole: u8,
+    kernel: Kernel,
+}
+
+impl Alike {
+    pub(super) fn none() -> Alike {
+        let (opcode, psn, kernel) = (Opcode(0), Psn::new(0), Kernel::best());
+        Alike { left: 0, opcode, lane: 0, lanes: 0, psn, whole: 0, kernel }
+    }
+}
+
+impl Decoder {
+    /// Takes note of a packet if it may go up without much ado; if not, nothing has changed.
+    #[inline]
+    pub(crate) fn follow(&mut self, packet: &PacketView<'_>) -> bool {
+        let alike = &mut self.alike;
+        let bth = BthSum::of(packet.bth_view().as_bytes());
+        if alike.left == 0 || bth.opcode() != alike.opcode.0 || bth.psn() != alike.psn {
+            return false;
+        }
+        let payload = packet.payload();
+        let Some(unit) = self.units.get_mut(usize::from(alike.lane)) else { return false };
+        if !unit.is_alike(payload) {
+            return false;
+        }
+        alike.left -= 1;
+        alike.psn = alike.psn.next();
+        if alike.lanes > 1 {
+            alike.lane = if alike.lane + 1 == alike.lanes { 0 } else { alike.lane + 1 };
+        }
+        unit.add_alike(alike.kernel, bth, payload);
+        true
+    }
+
+    /// After a packet in order: those like it may follow without much ado.
+    pub(super) fn expect_alike(&mut self, packet: &PacketView<'_>) {
+        let block = &self.block;
+        let follow = packet.info().position == Position::Middle
+            && block.open
+            && block.exact
+            && block.count >= block.c
+            && !self.response
+            && self.coding.is_some();
+        if follow {
+            let left = block.r - block.count;
+            self.alike = Alike {
+                left,
+                whole: left,
+                opcode: packet.opcode(),
+                lane: block.lane,
+                lanes: block.c,
+                psn: packet.psn().next(),
+                ..self.alike
+            };
+        }
+    }
+
+    /// The packet that comes next, and whether it is of the same block as the one before.
+    pub(super) fn place(&self) -> (Option<Psn>, bool) {
+        match self.alike.whole {
+            0 => (self.next, self.block.open),
+            _ => (Some(self.alike.psn), self.alike.left > 0),
+        }
+    }
+
+    /// The decoder has something else to do: it learns what has followed, and no more may.
+    #[inline]
+    pub(crate) fn catch_up(&mut self) {
+        let alike = &mut self.alike;
+        let followed = alike.whole - alike.left;
+        (alike.left, alike.whole) = (0, 0);
+        if followed > 0 {
+            let block = &mut self.block;
+            block.count += followed;
+            block.lane = alike.lane;
+            block.open = block.count < block.r;
+            self.next = Some(alike.psn);
+            self.losses.expected = self.losses.expected.wrapping_add(followed.into());
+        }
+    }
+}

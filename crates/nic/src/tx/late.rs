@@ -1,0 +1,178 @@
+//! Packets that would cut a burst short: they go behind it, as a burst of their own.
+//!
+//! All packets of a burst but its last have one length, and a shim's packets may be longer than the
+//! data that they follow. Sent in their place they would split one call to the port into three; what a
+//! call costs is many packets' worth.
+
+use super::{Burst, Flow, HeaderBuf, TxBatch, TxPacket, lengths, seal};
+use crate::memory::Segment;
+
+/// Most packets that may overtake a late one: the receiver waits for it.
+pub const MAX_LATE: u32 = 16;
+
+/// The late packets of a batch.
+#[derive(Default)]
+pub(super) struct Late {
+    packets: Vec<TxPacket>,
+    burst: Option<Burst>,
+}
+
+impl Late {
+    pub(super) fn len(&self) -> usize {
+        self.packets.len()
+    }
+}
+
+impl TxBatch {
+    /// Appends a packet as [`TxBatch::push`] does, with a copy of its payload.
+    ///
+    /// # Panics
+    /// If the batch is full.
+    pub fn push_copy(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        header: &HeaderBuf,
+        payload: &[u8],
+    ) -> u64 {
+        let segments = [self.copy(payload)];
+        self.push(flow, ecn, header, &segments)
+    }
+
+    /// Appends a packet with a copy of its payload. If it is longer than the packets before it, up to
+    /// [`MAX_LATE`] that are pushed behind it may overtake it.
+    ///
+    /// # Panics
+    /// If the batch is full.
+    pub fn push_late(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        header: &HeaderBuf,
+        payload: &[u8],
+    ) -> u64 {
+        let segments = [self.copy(payload)];
+        let (len, pad) = lengths(header, &segments);
+        match self.join_late(flow, flow.tos | ecn, header, len) {
+            Some(ip_id) => {
+                assert!(!self.is_full(), "the batch is full: ask `room` first");
+                let to = (&mut self.late.packets, &mut self.segments);
+                seal(flow, header, &segments, (len, pad, ip_id), to);
+                self.capacity -= 1;
+                u64::from(len)
+            }
+            None => self.push(flow, ecn, header, &segments),
+        }
+    }
+
+    /// Keeps a copy of a payload.
+    fn copy(&mut self, payload: &[u8]) -> Segment {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(payload);
+        let segment = Segment::of_slice(&copy);
+        self.owned.push(copy);
+        segment
+    }
+
+    /// A packet's place among the late ones, if that is where it belongs.
+    fn join_late(&mut self, flow: &Flow, tos: u8, header: &HeaderBuf, len: u32) -> Option<u16> {
+        let (key, prefix) = (&flow.key, header.bytes[5]);
+        if let Some(burst) = &mut self.late.burst {
+            return burst.join(key, tos, prefix, len, &self.caps);
+        }
+        let open = self.bursts.last_mut()?;
+        let goes_on =
+            open.count < open.limit && open.bytes + open.segment_len <= self.caps.max_burst_bytes;
+        if !goes_on || len <= open.segment_len {
+            return None;
+        }
+        open.limit = open.limit.min(open.count + MAX_LATE);
+        let limit = self.caps.max_segments.into();
+        self.late.burst = Some(Burst::of_one(key, tos, prefix, len, limit));
+        Some(0)
+    }
+
+    /// Puts late packets behind all others. The batch is not sent before.
+    pub(crate) fn settle(&mut self) {
+        if let Some(burst) = self.late.burst.take() {
+            // Data would be its last, and the burst behind it one short.
+            self.bursts.push(Burst { first: self.packets.len() as u32, limit: 0, ..burst });
+            self.capacity += self.late.packets.len();
+            self.packets.append(&mut self.late.packets);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, ROCE_UDP_PORT, icrc_of};
+
+    use super::*;
+    use crate::tx::TxCaps;
+
+    fn header(psn: u32) -> HeaderBuf {
+        HeaderBuf::new(&Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(1), Psn::new(psn)))
+    }
+
+    /// Lengths of the packets, burst by burst; each must be sealed for its place.
+    fn lengths_of(batch: &TxBatch, flow: &Flow) -> Vec<Vec<usize>> {
+        let packets = |burst| {
+            let mut lengths = Vec::new();
+            for (id, packet) in batch.packets(burst).iter().enumerate() {
+                let mut bytes = Vec::new();
+                batch.append_packet_to(packet, &mut bytes);
+                let (body, icrc) = bytes.split_last_chunk().unwrap();
+                let wanted = icrc_of(flow.key(), id as u16, body);
+                assert_eq!(u32::from_le_bytes(*icrc), wanted);
+                lengths.push(body.len() - Bth::LEN);
+            }
+            lengths
+        };
+        batch.bursts().iter().map(packets).collect()
+    }
+
+    #[test]
+    fn a_longer_packet_goes_behind_the_burst_that_it_would_cut() {
+        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
+        let port = ROCE_UDP_PORT;
+        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
+        let mut batch = TxBatch::new(TxCaps { max_segments: 4, max_burst_bytes: 65_000 }, 8);
+        let data = [0; 64];
+        let payload = [Segment::of_slice(&data)];
+        for psn in 0..6 {
+            batch.push(&mut flow, 0, &header(psn), &payload);
+            if psn == 1 {
+                batch.push_late(&mut flow, 0, &header(100), &[1; 80]);
+                assert_eq!((batch.len(), batch.room()), (3, 5));
+            }
+        }
+        // Nothing longer than those before it: it cuts nothing.
+        batch.push_late(&mut flow, 0, &header(101), &[1; 40]);
+        batch.settle();
+        assert!(batch.is_full());
+        assert_eq!(lengths_of(&batch, &flow), [vec![64; 4], vec![80], vec![64, 64, 40]]);
+        batch.clear();
+        assert_eq!((batch.len(), batch.room()), (0, 8));
+    }
+
+    #[test]
+    fn not_too_many_overtake_a_late_packet() {
+        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
+        let port = ROCE_UDP_PORT;
+        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
+        let mut batch = TxBatch::new(TxCaps { max_segments: 64, max_burst_bytes: 65_000 }, 64);
+        let data = [0; 64];
+        let payload = [Segment::of_slice(&data)];
+        batch.push(&mut flow, 0, &header(0), &payload);
+        batch.push_late(&mut flow, 0, &header(1), &[1; 80]);
+        for psn in 0..40 {
+            batch.push(&mut flow, 0, &header(psn), &payload);
+        }
+        batch.settle();
+        let counts: Vec<usize> = lengths_of(&batch, &flow).iter().map(Vec::len).collect();
+        assert_eq!(counts, [1 + MAX_LATE as usize, 1, 40 - MAX_LATE as usize]);
+    }
+}
