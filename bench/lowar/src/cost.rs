@@ -1,23 +1,30 @@
 //! One connection in memory, for instruction counts: run under callgrind by `bench/fec cost`.
 //!
 //! `fec-cost none|off|R,C`: WRITEs of 1 MiB at MTU 1024 that lose nothing. What the sender does per packet
-//! happens in `send_side`, what the receiver does in `receive_side`.
+//! happens in `send_side`, what the receiver does in `receive_side`. `fec-cost xor`: as many payloads summed
+//! up one by one, by nothing but the kernel, in `xor_pass`.
 
 use std::hint::black_box;
 use std::process::ExitCode;
 
+use bowline_codes::Kernel;
 use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, FrameMeta, IpId, Mtu, Nic, NicConfig, QpAttr,
     QpInit, QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
 };
 
+const MTU: Mtu = Mtu::B1024;
 const MESSAGE: usize = 1 << 20;
 const MESSAGES: u64 = 8;
 
 fn main() -> ExitCode {
     let mode = std::env::args().nth(1).unwrap_or_default();
     let fec = match mode.as_str() {
+        "xor" => {
+            xor_alone();
+            return ExitCode::SUCCESS;
+        }
         "none" => None,
         text => match text.parse::<FecMode>() {
             Ok(mode) => Some(mode),
@@ -29,6 +36,21 @@ fn main() -> ExitCode {
     };
     run(fec);
     ExitCode::SUCCESS
+}
+
+/// One XOR pass over each payload of the counted messages.
+fn xor_alone() {
+    let payload = vec![7; MTU.bytes() as usize];
+    let mut sum = vec![0; payload.len()];
+    let kernel = Kernel::best();
+    for _ in 0..MESSAGES * (MESSAGE / payload.len()) as u64 {
+        xor_pass(kernel, black_box(&mut sum), black_box(&payload));
+    }
+}
+
+#[inline(never)]
+fn xor_pass(kernel: Kernel, sum: &mut [u8], payload: &[u8]) {
+    kernel.xor_into(sum, payload);
 }
 
 struct End {
@@ -77,7 +99,7 @@ fn connect(end: &mut End, peer: u32) {
     let rtr = QpAttr {
         state: Some(QpState::Rtr),
         av: Some(AddressVector::new(end.meta.src)),
-        path_mtu: Some(Mtu::B1024),
+        path_mtu: Some(MTU),
         dest_qpn: Some(qpn_of(peer)),
         rq_psn: zero,
         max_dest_rd_atomic: Some(1),
