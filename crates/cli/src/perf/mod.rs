@@ -47,6 +47,9 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
         report.add(row);
     }
     session.channel.barrier()?;
+    if args.fec.is_some() {
+        report.add_fec(&session.rig.device.fec_counters());
+    }
     Ok(report)
 }
 
@@ -69,5 +72,8 @@ fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
         report.add(row);
     }
     channel.barrier()?;
+    if args.fec.is_some() {
+        report.add_fec(&rig.device.fec_counters());
+    }
     Ok(report)
 }

@@ -1,8 +1,9 @@
 //! Results, as perftest prints them and as JSON.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bowline::Device;
+use bowline::{Device, FecSnapshot};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -69,6 +70,9 @@ pub(crate) struct Report {
     qps: u16,
     tx_depth: u32,
     results: Vec<Row>,
+    /// What this end's forward error correction did, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fec: Option<BTreeMap<&'static str, u64>>,
 }
 
 impl Report {
@@ -82,6 +86,7 @@ impl Report {
             qps: spec.qps,
             tx_depth: spec.tx_depth,
             results: Vec::new(),
+            fec: None,
         }
     }
 
@@ -135,6 +140,20 @@ impl Report {
             ),
         }
         self.results.push(row);
+    }
+
+    /// Adds what forward error correction did at this end, and prints it.
+    pub(crate) fn add_fec(&mut self, counters: &FecSnapshot) {
+        println!(
+            " FEC at this end: {} repairs sent, {} received; {} packets recovered, {} unrecoverable; \
+             {} repairs wasted",
+            counters.repairs_sent,
+            counters.repairs_received,
+            counters.recovered,
+            counters.unrecoverable,
+            counters.wasted
+        );
+        self.fec = Some(counters.iter().map(|(name, _, value)| (name, value)).collect());
     }
 
     /// Everything as one object on one line.
