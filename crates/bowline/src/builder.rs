@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_io::{
@@ -9,7 +10,7 @@ use bowline_io::{
 };
 use bowline_nic::{Mtu, Nic, NicConfig};
 
-use crate::{Device, Error, random};
+use crate::{Device, Error, Failover, random};
 
 /// Settings of a device to be opened; see [`Device::builder`].
 ///
@@ -30,12 +31,20 @@ pub struct DeviceBuilder {
     link: Option<LinkProfile>,
     pcap: Option<PathBuf>,
     fec: Option<FecMode>,
+    failover: Option<Failover>,
     mtu: Option<Mtu>,
     window_bytes: Option<u32>,
     max_qps: Option<u32>,
     max_mrs: Option<u32>,
     max_wr: Option<u32>,
     max_cqe: Option<u32>,
+}
+
+/// What is under a NIC.
+struct Ground {
+    port: Box<dyn Port>,
+    qpn_prefix: u8,
+    max_mtu: Mtu,
 }
 
 impl DeviceBuilder {
@@ -48,6 +57,7 @@ impl DeviceBuilder {
             link: None,
             pcap: None,
             fec: None,
+            failover: None,
             mtu: None,
             window_bytes: None,
             max_qps: None,
@@ -108,6 +118,22 @@ impl DeviceBuilder {
         self
     }
 
+    /// Keeps reliable connections alive over a backup NIC when this one, its cable or its switch dies, and
+    /// brings them back when it returns. Peers need a backup as well.
+    ///
+    /// ```
+    /// use bowline::{Device, Failover};
+    ///
+    /// let backup = Failover::to("127.9.1.9".parse().unwrap());
+    /// let device = Device::builder("127.9.1.8".parse().unwrap()).failover(backup).open()?;
+    /// assert_eq!(device.failover_account().unwrap().away, 0);
+    /// # Ok::<(), bowline::Error>(())
+    /// ```
+    pub fn failover(mut self, failover: Failover) -> Self {
+        self.failover = Some(failover);
+        self
+    }
+
     /// The largest path MTU; what the interface carries unless set.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.mtu = Some(mtu);
@@ -147,23 +173,56 @@ impl DeviceBuilder {
 
     /// Opens the device.
     pub fn open(self) -> Result<Device, Error> {
-        let udp = UdpPort::open(&self.udp)?;
+        let fec = self.fec.map(|mode| Fec::new(FecConfig::new(mode)));
+        let mut ground = self.open_port(&self.udp)?;
+        // Connections must fit both NICs.
+        let backup = match &self.failover {
+            Some(failover) => {
+                let udp = UdpConfig { addr: failover.backup, ..self.udp.clone() };
+                let mut backup = self.open_port(&udp)?;
+                ground.max_mtu = ground.max_mtu.min(backup.max_mtu);
+                backup.max_mtu = ground.max_mtu;
+                Some(backup)
+            }
+            None => None,
+        };
+        let max_mtu = ground.max_mtu;
+        let (lane, max_rd_atomic) = self.start(ground, fec.as_ref())?;
+        let rails = match (&self.failover, backup) {
+            (Some(failover), Some(backup)) => {
+                let (backup, _) = self.start(backup, fec.as_ref())?;
+                Some(failover.start([Arc::clone(&lane), backup])?)
+            }
+            _ => None,
+        };
+        Ok(Device::from_lane(lane, max_mtu, max_rd_atomic, fec, rails))
+    }
+
+    /// Opens a port, impaired and captured as asked for.
+    fn open_port(&self, udp: &UdpConfig) -> Result<Ground, Error> {
+        let udp = UdpPort::open(udp)?;
         let qpn_prefix = udp.qpn_prefix();
         let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
         if let Some(file) = &self.pcap {
+            let backup = self.failover.as_ref().is_some_and(|f| f.backup == port.caps().addr);
+            let file = if backup { file.with_extension("backup.pcap") } else { file.clone() };
             port = Box::new(PcapTap::create(port, file)?);
         }
         if let Some(profile) = &self.link {
             port = Box::new(Impair::new(port, profile.clone()));
         }
-        let caps = port.caps();
-        let max_mtu = self.check_mtu(caps.ip_mtu)?;
+        let max_mtu = self.check_mtu(port.caps().ip_mtu)?;
+        Ok(Ground { port, qpn_prefix, max_mtu })
+    }
 
+    /// Makes a NIC on a port, and the lane that runs both.
+    fn start(&self, ground: Ground, fec: Option<&Fec>) -> Result<(Arc<Lane>, u8), Error> {
+        let caps = ground.port.caps();
         let mut config = NicConfig::new(caps.addr, random::bytes()?);
         config.udp_port = caps.udp_port;
         config.peer_udp_port = caps.udp_port;
-        config.qpn_prefix = qpn_prefix;
-        config.max_mtu = max_mtu;
+        config.qpn_prefix = ground.qpn_prefix;
+        config.max_mtu = ground.max_mtu;
         let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
         set(&mut config.window_bytes, self.window_bytes);
         set(&mut config.max_qps, self.max_qps);
@@ -171,14 +230,11 @@ impl DeviceBuilder {
         set(&mut config.max_wr, self.max_wr);
         set(&mut config.max_cqe, self.max_cqe);
         let max_rd_atomic = config.max_rd_atomic;
-
         let mut nic = Nic::new(config)?;
-        let fec = self.fec.map(|mode| Fec::new(FecConfig::new(mode)));
-        if let Some(fec) = &fec {
+        if let Some(fec) = fec {
             fec.install(&mut nic);
         }
-        let lane = Lane::start(nic, port, LaneConfig::default())?;
-        Ok(Device::from_lane(lane, max_mtu, max_rd_atomic, fec))
+        Ok((Lane::start(nic, ground.port, LaneConfig::default())?, max_rd_atomic))
     }
 
     /// The MTU asked for, or else the largest, if the interface carries it.

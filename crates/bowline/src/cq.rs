@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bowline_io::Channel;
 use bowline_nic::{Completion, CqId};
+use bowline_rails::{CqMirror, Rails};
 
 use crate::device::DeviceInner;
 use crate::{CompletionExt, Error};
@@ -26,6 +27,8 @@ pub(crate) struct CqInner {
     pub(crate) id: CqId,
     pub(crate) device: Arc<DeviceInner>,
     channel: Arc<Channel<u64>>,
+    /// Its counterpart on a backup.
+    mirror: Option<Arc<CqMirror>>,
     turn: Turn,
 }
 
@@ -35,10 +38,15 @@ impl Cq {
             .map_err(|e| Error::system("make a notification channel", e))?;
         let channel = Arc::new(channel);
         let id = device.control(|nic, _| nic.create_cq(depth))?;
+        let mirror = match device.rails() {
+            Some(rails) => Some(rails.shadow_cq(id, depth, Some((Arc::clone(&channel), 0)))?),
+            None => None,
+        };
         let inner = Arc::new(CqInner {
             id,
             device: Arc::clone(device),
             channel: Arc::clone(&channel),
+            mirror,
             turn: Turn::default(),
         });
         device.lane().notify_cq(id, channel, 0)?;
@@ -50,7 +58,15 @@ impl Cq {
     /// Each has its own status: see [`CompletionExt::ok`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         let inner = &*self.inner;
-        Ok(inner.device.lane().poll(|nic, _| nic.poll_cq(inner.id, out))??)
+        let Some((mirror, rails)) = inner.mirrored() else {
+            return Ok(inner.device.lane().poll(|nic, _| nic.poll_cq(inner.id, out))??);
+        };
+        let mut filled = 0;
+        mirror.poll(rails, out.len(), |nic, _, cq, room| {
+            let taken = nic.poll_cq(cq, &mut out[filled..filled + room])?;
+            filled += taken;
+            Ok(taken)
+        })
     }
 
     /// Takes finished requests, sleeping until there is one; 0 if none came within `timeout`.
@@ -105,17 +121,30 @@ impl Cq {
 
     /// Asks for a notification at the next completion.
     pub(crate) fn arm(&self) -> Result<(), Error> {
-        self.inner.device.control(|nic, _| nic.arm_cq(self.inner.id, false))
+        match self.inner.mirrored() {
+            Some((mirror, rails)) => Ok(mirror.arm(rails, false)?),
+            None => self.inner.device.control(|nic, _| nic.arm_cq(self.inner.id, false)),
+        }
     }
 
     /// Takes finished requests without driving the device.
     pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        self.inner.device.control(|nic, _| nic.poll_cq(self.inner.id, out))
+        match self.inner.mirrored() {
+            Some(_) => self.poll(out),
+            None => self.inner.device.control(|nic, _| nic.poll_cq(self.inner.id, out)),
+        }
     }
 
     #[cfg(feature = "tokio")]
     pub(crate) fn channel(&self) -> &Arc<Channel<u64>> {
         &self.inner.channel
+    }
+}
+
+impl CqInner {
+    /// Its mirror and the rails that have both, if there is a backup.
+    fn mirrored(&self) -> Option<(&CqMirror, &Rails)> {
+        Some((self.mirror.as_deref()?, self.device.rails()?))
     }
 }
 
@@ -131,6 +160,9 @@ impl Drop for CqInner {
         // has nothing to forget.
         let _ = self.device.lane().forget_cq(self.id);
         let _ = self.device.control(|nic, _| nic.destroy_cq(self.id));
+        if let Some(mirror) = &self.mirror {
+            self.device.forget(|rails| rails.forget_cq(mirror));
+        }
     }
 }
 

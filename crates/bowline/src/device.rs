@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use bowline_fec::{Fec, FecSnapshot};
 use bowline_io::control::ControlServer;
-use bowline_io::{Lane, PortCounters};
+use bowline_io::{FaultRequest, Lane, PortCounters};
 use bowline_nic::{Counters, Event, Mtu, Nic, Time};
+
+use bowline_rails::{Account as FailoverAccount, Rail, Rails, RailsError};
 
 use crate::{Cq, DeviceBuilder, Error, Pd};
 
@@ -36,8 +38,10 @@ pub struct Device {
 
 pub(crate) struct DeviceInner {
     lane: Arc<Lane>,
-    /// Tells `bowline devinfo` about it, if that could be arranged.
-    _control: Option<ControlServer>,
+    /// The lane and its backup as one.
+    rails: Option<Rails>,
+    /// Tell `bowline devinfo` about it and its backup, if that could be arranged.
+    _controls: Vec<ControlServer>,
     addr: IpAddr,
     udp_port: u16,
     mtu: Mtu,
@@ -65,11 +69,19 @@ impl Device {
         mtu: Mtu,
         max_rd_atomic: u8,
         fec: Option<Fec>,
+        rails: Option<Rails>,
     ) -> Device {
         let caps = lane.port_caps();
         let (addr, udp_port) = (caps.addr, caps.udp_port);
-        let _control = ControlServer::for_lane(&addr.to_string(), &lane).ok();
-        let inner = DeviceInner { lane, _control, addr, udp_port, mtu, max_rd_atomic, fec };
+        let backup = rails.as_ref().map(|rails| rails.lane(Rail::Backup));
+        let _controls = [Some(&lane), backup]
+            .into_iter()
+            .flatten()
+            .filter_map(|lane| {
+                ControlServer::for_lane(&lane.port_caps().addr.to_string(), lane).ok()
+            })
+            .collect();
+        let inner = DeviceInner { lane, rails, _controls, addr, udp_port, mtu, max_rd_atomic, fec };
         Device { inner: Arc::new(inner) }
     }
 
@@ -111,6 +123,27 @@ impl Device {
         self.inner.fec.as_ref().map(Fec::counters).unwrap_or_default()
     }
 
+    /// What has become of its connections, if it has a backup.
+    pub fn failover_account(&self) -> Option<FailoverAccount> {
+        self.inner.rails.as_ref().map(Rails::account)
+    }
+
+    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from outside.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let device = Device::open("127.9.1.7")?;
+    /// device.fault(&"down".parse()?);
+    /// device.fault(&"up".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn fault(&self, request: &FaultRequest) {
+        if let Some(faults) = self.inner.lane.faults() {
+            faults.apply(request);
+        }
+    }
+
     /// What the socket below the NIC has done and seen.
     pub fn port_counters(&self) -> Result<PortCounters, Error> {
         Ok(self.inner.lane.counters()?.1)
@@ -140,11 +173,6 @@ impl DeviceInner {
         Ok(self.lane.with(f)??)
     }
 
-    /// Looks something up in the NIC.
-    pub(crate) fn query<R>(&self, f: impl FnOnce(&Nic) -> R) -> Result<R, Error> {
-        Ok(self.lane.with(|nic, _| f(nic))?)
-    }
-
     /// Calls the NIC to post work, which may leave together with what is posted next.
     pub(crate) fn post<R, E>(
         &self,
@@ -158,6 +186,17 @@ impl DeviceInner {
 
     pub(crate) fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    pub(crate) fn rails(&self) -> Option<&Rails> {
+        self.rails.as_ref()
+    }
+
+    /// Ends the counterpart of an object that is gone; what goes wrong leaves it to the device's end.
+    pub(crate) fn forget(&self, end: impl FnOnce(&Rails) -> Result<(), RailsError>) {
+        if let Some(rails) = &self.rails {
+            let _ = end(rails);
+        }
     }
 
     pub(crate) fn addr(&self) -> IpAddr {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bowline_io::{ChannelClosed, LaneError, PortError};
 use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
+use bowline_rails::RailsError;
 use bowline_sdr::{Failure, SdrError};
 
 use crate::BatchError;
@@ -84,6 +85,9 @@ pub enum Error {
         /// What it should share.
         of: &'static str,
     },
+    /// A device could not be given its backup.
+    #[error(transparent)]
+    Failover(#[from] RailsError),
     /// An argument that makes no sense.
     #[error("invalid {what}: {why}")]
     Invalid {
@@ -119,6 +123,8 @@ impl Error {
             Error::Message(Failure::Local) => Fault::Caller,
             Error::Message(_) => Fault::Peer,
             Error::System { .. } => Fault::Resource,
+            Error::Failover(RailsError::Store(_)) => Fault::Caller,
+            Error::Failover(_) => Fault::Resource,
             Error::OutOfRange { .. } | Error::Foreign { .. } | Error::Invalid { .. } => {
                 Fault::Caller
             }

@@ -60,6 +60,7 @@ mod cq;
 mod device;
 mod endpoint;
 mod error;
+mod failover;
 mod mr;
 mod pd;
 mod qp;
@@ -71,12 +72,15 @@ mod srq;
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
 pub use bowline_fec::{FecMode, FecSnapshot, Params as FecParams, ParamsError as FecParamsError};
-pub use bowline_io::{LinkProfile, Loss, ParseLinkError, PortCounters};
+pub use bowline_io::{
+    FaultAction, FaultRequest, LinkProfile, Loss, ParseFaultError, ParseLinkError, PortCounters,
+};
 pub use bowline_nic::{
     Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,
     ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,
     RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcOpcode, WcStatus,
 };
+pub use bowline_rails::{Account as FailoverAccount, Mode as FailoverMode, Rail};
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
     ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
@@ -88,6 +92,7 @@ pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};
 pub use error::{CompletionError, CompletionExt, Error, Fault};
+pub use failover::Failover;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};

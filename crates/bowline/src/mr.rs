@@ -40,7 +40,13 @@ impl Mr {
         let region = Region::owned(Arc::clone(&buffer));
         let iova = region.addr();
         let pd = Arc::clone(&pd.inner);
-        let key = pd.device.control(|nic, _| nic.register(pd.id, region, iova, access))?;
+        let key = match pd.device.rails() {
+            Some(rails) => {
+                let region = || Some(Region::owned(Arc::clone(&buffer)));
+                rails.register(pd.id, region, iova, access)?
+            }
+            None => pd.device.control(|nic, _| nic.register(pd.id, region, iova, access))?,
+        };
         Ok(Mr { inner: Arc::new(MrInner { key, buffer, access, pd }) })
     }
 
@@ -102,6 +108,9 @@ impl Drop for MrInner {
     fn drop(&mut self) {
         // The key is ours and nobody else removes it, so this cannot fail; and `drop` could not
         // report it.
-        let _ = self.pd.device.control(|nic, _| nic.deregister(self.key));
+        let _ = match self.pd.device.rails() {
+            Some(rails) => rails.deregister(self.key).map_err(Error::from),
+            None => self.pd.device.control(|nic, _| nic.deregister(self.key)),
+        };
     }
 }

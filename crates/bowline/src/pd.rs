@@ -23,6 +23,9 @@ pub(crate) struct PdInner {
 impl Pd {
     pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Pd, Error> {
         let id = device.control(|nic, _| nic.alloc_pd())?;
+        if let Some(rails) = device.rails() {
+            rails.shadow_pd(id)?;
+        }
         Ok(Pd { inner: Arc::new(PdInner { id, device: Arc::clone(device) }) })
     }
 
@@ -62,5 +65,6 @@ impl Drop for PdInner {
     fn drop(&mut self) {
         // Everything made from the domain holds it, so it is unused by now.
         let _ = self.device.control(|nic, _| nic.dealloc_pd(self.id));
+        self.device.forget(|rails| rails.forget_pd(self.id));
     }
 }

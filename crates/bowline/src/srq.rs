@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_nic::{RecvWr, SrqId};
+use bowline_rails::SrqMirror;
 
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
@@ -17,13 +18,18 @@ pub struct Srq {
 pub(crate) struct SrqInner {
     pub(crate) id: SrqId,
     pub(crate) pd: Arc<PdInner>,
+    mirror: Option<Arc<SrqMirror>>,
 }
 
 impl Srq {
     pub(crate) fn new(pd: &Pd, max_wr: u32, max_sge: u8) -> Result<Srq, Error> {
         let pd = Arc::clone(&pd.inner);
         let id = pd.device.control(|nic, _| nic.create_srq(pd.id, max_wr, max_sge))?;
-        Ok(Srq { inner: Arc::new(SrqInner { id, pd }) })
+        let mirror = match pd.device.rails() {
+            Some(rails) => Some(rails.shadow_srq(id, pd.id, max_wr, max_sge)?),
+            None => None,
+        };
+        Ok(Srq { inner: Arc::new(SrqInner { id, pd, mirror }) })
     }
 
     /// Its identifier, as [`Event::SrqLimit`](crate::Event::SrqLimit) names it.
@@ -41,13 +47,18 @@ impl Srq {
 
     /// Posts a receive.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        let SrqInner { id, pd } = &*self.inner;
-        pd.device.post(|nic, _| nic.post_srq_recv(*id, wr))
+        let SrqInner { id, pd, mirror } = &*self.inner;
+        match (mirror, pd.device.rails()) {
+            (Some(mirror), Some(rails)) => {
+                Ok(mirror.post(rails, |nic, srq| nic.post_srq_recv(srq, wr))??)
+            }
+            _ => pd.device.post(|nic, _| nic.post_srq_recv(*id, wr)),
+        }
     }
 
     /// Asks for one [`Event::SrqLimit`](crate::Event::SrqLimit) when fewer than `limit` are left.
     pub fn set_limit(&self, limit: u32) -> Result<(), Error> {
-        let SrqInner { id, pd } = &*self.inner;
+        let SrqInner { id, pd, .. } = &*self.inner;
         pd.device.control(|nic, _| nic.set_srq_limit(*id, limit))
     }
 }
@@ -62,5 +73,8 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         // The queue pairs that use it hold it, so it is unused by now.
         let _ = self.pd.device.control(|nic, _| nic.destroy_srq(self.id));
+        if let Some(mirror) = &self.mirror {
+            self.pd.device.forget(|rails| rails.forget_srq(mirror));
+        }
     }
 }

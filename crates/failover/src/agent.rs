@@ -12,7 +12,7 @@ use crate::link::{Link, Phase};
 use crate::message::{Kind, Message};
 use crate::probe::Probes;
 use crate::rail::{Rail, Rails, on};
-use crate::report::{Cause, Outcome, Report};
+use crate::report::{Cause, Report};
 
 /// A connection of an agent's. An identifier is not used twice, so one of a connection that was
 /// removed names nothing.
@@ -290,7 +290,7 @@ impl Agent {
         let qpn = link.qpn();
         on(rails, link.home, |nic, now| nic.fail_qp(now, qpn));
         link.phase = Phase::Failed;
-        debug_assert!(!matches!(why.outcome, Outcome::Moved { .. }));
+        debug_assert!(why.outcome.handover().is_none());
         self.report(why);
     }
 }

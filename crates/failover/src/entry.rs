@@ -31,11 +31,6 @@ const VERSION: u8 = 1;
 const LEN: usize = 1 + 2 * (17 + 4 + 4) + 4 + 16;
 
 impl Entry {
-    /// The name to publish a connection under.
-    pub fn key(addr: IpAddr, qpn: Qpn) -> String {
-        format!("qp/{}/{:06x}", addr.to_canonical(), qpn.get())
-    }
-
     /// As bytes for the store.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(LEN);

@@ -1,6 +1,6 @@
 //! What has happened to connections, for logs, counters and timelines.
 
-use core::fmt;
+use core::time::Duration;
 
 use bowline_nic::Time;
 use bowline_wire::Qpn;
@@ -52,37 +52,13 @@ pub enum Outcome {
     NoProgress,
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |ns: u64| ns as f64 / 1e6;
-        write!(f, "QP {:#08x}: {}", self.qpn.get(), self.cause.text())?;
-        if let Some(ns) = self.detect_ns {
-            write!(f, " after {:.1} ms of silence", ms(ns))?;
-        }
-        match self.outcome {
-            Outcome::Moved { handover_ns, requests } => write!(
-                f,
-                "; moved from the {} to the {} rail in {:.2} ms with {requests} requests",
-                self.from,
-                self.to,
-                ms(handover_ns)
-            ),
-            Outcome::NoAnswer => f.write_str("; failed: the peer answers on neither rail"),
-            Outcome::AtomicInFlight => f.write_str(
-                "; failed: an atomic is in flight, which cannot be repeated (failover mode exact can)",
-            ),
-            Outcome::NoBackup => f.write_str(
-                "; failed: the peer's backup is not known (does it run with failover and the same store and job?)",
-            ),
-            Outcome::NoProgress => f.write_str("; failed: nothing gets done on either rail"),
-        }
-    }
-}
-
 impl Outcome {
-    /// Whether the connection lives.
-    pub fn is_moved(self) -> bool {
-        matches!(self, Outcome::Moved { .. })
+    /// How long the connection could not send; `None` if it failed.
+    pub fn handover(self) -> Option<Duration> {
+        match self {
+            Outcome::Moved { handover_ns, .. } => Some(Duration::from_nanos(handover_ns)),
+            _ => None,
+        }
     }
 }
 

@@ -134,10 +134,18 @@ impl QpBuilder {
         };
         let psn = Psn::new(u32::from_ne_bytes(random::bytes()?));
         let qpn = device.control(|nic, _| nic.create_qp(&init))?;
+        let connection = match device.rails() {
+            Some(rails) if self.qp_type == QpType::Rc => {
+                let made = rails.shadow_qp(qpn, &init);
+                Some(made.inspect_err(|_| _ = device.control(|nic, _| nic.destroy_qp(qpn)))?)
+            }
+            _ => None,
+        };
         // From here on dropping `qp` destroys the queue pair, also if the next step fails.
         let qp = Qp {
             inner: Arc::new(QpInner {
                 qpn,
+                connection,
                 psn,
                 qp_type: self.qp_type,
                 qkey: self.qkey,

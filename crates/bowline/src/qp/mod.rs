@@ -6,14 +6,17 @@ mod ops;
 
 use std::sync::Arc;
 
-use bowline_nic::{QpAttr, QpCounters, QpState, QpType, RateControl};
+use bowline_nic::{Nic, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, Time};
+use bowline_rails::{Connection, Rails};
 use bowline_wire::{Psn, Qpn};
 
 pub use builder::{DEFAULT_QKEY, QpBuilder};
 pub use connect::ConnectOptions;
 pub use ops::BatchError;
 
+use self::ops::WentAway;
 use crate::cq::CqInner;
+use crate::device::DeviceInner;
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::{Endpoint, Error};
@@ -30,6 +33,8 @@ pub struct Qp {
 
 struct QpInner {
     qpn: Qpn,
+    /// Its spare on the device's backup.
+    connection: Option<Connection>,
     psn: Psn,
     qp_type: QpType,
     qkey: u32,
@@ -68,19 +73,33 @@ impl Qp {
     /// Its state.
     pub fn state(&self) -> QpState {
         // A queue pair that the device does not know, or a device that has ended, does nothing more.
-        let info = self.device().query(|nic| nic.query_qp(self.inner.qpn));
+        let info = self.control(|nic, _, qpn| nic.query_qp(qpn));
         info.ok().flatten().map_or(QpState::Err, |info| info.state)
     }
 
     /// What it has done and seen.
     pub fn counters(&self) -> Result<QpCounters, Error> {
-        let counters = self.device().query(|nic| nic.qp_counters(self.inner.qpn).cloned());
+        let counters = self.control(|nic, _, qpn| nic.qp_counters(qpn).cloned());
         Ok(counters?.unwrap_or_default())
     }
 
     /// Changes attributes or the state, as `ibv_modify_qp` does.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        self.device().control(|nic, now| nic.modify_qp(now, self.inner.qpn, attr))
+        if let Some((rails, connection)) = self.backed() {
+            // One that ends is at home first.
+            match attr.state {
+                Some(QpState::Reset) => rails.reset(connection),
+                Some(QpState::Err) => rails.disconnect(connection),
+                _ => {}
+            }
+        }
+        self.control(|nic, now, qpn| nic.modify_qp(now, qpn, attr))??;
+        if let (Some((rails, connection)), Some(av), Some(dest_qpn)) =
+            (self.backed(), attr.av, attr.dest_qpn)
+        {
+            rails.connected(connection, av.dst, dest_qpn);
+        }
+        Ok(())
     }
 
     /// Moves it to the error state, which flushes everything outstanding.
@@ -90,19 +109,55 @@ impl Qp {
 
     /// Chooses how fast it may send.
     pub fn set_rate_control(&self, control: RateControl) -> Result<(), Error> {
-        let qpn = self.inner.qpn;
-        self.device().control(|nic, now| nic.set_rate_control(now, qpn, control))
+        Ok(self.control(|nic, now, qpn| nic.set_rate_control(now, qpn, control))??)
     }
 
     /// Gives it a window of its own instead of its share of the device's towards the peer.
     ///
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
-        self.device().control(|nic, _| nic.set_window(self.inner.qpn, bytes))
+        Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
     }
 
-    fn device(&self) -> &crate::device::DeviceInner {
+    fn device(&self) -> &DeviceInner {
         &self.inner.pd.device
+    }
+
+    /// The connection and the rails that it is on, if it has a backup.
+    #[inline]
+    fn backed(&self) -> Option<(&Rails, &Connection)> {
+        Some((self.device().rails()?, self.inner.connection.as_ref()?))
+    }
+
+    /// Calls the NIC that it is on, with its number there.
+    fn control<R>(&self, verb: impl FnOnce(&mut Nic, Time, Qpn) -> R) -> Result<R, Error> {
+        Ok(match self.backed() {
+            Some((rails, connection)) => rails.control(connection, verb)?,
+            None => self.device().lane().with(|nic, now| verb(nic, now, self.inner.qpn))?,
+        })
+    }
+
+    /// Posts work where it is, which may leave together with what is posted next. `post` is called again
+    /// if it turns out to have gone elsewhere.
+    #[inline]
+    fn post_work<E: WentAway>(
+        &self,
+        mut post: impl FnMut(&mut Nic, Time, Qpn) -> Result<(), E>,
+    ) -> Result<(), Error>
+    where
+        Error: From<E>,
+    {
+        let Some((rails, connection)) = self.backed() else {
+            return self.device().post(|nic, now| post(nic, now, self.inner.qpn));
+        };
+        let posted = rails.post(connection, |nic, now, qpn| match post(nic, now, qpn) {
+            Err(error) if error.went_away() => None,
+            done => Some(done),
+        })?;
+        match posted {
+            Some(done) => Ok(done?),
+            None => Err(Error::Post(PostError::Away)),
+        }
     }
 }
 
@@ -114,6 +169,9 @@ impl std::fmt::Debug for Qp {
 
 impl Drop for QpInner {
     fn drop(&mut self) {
+        if let Some(connection) = &self.connection {
+            self.pd.device.forget(|rails| rails.forget_qp(connection));
+        }
         // The number is ours and nobody else destroys it.
         let _ = self.pd.device.control(|nic, _| nic.destroy_qp(self.qpn));
     }

@@ -18,6 +18,24 @@ pub struct BatchError {
     pub source: PostError,
 }
 
+/// Errors that say that a connection has moved to the other NIC.
+pub(super) trait WentAway {
+    fn went_away(&self) -> bool;
+}
+
+impl WentAway for PostError {
+    fn went_away(&self) -> bool {
+        *self == PostError::Away
+    }
+}
+
+impl WentAway for BatchError {
+    fn went_away(&self) -> bool {
+        // Connections do not move in the middle of a batch.
+        self.posted == 0 && self.source == PostError::Away
+    }
+}
+
 /// One-sided operations and messages, each with a completion that carries `wr_id`.
 ///
 /// The memory must not be reused before that completion has come.
@@ -132,26 +150,26 @@ impl Qp {
 
     /// Posts any send work request.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), Error> {
-        self.device().post(|nic, now| nic.post_send(now, self.inner.qpn, wr))
+        self.post_work(|nic, now, qpn| nic.post_send(now, qpn, wr))
     }
 
     /// Posts several send work requests at once, which is cheaper than one by one.
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_send_batch(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
-        self.device().post(|nic, now| post_each(wrs, |wr| nic.post_send(now, self.inner.qpn, wr)))
+        self.post_work(|nic, now, qpn| post_each(wrs, |wr| nic.post_send(now, qpn, wr)))
     }
 
     /// Posts any receive work request.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
-        self.device().post(|nic, _| nic.post_recv(self.inner.qpn, wr))
+        self.post_work(|nic, _, qpn| nic.post_recv(qpn, wr))
     }
 
     /// Posts several receive work requests at once, which is cheaper than one by one.
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_recv_batch(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
-        self.device().post(|nic, _| post_each(wrs, |wr| nic.post_recv(self.inner.qpn, wr)))
+        self.post_work(|nic, _, qpn| post_each(wrs, |wr| nic.post_recv(qpn, wr)))
     }
 
     fn post(&self, wr_id: u64, op: SendOp, sge: Sge) -> Result<(), Error> {

@@ -15,15 +15,22 @@ pub(super) struct Link {
     pub(super) rtt: Duration,
     /// Part of the packets that are lost.
     pub(super) loss: f64,
+    /// The sending NIC dies half-way.
+    pub(super) killed: bool,
 }
 
 /// Every link, from the kindest to the worst.
-pub(super) const LINKS: [Link; 4] = [
-    Link { name: "loopback, unimpaired", rtt: Duration::ZERO, loss: 0.0 },
-    Link { name: "1 Gbit/s, 10 ms", rtt: Duration::from_millis(10), loss: 0.0 },
-    Link { name: "1 Gbit/s, 40 ms, 0.01 % loss", rtt: Duration::from_millis(40), loss: 0.0001 },
-    Link { name: "1 Gbit/s, 40 ms, 0.1 % loss", rtt: Duration::from_millis(40), loss: 0.001 },
+pub(super) const LINKS: [Link; 5] = [
+    link("loopback, unimpaired", 0, 0.0),
+    link("1 Gbit/s, 10 ms", 10, 0.0),
+    link("1 Gbit/s, 40 ms, 0.01 % loss", 40, 0.0001),
+    link("1 Gbit/s, 40 ms, 0.1 % loss", 40, 0.001),
+    Link { killed: true, ..link("1 Gbit/s, 10 ms, NIC killed", 10, 0.0) },
 ];
+
+const fn link(name: &'static str, rtt_ms: u64, loss: f64) -> Link {
+    Link { name, rtt: Duration::from_millis(rtt_ms), loss, killed: false }
+}
 
 impl Link {
     /// What impairs one direction; nothing on the clean link.

@@ -24,7 +24,7 @@ use self::scheme::{SCHEMES, Stage};
 use self::table::{Row, Table};
 use crate::output;
 
-/// Show what loss and distance do to a reliable connection, on this machine alone
+/// Show what loss, distance and a dying NIC do to a reliable connection, on this machine alone
 ///
 /// Two NICs in this process, on two loopback addresses, move data over RDMA WRITEs through a link
 /// that loses, delays and limits packets as a long-haul link does. It takes less than half a minute
@@ -44,6 +44,9 @@ pub(crate) struct DemoArgs {
     /// Address of the receiving NIC
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 77, 2)), value_name = "ADDRESS")]
     to: IpAddr,
+    /// Addresses of the NICs that stand in when one is killed, of the sender and of the receiver
+    #[arg(long, num_args = 2, default_values_t = [IpAddr::V4(Ipv4Addr::new(127, 0, 77, 3)), IpAddr::V4(Ipv4Addr::new(127, 0, 77, 4))], value_name = "ADDRESS")]
+    backups: Vec<IpAddr>,
     /// Write what the sending NIC sends and receives to a capture file, one for each row
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -55,17 +58,23 @@ pub(crate) struct DemoArgs {
 /// Runs every scheme over every link; fails if a byte arrived wrong.
 pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
     let load = Load::new(args.seed);
-    let steps = (LINKS.len() * SCHEMES.len()) as u64 * load.messages;
-    let bar = output::progress(steps, "");
+    let &[from, to] = &args.backups[..] else {
+        return Err("--backups takes two addresses".into());
+    };
+    let backups = [from, to];
+    let rows: Vec<_> = LINKS
+        .iter()
+        .flat_map(|link| SCHEMES.iter().filter(|s| s.suits(link)).map(move |s| (link, s)))
+        .collect();
+    let bar = output::progress(rows.len() as u64 * load.messages, "");
     let mut table = Table::new(args.seed);
-    for link in &LINKS {
-        for scheme in SCHEMES {
-            bar.set_message(link.name);
-            let pcap = args.pcap.as_ref().map(|file| numbered(file, table.len()));
-            let stage = Stage { from: args.from, to: args.to, link, load: &load, pcap, bar: &bar };
-            let outcome = scheme.run(&stage)?;
-            table.add(Row::new(link, scheme.name(), &load, &outcome));
-        }
+    for (link, scheme) in rows {
+        bar.set_message(link.name);
+        let pcap = args.pcap.as_ref().map(|file| numbered(file, table.len()));
+        let (from, to) = (args.from, args.to);
+        let stage = Stage { from, to, backups, link, load: &load, pcap, bar: &bar };
+        let outcome = scheme.run(&stage)?;
+        table.add(Row::new(link, scheme.name(), &load, &outcome));
     }
     bar.finish_and_clear();
     print!("{}", table.text());

@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bowline::{Access, ConnectOptions, Cq, Device, FecMode, Mr, Qp, QpType};
+use bowline::{Access, ConnectOptions, Cq, Device, Failover, FecMode, Mr, Qp, QpType};
 
+use super::link::Link;
 use super::scheme::{Outcome, Scheme, Stage};
 
 /// Longer than any retransmission can take.
@@ -17,6 +19,8 @@ pub(super) struct ReliableConnection {
     pub(super) name: &'static str,
     /// The code of the FEC below.
     pub(super) fec: Option<&'static str>,
+    /// Whether another NIC stands in for one that dies.
+    pub(super) failover: bool,
 }
 
 impl Scheme for ReliableConnection {
@@ -24,10 +28,15 @@ impl Scheme for ReliableConnection {
         self.name
     }
 
+    fn suits(&self, link: &Link) -> bool {
+        link.killed == self.failover
+    }
+
     fn run(&self, stage: &Stage<'_>) -> Result<Outcome, Box<dyn Error>> {
         let fec = self.fec.map(str::parse).transpose()?;
-        let sender = End::new(stage, 0, fec)?;
-        let receiver = End::new(stage, 1, fec)?;
+        let store = if self.failover { Some(Store::new()?) } else { None };
+        let sender = End::new(stage, 0, fec, store.as_ref())?;
+        let receiver = End::new(stage, 1, fec, store.as_ref())?;
         let options = ConnectOptions {
             timeout: stage.link.timeout_code(),
             window_bytes: Some(stage.link.window_bytes()),
@@ -39,19 +48,51 @@ impl Scheme for ReliableConnection {
             // The ends have to find each other first, as those of a program do while it prepares.
             std::thread::sleep(4 * stage.link.rtt + Duration::from_millis(20));
         }
+        if self.failover {
+            sender.await_backup()?;
+            receiver.await_backup()?;
+        }
         transfer(stage, &sender, &receiver)
+    }
+}
+
+/// Where the two ends find each other's backups: a directory that goes when they do.
+struct Store(PathBuf);
+
+impl Store {
+    fn new() -> std::io::Result<Store> {
+        let dir = std::env::temp_dir().join(format!("bowline-demo-{}", std::process::id()));
+        std::fs::create_dir_all(&dir)?;
+        Ok(Store(dir))
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.0.display())
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // What is left of it is a few bytes in a directory for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 /// One NIC with all that a transfer needs.
 struct End {
+    device: Device,
     qp: Qp,
     cq: Cq,
     mr: Mr,
 }
 
 impl End {
-    fn new(stage: &Stage<'_>, direction: u64, fec: Option<FecMode>) -> Result<End, Box<dyn Error>> {
+    fn new(
+        stage: &Stage<'_>,
+        direction: u64,
+        fec: Option<FecMode>,
+        store: Option<&Store>,
+    ) -> Result<End, Box<dyn Error>> {
         let (link, load) = (stage.link, stage.load);
         let sends = direction == 0;
         let mut builder = Device::builder(if sends { stage.from } else { stage.to })
@@ -65,11 +106,33 @@ impl End {
         if let Some(mode) = fec {
             builder = builder.fec(mode);
         }
+        if let Some(store) = store {
+            let backup = stage.backups[usize::from(!sends)];
+            builder = builder.failover(Failover::to(backup).store(&store.url()));
+        }
         let device = builder.open()?;
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
         let mr = pd.register(load.buffer_bytes(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let qp = pd.qp(QpType::Rc, &cq).max_send_wr(load.in_flight as u32).build()?;
-        Ok(End { qp, cq, mr })
+        Ok(End { device, qp, cq, mr })
+    }
+
+    /// Waits until the peer's backup is known.
+    fn await_backup(&self) -> Result<(), Box<dyn Error>> {
+        let start = Instant::now();
+        while self.device.failover_account().is_some_and(|account| account.ready == 0) {
+            if start.elapsed() > PATIENCE {
+                return Err("the two ends did not find each other's backup NICs".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// How long the connection took to go on over the backup.
+    fn handover(&self) -> Option<Duration> {
+        let account = self.device.failover_account()?;
+        account.timeline.iter().find_map(|report| report.outcome.handover())
     }
 }
 
@@ -95,6 +158,9 @@ fn transfer(stage: &Stage<'_>, from: &End, to: &End) -> Result<Outcome, Box<dyn 
         let Some(posted_at) = posted.pop_front() else {
             break;
         };
+        if stage.link.killed && completion_times.len() as u64 == load.messages / 2 {
+            from.device.fault(&"down".parse()?);
+        }
         // Completions come in the order of the posts.
         from.cq.next(PATIENCE)?;
         last = Instant::now();
@@ -109,6 +175,7 @@ fn transfer(stage: &Stage<'_>, from: &End, to: &End) -> Result<Outcome, Box<dyn 
         completion_times,
         retransmitted_packets: counters.retransmitted_packets,
         sent_packets: counters.tx_packets,
+        handover: from.handover(),
         wrong_bytes: (0..next).map(|n| load.wrong_bytes(n, &to.mr)).sum(),
     })
 }

@@ -13,19 +13,25 @@ use super::rc::ReliableConnection;
 use super::sdr::Sdr;
 
 /// Every scheme, in the order of the table.
-pub(super) const SCHEMES: [&dyn Scheme; 6] = [
-    &ReliableConnection { name: "rc (go-back-N)", fec: None },
-    &ReliableConnection { name: "rc+fec (32,1)", fec: Some("32,1") },
+pub(super) const SCHEMES: [&dyn Scheme; 7] = [
+    &ReliableConnection { name: "rc (go-back-N)", fec: None, failover: false },
+    &ReliableConnection { name: "rc+fec (32,1)", fec: Some("32,1"), failover: false },
     &Sdr { name: "sr", scheme: "sr-rto" },
     &Sdr { name: "sr-nack", scheme: "sr-nack" },
     &Sdr { name: "ec-xor (32,8)", scheme: "ec-xor" },
     &Sdr { name: "ec-mds (32,8)", scheme: "ec-mds" },
+    &ReliableConnection { name: "rc+failover", fec: None, failover: true },
 ];
 
 /// A way of moving messages reliably.
 pub(super) trait Scheme {
     /// As the table shows it.
     fn name(&self) -> &'static str;
+
+    /// Whether it can finish over the link, and has something to show there.
+    fn suits(&self, link: &Link) -> bool {
+        !link.killed
+    }
 
     /// Moves the load over the link.
     fn run(&self, stage: &Stage<'_>) -> Result<Outcome, Box<dyn Error>>;
@@ -35,6 +41,8 @@ pub(super) trait Scheme {
 pub(super) struct Stage<'a> {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
+    /// The NICs that stand in for them.
+    pub(super) backups: [IpAddr; 2],
     pub(super) link: &'a Link,
     pub(super) load: &'a Load,
     pub(super) pcap: Option<PathBuf>,
@@ -53,4 +61,6 @@ pub(super) struct Outcome {
     pub(super) sent_packets: u64,
     /// Bytes that arrived other than they were sent.
     pub(super) wrong_bytes: u64,
+    /// From a NIC's death to sending again over another.
+    pub(super) handover: Option<Duration>,
 }

@@ -110,6 +110,7 @@ fn transfer(
         completion_times,
         retransmitted_packets: from.qp.stats()?.chunks_resent * packets_a_chunk,
         sent_packets: from.device.counters()?.tx_packets,
+        handover: None,
         wrong_bytes: (0..next).map(|n| load.wrong_bytes(n, &to.mr)).sum(),
     })
 }
