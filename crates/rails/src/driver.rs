@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_failover::{Entry, Rail};
-use bowline_io::{ChannelClosed, LinkState};
+use bowline_io::{ChannelClosed, LinkState, run_promptly};
 use bowline_wire::Qpn;
 
 use crate::rails::{LanePair, Shared};
@@ -61,6 +61,7 @@ impl Token {
 
 /// Runs the agent until the rails are shut down or a lane ends.
 pub(crate) fn run(shared: &Shared) {
+    run_promptly();
     let mut up = [true; 2];
     while !shared.stopping.load(Ordering::Acquire) {
         let Ok(first) = shared.inbox.wait(Some(timeout(shared))) else { return };

@@ -18,7 +18,7 @@ use bowline_nic::Time;
 use super::Shared;
 use super::error::LaneError;
 use super::guard::EngineGuard;
-use crate::sys::{PollFd, poll, precise_timers, short_turns};
+use crate::sys::{PollFd, poll, run_promptly};
 
 const NAP_MIN_NS: u64 = 50_000;
 /// A bound also on how long posts wait for a poll that does not come ([`super::Lane::post`]).
@@ -30,8 +30,7 @@ const MAX_YIELDS: u32 = 8;
 
 /// Runs the lane until it is shut down or breaks.
 pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
-    precise_timers();
-    short_turns();
+    run_promptly();
     let mut spin = Spin::new(shared.config.spin);
     let mut nap_ns = NAP_MIN_NS;
     while !shared.is_stopping() {

@@ -27,9 +27,16 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
+/// Lets the calling thread run soon after what it waits for has come, or its time: for threads that
+/// others wait for, and that have little to do.
+pub fn run_promptly() {
+    precise_timers();
+    short_turns();
+}
+
 /// Lets timed waits of the calling thread end within a microsecond of their time rather than the
 /// usual fifty.
-pub(crate) fn precise_timers() {
+fn precise_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes a number and touches no memory.
     // Failure leaves the default slack, which only costs precision.
     let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
@@ -40,7 +47,7 @@ pub(crate) fn precise_timers() {
 /// A program that spins on its memory never polls and never sleeps. Where it shares a core with the
 /// thread that fills that memory, a scheduler that lets everybody finish a turn of milliseconds
 /// would add these to every message. Linux since 6.12 lets a thread with shorter turns go first.
-pub(crate) fn short_turns() {
+fn short_turns() {
     // The kernel's `struct sched_attr`, first version.
     #[repr(C)]
     struct SchedAttr {
