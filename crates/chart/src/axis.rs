@@ -119,11 +119,20 @@ impl Axis {
                 if decades.len() >= 3 {
                     return decades;
                 }
+                // Fewer decades: round numbers between them, as many as there is room for.
+                const DIGITS: [&[f64]; 3] = [
+                    &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0],
+                    &[1.0, 1.5, 2.0, 3.0, 5.0],
+                    &[1.0, 2.0, 5.0],
+                ];
                 let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
-                (first..=last)
-                    .flat_map(|e| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(e)))
-                    .filter(inside)
-                    .collect()
+                let between = |digits: &[f64]| -> Vec<f64> {
+                    let each = |e: i32| digits.iter().map(move |digit| digit * 10_f64.powi(e));
+                    (first..=last).flat_map(each).filter(inside).collect()
+                };
+                let sets = DIGITS.map(between);
+                let fits = sets.iter().position(|ticks| ticks.len() <= most.max(3));
+                sets[fits.unwrap_or(DIGITS.len() - 1)].clone()
             }
         }
     }
@@ -156,7 +165,8 @@ mod tests {
         let ticks = log.ticks((1e-8, 1e-1), 8);
         assert_eq!(ticks.len(), 8);
         assert!((ticks[0] / 1e-8 - 1.0).abs() < 1e-9);
-        assert_eq!(log.ticks((1.0, 6.0), 8), [1.0, 2.0, 5.0]);
+        assert_eq!(log.ticks((1.0, 6.0), 5), [1.0, 1.5, 2.0, 3.0, 5.0]);
+        assert_eq!(log.ticks((1.0, 60.0), 6), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
         let bytes = Axis::log("", Unit::Bytes).ticks((131_072.0, 2_f64.powi(41)), 8);
         assert!(bytes.len() >= 6 && bytes.iter().all(|b| b.log2().fract() == 0.0), "{bytes:?}");
     }

@@ -115,9 +115,11 @@ impl Heatmap {
 
     fn draw_legend(&self, out: &mut String) {
         const STEPS: i32 = 40;
-        let (x, height) = (WIDTH - RIGHT + 18.0, HEIGHT - TOP - BOTTOM);
+        // Room for what the ends mean, above and below.
+        const ROOM: f64 = 16.0;
+        let (x, height) = (WIDTH - RIGHT + 18.0, HEIGHT - TOP - BOTTOM - 2.0 * ROOM);
         let reach = self.reach();
-        let at = |place: f64| HEIGHT - BOTTOM - (place + 1.0) * 0.5 * height;
+        let at = |place: f64| HEIGHT - BOTTOM - ROOM - (place + 1.0) * 0.5 * height;
         for i in 0..STEPS {
             let place = f64::from(2 * i + 1 - STEPS) / f64::from(STEPS);
             let [red, green, blue] = self.colour(reach.powf(place));
@@ -142,10 +144,10 @@ impl Heatmap {
         let (below, above) = (escape(&self.sides.0), escape(&self.sides.1));
         let _ = write!(
             out,
-            "<text class=\"e\" x=\"{0:.1}\" y=\"42\">{above} ▲</text>\
+            "<text class=\"e\" x=\"{0:.1}\" y=\"44\">{above} ▲</text>\
              <text class=\"e\" x=\"{0:.1}\" y=\"{1:.1}\">{below} ▼</text>",
             WIDTH - 12.0,
-            HEIGHT - BOTTOM + 18.0
+            HEIGHT - BOTTOM + 16.0
         );
     }
 }

@@ -188,7 +188,7 @@ impl Groups {
             outcomes.push((p * (1.0 - self.short_fails), chunks));
             outcomes.push((p * self.short_fails, chunks + self.short_chunks));
         }
-        outcomes.retain(|(p, chunks)| *p > 1e-30 && *chunks > 0);
+        outcomes.retain(|(p, chunks)| *p > 1e-15 && *chunks > 0);
         outcomes.sort_by_key(|(_, chunks)| *chunks);
         outcomes.dedup_by(|(p, chunks), kept| {
             let same = *chunks == kept.1;

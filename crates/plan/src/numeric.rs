@@ -36,8 +36,8 @@ pub(crate) fn normal_cdf(z: f64) -> f64 {
     0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// Smallest `t` in `low..=high` with `cdf(t) >= q`, to the last digits; `high` is raised until it
-/// holds.
+/// Smallest `t` from `low` on with `cdf(t) >= q`, to ten digits; searched for in steps that grow from
+/// `scale`.
 pub(crate) fn invert(cdf: impl Fn(f64) -> f64, q: f64, low: f64, scale: f64) -> f64 {
     if cdf(low) >= q {
         return low;
@@ -53,7 +53,7 @@ pub(crate) fn invert(cdf: impl Fn(f64) -> f64, q: f64, low: f64, scale: f64) -> 
     let mut high = low + step;
     for _ in 0..200 {
         let middle = 0.5 * (low + high);
-        if middle <= low || middle >= high || high - low < 1e-12 * high {
+        if middle <= low || middle >= high || high - low < 1e-10 * high {
             break;
         }
         if cdf(middle) >= q { high = middle } else { low = middle }
@@ -81,6 +81,6 @@ mod tests {
     fn inversion_finds_steps() {
         let step = |t: f64| if t >= 3.0 { 1.0 } else { 0.25 };
         assert_eq!(invert(step, 0.25, 1.0, 0.1), 1.0);
-        assert!((invert(step, 0.5, 1.0, 0.1) - 3.0).abs() < 1e-11);
+        assert!((invert(step, 0.5, 1.0, 0.1) - 3.0).abs() < 1e-9);
     }
 }

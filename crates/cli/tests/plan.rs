@@ -1,0 +1,134 @@
+//! `bowline plan` as users run it.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Arguments of a link that can be planned for.
+const LINK: [&str; 8] =
+    ["--bandwidth", "400Gbps", "--rtt", "25ms", "--chunk-loss", "1e-3", "--size", "128MiB"];
+
+/// A directory of the test's own; coding rates are remembered there too.
+fn scratch(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{name}"));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn plan(name: &str, arguments: &[&str]) -> Output {
+    let dir = scratch(name);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    command.arg("plan").args(arguments).current_dir(&dir).env("XDG_CACHE_HOME", &dir);
+    command.output().unwrap()
+}
+
+fn json(name: &str, arguments: &[&str]) -> Value {
+    let output = plan(name, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_json_has_times_and_a_recommendation() {
+    let plan = json("json", &LINK);
+    let ideal_s = plan["ideal_s"].as_f64().unwrap();
+    assert!((ideal_s - (0.025 + 2048.0 * 65536.0 * 8.0 / 400e9)).abs() < 1e-9);
+    let names: Vec<&str> =
+        plan["schemes"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    for name in ["gbn", "sr-rto", "sr-nack", "ec-mds", "ec-xor", "lowar", "best-effort"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    for scheme in plan["schemes"].as_array().unwrap() {
+        let time = |key: &str| scheme[key].as_f64().unwrap();
+        assert!(ideal_s <= time("mean_s") * (1.0 + 1e-9), "{scheme}");
+        assert!(time("p50_s") <= time("p99_s") && time("p99_s") <= time("p999_s"), "{scheme}");
+    }
+    assert_eq!(plan["recommended"], "ec-xor");
+    assert!(!plan["crossovers"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn distance_and_packet_loss_are_other_words_for_the_same() {
+    let rtt = json("rtt", &LINK);
+    let packet_loss = format!("{:e}", 1.0 - (1.0_f64 - 1e-3).powf(1.0 / 16.0));
+    let distance = json(
+        "distance",
+        &[
+            "--bandwidth",
+            "0.4Tbps",
+            "--distance",
+            "3750km",
+            "--loss",
+            &packet_loss,
+            "--size",
+            "128M",
+        ],
+    );
+    for (a, b) in
+        rtt["schemes"].as_array().unwrap().iter().zip(distance["schemes"].as_array().unwrap())
+    {
+        let (a, b) = (a["mean_s"].as_f64().unwrap(), b["mean_s"].as_f64().unwrap());
+        assert!((a / b - 1.0).abs() < 1e-6, "{a} {b}");
+    }
+}
+
+#[test]
+fn schemes_that_are_asked_for_are_those_to_choose_from() {
+    let plan =
+        json("scheme", &[&LINK[..], &["--scheme", "sr-rto,gbn", "--samples", "2000"]].concat());
+    assert_eq!(plan["schemes"].as_array().unwrap().len(), 2);
+    assert_eq!(plan["recommended"], "gbn");
+    for scheme in plan["schemes"].as_array().unwrap() {
+        let drawn = scheme["sampled"]["mean_s"].as_f64().unwrap();
+        assert!((scheme["mean_s"].as_f64().unwrap() / drawn - 1.0).abs() < 0.05, "{scheme}");
+    }
+}
+
+#[test]
+fn drawings_and_the_report_are_files() {
+    let dir = scratch("files");
+    let sweep = plan("files", &[&LINK[..], &["--sweep", "loss"]].concat());
+    assert!(sweep.status.success());
+    assert!(std::fs::read_to_string(dir.join("plan-loss.svg")).unwrap().starts_with("<svg"));
+    let map = json("files", &[&LINK[..], &["--heatmap", "--svg", "map.svg"]].concat());
+    assert_eq!(map["heatmap"]["coding_speedup"].as_array().unwrap().len(), 40);
+    assert!(std::fs::read_to_string(dir.join("map.svg")).unwrap().contains("coding leads"));
+    let report =
+        plan("files", &[&LINK[..], &["--report", "plan.html", "--allreduce", "4"]].concat());
+    assert!(report.status.success());
+    let page = std::fs::read_to_string(dir.join("plan.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("Ring allreduce"));
+    assert!(!page.contains("<script") && !page.contains("src="));
+}
+
+#[test]
+fn nonsense_is_told_by_its_name_with_something_right() {
+    let wrong: [(&str, &str, &str); 14] = [
+        ("--chunk-loss", "2", "1e-4"),
+        ("--chunk-loss", "-1e-3", "1e-4"),
+        ("--size", "-128MiB", "128MiB"),
+        ("--size", "0", "128MiB"),
+        ("--size", "400Gbps", "128MiB"),
+        ("--bandwidth", "25ms", "Gbps"),
+        ("--bandwidth", "0bps", "Gbps"),
+        ("--rtt", "400Gbps", "10ms"),
+        ("--rtt", "-1ms", "10ms"),
+        ("--ec", "250,20", "32,8"),
+        ("--ec", "32", "32,8"),
+        ("--ec", "0,8", "32,8"),
+        ("--chunk", "5000", "64KiB"),
+        ("--beta", "-1", "0.5"),
+    ];
+    for (option, value, right) in wrong {
+        let mut arguments: Vec<&str> = LINK.to_vec();
+        match arguments.iter().position(|a| *a == option) {
+            Some(at) => arguments[at + 1] = value,
+            None => arguments.extend([option, value]),
+        }
+        let output = plan("wrong", &arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{option} {value}");
+        assert!(text.contains(option) && text.contains(right), "{option} {value}: {text}");
+    }
+}
