@@ -60,20 +60,49 @@ impl Books {
     }
 }
 
-/// A report for people.
-pub(crate) fn describe(report: &Report) -> String {
-    let Report { qpn, cause, to, .. } = report;
-    let to = rail_name(*to);
-    let cause = cause.text();
-    let silence = report
-        .detect_ns
+/// Reports for people: a line for those that have the same cause and end. When a port dies, all of its
+/// connections move at once.
+pub(crate) fn describe(reports: &[Report]) -> Vec<String> {
+    let alike = |a: &Report, b: &Report| {
+        a.cause == b.cause
+            && a.to == b.to
+            && std::mem::discriminant(&a.outcome) == std::mem::discriminant(&b.outcome)
+    };
+    let mut groups: Vec<Vec<&Report>> = Vec::new();
+    for report in reports {
+        match groups.iter_mut().find(|group| alike(group[0], report)) {
+            Some(group) => group.push(report),
+            None => groups.push(vec![report]),
+        }
+    }
+    groups.iter().map(|group| describe_alike(group)).collect()
+}
+
+fn describe_alike(reports: &[&Report]) -> String {
+    let Report { qpn, cause, to, outcome, .. } = reports[0];
+    let who = match reports.len() {
+        1 => format!("QP {qpn}"),
+        count => format!("{count} QPs"),
+    };
+    let longest = reports.iter().filter_map(|report| report.detect_ns).max();
+    let silence = longest
         .map_or_else(String::new, |ns| format!(" after {} ms without an answer", milliseconds(ns)));
-    match report.outcome {
-        Outcome::Moved { handover_ns, requests } => format!(
-            "failover: QP {qpn} moved to the {to} NIC in {} ms with {requests} requests ({cause}{silence})",
-            milliseconds(handover_ns)
-        ),
-        failed => format!("failover: QP {qpn} failed: {} ({cause}{silence})", why(failed)),
+    let cause = cause.text();
+    let moved = |report: &&Report| match report.outcome {
+        Outcome::Moved { handover_ns, requests } => (handover_ns, requests),
+        _ => (0, 0),
+    };
+    match outcome {
+        Outcome::Moved { .. } => {
+            let to = rail_name(*to);
+            let slowest = reports.iter().map(|report| moved(report).0).max().unwrap_or(0);
+            let requests: u64 = reports.iter().map(|report| moved(report).1).sum();
+            format!(
+                "failover: {who} moved to the {to} NIC in {} ms with {requests} requests ({cause}{silence})",
+                milliseconds(slowest)
+            )
+        }
+        failed => format!("failover: {who} failed: {} ({cause}{silence})", why(*failed)),
     }
 }
 
@@ -159,5 +188,52 @@ fn outcome_word(outcome: Outcome) -> &'static str {
         Outcome::AtomicInFlight => "atomic-in-flight",
         Outcome::NoBackup => "no-backup",
         Outcome::NoProgress => "no-progress",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_nic::Time;
+    use bowline_wire::Qpn;
+
+    use super::*;
+
+    fn report(qpn: u32, outcome: Outcome) -> Report {
+        Report {
+            at: Time::from_nanos(5_000_000),
+            qpn: Qpn::new(qpn),
+            epoch: 1,
+            from: Rail::Default,
+            to: Rail::Backup,
+            cause: Cause::Path,
+            detect_ns: Some(16_000_000),
+            outcome,
+        }
+    }
+
+    #[test]
+    fn connections_that_move_together_are_one_line() {
+        let moved = |handover_ns| Outcome::Moved { handover_ns, requests: 2 };
+        let lines = describe(&[
+            report(1, moved(1_000_000)),
+            report(2, Outcome::NoAnswer),
+            report(3, moved(3_000_000)),
+        ]);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("2 QPs moved to the backup NIC in 3.00 ms with 4 requests"));
+        assert!(lines[1].contains("QP 0x2 failed"), "{lines:?}");
+    }
+
+    #[test]
+    fn the_account_is_json_and_counts() {
+        let mut books = Books::default();
+        books.enter(report(1, Outcome::Moved { handover_ns: 7, requests: 3 }));
+        books.enter(report(2, Outcome::NoBackup));
+        let account = books.account(Mode::Shift, (2, 1), 1);
+        assert_eq!((account.moves, account.failed, account.requests), ([1, 0], 1, 3));
+        let json: serde_json::Value = serde_json::from_str(&account.to_json()).unwrap();
+        assert_eq!(json["mode"], "shift");
+        assert_eq!(json["timeline"][0]["handover_ns"], 7);
+        assert_eq!(json["timeline"][1]["outcome"], "no-backup");
     }
 }

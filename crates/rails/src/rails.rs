@@ -1,11 +1,12 @@
 //! The two lanes and what holds them together.
 
+use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use bowline_failover::{Agent, Config, Mode, Rail};
+use bowline_failover::{Agent, Config, Mode, Rail, Report};
 use bowline_io::{Channel, Lane};
 use bowline_nic::{Nic, Time};
 use rand_chacha::ChaCha20Rng;
@@ -127,6 +128,11 @@ impl Rails {
         self.shared.away.load(Ordering::Relaxed) != 0
     }
 
+    /// The clock by which reports tell when things happened.
+    pub fn now(&self) -> Time {
+        self.shared.now()
+    }
+
     /// What has happened so far.
     pub fn account(&self) -> Account {
         let core = self.shared.core();
@@ -200,9 +206,10 @@ impl Shared {
                 cq.wake();
             }
         }
-        while let Some(report) = core.agent.poll_report() {
-            self.log.warn(&books::describe(&report));
-            core.books.enter(report);
+        let reports: Vec<Report> = iter::from_fn(|| core.agent.poll_report()).collect();
+        for line in books::describe(&reports) {
+            self.log.warn(&line);
         }
+        reports.into_iter().for_each(|report| core.books.enter(report));
     }
 }
