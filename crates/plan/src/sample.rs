@@ -2,7 +2,8 @@
 //! on them, and the way to what has no closed form.
 //!
 //! What is lost is drawn by gaps between losses, so a draw costs as much as there are losses, and for
-//! the last chunk's arrival less than that: see [`Repeats::draw`].
+//! the last chunk's arrival less than that: see [`Repeats::draw`]. Where a message has more than a
+//! hundred losses, what they add up to is drawn instead: submessages that fail, or go-backs.
 
 use rand::Rng;
 use rand_distr::{Binomial, Distribution, Gamma, Poisson};
@@ -17,7 +18,7 @@ use crate::transfer::Transfer;
 pub struct Sampler {
     transfer: Transfer,
     scheme: Scheme,
-    /// Probability that a submessage fails, drawn from losses of chunks before it is used.
+    /// Probability that a submessage fails, for messages with too many losses to draw each.
     group_fails: f64,
 }
 
@@ -78,6 +79,7 @@ impl Sampler {
         let failed = if sent as f64 * self.transfer.chunk_loss() <= MAX_LOSSES {
             self.failed_by_chunks(code, rng)
         } else {
+            // A message that long has so many submessages that a shorter last one makes no difference.
             let law = Binomial::new(chunks / k, self.group_fails).expect("a probability");
             law.sample(rng) * k
         };
