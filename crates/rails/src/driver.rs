@@ -59,58 +59,83 @@ impl Token {
     }
 }
 
+/// What the thread remembers.
+struct Driver<'a> {
+    shared: &'a Shared,
+    /// Which ports were up when they were last looked at.
+    up: [bool; 2],
+    /// Receives of a shared queue may be on the wrong lane.
+    restock: bool,
+}
+
 /// Runs the agent until the rails are shut down or a lane ends.
 pub(crate) fn run(shared: &Shared) {
     run_promptly();
-    let mut up = [true; 2];
+    let mut driver = Driver { shared, up: [true; 2], restock: false };
     while !shared.stopping.load(Ordering::Acquire) {
-        let Ok(first) = shared.inbox.wait(Some(timeout(shared))) else { return };
-        if handle(shared, first, &mut up).is_err() {
+        let Ok(first) = shared.inbox.wait(Some(driver.timeout())) else { return };
+        if driver.handle(first).is_err() {
             return;
         }
     }
 }
 
-/// How long there is nothing to do unless something happens.
-fn timeout(shared: &Shared) -> Duration {
-    let period = if shared.away() == 0 { LINK_PERIOD } else { SPLIT_PERIOD };
-    match shared.core().agent.deadline() {
-        Some(deadline) => period.min(deadline - shared.now()),
-        None => period,
+impl Driver<'_> {
+    /// How long there is nothing to do unless something happens.
+    fn timeout(&self) -> Duration {
+        let shared = self.shared;
+        let period = if shared.away() == 0 { LINK_PERIOD } else { SPLIT_PERIOD };
+        match shared.core().agent.deadline() {
+            Some(deadline) => period.min(deadline - shared.now()),
+            None => period,
+        }
     }
-}
 
-/// Takes in all that has happened, then lets the agent act once: when a port dies, all its connections
-/// fail at once, and what follows from that is done for all of them together.
-fn handle(shared: &Shared, first: Option<u64>, up: &mut [bool; 2]) -> Result<(), ChannelClosed> {
-    let mut next = first;
-    while let Some(token) = next {
-        match Token::decode(token) {
-            Token::PathFailed(rail, qpn) => {
-                let rails = &mut LanePair(&shared.lanes);
-                shared.core().agent.path_failed(shared.now(), rails, rail, qpn);
+    /// Takes in all that has happened, then lets the agent act once: when a port dies, all its
+    /// connections fail at once, and what follows from that is done for all of them together.
+    fn handle(&mut self, first: Option<u64>) -> Result<(), ChannelClosed> {
+        let shared = self.shared;
+        let mut next = first;
+        while let Some(token) = next {
+            match Token::decode(token) {
+                Token::PathFailed(rail, qpn) => {
+                    let rails = &mut LanePair(&shared.lanes);
+                    shared.core().agent.path_failed(shared.now(), rails, rail, qpn);
+                }
+                Token::Found => found(shared),
+                // The agent is called below in any case.
+                Token::Control | Token::Wake => {}
             }
-            Token::Found => found(shared),
-            // The agent is called below in any case.
-            Token::Control | Token::Wake => {}
+            next = shared.inbox.try_next()?;
         }
-        next = shared.inbox.try_next()?;
+        self.look_at_ports();
+        let core = &mut shared.core();
+        shared.agent(core, |agent, now, rails| agent.handle(now, rails));
+        let tables = shared.tables();
+        let split = shared.away() != 0;
+        if split || self.restock {
+            let settled = tables.srqs().filter(|srq| srq.balance(shared, &core.links)).count();
+            // Once more after the last connection has come home, and until all receives have.
+            self.restock = split || settled < tables.srqs().count();
+        }
+        while let Some(event) = shared.lanes[1].events().try_next()? {
+            if let Some(event) = tables.translate(event) {
+                shared.lanes[0].events().push(event);
+            }
+        }
+        Ok(())
     }
-    look_at_ports(shared, up);
-    let core = &mut shared.core();
-    shared.agent(core, |agent, now, rails| agent.handle(now, rails));
-    let tables = shared.tables();
-    if shared.away() != 0 {
-        for srq in tables.srqs() {
-            srq.balance(shared, &core.links);
+
+    fn look_at_ports(&mut self) {
+        let shared = self.shared;
+        for rail in Rail::ALL {
+            let is_up = shared.lanes[rail.index()].link() == LinkState::Up;
+            if std::mem::replace(&mut self.up[rail.index()], is_up) != is_up {
+                let core = &mut shared.core();
+                shared.agent(core, |agent, now, rails| agent.port_changed(now, rails, rail, is_up));
+            }
         }
     }
-    while let Some(event) = shared.lanes[1].events().try_next()? {
-        if let Some(event) = tables.translate(event) {
-            shared.lanes[0].events().push(event);
-        }
-    }
-    Ok(())
 }
 
 fn found(shared: &Shared) {
@@ -122,16 +147,6 @@ fn found(shared: &Shared) {
                  no backup. Do all processes of the job have the same version?",
                 who.qpn
             )),
-        }
-    }
-}
-
-fn look_at_ports(shared: &Shared, up: &mut [bool; 2]) {
-    for rail in Rail::ALL {
-        let is_up = shared.lanes[rail.index()].link() == LinkState::Up;
-        if std::mem::replace(&mut up[rail.index()], is_up) != is_up {
-            let core = &mut shared.core();
-            shared.agent(core, |agent, now, rails| agent.port_changed(now, rails, rail, is_up));
         }
     }
 }

@@ -200,6 +200,7 @@ impl Shared {
             let tables = self.tables();
             // Receives first: the peer may send as soon as it hears of the move.
             for srq in tables.srqs() {
+                // What does not fit is seen to by the agent's thread.
                 srq.balance(self, &core.links);
             }
             for cq in tables.cqs() {

@@ -5,7 +5,7 @@
 //! of than the other is moved. When all are on one lane, all receives are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use bowline_failover::Rail;
 use bowline_io::LaneError;
@@ -27,6 +27,8 @@ const BOTH_TOO: u8 = 3;
 pub struct SrqMirror {
     ids: [SrqId; 2],
     goes_to: AtomicU8,
+    /// The limit that the program has armed.
+    limit: AtomicU32,
 }
 
 /// A receive between two queues.
@@ -68,22 +70,25 @@ impl SrqMirror {
         }
     }
 
-    /// Puts the receives where the queue's connections are.
-    pub(crate) fn balance(&self, shared: &Shared, links: &Links) {
-        let Ok((home, away)) = links.users_of(self.ids[0], &shared.lanes[0]) else { return };
+    /// Puts the receives where the queue's connections are; tells whether all could be.
+    pub(crate) fn balance(&self, shared: &Shared, links: &Links) -> bool {
+        let Ok((home, away)) = links.users_of(self.ids[0], &shared.lanes[0]) else { return true };
         let goes_to = match (home, away) {
             (_, 0) => DEFAULT,
             (0, _) => BACKUP,
             _ => BOTH,
         };
-        if goes_to != BOTH || self.goes_to.load(Ordering::Relaxed) < BOTH {
+        let before = self.goes_to.load(Ordering::Relaxed).min(BOTH);
+        if goes_to != before {
             self.goes_to.store(goes_to, Ordering::Relaxed);
+            // What was armed stays so: only a lane that has ended, or a queue, can refuse.
+            let _ = self.arm_limit(shared, goes_to);
         }
         // A lane that has ended keeps what it has.
-        let _ = self.share(shared, goes_to);
+        self.share(shared, goes_to).unwrap_or(true)
     }
 
-    fn share(&self, shared: &Shared, goes_to: u8) -> Result<(), RailsError> {
+    fn share(&self, shared: &Shared, goes_to: u8) -> Result<bool, RailsError> {
         let mut lens = [0; 2];
         for rail in Rail::ALL {
             let len = shared.lanes[rail.index()].with(|nic, _| nic.srq_len(self.id(rail)))?;
@@ -99,12 +104,42 @@ impl SrqMirror {
         match lens[0] {
             have if have > wanted => self.shift(shared, Rail::Default, have - wanted),
             have if have < wanted => self.shift(shared, Rail::Backup, wanted - have),
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 
-    /// Moves up to `count` receives from a lane to the other.
-    fn shift(&self, shared: &Shared, from: Rail, count: u32) -> Result<(), RailsError> {
+    /// Arms the limit, of which an event tells: on the lane that has the receives, or half of it on each.
+    /// Where both have some, an event can come a little early, and a second one.
+    fn arm_limit(&self, shared: &Shared, goes_to: u8) -> Result<(), RailsError> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let limits = match goes_to {
+            DEFAULT => [limit, 0],
+            BACKUP => [0, limit],
+            _ => [limit.div_ceil(2); 2],
+        };
+        for rail in Rail::ALL {
+            let (lane, limit) = (&shared.lanes[rail.index()], limits[rail.index()]);
+            lane.with(|nic, _| nic.set_srq_limit(self.id(rail), limit))??;
+        }
+        Ok(())
+    }
+
+    /// Asks for an event when fewer receives than `limit` are left; 0 asks for none.
+    pub fn set_limit(&self, rails: &Rails, limit: u32) -> Result<(), RailsError> {
+        let _core = rails.shared.core();
+        let before = self.limit.swap(limit, Ordering::Relaxed);
+        let goes_to = self.goes_to.load(Ordering::Relaxed).min(BOTH);
+        self.arm_limit(&rails.shared, goes_to)
+            .inspect_err(|_| self.limit.store(before, Ordering::Relaxed))
+    }
+
+    /// The event has been delivered: it is not asked for any more.
+    pub fn limit_reached(&self) {
+        self.limit.store(0, Ordering::Relaxed);
+    }
+
+    /// Moves up to `count` receives from a lane to the other; tells whether that has room for them.
+    fn shift(&self, shared: &Shared, from: Rail, count: u32) -> Result<bool, RailsError> {
         let mut held = Vec::new();
         shared.lanes[from.index()].with(|nic, _| {
             nic.take_srq_recvs(self.id(from), count, |wr| {
@@ -115,7 +150,7 @@ impl SrqMirror {
         let refused = self.put(shared, from.other(), &held)?;
         // A program that posted more than the queue is made for, since it seemed to have room.
         self.put(shared, from, refused)?;
-        Ok(())
+        Ok(refused.is_empty())
     }
 
     /// Posts receives to a lane; returns those that it has no room for.
@@ -150,7 +185,8 @@ impl Rails {
         let shadow =
             self.lane(Rail::Backup).with(|nic, _| nic.create_srq(pd, max_wr, max_sge))??;
         let ids = [srq, shadow];
-        let mirror = Arc::new(SrqMirror { ids, goes_to: AtomicU8::new(DEFAULT) });
+        let mirror =
+            Arc::new(SrqMirror { ids, goes_to: AtomicU8::new(DEFAULT), limit: AtomicU32::new(0) });
         self.shared.tables().insert_srq(ids, Arc::clone(&mirror));
         Ok(mirror)
     }

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use bowline_nic::{Remote, SendOp, WcStatus};
+use bowline_nic::{Event, Remote, SendOp, WcStatus};
 use bowline_rails::{Mode, Rail};
 use support::*;
 
@@ -286,4 +286,43 @@ fn a_shared_receive_queue_serves_both_rails() {
         }
         until("the way home", || !b.rails.is_split());
     }
+}
+
+#[test]
+fn a_limit_counts_where_the_receives_are() {
+    let store = TestStore::new();
+    let [a, b] = [0, 1].map(|_| Host::new(Mode::Exact, &store));
+    let (srq, mirror) = b.srq(64);
+    let (mut ca, mut cb) = (a.qp(None), b.qp(Some(srq)));
+    a.connect(&mut ca, &b, cb.qpn);
+    b.connect(&mut cb, &a, ca.qpn);
+    a.ready(1);
+    b.ready(1);
+    for i in 0..32 {
+        b.post_srq(&mirror, i, 0, 64);
+    }
+    mirror.set_limit(&b.rails, 10).unwrap();
+    assert!(mirror.set_limit(&b.rails, 65).is_err(), "more than the queue can have");
+    b.fault(Rail::Default, "down");
+    until("the move", || a.rails.is_split() && b.rails.is_split());
+    let send = |count: u32| {
+        for i in 0..count {
+            a.post(&ca, i.into(), SendOp::Send, 0, 64).unwrap();
+            assert_eq!(a.poll_for(1)[0].status, WcStatus::Success);
+        }
+    };
+    let events = b.rails.lane(Rail::Default).events();
+    send(22);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(events.try_next(), Ok(None), "ten are left");
+    send(1);
+    let event = events.wait(Some(PATIENCE)).unwrap();
+    assert_eq!(event, Some(Event::SrqLimit(srq)), "under the name that the program knows");
+    // What is left comes home with the connection.
+    b.fault(Rail::Default, "up");
+    until("the way home", || !b.rails.is_split());
+    until("the receives", || {
+        let first = b.rails.lane(Rail::Default);
+        first.with(|nic, _| nic.srq_len(srq)).unwrap() == Some(9)
+    });
 }

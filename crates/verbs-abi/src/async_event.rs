@@ -93,7 +93,7 @@ fn deliver(tables: &Tables, event: Event) -> Option<ibv_async_event> {
             let srq = *tables.srqs.get(&srq)? as *mut ibv_srq;
             let inner = handle::find(srq).ok()?;
             inner.events.deliver();
-            inner.limit.store(0, Ordering::Relaxed);
+            inner.limit_reached();
             let element = ibv_async_element { srq };
             Some(ibv_async_event { element, event_type: IBV_EVENT_SRQ_LIMIT_REACHED })
         }

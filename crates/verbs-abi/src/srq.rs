@@ -23,7 +23,7 @@ pub(crate) struct Srq {
     pub(crate) max_sge: u8,
     max_wr: u32,
     /// The limit that is armed.
-    pub(crate) limit: AtomicU32,
+    limit: AtomicU32,
     pub(crate) events: Acks,
 }
 
@@ -43,6 +43,22 @@ impl Srq {
         match (&self.mirror, &self.ctx.rails) {
             (Some(mirror), Some(rails)) => mirror.post(rails, post)?,
             _ => lane.post(|nic, _| post(nic, self.id))?,
+        }
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<(), Errno> {
+        self.ctx.lane()?;
+        match (&self.mirror, &self.ctx.rails) {
+            (Some(mirror), Some(rails)) => Ok(mirror.set_limit(rails, limit)?),
+            _ => self.ctx.control(|nic, _| nic.set_srq_limit(self.id, limit)),
+        }
+    }
+
+    /// The event that the limit was armed for goes to the program.
+    pub(crate) fn limit_reached(&self) {
+        self.limit.store(0, Ordering::Relaxed);
+        if let Some(mirror) = &self.mirror {
+            mirror.limit_reached();
         }
     }
 }
@@ -146,7 +162,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
                 return Err(Errno::UNSUPPORTED);
             }
             if mask & IBV_SRQ_LIMIT != 0 {
-                inner.ctx.control(|nic, _| nic.set_srq_limit(inner.id, attr.srq_limit))?;
+                inner.arm_limit(attr.srq_limit)?;
                 inner.limit.store(attr.srq_limit, Ordering::Relaxed);
             }
             Ok(())

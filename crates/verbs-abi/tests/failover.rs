@@ -285,6 +285,14 @@ fn events_of_the_backup_are_about_the_program_s_own_objects() {
     assert_eq!(state(qa), IBV_QPS_ERR);
     assert_eq!(state(qb), IBV_QPS_ERR);
     fault("bl0", "clear");
+    // What failed there can be made anew here.
+    for qp in [qa, qb] {
+        let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..Default::default() };
+        assert_eq!(modify(qp, reset, IBV_QP_STATE), 0);
+    }
+    until_says("bl0", "\"away\":0");
+    connect((&a, qa), (&b, qb), QUICK);
+    write_all(&a, qa, &b, 3);
     a.close(&[qa]);
     b.close(&[qb]);
 }
