@@ -89,7 +89,7 @@ impl Report {
         let _ = writeln!(
             out,
             "\nslowest point: {:.0} ms, {} (bar: {POINT_BAR_MS} ms) {}\n\
-             heatmap of 40 x 40: {:.1} s (bar: {HEATMAP_BAR_S} s) {}\n\
+             heatmap of 40 x 40: {:.2} s (bar: {HEATMAP_BAR_S} s) {}\n\
              choosing for one message of 128 MiB: {:.1}, {:.1}, {:.1} µs at 1e-6, 1e-3, 2e-2",
             timing.slowest_point_ms,
             timing.slowest_point,

@@ -147,7 +147,7 @@ impl Heatmap {
             "<text class=\"e\" x=\"{0:.1}\" y=\"44\">{above} ▲</text>\
              <text class=\"e\" x=\"{0:.1}\" y=\"{1:.1}\">{below} ▼</text>",
             WIDTH - 12.0,
-            HEIGHT - BOTTOM + 16.0
+            HEIGHT - 14.0
         );
     }
 }

@@ -101,6 +101,14 @@ impl LineChart {
             |v: f64| self.y.place(v, y_span).map(|p| HEIGHT - BOTTOM - p * (HEIGHT - TOP - BOTTOM));
         let mut out = open(WIDTH, HEIGHT, &self.title);
         self.draw_axes(&mut out, x_span, y_span, &x_at, &y_at);
+        // What leaves the range leaves the picture. All charts have the same frame, and so the same clip.
+        let (w, h) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM + 4.0);
+        let _ = write!(
+            out,
+            "<clipPath id=\"bl-frame\"><rect x=\"{LEFT}\" y=\"{:.1}\" width=\"{w}\" \
+             height=\"{h}\"/></clipPath><g clip-path=\"url(#bl-frame)\">",
+            TOP - 2.0
+        );
         let mut ends = Vec::new();
         for (i, series) in self.series.iter().enumerate() {
             let colour = self.colour(i);

@@ -54,7 +54,7 @@ impl Page {
         self.push(&format!("<ul>{items}</ul>"))
     }
 
-    /// A table; the row of that index is pointed out.
+    /// A table, without a head if no column has a name; the row of that index is pointed out.
     pub fn table(
         &mut self,
         head: &[&str],
@@ -64,10 +64,10 @@ impl Page {
         let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
             cells.map(|c| format!("<{tag}>{}</{tag}>", escape(c))).collect::<String>()
         };
-        let mut text = format!(
-            "<div class=\"table\"><table><thead><tr>{}</tr></thead><tbody>",
-            cells("th", &mut head.iter().copied())
-        );
+        let named = head.iter().any(|name| !name.is_empty());
+        let head = cells("th", &mut head.iter().copied());
+        let head = if named { format!("<thead><tr>{head}</tr></thead>") } else { String::new() };
+        let mut text = format!("<div class=\"table\"><table>{head}<tbody>");
         for (i, row) in rows.iter().enumerate() {
             let class = if highlight == Some(i) { " class=\"hi\"" } else { "" };
             // Writing to a String cannot fail.

@@ -117,6 +117,6 @@ fn numbers(page: &mut Page, point: &Point) {
             cells
         })
         .collect();
-    let head = ["seconds", "mean", "p50", "p99", "p99.9", "P(something is sent again)"];
-    page.paragraph("").table(&head, &exact, None);
+    let head = ["scheme", "mean", "p50", "p99", "p99.9", "P(something is sent again)"];
+    page.paragraph("The same times in full, in seconds:").table(&head, &exact, None);
 }
