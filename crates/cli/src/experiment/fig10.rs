@@ -1,59 +1,26 @@
-//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time.
+//! `bowline sim run fig10`: the paper's 128 MiB write as it is, every packet of it.
 
 use std::error::Error;
 use std::process::ExitCode;
 
 use bowline_sim::experiment::{Fig10Config, Fig10Row, SCHEMES, fig10};
-use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::{RunArgs, jobs};
 use crate::output;
-
-#[derive(Args)]
-#[command(after_help = "Examples:\n  \
-    bowline sim run fig10 --quick     the trend, in a few seconds\n  \
-    bowline sim run fig10 --json      all of it, for plotting")]
-pub(crate) struct RunArgs {
-    /// Which experiment
-    #[arg(value_enum)]
-    name: Name,
-    /// Fewer loss rates and repetitions
-    #[arg(long)]
-    quick: bool,
-    /// Messages for each scheme and loss rate
-    #[arg(long, value_name = "N")]
-    repetitions: Option<u32>,
-    /// Print one JSON object instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Exit with 1 if a bar does not hold
-    #[arg(long)]
-    check: bool,
-    /// Threads; by default one per core
-    #[arg(long, value_name = "J")]
-    jobs: Option<usize>,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Name {
-    /// Mean slowdown of a 128 MiB write over 400 Gbit/s and 25 ms, by scheme and chunk loss
-    Fig10,
-}
 
 /// Slowdown that erasure coding stays below, up to a chunk loss of 1e-2.
 const MAX_EC_SLOWDOWN: f64 = 1.1;
 /// Slowdown that selective repeat cannot hide at 1e-3 and 1e-2, with timeouts and with NACKs.
 const MIN_SR_SLOWDOWN: [(&str, f64); 2] = [("sr-rto", 2.0), ("sr-nack", 1.3)];
 
-/// Runs `bowline sim run`.
-pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let Name::Fig10 = args.name;
+/// Runs it.
+pub(super) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let mut config = if args.quick { Fig10Config::quick() } else { Fig10Config::full() };
     config.repetitions = args.repetitions.unwrap_or(config.repetitions).max(1);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let messages = config.chunk_losses.len() * SCHEMES.len() * config.repetitions as usize;
     let bar = output::progress(messages as u64, "messages of 128 MiB");
-    let rows = fig10(&config, args.jobs.unwrap_or(cores), || bar.inc(1));
+    let rows = fig10(&config, jobs(args), || bar.inc(1));
     bar.finish_and_clear();
     let broken = broken_bars(&rows);
     if args.json {

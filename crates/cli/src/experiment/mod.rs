@@ -1,0 +1,230 @@
+//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time, beside the
+//! planner's model.
+
+mod draw;
+mod fig10;
+mod plan;
+mod point;
+mod report;
+mod steps;
+mod sweep;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::output;
+use plan::Plan;
+use report::Report;
+use steps::StepsPlan;
+use sweep::Kept;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline sim run list                       which experiments there are\n  \
+    bowline sim run fig10 --quick              the trend, in a few seconds\n  \
+    bowline sim run fig3a --out results        JSON, SVG and a page in results/\n  \
+    bowline sim run model --check              the model against the code\n  \
+    bowline sim run mine.toml --out results --resume    your own plan; finished points are kept\n\n\
+    Plans are TOML files: see experiments/ in the repository.")]
+pub(crate) struct RunArgs {
+    /// Which experiment, or a plan file
+    #[arg(value_name = "EXPERIMENT")]
+    name: String,
+    /// Fewer and shorter messages
+    #[arg(long)]
+    quick: bool,
+    /// Messages for each scheme and loss rate, of fig10 only
+    #[arg(long, value_name = "N")]
+    repetitions: Option<u32>,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Exit with 1 if a bar does not hold
+    #[arg(long)]
+    check: bool,
+    /// Write JSON, charts as SVG, and a page into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Do not run again what an earlier run has finished and left in --out
+    #[arg(long, requires = "out")]
+    resume: bool,
+    /// Threads; by default one per core
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+}
+
+/// A plan file.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Experiment {
+    /// Points on a grid.
+    Sweep(Plan),
+    /// Links whose loss steps.
+    Steps(StepsPlan),
+}
+
+/// The experiments that come with the program.
+const EXPERIMENTS: [(&str, &str); 12] = [
+    ("fig3a", include_str!("../../../../experiments/fig3a.toml")),
+    ("fig3b", include_str!("../../../../experiments/fig3b.toml")),
+    ("fig3c", include_str!("../../../../experiments/fig3c.toml")),
+    ("fig9", include_str!("../../../../experiments/fig9.toml")),
+    ("fig10a", include_str!("../../../../experiments/fig10a.toml")),
+    ("fig10b", include_str!("../../../../experiments/fig10b.toml")),
+    ("fig10c", include_str!("../../../../experiments/fig10c.toml")),
+    ("fig10d", include_str!("../../../../experiments/fig10d.toml")),
+    ("fig12", include_str!("../../../../experiments/fig12.toml")),
+    ("fig13", include_str!("../../../../experiments/fig13.toml")),
+    ("fig15", include_str!("../../../../experiments/fig15.toml")),
+    ("model", include_str!("../../../../experiments/model.toml")),
+];
+/// The one that is not a sweep.
+const AUTO: (&str, &str) = ("auto", include_str!("../../../../experiments/auto.toml"));
+
+/// Runs `bowline sim run`.
+pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
+    match args.name.as_str() {
+        "fig10" => return fig10::run(args),
+        "list" => {
+            print!("{}", list());
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => {}
+    }
+    let (name, text) = find(&args.name)?;
+    let experiment: Experiment = toml::from_str(&text)
+        .map_err(|e| format!("{name} is no plan: {}", e.to_string().trim_end()))?;
+    let is_broken = match experiment {
+        Experiment::Sweep(plan) => run_sweep(args, &name, &plan)?,
+        Experiment::Steps(plan) => run_steps(args, &name, &plan)?,
+    };
+    Ok(if args.check && is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Name and text of a plan, one of ours or a file.
+fn find(name: &str) -> Result<(String, String), String> {
+    if let Some((name, text)) = EXPERIMENTS.iter().chain([&AUTO]).find(|(n, _)| *n == name) {
+        return Ok(((*name).to_owned(), (*text).to_owned()));
+    }
+    let path = Path::new(name);
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("experiment");
+    match fs::read_to_string(path) {
+        Ok(text) => Ok((stem.to_owned(), text)),
+        Err(e) => {
+            let names: Vec<&str> = EXPERIMENTS.iter().chain([&AUTO]).map(|(n, _)| *n).collect();
+            let names = names.join(", ");
+            Err(format!("{name} is neither an experiment (fig10, {names}) nor a plan file: {e}"))
+        }
+    }
+}
+
+fn list() -> String {
+    let mut out = "fig10    slowdown of a 128 MiB write by scheme and loss, unscaled\n".to_owned();
+    for (name, text) in EXPERIMENTS.iter().chain([&AUTO]) {
+        let title = match toml::from_str(text) {
+            Ok(Experiment::Sweep(plan)) => plan.title,
+            Ok(Experiment::Steps(plan)) => plan.title,
+            Err(e) => e.to_string(),
+        };
+        out += &format!("{name:<8} {title}\n");
+    }
+    out
+}
+
+fn jobs(args: &RunArgs) -> usize {
+    args.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn make_dir(dir: &Path) -> Result<(), String> {
+    fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))
+}
+
+/// Runs a sweep; whether something does not hold.
+fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<bool, Box<dyn Error>> {
+    plan.check()?;
+    let planned = plan.points(args.quick)?;
+    let kept = match &args.out {
+        None => Kept::nothing(),
+        Some(dir) => {
+            make_dir(dir)?;
+            let path = dir.join(format!("{name}.points.jsonl"));
+            Kept::open(&path, args.resume)
+                .map_err(|e| format!("cannot open {}: {e}", path.display()))?
+        }
+    };
+    let bar = output::progress(planned.len() as u64, name);
+    let rows = sweep::run(plan, &planned, args.quick, jobs(args), &kept, || bar.inc(1));
+    bar.finish_and_clear();
+    let report = Report { name, plan, quick: args.quick, rows: rows? };
+    if let Some(dir) = &args.out {
+        for path in draw::write(&report, dir)? {
+            eprintln!("{}", path.display());
+        }
+    }
+    if args.json {
+        println!("{}", report.json());
+    } else {
+        print!("{}", report.table());
+    }
+    Ok(!report.broken().is_empty())
+}
+
+/// Runs links whose loss steps; whether something does not hold.
+fn run_steps(args: &RunArgs, name: &str, plan: &StepsPlan) -> Result<bool, Box<dyn Error>> {
+    let bar = output::progress(plan.runs(args.quick)? as u64, name);
+    let outcomes = plan.run(args.quick, jobs(args), || bar.inc(1));
+    bar.finish_and_clear();
+    let outcomes = outcomes?;
+    let json = plan.json(&outcomes).to_string();
+    if let Some(dir) = &args.out {
+        make_dir(dir)?;
+        fs::write(dir.join(format!("{name}.json")), &json)?;
+        fs::write(dir.join(format!("{name}.html")), plan.page(name, &outcomes))?;
+    }
+    if args.json {
+        println!("{json}");
+    } else {
+        print!("{}", plan.table(&outcomes));
+    }
+    Ok(!plan.broken(&outcomes).is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_plan_can_be_read_and_quick_ones_run_something() {
+        for (name, text) in EXPERIMENTS.iter().chain([&AUTO]) {
+            match toml::from_str(text).unwrap_or_else(|e| panic!("{name}: {e}")) {
+                Experiment::Sweep(plan) => {
+                    plan.check().unwrap_or_else(|e| panic!("{name}: {e}"));
+                    for quick in [false, true] {
+                        let points = plan.points(quick).unwrap();
+                        assert!(points.iter().any(|point| point.simulate), "{name} {quick}");
+                    }
+                }
+                Experiment::Steps(plan) => assert!(plan.runs(true).unwrap() > 0, "{name}"),
+            }
+        }
+        assert!(!list().contains("error"));
+    }
+
+    #[test]
+    fn the_model_is_checked_at_forty_points_and_more() {
+        let plan: Experiment = toml::from_str(&find("model").unwrap().1).unwrap();
+        let Experiment::Sweep(plan) = plan else { panic!("it is a sweep") };
+        let points = plan.points(false).unwrap();
+        assert!(points.iter().filter(|point| point.simulate).count() >= 40);
+    }
+
+    #[test]
+    fn an_unknown_experiment_is_told_which_there_are() {
+        assert!(find("fig99").unwrap_err().contains("fig3a"));
+    }
+}
