@@ -252,7 +252,7 @@ impl Sweep {
     /// Where on the x axis the code runs.
     fn places(&self, x: Axis, effort: Effort, points: &[Point]) -> Vec<f64> {
         let listed = self.simulate.as_ref().map(|many| {
-            many.values().into_iter().map(|value| x.from_plan(value)).collect::<Vec<f64>>()
+            many.values().into_iter().map(|value| x.scaled(value)).collect::<Vec<f64>>()
         });
         let small = points.iter().filter(|point| point.stage_chunks() <= effort.max_chunks);
         let mut places = listed.unwrap_or_else(|| small.map(|point| x.value(point)).collect());
@@ -281,7 +281,7 @@ impl Axis {
     }
 
     /// A value as plan files have it, in the units of [`Axis::value`].
-    fn from_plan(self, value: f64) -> f64 {
+    fn scaled(self, value: f64) -> f64 {
         match self {
             Axis::Size => value * 1048576.0,
             Axis::Bandwidth => value * 1e9,
