@@ -2,7 +2,8 @@
 
 use bowline_nic::{Mtu, QpType, SendOp, WcStatus};
 use bowline_wire::{
-    Bth, FlowKey, ICRC_LEN, OpKind, PacketView, Psn, RepairHeader, ShimPacket, icrc_of,
+    Bth, FlowKey, ICRC_LEN, OpKind, PacketView, Psn, REPAIR_EXT_LEN, RepairHeader, ShimPacket,
+    icrc_of,
 };
 use proptest::prelude::*;
 
@@ -199,6 +200,89 @@ proptest! {
         let after = rig.ends[1].memory.to_vec(0, MEMORY);
         prop_assert!(before[400_000..500_000] == after[400_000..500_000]);
     }
+
+    /// With losses, a well-sealed repair of any content may put a packet into the place of a lost one: that
+    /// is what a repair is for. It is a packet of the connection then, and goes no further than one.
+    #[test]
+    fn forged_repairs_reach_no_further_than_packets_of_the_connection(
+        params in code(), ops in ops(), seed: u64, percent in 1usize..30,
+        forged in prop::collection::vec((any::<[u8; RepairHeader::LEN]>(), 0usize..1_400), 1..40),
+    ) {
+        let config = FecConfig::new(FecMode::Fixed(params));
+        let mut rig = Rig::acquainted(QpType::Rc, Mtu::B1024, config);
+        post(&mut rig, &ops);
+        let mut draw = drawer(seed);
+        let before = [0, 1].map(|end| rig.ends[end].memory.to_vec(0, MEMORY));
+        let mut psn = Psn::new(0);
+        let qpns = [rig.ends[0].qpn, rig.ends[1].qpn];
+        let mut flights = 0;
+        rig.run_flights(|from, frames| {
+            flights += 1;
+            let mut arrive = Vec::new();
+            for frame in frames {
+                let view = PacketView::parse(&frame[1..]).unwrap();
+                if is_data(&view) {
+                    psn = view.psn();
+                }
+                // Later on the link is clean, so that an end is in sight.
+                if flights < 60 && draw(4) == 0 {
+                    let near = psn.add(draw(8) as u32).sub(4);
+                    arrive.push(match shim_repair(&view).filter(|_| draw(2) == 0) {
+                        // A true one, but for some bytes.
+                        Some(header) => tamper(from, qpns[1 - from], &header, &view, &mut draw),
+                        None => {
+                            let (bytes, len) = &forged[draw(forged.len())];
+                            forge(from, qpns[1 - from], bytes, *len, near, &mut draw)
+                        }
+                    });
+                }
+                if flights >= 60 || draw(100) >= percent {
+                    arrive.push(frame.clone());
+                }
+            }
+            arrive
+        });
+        for (end, before) in rig.ends.iter().zip(&before) {
+            let after = end.memory.to_vec(0, MEMORY);
+            // Where no request of either end points to.
+            prop_assert!(before[400_000..500_000] == after[400_000..500_000]);
+        }
+    }
+}
+
+/// The header of a repair.
+fn shim_repair(view: &PacketView<'_>) -> Option<RepairHeader> {
+    match ShimPacket::parse(view.payload()).filter(|_| view.info().kind == OpKind::Repair)? {
+        ShimPacket::Repair(header, _) => Some(header),
+        _ => None,
+    }
+}
+
+/// A repair with some bytes changed, in its header or behind, and sealed again.
+fn tamper(
+    from: usize,
+    qpn: bowline_wire::Qpn,
+    header: &RepairHeader,
+    view: &PacketView<'_>,
+    draw: &mut impl FnMut(usize) -> usize,
+) -> Vec<u8> {
+    let mut bytes = [0; RepairHeader::LEN];
+    header.emit(&mut bytes);
+    let mut body = view.payload()[RepairHeader::LEN..].to_vec();
+    // Extended headers stay: with the right key they may point to any place that it opens.
+    let payload_at = if header.has_ext { REPAIR_EXT_LEN } else { 0 };
+    for _ in 0..draw(3) + 1 {
+        let byte = match body.get_mut(payload_at..) {
+            Some(payload) if !payload.is_empty() && draw(2) == 0 => {
+                let at = draw(payload.len());
+                &mut payload[at]
+            }
+            // The first byte is the type.
+            _ => &mut bytes[1 + draw(RepairHeader::LEN - 1)],
+        };
+        *byte ^= 1 << draw(8);
+    }
+    seal(from, qpn, view.psn(), &bytes, &body)
 }
 
 /// A well-sealed repair packet with a header of any bits, close enough to the truth to be looked at.
@@ -222,12 +306,25 @@ fn forge(
         header.response = false;
     }
     let payload: Vec<u8> = (0..len).map(|_| draw(256) as u8).collect();
-    let mut bth = Bth::new(bowline_wire::Opcode::RC_REPAIR, qpn, near);
-    bth.pad = bowline_nic::pad_of(len);
-    let mut packet = vec![0; Bth::LEN + RepairHeader::LEN];
+    let mut bytes = [0; RepairHeader::LEN];
+    header.emit(&mut bytes);
+    seal(from, qpn, near, &bytes, &payload)
+}
+
+/// A repair packet of these parts, as the peer's shim would send it.
+fn seal(
+    from: usize,
+    qpn: bowline_wire::Qpn,
+    psn: Psn,
+    header: &[u8; RepairHeader::LEN],
+    body: &[u8],
+) -> Vec<u8> {
+    let mut bth = Bth::new(bowline_wire::Opcode::RC_REPAIR, qpn, psn);
+    bth.pad = bowline_nic::pad_of(body.len());
+    let mut packet = vec![0; Bth::LEN];
     bth.emit(packet.first_chunk_mut().unwrap());
-    header.emit(packet[Bth::LEN..].first_chunk_mut().unwrap());
-    packet.extend(payload);
+    packet.extend(header);
+    packet.extend(body);
     packet.resize(packet.len().next_multiple_of(4), 0);
     let addr = |i: usize| core::net::IpAddr::from([10, 0, 0, i as u8 + 1]);
     let port = bowline_wire::ROCE_UDP_PORT;
