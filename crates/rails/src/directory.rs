@@ -4,6 +4,9 @@
 //! here and are carried out when it answers, in any order, so that two ends that wait for each other's
 //! entries never block each other.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -154,7 +157,7 @@ struct Clerk {
 struct Own {
     value: Vec<u8>,
     due: Instant,
-    /// It was said that another process has the key.
+    /// It was said that it cannot be put.
     told: bool,
 }
 
@@ -164,6 +167,16 @@ struct Wanted {
     delay: Duration,
     found: Option<Vec<u8>>,
     looks: usize,
+    /// It was said that it cannot be had.
+    told: bool,
+}
+
+impl Wanted {
+    /// Not there: later, and later each time.
+    fn again(&mut self, now: Instant) {
+        self.due = now + self.delay;
+        self.delay = (self.delay * 2).min(ASK_MAX);
+    }
 }
 
 struct Down {
@@ -211,7 +224,8 @@ impl Clerk {
                 self.gone.push(key);
             }
             Order::Want(who, key) => {
-                let wanted = Wanted { key, due, delay: ASK_MIN, found: None, looks: 0 };
+                let wanted =
+                    Wanted { key, due, delay: ASK_MIN, found: None, looks: 0, told: false };
                 self.wanted.insert(who, wanted);
             }
             Order::Forget(who) => {
@@ -265,7 +279,8 @@ impl Clerk {
     fn put_own(&mut self, now: Instant) -> Result<(), StoreError> {
         for (key, own) in self.own.iter_mut().filter(|(_, own)| own.due <= now) {
             match self.store.put(key, &own.value, TTL) {
-                Err(error @ StoreError::Taken { .. }) => {
+                // One key's trouble, and not the store's: the others go on.
+                Err(error) if !error.is_transient() => {
                     if !own.told {
                         self.log.warn(&format!("failover: {error}"));
                         own.told = true;
@@ -279,37 +294,41 @@ impl Clerk {
     }
 
     fn ask(&mut self, now: Instant) -> Result<(), StoreError> {
-        let mut news = false;
         for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
-            match self.store.get(&wanted.key)? {
-                None => {
-                    wanted.due = now + wanted.delay;
-                    wanted.delay = (wanted.delay * 2).min(ASK_MAX);
-                }
-                Some(value) => {
+            match self.store.get(&wanted.key) {
+                Ok(None) => wanted.again(now),
+                Ok(Some(value)) => {
                     if wanted.found.as_ref() != Some(&value) {
                         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
                         found.push((*who, value.clone()));
                         wanted.found = Some(value);
-                        news = true;
+                        self.inbox.push(Token::Found.encode());
                     }
                     // Removed below when it was the last look.
                     wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or_default();
                     wanted.looks += 1;
                 }
+                Err(error) if !error.is_transient() => {
+                    if !wanted.told {
+                        self.log.warn(&format!("failover: {error}"));
+                        wanted.told = true;
+                    }
+                    wanted.again(now);
+                }
+                Err(error) => return Err(error),
             }
         }
         self.wanted.retain(|_, wanted| wanted.looks <= LOOK_AGAIN.len());
-        if news {
-            self.inbox.push(Token::Found.encode());
-        }
         Ok(())
     }
 
     fn take_back(&mut self) -> Result<(), StoreError> {
         while let Some(key) = self.gone.last() {
-            self.store.remove(key)?;
-            self.gone.pop();
+            match self.store.remove(key) {
+                Err(error) if error.is_transient() => return Err(error),
+                // What it refuses to remove expires.
+                _ => _ = self.gone.pop(),
+            }
         }
         Ok(())
     }
