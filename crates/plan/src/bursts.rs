@@ -73,7 +73,7 @@ impl GilbertElliott {
     /// Probability that at least one of `packets` packets in a row is lost.
     pub(crate) fn any_lost(&self, packets: u64) -> f64 {
         let (_, lost) = self.unit(packets);
-        total(apply(self.stationary(), lost))
+        total(apply(self.stationary(), lost)).min(1.0)
     }
 
     /// Probability that a unit of `packets` packets is the first that is lost, given that all before
@@ -91,7 +91,7 @@ impl GilbertElliott {
             }
             state = next.map(|x| x / norm);
         }
-        total(apply(state, lost))
+        total(apply(state, lost)).min(1.0)
     }
 
     /// Probability that more than `limit` of `n` units of `packets` packets in a row are lost:
@@ -112,7 +112,7 @@ impl GilbertElliott {
                 }
             }
         }
-        failed
+        failed.min(1.0)
     }
 
     /// Probability that some of the `m` modulo groups of `k` data and `m` parity units in a row loses
@@ -142,7 +142,7 @@ impl GilbertElliott {
                 }
             }
         }
-        Some(failed)
+        Some(failed.min(1.0))
     }
 }
 

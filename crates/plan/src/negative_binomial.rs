@@ -22,6 +22,8 @@ const MAX_TABLE_MEAN: f64 = 500.0;
 
 impl NegativeBinomial {
     pub(crate) fn new(n: f64, p: f64) -> NegativeBinomial {
+        // What rounds to never succeeding takes very long, not forever.
+        let p = p.min(1.0 - 1e-12);
         let mean = n * p / (1.0 - p);
         let law = if mean > MAX_TABLE_MEAN {
             let deviation = mean.sqrt() / (1.0 - p).sqrt();
