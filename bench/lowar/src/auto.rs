@@ -3,19 +3,23 @@
 use bowline_fec::FecMode;
 use bowline_nic::Time;
 use bowline_sim::Prob;
-use bowline_sim::experiment::Goodput;
+use bowline_sim::experiment::{GaveUp, Goodput, goodput, wan};
 use bowline_sim::net::{GilbertElliott, Loss};
 
 use crate::Result;
 use crate::bars::Bars;
-use crate::sim::{code, measure, ms, wan};
 
 const PHASE_MS: u64 = 4_000;
 /// Phases: their names, and losses.
 const PHASES: [&str; 4] = ["clean", "0.01 %", "0.5 % in bursts of 4", "clean again"];
 /// A tenth of the other experiments': a phase of seconds has fewer packets then.
 const RATE_BPS: u64 = 1_000_000_000;
-const RTT_MS: u64 = 40;
+const RTT_US: u64 = 40_000;
+
+/// A time in virtual milliseconds.
+const fn ms(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
 
 fn bursty() -> Loss {
     Loss::GilbertElliott(GilbertElliott::bursts(0.005, 4.0))
@@ -45,19 +49,19 @@ pub(crate) fn phases(seed: u64, bars: &mut Bars) -> Result<()> {
         (ms(3 * PHASE_MS), Loss::None),
     ]);
     let run = |mode: Option<FecMode>| -> Result<(Goodput, u32)> {
-        let mut config = wan(seed, RATE_BPS, RTT_MS, Loss::None, mode);
+        let mut config = wan(seed, RATE_BPS, RTT_US, Loss::None, mode);
         config.message_bytes = 128 << 10;
         config.depth = config.window_bytes / config.message_bytes + 8;
         config.changes = changes;
         // More than any can move in four phases.
         config.messages =
             (RATE_BPS / 8 / 1_000 * PHASE_MS * 4 / u64::from(config.message_bytes)) as u32;
-        Ok((measure(&config)?, config.message_bytes))
+        Ok((goodput(&config).ok_or(GaveUp)?, config.message_bytes))
     };
     let codes = ["off", "128,1", "64,1", "32,1", "16,1", "8,1", "64,8", "32,8", "128,16", "64,16"];
     let mut best = [("", 0.0_f64); 4];
     for text in codes {
-        let (result, bytes) = run(code(text))?;
+        let (result, bytes) = run(text.parse().ok())?;
         for (phase, best) in best.iter_mut().enumerate() {
             let gbps = phase_gbps(&result, phase as u64, bytes);
             if gbps > best.1 {
@@ -65,7 +69,7 @@ pub(crate) fn phases(seed: u64, bars: &mut Bars) -> Result<()> {
             }
         }
     }
-    let (auto, bytes) = run(code("auto"))?;
+    let (auto, bytes) = run("auto".parse().ok())?;
     println!("{:>22} {:>8} {:>18} {:>14}", "phase", "auto", "best fixed", "late repairs");
     for (phase, name) in PHASES.into_iter().enumerate() {
         let gbps = phase_gbps(&auto, phase as u64, bytes);

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use bowline_sim::experiment::Figure;
 use serde_json::{Value, json};
 
 /// Bars, and the numbers behind them.
@@ -26,6 +27,20 @@ impl Bars {
     /// A number that must be at least so large.
     pub(crate) fn at_least(&mut self, what: impl Into<String>, value: f64, least: f64) {
         self.bars.push(Bar { what: what.into(), value, least });
+    }
+
+    /// The bars of a figure, and its numbers, each named by its row's first and its column.
+    pub(crate) fn add_figure(&mut self, figure: &Figure) {
+        for row in &figure.rows {
+            let Some((first, rest)) = row.values.split_first() else { continue };
+            for (column, value) in figure.columns[1..].iter().zip(rest) {
+                let what = format!("{}: {} {first}, {column}", figure.title, figure.columns[0]);
+                self.note(what, *value);
+            }
+        }
+        for bar in &figure.bars {
+            self.at_least(&bar.what, bar.value, bar.least);
+        }
     }
 
     pub(crate) fn hold(&self) -> bool {

@@ -4,12 +4,13 @@
 mod auto;
 mod bars;
 mod callgrind;
-mod sim;
+mod loopback;
 mod udp;
 
 use std::error::Error;
 use std::process::ExitCode;
 
+use bowline_sim::experiment::{LowarFigure, lowar};
 use clap::{Parser, ValueEnum};
 
 use crate::bars::Bars;
@@ -44,13 +45,26 @@ enum Part {
     Bursts,
     /// Small messages (figure 12)
     Small,
+    /// Latency that FEC adds (figure 13)
+    Latency,
     /// Automatic FEC on a link that changes
     Auto,
     /// Real sockets through an impaired link
     Udp,
     /// Instructions per packet when nothing is lost; needs valgrind
     Cost,
+    /// Bandwidth on loopback with FEC off and on
+    Loopback,
 }
+
+/// The parts that are figures of the paper, measured in the simulator.
+const FIGURES: [(Part, LowarFigure); 5] = [
+    (Part::Goodput, LowarFigure::Goodput),
+    (Part::Completion, LowarFigure::Completion),
+    (Part::Bursts, LowarFigure::Bursts),
+    (Part::Small, LowarFigure::Small),
+    (Part::Latency, LowarFigure::Latency),
+];
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -67,17 +81,10 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> Result<bool> {
     let wants = |part| args.parts.is_empty() || args.parts.contains(&part);
     let mut bars = Bars::default();
-    if wants(Part::Goodput) {
-        sim::goodput(args.seed, &mut bars)?;
-    }
-    if wants(Part::Completion) {
-        sim::completion(args.seed, &mut bars)?;
-    }
-    if wants(Part::Bursts) {
-        sim::bursts(args.seed, &mut bars)?;
-    }
-    if wants(Part::Small) {
-        sim::small(args.seed, &mut bars)?;
+    for (_, figure) in FIGURES.into_iter().filter(|(part, _)| wants(*part)) {
+        let figure = lowar(figure, args.seed, false)?;
+        println!("{figure}");
+        bars.add_figure(&figure);
     }
     if wants(Part::Auto) {
         auto::phases(args.seed, &mut bars)?;
@@ -87,6 +94,9 @@ fn measure(args: &Args) -> Result<bool> {
     }
     if wants(Part::Cost) {
         callgrind::cost(&mut bars)?;
+    }
+    if wants(Part::Loopback) {
+        loopback::bandwidth(&mut bars)?;
     }
     print!("{}", bars.text());
     if args.json {

@@ -7,7 +7,6 @@ use bowline::{Access, ConnectOptions, Cq, Device, FecMode, Mr, Mtu, Qp, QpType};
 
 use crate::Result;
 use crate::bars::Bars;
-use crate::sim::code;
 
 const RATE_BPS: u64 = 1_000_000_000;
 const RTT: Duration = Duration::from_millis(40);
@@ -86,7 +85,7 @@ pub(crate) fn goodput(seed: u64, bars: &mut Bars) -> Result<()> {
     println!("\nreal sockets, 1 Gbit/s, 40 ms, MTU 1024, 0.1 % loss [Gbit/s]");
     let (lossless, _) = run(0.0, seed, None)?;
     let (gbn, _) = run(0.001, seed, None)?;
-    let (fec, recovered) = run(0.001, seed, code("32,1"))?;
+    let (fec, recovered) = run(0.001, seed, "32,1".parse().ok())?;
     println!(
         "lossless {lossless:.3}, go-back-N {gbn:.3}, FEC(32,1) {fec:.3} ({recovered} packets restored)"
     );

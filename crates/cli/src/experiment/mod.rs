@@ -3,6 +3,7 @@
 
 mod draw;
 mod fig10;
+mod lowar;
 mod plan;
 mod point;
 mod report;
@@ -29,6 +30,7 @@ use sweep::Kept;
     bowline sim run fig10 --quick              the trend, in a few seconds\n  \
     bowline sim run fig3a --out results        JSON, SVG and a page in results/\n  \
     bowline sim run model --check              the model against the code\n  \
+    bowline sim run lowar-fig9                 FEC under a connection, beside what the paper says\n  \
     bowline sim run mine.toml --out results --resume    your own plan; finished points are kept\n\n\
     Plans are TOML files: see experiments/ in the repository.")]
 pub(crate) struct RunArgs {
@@ -96,6 +98,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
         _ => {}
     }
+    if let Some(figure) = lowar::find(&args.name) {
+        return lowar::run(figure, args);
+    }
     let (name, text) = find(&args.name)?;
     let experiment: Experiment = toml::from_str(&text)
         .map_err(|e| format!("{name} is no plan: {}", e.to_string().trim_end()))?;
@@ -133,7 +138,7 @@ fn list() -> String {
         };
         out += &format!("{name:<8} {title}\n");
     }
-    out
+    out + &lowar::list()
 }
 
 fn jobs(args: &RunArgs) -> usize {

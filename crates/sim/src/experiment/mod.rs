@@ -3,6 +3,7 @@
 mod completion;
 mod fig10;
 mod goodput;
+mod lowar;
 mod scaled;
 mod session;
 mod steps;
@@ -14,6 +15,7 @@ use crate::world::{HostConfig, RxId, TxId, World};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};
 pub use goodput::{Goodput, GoodputConfig, goodput};
+pub use lowar::{Figure, FigureBar, FigureRow, GaveUp, LowarFigure, lowar, wan};
 pub use scaled::{Scaled, ScaledCase};
 pub use session::{Losses, Session};
 pub use steps::{StepsConfig, StepsRun, hindsight_s, steps};
