@@ -66,7 +66,7 @@ const LAN_RTT_US: u64 = 20;
 /// has arrived.
 pub(super) fn added(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
     const LOSS: f64 = 0.000_1;
-    let messages = if quick { 300 } else { 2_000 };
+    let messages = if quick { 60 } else { 2_000 };
     let mean_us = |loss, fec: Option<FecMode>| {
         let config = wan(seed, RATE_BPS, LAN_RTT_US, iid(loss), fec);
         Ok(mean(&times_ms(&single(config, messages))?) * 1e3)
