@@ -112,14 +112,14 @@ impl LineChart {
         let mut ends = Vec::new();
         for (i, series) in self.series.iter().enumerate() {
             let colour = self.colour(i);
-            let inside = |v: f64| v.clamp(TOP - 4.0, HEIGHT - BOTTOM + 4.0);
             let points: Vec<Option<(f64, f64)>> =
-                series.points.iter().map(|(x, y)| Some((x_at(*x)?, inside(y_at(*y)?)))).collect();
+                series.points.iter().map(|(x, y)| Some((x_at(*x)?, y_at(*y)?))).collect();
             draw_series(&mut out, series, colour, &points);
             if let Some((_, y)) = points.iter().rev().flatten().next() {
-                ends.push((*y, colour, series));
+                ends.push((y.clamp(TOP, HEIGHT - BOTTOM), colour, series));
             }
         }
+        out.push_str("</g>");
         draw_names(&mut out, ends);
         out + "</svg>"
     }
@@ -256,6 +256,10 @@ mod tests {
         let path = line.split('"').next().unwrap();
         assert_eq!(path.matches('M').count(), 2, "{path}");
         assert_eq!(svg.matches("<circle").count(), 3);
+        // The frame clips lines, not their names.
+        let (inside, outside) = svg.split_once("</g>").unwrap();
+        assert_eq!(inside.matches("<g ").count(), 1);
+        assert!(outside.contains(">one</text>") && !outside.contains("<path"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bowline_plan::{GilbertElliott, Link, Loss, Message, Scheme, Transfer};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-const MESSAGES: usize = 3_000;
+const MESSAGES: usize = 1_200;
 const PACKETS_PER_CHUNK: usize = 16;
 
 fn uniform(rng: &mut impl Rng) -> f64 {
