@@ -120,21 +120,41 @@ class Sampler:
         return self.samples
 
     def run(self):
-        if self.host.namespace:
-            # This thread alone enters the namespace: abstract sockets are the namespace's own.
-            libc = ctypes.CDLL(None, use_errno=True)
-            with open(f"/run/netns/{self.host.namespace}") as handle:
-                if libc.setns(handle.fileno(), CLONE_NEWNET) != 0:
-                    return
+        enter(self.host.namespace)
         while not self.stop.wait(0.1):
             now = time.monotonic() - self.begin
-            counts = {}
-            for name in live():
-                account = ask(name)
-                if account and account.get("addr") in self.host.addrs:
-                    counts[account["addr"]] = account["nic"][f"{self.direction}_bytes"]
+            counts = {account["addr"]: account["nic"][f"{self.direction}_bytes"]
+                      for account in accounts(self.host)}
             if counts:
                 self.samples.append((now, *(counts.get(addr, 0) for addr in self.host.addrs)))
+
+
+def enter(namespace):
+    """Takes the calling thread, and no other, into a namespace: abstract sockets are the namespace's own."""
+    if namespace:
+        with open(f"/run/netns/{namespace}") as handle:
+            ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET)
+
+
+def wait_ready(host, process, limit_s):
+    """Waits until a connection of the host has a backup, or the process has ended."""
+    def look():
+        enter(host.namespace)
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and process.poll() is None:
+            if any(account.get("failover", {}).get("ready") for account in accounts(host)):
+                return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+
+
+def accounts(host):
+    """What the live devices of a host say of themselves; the calling thread must be on it."""
+    said = [ask(name) for name in live()]
+    return [account for account in said if account and account.get("addr") in host.addrs]
 
 
 def live():
