@@ -101,7 +101,7 @@ const MAX_DECISIONS: usize = 256;
 impl DecisionLog {
     pub(crate) fn add(&mut self, decision: Decision) {
         if let Some(last) = self.entries.back_mut()
-            && decision.choice.why == Why::Kept
+            && (decision.choice.why == Why::Kept || decision.choice.why == last.choice.why)
             && decision.choice.scheme == last.choice.scheme
             && decision.bytes == last.bytes
         {
