@@ -88,7 +88,8 @@ pub use psn::Psn;
 pub use qpn::Qpn;
 pub use rdeth::{Rdeth, RdethMut, RdethView, XrcEth, XrcEthMut, XrcEthView};
 pub use repair::{
-    AnnounceHeader, Hello, REPAIR_EXT_LEN, RepairHeader, ReportHeader, ShimPacket, stale_psn,
+    AnnounceHeader, Hello, REPAIR_EXT_LEN, RepairHeader, ReportHeader, STALE_BY, ShimPacket,
+    stale_psn,
 };
 pub use reth::{Reth, RethMut, RethView};
 pub use udp::{UdpHeader, UdpMut, UdpView};

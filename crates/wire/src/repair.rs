@@ -19,8 +19,9 @@ const FLAG_LAST: u8 = 0x04;
 const FLAG_EXT: u8 = 0x08;
 const FLAG_WANTS_REPORTS: u8 = 0x01;
 
-/// How far behind the peer's own PSN the packets of the shim are numbered: a quarter of the circle.
-const STALE_BY: u32 = 1 << 22;
+/// How far behind the peer's own PSN the packets of the shim are numbered: an eighth of the circle.
+/// Whoever lets a connection go on at PSNs far ahead must not land here.
+pub const STALE_BY: u32 = 1 << 21;
 
 /// Bytes at the start of a repair's payload for extended headers, if any packet of its lane has some:
 /// as many as the longest has, that of an atomic.
