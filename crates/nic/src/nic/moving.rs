@@ -42,6 +42,11 @@ impl Nic {
         Ok(())
     }
 
+    /// Whether a QP is stopped.
+    pub fn is_held(&self, qpn: Qpn) -> bool {
+        self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::All)
+    }
+
     /// Whether a QP's queues are elsewhere.
     pub fn is_away(&self, qpn: Qpn) -> bool {
         self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::Away)
@@ -138,6 +143,10 @@ impl Nic {
         qp.core.hold = Hold::Nothing;
         qp.core.doorbell = u64::MAX;
         qp.core.fence_wanted = false;
+        if let Some(qp) = self.qps[slot as usize].as_mut() {
+            // A queue that was draining has nothing under way in a new transport. That reads no time.
+            qp.settle(&mut self.shared.cx(&self.config, Time::ZERO));
+        }
         self.after(slot);
         Ok(())
     }
@@ -146,10 +155,9 @@ impl Nic {
     /// completion queue up, and are not sent. If none is outstanding, the fence is here.
     pub fn fence_sends(&mut self, qpn: Qpn) -> Result<(), ControlError> {
         let core = &mut self.reliable(qpn)?.core;
+        core.fence_wanted = !core.sq.is_empty();
         if core.sq.is_empty() {
             core.doorbell = core.sq.tail();
-        } else {
-            core.fence_wanted = true;
         }
         Ok(())
     }

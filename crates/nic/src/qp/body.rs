@@ -23,6 +23,10 @@ pub(crate) struct TwoSided {
 /// than can be in flight.
 const RESTART_AHEAD: u32 = 1 << 22;
 
+// An end that has started anew before its peer did may send greetings of a shim, which look like stale
+// acknowledgements. To the peer, some restarts behind, they must be stale or ahead, never its own.
+const _: () = assert!(RESTART_AHEAD.is_multiple_of(2 * bowline_wire::STALE_BY));
+
 /// How much of a connection goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {

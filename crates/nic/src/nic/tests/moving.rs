@@ -243,6 +243,43 @@ fn a_fence_holds_back_what_follows_the_next_signaled_request() {
     assert_eq!(rig.completions(0).iter().map(|c| c.wr_id).collect::<Vec<_>>(), [4]);
 }
 
+#[test]
+fn a_fence_behind_requests_that_ask_for_nothing_is_there_when_they_are_done() {
+    let mut rig = Rig::new();
+    let qpn = rig.qpns[0];
+    let sge = [Sge::new(rig.keys[0], BASE, 8)];
+    let mut wr = SendWr::new(1, SendOp::Write(rig.remote(1, 0)), &sge);
+    wr.flags = SendFlags::empty();
+    rig.nics[0].post_send(rig.now, qpn, &wr).unwrap();
+    rig.nics[0].fence_sends(qpn).unwrap();
+    assert_eq!(rig.nics[0].fence(qpn), Fence::WaitSignaled);
+    rig.run_out();
+    rig.nics[0].fence_sends(qpn).unwrap();
+    assert_eq!(rig.nics[0].fence(qpn), Fence::Drained);
+}
+
+#[test]
+fn a_queue_that_drains_while_its_connection_starts_anew_is_drained() {
+    let mut rig = Rig::new();
+    rig.dead[0] = true;
+    let remote = rig.remote(1, 0);
+    rig.post(0, 1, SendOp::Write(remote), 0, 64);
+    rig.step(8);
+    let modify = |rig: &mut Rig, at: usize, state, sqd_notify| {
+        let attr = QpAttr { state: Some(state), sqd_notify, ..QpAttr::default() };
+        rig.nics[at].modify_qp(rig.now, rig.qpns[at], &attr).unwrap();
+    };
+    modify(&mut rig, 0, QpState::Sqd, Some(true));
+    rig.run_out();
+    rig.switch(Carry::Requests);
+    rig.run_out();
+    assert_eq!(rig.nics[1].poll_event(), Some(Event::SqDrained(rig.qpns[0])));
+    assert_eq!(rig.completions(0), []);
+    modify(&mut rig, 1, QpState::Rts, None);
+    rig.run_out();
+    assert_eq!(rig.completions(0).len(), 1);
+}
+
 /// What a host does in the property below.
 #[derive(Clone, Copy, Debug)]
 enum Act {
