@@ -7,6 +7,7 @@ use bowline_wire::Qpn;
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::counters::Counters;
 use crate::entry::Entry;
 use crate::link::{Link, Phase};
 use crate::message::{Kind, Message};
@@ -40,6 +41,7 @@ pub struct Agent {
     pub(crate) probes: Probes,
     pub(crate) reports: VecDeque<Report>,
     pub(crate) moves: u64,
+    pub(crate) counters: Counters,
     inbox: Vec<Message>,
 }
 
@@ -72,6 +74,7 @@ impl Agent {
             probes: Probes::default(),
             reports: VecDeque::new(),
             moves: 0,
+            counters: Counters::default(),
             inbox: Vec::new(),
         })
     }
@@ -148,7 +151,9 @@ impl Agent {
     pub fn path_failed(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, qpn: Qpn) {
         let Some(id) = self.by_qpn.get(&(rail, qpn)).copied() else { return };
         let Some(link) = self.links.get(&id) else { return };
-        if link.home != rail {
+        // News that is old: the connection was made anew, or moved, since.
+        let held = on(rails, rail, |nic, _| nic.is_held(qpn)) == Some(true);
+        if link.home != rail || !held {
             return;
         }
         let silence =
@@ -265,6 +270,11 @@ impl Agent {
     /// How often a connection has been put into a QP, on either rail.
     pub fn moves(&self) -> u64 {
         self.moves
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// Where a connection is.

@@ -8,6 +8,7 @@
 mod agent;
 mod config;
 mod control;
+mod counters;
 mod entry;
 mod link;
 mod message;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use agent::{Agent, LinkId};
 pub use config::{Config, Mode, UnknownMode};
+pub use counters::Counters;
 pub use entry::{BadEntry, Entry};
 pub use rail::{Rail, Rails};
 pub use report::{Cause, Outcome, Report};

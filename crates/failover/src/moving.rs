@@ -98,7 +98,9 @@ impl Agent {
         let to = if self.ports_down[from.other().index()] { from } else { from.other() };
         let epoch = link.epoch.wrapping_add(1);
         let Some(requests) = self.relocate(now, rails, id, to, cause, detect_ns) else { return };
+        self.counters.begun += 1;
         let Some(link) = self.links.get_mut(&id) else { return };
+        self.counters.overtaken += u64::from(matches!(link.phase, Phase::Waiting(_)));
         link.epoch = epoch;
         link.phase = Phase::Waiting(Handover {
             since: now,
@@ -177,8 +179,11 @@ impl Agent {
         let follows = ahead > 0
             || (ahead == 0 && message.rail != link.home && waiting && !self.outranks_peer(link));
         if follows {
+            self.counters.followed += 1;
+            self.counters.overtaken += u64::from(waiting);
             self.follow(now, rails, id, message);
         } else if ahead == 0 && message.rail == link.home && waiting {
+            self.counters.crossed += u64::from(wants_answer);
             self.settle(now, rails, id, message);
         }
         // An older epoch is answered with the current one, which the peer then follows; one's own is

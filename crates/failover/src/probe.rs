@@ -21,10 +21,12 @@ type PeerKey = (IpAddr, Qpn);
 struct Probe {
     /// One of the connections to the peer, in whose name the question is asked.
     link: LinkId,
-    /// The question that is out.
+    /// The question that was asked last, and the last one that was answered. Where the way is long,
+    /// several are out.
     number: u32,
+    heard: u32,
     next_at: Time,
-    /// The last question was answered.
+    /// There was an answer since the last question.
     answered: bool,
     /// Since when all questions have been.
     good_since: Option<Time>,
@@ -43,6 +45,8 @@ struct History {
 pub(crate) struct Probes {
     probes: BTreeMap<PeerKey, Probe>,
     history: BTreeMap<PeerKey, History>,
+    /// Questions asked: those of a rail's last illness must not be taken for new ones.
+    asked: u32,
 }
 
 impl Probes {
@@ -73,7 +77,15 @@ impl Agent {
         self.probes.probes.retain(|key, _| wanted.contains_key(key));
         for (key, link) in wanted {
             let next_at = now.plus_nanos(self.config.probe_ns);
-            let fresh = Probe { link, number: 0, next_at, answered: false, good_since: None };
+            let asked = self.probes.asked;
+            let fresh = Probe {
+                link,
+                number: asked,
+                heard: asked,
+                next_at,
+                answered: false,
+                good_since: None,
+            };
             let probe = self.probes.probes.entry(key).or_insert(fresh);
             if probe.next_at > now {
                 continue;
@@ -83,7 +95,8 @@ impl Agent {
             }
             probe.link = link;
             probe.answered = false;
-            probe.number = probe.number.wrapping_add(1);
+            self.probes.asked = asked.wrapping_add(1);
+            probe.number = self.probes.asked;
             probe.next_at = next_at;
             let (number, good_since) = (probe.number, probe.good_since);
             let good_for =
@@ -101,8 +114,9 @@ impl Agent {
     pub(crate) fn heard_echo(&mut self, now: Time, id: LinkId, number: u32) {
         let Some(key) = self.peer_key(id) else { return };
         if let Some(probe) = self.probes.probes.get_mut(&key)
-            && probe.number == number
+            && is_between(number, probe.heard, probe.number)
         {
+            probe.heard = number;
             probe.answered = true;
             probe.good_since.get_or_insert(now);
         }
@@ -143,4 +157,9 @@ impl Agent {
             history.returned_at = Time::NEVER;
         }
     }
+}
+
+/// Whether `number` comes after `from`, and not after `to`, on the circle of numbers.
+fn is_between(number: u32, from: u32, to: u32) -> bool {
+    number.wrapping_sub(from).wrapping_sub(1) < to.wrapping_sub(from)
 }

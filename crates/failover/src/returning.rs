@@ -117,6 +117,7 @@ impl Agent {
         } else if until <= now {
             link.refused = Some(number);
             let home = link.home;
+            self.counters.refused += 1;
             self.unfence(rails, id);
             self.say(rails, home, id, Kind::Busy, number);
         }

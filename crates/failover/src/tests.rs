@@ -3,10 +3,10 @@
 mod rig;
 mod scripts;
 
-use bowline_nic::{QpState, SendOp, WcStatus};
+use bowline_nic::{QpState, SendOp, Time, WcStatus};
 use proptest::prelude::*;
 
-use self::rig::{Rig, SECOND};
+use self::rig::{DELAY_NS, Rig, SECOND};
 use crate::config::Mode;
 use crate::rail::Rail;
 use crate::report::{Cause, Outcome};
@@ -96,6 +96,16 @@ fn a_peer_that_is_not_known_gives_no_backup() {
 }
 
 #[test]
+fn old_news_of_a_dead_path_fails_nothing() {
+    // The QP was made anew since, and nobody knows of a backup yet.
+    let mut rig = Rig::unconnected(Mode::Exact, 11);
+    rig.claim_path_failed(0);
+    rig.write(0, 1, 100);
+    rig.run(SECOND);
+    assert_eq!(rig.completed(0), [(1, WcStatus::Success)]);
+}
+
+#[test]
 fn an_atomic_in_flight_is_an_error_to_shift_and_exactly_once_to_exact() {
     for mode in MODES {
         let mut rig = Rig::new(mode, 5);
@@ -133,6 +143,37 @@ fn a_flapping_rail_is_left_alone_for_longer_and_longer() {
         away.push(rig.now.nanos_since(since));
     }
     assert!(away[4] > 4 * away[0], "{away:?}");
+}
+
+#[test]
+fn a_rail_is_good_again_even_if_answers_take_longer_than_the_time_between_questions() {
+    let mut rig = Rig::new(Mode::Exact, 9);
+    rig.probe_every(DELAY_NS);
+    rig.cut(Rail::Default, true);
+    rig.port(0, Rail::Default, false);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.homes(), [Rail::Backup; 2]);
+    rig.cut(Rail::Default, false);
+    rig.port(0, Rail::Default, true);
+    rig.run(SECOND);
+    assert_eq!(rig.homes(), [Rail::Default; 2]);
+}
+
+#[test]
+fn a_return_does_not_wait_for_a_request_that_asks_for_a_completion() {
+    let mut rig = Rig::new(Mode::Shift, 10);
+    rig.cut(Rail::Default, true);
+    rig.port(0, Rail::Default, false);
+    rig.run(SECOND / 100);
+    rig.cut(Rail::Default, false);
+    rig.port(0, Rail::Default, true);
+    // The return begins while something is in flight that will complete in silence.
+    while rig.homes() == [Rail::Backup; 2] && rig.now < Time::from_nanos(2 * SECOND) {
+        (0..2).for_each(|host| rig.write_silently(host, 50_000));
+        rig.run(SECOND / 1000);
+    }
+    rig.run(SECOND);
+    assert_eq!(rig.homes(), [Rail::Default; 2]);
 }
 
 #[test]

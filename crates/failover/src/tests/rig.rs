@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bowline_nic::{
     Access, Buffer, Completion, CqId, Event, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpAttr,
-    QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
-    WcStatus,
+    QpInit, QpState, QpType, RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sge, Time, TxBatch,
+    TxCaps, WcStatus,
 };
 use bowline_nic::{AddressVector, PdId};
 use bowline_wire::{Psn, Qpn};
@@ -21,7 +21,7 @@ use crate::report::Report;
 pub(super) const SECOND: u64 = 1_000_000_000;
 const BASE: u64 = 0x1_0000;
 /// One way.
-const DELAY_NS: u64 = 10_000;
+pub(super) const DELAY_NS: u64 = 10_000;
 
 pub(super) fn addr(host: usize, rail: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, rail as u8, 0, 1 + host as u8))
@@ -197,6 +197,14 @@ impl Rig {
         host.agent.remove(&mut Nics { nics: &mut host.nics, now }, host.link);
     }
 
+    /// Tells an agent that a path failed, rightly or not.
+    pub(super) fn claim_path_failed(&mut self, host: usize) {
+        let now = self.now;
+        let host = &mut self.hosts[host];
+        let mut rails = Nics { nics: &mut host.nics, now };
+        host.agent.path_failed(now, &mut rails, Rail::Default, host.qpns[0]);
+    }
+
     pub(super) fn away(&self, host: usize) -> usize {
         self.hosts[host].agent.away()
     }
@@ -238,6 +246,23 @@ impl Rig {
 
     pub(super) fn remote(&self, host: usize, offset: u64) -> Remote {
         Remote { addr: BASE + offset, rkey: self.hosts[host].key.0 }
+    }
+
+    /// A WRITE that asks for no completion.
+    pub(super) fn write_silently(&mut self, host: usize, len: u32) {
+        let (now, remote) = (self.now, self.remote(1 - host, 0x8_0000));
+        let host = &mut self.hosts[host];
+        let sges = [Sge::new(host.key, BASE, len)];
+        let flags = SendFlags::empty();
+        let wr = SendWr { flags, ..SendWr::new(0, SendOp::Write(remote), &sges) };
+        let rail = host.agent.home(host.link).unwrap().index();
+        host.nics[rail].post_send(now, host.qpns[rail], &wr).unwrap();
+    }
+
+    pub(super) fn probe_every(&mut self, nanos: u64) {
+        for host in &mut self.hosts {
+            host.agent.config.probe_ns = nanos;
+        }
     }
 
     pub(super) fn write(&mut self, host: usize, wr_id: u64, len: u32) {
