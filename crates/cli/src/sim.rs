@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{sdr_storm, storm};
+use bowline_sim::{failover_storm, sdr_storm, storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -24,6 +24,7 @@ use crate::experiment;
     bowline sim storm --seeds 10000              ten thousand of them\n  \
     bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n  \
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
+    bowline sim storm --failover                 the same with two NICs per host, which die\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -44,7 +45,8 @@ enum SimCommand {
     bowline sim storm --seeds 10000 --jobs 2\n  \
     bowline sim storm --start 5000 --seeds 100 --json\n  \
     bowline sim storm --seed 42 --trace 42.log\n  \
-    bowline sim storm --sdr --seeds 2000\n\n\
+    bowline sim storm --sdr --seeds 2000\n  \
+    bowline sim storm --failover --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -63,11 +65,59 @@ struct StormArgs {
     #[arg(long)]
     json: bool,
     /// SDR and its reliability schemes instead of the NIC's own transports
-    #[arg(long)]
+    #[arg(long, conflicts_with = "failover")]
     sdr: bool,
+    /// Two NICs per host, and connections that move between them
+    #[arg(long)]
+    failover: bool,
     /// Write a readable log of the seed's events
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
+}
+
+impl StormArgs {
+    fn kind(&self) -> StormKind {
+        match (self.sdr, self.failover) {
+            (true, _) => StormKind::Sdr,
+            (_, true) => StormKind::Failover,
+            _ => StormKind::Plain,
+        }
+    }
+}
+
+/// Which storm.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StormKind {
+    Plain,
+    Sdr,
+    Failover,
+}
+
+impl StormKind {
+    fn run_seed(self) -> fn(u64) -> SeedReport {
+        match self {
+            StormKind::Plain => storm::run_seed,
+            StormKind::Sdr => sdr_storm::run_seed,
+            StormKind::Failover => failover_storm::run_seed,
+        }
+    }
+
+    fn run_seed_traced(self) -> fn(u64, Box<dyn Write>) -> io::Result<SeedReport> {
+        match self {
+            StormKind::Plain => storm::run_seed_traced,
+            StormKind::Sdr => sdr_storm::run_seed_traced,
+            StormKind::Failover => failover_storm::run_seed_traced,
+        }
+    }
+
+    /// How to ask for it.
+    fn flag(self) -> &'static str {
+        match self {
+            StormKind::Plain => "",
+            StormKind::Sdr => " --sdr",
+            StormKind::Failover => " --failover",
+        }
+    }
 }
 
 /// Seeds that fail are printed up to here; one is enough to start with.
@@ -83,7 +133,8 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
-        trace(args.sdr, seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        trace(args.kind(), seed, path)
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let (first, default_count) = match args.seed {
         Some(seed) => (seed, 1),
@@ -95,8 +146,8 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     let bar = progress_bar(seeds.end - seeds.start, args.json);
     let failed = AtomicU64::new(0);
     let started = Instant::now();
-    let run: fn(u64) -> SeedReport = if args.sdr { sdr_storm::run_seed } else { storm::run_seed };
-    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), run, |_, failure| {
+    let kind = args.kind();
+    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), kind.run_seed(), |_, failure| {
         bar.inc(1);
         if failure.is_some() {
             let count = failed.fetch_add(1, Ordering::Relaxed) + 1;
@@ -107,10 +158,9 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let seconds = started.elapsed().as_secs_f64();
     let text = if args.json {
-        serde_json::to_string_pretty(&to_json(&outcome, args.sdr, seconds))? + "\n"
+        serde_json::to_string_pretty(&to_json(&outcome, kind, seconds))? + "\n"
     } else {
-        totals_text(&outcome.totals, args.sdr, seconds)
-            + &failures_text(&outcome.failures, args.sdr)
+        totals_text(&outcome.totals, kind, seconds) + &failures_text(&outcome.failures, kind)
     };
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever reads the first lines only has seen what he wanted.
@@ -122,9 +172,9 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Writes the log of a seed's events. If an engine panics, the log ends there; the run that follows
 /// reports it.
-fn trace(sdr: bool, seed: u64, path: &Path) -> io::Result<()> {
+fn trace(kind: StormKind, seed: u64, path: &Path) -> io::Result<()> {
     let log = Box::new(BufWriter::new(File::create(path)?));
-    let run = if sdr { sdr_storm::run_seed_traced } else { storm::run_seed_traced };
+    let run = kind.run_seed_traced();
     if let Ok(report) = catch_unwind(|| run(seed, log)) {
         report?;
     }
@@ -141,7 +191,7 @@ fn progress_bar(seeds: u64, json: bool) -> ProgressBar {
     ProgressBar::new(seeds).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn totals_text(totals: &Totals, sdr: bool, seconds: f64) -> String {
+fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     let mut text = format!(
         "{} seeds in {seconds:.1} s ({:.0} seeds/s): {} packets, {:.1} s of virtual time\n\
          trace hash {:016x}\n",
@@ -156,7 +206,10 @@ fn totals_text(totals: &Totals, sdr: bool, seconds: f64) -> String {
     let engines = coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n));
     let shims = coverage.fec.iter().map(|(name, _, n)| (name.replace('_', " "), n));
     text += &section("faults", totals.faults.iter().map(owned));
-    if sdr {
+    if kind == StormKind::Failover {
+        text += &section("failover", coverage.failover.iter().map(owned));
+    }
+    if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
     } else {
         text += &section("operations", kinds);
@@ -175,7 +228,7 @@ fn section(title: &str, rows: impl Iterator<Item = (String, u64)>) -> String {
     format!("{title}\n{rows}")
 }
 
-fn failures_text(failures: &[Failure], sdr: bool) -> String {
+fn failures_text(failures: &[Failure], kind: StormKind) -> String {
     let mut text = String::new();
     for failure in failures.iter().take(MAX_FAILURES_SHOWN) {
         text += &format!("\nseed {} failed\n", failure.seed);
@@ -185,7 +238,7 @@ fn failures_text(failures: &[Failure], sdr: bool) -> String {
         for violation in &failure.violations {
             text += &format!("  {violation}\n");
         }
-        text += &format!("  replay: {}\n", replay_command(failure.seed, sdr));
+        text += &format!("  replay: {}\n", replay_command(failure.seed, kind));
     }
     if failures.len() > MAX_FAILURES_SHOWN {
         let seeds: Vec<String> = failures.iter().map(|f| f.seed.to_string()).collect();
@@ -194,12 +247,11 @@ fn failures_text(failures: &[Failure], sdr: bool) -> String {
     text
 }
 
-fn replay_command(seed: u64, sdr: bool) -> String {
-    let which = if sdr { " --sdr" } else { "" };
-    format!("bowline sim storm{which} --seed {seed} --trace storm-{seed}.log")
+fn replay_command(seed: u64, kind: StormKind) -> String {
+    format!("bowline sim storm{} --seed {seed} --trace storm-{seed}.log", kind.flag())
 }
 
-fn to_json(outcome: &Outcome, sdr: bool, seconds: f64) -> Value {
+fn to_json(outcome: &Outcome, kind: StormKind, seconds: f64) -> Value {
     let totals = &outcome.totals;
     let table = |rows: &mut dyn Iterator<Item = (String, u64)>| {
         Value::Object(rows.map(|(name, n)| (name, Value::from(n))).collect::<Map<_, _>>())
@@ -212,7 +264,7 @@ fn to_json(outcome: &Outcome, sdr: bool, seconds: f64) -> Value {
                 "seed": failure.seed,
                 "panic": failure.panic,
                 "violations": failure.violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "replay": replay_command(failure.seed, sdr),
+                "replay": replay_command(failure.seed, kind),
             })
         })
         .collect();
@@ -223,6 +275,7 @@ fn to_json(outcome: &Outcome, sdr: bool, seconds: f64) -> Value {
         "packets": totals.packets,
         "virtual_seconds": totals.virtual_ns as f64 / 1e9,
         "trace_hash": format!("{:016x}", totals.trace_hash),
+        "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),

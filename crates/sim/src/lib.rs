@@ -3,7 +3,8 @@
 //! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and
 //! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
 //! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
-//! judge what happened. [`sdr_storm`] does so for SDR and its schemes. [`experiment`] measures.
+//! judge what happened. [`failover_storm`] does so with two NICs per host and connections that move
+//! between them, [`sdr_storm`] for SDR and its schemes. [`experiment`] measures.
 //!
 //! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
 //! on a hash map's order, or know anything private of an engine. The same seed gives the same
@@ -13,6 +14,7 @@
 
 pub mod check;
 pub mod experiment;
+pub mod failover_storm;
 mod hash;
 pub mod net;
 mod packet;

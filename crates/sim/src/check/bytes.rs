@@ -133,6 +133,25 @@ impl RegionModel {
         Ok(())
     }
 
+    /// The peer was told of something that was sent behind these writes: all must be there.
+    ///
+    /// # Errors
+    /// The first byte that is not.
+    pub fn landed_before(&self, buffer: &Buffer, wr_id: u64) -> Result<(), String> {
+        self.pending.iter().filter(|w| w.wr_id < wr_id).try_for_each(|w| self.landed(buffer, w))
+    }
+
+    /// The application uses the place of a write that it was told of for something else. Whoever
+    /// carries the write out once more destroys that.
+    pub fn reuse(&mut self, buffer: &Buffer, write: &Write, pattern: u64) {
+        let known = self.pending.iter_mut().chain(&mut self.unsure);
+        for own in known.filter(|w| w.wr_id == write.wr_id) {
+            own.pattern = pattern;
+        }
+        let bytes = pattern::message(pattern, write.range.len());
+        self.store(buffer, write.range.start, &bytes);
+    }
+
     /// The oldest write failed: any part of it may be there.
     pub fn failed(&mut self, wr_id: u64) {
         if let Some(at) = self.pending.iter().position(|w| w.wr_id == wr_id) {

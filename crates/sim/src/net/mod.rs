@@ -8,7 +8,7 @@ mod topology;
 pub use fault::{Bursts, Corruption, Faults, GilbertElliott, Loss};
 pub use link::{Ecn, Fate, Link, LinkConfig, LinkStats};
 pub use network::{LinkId, Network, NodeId, SWITCH_LATENCY_NS};
-pub use topology::{Topology, dumbbell, fat_tree, pair, ring, star};
+pub use topology::{Topology, dumbbell, fat_tree, pair, rails, ring, star};
 
 #[cfg(test)]
 mod fault_tests;

@@ -44,6 +44,17 @@ pub fn star(seed: u64, addrs: &[IpAddr], cable: LinkConfig) -> Topology {
     finish(network, hosts)
 }
 
+/// Rails that nothing joins: the hosts of each around a switch of its own.
+pub fn rails(seed: u64, addrs: &[&[IpAddr]], cable: LinkConfig) -> Topology {
+    let mut network = Network::new(seed);
+    let mut hosts = Vec::new();
+    for rail in addrs {
+        let switch = network.add_switch();
+        hosts.extend(rail.iter().map(|addr| attach(&mut network, *addr, switch, cable)));
+    }
+    finish(network, hosts)
+}
+
 /// Two switches with a bottleneck between them; hosts alternate between the two sides.
 pub fn dumbbell(
     seed: u64,

@@ -1,6 +1,6 @@
 //! The application of a storm: reacts to completions and timers.
 
-use bowline_nic::{Completion, Event, Time};
+use bowline_nic::{Completion, CqId, Event, Time};
 
 use super::crime::Crime;
 use super::end::{Conn, ConnState, End, NicState};
@@ -8,6 +8,7 @@ use super::fec::FecWorld;
 use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::check::Sink;
+use crate::failover_storm::Runtime;
 use crate::net::Faults;
 use crate::world::{App, HostId, NicId, World};
 
@@ -37,6 +38,25 @@ pub(super) enum Action {
         conn: usize,
         crime: Crime,
     },
+    /// An agent has something to do.
+    Agent {
+        machine: usize,
+    },
+    /// An agent is not called for a while.
+    Nap {
+        machine: usize,
+        ns: u64,
+    },
+    /// A cable of a machine dies or comes back.
+    Outage {
+        index: usize,
+        up: bool,
+    },
+    /// An end hears of its peer's spare.
+    Entry {
+        end: usize,
+        epoch: u32,
+    },
 }
 
 /// Traffic, its models, and what was found.
@@ -49,6 +69,7 @@ pub(super) struct Storm<'a> {
     pub(super) ends: Vec<End>,
     pub(super) coverage: Coverage,
     pub(super) fec: FecWorld,
+    pub(super) failover: Option<Runtime>,
     pub(super) healed: bool,
     actions: Vec<Action>,
 }
@@ -66,6 +87,7 @@ impl<'a> Storm<'a> {
             ends: Vec::new(),
             coverage: Coverage::default(),
             fec: FecWorld::new(scenario.seed),
+            failover: None,
             healed: false,
             actions: vec![Action::Look],
         }
@@ -103,6 +125,7 @@ impl<'a> Storm<'a> {
         }
         self.healed = true;
         world.note(1, || "healed".into());
+        self.heal_failover(world);
     }
 
     fn set_up(&mut self, world: &mut World, cable: usize, up: bool) {
@@ -114,13 +137,16 @@ impl<'a> Storm<'a> {
 
     fn poll_events(&mut self, world: &mut World, nic: NicId) -> bool {
         let mut any = false;
+        let owner = self.program_nic(nic).0;
         while let Some(event) = world.poll_nic(nic).poll_event() {
             any = true;
             match event {
                 Event::CqNotify(cq) => {
                     self.coverage.cq_notifications += 1;
-                    let state = &mut self.nics[nic.0];
-                    if let Some(index) = state.cqs.iter().position(|c| *c == cq) {
+                    let mirrored = self.failover.as_mut().and_then(|f| f.notified(owner, nic, cq));
+                    let state = &mut self.nics[owner];
+                    let here = || state.cqs.iter().position(|c| nic.0 == owner && *c == cq);
+                    if let Some(index) = mirrored.or_else(here) {
                         state.ready[index] = true;
                     }
                 }
@@ -129,9 +155,14 @@ impl<'a> Storm<'a> {
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
                     self.coverage.qp_error_events += 1;
                 }
-                Event::SqDrained(qpn) => self.drained(world, nic, qpn),
-                // No QP of the storm is guarded.
-                Event::CommEstablished(_) | Event::SrqLimit(_) | Event::PathFailed(_) => {}
+                Event::SqDrained(qpn) => self.drained(world, NicId(owner), qpn),
+                Event::PathFailed(qpn) => {
+                    // Without failover no QP is guarded.
+                    if let Some(failover) = &mut self.failover {
+                        failover.path_failed(owner, nic, qpn);
+                    }
+                }
+                Event::CommEstablished(_) | Event::SrqLimit(_) => {}
             }
         }
         any
@@ -162,8 +193,9 @@ impl<'a> Storm<'a> {
             any |= self.drain_cq(world, nic, index, batch);
             if event_driven {
                 // What came between the last poll and the arming would raise no notification.
-                let cq = self.nics[nic.0].cqs[index];
-                world.poll_nic(nic).arm_cq(cq, false).expect("the queue exists");
+                for (nic, cq) in self.queues(nic, index) {
+                    world.poll_nic(nic).arm_cq(cq, false).expect("the queue exists");
+                }
                 any |= self.drain_cq(world, nic, index, batch);
             }
         }
@@ -178,20 +210,29 @@ impl<'a> Storm<'a> {
     }
 
     fn drain_cq(&mut self, world: &mut World, nic: NicId, index: usize, batch: usize) -> bool {
-        let cq = self.nics[nic.0].cqs[index];
         let mut any = false;
         let mut polled = [Completion::default(); POLL_MAX];
-        loop {
-            let count = world.poll_nic(nic).poll_cq(cq, &mut polled[..batch]);
-            let count = count.expect("the queue exists");
-            for completion in &polled[..count] {
-                any = true;
-                self.completed(world, nic, completion);
-            }
-            if count < batch {
-                return any;
+        for (engine, cq) in self.queues(nic, index) {
+            loop {
+                let count = world.poll_nic(engine).poll_cq(cq, &mut polled[..batch]);
+                let count = count.expect("the queue exists");
+                for completion in &polled[..count] {
+                    any = true;
+                    self.completed(world, nic, completion);
+                }
+                if count < batch {
+                    break;
+                }
             }
         }
+        any
+    }
+
+    /// A completion queue of the program's, and its mirror on the machine's second NIC.
+    fn queues(&self, nic: NicId, index: usize) -> impl Iterator<Item = (NicId, CqId)> + use<> {
+        let own = (nic, self.nics[nic.0].cqs[index]);
+        let mirror = self.failover.as_ref().map(|f| f.mirror_of(nic.0, index));
+        core::iter::once(own).chain(mirror)
     }
 
     pub(super) fn nic_plan(&self, nic: NicId) -> &'a super::scenario::NicPlan {
@@ -202,6 +243,9 @@ impl<'a> Storm<'a> {
     /// Whether all traffic has come to its end.
     pub(super) fn is_done(&self) -> bool {
         self.healed
+            && self.failover.as_ref().is_none_or(|failover| {
+                failover.is_settled() && !self.conns.iter().any(|conn| conn.failed)
+            })
             && self.conns.iter().enumerate().all(|(index, conn)| match conn.state {
                 ConnState::Draining => false,
                 ConnState::Dead => [0, 1].iter().all(|s| self.ends[index * 2 + s].sends.is_empty()),
@@ -224,13 +268,21 @@ impl App for Storm<'_> {
             Action::Look => {}
             Action::Heal => self.heal(world),
             Action::Pause { host, ns } => {
-                world.pause(HostId(host), world.now().plus_nanos(ns));
+                let until = world.now().plus_nanos(ns);
+                world.pause(HostId(host), until);
+                if self.failover.is_some() {
+                    world.pause(HostId(host + self.nics.len()), until);
+                }
             }
             Action::LinkDown { cable } => self.set_up(world, cable, false),
             Action::LinkUp { cable } => self.set_up(world, cable, true),
             Action::Reconnect { conn } => self.reconnect(world, conn),
             Action::Drain { end } => self.drain(world, end),
             Action::Crime { conn, crime } => self.commit(world, conn, crime),
+            Action::Agent { machine } => self.wake_agent(world, machine),
+            Action::Nap { machine, ns } => self.nap(world, machine, ns),
+            Action::Outage { index, up } => self.outage(world, index, up),
+            Action::Entry { end, epoch } => self.introduce(world, end, epoch),
         }
     }
 
@@ -239,6 +291,8 @@ impl App for Storm<'_> {
             return false;
         }
         let mut any = self.poll_events(world, nic);
+        let nic = self.program_nic(nic);
+        any |= self.drive_agent(world, nic.0);
         any |= self.poll_completions(world, nic);
         any |= self.post_shared_receives(world, nic);
         for index in 0..self.nics[nic.0].ends.len() {

@@ -15,6 +15,7 @@ pub(super) struct Zone {
     pub(super) len: usize,
     pub(super) iova: u64,
     pub(super) key: MrKey,
+    pub(super) access: Access,
     pub(super) model: RegionModel,
 }
 
@@ -45,6 +46,11 @@ impl Zone {
         for (at, len) in pieces {
             self.model.loosen(*at..at + len);
         }
+    }
+
+    /// The range, to be registered elsewhere too.
+    pub(super) fn region(&self) -> Region {
+        Region::part(self.buffer.clone(), self.base, self.len).expect("a zone is in its buffer")
     }
 
     /// The word at `at`.
@@ -86,7 +92,8 @@ impl Arena {
             let region = Region::part(buffer.clone(), base, *len).expect("a zone is in its buffer");
             let key = nic.register(pd, region, iova, *access).expect("within the limits");
             let model = RegionModel::new(&buffer, base, *len, rng.bits());
-            zones.push(Zone { buffer: buffer.clone(), base, len: *len, iova, key, model });
+            let (buffer, len, access) = (buffer.clone(), *len, *access);
+            zones.push(Zone { buffer, base, len, iova, key, access, model });
             at = base + len;
         }
         guards.add(&buffer, at..total);

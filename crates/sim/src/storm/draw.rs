@@ -78,6 +78,7 @@ impl Scenario {
             outages,
             heal_ns,
             mild,
+            failover: None,
         }
     }
 }
@@ -92,7 +93,7 @@ fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Sever
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Severity {
+pub(crate) enum Severity {
     None,
     Mild,
     Rough,
@@ -103,7 +104,7 @@ fn draw_shape(rng: &mut SimRng, hosts: usize) -> Shape {
     if hosts == 2 && rng.percent(60) { Shape::Pair } else { rng.pick(&shapes) }
 }
 
-fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
+pub(crate) fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
     let nics = (0..if rng.percent(15) { 2 } else { 1 }).map(|_| draw_nic(rng)).collect();
     let segments = rng.pick(&[1, 1, 2, 7, 15, 64]);
     HostPlan {
@@ -129,7 +130,7 @@ fn draw_nic(rng: &mut SimRng) -> NicPlan {
     }
 }
 
-fn draw_link(rng: &mut SimRng, delay_ns: u64) -> LinkConfig {
+pub(crate) fn draw_link(rng: &mut SimRng, delay_ns: u64) -> LinkConfig {
     let queue_bytes = rng.pick(&[16 << 20, 16 << 20, 4 << 20, 1 << 20, 128 << 10]);
     let kmin_bytes = rng.pick(&[2_000, 10_000, 50_000]);
     LinkConfig {
@@ -144,7 +145,7 @@ fn draw_link(rng: &mut SimRng, delay_ns: u64) -> LinkConfig {
     }
 }
 
-fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> Faults {
+pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> Faults {
     // Mild ones stay far below what eight attempts in a row can meet by chance.
     let scale = match severity {
         Severity::None => return Faults::default(),
@@ -250,7 +251,7 @@ fn draw_sacrifices(rng: &mut SimRng, nic_count: usize, rtt_ns: u64) -> Vec<ConnP
         .collect()
 }
 
-fn draw_end(rng: &mut SimRng, nic: usize, rtt_ns: u64) -> EndPlan {
+pub(crate) fn draw_end(rng: &mut SimRng, nic: usize, rtt_ns: u64) -> EndPlan {
     // Half of all QPs cross the end of the PSN circle within their first packets.
     let psn = match rng.below(4) {
         0 => 0xff_ffff - rng.below(8) as u32,

@@ -7,14 +7,14 @@ use super::scenario::{EndPlan, OpKind, OpPlan, Target};
 use crate::rng::SimRng;
 
 /// What operations of an end depend on.
-pub(super) struct OpMix {
-    pub(super) qp_type: QpType,
-    pub(super) mtu: Mtu,
-    pub(super) peer_srq: bool,
+pub(crate) struct OpMix {
+    pub(crate) qp_type: QpType,
+    pub(crate) mtu: Mtu,
+    pub(crate) peer_srq: bool,
     /// Payload bytes of all its operations.
-    pub(super) budget: u64,
+    pub(crate) budget: u64,
     /// Operations spread over this time.
-    pub(super) heal_ns: u64,
+    pub(crate) heal_ns: u64,
 }
 
 /// Longest message.
@@ -28,7 +28,7 @@ const MAX_PIECES: u64 = 4;
 /// Bytes of a region that a SEND may revoke.
 pub(super) const REVOCABLE_BYTES: u32 = 64;
 
-pub(super) fn draw_ops(rng: &mut SimRng, mix: &OpMix, end: &EndPlan) -> Vec<OpPlan> {
+pub(crate) fn draw_ops(rng: &mut SimRng, mix: &OpMix, end: &EndPlan) -> Vec<OpPlan> {
     let count = rng.range(1, MAX_OPS as u64) as usize;
     let mut left = mix.budget;
     let busy = rng.percent(50);

@@ -35,6 +35,8 @@ pub(super) struct End {
     /// Next receive buffer, and the one that the connection's first message goes into.
     pub(super) next_recv: usize,
     pub(super) first_recv: usize,
+    /// The peer's operations before this one are known to be done, by messages behind them.
+    pub(super) announced: usize,
     /// A receive was flushed: somebody must have failed.
     pub(super) was_flushed: bool,
     /// Current first PSN, and how many were used since.

@@ -18,7 +18,7 @@ const STREAM: u64 = 0xfec;
 const MICROSECOND: u64 = 1_000;
 
 /// Puts FEC under some connections: mostly under both ends, now and then under one only.
-pub(super) fn draw(seed: u64, conns: &mut [ConnPlan]) {
+pub(crate) fn draw(seed: u64, conns: &mut [ConnPlan]) {
     let rng = &mut SimRng::new(seed, STREAM);
     if rng.percent(50) {
         return;

@@ -20,11 +20,14 @@ impl Storm<'_> {
                     continue;
                 }
                 what.push(format!(
-                    "end {end} ({:?}, {:?}, {:?}): posted {} of {} operations, \
+                    "end {end} ({:?}, {:?}, {:?}{}): posted {} of {} operations, \
                      {} outstanding{}, {} of {} messages delivered, {} receives posted",
                     self.conn_plan(end).qp_type,
                     self.conn_plan(end).role,
                     conn.state,
+                    self.failover
+                        .as_ref()
+                        .map_or(String::new(), |f| format!(", {}", f.describe(end))),
                     state.next_op,
                     self.end_plan(end).ops.len(),
                     state.sends.len(),
@@ -49,7 +52,8 @@ impl Storm<'_> {
     }
 
     /// Judges what is left when all work is done.
-    pub(super) fn judge(&mut self, world: &World) {
+    pub(super) fn judge(&mut self, world: &mut World) {
+        self.judge_failover(world);
         let now = world.now();
         for end in 0..self.ends.len() {
             self.excuse_partial_messages(end);

@@ -49,6 +49,9 @@ impl Storm<'_> {
             return;
         }
         for end in ends {
+            if let Some(failover) = &mut self.failover {
+                failover.release(world, end);
+            }
             self.modify(world, end, QpState::Reset);
         }
         self.renew(world, conn);
@@ -62,7 +65,7 @@ impl Storm<'_> {
     }
 
     fn modify(&mut self, world: &mut World, end: usize, state: QpState) {
-        let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
+        let ((nic, qpn), now) = (self.home(end), world.now());
         let attr = QpAttr { state: Some(state), ..QpAttr::default() };
         if let Err(error) = world.nic_mut(nic).modify_qp(now, qpn, &attr) {
             self.sink.report(now, "lifecycle", format!("QP {qpn} to {state:?}: {error}"));
@@ -71,7 +74,7 @@ impl Storm<'_> {
 
     /// Lets an end's send queue run dry; what is posted meanwhile waits.
     pub(super) fn drain(&mut self, world: &mut World, end: usize) {
-        let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
+        let ((nic, qpn), now) = (self.home(end), world.now());
         if world.is_paused(world.host_of(nic)) {
             self.at(world, now.plus_nanos(DRAIN_POLL_NS), Action::Drain { end });
             return;
@@ -98,6 +101,7 @@ impl Storm<'_> {
         self.coverage.drains += 1;
         world.note(7, || format!("end {end} has drained"));
         // It may have failed since.
+        let (nic, qpn) = self.home(end);
         if world.nic(nic).query_qp(qpn).is_some_and(|info| info.state == QpState::Sqd) {
             self.modify(world, end, QpState::Rts);
         }

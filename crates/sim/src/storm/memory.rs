@@ -1,7 +1,9 @@
 //! Where an end's operations read and write: every operation gets places of its own, except
 //! WRITEs that are meant to go over earlier ones.
 
-use bowline_nic::{Access, Buffer, Nic, PdId, QpType, Region};
+use std::sync::Arc;
+
+use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, QpType, Region};
 
 use super::arena::{Arena, Zone};
 use super::draw_ops::REVOCABLE_BYTES;
@@ -55,6 +57,8 @@ pub(super) struct EndMemory {
     pub(super) places: Vec<Place>,
     /// Receive buffers: one for each message of the peer's, or a ring of equal ones.
     pub(super) recv_pieces: Vec<Pieces>,
+    /// Regions that the peer's SENDs may revoke.
+    pub(super) revocable: Vec<(MrKey, Arc<Buffer>)>,
 }
 
 /// Seed of the bytes that operation `op` of end `end` sends.
@@ -219,23 +223,34 @@ pub(super) fn build(
         let nic = world.nic_mut(NicId(conn.ends[side].nic));
         EndMemory::new(nic, pds[side], conn, side, &layouts, rng)
     });
+    let mut revocable = [Vec::new(), Vec::new()];
     for side in [0, 1] {
         memories[side].fill_sources(&conn.ends[side], seed, first_end + side);
         let peer_nic = world.nic_mut(NicId(conn.ends[1 - side].nic));
         for (op, place) in conn.ends[side].ops.iter().zip(&mut memories[side].places) {
             if op.kind == OpKind::SendInvalidate {
-                place.invalidate = Some(register_revocable(peer_nic, pds[1 - side]));
+                let (key, buffer) = register_revocable(peer_nic, pds[1 - side]);
+                place.invalidate = Some(key.0);
+                revocable[1 - side].push((key, buffer));
             }
         }
+    }
+    for (memory, regions) in memories.iter_mut().zip(revocable) {
+        memory.revocable = regions;
     }
     memories
 }
 
 /// A region that a peer's SEND may revoke.
-fn register_revocable(nic: &mut Nic, pd: PdId) -> u32 {
-    let region = Region::owned(Buffer::new(REVOCABLE_BYTES as usize));
-    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
-    nic.register(pd, region, 0, access).expect("within the limits").0
+fn register_revocable(nic: &mut Nic, pd: PdId) -> (MrKey, Arc<Buffer>) {
+    let buffer = Buffer::new(REVOCABLE_BYTES as usize);
+    let region = Region::owned(buffer.clone());
+    (nic.register(pd, region, 0, revocable_access()).expect("within the limits"), buffer)
+}
+
+/// Rights of a region that a peer's SEND may revoke.
+pub(super) fn revocable_access() -> Access {
+    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE
 }
 
 impl EndMemory {
@@ -264,7 +279,8 @@ impl EndMemory {
             unreachable!("as many zones as plans")
         };
         let places = own.places.clone();
-        EndMemory { arena, src, results, slots, reads, recv, swaps, places, recv_pieces }
+        let revocable = Vec::new();
+        EndMemory { arena, src, results, slots, reads, recv, swaps, places, recv_pieces, revocable }
     }
 
     /// Puts every message where its operation takes it from.
@@ -281,6 +297,11 @@ impl EndMemory {
                 rest = tail;
             }
         }
+    }
+
+    /// All that is registered, but for what can be revoked.
+    pub(super) fn zones(&self) -> [&Zone; 6] {
+        [&self.src, &self.results, &self.slots, &self.reads, &self.recv, &self.swaps]
     }
 
     /// Whether memory holds what the models say.

@@ -8,6 +8,7 @@ mod crime;
 mod draw;
 mod draw_ops;
 mod end;
+mod failover;
 mod fec;
 mod finish;
 mod lifecycle;
@@ -21,8 +22,13 @@ mod scenario;
 mod setup;
 
 pub use crime::Crime;
+pub(crate) use draw::{Severity, draw_end, draw_faults, draw_host, draw_link};
+pub(crate) use draw_ops::{OpMix, draw_ops};
+pub(crate) use fec::draw as draw_fec;
 pub use many::{Failure, Outcome, Totals, run_many};
 pub use report::{Coverage, FaultCount, OpCount};
+pub(crate) use run::run_scenario;
+
 pub use run::{SeedReport, run_seed, run_seed_traced};
 pub use scenario::{
     ConnPlan, EndPlan, HostPlan, NicPlan, OpKind, OpPlan, Role, Scenario, Shape, SrqPlan, Target,

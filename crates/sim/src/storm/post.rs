@@ -65,7 +65,7 @@ impl Storm<'_> {
             UdDest { av, qpn: peer.qpn, qkey: if op.stray { QKEY ^ 1 } else { QKEY } }
         });
         let wr = SendWr { wr_id, op: send_op, payload, flags, ud };
-        let (nic, qpn, now) = (self.ends[end].nic, self.ends[end].qpn, world.now());
+        let ((nic, qpn), now) = (self.home(end), world.now());
         match world.nic_mut(nic).post_send(now, qpn, &wr) {
             Ok(()) => self.posted(world, end, index, &op, send_op),
             // The QP may have failed without our having polled that yet.
@@ -93,8 +93,8 @@ impl Storm<'_> {
 
     /// Whether an end's QP is in error, legally so or not: completions will tell.
     fn may_have_failed(&self, world: &World, end: usize) -> bool {
-        let state = &self.ends[end];
-        let info = world.nic(state.nic).query_qp(state.qpn);
+        let (nic, qpn) = self.home(end);
+        let info = world.nic(nic).query_qp(qpn);
         info.is_some_and(|info| info.state == bowline_nic::QpState::Err)
     }
 

@@ -53,7 +53,7 @@ impl Storm<'_> {
             Some(Crime::RecvBadLocalKey) => spoil_key(&mut sges),
             _ => {}
         }
-        let (nic, qpn) = (state.nic, state.qpn);
+        let (nic, qpn) = self.home(end);
         match world.nic_mut(nic).post_recv(qpn, &RecvWr { wr_id, sges: &sges }) {
             Ok(()) => {
                 world.note(wr_id, || format!("post receive {wr_id:#x}"));
@@ -193,8 +193,12 @@ impl Storm<'_> {
         if used > 0 {
             message.matches_bytes(&bytes[..used])?;
         }
-        self.judge_rest(zone, pieces, used)?;
-        self.judge_announced(end, &message)
+        // A message that started anew may have left its beginning in another receive of the queue.
+        if shared.is_none() || !self.starts_anew() {
+            self.judge_rest(zone, pieces, used)?;
+        }
+        self.judge_announced(end, &message)?;
+        self.judge_written(end, &message)
     }
 
     /// Nothing behind the message may have been written.
@@ -214,6 +218,37 @@ impl Storm<'_> {
                 .map_err(|what| format!("behind the message: {what}"))?;
         }
         Ok(())
+    }
+
+    /// What a reliable connection wrote before a message is there when the message is. From then on
+    /// the memory is the receiver's.
+    fn judge_written(&mut self, end: usize, message: &Message) -> Result<(), String> {
+        let Some(WrId::Send { end: sender, op }) = WrId::decode(message.wr_id) else {
+            return Err(format!("no such request: {:#x}", message.wr_id));
+        };
+        let slots = &self.ends[end].memory.slots;
+        slots.model.landed_before(&slots.buffer, message.wr_id)?;
+        for index in core::mem::replace(&mut self.ends[end].announced, op + 1)..=op {
+            let plan = self.end_plan(sender).ops[index];
+            if plan.kind.is_write() && !plan.bad && self.is_alone(sender, index) {
+                let write = self.write_of(sender, index, &plan);
+                let slots = &mut self.ends[end].memory.slots;
+                slots.model.reuse(&slots.buffer, &write, !write.pattern);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no other operation goes to the place of a WRITE.
+    fn is_alone(&self, sender: usize, index: usize) -> bool {
+        let (ops, places) = (&self.end_plan(sender).ops, &self.ends[sender].memory.places);
+        let range = |i: usize| places[i].remote..places[i].remote + ops[i].len as usize;
+        let own = range(index);
+        (0..ops.len()).all(|i| {
+            let goes_there = ops[i].kind.is_write() || places[i].reads_slots;
+            let other = range(i);
+            i == index || !goes_there || other.end <= own.start || own.end <= other.start
+        })
     }
 
     /// A WRITE with immediate says that its bytes are there.
@@ -297,7 +332,8 @@ impl Storm<'_> {
         // What was sent before healing may still stand in queues.
         let queues = [self.scenario.access, self.scenario.core];
         let drain_ns: u64 = queues.iter().map(LinkConfig::drain_ns).sum();
-        now.as_nanos() > self.scenario.heal_ns + GRACE_NS + 4 * timeout_ns + 2 * drain_ns
+        let grace_ns = GRACE_NS + 4 * timeout_ns + 2 * drain_ns + self.patience_ns();
+        now.as_nanos() > self.scenario.heal_ns + grace_ns
     }
 }
 

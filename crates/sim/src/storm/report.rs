@@ -4,6 +4,7 @@ use bowline_fec::FecSnapshot;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
+use crate::failover_storm::FailoverCoverage;
 use crate::net::LinkStats;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
@@ -129,6 +130,8 @@ pub struct Coverage {
     pub atomic_requests_sent: u64,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
+    /// What became of connections with failover.
+    pub failover: FailoverCoverage,
     /// All engines' counters.
     pub nic: Counters,
     /// All FEC shims' counters.
@@ -179,6 +182,7 @@ impl Coverage {
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.sdr.merge(&other.sdr);
+        self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
     }

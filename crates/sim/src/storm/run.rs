@@ -10,6 +10,7 @@ use super::scenario::Scenario;
 use super::setup::build_world;
 use crate::check::Violation;
 use crate::check::quiesce::Rest;
+use crate::failover_storm::Runtime;
 use crate::world::{NicId, World};
 
 /// Everything must be done this long after healing.
@@ -38,7 +39,7 @@ pub struct SeedReport {
 
 /// Runs the storm of a seed.
 pub fn run_seed(seed: u64) -> SeedReport {
-    run(seed, None).expect("without a log nothing is written")
+    run_scenario(&Scenario::draw(seed), None).expect("without a log nothing is written")
 }
 
 /// Runs the storm of a seed and writes a readable log of its events.
@@ -46,17 +47,20 @@ pub fn run_seed(seed: u64) -> SeedReport {
 /// # Errors
 /// If the log cannot be written.
 pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
-    run(seed, Some(log))
+    run_scenario(&Scenario::draw(seed), Some(log))
 }
 
-fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
-    let scenario = Scenario::draw(seed);
-    let mut world = build_world(&scenario);
+/// Runs a scenario.
+pub(crate) fn run_scenario(
+    scenario: &Scenario,
+    log: Option<Box<dyn Write>>,
+) -> io::Result<SeedReport> {
+    let mut world = build_world(scenario);
     if let Some(log) = log {
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
-    let mut storm = Storm::new(&scenario);
+    let mut storm = Storm::new(scenario);
     storm.set_up_world(&mut world);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
     world.run_until(&mut storm, deadline);
@@ -74,7 +78,7 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
         world.note(8, || violation.to_string());
     }
     world.end_log()?;
-    Ok(report(seed, storm, &world))
+    Ok(report(scenario.seed, storm, &world))
 }
 
 /// Lets what is in flight arrive, then watches whether anything still moves, then judges.
@@ -95,6 +99,7 @@ fn report(seed: u64, storm: Storm<'_>, world: &World) -> SeedReport {
         coverage.nic.merge(world.nic(nic).counters());
     }
     coverage.fec = storm.fec.counters();
+    coverage.failover = storm.failover.as_ref().map_or_else(Default::default, Runtime::coverage);
     coverage.read_requests_sent = world.stats().reads_sent;
     coverage.atomic_requests_sent = world.stats().atomics_sent;
     let mut violations = world.violations().to_vec();

@@ -4,6 +4,7 @@ use bowline_fec::FecConfig;
 use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
+use crate::failover_storm::FailoverPlan;
 use crate::net::{Faults, LinkConfig};
 use crate::world::{RxId, TxId};
 
@@ -34,6 +35,8 @@ pub struct Scenario {
     pub heal_ns: u64,
     /// Faults are so mild that no connection may give up.
     pub mild: bool,
+    /// Hosts have a second NIC each, to which connections can move.
+    pub failover: Option<FailoverPlan>,
 }
 
 /// Shape of the network.
@@ -49,6 +52,8 @@ pub enum Shape {
     Ring,
     /// A fat tree of 4-port switches.
     FatTree,
+    /// Two rails, each with a switch of its own: the hosts' first NICs, and their second ones.
+    Rails,
 }
 
 /// A host.

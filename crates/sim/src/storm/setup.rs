@@ -3,7 +3,9 @@
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
 
-use bowline_nic::{Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Time};
+use bowline_nic::{
+    Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Region, Time,
+};
 use bowline_wire::Psn;
 
 use super::app::{Action, Storm};
@@ -15,7 +17,7 @@ use super::scenario::{EndPlan, Role, Scenario, Shape};
 use crate::check::atomics::{AddWord, SwapWord};
 use crate::check::completions::{RecvOrder, SendOrder};
 use crate::check::delivery::Delivery;
-use crate::net::{Topology, dumbbell, fat_tree, pair, ring, star};
+use crate::net::{Topology, dumbbell, fat_tree, pair, rails, ring, star};
 use crate::rng::SimRng;
 use crate::world::{HostConfig, NicId, World};
 
@@ -33,7 +35,9 @@ const RING_PACKETS: usize = 512;
 /// The world of a scenario, without connections.
 pub(super) fn build_world(scenario: &Scenario) -> World {
     let count = scenario.hosts.len();
-    let addrs = if scenario.ipv6 { Topology::ipv6(count) } else { Topology::ipv4(count) };
+    let rail_count = if scenario.shape == Shape::Rails { 2 } else { 1 };
+    let ports = count * rail_count;
+    let addrs = if scenario.ipv6 { Topology::ipv6(ports) } else { Topology::ipv4(ports) };
     let (seed, access, core) = (scenario.seed, scenario.access, scenario.core);
     let topology = match scenario.shape {
         Shape::Pair => pair(seed, [addrs[0], addrs[1]], access),
@@ -41,8 +45,11 @@ pub(super) fn build_world(scenario: &Scenario) -> World {
         Shape::Dumbbell => dumbbell(seed, &addrs, access, core),
         Shape::Ring => ring(seed, &addrs, access, core),
         Shape::FatTree => fat_tree(seed, 4, &addrs, access),
+        Shape::Rails => rails(seed, &[&addrs[..count], &addrs[count..]], access),
     };
-    let hosts = scenario.hosts.iter().zip(&addrs).map(|(plan, addr)| HostConfig {
+    // Second NICs are like the first ones.
+    let plans = scenario.hosts.iter().cycle();
+    let hosts = plans.zip(&addrs).map(|(plan, addr)| HostConfig {
         nics: nic_configs(scenario, plan, *addr),
         tx_caps: plan.tx_caps,
         tx_batch: plan.tx_batch,
@@ -88,7 +95,9 @@ impl Storm<'_> {
     /// Makes everything the scenario names and schedules its faults.
     pub(super) fn set_up_world(&mut self, world: &mut World) {
         let rng = &mut SimRng::new(self.scenario.seed, 1);
-        for nic in (0..world.nic_count()).map(NicId) {
+        self.start_agents(world);
+        let nics = self.scenario.hosts.iter().map(|host| host.nics.len()).sum();
+        for nic in (0..nics).map(NicId) {
             let state = self.make_nic(world, nic, rng);
             self.nics.push(state);
         }
@@ -108,13 +117,19 @@ impl Storm<'_> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
         let (arena, mut zones) = Arena::new(engine, pd, &[(ADD_WORDS * 8, access)], rng);
         let adds = zones.remove(0);
+        self.mirror(world, nic, &adds);
         let add_words =
             (0..ADD_WORDS).map(|word| AddWord::new(adds.word(word * 8), rng.bits() | 1)).collect();
         let srq = plan.srq.map(|srq| {
+            let engine = world.nic_mut(nic);
             let id = engine.create_srq(pd, srq.depth, MAX_SGE).expect("within the limits");
             let len = SHARED_RECV_LEN;
             let total = len * srq.depth as usize;
             let (arena, mut zones) = Arena::new(engine, pd, &[(total, Access::LOCAL_WRITE)], rng);
+            self.mirror(world, nic, &zones[0]);
+            if let Some(failover) = &mut self.failover {
+                failover.mirror_srq(world, nic.0, srq, MAX_SGE);
+            }
             let buffers =
                 (0..srq.depth as usize).map(|i| vec![(i * len, 100), (i * len + 100, len - 100)]);
             SrqState {
@@ -148,12 +163,27 @@ impl Storm<'_> {
         for (side, memory) in memories.into_iter().enumerate() {
             let plan = &conn.ends[side];
             let nic = NicId(plan.nic);
+            for zone in memory.zones() {
+                self.mirror(world, nic, zone);
+            }
+            for (key, buffer) in &memory.revocable {
+                let named = (*key, Region::owned(buffer.clone()));
+                self.mirror_region(world, nic, named, 0, memory::revocable_access());
+            }
             let number = self.ends.len();
             let tiny_cq = side == 0 && conn.role == Role::Sacrificial(Crime::CqOverflow);
             let init = self.qp_init(world, nic, conn.qp_type, plan, tiny_cq);
             let qpn = world.nic_mut(nic).create_qp(&init).expect("within the limits");
             if let Some(config) = plan.fec {
                 self.fec.put_under(world.nic_mut(nic), nic, qpn, config);
+            }
+            if let Some(failover) = &mut self.failover {
+                let cq = self.nics[nic.0].cqs.iter().position(|cq| *cq == init.send_cq);
+                let cq = cq.expect("the queue exists");
+                let (second, spare) = failover.make_spare(world, nic.0, qpn, &init, cq);
+                if let Some(config) = plan.fec {
+                    self.fec.put_under(world.nic_mut(second), second, spare, config);
+                }
             }
             self.nics[nic.0].ends.push(number);
             let receives = if plan.uses_srq {
@@ -176,6 +206,7 @@ impl Storm<'_> {
                 recv_credits: VecDeque::new(),
                 next_recv: 0,
                 first_recv: 0,
+                announced: 0,
                 was_flushed: false,
                 psn: plan.psn,
                 psns_used: 0,
@@ -218,6 +249,9 @@ impl Storm<'_> {
             engine.arm_cq(cq, false).expect("the queue exists");
             state.cqs.push(cq);
             state.ready.push(true);
+            if let Some(failover) = &mut self.failover {
+                failover.mirror_cq(world, nic.0, entries);
+            }
             cq
         };
         let mut init = QpInit::new(qp_type, state.pd, cq);
@@ -240,9 +274,12 @@ impl Storm<'_> {
             let (start, now) = (Time::from_nanos(plan.recv_start_ns), world.now());
             let state = &mut self.ends[end];
             state.recv_credits = (0..plan.recv_depth).map(|_| start.max(now)).collect();
+            let first_op = state.ready_at;
             self.at(world, start, Action::Look);
+            self.at(world, first_op, Action::Look);
         }
         self.conns[conn].state = ConnState::Up;
+        self.adopt(world, conn);
     }
 
     fn bring_up(&mut self, world: &mut World, end: usize) {

@@ -1,0 +1,61 @@
+use super::run_seed;
+use crate::storm::{Scenario, run_many};
+
+/// Enough for a change that breaks failover to be seen before it is pushed.
+const SEEDS: u64 = 60;
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
+    let outcome = run_many(0..SEEDS, jobs, run_seed, |_, _| true);
+    let failures: Vec<String> = outcome
+        .failures
+        .iter()
+        .map(|f| format!("seed {}: {:?} {:?}", f.seed, f.panic, f.violations.first()))
+        .collect();
+    assert!(failures.is_empty(), "{failures:#?}");
+    // A storm that exercises nothing proves nothing.
+    let coverage = &outcome.totals.coverage.failover;
+    for (name, count) in [
+        ("moves", coverage.moves),
+        ("returns", coverage.returns),
+        ("moves with requests", coverage.with_requests),
+        ("moves home because the backup failed", coverage.flights_home),
+        ("own ports", coverage.local_ports),
+        ("peers' ports", coverage.peer_ports),
+        ("moves begun by both ends", coverage.crossed),
+        ("moves overtaken", coverage.overtaken),
+        ("connections given up", coverage.no_answer),
+        ("atomics in flight", coverage.atomics_in_flight),
+        ("resets while away", coverage.removed_away),
+        ("sleeping agents", coverage.naps),
+    ] {
+        assert!(count > 0, "{name}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in [1, 2, 1_000_003] {
+        let [first, again] = [0, 1].map(|_| run_seed(seed));
+        assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
+        assert_eq!(first.coverage, again.coverage);
+    }
+}
+
+#[test]
+fn gentle_scenarios_never_cut_both_rails() {
+    for seed in 0..500 {
+        let scenario = Scenario::draw_failover(seed);
+        let outages = scenario.failover.map_or_else(Vec::new, |plan| plan.outages);
+        if !scenario.mild {
+            continue;
+        }
+        for (i, a) in outages.iter().enumerate() {
+            let overlap = outages[i + 1..].iter().find(|b| {
+                b.rail != a.rail && b.at_ns < a.at_ns + a.for_ns && a.at_ns < b.at_ns + b.for_ns
+            });
+            assert_eq!(overlap, None, "seed {seed}: {a:?}");
+        }
+    }
+}

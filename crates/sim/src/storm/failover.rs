@@ -1,0 +1,210 @@
+//! Connections that move between the NICs of their machine.
+//!
+//! An end's `nic` and `qpn` are those that the program knows; [`Storm::home`] says where its queues
+//! are. Without failover that is the same.
+
+use bowline_failover::{Mode, Outcome, Report};
+use bowline_nic::{MrKey, Region, Time};
+use bowline_wire::Qpn;
+
+use super::app::{Action, Storm};
+use super::arena::Zone;
+use super::end::ConnState;
+use crate::failover_storm::Runtime;
+use crate::world::{NicId, World};
+
+/// How long after healing a connection may still give up, in units of agents' patience.
+const PATIENCE_AFTER_HEALING: u64 = 3;
+
+impl Storm<'_> {
+    pub(super) fn start_agents(&mut self, world: &mut World) {
+        let Some(plan) = &self.scenario.failover else { return };
+        self.failover = Some(Runtime::new(world, plan));
+        for machine in 0..plan.clocks_ahead_ns.len() {
+            self.at(world, Time::ZERO, Action::Agent { machine });
+        }
+        for (index, outage) in plan.outages.iter().enumerate() {
+            let (from, to) = (outage.at_ns, outage.at_ns + outage.for_ns);
+            self.at(world, Time::from_nanos(from), Action::Outage { index, up: false });
+            self.at(world, Time::from_nanos(to), Action::Outage { index, up: true });
+        }
+        for (machine, at, ns) in &plan.naps {
+            let action = Action::Nap { machine: *machine, ns: *ns };
+            self.at(world, Time::from_nanos(*at), action);
+        }
+    }
+
+    /// Where an end's queues are now.
+    pub(super) fn home(&self, end: usize) -> (NicId, Qpn) {
+        match &self.failover {
+            Some(failover) => failover.home(end),
+            None => (self.ends[end].nic, self.ends[end].qpn),
+        }
+    }
+
+    /// The NIC that the program knows, of the machine that an engine belongs to.
+    pub(super) fn program_nic(&self, nic: NicId) -> NicId {
+        NicId(nic.0 % self.nics.len())
+    }
+
+    /// Registers a machine's memory on its second NIC too.
+    pub(super) fn mirror(&self, world: &mut World, nic: NicId, zone: &Zone) {
+        let named = (zone.key, zone.region());
+        self.mirror_region(world, nic, named, zone.iova, zone.access);
+    }
+
+    pub(super) fn mirror_region(
+        &self,
+        world: &mut World,
+        nic: NicId,
+        named: (MrKey, Region),
+        iova: u64,
+        access: bowline_nic::Access,
+    ) {
+        if let Some(failover) = &self.failover {
+            failover.mirror_region(world, nic.0, named, iova, access);
+        }
+    }
+
+    /// An end is connected: its agent looks after it, and hears of the peer's spare when it is due.
+    pub(super) fn adopt(&mut self, world: &mut World, conn: usize) {
+        let Some(failover) = &mut self.failover else { return };
+        let delays = failover.plan().entries_ns[conn];
+        let epoch = self.conns[conn].epoch;
+        for end in [conn * 2, conn * 2 + 1] {
+            failover.adopt(self.scenario.seed, end, world);
+        }
+        for (side, delay) in delays.into_iter().enumerate() {
+            let healed = self.healed.then_some(0);
+            if let Some(ns) = delay.or(healed) {
+                let at = world.now().plus_nanos(ns);
+                self.at(world, at, Action::Entry { end: conn * 2 + side, epoch });
+            }
+        }
+    }
+
+    pub(super) fn introduce(&mut self, world: &mut World, end: usize, epoch: u32) {
+        let conn = &self.conns[end / 2];
+        let Some(failover) = &mut self.failover else { return };
+        if conn.epoch == epoch && conn.state == ConnState::Up {
+            let done = failover.introduce(world, end);
+            self.sink.check(world.now(), "failover", done);
+        }
+    }
+
+    /// A cable dies or comes back.
+    pub(super) fn outage(&mut self, world: &mut World, index: usize, up: bool) {
+        let Some(failover) = &mut self.failover else { return };
+        if self.healed {
+            return;
+        }
+        let outage = failover.plan().outages[index];
+        world.note(9, || format!("{outage:?} up: {up}"));
+        failover.set_up(world, &outage, up);
+        self.hear_agent(world, outage.machine);
+    }
+
+    pub(super) fn nap(&mut self, world: &mut World, machine: usize, ns: u64) {
+        let Some(failover) = self.failover.as_mut().filter(|_| !self.healed) else { return };
+        world.note(10, || format!("agent {machine} sleeps for {ns} ns"));
+        failover.nap(world, machine, ns);
+        self.at(world, world.now().plus_nanos(ns), Action::Agent { machine });
+    }
+
+    /// Rails are good, and whoever has not heard of its peer does now.
+    pub(super) fn heal_failover(&mut self, world: &mut World) {
+        let Some(failover) = &mut self.failover else { return };
+        failover.heal(world);
+        let machines = failover.machine_count();
+        for end in 0..self.ends.len() {
+            self.introduce(world, end, self.conns[end / 2].epoch);
+        }
+        for machine in 0..machines {
+            self.drive_agent(world, machine);
+        }
+    }
+
+    pub(super) fn wake_agent(&mut self, world: &mut World, machine: usize) {
+        if let Some(failover) = &mut self.failover {
+            failover.woken(machine);
+        }
+        self.drive_agent(world, machine);
+    }
+
+    /// Lets an agent do what there is to do, and puts shared receives where they are needed.
+    pub(super) fn drive_agent(&mut self, world: &mut World, machine: usize) -> bool {
+        let Some(failover) = &mut self.failover else { return false };
+        let mut any = failover.drive(world, machine);
+        if let Some(srq) = self.nics[machine].srq.as_ref().map(|srq| srq.id) {
+            any |= failover.share_receives(world, machine, srq);
+        }
+        self.hear_agent(world, machine);
+        any
+    }
+
+    fn hear_agent(&mut self, world: &mut World, machine: usize) {
+        while let Some(report) = self.failover.as_mut().and_then(|f| f.poll_report(machine)) {
+            world.note(u64::from(report.epoch), || format!("machine {machine}: {report:?}"));
+            self.judge_report(world, machine, &report);
+        }
+        if let Some(at) = self.failover.as_mut().and_then(|f| f.wants_wake(world, machine)) {
+            self.at(world, at, Action::Agent { machine });
+        }
+    }
+
+    /// A connection that fails must have a reason, and a program that makes it anew.
+    fn judge_report(&mut self, world: &mut World, machine: usize, report: &Report) {
+        let now = world.now();
+        let Some(failover) = &mut self.failover else { return };
+        failover.count(report);
+        let Some(end) = failover.end_of(machine, report.qpn) else {
+            let what = format!("machine {machine} reports on an unknown connection: {report:?}");
+            self.sink.report(now, "failover", what);
+            return;
+        };
+        if matches!(report.outcome, Outcome::Moved { .. }) {
+            return;
+        }
+        let recovery_ns = failover.plan().recovery_ns;
+        let conn = &mut self.conns[end / 2];
+        let already =
+            std::mem::replace(&mut conn.failed, true) || conn.state == ConnState::Draining;
+        let excused = match report.outcome {
+            Outcome::AtomicInFlight => self.starts_anew() && self.has_atomic_outstanding(end),
+            _ => already || !(self.scenario.mild || self.is_past_excuses(now, end)),
+        };
+        if !excused {
+            self.sink.report(now, "failover", format!("end {end}: {report:?}"));
+        }
+        let at = now.plus_nanos(recovery_ns);
+        self.at(world, at, Action::Reconnect { conn: end / 2 });
+    }
+
+    fn has_atomic_outstanding(&self, end: usize) -> bool {
+        let ops = &self.end_plan(end).ops[..self.ends[end].next_op];
+        let outstanding = self.ends[end].sends.len();
+        ops[ops.len() - outstanding.min(ops.len())..].iter().any(|op| op.kind.is_atomic())
+    }
+
+    /// Whether connections that move start anew.
+    pub(super) fn starts_anew(&self) -> bool {
+        self.scenario.failover.as_ref().is_some_and(|plan| plan.config.mode == Mode::Shift)
+    }
+
+    /// How much longer connections with failover may take to give up.
+    pub(super) fn patience_ns(&self) -> u64 {
+        let plan = self.scenario.failover.as_ref();
+        plan.map_or(0, |plan| PATIENCE_AFTER_HEALING * plan.config.give_up_ns)
+    }
+
+    /// What must be true of failover when all is at rest.
+    pub(super) fn judge_failover(&mut self, world: &mut World) {
+        let Some(failover) = &mut self.failover else { return };
+        let now = world.now();
+        for (machine, nic) in self.nics.iter().enumerate() {
+            let shared = nic.srq.as_ref().map(|srq| (srq.id, srq.receives.len()));
+            let judged = failover.judge(world, machine, shared);
+            self.sink.check(now, "failover", judged);
+        }
+    }
+}
