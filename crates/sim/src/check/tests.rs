@@ -215,6 +215,22 @@ fn an_announced_write_is_there() {
 }
 
 #[test]
+fn what_is_announced_is_there_and_is_not_written_again() {
+    let buffer = Buffer::new(64);
+    let mut model = RegionModel::new(&buffer, 0, 64, 1);
+    model.posted(write(5, 0..8));
+    model.posted(write(6, 8..16));
+    buffer.write_at(0, &pattern::message(5, 8));
+    assert!(model.landed_before(&buffer, 6).is_ok());
+    assert!(model.landed_before(&buffer, 7).is_err(), "a message overtook a write");
+
+    model.reuse(&buffer, &write(5, 0..8), 99);
+    assert!(model.check(&buffer).is_ok(), "the application may use what it was told of");
+    buffer.write_at(0, &pattern::message(5, 8));
+    assert!(model.succeeded(&buffer, 5).is_err(), "written twice");
+}
+
+#[test]
 fn guards_see_a_single_byte() {
     let buffer = Buffer::new(64);
     let mut guards = Guards::new(3);
