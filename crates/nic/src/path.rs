@@ -118,11 +118,13 @@ impl PathTable {
         }
     }
 
-    /// Takes a QP that is reset or destroyed out of the line.
+    /// Takes a QP that leaves the path out of the line. What room it has left, and perhaps been woken
+    /// for already, is for the next.
     pub(crate) fn forget(&mut self, id: PathId, qp: u32) {
         if let Some(path) = self.get(id) {
             path.waiters.retain(|w| *w != qp);
         }
+        self.wake_next(id);
     }
 
     /// A QP that may go on.
@@ -133,5 +135,28 @@ impl PathTable {
 
     fn get(&mut self, id: PathId) -> Option<&mut Path> {
         self.slots.get_mut(id as usize).and_then(Option::as_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn one_who_leaves_when_it_is_its_turn_does_not_keep_the_others_waiting() {
+        let mut paths = PathTable::new(100);
+        let path = paths.acquire(Ipv4Addr::LOCALHOST.into(), 0);
+        paths.acquire(Ipv4Addr::LOCALHOST.into(), 0);
+        paths.charge(path, 0, 100);
+        paths.wait(path, 1);
+        paths.wait(path, 2);
+        // The first one gives back what it has in flight, which wakes it itself.
+        paths.charge(path, 100, 0);
+        paths.forget(path, 1);
+        paths.release(path);
+        let woken: Vec<u32> = core::iter::from_fn(|| paths.pop_woken()).collect();
+        assert!(woken.contains(&2), "{woken:?}");
     }
 }
