@@ -56,7 +56,7 @@ mod tests {
         let names = ["sr-nack", "ec-mds", "auto"].map(str::to_owned);
         let text = text(&names, &[decision]);
         let line = text.lines().nth(1).unwrap();
-        for part in ["7", "1 MiB", "25.0 ms", "ec-mds", "better", "sr-nack 200"] {
+        for part in ["7", "1 MiB", "25 ms", "ec-mds", "better", "sr-nack 200"] {
             assert!(line.contains(part), "{part} is not in {line:?}");
         }
     }
