@@ -8,12 +8,15 @@
 
 use bowline_nic::Mtu;
 use bowline_sdr::{ImmLayout, ReliableConfig, SdrConfig};
+use bowline_wire::{Bth, ICRC_LEN, ImmDt, Reth};
 
 use super::session::{Losses, Session};
 use crate::net::LinkConfig;
 
 /// Payload of a packet.
 const MTU: Mtu = Mtu::B256;
+/// What a single-packet WRITE with immediate has besides.
+const HEADERS: u32 = (Bth::LEN + Reth::LEN + ImmDt::LEN + ICRC_LEN) as u32;
 /// The shortest round trip at which no timer's floor shows.
 const LEAST_RTT_S: f64 = 0.064;
 
@@ -55,7 +58,9 @@ impl Scaled {
     pub fn new(case: &ScaledCase) -> Option<Scaled> {
         let stretch = (LEAST_RTT_S / case.rtt_s).max(1.0);
         let chunk_bytes = MTU.bytes() * case.packets_per_chunk;
-        let rate = f64::from(chunk_bytes) * 8.0 / (case.inject_s * stretch);
+        // A pacer counts headers, which the model does not have.
+        let wire_bytes = (MTU.bytes() + HEADERS) * case.packets_per_chunk;
+        let rate = f64::from(wire_bytes) * 8.0 / (case.inject_s * stretch);
         let rtt_ns = (case.rtt_s * stretch * 1e9) as u64;
         let bytes = u64::from(case.chunks) * u64::from(chunk_bytes);
         let sdr = SdrConfig {
@@ -71,7 +76,7 @@ impl Scaled {
         let reliable = ReliableConfig { sdr, max_write: bytes, k, m, ..ReliableConfig::default() };
         reliable.check().ok()?;
         let cable = LinkConfig {
-            // Headers are not in the model: the pacer sets the rate, not the cable.
+            // The pacer sets the rate, not the cable.
             bandwidth_bps: (rate * 100.0) as u64,
             delay_ns: rtt_ns / 2,
             queue_bytes: 256 << 20,
