@@ -17,10 +17,10 @@ class Host:
     addrs: tuple  # of the first NIC and of the backup
     namespace: str = ""
 
-    def command(self, env, mode, store, program):
+    def command(self, env, mode, store_url, program):
         """How to start a program on the host."""
         run = [env.bowline, "run", "--device", f"bl0={self.addrs[0]}", "--backup", f"bl0={self.addrs[1]}",
-               f"--failover={mode}", "--store", f"file://{store}", "--report", "--json", "--", *program]
+               f"--failover={mode}", "--store", store_url, "--report", "--json", "--", *program]
         inside = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         return [str(part) for part in inside + run]
 
@@ -43,9 +43,11 @@ class Switched:
     """Namespaces whose NICs are veth pairs, each pair of rails on a bridge of its own."""
 
     name = "namespaces"
+    count = 0
 
     def __init__(self):
-        tag = f"bl{os.getpid() % 10000}"
+        Switched.count += 1
+        tag = f"bl{os.getpid() % 10000}n{Switched.count}"
         self.switches = f"{tag}s"
         self.server = Host(("10.77.0.1", "10.77.1.1"), f"{tag}a")
         self.client = Host(("10.77.0.2", "10.77.1.2"), f"{tag}b")

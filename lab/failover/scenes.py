@@ -1,8 +1,10 @@
 """What is run, what goes wrong meanwhile, and whether the programs noticed."""
 
 import json
+import os
 import re
 import subprocess
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 
@@ -74,46 +76,70 @@ def verify(env, net, kind, fault, mode, seconds):
     return result
 
 
+class Pair:
+    """A server and its client under `bowline run`, and what they print."""
+
+    def __init__(self, env, net, mode, command, port_option=None, store_url=None, runtime_dir=None):
+        self.env, self.net, self.mode = env, net, mode
+        self.port = env.free_port()
+        self.program = [*command, *([port_option] if port_option else []), str(self.port)]
+        self.store_url = store_url or f"file://{env.tmp}/store"
+        self.environ = dict(os.environ, **({"XDG_RUNTIME_DIR": str(runtime_dir)} if runtime_dir else {}))
+        self.logs, self.processes, self.codes = [], [], []
+
+    def __enter__(self):
+        server = self.spawn(self.net.server)
+        self.env.wait_listening(self.port, self.net.server.namespace, server)
+        # They meet over the rail that stays whole.
+        self.spawn(self.net.client, self.net.server.addrs[1 if self.net.server.namespace else 0])
+        return self
+
+    def spawn(self, host, *more):
+        line = host.command(self.env, self.mode, self.store_url, [*self.program, *more])
+        log = tempfile.TemporaryFile("w+", dir=self.env.tmp)
+        process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                   env=self.environ)
+        # The client comes first wherever both are named.
+        self.logs.insert(0, log)
+        self.processes.insert(0, process)
+        return process
+
+    def wait_ready(self, limit_s=10):
+        wait_ready(self.net.client, self.processes[0], limit_s)
+
+    def texts(self):
+        """What client and server have printed so far."""
+        return [os.pread(log.fileno(), 1 << 24, 0).decode(errors="replace") for log in self.logs]
+
+    def finish(self, limit_s):
+        deadline = time.monotonic() + limit_s
+        self.codes = [wait(process, deadline) for process in self.processes]
+        return self.texts()
+
+    def __exit__(self, *_):
+        for process, log in zip(self.processes, self.logs):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            log.close()
+
+
 def play(env, net, result, command, port_option, seconds, direction):
     """Runs server and client with a fault at a third of the time, gone at two thirds."""
     start = time.monotonic()
-    port = str(env.free_port())
-    program = [*command, port_option, port] if port_option else [*command, port]
-    logs = [open(env.tmp / f"{who}.log", "w+") for who in ("client", "server")]
-    processes = []
-
-    def spawn(host, log, *more):
-        line = host.command(env, result.mode, env.tmp / "store", [*program, *more])
-        process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-        processes.append(process)
-        return process
-
-    try:
-        server = spawn(net.server, logs[1])
-        env.wait_listening(int(port), net.server.namespace, server)
-        client = spawn(net.client, logs[0], net.server.addrs[1 if net.server.namespace else 0])
+    with Pair(env, net, result.mode, command, port_option) as pair:
         sampler = Sampler(net.client, direction).start() if direction else None
-        wait_ready(net.client, client, 10)
+        pair.wait_ready()
         begin = time.monotonic()
         sleep_until(begin + seconds / 3)
         break_it(env, net, result.fault)
         sleep_until(begin + seconds * 2 / 3)
         mend_it(env, net, result.fault)
-        codes = [wait(process, begin + seconds + 20) for process in (client, server)]
+        texts = pair.finish(begin + seconds + 20 - time.monotonic())
         if sampler:
             result.samples = sampler.end()
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-    texts = []
-    for log in logs:
-        log.seek(0)
-        texts.append(log.read())
-        log.close()
     result.seconds = time.monotonic() - start
-    judge(result, codes, texts)
+    judge(result, pair.codes, texts)
     return texts
 
 

@@ -45,10 +45,11 @@ struct Link {
 }
 
 impl Links {
-    fn insert(&mut self, connection: &Connection, id: LinkId) {
+    fn insert(&mut self, connection: &Connection, id: LinkId) -> Who {
         self.lives += 1;
         let link = Link { id, life: self.lives, ready: false, srq: connection.srq };
         self.by_qpn.insert(connection.qpns[0], link);
+        Who { qpn: connection.qpns[0], life: self.lives }
     }
 
     /// The link that an answer of the store is for, unless the QP has another life by now.
@@ -193,9 +194,9 @@ impl Shared {
     fn begin(&self, core: &mut Core, connection: &Connection) {
         let token = u128::from(core.random.next_u64()) << 64 | u128::from(core.random.next_u64());
         let id = core.agent.add(connection.qpns, token);
-        core.links.insert(connection, id);
+        let who = core.links.insert(connection, id);
         if let (Ok(key), Some(entry)) = (self.own_key(connection), core.agent.entry(id)) {
-            self.directory.put(key, entry.encode());
+            self.directory.put(who, key, entry.encode());
         }
     }
 
@@ -222,7 +223,11 @@ impl Shared {
         if let Some(id) = core.links.find(who) {
             let done = self.agent(core, |agent, _, rails| agent.connect(rails, id, entry));
             match (done, core.links.by_qpn.get_mut(&who.qpn)) {
-                (Ok(()), Some(link)) => link.ready = true,
+                (Ok(()), Some(link)) if !link.ready => {
+                    link.ready = true;
+                    let (qpn, addr) = (who.qpn, entry.addrs[1]);
+                    self.log.info(&format!("failover: QP {qpn} has a backup, to {addr}"));
+                }
                 (Err(error), _) => {
                     self.log.warn(&format!("failover: QP {} has no backup: {error}", who.qpn));
                 }

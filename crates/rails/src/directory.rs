@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,9 @@ use crate::log::Log;
 /// How long an entry lives without being put again, and how often it is.
 const TTL: Duration = Duration::from_secs(30);
 const REFRESH: Duration = Duration::from_secs(10);
+/// How often the store is asked whether it still has what it was told: it may have been restarted
+/// empty, or removed, and peers that connect now should not wait for the next refresh.
+const CHECK: Duration = Duration::from_secs(1);
 /// How long to wait before asking again for an entry that is not there: at first, and at most.
 const ASK_MIN: Duration = Duration::from_millis(1);
 const ASK_MAX: Duration = Duration::from_millis(500);
@@ -48,7 +51,7 @@ pub(crate) struct Who {
 type Found = Mutex<Vec<(Who, Vec<u8>)>>;
 
 enum Order {
-    Put(Key, Vec<u8>),
+    Put(Who, Key, Vec<u8>),
     Remove(Key),
     Want(Who, Key),
     Forget(Who),
@@ -82,6 +85,7 @@ impl Directory {
             gone: Vec::new(),
             wanted: HashMap::new(),
             waiting: Vec::new(),
+            check: Instant::now(),
             down: None,
         };
         let thread = std::thread::Builder::new()
@@ -91,8 +95,8 @@ impl Directory {
     }
 
     /// Puts an entry of this process, and keeps it alive.
-    pub(crate) fn put(&self, key: Key, value: Vec<u8>) {
-        self.order(Order::Put(key, value));
+    pub(crate) fn put(&self, who: Who, key: Key, value: Vec<u8>) {
+        self.order(Order::Put(who, key, value));
     }
 
     /// Takes an entry of this process back.
@@ -150,15 +154,27 @@ struct Clerk {
     gone: Vec<Key>,
     wanted: HashMap<Who, Wanted>,
     waiting: Vec<Sender<()>>,
+    /// When to look whether own entries are still there.
+    check: Instant,
     /// Since when the store does not answer.
     down: Option<Down>,
 }
 
 struct Own {
+    who: Who,
     value: Vec<u8>,
     due: Instant,
-    /// It was said that it cannot be put.
-    told: bool,
+    state: OwnState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnState {
+    /// The store has not been told of it yet.
+    New,
+    /// The store has it.
+    Stored,
+    /// The store does not take it, and it was said so.
+    Refused,
 }
 
 struct Wanted {
@@ -215,9 +231,9 @@ impl Clerk {
     fn note(&mut self, order: Order) {
         let due = Instant::now();
         match order {
-            Order::Put(key, value) => {
+            Order::Put(who, key, value) => {
                 self.gone.retain(|gone| *gone != key);
-                self.own.insert(key, Own { value, due, told: false });
+                self.own.insert(key, Own { who, value, due, state: OwnState::New });
             }
             Order::Remove(key) => {
                 self.own.remove(&key);
@@ -239,7 +255,7 @@ impl Clerk {
     /// When there is something to do.
     fn due(&self) -> Option<Instant> {
         let gone = self.gone.first().map(|_| Instant::now());
-        let own = self.own.values().map(|own| own.due).min();
+        let own = self.own.values().map(|own| own.due.min(self.check)).min();
         let wanted = self.wanted.values().map(|wanted| wanted.due).min();
         let due = [gone, own, wanted].into_iter().flatten().min()?;
         Some(self.down.as_ref().map_or(due, |down| due.max(down.until)))
@@ -251,11 +267,19 @@ impl Clerk {
         if self.down.as_ref().is_some_and(|down| now < down.until) {
             return;
         }
-        let done = self.put_own(now).and_then(|()| self.ask(now)).and_then(|()| self.take_back());
+        if self.down.is_some() {
+            // It may come back without what it had.
+            self.put_all_again(now);
+        }
+        let done = self
+            .check(now)
+            .and_then(|()| self.put_own(now))
+            .and_then(|()| self.ask(now))
+            .and_then(|()| self.take_back());
         match done {
             Ok(()) => {
                 if self.down.take().is_some() {
-                    self.log.info("failover: the store answers again");
+                    self.log.warn("failover: the store answers again");
                 }
             }
             Err(error) => self.failed(&error),
@@ -276,25 +300,64 @@ impl Clerk {
         self.down = Some(Down { until: Instant::now() + delay, delay });
     }
 
+    /// Looks whether the store still has one of the own entries, which stands for all.
+    fn check(&mut self, now: Instant) -> Result<(), StoreError> {
+        if now < self.check {
+            return Ok(());
+        }
+        let stored = |own: &Own| own.state == OwnState::Stored && own.due > now;
+        if let Some((key, own)) = self.own.iter().find(|(_, own)| stored(own)) {
+            match self.store.get(key) {
+                Ok(Some(value)) if value == own.value => {}
+                Err(error) if error.is_transient() => return Err(error),
+                _ => {
+                    self.log.warn(
+                        "failover: the store has lost the entries of this process (restarted, or \
+                         emptied?); it gets them anew",
+                    );
+                    self.put_all_again(now);
+                }
+            }
+        }
+        self.check = now + CHECK;
+        Ok(())
+    }
+
+    fn put_all_again(&mut self, now: Instant) {
+        self.own.values_mut().for_each(|own| own.due = now);
+    }
+
     fn put_own(&mut self, now: Instant) -> Result<(), StoreError> {
         for (key, own) in self.own.iter_mut().filter(|(_, own)| own.due <= now) {
-            match self.store.put(key, &own.value, TTL) {
+            own.state = match self.store.put(key, &own.value, TTL) {
+                Ok(()) => OwnState::Stored,
                 // One key's trouble, and not the store's: the others go on.
                 Err(error) if !error.is_transient() => {
-                    if !own.told {
-                        self.log.warn(&format!("failover: {error}"));
-                        own.told = true;
+                    if own.state != OwnState::Refused {
+                        self.log.warn(&format!(
+                            "failover: {error}. Until then QP {} has no backup",
+                            own.who.qpn
+                        ));
                     }
+                    OwnState::Refused
                 }
-                other => other?,
-            }
+                Err(error) => return Err(error),
+            };
             own.due = now + REFRESH;
         }
         Ok(())
     }
 
     fn ask(&mut self, now: Instant) -> Result<(), StoreError> {
+        let refused = |own: &&Own| own.state == OwnState::Refused;
+        let refused: HashSet<Who> = self.own.values().filter(refused).map(|own| own.who).collect();
         for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
+            if refused.contains(who) {
+                // Whose own entry is another job's by name would find that job's peer, and could not
+                // be followed by its own.
+                wanted.again(now);
+                continue;
+            }
             match self.store.get(&wanted.key) {
                 Ok(None) => wanted.again(now),
                 Ok(Some(value)) => {

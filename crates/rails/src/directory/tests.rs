@@ -115,7 +115,7 @@ fn what_is_not_there_yet_is_asked_for_again() {
 fn a_store_that_is_down_delays_and_says_so_once() {
     let desk = desk();
     desk.store.state().is_down = true;
-    desk.directory.put(key("ours"), b"entry".to_vec());
+    desk.directory.put(WHO, key("ours"), b"entry".to_vec());
     desk.directory.want(WHO, key("peer"));
     desk.until("it is tried again", |state| state.calls > 2);
     {
@@ -136,28 +136,65 @@ fn a_key_that_cannot_be_put_does_not_hold_up_the_others() {
     let desk = desk();
     desk.store.state().taken.push("taken".into());
     desk.store.state().entries.insert("peer".into(), b"theirs".to_vec());
-    desk.directory.put(key("taken"), b"entry".to_vec());
-    desk.directory.put(key("free"), b"entry".to_vec());
+    let other = Who { qpn: Qpn::new(8), life: 2 };
+    desk.directory.put(WHO, key("taken"), b"entry".to_vec());
+    desk.directory.put(other, key("free"), b"entry".to_vec());
     desk.directory.want(WHO, key("peer"));
-    assert_eq!(desk.next(), [(WHO, b"theirs".to_vec())]);
+    desk.directory.want(other, key("peer"));
     desk.until("the other entry is there", |state| state.entries.contains_key("free"));
+    // Who is not in the store cannot be followed, and must not find whoever took its name.
+    assert_eq!(desk.next(), [(other, b"theirs".to_vec())]);
     desk.directory.sync();
     let said = desk.said.lock().unwrap().clone();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("taken"), "{said:?}");
+    assert!(said[0].contains("taken") && said[0].contains("QP 0x7 has no backup"), "{said:?}");
+}
+
+#[test]
+fn a_store_that_was_emptied_is_told_again() {
+    let desk = desk();
+    desk.directory.put(WHO, key("a"), b"one".to_vec());
+    desk.directory.put(WHO, key("b"), b"two".to_vec());
+    desk.directory.sync();
+    desk.store.state().entries.clear();
+    desk.until("both are there again", |state| state.entries.len() == 2);
+    desk.directory.sync();
+    let said = desk.said.lock().unwrap().clone();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("lost"), "{said:?}");
+}
+
+#[test]
+fn a_store_that_was_down_gets_everything_anew() {
+    let desk = desk();
+    desk.directory.put(WHO, key("a"), b"one".to_vec());
+    desk.directory.sync();
+    let calls = {
+        let mut state = desk.store.state();
+        state.is_down = true;
+        state.entries.clear();
+        state.calls
+    };
+    desk.until("it is missed", |state| state.calls > calls);
+    desk.store.state().is_down = false;
+    desk.until("the entry is there again", |state| state.entries.len() == 1);
+    desk.directory.sync();
+    let said = desk.said.lock().unwrap().clone();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].contains("start it") && said[1].contains("answers again"), "{said:?}");
 }
 
 #[test]
 fn at_the_end_nothing_is_left() {
     let desk = desk();
-    desk.directory.put(key("a"), b"entry".to_vec());
-    desk.directory.put(key("b"), b"entry".to_vec());
+    desk.directory.put(WHO, key("a"), b"entry".to_vec());
+    desk.directory.put(WHO, key("b"), b"entry".to_vec());
     desk.directory.remove(key("a"));
     desk.directory.sync();
     assert_eq!(desk.store.state().entries.len(), 1);
     desk.directory.shutdown();
     assert_eq!(desk.store.state().entries.len(), 0);
     // Nobody is there to carry it out any more, and nobody waits for it long.
-    desk.directory.put(key("c"), b"entry".to_vec());
+    desk.directory.put(WHO, key("c"), b"entry".to_vec());
     desk.directory.sync();
 }
