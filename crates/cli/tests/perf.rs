@@ -17,13 +17,14 @@ struct Server {
 }
 
 impl Server {
-    fn start(test: &str) -> Server {
+    fn start(test: &str, args: &[&str]) -> Server {
         let addr = random_addr();
         // Free a moment ago, and on an address that nobody else listens on.
         let port = TcpListener::bind((addr.as_str(), 0)).unwrap().local_addr().unwrap().port();
         let port = port.to_string();
         let mut child = Command::new(BOWLINE)
             .args(["perf", test, "-d", &addr, "-p", &port])
+            .args(args)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -59,7 +60,10 @@ fn random_addr() -> String {
 
 /// Runs a test between two processes; returns the client's JSON.
 fn run(test: &str, args: &[&str]) -> Value {
-    let mut server = Server::start(test);
+    run_with(Server::start(test, &[]), test, args)
+}
+
+fn run_with(mut server: Server, test: &str, args: &[&str]) -> Value {
     let output = server.client(test, args);
     let stdout = String::from_utf8(output.stdout).unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -127,8 +131,24 @@ fn an_impaired_link_is_survived_and_captured() {
 }
 
 #[test]
+fn connections_can_have_a_backup() {
+    let store = std::env::temp_dir().join(format!("bowline-perf-{}", std::process::id()));
+    let url = format!("file://{}", store.display());
+    let server = Server::start(
+        "write-lat",
+        &["--failover=shift", "--backup", &random_addr(), "--store", &url],
+    );
+    let (addr, backup) = (random_addr(), random_addr());
+    let args = ["--failover=shift", "-d", &addr, "--backup", &backup, "--store", &url, "-D", "1"];
+    let json = run_with(server, "write-lat", &args);
+    std::fs::remove_dir_all(&store).unwrap();
+    assert_eq!(json["failover"]["mode"], "shift");
+    assert_eq!(json["failover"]["ready"].as_u64(), Some(1), "{json}");
+}
+
+#[test]
 fn two_different_tests_do_not_hang() {
-    let server = Server::start("write-bw");
+    let server = Server::start("write-bw", &[]);
     let output = server.client("read-bw", &[]);
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();

@@ -8,6 +8,7 @@ use bowline::{FecMode, LinkProfile, Mtu};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::failover::FailoverArgs;
 use crate::output::{parse_bytes, parse_seconds};
 
 /// The sizes of `--all`: 2 bytes to 8 MiB, as perftest has them.
@@ -86,6 +87,8 @@ pub(crate) struct PerfArgs {
     /// Forward error correction towards a peer that has it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     pub(crate) fec: Option<FecMode>,
+    #[command(flatten)]
+    pub(crate) failover: FailoverArgs,
     /// Write all packets of this end to a capture file
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,

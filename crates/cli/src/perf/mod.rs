@@ -3,6 +3,7 @@
 mod args;
 mod bandwidth;
 mod explain;
+mod failover;
 mod latency;
 mod reliable;
 mod report;
@@ -50,6 +51,9 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
     if args.fec.is_some() {
         report.add_fec(&session.rig.device.fec_counters());
     }
+    if let Some(account) = session.rig.device.failover_account() {
+        report.add_failover(&account);
+    }
     Ok(report)
 }
 
@@ -74,6 +78,9 @@ fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     channel.barrier()?;
     if args.fec.is_some() {
         report.add_fec(&rig.device.fec_counters());
+    }
+    if let Some(account) = rig.device.failover_account() {
+        report.add_failover(&account);
     }
     Ok(report)
 }

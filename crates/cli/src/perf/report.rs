@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bowline::{Device, FecSnapshot};
+use bowline::{Device, FailoverAccount, FecSnapshot};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -73,6 +73,9 @@ pub(crate) struct Report {
     /// What this end's forward error correction did, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     fec: Option<BTreeMap<&'static str, u64>>,
+    /// What became of this end's connections, if they have a backup.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failover: Option<serde_json::Value>,
 }
 
 impl Report {
@@ -87,6 +90,7 @@ impl Report {
             tx_depth: spec.tx_depth,
             results: Vec::new(),
             fec: None,
+            failover: None,
         }
     }
 
@@ -154,6 +158,16 @@ impl Report {
             counters.wasted
         );
         self.fec = Some(counters.iter().map(|(name, _, value)| (name, value)).collect());
+    }
+
+    /// Adds what became of this end's connections, and prints it.
+    pub(crate) fn add_failover(&mut self, account: &FailoverAccount) {
+        let FailoverAccount { mode, connections, ready, failed, moves: [away, back], .. } = account;
+        println!(
+            " failover ({mode}) at this end: {ready} of {connections} QPs have a backup; {away} moves to it, \
+             {back} back; {failed} failed"
+        );
+        self.failover = serde_json::from_str(&account.to_json()).ok();
     }
 
     /// Everything as one object on one line.

@@ -112,6 +112,9 @@ fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
     if let Some(mode) = args.fec {
         builder = builder.fec(mode);
     }
+    if let Some(failover) = args.failover.wish() {
+        builder = builder.failover(failover);
+    }
     Ok(builder.open()?)
 }
 
