@@ -8,7 +8,6 @@
 mod bowline;
 mod raw;
 mod report;
-mod sys;
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -149,7 +148,7 @@ fn play(role: Role) -> Result<()> {
     match role {
         Role::BulkRecv { calls, seconds, cpu } => {
             pin(cpu)?;
-            let socket = sys::loopback_socket()?;
+            let socket = bowline_bench_sys::udp::loopback_socket()?;
             writeln!(out, "{}", socket.local_addr()?)?;
             writeln!(out, "{}", raw::bulk_recv(&socket, calls, seconds)?)?;
         }
@@ -159,7 +158,7 @@ fn play(role: Role) -> Result<()> {
         }
         Role::Pong { wait, cpu } => {
             pin(cpu)?;
-            let socket = sys::loopback_socket()?;
+            let socket = bowline_bench_sys::udp::loopback_socket()?;
             writeln!(out, "{}", socket.local_addr()?)?;
             raw::pong(&socket, wait)?;
         }

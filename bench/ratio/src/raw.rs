@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use crate::sys::{self, Batch};
+use bowline_bench_sys::udp::{self, Batch};
 
 /// UDP payload of a full RoCEv2 packet at MTU 4096: BTH, 4096 bytes, ICRC.
 pub(crate) const SEGMENT_BYTES: usize = 12 + 4096 + 4;
@@ -71,7 +71,7 @@ impl Wait {
 
 /// Receives for `seconds` from the first datagram on; returns Gbit/s of UDP payload.
 pub(crate) fn bulk_recv(socket: &UdpSocket, calls: Calls, seconds: f64) -> io::Result<f64> {
-    sys::enable_gro(socket)?;
+    udp::enable_gro(socket)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     let mut batch = Batch::new(calls.batch(), GRO_BYTES, None);
     // The first datagrams only start the clock.
@@ -81,7 +81,7 @@ pub(crate) fn bulk_recv(socket: &UdpSocket, calls: Calls, seconds: f64) -> io::R
     let mut bytes = 0u64;
     loop {
         match batch.recv(socket, wait) {
-            Ok(n) => bytes += n as u64,
+            Ok(n) => bytes += (0..n).map(|i| batch.received(i).len() as u64).sum::<u64>(),
             Err(e) if e.kind() == ErrorKind::WouldBlock && !wait => {}
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
@@ -95,8 +95,8 @@ pub(crate) fn bulk_recv(socket: &UdpSocket, calls: Calls, seconds: f64) -> io::R
 
 /// Sends bursts to `peer` as fast as the kernel takes them.
 pub(crate) fn bulk_send(peer: SocketAddrV4, calls: Calls, seconds: f64) -> io::Result<()> {
-    let socket = sys::loopback_socket()?;
-    sys::set_segment_size(&socket, SEGMENT_BYTES as u16)?;
+    let socket = udp::loopback_socket()?;
+    udp::set_segment_size(&socket, SEGMENT_BYTES as u16)?;
     socket.connect(peer)?;
     let mut batch = Batch::new(calls.batch(), SEGMENT_BYTES * SEGMENTS, None);
     let start = Instant::now();
@@ -132,7 +132,7 @@ pub(crate) fn pong(socket: &UdpSocket, wait: Wait) -> io::Result<()> {
 
 /// Plays ping-pong with `peer` for `seconds`; returns the median of half round trips in µs.
 pub(crate) fn ping(peer: SocketAddr, wait: Wait, seconds: f64) -> io::Result<f64> {
-    let socket = sys::loopback_socket()?;
+    let socket = udp::loopback_socket()?;
     socket.connect(peer)?;
     prepare(&socket, wait)?;
     let mut halves_ns = Vec::with_capacity(1 << 20);

@@ -1,4 +1,9 @@
-//! What benches ask of the kernel: a CPU of their own, and the time they ran.
+//! What benches ask of the kernel and the CPU: a core of their own, the time they ran, bare UDP
+//! sockets, copies past the caches.
+
+pub mod copy;
+pub mod tcp;
+pub mod udp;
 
 use std::io;
 
@@ -23,4 +28,16 @@ pub fn cpu_time_s() -> f64 {
     // SAFETY: `time` is valid for writing, and the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// How long all threads of this process have run so far, in user space and in the kernel, in seconds.
+pub fn process_cpu_s() -> f64 {
+    // SAFETY: an all-zero `rusage` is valid, and the call fills it in.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }

@@ -1,4 +1,4 @@
-//! The system calls of the bare UDP peer: the only unsafe code of this program.
+//! UDP sockets as fast as the kernel has them: segmentation offload, several bursts a call.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// Most messages that one `sendmmsg` or `recvmmsg` carries here.
-pub(crate) const MAX_BATCH: usize = 16;
+pub const MAX_BATCH: usize = 16;
 
 /// Sets a socket option that is an `int`.
 fn set_int(socket: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -25,39 +25,48 @@ fn set_int(socket: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<
 }
 
 /// The largest socket buffers that an ordinary user gets.
-pub(crate) fn set_large_buffers(socket: &UdpSocket) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's, here and below.
+pub fn set_large_buffers(socket: &UdpSocket) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, 4 << 20)?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20)
 }
 
 /// Lets the kernel hand over several datagrams of a flow in one buffer.
-pub(crate) fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
+///
+/// # Errors
+/// If this kernel has no UDP GRO.
+pub fn enable_gro(socket: &UdpSocket) -> io::Result<()> {
     set_int(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
 /// Cuts everything sent on the socket into datagrams of `bytes`.
-pub(crate) fn set_segment_size(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
+///
+/// # Errors
+/// If this kernel has no UDP segmentation offload.
+pub fn set_segment_size(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_int(socket, libc::SOL_UDP, libc::UDP_SEGMENT, i32::from(bytes))
 }
 
 /// Message headers over buffers of their own, ready for `sendmmsg` and `recvmmsg`.
-pub(crate) struct Batch {
+pub struct Batch {
     headers: Vec<libc::mmsghdr>,
     // The headers point into these three; none is resized or dropped before them.
-    _iovecs: Box<[libc::iovec]>,
-    _buffers: Vec<Vec<u8>>,
+    iovecs: Box<[libc::iovec]>,
+    buffers: Vec<Vec<u8>>,
     _peer: Option<Box<libc::sockaddr_in>>,
 }
 
 impl Batch {
     /// `count` messages of `bytes` each, addressed to `peer` unless the socket is connected.
-    pub(crate) fn new(count: usize, bytes: usize, peer: Option<SocketAddrV4>) -> Batch {
+    ///
+    /// # Panics
+    /// If these are more than [`MAX_BATCH`].
+    pub fn new(count: usize, bytes: usize, peer: Option<SocketAddrV4>) -> Batch {
         assert!(count <= MAX_BATCH, "a batch has at most {MAX_BATCH} messages");
         let mut buffers = vec![vec![0x5a_u8; bytes]; count];
-        let mut iovecs: Box<[libc::iovec]> = buffers
-            .iter_mut()
-            .map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() })
-            .collect();
+        let mut iovecs: Box<[libc::iovec]> = buffers.iter_mut().map(iovec_of).collect();
         let mut peer = peer.map(|p| Box::new(sockaddr(p)));
         let headers = iovecs
             .iter_mut()
@@ -73,11 +82,14 @@ impl Batch {
                 header
             })
             .collect();
-        Batch { headers, _iovecs: iovecs, _buffers: buffers, _peer: peer }
+        Batch { headers, iovecs, buffers, _peer: peer }
     }
 
     /// Sends every message; returns how many the kernel took.
-    pub(crate) fn send(&mut self, socket: &UdpSocket) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send(&mut self, socket: &UdpSocket) -> io::Result<usize> {
         // SAFETY: the headers point to iovecs, buffers and an address that `self` keeps in place,
         // and `vlen` is their number.
         let sent = unsafe {
@@ -91,8 +103,40 @@ impl Batch {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is there (waiting for the first message if `wait`); returns the bytes.
-    pub(crate) fn recv(&mut self, socket: &UdpSocket, wait: bool) -> io::Result<usize> {
+    /// Sends one message of each piece of somebody else's memory; returns how many the kernel took.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Panics
+    /// If there are more pieces than the batch has messages.
+    pub fn send_pieces(&mut self, socket: &UdpSocket, pieces: &[&[u8]]) -> io::Result<usize> {
+        for (iovec, piece) in self.iovecs[..pieces.len()].iter_mut().zip(pieces) {
+            *iovec =
+                libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+        }
+        // SAFETY: the headers point to iovecs that `self` keeps in place and that point into
+        // `pieces`, which are borrowed until the call is over and which it only reads.
+        let sent = unsafe {
+            libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), pieces.len() as u32, 0)
+        };
+        for (iovec, buffer) in self.iovecs.iter_mut().zip(&mut self.buffers) {
+            *iovec = iovec_of(buffer);
+        }
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// What message `index` of the last receive brought.
+    pub fn received(&self, index: usize) -> &[u8] {
+        &self.buffers[index][..self.headers[index].msg_len as usize]
+    }
+
+    /// Receives what is there (waiting for the first message if `wait`); returns the number of
+    /// messages.
+    ///
+    /// # Errors
+    /// The kernel's; [`io::ErrorKind::WouldBlock`] if nothing is there.
+    pub fn recv(&mut self, socket: &UdpSocket, wait: bool) -> io::Result<usize> {
         let flags = if wait { libc::MSG_WAITFORONE } else { libc::MSG_DONTWAIT };
         // SAFETY: as in `send`; the buffers are writable, and no timeout is passed.
         let got = unsafe {
@@ -104,9 +148,12 @@ impl Batch {
                 ptr::null_mut(),
             )
         };
-        let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-        Ok(self.headers[..got].iter().map(|h| h.msg_len as usize).sum())
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
+}
+
+fn iovec_of(buffer: &mut Vec<u8>) -> libc::iovec {
+    libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() }
 }
 
 fn sockaddr(addr: SocketAddrV4) -> libc::sockaddr_in {
@@ -119,7 +166,10 @@ fn sockaddr(addr: SocketAddrV4) -> libc::sockaddr_in {
 }
 
 /// A UDP socket bound to a port of 127.0.0.1 that the kernel picks, with large buffers.
-pub(crate) fn loopback_socket() -> io::Result<UdpSocket> {
+///
+/// # Errors
+/// If there is no port left.
+pub fn loopback_socket() -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     set_large_buffers(&socket)?;
     Ok(socket)

@@ -1,0 +1,64 @@
+//! One end of a measurement: Bowline, or what a user would pick instead, driven alike.
+//!
+//! `bench/peers` starts two of these for every measurement, `serve` on one CPU and `drive` on another.
+//! They share the loops that measure ([`measure`]) and the channel beside the connection over which
+//! the driver learns what the server saw ([`control`]); each transport only says how it sends and
+//! receives ([`peer`]).
+
+mod control;
+mod measure;
+mod memory;
+mod peer;
+mod quic;
+mod rc;
+mod sdr;
+mod spec;
+mod srt;
+mod tcp;
+mod udp;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::spec::Spec;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Measures one transport between two processes; `bench/peers` runs this for all of them
+#[derive(Parser)]
+#[command(
+    name = "beside",
+    after_help = "Examples:\n  \
+    beside serve rc bulk --at 127.0.0.1:7000 --size 1M --buffers cold --cpu 1 &\n  \
+    beside drive rc bulk --at 127.0.0.1:7000 --size 1M --buffers cold --cpu 0 --from 127.0.0.2\n\n\
+    Both ends must be told the same. The server uses the port for control and the next for data; it \
+    ends with its driver."
+)]
+struct Args {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// The end that receives
+    Serve(Spec),
+    /// The end that sends and measures; prints one JSON object
+    Drive(Spec),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().role {
+        Role::Serve(spec) => measure::serve(&spec),
+        Role::Drive(spec) => measure::drive(&spec).map(|found| println!("{found}")),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("beside: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The loops that measure, the same for every transport.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Result;
+use crate::control::{Driver, Mark, Server};
+use crate::memory::Places;
+use crate::peer::{self, Sender};
+use crate::spec::{Mode, Spec};
+
+/// Pings before the clock counts.
+const WARM_PINGS: usize = 1000;
+/// Bulk looks at the clock at least once in so many bytes.
+const GLANCE_BYTES: usize = 1 << 20;
+
+/// Plays the end that receives.
+pub(crate) fn serve(spec: &Spec) -> Result<()> {
+    pin(spec)?;
+    let control = Server::accept(spec.at)?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let outcome = control.attend();
+            // The transport may sit in a call that never returns: what ends is the process.
+            match outcome {
+                Ok(()) => std::process::exit(0),
+                Err(e) => {
+                    eprintln!("beside: {e}");
+                    std::process::exit(1);
+                }
+            }
+        });
+        peer::serve(spec, &control)?;
+        // A transport may notice first that the driver has gone.
+        Ok(())
+    })
+}
+
+/// Plays the end that sends; what it measured.
+pub(crate) fn drive(spec: &Spec) -> Result<Value> {
+    pin(spec)?;
+    let mut control = Driver::connect(spec.at)?;
+    let mut sender = peer::connect(spec)?;
+    match spec.mode {
+        Mode::Bulk => bulk(spec, &mut control, &mut *sender),
+        Mode::Message => messages(spec, &mut control, &mut *sender),
+        Mode::Ping => pings(spec, &mut *sender),
+        Mode::Idle => idle(spec, &mut control),
+    }
+}
+
+fn pin(spec: &Spec) -> Result<()> {
+    Ok(spec.cpu.map_or(Ok(()), bowline_bench_sys::pin)?)
+}
+
+fn bulk(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
+    let mut places = Places::new(spec);
+    let mut sent = 0u64;
+    let mut flood = |sender: &mut dyn Sender, time: Duration| -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            for _ in 0..(GLANCE_BYTES / spec.size).max(1) {
+                sender.send(places.take(spec.size))?;
+                sent += spec.size as u64;
+            }
+        }
+        Ok(())
+    };
+    flood(sender, Duration::from_secs_f64(spec.warm_up))?;
+    control.begin()?;
+    let arrived = sender.arrived();
+    let before = sender.arrived_each().to_vec();
+    let mark = Mark::new(arrived.unwrap_or(0));
+    flood(sender, spec.duration())?;
+    let ours = mark.until(sender.arrived().unwrap_or(0));
+    let theirs = control.end()?;
+    let counted = if arrived.is_some() { ours } else { theirs };
+    if counted.bytes == 0 {
+        return Err("nothing arrived".into());
+    }
+    let gigabytes = counted.bytes as f64 / 1e9;
+    let each: Vec<u64> = sender.arrived_each().iter().zip(&before).map(|(a, b)| a - b).collect();
+    Ok(json!({
+        "gbps": counted.bytes as f64 * 8.0 / counted.seconds / 1e9,
+        "bytes": counted.bytes,
+        "seconds": counted.seconds,
+        "sender_cpu_s_per_gb": ours.cpu_s / gigabytes,
+        "receiver_cpu_s_per_gb": theirs.cpu_s / gigabytes,
+        "cpu_s_per_gb": (ours.cpu_s + theirs.cpu_s) / gigabytes,
+        "jain": (each.len() > 1).then(|| jain(&each)),
+    }))
+}
+
+/// How equal shares are: 1 if they are all alike, 1/n if one has everything.
+fn jain(shares: &[u64]) -> f64 {
+    let sum: f64 = shares.iter().map(|s| *s as f64).sum();
+    let squares: f64 = shares.iter().map(|s| (*s as f64).powi(2)).sum();
+    if squares == 0.0 { 0.0 } else { sum * sum / (shares.len() as f64 * squares) }
+}
+
+fn messages(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
+    let mut places = Places::new(spec);
+    let mut mark = Mark::new(0);
+    let mut times = Vec::with_capacity(spec.count);
+    for n in 0..spec.warm_count + spec.count {
+        if n == spec.warm_count {
+            control.begin()?;
+            mark = Mark::new(0);
+        }
+        let start = Instant::now();
+        sender.send(places.take(spec.size))?;
+        sender.confirm(false)?;
+        if n >= spec.warm_count {
+            times.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let ours = mark.until((spec.count * spec.size) as u64);
+    let theirs = control.end()?;
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    times.sort_by(f64::total_cmp);
+    let ms = |s: f64| s * 1e3;
+    Ok(json!({
+        "count": times.len(),
+        "mean_ms": ms(mean),
+        "p50_ms": ms(quantile(&times, 0.5)),
+        "p99_ms": ms(quantile(&times, 0.99)),
+        "max_ms": ms(times[times.len() - 1]),
+        "cpu_s_per_gb": (ours.cpu_s + theirs.cpu_s) / (ours.bytes as f64 / 1e9),
+    }))
+}
+
+fn pings(spec: &Spec, sender: &mut dyn Sender) -> Result<Value> {
+    let mut times = Vec::with_capacity(1 << 20);
+    for _ in 0..WARM_PINGS {
+        sender.send(0..spec.size)?;
+        sender.confirm(true)?;
+    }
+    let start = Instant::now();
+    let mut before = start;
+    while before - start < spec.duration() {
+        sender.send(0..spec.size)?;
+        sender.confirm(true)?;
+        let after = Instant::now();
+        times.push((after - before).as_secs_f64() / 2.0);
+        before = after;
+    }
+    times.sort_by(f64::total_cmp);
+    let us = |q| quantile(&times, q) * 1e6;
+    Ok(json!({ "count": times.len(), "p50_us": us(0.5), "p99_us": us(0.99), "p999_us": us(0.999) }))
+}
+
+fn idle(spec: &Spec, control: &mut Driver) -> Result<Value> {
+    // What setting up has left to do is done by then.
+    thread::sleep(Duration::from_millis(500));
+    control.begin()?;
+    let mark = Mark::new(0);
+    thread::sleep(spec.duration());
+    let (ours, theirs) = (mark.until(0), control.end()?);
+    let percent = |w: crate::control::Window| 100.0 * w.cpu_s / w.seconds;
+    Ok(json!({ "sender_percent": percent(ours), "receiver_percent": percent(theirs) }))
+}
+
+/// A quantile of sorted samples: the smallest that at least so many of them do not exceed.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (q * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{jain, quantile};
+
+    #[test]
+    fn quantiles_are_samples() {
+        let samples: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((quantile(&samples, 0.5), quantile(&samples, 0.99)), (50.0, 99.0));
+        assert_eq!(quantile(&[7.0], 0.999), 7.0);
+    }
+
+    #[test]
+    fn fairness_is_one_for_equals() {
+        assert_eq!(jain(&[3, 3, 3]), 1.0);
+        assert!((jain(&[5, 0]) - 0.5).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,138 @@
+//! Bowline's messages that complete chunk by chunk, made reliable by a scheme. A message is over for
+//! the sender when the receiver has told it that everything is there.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bowline::{
+    Access, Connector, Device, Listener, Mr, Mtu, ReliableConfig, ReliableEvent, ReliableQp,
+    SdrConfig, SdrError, WriteOptions,
+};
+
+use crate::Result;
+use crate::control::Server;
+use crate::memory::Places;
+use crate::peer;
+use crate::spec::Spec;
+
+/// A peer that does nothing for so long is gone.
+const STALL: Duration = Duration::from_secs(30);
+/// Bytes of a chunk.
+const CHUNK_BYTES: u32 = 64 << 10;
+
+/// A NIC and what a measurement needs of it.
+struct End {
+    qp: ReliableQp,
+    mr: Mr,
+    scheme: usize,
+    depth: usize,
+}
+
+impl End {
+    fn new(spec: &Spec, addr: IpAddr) -> Result<End> {
+        let mut builder = Device::builder(addr);
+        if let Some(mtu) = spec.mtu.and_then(|bytes| Mtu::from_bytes(bytes.into())) {
+            builder = builder.mtu(mtu);
+        }
+        let device = builder.open()?;
+        let config = ReliableConfig {
+            sdr: SdrConfig {
+                mtu: device.mtu(),
+                chunk_bytes: CHUNK_BYTES,
+                rate_bps: spec.rate,
+                ..SdrConfig::default()
+            },
+            max_write: spec.size as u64,
+            ..ReliableConfig::default()
+        };
+        let pd = device.alloc_pd()?;
+        let qp = ReliableQp::new(&pd, &config)?;
+        let scheme = qp.scheme(&spec.kind.name())?;
+        let places = Places::new(spec);
+        let mr = pd.register(places.len(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        mr.fill(0, places.len(), 0x5a);
+        let depth = spec.depth().min(config.max_outstanding() as usize).max(1);
+        Ok(End { qp, mr, scheme, depth })
+    }
+}
+
+/// The end that writes.
+pub(crate) struct Sender {
+    end: End,
+    bytes: usize,
+    outstanding: usize,
+    arrived: u64,
+}
+
+impl Sender {
+    pub(crate) fn connect(spec: &Spec) -> Result<Sender> {
+        let end = End::new(spec, spec.from)?;
+        end.qp.connect_over(&mut Connector::new().connect(spec.data_at())?)?;
+        Ok(Sender { end, bytes: spec.size, outstanding: 0, arrived: 0 })
+    }
+
+    /// Waits until at most so many messages are under way.
+    fn drain(&mut self, most: usize) -> Result<()> {
+        let mut since = Instant::now();
+        while self.outstanding > most {
+            match self.end.qp.poll()? {
+                Some(ReliableEvent::Written { result, .. }) => {
+                    result?;
+                    self.outstanding -= 1;
+                    self.arrived += self.bytes as u64;
+                    since = Instant::now();
+                }
+                Some(ReliableEvent::Received { .. }) => {}
+                None if since.elapsed() > STALL => {
+                    return Err("the peer has stopped acknowledging".into());
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl peer::Sender for Sender {
+    fn send(&mut self, place: Range<usize>) -> Result<()> {
+        self.drain(self.end.depth - 1)?;
+        let options = WriteOptions { scheme: self.end.scheme, imm: None };
+        self.end.qp.write(&self.end.mr, place, options)?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    fn confirm(&mut self, _spin: bool) -> Result<()> {
+        self.drain(0)
+    }
+
+    fn arrived(&self) -> Option<u64> {
+        Some(self.arrived)
+    }
+}
+
+pub(crate) fn serve(spec: &Spec, control: &Server) -> Result<()> {
+    let end = End::new(spec, spec.at.ip())?;
+    let mut places = Places::new(spec);
+    let listener = Listener::bind(spec.data_at())?;
+    control.listening()?;
+    end.qp.connect_over(&mut listener.accept()?)?;
+    // What is not posted yet: IDs that were in use a moment ago have to rest.
+    let mut owed = end.depth;
+    loop {
+        while owed > 0 {
+            let mut ahead = places.clone();
+            match end.qp.recv(&end.mr, ahead.take(spec.size)) {
+                Ok(_) => (places, owed) = (ahead, owed - 1),
+                Err(bowline::Error::Sdr(SdrError::Quarantined)) => break,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        let event = end.qp.wait(Duration::from_millis(if owed > 0 { 1 } else { 5 }))?;
+        if let Some(ReliableEvent::Received { result, .. }) = event {
+            result?;
+            owed += 1;
+        }
+    }
+}
