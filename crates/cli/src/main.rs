@@ -13,6 +13,7 @@ mod plan;
 mod run;
 mod sim;
 mod transfer;
+mod wan;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,8 @@ use clap::{Parser, Subcommand};
         bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
         bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n                              \
                                       which reliability for this link, and what it costs\n  \
+        bowline wan --link rate=1Gbps,delay=20ms,loss=0.1% --left 'iperf3 -s -1' --right 'iperf3 -c {left}'\n                              \
+                                      any programs, and a WAN between them\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
         bowline sim --help                    the same protocol code on virtual time\n\n\
         No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
@@ -65,6 +68,8 @@ enum Command {
     Send(transfer::SendArgs),
     /// Receive files and directories from `bowline send`
     Recv(transfer::RecvArgs),
+    /// Run programs in two network namespaces with a long, narrow, lossy link between them
+    Wan(Box<wan::WanArgs>),
 }
 
 fn main() -> ExitCode {
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
         Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
+        Command::Wan(args) => wan::run(&args),
     };
     outcome.unwrap_or_else(|error| {
         output::print_error(&*error);

@@ -54,9 +54,7 @@ impl Link {
     pub fn admit(&mut self, now: Time, len: usize, rng: &mut impl Rng) -> Fate {
         let start = self.free_at.max(now);
         if let Some(rate) = self.profile.rate_bps {
-            let waiting_ns = start.nanos_since(now);
-            let waiting_bytes = u128::from(waiting_ns) * u128::from(rate) / 8_000_000_000;
-            if waiting_bytes + len as u128 > u128::from(self.profile.queue_limit_bytes) {
+            if self.queued_bytes(now) + len as u64 > self.profile.queue_limit_bytes {
                 return Fate::QueueFull;
             }
             let transmit_ns = len as u128 * 8_000_000_000 / u128::from(rate);
@@ -79,6 +77,14 @@ impl Link {
         let corrupt_bit =
             chance(self.profile.corrupt, rng).then(|| (rng.next_u64() % (len as u64 * 8)) as usize);
         Fate::Arrives { at, duplicate: chance(self.profile.duplicate, rng), corrupt_bit, reordered }
+    }
+
+    /// Bytes that wait for transmission at `now`, as seen by a packet that comes then.
+    pub fn queued_bytes(&self, now: Time) -> u64 {
+        let waiting_ns = self.free_at.nanos_since(now);
+        let bytes = u128::from(waiting_ns) * u128::from(self.profile.rate_bps.unwrap_or(0));
+        // As much as passes in the time that is left.
+        u64::try_from(bytes / 8_000_000_000).unwrap_or(u64::MAX / 2)
     }
 
     fn is_lost(&mut self, rng: &mut impl Rng) -> bool {

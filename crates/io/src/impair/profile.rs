@@ -10,7 +10,8 @@ use super::units;
 ///
 /// As text: `loss=0.1%,delay=10ms,jitter=1ms,rate=1Gbps,reorder=1%,duplicate=1%,corrupt=0.01%,`
 /// `queue=8MiB,seed=7`, each part optional. Bursts of loss are `loss=ge(p,r)` or
-/// `loss=ge(p,r,bad)` or `loss=ge(p,r,bad,good)`: see [`Loss::GilbertElliott`].
+/// `loss=ge(p,r,bad)` or `loss=ge(p,r,bad,good)`: see [`Loss::GilbertElliott`]. A queue may be
+/// written as `queue=1bdp`: as many bytes as the rate carries in a round trip of twice the delay.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LinkProfile {
@@ -90,11 +91,21 @@ impl FromStr for LinkProfile {
 
     fn from_str(text: &str) -> Result<LinkProfile, ParseLinkError> {
         let mut profile = LinkProfile::default();
+        let mut queue_in_bdp = None;
         for part in split_parts(text).into_iter().map(str::trim).filter(|p| !p.is_empty()) {
             let error = |why: String| ParseLinkError { part: part.to_owned(), why };
             let (key, value) =
                 part.split_once('=').ok_or_else(|| error("no `=` in it".to_owned()))?;
-            profile.set(key.trim(), value.trim()).map_err(error)?;
+            let (key, value) = (key.trim(), value.trim());
+            match value.strip_suffix("bdp") {
+                // Rate and delay may come later.
+                Some(times) if key == "queue" => queue_in_bdp = Some((part, times.trim())),
+                _ => profile.set(key, value).map_err(error)?,
+            }
+        }
+        if let Some((part, times)) = queue_in_bdp {
+            let error = |why: String| ParseLinkError { part: part.to_owned(), why };
+            profile.queue_limit_bytes = profile.bdp_times(times).map_err(error)?;
         }
         Ok(profile)
     }
@@ -120,6 +131,19 @@ impl LinkProfile {
             }
         }
         Ok(())
+    }
+}
+
+impl LinkProfile {
+    /// So many times what is in flight when the link is full.
+    fn bdp_times(&self, times: &str) -> Result<u64, String> {
+        let times: f64 = times.parse().unwrap_or(f64::NAN);
+        let rate = self.rate_bps.ok_or("a queue in BDPs takes a rate")?;
+        let bytes = times * rate as f64 / 8.0 * 2.0 * self.delay.as_secs_f64();
+        if !(1.0..1e15).contains(&bytes) {
+            return Err("write 1bdp or 0.5bdp, with a rate and a delay".to_owned());
+        }
+        Ok(bytes.round() as u64)
     }
 }
 

@@ -137,6 +137,13 @@ fn a_profile_reads_as_written() {
 }
 
 #[test]
+fn a_queue_may_be_written_in_round_trips_at_full_rate() {
+    // 1 Gbit/s for 40 ms.
+    assert_eq!(profile("queue=1bdp,rate=1gbit,delay=20ms").queue_limit_bytes, 5_000_000);
+    assert_eq!(profile("rate=1Gbps,delay=20ms,queue=0.5bdp").queue_limit_bytes, 2_500_000);
+}
+
+#[test]
 fn what_is_wrong_in_a_profile_is_named() {
     for (text, names) in [
         ("loss=101%", "loss=101%"),
@@ -146,6 +153,8 @@ fn what_is_wrong_in_a_profile_is_named() {
         ("rate=0bps", "rate=0bps"),
         ("rate=fast", "rate=fast"),
         ("queue=8", "queue=8"),
+        ("delay=1ms,queue=1bdp", "takes a rate"),
+        ("queue=xbdp,rate=1Gbps,delay=1ms", "queue=xbdp"),
         ("loss=ge(1%)", "ge(p,r)"),
         ("loss=ge(1%,2%", "loss=ge(1%,2%"),
         ("delay=1ms,seed", "`seed`"),

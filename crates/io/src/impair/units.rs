@@ -23,10 +23,19 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// `1Gbps`, `100Mbps`, `2.5Gbit`.
+/// `1Gbps`, `100Mbps`, `2.5Gbit`; also `1gbit`, as `tc` has it.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 5] =
-        [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000), ("", 1)];
+    const UNITS: [(&str, u64); 9] = [
+        ("T", 1_000_000_000_000),
+        ("t", 1_000_000_000_000),
+        ("G", 1_000_000_000),
+        ("g", 1_000_000_000),
+        ("M", 1_000_000),
+        ("m", 1_000_000),
+        ("K", 1_000),
+        ("k", 1_000),
+        ("", 1),
+    ];
     text.strip_suffix("bps")
         .or_else(|| text.strip_suffix("bit/s"))
         .or_else(|| text.strip_suffix("bit"))

@@ -1,0 +1,79 @@
+//! Options of `bowline wan`.
+
+use std::time::Duration;
+
+use bowline_io::{LinkProfile, units};
+use clap::Args;
+
+/// Put a long, narrow, lossy link between two network namespaces, and run programs at its ends
+///
+/// Each end is a network of its own with one device. What a program sends there crosses the link,
+/// packet by packet, also where the kernel hands over 64 KiB at a time. The report says what the link
+/// did, and how late: a run that was too late to be believed ends with status 75.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline wan --link rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1% \\\n      \
+        --left 'iperf3 -s -1' --right 'iperf3 -c {left} -C bbr'\n  \
+    bowline wan --link rate=5Gbps,delay=40ms,queue=1bdp --mtu 9000 --json \\\n      \
+        --left 'bowline perf write-bw -d {left}' --right 'bowline perf write-bw {left} -d {right}'\n  \
+    bowline wan --link 'rate=1Gbps,delay=20ms,loss=ge(0.001,0.1)' --seed 7 --left … --right …\n  \
+    bowline wan --link delay=40ms --hold            keep it up, and say how to get in\n\n\
+    Commands are for a shell; {left} and {right} are the addresses of the ends. The right one starts once\n\
+    something listens on the left. When it has ended, so has the run: its status is the run's.\n\
+    The delay is one way, the rate that of IP packets, headers and all. Without root a user\n\
+    namespace is made; /dev/net/tun must be open to the user.")]
+pub(crate) struct WanArgs {
+    /// What the link does each way, as in `bowline run`: rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1%
+    #[arg(long, value_name = "PROFILE", default_value = "")]
+    pub(super) link: LinkProfile,
+    /// The way from right to left, if it is another
+    #[arg(long, value_name = "PROFILE")]
+    pub(super) link_back: Option<LinkProfile>,
+    /// Seed of the losses, in place of the profile's
+    #[arg(long)]
+    pub(super) seed: Option<u64>,
+    /// The largest IP packet
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    pub(super) mtu: u32,
+    /// Addresses of IPv6
+    #[arg(long)]
+    pub(super) ipv6: bool,
+    /// Command at the left end: the server, as a rule
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) left: Option<String>,
+    /// Command at the right end, whose status is the run's
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) right: Option<String>,
+    /// Keep the link up until interrupted, and say how to enter its ends
+    #[arg(long)]
+    pub(super) hold: bool,
+    /// Start the right command after this time, whether something listens on the left or not
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub(super) start_after: Option<Duration>,
+    /// How late the 99th percentile of packets may leave [1ms, or 2 % of the delay if that is more]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub(super) late_limit: Option<Duration>,
+    /// Print the report as JSON, one object as the last line
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl WanArgs {
+    /// Both directions.
+    pub(super) fn links(&self) -> (LinkProfile, LinkProfile) {
+        let mut there = self.link.clone();
+        let mut back = self.link_back.clone().unwrap_or_else(|| there.clone());
+        if let Some(seed) = self.seed {
+            there.seed = seed;
+            back.seed = seed;
+        }
+        (there, back)
+    }
+
+    /// How late is too late.
+    pub(super) fn late_limit(&self) -> Duration {
+        const AT_LEAST: Duration = Duration::from_millis(1);
+        let (there, back) = self.links();
+        self.late_limit.unwrap_or_else(|| AT_LEAST.max(there.delay.max(back.delay) / 50))
+    }
+}

@@ -1,0 +1,56 @@
+//! `bowline wan`: a link between two network namespaces.
+
+mod args;
+mod program;
+mod report;
+mod session;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use bowline_wan::{Signals, Wan, WanConfig};
+
+pub(crate) use args::WanArgs;
+use report::Outcome;
+use session::Ending;
+
+/// The exit status of a run that was too late to be believed: EX_TEMPFAIL, try again.
+const REFUSED: u8 = 75;
+
+/// Makes the link, runs what is to run, and reports.
+pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
+    if args.left.is_none() && args.right.is_none() && !args.hold {
+        return Err("nothing to run: give --left and --right, or --hold".into());
+    }
+    let signals = Signals::take_over()?;
+    let (to_right, to_left) = args.links();
+    let mut config = WanConfig::new(to_right);
+    config.to_left = to_left;
+    config.mtu = args.mtu;
+    config.ipv6 = args.ipv6;
+    let wan = Wan::start(config)?;
+    if args.hold {
+        session::print_entrances(&wan);
+    }
+    let ending = session::run(&wan, args, &signals)?;
+    let report = wan.finish().ok_or("a thread of the link failed: this is a bug")?;
+    let refusal = report.refusal(args.late_limit());
+    let outcome = Outcome {
+        report,
+        late_limit_us: args.late_limit().as_secs_f64() * 1e6,
+        seed: args.links().0.seed,
+        left_status: ending.left_status,
+        right_status: ending.right_status,
+        refused: refusal,
+    };
+    outcome.print(args.json)?;
+    Ok(exit_code(&ending, &outcome))
+}
+
+/// The programs' failure comes before that of the link: it may have caused it.
+fn exit_code(ending: &Ending, outcome: &Outcome) -> ExitCode {
+    match ending.status() {
+        0 if outcome.refused.is_some() => ExitCode::from(REFUSED),
+        status => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+    }
+}

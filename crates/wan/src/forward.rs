@@ -1,0 +1,153 @@
+//! The thread of one direction: reads, waits, writes.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bowline_nic::Time;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::error::WanError;
+use crate::line::Line;
+use crate::sys::{self, Tun};
+
+/// Packets read before it is looked at what is due.
+const BATCH: usize = 32;
+/// What is due waits so long for company, and what comes while packets flow is read so seldom:
+/// waking up for each would cost more than carrying it.
+const NAP_NS: u64 = 40_000;
+/// How often an idle thread looks whether it is to end.
+const IDLE: Duration = Duration::from_millis(50);
+
+/// A running direction.
+pub(crate) struct Forwarder {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(Line, Duration)>,
+}
+
+impl Forwarder {
+    /// Carries packets from one device to the other.
+    pub(crate) fn start(
+        name: &str,
+        line: Line,
+        from: Arc<Tun>,
+        to: Arc<Tun>,
+    ) -> Result<Forwarder, WanError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::Builder::new()
+            .name(format!("wan-{name}"))
+            .spawn(move || {
+                // Both, as the first does more where the second is refused.
+                bowline_io::run_promptly();
+                sys::run_before_programs();
+                let mut carrier = Carrier { line, from, to, epoch: Instant::now() };
+                while !stopped.load(Ordering::Relaxed) {
+                    carrier.turn();
+                }
+                (carrier.line, thread_cpu_time())
+            })
+            .map_err(|source| WanError::Thread { source })?;
+        Ok(Forwarder { stop, thread })
+    }
+
+    /// Ends it; the line, and the CPU time that it took.
+    pub(crate) fn stop(self) -> Option<(Line, Duration)> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().ok()
+    }
+}
+
+struct Carrier {
+    line: Line,
+    from: Arc<Tun>,
+    to: Arc<Tun>,
+    epoch: Instant,
+}
+
+impl Carrier {
+    /// Writes what is due, reads what is there, and sleeps if that was little.
+    fn turn(&mut self) {
+        self.write_due();
+        let read = self.read_batch();
+        if read < BATCH {
+            self.rest(read > 0);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn write_due(&mut self) {
+        for _ in 0..BATCH {
+            let now = self.now();
+            let Some(release) = self.line.release(now) else { return };
+            let written = self.to.write(release.headers, release.payload);
+            if written.is_err() {
+                self.line.count_refused_write();
+            }
+        }
+    }
+
+    fn read_batch(&mut self) -> usize {
+        for count in 0..BATCH {
+            match self.read() {
+                Ok(true) => {}
+                // A device that fails has been taken down by somebody; that is theirs to do.
+                Ok(false) | Err(_) => return count,
+            }
+        }
+        BATCH
+    }
+
+    /// Whether there was a packet.
+    fn read(&mut self) -> io::Result<bool> {
+        let now = self.now();
+        let Some(buffer) = self.line.buffer() else {
+            let mut discarded = [0; 64];
+            let read = self.from.read(&mut discarded)?;
+            if read.is_some() {
+                self.line.count_overflow();
+            }
+            return Ok(read.is_some());
+        };
+        let Some(len) = self.from.read(buffer)? else { return Ok(false) };
+        self.line.admit(now, len);
+        Ok(true)
+    }
+
+    /// Sleeps until something is to do. While packets flow, those that come meanwhile have to wait
+    /// for the end of a nap.
+    fn rest(&self, is_flowing: bool) {
+        let now = self.now();
+        let due_in = self.line.next_due().map(|due| due.plus_nanos(NAP_NS).nanos_since(now));
+        if due_in == Some(0) {
+            return;
+        }
+        if is_flowing {
+            sleep(due_in.unwrap_or(NAP_NS).min(NAP_NS));
+            return;
+        }
+        let wait = Duration::from_nanos(due_in.unwrap_or(u64::MAX)).min(IDLE);
+        let mut fds = [PollFd::new(&*self.from, PollFlags::IN)];
+        // Interrupted or not, what is to do is looked at next.
+        let _ = poll(&mut fds, Some(&timespec(wait)));
+    }
+}
+
+fn sleep(nanos: u64) {
+    let _ = poll(&mut [], Some(&timespec(Duration::from_nanos(nanos))));
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}
+
+fn thread_cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}

@@ -1,0 +1,315 @@
+//! One direction of the link: what was read, when it is due, and as what it leaves. No IO.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
+
+use bowline_io::{Fate, Link, LinkProfile};
+use bowline_nic::Time;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::report::{Counters, Lateness};
+use crate::ring::{MAX_READ, Ring};
+use crate::superpacket::Superpacket;
+use crate::vnet::{VNET_BYTES, VnetHeader};
+
+/// Segments of one superpacket that arrive within this time leave together, when the last is due.
+const SPAN_NS: u64 = 100_000;
+/// Packets held at most, whatever their size: small ones cost more than their bytes.
+const MAX_RECORDS: usize = 1 << 21;
+/// Bytes of a ring on a link without a rate, and the most that any ring has.
+const UNLIMITED_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Which way a line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From left to right.
+    ToRight,
+    /// From right to left.
+    ToLeft,
+}
+
+/// One direction of an emulated link.
+///
+/// Read a packet into [`buffer`](Line::buffer) and say so with [`admit`](Line::admit); write
+/// what [`release`](Line::release) gives, until it gives nothing; come back at
+/// [`next_due`](Line::next_due). Time is monotonic.
+pub struct Line {
+    link: Link,
+    rng: ChaCha8Rng,
+    ring: Ring,
+    /// Where the buffer is that was handed out last.
+    buffer_at: usize,
+    /// Packets of which something is still to leave, and those that wait for older ones to be freed.
+    records: VecDeque<Record>,
+    /// Number of the first record.
+    first_record: u64,
+    /// In order of time, as the link keeps them.
+    pieces: VecDeque<Piece>,
+    /// What the link holds back so that others overtake it.
+    overtaken: BinaryHeap<Reverse<Piece>>,
+    /// The record that the last release came from, which may be freed by now.
+    leaving: Option<u64>,
+    headers: Vec<u8>,
+    counters: Counters,
+    lateness: Lateness,
+}
+
+/// A packet in the ring.
+struct Record {
+    start: usize,
+    len: usize,
+    packet: Superpacket,
+    /// Pieces of it that have not left.
+    pending: u32,
+}
+
+/// Segments of a packet that leave together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Piece {
+    due: Time,
+    record: u64,
+    first: usize,
+    end: usize,
+    corrupt_bit: Option<usize>,
+}
+
+impl Piece {
+    fn segments(&self) -> Range<usize> {
+        self.first..self.end
+    }
+}
+
+/// Something to write to the device at the far end, in one call.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Release<'a> {
+    /// Headers, the device's first.
+    pub headers: &'a [u8],
+    /// What follows them.
+    pub payload: &'a [u8],
+}
+
+impl Line {
+    /// An idle line. The seed is the profile's; both directions of one link draw different losses.
+    pub fn new(profile: LinkProfile, direction: Direction) -> Line {
+        let mut rng = ChaCha8Rng::seed_from_u64(profile.seed);
+        rng.set_stream(match direction {
+            Direction::ToRight => 0,
+            Direction::ToLeft => 1,
+        });
+        Line {
+            ring: Ring::new(ring_bytes(&profile)),
+            link: Link::new(profile),
+            rng,
+            buffer_at: 0,
+            records: VecDeque::new(),
+            first_record: 0,
+            pieces: VecDeque::new(),
+            overtaken: BinaryHeap::new(),
+            leaving: None,
+            headers: Vec::with_capacity(VNET_BYTES + 128),
+            counters: Counters::default(),
+            lateness: Lateness::new(),
+        }
+    }
+
+    /// Where the next packet is to be read to; `None` if too much is held already.
+    pub fn buffer(&mut self) -> Option<&mut [u8]> {
+        if self.records.len() >= MAX_RECORDS {
+            return None;
+        }
+        let (start, space) = self.ring.space()?;
+        self.buffer_at = start;
+        Some(space)
+    }
+
+    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer.
+    pub fn admit(&mut self, now: Time, len: usize) {
+        let bytes = self.ring.slice(self.buffer_at, len.min(MAX_READ));
+        let Some((vnet, packet)) = bytes.split_first_chunk::<VNET_BYTES>() else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Ok(packet) = Superpacket::parse(VnetHeader::parse(vnet), packet) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let record = self.first_record + self.records.len() as u64;
+        let (pending, end) = self.draw_fates(now, record, &packet);
+        if pending > 0 {
+            // What came after the last survivor takes no room.
+            let len = VNET_BYTES + packet.payload(&(0..end)).end;
+            self.ring.keep(self.buffer_at, len);
+            self.records.push_back(Record { start: self.buffer_at, len, packet, pending });
+        }
+        self.counters.packets += 1;
+        self.counters.peak_queue_bytes =
+            self.counters.peak_queue_bytes.max(self.link.queued_bytes(now));
+    }
+
+    /// Sends every segment over the link; how many pieces came of it, and the end of the last.
+    fn draw_fates(&mut self, now: Time, record: u64, packet: &Superpacket) -> (u32, usize) {
+        let mut growing: Option<(Time, Piece)> = None;
+        let (mut pending, mut end) = (0, 0);
+        for index in 0..packet.segments() {
+            let len = packet.segment_len(index);
+            self.counters.segments += 1;
+            self.counters.bytes += len as u64;
+            let fate = self.link.admit(now, len, &mut self.rng);
+            let Fate::Arrives { at, duplicate, corrupt_bit, reordered } = fate else {
+                match fate {
+                    Fate::QueueFull => self.counters.tail_drops += 1,
+                    _ => self.counters.lost += 1,
+                }
+                continue;
+            };
+            end = index + 1;
+            let piece = Piece { due: at, record, first: index, end, corrupt_bit };
+            if duplicate || reordered || corrupt_bit.is_some() {
+                self.counters.duplicated += u64::from(duplicate);
+                self.counters.reordered += u64::from(reordered);
+                self.counters.corrupted += u64::from(corrupt_bit.is_some());
+                pending += self.push_grown(&mut growing);
+                for _ in 0..1 + u32::from(duplicate) {
+                    self.push(piece.clone(), reordered);
+                    pending += 1;
+                }
+                continue;
+            }
+            match &mut growing {
+                Some((since, grown)) if grown.end == index && at.nanos_since(*since) <= SPAN_NS => {
+                    grown.end = end;
+                    grown.due = at;
+                }
+                _ => {
+                    pending += self.push_grown(&mut growing);
+                    growing = Some((at, piece));
+                }
+            }
+        }
+        pending += self.push_grown(&mut growing);
+        (pending, end)
+    }
+
+    fn push_grown(&mut self, growing: &mut Option<(Time, Piece)>) -> u32 {
+        let Some((_, piece)) = growing.take() else { return 0 };
+        self.push(piece, false);
+        1
+    }
+
+    fn push(&mut self, piece: Piece, is_overtaken: bool) {
+        if is_overtaken {
+            self.overtaken.push(Reverse(piece));
+        } else {
+            self.pieces.push_back(piece);
+        }
+    }
+
+    /// When the next piece is due.
+    pub fn next_due(&self) -> Option<Time> {
+        let first = self.pieces.front().map(|p| p.due);
+        let held_back = self.overtaken.peek().map(|Reverse(p)| p.due);
+        match (first, held_back) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// The next piece that is due, to be written now; its lateness is logged.
+    pub fn release(&mut self, now: Time) -> Option<Release<'_>> {
+        self.free_left();
+        let piece = self.pop_due(now)?;
+        self.leaving = Some(piece.record);
+        self.lateness.log(now.nanos_since(piece.due), piece.segments().len() as u64);
+        self.counters.released += piece.segments().len() as u64;
+        self.counters.writes += 1;
+        let record = &self.records[(piece.record - self.first_record) as usize];
+        let bytes = self.ring.slice(record.start, record.len);
+        let segments = piece.segments();
+        // Whole, as most are: the headers are right as they are.
+        if piece.corrupt_bit.is_none() && segments.len() == record.packet.segments() {
+            let (headers, payload) = bytes.split_at(VNET_BYTES);
+            return Some(Release { headers, payload });
+        }
+        let packet = &bytes[VNET_BYTES..];
+        if let Some(bit) = piece.corrupt_bit {
+            record.packet.sealed(packet, piece.first, &mut self.headers);
+            if let Some(byte) = self.headers.get_mut(VNET_BYTES + bit / 8) {
+                *byte ^= 1 << (bit % 8);
+            }
+            return Some(Release { headers: &self.headers, payload: &[] });
+        }
+        record.packet.headers(packet, &segments, &mut self.headers);
+        Some(Release { headers: &self.headers, payload: &packet[record.packet.payload(&segments)] })
+    }
+
+    fn pop_due(&mut self, now: Time) -> Option<Piece> {
+        let is_overtaken_next = match (self.pieces.front(), self.overtaken.peek()) {
+            (Some(first), Some(Reverse(held_back))) => held_back.due < first.due,
+            (first, _) => first.is_none(),
+        };
+        if self.next_due()? > now {
+            return None;
+        }
+        if is_overtaken_next {
+            self.overtaken.pop().map(|Reverse(piece)| piece)
+        } else {
+            self.pieces.pop_front()
+        }
+    }
+
+    /// Frees what the last release came from, and what waited for it.
+    fn free_left(&mut self) {
+        let Some(number) = self.leaving.take() else { return };
+        self.records[(number - self.first_record) as usize].pending -= 1;
+        let mut freed = false;
+        while self.records.front().is_some_and(|r| r.pending == 0) {
+            self.records.pop_front();
+            self.first_record += 1;
+            freed = true;
+        }
+        if freed {
+            self.ring.free_until(self.records.front().map(|r| r.start));
+        }
+    }
+
+    /// Says that a packet was dropped because [`buffer`](Line::buffer) had no room.
+    pub fn count_overflow(&mut self) {
+        self.counters.overflows += 1;
+    }
+
+    /// Says that the device at the far end refused what was released.
+    pub fn count_refused_write(&mut self) {
+        self.counters.refused_writes += 1;
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How late packets left so far.
+    pub fn lateness(&self) -> &Lateness {
+        &self.lateness
+    }
+}
+
+/// What a link holds when it and its queue are full, and some more: a packet of which a part is
+/// lost keeps its place whole, and packets wait for those that were read before.
+fn ring_bytes(profile: &LinkProfile) -> usize {
+    let bytes = match profile.rate_bps {
+        None => UNLIMITED_BYTES,
+        Some(rate) => {
+            let flying = (profile.delay + profile.jitter).as_secs_f64() * rate as f64 / 8.0;
+            // A queue that the rate would take minutes to empty is never filled.
+            let waiting = profile.queue_limit_bytes.min(rate / 8 * 60);
+            ((flying + waiting as f64) * 1.5) as u64 + (16 << 20)
+        }
+    };
+    usize::try_from(bytes.min(MAX_BYTES)).unwrap_or(usize::MAX)
+}
