@@ -8,6 +8,7 @@
 mod control;
 mod measure;
 mod memory;
+mod page;
 mod peer;
 mod quic;
 mod rc;
@@ -18,10 +19,12 @@ mod tcp;
 mod udp;
 
 use std::error::Error;
+use std::iter;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::page::PageArgs;
 use crate::spec::Spec;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -47,17 +50,22 @@ enum Role {
     Serve(Spec),
     /// The end that sends and measures; prints one JSON object
     Drive(Spec),
+    /// Draw results as a page
+    Page(PageArgs),
 }
 
 fn main() -> ExitCode {
     let outcome = match Args::parse().role {
         Role::Serve(spec) => measure::serve(&spec),
+        Role::Page(args) => page::draw(&args),
         Role::Drive(spec) => measure::drive(&spec).map(|found| println!("{found}")),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("beside: {e}");
+            let causes = iter::successors(e.source(), |&cause| cause.source());
+            let text: String = causes.map(|cause| format!(": {cause}")).collect();
+            eprintln!("beside: {e}{text}");
             ExitCode::FAILURE
         }
     }

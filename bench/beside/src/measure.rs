@@ -57,13 +57,11 @@ fn pin(spec: &Spec) -> Result<()> {
 
 fn bulk(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
     let mut places = Places::new(spec);
-    let mut sent = 0u64;
     let mut flood = |sender: &mut dyn Sender, time: Duration| -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < time {
             for _ in 0..(GLANCE_BYTES / spec.size).max(1) {
                 sender.send(places.take(spec.size))?;
-                sent += spec.size as u64;
             }
         }
         Ok(())
@@ -102,33 +100,32 @@ fn jain(shares: &[u64]) -> f64 {
 
 fn messages(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
     let mut places = Places::new(spec);
-    let mut mark = Mark::new(0);
-    let mut times = Vec::with_capacity(spec.count);
-    for n in 0..spec.warm_count + spec.count {
-        if n == spec.warm_count {
-            control.begin()?;
-            mark = Mark::new(0);
+    let began = Instant::now();
+    // Where a message takes long, one must do to warm up.
+    for n in 0..spec.warm_count {
+        if n > 0 && began.elapsed() > spec.duration() / 2 {
+            break;
         }
-        let start = Instant::now();
-        sender.send(places.take(spec.size))?;
-        sender.confirm(false)?;
-        if n >= spec.warm_count {
-            times.push(start.elapsed().as_secs_f64());
-        }
+        time_ms(spec, sender, &mut places)?;
     }
-    let ours = mark.until((spec.count * spec.size) as u64);
+    control.begin()?;
+    let mark = Mark::new(0);
+    let mut times_ms = vec![time_ms(spec, sender, &mut places)?];
+    while times_ms.len() < spec.count && began.elapsed() < spec.duration() {
+        times_ms.push(time_ms(spec, sender, &mut places)?);
+    }
+    let ours = mark.until((times_ms.len() * spec.size) as u64);
     let theirs = control.end()?;
-    let mean = times.iter().sum::<f64>() / times.len() as f64;
-    times.sort_by(f64::total_cmp);
-    let ms = |s: f64| s * 1e3;
-    Ok(json!({
-        "count": times.len(),
-        "mean_ms": ms(mean),
-        "p50_ms": ms(quantile(&times, 0.5)),
-        "p99_ms": ms(quantile(&times, 0.99)),
-        "max_ms": ms(times[times.len() - 1]),
-        "cpu_s_per_gb": (ours.cpu_s + theirs.cpu_s) / (ours.bytes as f64 / 1e9),
-    }))
+    let cpu_s_per_gb = (ours.cpu_s + theirs.cpu_s) / (ours.bytes as f64 / 1e9);
+    Ok(json!({ "times_ms": times_ms, "cpu_s_per_gb": cpu_s_per_gb }))
+}
+
+/// How long one message takes.
+fn time_ms(spec: &Spec, sender: &mut dyn Sender, places: &mut Places) -> Result<f64> {
+    let start = Instant::now();
+    sender.send(places.take(spec.size))?;
+    sender.confirm(false)?;
+    Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
 fn pings(spec: &Spec, sender: &mut dyn Sender) -> Result<Value> {

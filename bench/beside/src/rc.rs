@@ -19,6 +19,8 @@ use crate::spec::{Kind, Spec};
 const RECEIVES: u32 = 512;
 /// A peer that does nothing for so long is gone.
 const STALL: Duration = Duration::from_secs(30);
+/// How long to sleep at most before looking whether the peer is still there.
+const NAP: Duration = Duration::from_millis(100);
 /// Path MTU, unless told.
 const MTU: Mtu = Mtu::B4096;
 
@@ -80,7 +82,7 @@ fn mtu(spec: &Spec) -> Result<Mtu> {
 /// The defaults on a local link; on a long one a window that fills it and a timeout beyond it.
 fn connect_options(spec: &Spec) -> ConnectOptions {
     let mut options = ConnectOptions::default();
-    if spec.bdp_bytes() > 0 {
+    if spec.is_long() {
         let least_us = (10.0 * spec.rtt).max(250.0) * 1e3;
         let code = (1..=31).find(|code| 4.096 * 2f64.powi(*code) >= least_us).unwrap_or(31);
         options.timeout = code as u8;
@@ -95,6 +97,7 @@ pub(crate) struct Sender {
     remote: RemoteMr,
     kind: Kind,
     depth: usize,
+    sleeps: bool,
     /// Bytes of the messages under way, by queue pair.
     outstanding: Vec<usize>,
     completed: Vec<u64>,
@@ -108,7 +111,7 @@ impl Sender {
         let end = End::new(spec, spec.from)?;
         let mut channel = Connector::new().connect(spec.data_at())?;
         let remote = end.join(&mut channel)?;
-        if let Some(bits_per_sec) = spec.rate {
+        if let Some(bits_per_sec) = spec.udp_rate() {
             for qp in &end.qps {
                 qp.set_rate_control(RateControl::Fixed { bits_per_sec })?;
             }
@@ -120,6 +123,7 @@ impl Sender {
             remote,
             kind,
             depth,
+            sleeps: spec.is_long(),
             outstanding: vec![0; qps],
             completed: vec![0; qps],
             bytes,
@@ -128,10 +132,14 @@ impl Sender {
         })
     }
 
-    /// Takes what has completed.
+    /// Takes what has completed. On a long link it sleeps until something has: a core that spins
+    /// there is one that the link lacks.
     fn poll(&mut self) -> Result<()> {
         let mut completions = [Completion::default(); 32];
-        let count = self.end.cq.poll(&mut completions)?;
+        let count = match self.sleeps {
+            true => self.end.cq.wait(&mut completions, NAP)?,
+            false => self.end.cq.poll(&mut completions)?,
+        };
         for completion in &completions[..count] {
             completion.ok()?;
             let qp = completion.wr_id as usize;
@@ -145,7 +153,9 @@ impl Sender {
     fn ready_qp(&mut self) -> Result<usize> {
         let start = Instant::now();
         loop {
-            self.poll()?;
+            if !self.sleeps {
+                self.poll()?;
+            }
             let qps = self.outstanding.len();
             for _ in 0..qps {
                 let qp = self.next_qp;
@@ -153,6 +163,9 @@ impl Sender {
                 if self.outstanding[qp] < self.depth {
                     return Ok(qp);
                 }
+            }
+            if self.sleeps {
+                self.poll()?;
             }
             if start.elapsed() > STALL {
                 return Err("the peer has stopped acknowledging".into());

@@ -18,6 +18,8 @@ use crate::spec::Spec;
 
 /// A peer that does nothing for so long is gone.
 const STALL: Duration = Duration::from_secs(30);
+/// How long to sleep at most before looking whether the peer is still there.
+const NAP: Duration = Duration::from_millis(100);
 /// Bytes of a chunk.
 const CHUNK_BYTES: u32 = 64 << 10;
 
@@ -40,7 +42,7 @@ impl End {
             sdr: SdrConfig {
                 mtu: device.mtu(),
                 chunk_bytes: CHUNK_BYTES,
-                rate_bps: spec.rate,
+                rate_bps: spec.udp_rate(),
                 ..SdrConfig::default()
             },
             max_write: spec.size as u64,
@@ -61,6 +63,7 @@ impl End {
 pub(crate) struct Sender {
     end: End,
     bytes: usize,
+    sleeps: bool,
     outstanding: usize,
     arrived: u64,
 }
@@ -69,14 +72,16 @@ impl Sender {
     pub(crate) fn connect(spec: &Spec) -> Result<Sender> {
         let end = End::new(spec, spec.from)?;
         end.qp.connect_over(&mut Connector::new().connect(spec.data_at())?)?;
-        Ok(Sender { end, bytes: spec.size, outstanding: 0, arrived: 0 })
+        Ok(Sender { end, bytes: spec.size, sleeps: spec.is_long(), outstanding: 0, arrived: 0 })
     }
 
     /// Waits until at most so many messages are under way.
     fn drain(&mut self, most: usize) -> Result<()> {
         let mut since = Instant::now();
         while self.outstanding > most {
-            match self.end.qp.poll()? {
+            // On a long link a core that spins is one that the link lacks.
+            let event = if self.sleeps { self.end.qp.wait(NAP)? } else { self.end.qp.poll()? };
+            match event {
                 Some(ReliableEvent::Written { result, .. }) => {
                     result?;
                     self.outstanding -= 1;

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+/// Headers of a UDP datagram over IPv4.
+const IP_UDP_BYTES: u64 = 28;
+
 /// What connects the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -88,7 +91,7 @@ pub(crate) struct Spec {
     /// Where messages come from and go to
     #[arg(long, value_enum, default_value_t = Buffers::Hot)]
     pub(crate) buffers: Buffers,
-    /// How long bulk, ping and idle measure, in seconds
+    /// How long bulk, ping and idle measure, and messages at most, in seconds
     #[arg(long, default_value_t = 1.0)]
     pub(crate) seconds: f64,
     /// How long bulk runs before it measures, in seconds
@@ -100,7 +103,8 @@ pub(crate) struct Spec {
     /// Messages before them, so that windows have opened
     #[arg(long, default_value_t = 10)]
     pub(crate) warm_count: usize,
-    /// Payload of a packet: Bowline's path MTU, the segments of bare UDP, the datagrams of quinn
+    /// Payload of a packet: Bowline's path MTU, the segments of bare UDP, the datagrams of quinn;
+    /// for SRT that of an IP packet
     #[arg(long)]
     pub(crate) mtu: Option<u16>,
     /// Connected queue pairs that share the work (RC)
@@ -130,9 +134,21 @@ impl Spec {
         Duration::from_secs_f64(self.seconds)
     }
 
+    /// Whether there is a long link between the ends.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bdp_bytes() > 0
+    }
+
     /// Bytes that fit on the way there and back; on a local link, nothing to speak of.
     pub(crate) fn bdp_bytes(&self) -> u64 {
         (self.rate.unwrap_or(0) as f64 / 8.0 * self.rtt / 1e3) as u64
+    }
+
+    /// The rate for a NIC that counts UDP payload, on a link whose rate has IP and UDP headers in it.
+    pub(crate) fn udp_rate(&self) -> Option<u64> {
+        // The shortest headers of a full packet are BTH and ICRC: with others in it, it is slower.
+        let payload = u64::from(self.mtu.unwrap_or(4096)) + 16;
+        self.rate.map(|rate| rate / (payload + IP_UDP_BYTES) * payload)
     }
 
     /// Buffers that hold what is under way, twice, whatever the link.

@@ -23,6 +23,9 @@ fn socket(spec: &Spec) -> Result<Socket> {
     let window = spec.window_bytes().max(64 << 20);
     socket.set(Option::TransmissionType, FILE)?;
     socket.set(Option::MessageApi, 0)?;
+    if let Some(bytes) = spec.mtu {
+        socket.set(Option::Mss, bytes.into())?;
+    }
     socket.set(Option::FlightPackets, i32::try_from(2 * window / PACKET_BYTES)?)?;
     socket.set(Option::SendBuffer, i32::try_from(window)?)?;
     socket.set(Option::RecvBuffer, i32::try_from(window)?)?;

@@ -1,0 +1,79 @@
+"""What must hold, in one run."""
+
+import wan
+from results import ratio
+
+COLD, HOT = "1 MiB", "1 MiB hot"
+
+
+class Bar:
+    """One figure, and what it must reach or stay under."""
+
+    def __init__(self, name, found, at_least=None, at_most=None):
+        self.name, self.found, self.at_least, self.at_most = name, found, at_least, at_most
+
+    def holds(self):
+        if self.found is None:
+            return None
+        if self.at_least is not None:
+            return self.found >= self.at_least
+        return self.found <= self.at_most
+
+    def texts(self):
+        bar = f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
+        verdict = {None: "not measured", True: "holds", False: "DOES NOT HOLD"}[self.holds()]
+        return [self.name, "-" if self.found is None else f"{self.found:.3f}", bar, verdict]
+
+    def as_dict(self):
+        return {"name": self.name, "found": self.found, "at_least": self.at_least, "at_most": self.at_most,
+                "ok": self.holds()}
+
+
+def bars(results):
+    return list(loopback(results)) + list(across(results))
+
+
+def loopback(results):
+    def gbps(row, point):
+        return results.median(row, point, "gbps")
+
+    rc = gbps("Bowline RC", COLD)
+    yield Bar("RC 1 MiB, cold, to bare UDP that copies", ratio(rc, gbps("UDP GSO/GRO", COLD)), at_least=0.85)
+    yield Bar("RC 1 MiB, cold, to UCX put (hot)", ratio(rc, gbps("UCX put", COLD)), at_least=3.5)
+    yield Bar("RC 1 MiB, cold, to quinn", ratio(rc, gbps("quinn", COLD)), at_least=6)
+    yield Bar("RC 1 MiB, hot, to TCP CUBIC", ratio(gbps("Bowline RC", HOT), gbps("TCP CUBIC", HOT)), at_least=0.85)
+    yield Bar("RC 1 MiB, cold, MTU 1024, to bare UDP of 1024 B",
+              ratio(gbps("Bowline RC MTU 1024", COLD), gbps("UDP GSO/GRO MTU 1024", COLD)), at_least=0.75)
+    for metric, name in (("p50_us", "p50"), ("p999_us", "p99.9")):
+        found = ratio(results.median("Bowline RC", "8 B", metric), results.median("UCX put", "8 B", metric))
+        yield Bar(f"8 B latency, {name}, to UCX put", found, at_most=1)
+    for end in ("sender", "receiver"):
+        yield Bar(f"idle {end}, percent of a core", results.median("Bowline RC", "idle", f"{end}_percent"), at_most=1)
+    for point, name in ((COLD, "cold"), (HOT, "hot")):
+        found = ratio(results.median("Bowline RC", point, "cpu_s_per_gb"), results.median("TCP CUBIC", point, "cpu_s_per_gb"))
+        yield Bar(f"CPU per GB, both ends, {name}, to TCP CUBIC", found, at_most=1.3)
+    many = "1000 QPs, 64 KiB hot"
+    yield Bar("1000 QPs: Jain's fairness", results.median("Bowline RC", many, "jain"), at_least=0.95)
+    yield Bar("1000 QPs: throughput to one QP's", ratio(gbps("Bowline RC", many), gbps("Bowline RC", "1 QP, 64 KiB hot")), at_least=0.8)
+    yield Bar("10000 idle QPs: throughput to that without",
+              ratio(gbps("Bowline RC", "1 MiB hot, 10000 idle QPs"), gbps("Bowline RC", HOT)), at_least=0.98)
+
+
+def across(results):
+    slow, fast = wan.LINKS
+    for link, at_least, metrics in ((slow, 1, ("mean", "p99")), (fast, 1.4, ("p99",))):
+        point = wan.point(link, "0.1 %", "16 MiB")
+        for metric in metrics:
+            best = min(filter(None, (times(results, row, point, metric) for row in wan.OURS)), default=None)
+            for peer in ("TCP BBR", "quinn BBR", "SRT"):
+                found = ratio(times(results, peer, point, metric), best)
+                yield Bar(f"{link.name}, 0.1 %: 16 MiB, {metric}, {peer} to our best", found, at_least=at_least)
+    for loss, at_least in (("0.1 %", 0.97), ("1 %", 0.95)):
+        found = results.median("Bowline SR", wan.point(slow, loss, "bulk"), "gbps")
+        yield Bar(f"{slow.name}, {loss}: SR in bulk to the link's payload rate", ratio(found, wan.payload_gbps(slow)), at_least=at_least)
+
+
+def times(results, row, point, metric):
+    if metric == "mean":
+        return results.mean(row, point, "times_ms")
+    return results.quantile(row, point, "times_ms", 0.99)

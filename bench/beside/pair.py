@@ -1,0 +1,105 @@
+"""Two processes on two CPUs, and what they say."""
+
+import json
+import os
+import random
+import subprocess
+import tempfile
+
+import setup
+
+SENDER_CPU, RECEIVER_CPU = "0", "1"
+PATIENCE_S = 120
+
+
+class Failed(Exception):
+    """A measurement that gave nothing, with the reason."""
+
+
+def free_port():
+    """A port below those that the kernel gives away, and the next: the driver needs two."""
+    return random.randrange(10_000, 32_000, 2)
+
+
+def start(command, **options):
+    return subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, text=True, **options)
+
+
+def stop(process):
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def last_line(text):
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def beside(kind, mode, options=(), seconds=1.0):
+    """One measurement by the driver, on loopback."""
+    at = f"127.0.0.1:{free_port()}"
+    common = [kind, mode, "--at", at, "--from", "127.0.0.2", "--seconds", seconds, *options]
+    with tempfile.TemporaryFile("w+") as said:
+        server = start([setup.BESIDE, "serve", *common, "--cpu", RECEIVER_CPU], stdout=subprocess.DEVNULL, stderr=said)
+        try:
+            done = subprocess.run([str(c) for c in [setup.BESIDE, "drive", *common, "--cpu", SENDER_CPU]],
+                                  capture_output=True, text=True, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"did not end within {PATIENCE_S} s") from late
+        finally:
+            stop(server)
+        if done.returncode != 0:
+            said.seek(0)
+            raise Failed(last_line(said.read()) or last_line(done.stderr))
+    return json.loads(done.stdout)
+
+
+def bowline_perf(test, options):
+    """One measurement by `bowline perf`, on loopback."""
+    port = str(free_port())
+    serve = ["taskset", "-c", RECEIVER_CPU, setup.BOWLINE, "perf", test, "-d", "127.0.0.1", "-p", port]
+    server = start(serve, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        server.stderr.readline()  # It says so when it listens.
+        ask = ["taskset", "-c", SENDER_CPU, setup.BOWLINE, "perf", test, "127.0.0.1", "-d", "127.0.0.2", "-p", port,
+               "--json", *options]
+        done = subprocess.run([str(c) for c in ask], capture_output=True, text=True, timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"did not end within {PATIENCE_S} s") from late
+    finally:
+        stop(server)
+    if done.returncode != 0:
+        raise Failed(last_line(done.stderr))
+    return json.loads(last_line(done.stdout))["results"][0]
+
+
+def tool(server, client, env=None):
+    """A program's own server and client: what the client printed, and the CPU seconds of both."""
+    env = dict(os.environ, **(env or {}))
+    pinned = [["taskset", "-c", cpu, *command] for cpu, command in ((RECEIVER_CPU, server), (SENDER_CPU, client))]
+    serving = start(pinned[0], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+    try:
+        text, cpu_s = retried(pinned[1], serving, env)
+        _, _, usage = os.wait4(serving.pid, 0)
+        serving.returncode = 0
+        return text, cpu_s + usage.ru_utime + usage.ru_stime
+    finally:
+        stop(serving)
+
+
+def retried(client, serving, env):
+    """Runs a client until its server listens: these say nothing when they do."""
+    for _ in range(50):
+        before = os.times()
+        try:
+            done = subprocess.run([str(c) for c in client], capture_output=True, text=True, env=env, timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"did not end within {PATIENCE_S} s") from late
+        after = os.times()
+        if done.returncode == 0:
+            ran = after.children_user + after.children_system - before.children_user - before.children_system
+            return done.stdout, ran
+        if serving.poll() is not None:
+            break
+    raise Failed(last_line(done.stderr) or last_line(done.stdout))
