@@ -19,6 +19,10 @@ use crate::vnet::{VNET_BYTES, VnetHeader};
 
 /// Segments of one superpacket that arrive within this time leave together, when the last is due.
 const SPAN_NS: u64 = 100_000;
+/// What a write costs the emulator, at most: a call, and a nanosecond for so many bytes. Anything on
+/// top is the far end's protocol at work.
+const CALL_NS: u64 = 5_000;
+const BYTES_PER_NS: u64 = 4;
 /// Packets held at most, whatever their size: small ones cost more than their bytes.
 const MAX_RECORDS: usize = 1 << 21;
 /// Bytes of a ring on a link without a rate, and the most that any ring has.
@@ -56,8 +60,13 @@ pub struct Line {
     /// The record that the last release came from, which may be freed by now.
     leaving: Option<u64>,
     headers: Vec<u8>,
+    /// When the last release should have been, and until when the far end was busy with it.
+    ideal: Time,
+    far_end_free_at: Time,
+    last_write_bytes: u64,
     counters: Counters,
     lateness: Lateness,
+    read_lateness: Lateness,
 }
 
 /// A packet in the ring.
@@ -113,8 +122,12 @@ impl Line {
             overtaken: BinaryHeap::new(),
             leaving: None,
             headers: Vec::with_capacity(VNET_BYTES + 128),
+            ideal: Time::ZERO,
+            far_end_free_at: Time::ZERO,
+            last_write_bytes: 0,
             counters: Counters::default(),
             lateness: Lateness::new(),
+            read_lateness: Lateness::new(),
         }
     }
 
@@ -128,8 +141,11 @@ impl Line {
         Some(space)
     }
 
-    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer.
-    pub fn admit(&mut self, now: Time, len: usize) {
+    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer at
+    /// `now` and may have waited for that since `since`.
+    pub fn admit(&mut self, since: Time, now: Time, len: usize) {
+        // Those in front of it would have kept it waiting anyway.
+        self.read_lateness.log(now.nanos_since(since.max(self.link.free_at())), 1);
         let bytes = self.ring.slice(self.buffer_at, len.min(MAX_READ));
         let Some((vnet, packet)) = bytes.split_first_chunk::<VNET_BYTES>() else {
             self.counters.malformed += 1;
@@ -225,12 +241,14 @@ impl Line {
         self.free_left();
         let piece = self.pop_due(now)?;
         self.leaving = Some(piece.record);
-        self.lateness.log(now.nanos_since(piece.due), piece.segments().len() as u64);
+        self.ideal = piece.due.max(self.far_end_free_at);
+        self.lateness.log(now.nanos_since(self.ideal), piece.segments().len() as u64);
         self.counters.released += piece.segments().len() as u64;
         self.counters.writes += 1;
         let record = &self.records[(piece.record - self.first_record) as usize];
         let bytes = self.ring.slice(record.start, record.len);
         let segments = piece.segments();
+        self.last_write_bytes = record.packet.payload(&segments).len() as u64;
         // Whole, as most are: the headers are right as they are.
         if piece.corrupt_bit.is_none() && segments.len() == record.packet.segments() {
             let (headers, payload) = bytes.split_at(VNET_BYTES);
@@ -278,6 +296,20 @@ impl Line {
         }
     }
 
+    /// Says how much CPU time it took to write what was released last.
+    ///
+    /// The kernel does the far end's share of TCP or UDP within that call: it may think about one
+    /// acknowledgement for a millisecond and more, when a large window has many holes. What is due
+    /// meanwhile waits for the far end, as on any host, and not for the link.
+    pub fn write_took(&mut self, cpu_ns: u64) {
+        let own_ns = CALL_NS + self.last_write_bytes / BYTES_PER_NS;
+        let far_end_ns = cpu_ns.saturating_sub(own_ns);
+        if far_end_ns > 0 {
+            self.far_end_free_at = self.ideal.plus_nanos(far_end_ns);
+            self.counters.far_end_busy_ns += far_end_ns;
+        }
+    }
+
     /// Says that a packet was dropped because [`buffer`](Line::buffer) had no room.
     pub fn count_overflow(&mut self) {
         self.counters.overflows += 1;
@@ -296,6 +328,11 @@ impl Line {
     /// How late packets left so far.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
+    }
+
+    /// How late packets were taken so far.
+    pub fn read_lateness(&self) -> &Lateness {
+        &self.read_lateness
     }
 }
 

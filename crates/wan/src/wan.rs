@@ -135,6 +135,7 @@ fn describe(profile: &LinkProfile, line: &Line, cpu: Duration, from: &Host) -> D
         late_p50_us: late_us(0.5),
         late_p99_us: late_us(0.99),
         late_max_us: late_us(1.0),
+        read_late_p99_us: line.read_lateness().quantile_ns(0.99) as f64 / 1000.0,
         cpu_s: cpu.as_secs_f64(),
     }
 }

@@ -62,11 +62,13 @@ fn print_direction(way: &str, direction: &DirectionReport, seconds: f64) {
         println!("{:12}  {}", "", others.join(", "));
     }
     println!(
-        "{:12}  late by {:.0} µs in the median, {:.0} in 99 of 100, {:.0} at most; {:.0} % of a core",
+        "{:12}  late by {:.0} µs in the median, {:.0} in 99 of 100, {:.0} at most; taken late by {:.0}; \
+         {:.0} % of a core",
         "",
         direction.late_p50_us,
         direction.late_p99_us,
         direction.late_max_us,
+        direction.read_late_p99_us,
         100.0 * direction.cpu_s / seconds.max(1e-9)
     );
 }

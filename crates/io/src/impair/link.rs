@@ -79,6 +79,11 @@ impl Link {
         Fate::Arrives { at, duplicate: chance(self.profile.duplicate, rng), corrupt_bit, reordered }
     }
 
+    /// When the transmitter will have sent all that it took.
+    pub fn free_at(&self) -> Time {
+        self.free_at
+    }
+
     /// Bytes that wait for transmission at `now`, as seen by a packet that comes then.
     pub fn queued_bytes(&self, now: Time) -> u64 {
         let waiting_ns = self.free_at.nanos_since(now);

@@ -36,7 +36,7 @@ fn superpacket(first: u32, segments: usize, size: usize) -> Vec<u8> {
 fn feed(line: &mut Line, now: Time, bytes: &[u8]) {
     let buffer = line.buffer().expect("room");
     buffer[..bytes.len()].copy_from_slice(bytes);
-    line.admit(now, bytes.len());
+    line.admit(now, now, bytes.len());
 }
 
 /// Everything that is on its way: when it came out, and the numbers of its segments.
@@ -108,6 +108,35 @@ fn lateness_is_logged_by_the_segment() {
 }
 
 #[test]
+fn who_waits_for_a_busy_far_end_is_not_late() {
+    let mut line = line("delay=1ms");
+    for number in 0..3 {
+        feed(&mut line, Time::from_micros(number), &superpacket(number as u32, 1, 100));
+    }
+    assert!(line.release(Time::from_micros(1_000)).is_some());
+    line.write_took(2_000_000);
+    assert!(line.release(Time::from_micros(3_010)).is_some());
+    // Moments are the link's to make up for.
+    line.write_took(CALL_NS);
+    assert!(line.release(Time::from_micros(3_060)).is_some());
+    let worst = line.lateness().quantile_ns(1.0) / 1000;
+    assert!((64..=67).contains(&worst), "{worst}");
+}
+
+#[test]
+fn who_has_to_queue_anyway_is_not_taken_late() {
+    // 1250 bytes at 100 Mbit/s are 100 µs.
+    let mut line = line("rate=100Mbps");
+    let bytes = superpacket(0, 1, 1250 - HEADERS);
+    for (since_us, now_us, late_us) in [(0, 30, 30), (30, 120, 30), (30, 290, 60)] {
+        line.buffer().expect("room")[..bytes.len()].copy_from_slice(&bytes);
+        line.admit(Time::from_micros(since_us), Time::from_micros(now_us), bytes.len());
+        let worst = line.read_lateness().quantile_ns(1.0) / 1000;
+        assert!((late_us..=late_us + 1).contains(&worst), "{worst}");
+    }
+}
+
+#[test]
 fn corrupt_segments_have_a_checksum_that_tells() {
     let mut line = line("corrupt=100%,seed=1");
     feed(&mut line, Time::ZERO, &superpacket(0, 3, 100));
@@ -127,7 +156,7 @@ fn a_line_without_memory_says_so() {
     let mut fed = 0;
     while let Some(buffer) = line.buffer() {
         buffer[..bytes.len()].copy_from_slice(&bytes);
-        line.admit(Time::ZERO, bytes.len());
+        line.admit(Time::ZERO, Time::ZERO, bytes.len());
         fed += 1;
     }
     assert!(fed > 1000);
