@@ -236,6 +236,14 @@ impl Line {
         }
     }
 
+    /// When to wake up for the next piece: up to `patience_ns` after it is due, if others are due by then.
+    pub fn next_wake(&self, patience_ns: u64) -> Option<Time> {
+        let due = self.next_due()?;
+        let end = due.plus_nanos(patience_ns);
+        let has_company = self.pieces.get(1).is_some_and(|second| second.due <= end);
+        Some(if has_company { end } else { due })
+    }
+
     /// The next piece that is due, to be written now; its lateness is logged.
     pub fn release(&mut self, now: Time) -> Option<Release<'_>> {
         self.free_left();

@@ -85,6 +85,16 @@ fn segments_take_their_time_each_with_its_headers() {
 }
 
 #[test]
+fn what_is_due_waits_for_company_if_any_comes_soon() {
+    let mut line = line("delay=1ms");
+    feed(&mut line, Time::ZERO, &superpacket(0, 1, 100));
+    assert_eq!(line.next_wake(40_000), Some(Time::from_micros(1_000)));
+    feed(&mut line, Time::from_micros(30), &superpacket(1, 1, 100));
+    assert_eq!(line.next_wake(40_000), Some(Time::from_micros(1_040)));
+    assert_eq!(line.next_wake(20_000), Some(Time::from_micros(1_000)));
+}
+
+#[test]
 fn a_full_queue_drops_the_tail_of_a_superpacket() {
     let mut line = line("rate=1Gbps,queue=12500B");
     feed(&mut line, Time::ZERO, &superpacket(0, 40, 1250 - HEADERS));
