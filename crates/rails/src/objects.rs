@@ -125,12 +125,15 @@ impl Rails {
         let shadow = self.shared.tables().shadow_pd(pd);
         for left in (0..MAX_KEYS_TRIED).rev() {
             let ours = region()?;
-            let key = default.with(|nic, _| nic.register(pd, ours, iova, access))??;
+            let (key, shared) = default.with(|nic, _| {
+                let key = nic.register(pd, ours, iova, access)?;
+                Ok::<_, ControlError>((key, nic.share_key(key)?))
+            })??;
             let registered = match &shadow {
                 Ok(shadow) => {
                     let theirs = region()?;
                     let backup = self.lane(Rail::Backup);
-                    backup.with(|nic, _| nic.register_as(key, *shadow, theirs, iova, access))?
+                    backup.with(|nic, _| nic.register_as(&shared, *shadow, theirs, iova, access))?
                 }
                 Err(_) => Err(ControlError::NotFound { what: "protection domain" }),
             };

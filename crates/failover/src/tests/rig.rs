@@ -82,7 +82,8 @@ impl Host {
         let buffer = Buffer::new(1 << 20);
         let region = || Region::owned(Arc::clone(&buffer));
         let key = nics[0].register(pds[0], region(), BASE, Access::all()).unwrap();
-        nics[1].register_as(key, pds[1], region(), BASE, Access::all()).unwrap();
+        let shared = nics[0].share_key(key).unwrap();
+        nics[1].register_as(&shared, pds[1], region(), BASE, Access::all()).unwrap();
         let init = |rail: usize| QpInit {
             max_send_wr: 128,
             max_recv_wr: 128,

@@ -3,6 +3,7 @@
 
 mod indirect;
 pub(crate) mod raw;
+mod shared_key;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,6 +15,8 @@ use rand_chacha::ChaCha12Rng;
 use indirect::{Binding, Slots, Target};
 pub(crate) use raw::AtomicOp;
 pub use raw::{Buffer, Region, Segment};
+use shared_key::Revocation;
+pub use shared_key::SharedKey;
 
 use crate::error::ControlError;
 use crate::types::{Access, MrKey, PdId, Sge};
@@ -48,8 +51,7 @@ struct Mr {
     iova: u64,
     pd: PdId,
     access: Access,
-    /// A peer's SEND with invalidate has revoked remote use of the key.
-    revoked: bool,
+    revocation: Revocation,
 }
 
 /// What is behind a key.
@@ -146,10 +148,17 @@ impl MemoryTable {
         self.register_under(None, pd, region, iova, access)
     }
 
+    /// A key, for another NIC to have it too.
+    pub(crate) fn share(&self, key: MrKey) -> Result<SharedKey, ControlError> {
+        let missing = ControlError::NotFound { what: "memory region" };
+        let mr = self.find_in_index(key.0).map_err(|_| missing)?;
+        Ok(SharedKey { key, revocation: mr.revocation.clone() })
+    }
+
     /// Registers memory, under a fresh key or under the one asked for.
     pub(crate) fn register_under(
         &mut self,
-        key: Option<MrKey>,
+        key: Option<&SharedKey>,
         pd: PdId,
         region: Region,
         iova: u64,
@@ -243,9 +252,9 @@ impl MemoryTable {
         backing: Backing,
         iova: u64,
         access: Access,
-        key: Option<MrKey>,
+        shared: Option<&SharedKey>,
     ) -> Result<MrKey, ControlError> {
-        if key.is_some_and(|key| key.0 == 0 || self.index.contains_key(&key.0)) {
+        if shared.is_some_and(|SharedKey { key, .. }| self.index.contains_key(&key.0)) {
             return Err(ControlError::Busy { what: "the key" });
         }
         if self.index.len() >= self.max_regions as usize {
@@ -253,8 +262,11 @@ impl MemoryTable {
             return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
-        let key = key.map_or_else(|| self.fresh_key(), |key| key.0);
-        let mr = Some(Mr { key, backing, iova, pd, access, revoked: false });
+        let (key, revocation) = match shared {
+            Some(SharedKey { key, revocation }) => (key.0, revocation.clone()),
+            None => (self.fresh_key(), Revocation::new(access)),
+        };
+        let mr = Some(Mr { key, backing, iova, pd, access, revocation });
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = mr;
@@ -315,7 +327,7 @@ impl MemoryTable {
     #[inline]
     fn remote(&self, pd: PdId, rkey: u32, right: Access) -> Result<&Mr, AccessDenied> {
         let mr = self.find(rkey)?;
-        if mr.pd != pd || mr.revoked || !mr.access.contains(right) {
+        if mr.pd != pd || mr.revocation.is_revoked() || !mr.access.contains(right) {
             return Err(AccessDenied);
         }
         Ok(mr)
@@ -430,8 +442,8 @@ impl MemoryTable {
     #[inline]
     fn bound(&self, binding: &Binding, offset: usize) -> Result<(&Region, usize), AccessDenied> {
         match self.slots.get(binding.place as usize) {
-            Some(Some(Mr { key, backing: Backing::Memory(region), revoked: false, .. }))
-                if *key == binding.key.0 =>
+            Some(Some(Mr { key, backing: Backing::Memory(region), revocation, .. }))
+                if *key == binding.key.0 && !revocation.is_revoked() =>
             {
                 Ok((region, binding.offset + offset))
             }
@@ -467,13 +479,12 @@ impl MemoryTable {
     }
 
     /// A peer's SEND with invalidate.
-    pub(crate) fn remote_invalidate(&mut self, pd: PdId, rkey: u32) -> Result<(), AccessDenied> {
-        let slot = *self.index.get(&rkey).ok_or(AccessDenied)?;
-        let mr = self.slots[slot as usize].as_mut().ok_or(AccessDenied)?;
+    pub(crate) fn remote_invalidate(&self, pd: PdId, rkey: u32) -> Result<(), AccessDenied> {
+        let mr = self.find(rkey)?;
         if mr.pd != pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {
             return Err(AccessDenied);
         }
-        mr.revoked = true;
+        mr.revocation.revoke();
         Ok(())
     }
 }

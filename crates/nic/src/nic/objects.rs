@@ -10,7 +10,7 @@ use crate::counters::{Counters, QpCounters};
 use crate::error::{ControlError, ModifyError};
 use crate::events::EventQueue;
 use crate::landing::Landing;
-use crate::memory::{MemoryTable, Region};
+use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::path::PathTable;
 use crate::qp::{Qp, state};
 use crate::queue::{CqTable, SrqTable};
@@ -90,11 +90,17 @@ impl Nic {
         self.shared.memory.register(pd, region, iova, access)
     }
 
+    /// A key, to be registered on another NIC as well.
+    pub fn share_key(&self, key: MrKey) -> Result<SharedKey, ControlError> {
+        self.shared.memory.share(key)
+    }
+
     /// Registers memory under a key that it has on another NIC already, so that requests can go
-    /// through either. Fails with [`ControlError::Busy`] if the key names something else here.
+    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if the
+    /// key names something else here.
     pub fn register_as(
         &mut self,
-        key: MrKey,
+        key: &SharedKey,
         pd: PdId,
         region: Region,
         iova: u64,

@@ -71,8 +71,10 @@ impl Runtime {
         access: bowline_nic::Access,
     ) {
         let machine = &self.machines[machine];
+        let shared = world.nic_mut(machine.nics[0]).share_key(key).expect("it was just registered");
         let nic = world.nic_mut(machine.nics[1]);
-        nic.register_as(key, machine.pd, region, iova, access).expect("keys are drawn from 2^32");
+        nic.register_as(&shared, machine.pd, region, iova, access)
+            .expect("keys are drawn from 2^32");
     }
 
     /// A completion queue like one that was just made on the first NIC.

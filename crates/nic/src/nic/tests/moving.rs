@@ -33,7 +33,8 @@ impl Rig {
             let region = || Region::owned(buffers[host].clone());
             let (a, b) = (2 * host, 2 * host + 1);
             let key = nics[a].register(pds[a], region(), BASE, ALL).unwrap();
-            nics[b].register_as(key, pds[b], region(), BASE, ALL).unwrap();
+            let shared = nics[a].share_key(key).unwrap();
+            nics[b].register_as(&shared, pds[b], region(), BASE, ALL).unwrap();
             key
         });
         let qpns = core::array::from_fn(|i| {
@@ -181,6 +182,28 @@ fn a_dead_path_holds_a_guarded_qp_and_the_other_rail_finishes() {
     let mut got = vec![0; bytes.len()];
     rig.buffers[1].read_at(0, &mut got);
     assert!(got == bytes);
+}
+
+#[test]
+fn a_key_that_was_revoked_on_one_nic_is_revoked_on_the_other() {
+    for revoked_away in [false, true] {
+        let mut rig = Rig::new();
+        if revoked_away {
+            rig.switch(Carry::Transport);
+        }
+        rig.recv(1, 1, 0, 8);
+        let rkey = rig.keys[1].0;
+        rig.post(0, 2, SendOp::SendInvalidate(rkey), 0, 8);
+        rig.run_out();
+        let got = rig.completions(1);
+        assert_eq!(got.iter().map(|c| c.invalidated).collect::<Vec<_>>(), [Some(rkey)]);
+        assert_eq!(rig.completions(0)[0].status, WcStatus::Success);
+        rig.switch(Carry::Transport);
+        rig.post(0, 3, SendOp::Write(rig.remote(1, 0)), 0, 8);
+        rig.run_out();
+        let refused = rig.completions(0);
+        assert_eq!(refused[0].status, WcStatus::RemAccessErr, "revoked away: {revoked_away}");
+    }
 }
 
 #[test]
