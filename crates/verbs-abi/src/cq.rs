@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use bowline_nic::{CqId, Event, Nic, Time};
-use bowline_rails::CqMirror;
+use bowline_rails::{CqMirror, Rails};
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -38,6 +38,9 @@ pub(crate) struct Cq {
 // by the one thread that the program promised to poll with.
 unsafe impl Sync for Cq {}
 
+/// Takes completions of a queue, up to a number, and says how many.
+type Take<'a> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno> + 'a;
+
 impl Public for ibv_cq_ex {
     type Inner = Cq;
     const KIND: Kind = Kind::Cq;
@@ -53,9 +56,24 @@ impl Cq {
         mut take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
         let lane = self.ctx.lane()?;
-        match (self.mirror.get(), &self.ctx.rails) {
-            (Some(mirror), Some(rails)) => mirror.poll(rails, wanted, take),
-            _ => lane.poll(|nic, now| take(nic, now, self.id, wanted))?,
+        // While all connections are at home, as if there were no backup.
+        match self.ctx.rails.as_ref().filter(|rails| rails.is_split()) {
+            None => lane.poll(|nic, now| take(nic, now, self.id, wanted))?,
+            Some(rails) => self.poll_split(rails, wanted, &mut take),
+        }
+    }
+
+    /// Polls while connections are away, perhaps some of this queue's.
+    #[inline(never)]
+    fn poll_split(
+        &self,
+        rails: &Rails,
+        wanted: usize,
+        take: &mut Take<'_>,
+    ) -> Result<usize, Errno> {
+        match self.mirror.get() {
+            Some(mirror) => mirror.poll(rails, wanted, take),
+            None => self.ctx.lane()?.poll(|nic, now| take(nic, now, self.id, wanted))?,
         }
     }
 

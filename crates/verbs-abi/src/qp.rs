@@ -60,8 +60,24 @@ impl Qp {
         mut post: impl FnMut(&mut Nic, Time, Qpn) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let lane = self.ctx.lane()?;
+        // While all connections are at home, as if there were no backup.
+        if self.ctx.rails.as_ref().is_none_or(|rails| !rails.is_split()) {
+            match lane.post(|nic, now| post(nic, now, self.qpn))? {
+                Err(Errno::AWAY) => {}
+                done => return done,
+            }
+        }
+        self.post_split(&mut post)
+    }
+
+    /// Posts while connections are away, perhaps this one.
+    #[inline(never)]
+    fn post_split(
+        &self,
+        post: &mut dyn FnMut(&mut Nic, Time, Qpn) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
         let Some((rails, connection)) = self.backed() else {
-            return lane.post(|nic, now| post(nic, now, self.qpn))?;
+            return self.ctx.lane()?.post(|nic, now| post(nic, now, self.qpn))?;
         };
         let posted = rails.post(connection, |nic, now, qpn| match post(nic, now, qpn) {
             Err(Errno::AWAY) => None,
