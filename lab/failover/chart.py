@@ -1,6 +1,6 @@
 """Throughput over time, as an SVG: a panel for every program and fault."""
 
-WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 120, 60, 56, 34
+WIDTH, HEIGHT, LEFT, TOP, GAP = 250, 120, 60, 64, 52
 FIRST, BACKUP, AXIS = "#1f77b4", "#ff7f0e", "#555"
 
 
@@ -43,7 +43,8 @@ def panel(result, x, y, top, seconds):
              f'height="{HEIGHT}" fill="#eee"/>',
              f'<path d="M{x} {y}V{y + HEIGHT}H{x + WIDTH}" fill="none" stroke="{AXIS}"/>',
              text(x, y - 4, f"{result.program}: {result.fault}"),
-             text(x - 6, y + 8, f"{top:.0f}", anchor="end"), text(x - 6, y + HEIGHT, "0 Gbit/s", anchor="end"),
+             text(x - 6, y + 8, f"{top:.0f}", anchor="end"), text(x - 6, y + 22, "Gbit/s", anchor="end"),
+             text(x - 6, y + HEIGHT, "0", anchor="end"),
              text(x + WIDTH, y + HEIGHT + 13, f"{end:.0f} s", anchor="end")]
     for column, colour in ((1, FIRST), (2, BACKUP)):
         points = " ".join(f"{across(row[0]):.1f},{up(row[column]):.1f}" for row in series(result))
