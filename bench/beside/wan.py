@@ -11,6 +11,10 @@ from rows import MIB, Cell
 # `bowline wan` ends so when packets left too late for the run to be believed.
 TOO_LATE = 75
 TRIES = 3
+# Chunks of SDR's that one lost packet does not cost much of, and parity for the loss that the link has: what `bowline plan`
+# is for. Data and parity chunks of a group.
+CHUNK = 4096
+CODES = {"no loss": (128, 2), "0.01 %": (128, 4), "0.1 %": (128, 6), "1 %": (128, 16), "bursts": (128, 16)}
 # Each end is a network of its own: the largest windows for TCP, and none lost after a pause.
 TUNING = ("sysctl -qw net.ipv4.tcp_rmem='4096 131072 536870912' net.ipv4.tcp_wmem='4096 131072 536870912' "
           "net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_no_metrics_save=1; ")
@@ -44,8 +48,8 @@ ROWS = {
     "SRT": ("srt", "file mode, windows and buffers of four times what fits on the way, packets that fill the link's"),
     "Bowline RC": ("rc", "go-back-N, window of twice what fits on the way, paced at the link's rate"),
     "Bowline RC+FEC": ("rc-fec", "the same over LoWAR, code chosen by itself"),
-    "Bowline SR": ("sr-nack", "selective repeat by NACK, paced at the link's rate"),
-    "Bowline EC": ("ec-mds", "Reed-Solomon (32, 8), paced at the link's rate"),
+    "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB, paced at the link's rate"),
+    "Bowline EC": ("ec-mds", "Reed-Solomon over groups of 128 chunks of 4 KiB with 2 to 16 of parity, by the link's loss; paced at its rate"),
 }
 OURS = [row for row in ROWS if row.startswith("Bowline")]
 # Bowline's packets of MTU bytes: BTH, RETH, immediate, ICRC, UDP, IP.
@@ -73,7 +77,7 @@ def point(link, loss, what):
 
 
 def bulk(row, kind, link, loss, quick):
-    options = ["--size", 4 * MIB, "--seconds", 2 if quick else 5, "--warm-up", 2 if quick else 4]
+    options = ["--size", MIB, "--seconds", 2 if quick else 5, "--warm-up", 2 if quick else 4]
     return Cell(row, point(link, loss, "bulk"), lambda: run(kind, "bulk", link, loss, options))
 
 
@@ -88,7 +92,7 @@ def run(kind, mode, link, loss, options):
     port = free_port()
     mtu = {"quinn-bbr": link.datagram, "srt": link.mtu}.get(kind, link.path_mtu)
     common = [kind, mode, "--at", f"{{left}}:{port}", "--from", "{right}", "--rate", link.bps, "--rtt", link.rtt_ms,
-              "--mtu", mtu, *options]
+              "--mtu", mtu, "--chunk", CHUNK, "--code", *CODES[loss], *options]
     words = " ".join(str(word) for word in common)
     command = [setup.BOWLINE, "wan", "--link", link.profile(loss), "--mtu", link.mtu, "--json",
                "--left", f"{TUNING}exec {setup.BESIDE} serve {words}",

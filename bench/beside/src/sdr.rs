@@ -20,8 +20,6 @@ use crate::spec::Spec;
 const STALL: Duration = Duration::from_secs(30);
 /// How long to sleep at most before looking whether the peer is still there.
 const NAP: Duration = Duration::from_millis(100);
-/// Bytes of a chunk.
-const CHUNK_BYTES: u32 = 64 << 10;
 
 /// A NIC and what a measurement needs of it.
 struct End {
@@ -41,11 +39,13 @@ impl End {
         let config = ReliableConfig {
             sdr: SdrConfig {
                 mtu: device.mtu(),
-                chunk_bytes: CHUNK_BYTES,
+                chunk_bytes: u32::try_from(spec.chunk)?,
                 rate_bps: spec.udp_rate(),
                 ..SdrConfig::default()
             },
             max_write: spec.size as u64,
+            k: spec.code[0],
+            m: spec.code[1],
             ..ReliableConfig::default()
         };
         let pd = device.alloc_pd()?;

@@ -113,6 +113,12 @@ pub(crate) struct Spec {
     /// Connected queue pairs beside them that do nothing (RC)
     #[arg(long, default_value_t = 0)]
     pub(crate) idle_qps: usize,
+    /// Bytes of a chunk (SDR)
+    #[arg(long, default_value = "64K", value_parser = parse_bytes)]
+    pub(crate) chunk: usize,
+    /// Data and parity chunks of a group (SDR)
+    #[arg(long, num_args = 2, default_values_t = [32, 8], value_names = ["K", "M"])]
+    pub(crate) code: Vec<u32>,
     /// Rate of the link in bit/s, for transports that are told it
     #[arg(long, value_name = "BPS")]
     pub(crate) rate: Option<u64>,
