@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bowline_failover::{Agent, Config, Mode, Rail, Report};
-use bowline_io::{Channel, Lane};
+use bowline_io::{Channel, Lane, LinkState};
 use bowline_nic::{Nic, Time};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -120,6 +120,12 @@ impl Rails {
     #[inline]
     pub fn lane(&self, rail: Rail) -> &Arc<Lane> {
         &self.shared.lanes[rail.index()]
+    }
+
+    /// Whether the link works: one of the two is enough, since connections move.
+    pub fn link(&self) -> LinkState {
+        let is_up = |lane: &Arc<Lane>| lane.link() == LinkState::Up;
+        if self.shared.lanes.iter().any(is_up) { LinkState::Up } else { LinkState::Down }
     }
 
     /// Whether some connection is on the backup lane.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::control::ControlServer;
 use bowline_io::{
-    FaultPort, Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, PortError, Sharing, UdpConfig,
-    UdpPort,
+    FaultPort, Impair, Lane, LaneConfig, LinkProfile, LinkState, PcapTap, Port, PortError, Sharing,
+    UdpConfig, UdpPort,
 };
 use bowline_nic::{Mtu, Nic, NicConfig, Time};
 use bowline_rails::{Rail, Rails, RailsError};
@@ -62,6 +62,11 @@ impl Context {
             return Err(Errno::IO);
         }
         Ok(&self.lane)
+    }
+
+    /// Whether the port carries anything: its own NIC, or the backup in its place.
+    pub(crate) fn link(&self) -> LinkState {
+        self.rails.as_ref().map_or_else(|| self.lane.link(), Rails::link)
     }
 
     /// Calls the NIC; what that makes ready leaves at once.

@@ -3,6 +3,8 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::offset_of;
 
+use bowline_io::LinkState;
+
 use crate::abi::*;
 use crate::context::{self, Context, PORT};
 use crate::errno::{Errno, code, minus_one};
@@ -20,6 +22,7 @@ pub(crate) const FW_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Link width 1x and speed 32 (25.78125 Gb/s): a number to divide by, since a soft NIC has none.
 const WIDTH_1X: u8 = 1;
 const SPEED_EDR: u8 = 32;
+const PHYS_DISABLED: u8 = 3;
 const PHYS_LINK_UP: u8 = 5;
 /// `IBV_QPF_GRH_REQUIRED`: on RoCE every destination has a GID.
 const GRH_REQUIRED: u8 = 1;
@@ -135,8 +138,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 
 fn port_attr(ctx: &Context) -> ibv_port_attr {
     let active_mtu = mtu_number(ctx.limits.max_mtu);
+    let (state, phys_state) = match ctx.link() {
+        LinkState::Up => (IBV_PORT_ACTIVE, PHYS_LINK_UP),
+        LinkState::Down => (IBV_PORT_DOWN, PHYS_DISABLED),
+    };
     ibv_port_attr {
-        state: IBV_PORT_ACTIVE,
+        state,
         max_mtu: active_mtu.max(5),
         active_mtu,
         gid_tbl_len: GIDS as c_int,
@@ -147,7 +154,7 @@ fn port_attr(ctx: &Context) -> ibv_port_attr {
         subnet_timeout: 18,
         active_width: WIDTH_1X,
         active_speed: SPEED_EDR,
-        phys_state: PHYS_LINK_UP,
+        phys_state,
         link_layer: IBV_LINK_LAYER_ETHERNET,
         flags: GRH_REQUIRED,
         ..ibv_port_attr::default()

@@ -54,6 +54,38 @@ fn until_says(device: &str, what: &str) {
     until(what, || ask(device, "counters").contains(what).then_some(()));
 }
 
+/// What `ibv_query_port` says of a device's port.
+fn port_state(end: &End) -> u32 {
+    let mut port = ibv_port_attr::default();
+    assert_eq!(unsafe { ibv_query_port(end.ctx, 1, (&raw mut port).cast()) }, 0);
+    port.state
+}
+
+#[test]
+fn a_port_is_down_when_nothing_is_left_of_it() {
+    let _alone = set_up_with("exact");
+    let end = End::open(0);
+    assert_eq!(port_state(&end), IBV_PORT_ACTIVE);
+    fault("bl0", "down");
+    assert_eq!(port_state(&end), IBV_PORT_ACTIVE, "the backup is there");
+    fault("bl0-backup", "down");
+    assert_eq!(port_state(&end), IBV_PORT_DOWN);
+    fault("bl0", "up");
+    assert_eq!(port_state(&end), IBV_PORT_ACTIVE);
+    end.close(&[]);
+}
+
+#[test]
+fn a_port_without_a_backup_is_down_with_its_link() {
+    let _alone = set_up_with("off");
+    let end = End::open(0);
+    fault("bl0", "down");
+    assert_eq!(port_state(&end), IBV_PORT_DOWN);
+    fault("bl0", "up");
+    assert_eq!(port_state(&end), IBV_PORT_ACTIVE);
+    end.close(&[]);
+}
+
 const QUICK: Terms = Terms { timeout: 9, retry_cnt: 3, rnr_retry: 7 };
 
 /// Two connected ends with backups that know of each other.

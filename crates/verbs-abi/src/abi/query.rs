@@ -180,6 +180,7 @@ pub const IBV_DEVICE_SYS_IMAGE_GUID: c_uint = 1 << 11;
 
 /// Atomics are atomic with respect to the program's own, too.
 pub const IBV_ATOMIC_GLOB: c_uint = 2;
+pub const IBV_PORT_DOWN: c_uint = 1;
 pub const IBV_PORT_ACTIVE: c_uint = 4;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
