@@ -1,7 +1,8 @@
 //! Giving an interface what it needs to be used.
 
 use std::ffi::CString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -34,10 +35,36 @@ impl Configurator {
     }
 
     /// How many packets may wait to be read.
+    ///
+    /// By netlink: the older request for this takes root of the whole machine.
     pub(crate) fn set_queue_len(&self, name: &str, packets: u32) -> io::Result<()> {
-        let mut request = request_for(name);
-        request.ifr_ifru.ifru_metric = libc::c_int::try_from(packets).unwrap_or(libc::c_int::MAX);
-        self.call(libc::SIOCSIFTXQLEN, &mut request)
+        const LEN: u32 = 40;
+        let mut message = Vec::with_capacity(LEN as usize);
+        // `struct nlmsghdr`.
+        message.extend(LEN.to_ne_bytes());
+        message.extend(libc::RTM_NEWLINK.to_ne_bytes());
+        message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
+        message.extend([0; 8]);
+        // `struct ifinfomsg`: any family, no flags.
+        message.extend([0; 4]);
+        message.extend(index_of(name)?.to_ne_bytes());
+        message.extend([0; 8]);
+        // `struct rtattr`.
+        message.extend(8_u16.to_ne_bytes());
+        message.extend(libc::IFLA_TXQLEN.to_ne_bytes());
+        message.extend(packets.to_ne_bytes());
+        let mut netlink = File::from(socket(libc::AF_NETLINK)?);
+        netlink.write_all(&message)?;
+        let mut answer = [0; 256];
+        let answer_len = netlink.read(&mut answer)?;
+        // `struct nlmsgerr` after its header: 0, or a negative error.
+        match answer[..answer_len].get(16..20).and_then(|code| code.try_into().ok()) {
+            Some(code) => match i32::from_ne_bytes(code) {
+                0 => Ok(()),
+                code => Err(io::Error::from_raw_os_error(-code)),
+            },
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 
     /// Gives an address, with 256 on the link.
@@ -72,21 +99,24 @@ fn with_v4(name: &str, addr: Ipv4Addr) -> libc::ifreq {
 }
 
 fn add_v6(name: &str, addr: Ipv6Addr) -> io::Result<()> {
-    let name = CString::new(name)?;
-    // SAFETY: `name` is a C string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-    if index == 0 {
-        return Err(io::Error::last_os_error());
-    }
     let mut request = libc::in6_ifreq {
         ifr6_addr: libc::in6_addr { s6_addr: addr.octets() },
         ifr6_prefixlen: 120,
-        ifr6_ifindex: index as libc::c_int,
+        ifr6_ifindex: index_of(name)? as libc::c_int,
     };
     let socket = socket(libc::AF_INET6)?;
     // SAFETY: on a socket of this family the request reads an `in6_ifreq`, which is alive.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw mut request) })?;
     Ok(())
+}
+
+fn index_of(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: `name` is a C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
