@@ -25,9 +25,10 @@ const CALL_NS: u64 = 5_000;
 const BYTES_PER_NS: u64 = 4;
 /// Packets held at most, whatever their size: small ones cost more than their bytes.
 const MAX_RECORDS: usize = 1 << 21;
-/// Bytes of a ring on a link without a rate, and the most that any ring has.
-const UNLIMITED_BYTES: u64 = 256 << 20;
-const MAX_BYTES: u64 = 4 << 30;
+/// More than the emulator carries, for the size of a ring where there is no rate.
+const UNLIMITED_BPS: u64 = 20_000_000_000;
+/// The most that any ring has.
+const MAX_BYTES: u64 = 1 << 30;
 
 /// Which way a line goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -347,14 +348,10 @@ impl Line {
 /// What a link holds when it and its queue are full, and some more: a packet of which a part is
 /// lost keeps its place whole, and packets wait for those that were read before.
 fn ring_bytes(profile: &LinkProfile) -> usize {
-    let bytes = match profile.rate_bps {
-        None => UNLIMITED_BYTES,
-        Some(rate) => {
-            let flying = (profile.delay + profile.jitter).as_secs_f64() * rate as f64 / 8.0;
-            // A queue that the rate would take minutes to empty is never filled.
-            let waiting = profile.queue_limit_bytes.min(rate / 8 * 60);
-            ((flying + waiting as f64) * 1.5) as u64 + (16 << 20)
-        }
-    };
+    let rate = profile.rate_bps.unwrap_or(UNLIMITED_BPS);
+    let flying = (profile.delay + profile.jitter).as_secs_f64() * rate as f64 / 8.0;
+    // Without a rate nothing waits, and a queue that takes minutes to empty is never filled.
+    let waiting = profile.rate_bps.map_or(0, |rate| profile.queue_limit_bytes.min(rate / 8 * 60));
+    let bytes = ((flying + waiting as f64) * 1.5) as u64 + (16 << 20);
     usize::try_from(bytes.min(MAX_BYTES)).unwrap_or(usize::MAX)
 }

@@ -3,6 +3,8 @@
 /// The longest that one read of a device gives: a superpacket and its header.
 pub(crate) const MAX_READ: usize = (1 << 16) + 64;
 
+const PAGE_BYTES: usize = 4096;
+
 /// Bytes from `head` to `tail` are taken; what wraps starts anew at the front.
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
@@ -13,9 +15,14 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A ring of this many bytes, which cost memory only once they are used.
+    /// A ring of this many bytes.
     pub(crate) fn new(capacity: usize) -> Ring {
-        let bytes = vec![0; capacity.max(2 * MAX_READ)].into_boxed_slice();
+        let mut bytes = vec![0; capacity.max(2 * MAX_READ)].into_boxed_slice();
+        // Memory that is touched for the first time costs more than what it is touched for: packets
+        // would leave late until all of it has been.
+        for page in bytes.chunks_mut(PAGE_BYTES) {
+            page[0] = 1;
+        }
         Ring { bytes, head: 0, tail: 0, is_empty: true }
     }
 
