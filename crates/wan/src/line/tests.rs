@@ -183,6 +183,9 @@ fn survivors(text: &str, direction: Direction, sizes: &[usize]) -> Vec<u32> {
 }
 
 proptest! {
+    // A line takes some milliseconds to make.
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     /// However packets are packed, and whenever they come, the seed decides which are lost.
     #[test]
     fn losses_depend_on_the_number_of_a_packet_alone(
