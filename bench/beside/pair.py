@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import tempfile
+import time
 
 import setup
 
@@ -81,11 +82,20 @@ def tool(server, client, env=None):
     serving = start(pinned[0], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     try:
         text, cpu_s = retried(pinned[1], serving, env)
-        _, _, usage = os.wait4(serving.pid, 0)
-        serving.returncode = 0
-        return text, cpu_s + usage.ru_utime + usage.ru_stime
+        return text, cpu_s + ended_cpu_s(serving)
     finally:
         stop(serving)
+
+
+def ended_cpu_s(process):
+    """CPU seconds of a process that is about to end."""
+    for _ in range(200):
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return usage.ru_utime + usage.ru_stime
+        time.sleep(0.05)
+    raise Failed("the server did not end with its client")
 
 
 def retried(client, serving, env):
@@ -102,4 +112,5 @@ def retried(client, serving, env):
             return done.stdout, ran
         if serving.poll() is not None:
             break
+        time.sleep(0.05)
     raise Failed(last_line(done.stderr) or last_line(done.stdout))

@@ -44,8 +44,8 @@ LINKS = [Link("1 Gbit/s, 40 ms", "1Gbps", 10**9, 40, 1500, 1024, 1372),
 ROWS = {
     "TCP CUBIC": ("tcp-cubic", "windows of up to 512 MiB, none closed after a pause"),
     "TCP BBR": ("tcp-bbr", "the same"),
-    "quinn BBR": ("quinn-bbr", "one stream, windows of twice what fits on the way, datagrams that fill the link's packets, its round trip told"),
-    "SRT": ("srt", "file mode, windows and buffers of four times what fits on the way, packets that fill the link's"),
+    "quinn BBR": ("quinn-bbr", "one stream, windows of four times what fits on the way, datagrams that fill the link's packets, its round trip told"),
+    "SRT": ("srt", "file mode, windows and buffers of four times what fits on the way, packets of 1500 bytes, which is the most it has"),
     "Bowline RC": ("rc", "go-back-N, window of twice what fits on the way, paced at the link's rate"),
     "Bowline RC+FEC": ("rc-fec", "the same over LoWAR, code chosen by itself"),
     "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB, paced at the link's rate"),
@@ -90,7 +90,7 @@ def message(row, kind, link, loss, size, quick):
 def run(kind, mode, link, loss, options):
     """One measurement; again if the link was late, and not for ever."""
     port = free_port()
-    mtu = {"quinn-bbr": link.datagram, "srt": link.mtu}.get(kind, link.path_mtu)
+    mtu = link.datagram if kind == "quinn-bbr" else link.path_mtu
     common = [kind, mode, "--at", f"{{left}}:{port}", "--from", "{right}", "--rate", link.bps, "--rtt", link.rtt_ms,
               "--mtu", mtu, "--chunk", CHUNK, "--code", *CODES[loss], *options]
     words = " ".join(str(word) for word in common)

@@ -29,11 +29,11 @@ const READ_BYTES: usize = 1 << 20;
 /// What QUIC adds to the payload of a datagram: header, tag, the frame's own.
 const OVERHEAD_BYTES: u16 = 64;
 
-/// Windows that hold what is under way; everything else as quinn has it. With larger ones BBR's start
-/// loses so many packets in the link's queue that quinn gives up ("too many gaps in stream buffer").
+/// Windows of four times what fits on the way; everything else as quinn has it. With eight times that,
+/// BBR's start loses so many packets in the link's queue that quinn gives up ("too many gaps").
 fn transport(spec: &Spec) -> Result<Arc<TransportConfig>> {
     let mut config = TransportConfig::default();
-    let window = VarInt::from_u64((2 * spec.bdp_bytes()).max(8 << 20))?;
+    let window = VarInt::from_u64((4 * spec.bdp_bytes()).max(8 << 20))?;
     config.stream_receive_window(window).receive_window(window).send_window(window.into());
     config.max_idle_timeout(Some(Duration::from_secs(30).try_into()?));
     if spec.rtt > 0.0 {

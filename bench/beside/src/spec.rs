@@ -103,8 +103,7 @@ pub(crate) struct Spec {
     /// Messages before them, so that windows have opened
     #[arg(long, default_value_t = 10)]
     pub(crate) warm_count: usize,
-    /// Payload of a packet: Bowline's path MTU, the segments of bare UDP, the datagrams of quinn;
-    /// for SRT that of an IP packet
+    /// Payload of a packet: Bowline's path MTU, the segments of bare UDP, the datagrams of quinn
     #[arg(long)]
     pub(crate) mtu: Option<u16>,
     /// Connected queue pairs that share the work (RC)

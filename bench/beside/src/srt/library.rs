@@ -13,7 +13,6 @@ const ERROR: c_int = -1;
 /// Options, by their numbers in srt.h.
 #[derive(Clone, Copy)]
 pub(super) enum Option {
-    Mss = 0,
     FlightPackets = 4,
     SendBuffer = 5,
     RecvBuffer = 6,

@@ -14,7 +14,7 @@ use crate::spec::{Mode, Spec};
 
 /// Most that one read asks for.
 const READ_BYTES: usize = 1 << 20;
-/// What a packet takes in SRT's buffers.
+/// A packet, headers and all: SRT has no larger ones.
 const PACKET_BYTES: u64 = 1500;
 
 /// A socket with windows and buffers that hold what is under way.
@@ -23,9 +23,6 @@ fn socket(spec: &Spec) -> Result<Socket> {
     let window = spec.window_bytes().max(64 << 20);
     socket.set(Option::TransmissionType, FILE)?;
     socket.set(Option::MessageApi, 0)?;
-    if let Some(bytes) = spec.mtu {
-        socket.set(Option::Mss, bytes.into())?;
-    }
     socket.set(Option::FlightPackets, i32::try_from(2 * window / PACKET_BYTES)?)?;
     socket.set(Option::SendBuffer, i32::try_from(window)?)?;
     socket.set(Option::RecvBuffer, i32::try_from(window)?)?;
