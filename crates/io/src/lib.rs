@@ -35,5 +35,5 @@ pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::PcapTap;
 pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
-pub use sys::{LocalAddress, local_address, local_addresses, run_promptly};
+pub use sys::{LinkNews, LocalAddress, local_address, local_addresses, run_promptly};
 pub use udp::{Sharing, UdpConfig, UdpPort};

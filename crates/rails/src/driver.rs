@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bowline_failover::{Entry, Rail};
-use bowline_io::{ChannelClosed, LinkState, run_promptly};
+use bowline_io::{ChannelClosed, LinkNews, LinkState, run_promptly};
 use bowline_wire::Qpn;
 
 use crate::rails::{LanePair, Shared};
 
-/// How often the ports are asked whether they are up: nobody says when that changes.
+/// How often the ports are asked whether they are up. The kernel says when an interface changes, but
+/// nobody when a fault that was ordered begins or ends.
 const LINK_PERIOD: Duration = Duration::from_millis(5);
 /// How often shared receive queues are restocked and the backup's events passed on, while connections
 /// are away.
@@ -72,8 +73,17 @@ struct Driver<'a> {
 pub(crate) fn run(shared: &Shared) {
     run_promptly();
     let mut driver = Driver { shared, up: [true; 2], restock: false };
+    // Without it, changes are seen when the ports are asked.
+    let news = LinkNews::open().ok();
     while !shared.stopping.load(Ordering::Acquire) {
-        let Ok(first) = shared.inbox.wait(Some(driver.timeout())) else { return };
+        let next = match &news {
+            Some(news) => shared.inbox.wait_beside(news, driver.timeout()),
+            None => shared.inbox.wait(Some(driver.timeout())),
+        };
+        let Ok(first) = next else { return };
+        if news.as_ref().is_some_and(LinkNews::take) {
+            shared.lanes.iter().for_each(|lane| lane.recheck_link());
+        }
         if driver.handle(first).is_err() {
             return;
         }

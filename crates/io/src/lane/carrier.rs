@@ -26,6 +26,11 @@ impl Carrier {
         Some(Carrier { interface, is_down: AtomicBool::new(false), ask_at: AtomicU64::new(0) })
     }
 
+    /// Forgets what was seen: it may have changed since.
+    pub(super) fn forget(&self) {
+        self.ask_at.store(0, Ordering::Relaxed);
+    }
+
     /// Its state, as of a moment ago at most. An interface that is gone is down.
     pub(super) fn state(&self, now: Time) -> LinkState {
         if now.as_nanos() >= self.ask_at.load(Ordering::Relaxed) {

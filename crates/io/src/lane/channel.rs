@@ -57,6 +57,23 @@ impl<T> Channel<T> {
         }
     }
 
+    /// The next event, waiting for it up to `timeout`; `None` also when `beside` is readable.
+    pub fn wait_beside(
+        &self,
+        beside: &impl AsRawFd,
+        timeout: Duration,
+    ) -> Result<Option<T>, ChannelClosed> {
+        if let Some(event) = self.try_next()? {
+            return Ok(Some(event));
+        }
+        let fds = [self.ready.as_raw_fd(), beside.as_raw_fd()];
+        if poll(&mut fds.map(PollFd::readable), Some(timeout)).is_err() {
+            // As below.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.try_next()
+    }
+
     /// The next event, waiting for it up to `timeout`, or for ever.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<T>, ChannelClosed> {
         let deadline = timeout.and_then(|t| Instant::now().checked_add(t));

@@ -266,8 +266,8 @@ impl Lane {
     /// interface is down or has no carrier.
     ///
     /// Cheap enough to be asked often. The interface is looked at when asked, and then at most every
-    /// few milliseconds: nobody is woken when it goes down. Takes no lock of the lane, so that tasks
-    /// may ask.
+    /// few milliseconds; whoever hears of a change sooner ([`LinkNews`](crate::LinkNews)) calls
+    /// [`Lane::recheck_link`] first. Takes no lock of the lane, so that tasks may ask.
     pub fn link(&self) -> LinkState {
         let shared = &*self.shared;
         let faults = shared.faults.as_ref().map_or(LinkState::Up, Faults::link);
@@ -275,6 +275,13 @@ impl Lane {
         match faults {
             LinkState::Down => LinkState::Down,
             LinkState::Up => carrier().as_ref().map_or(LinkState::Up, |c| c.state(shared.now())),
+        }
+    }
+
+    /// Has the interface looked at when the link is asked for next.
+    pub fn recheck_link(&self) {
+        if let Some(Some(carrier)) = self.shared.carrier.get() {
+            carrier.forget();
         }
     }
 
