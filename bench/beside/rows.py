@@ -116,7 +116,7 @@ def ucx(test, size, count, options=()):
     port = str(free_port())
     client = ["ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s", str(size), "-n", str(count), "-f", "-v", *options]
     text, cpu_s = tool(["ucx_perftest", "-p", port], client, LOOPBACK)
-    rows = [line.split(",") for line in text.splitlines() if re.match(r"\d+,", line)]
+    rows = [line.split(",") for line in text.splitlines() if re.match(r"\s*\d+,", line)]
     if not rows:
         raise Failed("ucx_perftest printed no numbers")
     return [float(value) for value in rows[-1]], cpu_s

@@ -72,6 +72,10 @@ def cells(quick):
                     yield message(row, kind, link, loss, size, quick), (loss, size) == ("0.1 %", "16 MiB")
 
 
+def is_across(cell):
+    return any(cell.point.startswith(link.name) for link in LINKS)
+
+
 def point(link, loss, what):
     return f"{link.name}, {loss}: {what}"
 
