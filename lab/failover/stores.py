@@ -4,6 +4,7 @@ wrong must be said."""
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 
 from hosts import Loopback, Switched, accounts
@@ -113,11 +114,11 @@ def same_name_same_addresses(env, mode):
     """Two jobs of one name in two networks with the same addresses: the second gets no backups and is
     told why, and the first keeps its own."""
     url = f"file://{env.tmp}/twice"
-    other_host = env.tmp / "other-host"
-    other_host.mkdir(exist_ok=True)
-    with Switched() as net, Switched() as other, pair_on(env, net, mode, "send", url) as first:
+    # Hosts of their own, on which nothing has run before: queue pairs get the same numbers.
+    hosts = [tempfile.mkdtemp(dir=env.tmp) for _ in range(2)]
+    with Switched() as net, Switched() as other, pair_on(env, net, mode, "send", url, hosts[0]) as first:
         first.wait_ready()
-        with pair_on(env, other, mode, "send", url, other_host) as second:
+        with pair_on(env, other, mode, "send", url, hosts[1]) as second:
             until_said(second, "two jobs seem to have this name")
             done = fail_over(env, [first], "switch port down")
             texts = second.finish(SECONDS + 20)
