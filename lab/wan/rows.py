@@ -170,6 +170,6 @@ def plan(quick):
         yield tcp("cubic", "0", 0.9, 1, seconds, omit)
         yield tcp("cubic", "0.01%", 0.02, 0.3, seconds, omit)
         yield tcp("cubic", "1%", 0.001, 0.02, seconds, omit)
-    yield rdma("RC", "0", 0.3, 2 if quick else 5)
+    yield rdma("RC", "0", 0.2, 2 if quick else 5)
     if not quick:
-        yield rdma("sr-nack", "0.1%", 0.5, 5, "-s 16M -t 4 --scheme sr-nack --rate 950Mbps")
+        yield rdma("sr-nack", "0.1%", 0.4, 5, "-s 16M -t 4 --scheme sr-nack --rate 950Mbps")
