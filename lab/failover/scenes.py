@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -98,7 +99,7 @@ class Pair:
         line = host.command(self.env, self.mode, self.store_url, [*self.program, *more])
         log = tempfile.TemporaryFile("w+", dir=self.env.tmp)
         process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                   env=self.environ)
+                                   env=self.environ, start_new_session=True)
         # The client comes first wherever both are named.
         self.logs.insert(0, log)
         self.processes.insert(0, process)
@@ -119,7 +120,8 @@ class Pair:
     def __exit__(self, *_):
         for process, log in zip(self.processes, self.logs):
             if process.poll() is None:
-                process.kill()
+                # With the program that `bowline run` waits for.
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             log.close()
 
