@@ -135,7 +135,7 @@ impl Wire {
         for burst in batch.bursts() {
             for (id, packet) in batch.packets(burst).iter().enumerate() {
                 let mut bytes = Vec::with_capacity(packet.udp_payload_len());
-                batch.append_packet_to(packet, &mut bytes);
+                bytes.extend_from_slice(batch.bytes(packet));
                 self.frames.push((id as u16, bytes));
             }
         }

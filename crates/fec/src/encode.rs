@@ -1,6 +1,6 @@
 //! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
 
-use bowline_nic::{Mtu, Pieces, Run, ShimOut};
+use bowline_nic::{Mtu, Run, ShimOut};
 use bowline_wire::{Bth, Opcode, OpcodeInfo, Psn, RepairHeader};
 
 use crate::counters::{FecCounters, bump};
@@ -45,7 +45,7 @@ struct Block {
 #[derive(Clone, Copy)]
 pub(crate) struct Packet<'a> {
     pub(crate) header: &'a [u8],
-    pub(crate) payload: Pieces<'a>,
+    pub(crate) payload: &'a [u8],
 }
 
 #[derive(Debug)]

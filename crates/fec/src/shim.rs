@@ -115,7 +115,7 @@ impl FecShim {
     /// Codes packets of a run, from `at` on, as far as they are alike, one at least; returns how many.
     #[inline]
     fn code_some(&mut self, run: &Run<'_>, at: usize, packet: &TxPacket) -> usize {
-        let header = packet.header();
+        let header = run.header(packet);
         let opcode = Opcode(header.first().copied().unwrap_or_default());
         let Some(info) = opcode.info() else { return 1 };
         if info.kind == OpKind::Repair {

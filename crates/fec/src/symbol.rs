@@ -1,7 +1,7 @@
 //! Coding units: the XOR of a lane's packets, in the making.
 
 use bowline_codes::{Kernel, xor_into};
-use bowline_nic::{Mtu, Pieces, Run, pad_of};
+use bowline_nic::{Mtu, Run, TxPacket, pad_of};
 use bowline_wire::{Bth, ICRC_LEN, Opcode, PacketView, Psn, Qpn, REPAIR_EXT_LEN, RepairHeader};
 
 use crate::pool::{Buffer, Pool};
@@ -14,7 +14,7 @@ use crate::pool::{Buffer, Pool};
 #[derive(Debug)]
 pub(crate) struct Unit {
     bytes: Buffer,
-    /// Pieces bytes that count; what lies behind is left over.
+    /// Payload bytes that count; what lies behind is left over.
     filled: usize,
     bths: BthSum,
     len: u16,
@@ -94,21 +94,17 @@ impl Unit {
 
     /// Adds a packet on its way out.
     #[inline]
-    pub(crate) fn add_outgoing(&mut self, header: &[u8], payload: Pieces<'_>) {
-        let mut at = 0;
-        payload.for_each_piece(|bytes| {
-            self.add_payload(at, bytes);
-            at += bytes.len();
-        });
-        self.filled = self.filled.max(at);
-        self.add_header(header, at);
+    pub(crate) fn add_outgoing(&mut self, header: &[u8], payload: &[u8]) {
+        self.add_payload(payload);
+        self.filled = self.filled.max(payload.len());
+        self.add_header(header, payload.len());
     }
 
     /// Adds a packet that arrived. Its payload fits the connection's MTU.
     #[inline]
     pub(crate) fn add_packet(&mut self, packet: &PacketView<'_>) {
         let payload = packet.payload();
-        self.add_payload(0, payload);
+        self.add_payload(payload);
         self.filled = self.filled.max(payload.len());
         let header = Bth::LEN + usize::from(packet.info().ext_len);
         self.add_header(&packet.as_bytes()[..header], payload.len());
@@ -148,12 +144,12 @@ impl Unit {
         let mut count = 0;
         let packets = run.packets().get(at..).unwrap_or_default();
         for packet in &packets[..most.min(packets.len())] {
-            let Some(bth) = packet.only_bth() else { break };
+            let Some(bth) = run.header(packet).first_chunk::<{ Bth::LEN }>() else { break };
             let word = u32::from_be_bytes([bth[8], bth[9], bth[10], bth[11]]);
             let follows = bth[0] == opcode.0
                 && Psn::new(word) == psn
                 && packet.udp_payload_len() == len
-                && packet.segment_count() == 1;
+                && packet.has_only_bth();
             if !follows {
                 break;
             }
@@ -162,8 +158,7 @@ impl Unit {
             psn = psn.next();
             count += 1;
         }
-        let Some(payloads) = run.payloads(at, count) else { return 0 };
-        self.xor_payloads(payloads);
+        self.xor_payloads(run, &packets[..count]);
         let odd = count % 2 == 1;
         self.bths.add_fields(if odd { opcode.0 } else { 0 }, flags, (words >> 24) as u8);
         self.len ^= if odd { self.filled as u16 } else { 0 };
@@ -172,26 +167,26 @@ impl Unit {
 
     /// Adds payloads of the sum's own length, several in one pass.
     #[inline(never)]
-    fn xor_payloads(&mut self, mut payloads: Pieces<'_>) {
-        let kernel = Kernel::best();
+    fn xor_payloads(&mut self, run: &Run<'_>, mut packets: &[TxPacket]) {
         let sum = &mut self.bytes[REPAIR_EXT_LEN..][..self.filled];
-        while payloads.count() > 0 {
-            match payloads.count() {
-                1 => payloads.split(|all: [_; 1]| kernel.xor_all_into(sum, all)),
-                2 => payloads.split(|all: [_; 2]| kernel.xor_all_into(sum, all)),
-                3 => payloads.split(|all: [_; 3]| kernel.xor_all_into(sum, all)),
-                4 => payloads.split(|all: [_; 4]| kernel.xor_all_into(sum, all)),
-                5 => payloads.split(|all: [_; 5]| kernel.xor_all_into(sum, all)),
-                6 => payloads.split(|all: [_; 6]| kernel.xor_all_into(sum, all)),
-                7 => payloads.split(|all: [_; 7]| kernel.xor_all_into(sum, all)),
-                _ => payloads.split(|all: [_; 8]| kernel.xor_all_into(sum, all)),
+        while !packets.is_empty() {
+            let taken = match packets.len() {
+                1 => xor_some::<1>(sum, run, packets),
+                2 => xor_some::<2>(sum, run, packets),
+                3 => xor_some::<3>(sum, run, packets),
+                4 => xor_some::<4>(sum, run, packets),
+                5 => xor_some::<5>(sum, run, packets),
+                6 => xor_some::<6>(sum, run, packets),
+                7 => xor_some::<7>(sum, run, packets),
+                _ => xor_some::<8>(sum, run, packets),
             };
+            packets = &packets[taken..];
         }
     }
 
     /// Adds another unit.
     pub(crate) fn add_unit(&mut self, other: &Unit) {
-        self.add_payload(0, other.payload());
+        self.add_payload(other.payload());
         self.filled = self.filled.max(other.filled);
         self.bths.add(other.bths);
         self.len ^= other.len;
@@ -213,7 +208,7 @@ impl Unit {
         if payload.len() > self.capacity() {
             return false;
         }
-        self.add_payload(0, payload);
+        self.add_payload(payload);
         self.filled = self.filled.max(payload.len());
         self.bths.add_fields(header.opcode, header.bth_flags, header.ack);
         self.len ^= header.len;
@@ -223,7 +218,7 @@ impl Unit {
         true
     }
 
-    /// Pieces bytes that fit.
+    /// Payload bytes that fit.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.len() - REPAIR_EXT_LEN
     }
@@ -276,15 +271,15 @@ impl Unit {
         &self.bytes[REPAIR_EXT_LEN..REPAIR_EXT_LEN + self.filled]
     }
 
-    /// Adds bytes at a place of the payload. What is longer than the sum so far is copied.
+    /// Adds bytes to the payload. What is longer than the sum so far is copied.
     #[inline]
-    fn add_payload(&mut self, at: usize, bytes: &[u8]) {
+    fn add_payload(&mut self, bytes: &[u8]) {
         let room = &mut self.bytes[REPAIR_EXT_LEN..];
-        let Some(room) = room.get_mut(at..at + bytes.len()) else {
+        let Some(room) = room.get_mut(..bytes.len()) else {
             debug_assert!(false, "callers check lengths");
             return;
         };
-        let known = self.filled.saturating_sub(at).min(bytes.len());
+        let known = self.filled.min(bytes.len());
         xor_into(&mut room[..known], &bytes[..known]);
         if known < bytes.len() {
             room[known..].copy_from_slice(&bytes[known..]);
@@ -309,4 +304,13 @@ impl Unit {
         }
         xor_into(place, ext);
     }
+}
+
+/// Adds the payloads of the first `N` packets; returns how many those are.
+#[inline]
+fn xor_some<const N: usize>(sum: &mut [u8], run: &Run<'_>, packets: &[TxPacket]) -> usize {
+    if let Some(first) = packets.first_chunk::<N>() {
+        Kernel::best().xor_all_into(sum, first.each_ref().map(|packet| run.payload(packet)));
+    }
+    N
 }

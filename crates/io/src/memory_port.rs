@@ -122,8 +122,7 @@ impl Port for MemoryPort {
                 continue;
             };
             for (id, packet) in batch.packets(burst).iter().enumerate() {
-                let mut frame = Vec::with_capacity(packet.udp_payload_len());
-                batch.append_packet_to(packet, &mut frame);
+                let frame = batch.bytes(packet).to_vec();
                 let ip_id = if burst.dst.is_ipv4() { id as u16 } else { 0 };
                 let meta = FrameMeta {
                     src: self.caps.addr,

@@ -120,7 +120,7 @@ impl Capture {
         let mut packet = std::mem::take(&mut self.packet);
         for (id, tx) in batch.packets(burst).iter().enumerate() {
             packet.clear();
-            batch.append_packet_to(tx, &mut packet);
+            packet.extend_from_slice(batch.bytes(tx));
             let headers = DatagramHeaders { flow, tos: burst.tos, ttl: TTL, ip_id: id as u16 };
             self.write(now, &headers, &packet);
         }

@@ -50,9 +50,9 @@ pub struct PortFds {
 ///   epoch in every call.
 /// * No call blocks. When nothing can be done, it does nothing.
 /// * [`send`](Port::send) takes whole bursts, in order. When it takes fewer than were offered it
-///   would have to wait: the caller keeps the rest ([`TxBatch::detach`]) and offers it again,
+///   would have to wait: the caller keeps the rest ([`TxBatch::forget`]) and offers it again,
 ///   before anything else, once [`PortFds::write`] is writable.
-/// * A packet that can never be sent (no route, a firewall, too long, unmapped memory) is dropped
+/// * A packet that can never be sent (no route, a firewall, too long) is dropped
 ///   and counted by cause. What the network does is not an error: a `PortError` from `send` or
 ///   `recv` means that the port is broken and will stay so.
 /// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv`

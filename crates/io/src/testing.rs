@@ -42,7 +42,7 @@ pub(crate) fn push_packets(
         frame.extend((0..len).map(|b| (b as u32).wrapping_mul(31).wrapping_add(psn) as u8));
         let icrc = icrc_of(key, 0, &frame);
         frame.extend_from_slice(&icrc.to_le_bytes());
-        batch.push_owned(key, 0, 0, frame);
+        batch.push_sealed(key, 0, 0, &frame);
     }
 }
 
@@ -89,9 +89,7 @@ impl<P: Port> Port for Narrow<P> {
             dst_port: burst.dst_port,
         };
         for (id, packet) in batch.packets(burst).iter().enumerate() {
-            let mut frame = Vec::new();
-            batch.append_packet_to(packet, &mut frame);
-            one.push_owned(&key, burst.tos, id as u16, frame);
+            one.push_sealed(&key, burst.tos, id as u16, batch.bytes(packet));
         }
         self.inner.send(now, &one, 0)?;
         Ok(1)

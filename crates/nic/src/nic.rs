@@ -35,7 +35,7 @@ use crate::types::{CqId, Event, QpState, QpType};
 /// - **inputs**: [`handle_frame`](Nic::handle_frame) for every frame received, and
 ///   [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
 /// - **outputs**: after verbs and inputs, [`poll_transmit`](Nic::poll_transmit) until it adds
-///   nothing, sending each batch before the next call of any kind; then
+///   nothing, sending or keeping each batch; then
 ///   [`poll_event`](Nic::poll_event) until it is empty.
 ///
 /// `now` comes from one monotonic clock and never goes back. Nothing is lost if a call comes late,

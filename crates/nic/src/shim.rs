@@ -131,58 +131,16 @@ impl<'a> Run<'a> {
         self.packets
     }
 
+    /// The headers of one of them: BTH and extension headers.
+    #[inline]
+    pub fn header(&self, packet: &TxPacket) -> &'a [u8] {
+        self.batch.header(packet)
+    }
+
     /// The payload of one of them.
     #[inline]
-    pub fn payload(&self, packet: &TxPacket) -> Pieces<'a> {
-        Pieces(self.batch.payload(packet))
-    }
-
-    /// The payloads of `count` packets from `at` on, piece by piece, if each is in one piece. Packets that
-    /// follow each other have their pieces side by side.
-    #[inline]
-    pub fn payloads(&self, at: usize, count: usize) -> Option<Pieces<'a>> {
-        let packets = self.packets.get(at..)?.get(..count)?;
-        let pieces = self.batch.payloads(packets)?;
-        Some(Pieces(pieces))
-    }
-}
-
-/// The payload of a packet on its way out, where it lies.
-#[derive(Clone, Copy)]
-pub struct Pieces<'a>(&'a [Segment]);
-
-impl Pieces<'_> {
-    /// Its length.
-    pub fn len(&self) -> usize {
-        self.0.iter().map(Segment::len).sum()
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Takes `N` pieces off the front and runs `f` over them; `None` if there are fewer.
-    #[inline]
-    pub fn split<const N: usize>(&mut self, f: impl FnOnce([&[u8]; N])) -> Option<()> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Segment::with_bytes_of(first, f);
-        Some(())
-    }
-
-    /// Pieces that are left.
-    #[inline]
-    pub fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Runs `f` over it, piece by piece. The application may change the bytes meanwhile.
-    #[inline]
-    pub fn for_each_piece(&self, mut f: impl FnMut(&[u8])) {
-        for segment in self.0 {
-            segment.with_bytes(&mut f);
-        }
+    pub fn payload(&self, packet: &TxPacket) -> &'a [u8] {
+        self.batch.payload(packet)
     }
 }
 

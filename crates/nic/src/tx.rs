@@ -1,15 +1,20 @@
 //! Packets on their way out: built by transports, grouped into bursts, sent by a port.
 //!
-//! A [`TxBatch`] holds headers and trailers by value and payload by reference, so that a socket
-//! gathers the payload straight from registered memory. It groups consecutive packets that can
-//! share one segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers
-//! the IPv4 identification and therefore the packet's place in its burst.
+//! A [`TxBatch`] holds whole packets, side by side. It groups consecutive packets that can share one
+//! segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers the IPv4
+//! identification and therefore the packet's place in its burst.
+//!
+//! Payload is copied out of registered memory, in the pass that sums it up. A socket could gather it
+//! from there, but a copy is cheaper than it looks and a gather list dearer: the sum has to read
+//! every byte anyway, which from memory that is in no cache is all that takes time, and a kernel
+//! takes long over lists. And a packet in a batch is what its ICRC says, whatever the application does
+//! to its memory meanwhile, or whether that is still there.
 
 mod late;
 
 use core::net::IpAddr;
 
-use bowline_wire::{Bth, FlowKey, Icrc, Opcode, Position, Psn};
+use bowline_wire::{Bth, FlowKey, ICRC_LEN, Icrc, Opcode, Position, Psn};
 
 use self::late::Late;
 pub use self::late::MAX_LATE;
@@ -32,45 +37,25 @@ impl TxCaps {
 
 /// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
 pub const MAX_HEADER: usize = 48;
-/// Up to 3 bytes of pad, then the ICRC.
-const MAX_TRAILER: usize = 8;
 
-/// A packet: headers, gathered payload, pad and ICRC.
-#[derive(Clone, Copy)]
+/// A packet of a batch: BTH to ICRC.
+#[derive(Clone, Copy, Debug)]
 pub struct TxPacket {
-    header: [u8; MAX_HEADER],
-    trailer: [u8; MAX_TRAILER],
-    header_len: u8,
-    trailer_len: u8,
-    segment_count: u16,
-    first_segment: u32,
-    /// From BTH to ICRC, as the UDP header counts it.
+    /// Where it begins among the batch's bytes.
+    start: u32,
+    /// As the UDP header counts it.
     len: u32,
+    /// BTH and extension headers.
+    header_len: u8,
+    /// Pad and ICRC.
+    trailer_len: u8,
 }
 
 impl TxPacket {
-    /// The BTH, if there are no other headers.
+    /// Whether it has no header but the BTH.
     #[inline]
-    pub fn only_bth(&self) -> Option<&[u8; Bth::LEN]> {
-        if usize::from(self.header_len) == Bth::LEN { self.header.first_chunk() } else { None }
-    }
-
-    /// BTH and extension headers.
-    #[inline]
-    pub fn header(&self) -> &[u8] {
-        &self.header[..self.header_len as usize]
-    }
-
-    /// Pad and ICRC.
-    #[inline]
-    pub fn trailer(&self) -> &[u8] {
-        &self.trailer[..self.trailer_len as usize]
-    }
-
-    /// Pieces of its payload.
-    #[inline]
-    pub fn segment_count(&self) -> usize {
-        self.segment_count as usize
+    pub fn has_only_bth(&self) -> bool {
+        usize::from(self.header_len) == Bth::LEN
     }
 
     /// Bytes from BTH to ICRC.
@@ -288,15 +273,18 @@ impl HeaderBuf {
         GOES_ON[usize::from(self.bytes[0])]
     }
 
-    /// A copy that reads the word which [`HeaderBuf::renumber`] has just written by itself: a load
-    /// that spans it and its neighbours would wait until it has reached the cache.
+    /// Appends it. Of a BTH alone it reads the word that [`HeaderBuf::renumber`] has just written by
+    /// itself: a load that spans it and its neighbours would wait until it has reached the cache.
     #[inline]
-    fn copy_bytes(&self) -> [u8; MAX_HEADER] {
-        let mut copy = [0; MAX_HEADER];
-        copy[..ACK_AT].copy_from_slice(&self.bytes[..ACK_AT]);
-        copy[ACK_AT..Bth::LEN].copy_from_slice(&self.bytes[ACK_AT..Bth::LEN]);
-        copy[Bth::LEN..].copy_from_slice(&self.bytes[Bth::LEN..]);
-        copy
+    fn append_to(&self, out: &mut Vec<u8>) {
+        if usize::from(self.len) == Bth::LEN {
+            let mut bth = [0; Bth::LEN];
+            bth[..ACK_AT].copy_from_slice(&self.bytes[..ACK_AT]);
+            bth[ACK_AT..].copy_from_slice(&self.bytes[ACK_AT..Bth::LEN]);
+            out.extend_from_slice(&bth);
+        } else {
+            out.extend_from_slice(self.as_slice());
+        }
     }
 
     /// The bytes so far.
@@ -319,26 +307,21 @@ static GOES_ON: [bool; 256] = {
     goes_on
 };
 
+/// A batch of so many bytes is sent before more is added: what stays in a core's own cache, beside
+/// what it was made of, until the port has read it. Two bursts at an MTU of 4096.
+const MAX_BYTES: usize = 120 << 10;
+
 /// A bounded batch of outgoing packets. Reused for ever: nothing is allocated once it is warm.
-///
-/// Payload is borrowed from registered memory. A batch that an engine has filled must be sent,
-/// [`detach`](TxBatch::detach)ed or [`clear`](TxBatch::clear)ed before that engine is called again.
 pub struct TxBatch {
     caps: TxCaps,
     /// Packets that fit, less those that are late.
     capacity: usize,
     packets: Vec<TxPacket>,
-    segments: Vec<Segment>,
+    /// Of all packets, in their order.
+    bytes: Vec<u8>,
     bursts: Vec<Burst>,
     late: Late,
-    /// Copies that the batch itself keeps: a vector's bytes stay in place when the vector moves.
-    owned: Vec<Vec<u8>>,
-    /// Buffers of copies that were sent, for the next ones.
-    spare: Vec<Vec<u8>>,
 }
-
-/// Buffers kept for copies: as many as a batch may hold of a shim's own packets without allocating.
-const MAX_SPARE: usize = 64;
 
 impl TxBatch {
     /// A batch of at most `capacity` packets for a port with these capabilities.
@@ -347,24 +330,22 @@ impl TxBatch {
             caps,
             capacity,
             packets: Vec::with_capacity(capacity),
-            segments: Vec::with_capacity(capacity * 2),
+            bytes: Vec::new(),
             bursts: Vec::with_capacity(capacity),
             late: Late::default(),
-            owned: Vec::new(),
-            spare: Vec::new(),
         }
     }
 
-    /// Whether no more packets fit.
+    /// Whether it is to be sent before more is added.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.packets.len() >= self.capacity
+        self.room() == 0
     }
 
-    /// How many more packets fit.
+    /// How many more packets may be added; none if there are enough bytes.
     #[inline]
     pub fn room(&self) -> usize {
-        self.capacity - self.packets.len()
+        if self.bytes.len() < MAX_BYTES { self.capacity - self.packets.len() } else { 0 }
     }
 
     /// Whether it holds nothing.
@@ -381,15 +362,18 @@ impl TxBatch {
     pub fn clear(&mut self) {
         self.settle();
         self.packets.clear();
-        self.segments.clear();
+        self.bytes.clear();
         self.bursts.clear();
-        self.keep_spares();
     }
 
-    fn keep_spares(&mut self) {
-        let room = MAX_SPARE.saturating_sub(self.spare.len()).min(self.owned.len());
-        self.spare.extend(self.owned.drain(..room));
-        self.owned.clear();
+    /// Forgets the first `count` bursts: they were sent.
+    pub fn forget(&mut self, count: usize) {
+        let gone = self.bursts.get(count).map_or(self.packets.len(), |b| b.first as usize);
+        self.bursts.drain(..count.min(self.bursts.len()));
+        self.packets.drain(..gone);
+        for burst in &mut self.bursts {
+            burst.first -= gone as u32;
+        }
     }
 
     /// The bursts, in order.
@@ -402,19 +386,30 @@ impl TxBatch {
         &self.packets[burst.first as usize..][..burst.count as usize]
     }
 
-    /// The payload of a packet of this batch.
+    /// The bytes of a burst of this batch: its packets, one behind the other.
     #[inline]
-    pub fn payload(&self, packet: &TxPacket) -> &[Segment] {
-        &self.segments[packet.first_segment as usize..][..packet.segment_count as usize]
+    pub fn burst_bytes(&self, burst: &Burst) -> &[u8] {
+        let start = self.packets[burst.first as usize].start as usize;
+        &self.bytes[start..start + burst.bytes as usize]
     }
 
-    /// The payloads of packets that were pushed one after the other, if each has one piece.
+    /// The bytes of a packet of this batch, BTH to ICRC.
     #[inline]
-    pub(crate) fn payloads(&self, packets: &[TxPacket]) -> Option<&[Segment]> {
-        let first = packets.first()?.first_segment as usize;
-        let last = packets.last()?.first_segment as usize;
-        let pieces = self.segments.get(first..=last)?;
-        (pieces.len() == packets.len()).then_some(pieces)
+    pub fn bytes(&self, packet: &TxPacket) -> &[u8] {
+        &self.bytes[packet.start as usize..][..packet.len as usize]
+    }
+
+    /// The headers of a packet of this batch: BTH and extension headers.
+    #[inline]
+    pub fn header(&self, packet: &TxPacket) -> &[u8] {
+        &self.bytes[packet.start as usize..][..usize::from(packet.header_len)]
+    }
+
+    /// The payload of a packet of this batch.
+    #[inline]
+    pub fn payload(&self, packet: &TxPacket) -> &[u8] {
+        let bytes = self.bytes(packet);
+        &bytes[usize::from(packet.header_len)..bytes.len() - usize::from(packet.trailer_len)]
     }
 
     /// Where packets that are pushed from now on will be; see [`TxBatch::run_since`].
@@ -429,62 +424,19 @@ impl TxBatch {
         self.packets.get(mark..).unwrap_or_default()
     }
 
-    /// Appends a packet's bytes, BTH to ICRC, to `out`.
-    pub fn append_packet_to(&self, packet: &TxPacket, out: &mut Vec<u8>) {
-        out.extend_from_slice(packet.header());
-        for segment in self.payload(packet) {
-            segment.append_to(out);
-        }
-        out.extend_from_slice(packet.trailer());
-    }
-
-    /// Copies all payload from burst `from` on into the batch, and forgets the bursts before it.
-    ///
-    /// For a port that cannot send now: afterwards the batch borrows nothing, so the engine may be
-    /// called, memory deregistered and buffers reused, while the batch waits.
-    pub fn detach(&mut self, from: usize) {
-        let gone = self.bursts.get(from).map_or(self.packets.len(), |b| b.first as usize);
-        self.bursts.drain(..from.min(self.bursts.len()));
-        self.packets.drain(..gone);
-        let mut staged = Vec::with_capacity(self.packets.iter().map(|p| p.len as usize).sum());
-        let mut ends = Vec::with_capacity(self.packets.len());
-        for packet in &self.packets {
-            for segment in self.payload(packet) {
-                segment.append_to(&mut staged);
-            }
-            ends.push(staged.len());
-        }
-        self.segments.clear();
-        let mut start = 0;
-        for (packet, end) in self.packets.iter_mut().zip(ends) {
-            packet.first_segment = self.segments.len() as u32;
-            packet.segment_count = u16::from(end > start);
-            if end > start {
-                self.segments.push(Segment::of_slice(&staged[start..end]));
-            }
-            start = end;
-        }
-        for burst in &mut self.bursts {
-            burst.first -= gone as u32;
-        }
-        self.keep_spares();
-        self.owned.push(staged);
-    }
-
     /// Appends a whole packet that was sealed for IP identification `sealed_id`, BTH to ICRC, as
     /// middleware that holds packets back does; the ICRC is adjusted to the packet's new place.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
-    pub fn push_owned(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
-        assert!(!self.is_full(), "the batch is full: ask `room` first");
-        const BTH: usize = Bth::LEN;
-        let body = frame.len().checked_sub(4).filter(|n| *n >= BTH).expect("a whole packet");
+    pub fn push_sealed(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: &[u8]) {
+        assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+        let body = frame.len().checked_sub(ICRC_LEN).filter(|n| *n >= Bth::LEN);
+        let (body, icrc) = frame.split_at(body.expect("a whole packet"));
         let ip_id = self.join_burst(key, tos, frame[5], frame.len() as u32);
-        let mut icrc =
-            u32::from_le_bytes([frame[body], frame[body + 1], frame[body + 2], frame[body + 3]]);
+        let mut icrc = u32::from_le_bytes([icrc[0], icrc[1], icrc[2], icrc[3]]);
         if key.dst.is_ipv4() && ip_id != sealed_id {
-            let behind_id = 14 + 8 + body;
+            let behind_id = 14 + 8 + body.len();
             icrc = bowline_wire::icrc_replace(
                 icrc,
                 &sealed_id.to_be_bytes(),
@@ -492,20 +444,14 @@ impl TxBatch {
                 behind_id,
             );
         }
-        let mut packet = TxPacket {
-            header: [0; MAX_HEADER],
-            trailer: [0; MAX_TRAILER],
-            header_len: BTH as u8,
-            trailer_len: 4,
-            segment_count: 1,
-            first_segment: self.segments.len() as u32,
+        self.packets.push(TxPacket {
+            start: self.bytes.len() as u32,
             len: frame.len() as u32,
-        };
-        packet.header[..BTH].copy_from_slice(&frame[..BTH]);
-        packet.trailer[..4].copy_from_slice(&icrc.to_le_bytes());
-        self.segments.push(Segment::of_slice(&frame[BTH..body]));
-        self.packets.push(packet);
-        self.owned.push(frame);
+            header_len: Bth::LEN as u8,
+            trailer_len: ICRC_LEN as u8,
+        });
+        self.bytes.extend_from_slice(body);
+        self.bytes.extend_from_slice(&icrc.to_le_bytes());
     }
 
     /// Appends a packet: picks its burst, pads it and seals it with its ICRC.
@@ -523,10 +469,10 @@ impl TxBatch {
         header: &HeaderBuf,
         payload: &[Segment],
     ) -> u64 {
-        assert!(!self.is_full(), "the batch is full: ask `room` first");
+        assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
         let (len, pad) = lengths(header, payload);
         let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
-        let to = (&mut self.packets, &mut self.segments);
+        let to = (&mut self.packets, &mut self.bytes);
         seal(flow, header, payload, (len, pad, ip_id), to);
         u64::from(len)
     }
@@ -558,45 +504,37 @@ impl TxBatch {
     }
 }
 
-/// Pads a packet of `len` bytes, seals it for its place in a burst, and stores it.
+/// Puts a packet of `len` bytes together, padded and sealed for its place in a burst.
 #[inline(always)]
 fn seal(
     flow: &mut Flow,
     header: &HeaderBuf,
     payload: &[Segment],
     (len, pad, ip_id): (u32, u8, u16),
-    (packets, segments): (&mut Vec<TxPacket>, &mut Vec<Segment>),
+    (packets, bytes): (&mut Vec<TxPacket>, &mut Vec<u8>),
 ) {
-    let pad = usize::from(pad);
+    packets.push(TxPacket {
+        start: bytes.len() as u32,
+        len,
+        header_len: header.len,
+        trailer_len: pad + ICRC_LEN as u8,
+    });
+    bytes.reserve(len as usize);
     let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
     let mut icrc = flow.icrc_behind_bth(len, bth, ip_id);
     if !ext.is_empty() {
         icrc = icrc.update(ext);
     }
+    header.append_to(bytes);
     for segment in payload {
-        icrc = segment.with_bytes(|bytes| icrc.update(bytes));
+        icrc = segment.append_summed(icrc, bytes);
     }
+    let pad = usize::from(pad);
     if pad != 0 {
         icrc = icrc.update(&[0; 3][..pad]);
+        bytes.extend_from_slice(&[0; 3][..pad]);
     }
-    // One store, since the packet is copied at once and a load that spans stores has to wait.
-    let trailer = (u64::from(icrc.finish()) << (8 * pad)).to_le_bytes();
-
-    let first_segment = segments.len() as u32;
-    match payload {
-        // By far the most common; a copy of unknown length is a call.
-        [one] => segments.push(*one),
-        many => segments.extend_from_slice(many),
-    }
-    packets.push(TxPacket {
-        header: header.copy_bytes(),
-        trailer,
-        header_len: header.len,
-        trailer_len: (pad + 4) as u8,
-        segment_count: payload.len() as u16,
-        first_segment,
-        len,
-    });
+    bytes.extend_from_slice(&icrc.finish().to_le_bytes());
 }
 
 /// A packet's length, BTH to ICRC, and the pad in it.
@@ -608,7 +546,7 @@ fn lengths(header: &HeaderBuf, payload: &[Segment]) -> (u32, u8) {
         many => many.iter().map(Segment::len).sum(),
     };
     let pad = pad_of(payload_len);
-    ((usize::from(header.len) + payload_len + usize::from(pad) + 4) as u32, pad)
+    ((usize::from(header.len) + payload_len + usize::from(pad) + ICRC_LEN) as u32, pad)
 }
 
 /// Pad bytes that bring a payload to a multiple of four.

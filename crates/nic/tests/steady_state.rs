@@ -112,7 +112,7 @@ fn exchange(
         for burst in batch.bursts() {
             for (id, packet) in batch.packets(burst).iter().enumerate() {
                 bytes.clear();
-                batch.append_packet_to(packet, bytes);
+                bytes.extend_from_slice(batch.bytes(packet));
                 let meta = FrameMeta {
                     src: from.addr,
                     dst: to.addr,

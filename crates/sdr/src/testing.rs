@@ -79,7 +79,7 @@ impl End {
             for burst in batch.bursts() {
                 for packet in batch.packets(burst) {
                     let mut bytes = Vec::new();
-                    batch.append_packet_to(packet, &mut bytes);
+                    bytes.extend_from_slice(batch.bytes(packet));
                     let meta = FrameMeta {
                         src: addr(1 - to),
                         dst: addr(to),

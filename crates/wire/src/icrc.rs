@@ -10,10 +10,13 @@
 //! [`solve_ip_id`] rest on that.
 
 mod flow;
+mod fold;
 mod poly;
 mod table;
 #[cfg(test)]
 mod tests;
+
+use core::mem::MaybeUninit;
 
 pub use flow::FlowKey;
 
@@ -26,7 +29,7 @@ const AFTER_PREFIX: u32 = 0xdebb_20e3;
 /// Covered bytes between the IPv4 identification and the end of the UDP header.
 const BYTES_AFTER_IP_ID: usize = IPV4_UDP_LEN - 6;
 
-/// From this many bytes on, crc32fast (SIMD where there is any) beats the tables; measured.
+/// From this many bytes on, SIMD beats the tables; measured.
 const SIMD_MIN_BYTES: usize = 32;
 
 /// What each value of the upper and of the lower identification byte, alone, does to the register
@@ -106,15 +109,17 @@ impl Icrc {
         if bytes.len() < SIMD_MIN_BYTES {
             Self(table::update(self.0, bytes))
         } else {
-            self.update_simd(bytes)
+            Self(fold::update(self.0, bytes))
         }
     }
 
-    fn update_simd(self, bytes: &[u8]) -> Self {
-        // crc32fast keeps the register complemented between calls.
-        let mut hasher = crc32fast::Hasher::new_with_initial(!self.0);
-        hasher.update(bytes);
-        Self(!hasher.finalize())
+    /// The register after `bytes`, which are copied to the start of `room` in the same pass.
+    ///
+    /// # Panics
+    /// If there is less room than bytes.
+    #[inline]
+    pub fn update_copying(self, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> Self {
+        Self(fold::copy(self.0, bytes, room))
     }
 
     /// The checksum, to be stored little-endian.

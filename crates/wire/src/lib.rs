@@ -38,7 +38,10 @@
 //! ```
 
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
+
+#[cfg(feature = "std")]
+extern crate std;
 
 #[macro_use]
 mod view;

@@ -24,6 +24,7 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
     bowline perf write-bw 127.0.0.1                      client, on the same address\n  \
     bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
     bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
+    bowline perf write-bw 127.0.0.1 -s 1M --region 512M  from and to memory that no cache holds\n  \
     bowline perf write-bw 127.0.0.1 -s 16M --scheme ec-mds --rate 1Gbps\n  \
     bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
@@ -66,6 +67,10 @@ pub(crate) struct PerfArgs {
     #[arg(short, long, default_value_t = 128, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) tx_depth: u32,
+    /// Move each QP's messages through so many bytes of memory at both ends, so that they are not in
+    /// any cache [default: each message where the one before was]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "scheme")]
+    pub(crate) region: Option<u32>,
     /// Send messages of up to so many bytes inline [bandwidth: 0, latency: 64]
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
@@ -155,6 +160,8 @@ pub(crate) struct Spec {
     pub(crate) duration: Option<Duration>,
     pub(crate) qps: u16,
     pub(crate) tx_depth: u32,
+    /// Bytes that a QP's messages cycle through.
+    pub(crate) region: u32,
     pub(crate) inline: u32,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
@@ -176,6 +183,7 @@ impl Spec {
             duration: args.duration,
             qps: if latency { 1 } else { args.qps },
             tx_depth: args.tx_depth,
+            region: if latency { 0 } else { args.region.unwrap_or(0) },
             inline: args.inline.unwrap_or(default(64, 0) as u32),
             scheme: args.scheme.clone(),
             rate_bps: args.rate,

@@ -25,11 +25,13 @@ pub(crate) struct Rig {
     pub(crate) device: Device,
     pub(crate) cq: Cq,
     pub(crate) qps: Vec<Qp>,
-    /// For each QP a place to send from and, behind it, one that the peer writes.
+    /// For each QP places to send from and, behind them, as many that the peer writes.
     pub(crate) mr: Mr,
     /// The peer's places, by QP.
     pub(crate) remotes: Vec<RemoteMr>,
     slot: usize,
+    /// Places of each QP, which its messages take in turn.
+    places: usize,
 }
 
 impl Rig {
@@ -37,17 +39,22 @@ impl Rig {
     pub(crate) fn new(device: Device, spec: Spec) -> Result<Rig, Box<dyn Error>> {
         let pd = device.alloc_pd()?;
         let slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
-        let bytes = slot as u64 * 2 * u64::from(spec.qps);
+        let places = (spec.region as usize / slot).max(1);
+        let bytes = slot as u64 * places as u64 * 2 * u64::from(spec.qps);
         if bytes > MAX_MEMORY {
             let (asked, most) = (bytes >> 20, MAX_MEMORY >> 20);
             let why = format!("needs {asked} MiB, at most {most} are allowed: use fewer QPs");
-            return Err(format!("{why} or smaller messages").into());
+            return Err(format!("{why}, smaller messages or a smaller region").into());
         }
         let rights = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
         let mr = pd.register(bytes as usize, rights)?;
+        if places > 1 {
+            // Pages that nobody has written are all the same page of zeroes, which is in the cache.
+            mr.fill(0, bytes as usize, 0x5a);
+        }
         let cq = device.create_cq((spec.tx_depth + RECEIVES) * u32::from(spec.qps) + 1)?;
         let qps = (0..spec.qps)
             .map(|_| {
@@ -59,24 +66,30 @@ impl Rig {
                     .build()
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Rig { spec, device, cq, qps, mr, remotes: Vec::new(), slot })
+        Ok(Rig { spec, device, cq, qps, mr, remotes: Vec::new(), slot, places })
     }
 
     /// What the peer of QP `qp` may use.
     pub(crate) fn offer(&self, qp: usize) -> RemoteMr {
         let start = self.landing(qp) as u64;
         let all = self.mr.remote();
-        all.slice(start..start + self.slot as u64).expect("the region has a slot for every QP")
+        let len = (self.slot * self.places) as u64;
+        all.slice(start..start + len).expect("the region has places for every QP")
     }
 
-    /// Where QP `qp` sends from.
+    /// Where QP `qp` sends from first.
     pub(crate) fn source(&self, qp: usize) -> usize {
-        2 * qp * self.slot
+        2 * qp * self.places * self.slot
     }
 
-    /// Where the peer of QP `qp` writes to.
+    /// Where the peer of QP `qp` writes to first.
     pub(crate) fn landing(&self, qp: usize) -> usize {
-        (2 * qp + 1) * self.slot
+        (2 * qp + 1) * self.places * self.slot
+    }
+
+    /// Where message `n` of a QP is, behind its first place at either end.
+    fn place(&self, n: u64) -> usize {
+        (n % self.places as u64) as usize * self.slot
     }
 
     /// Posts as many receives as the queue holds, if the test consumes any.
@@ -112,33 +125,36 @@ impl Rig {
         messages: std::ops::Range<u64>,
         signal: impl Fn(u64) -> bool,
     ) -> Result<(), Box<dyn Error>> {
-        let sges = [self.sge(self.source(qp), bytes as usize)?];
         let mut inline = [0; 1024];
-        let payload = if self.spec.is_inline(bytes) {
-            let data = &mut inline[..bytes as usize];
-            self.mr.read_at(self.source(qp), data);
-            Payload::Inline(data)
-        } else {
-            Payload::Sges(&sges)
-        };
-        let op = self.op(qp);
-        let template = SendWr { wr_id: 0, op, payload, flags: SendFlags::empty(), ud: None };
-        let mut wrs = [template; BATCH as usize];
+        let is_inline = self.spec.is_inline(bytes);
+        if is_inline {
+            self.mr.read_at(self.source(qp), &mut inline[..bytes as usize]);
+        }
         let mut next = messages.start;
         while next < messages.end {
             let count = (messages.end - next).min(BATCH);
-            for (wr, n) in wrs.iter_mut().zip(next..next + count) {
-                wr.wr_id = wr_id(qp, n);
-                wr.flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let mut sges = [[Sge::default()]; BATCH as usize];
+            for (sge, n) in sges.iter_mut().zip(next..next + count) {
+                *sge = [self.sge(self.source(qp) + self.place(n), bytes as usize)?];
             }
+            let wrs: [SendWr<'_>; BATCH as usize] = std::array::from_fn(|i| {
+                let n = next + i as u64;
+                let payload = match is_inline {
+                    true => Payload::Inline(&inline[..bytes as usize]),
+                    false => Payload::Sges(&sges[i]),
+                };
+                let flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
+                SendWr { wr_id: wr_id(qp, n), op: self.op(qp, n), payload, flags, ud: None }
+            });
             self.qps[qp].post_send_batch(&wrs[..count as usize])?;
             next += count;
         }
         Ok(())
     }
 
-    fn op(&self, qp: usize) -> SendOp {
-        let remote = self.remotes[qp].start();
+    fn op(&self, qp: usize, message: u64) -> SendOp {
+        let mut remote = self.remotes[qp].start();
+        remote.addr += self.place(message) as u64;
         match self.spec.test {
             Test::WriteBw | Test::WriteLat => SendOp::Write(remote),
             Test::SendBw | Test::SendLat => SendOp::Send,

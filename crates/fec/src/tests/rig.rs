@@ -44,12 +44,12 @@ impl Shim for Recorder {
     fn passed(&mut self, now: Time, out: &mut ShimOut<'_>) -> u32 {
         let run = out.run();
         for packet in run.packets() {
-            if packet.header()[0] == Opcode::RC_REPAIR.0 {
+            if run.header(packet)[0] == Opcode::RC_REPAIR.0 {
                 // A late one of the shim's own.
                 continue;
             }
-            let mut bytes = packet.header().to_vec();
-            run.payload(packet).for_each_piece(|piece| bytes.extend_from_slice(piece));
+            let mut bytes = run.header(packet).to_vec();
+            bytes.extend_from_slice(run.payload(packet));
             bytes.resize(bytes.len().next_multiple_of(4), 0);
             self.sent.lock().unwrap().push(bytes);
         }
@@ -159,7 +159,7 @@ impl Rig {
             for burst in self.batch.bursts() {
                 for (id, packet) in self.batch.packets(burst).iter().enumerate() {
                     let mut bytes = vec![id as u8];
-                    self.batch.append_packet_to(packet, &mut bytes);
+                    bytes.extend_from_slice(self.batch.bytes(packet));
                     frames.push(bytes);
                 }
             }

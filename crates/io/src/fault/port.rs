@@ -176,9 +176,7 @@ impl<P: Port> FaultPort<P> {
                     self.dropped_out += 1;
                     continue;
                 }
-                let mut frame = Vec::with_capacity(len);
-                batch.append_packet_to(packet, &mut frame);
-                self.outbox.push(&key, burst.tos, id as u16, frame);
+                self.outbox.push(&key, burst.tos, id as u16, batch.bytes(packet));
             }
         }
         self.outbox.send(now, &mut self.inner)?;

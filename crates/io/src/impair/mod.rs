@@ -112,7 +112,7 @@ impl<P: Port> Impair<P> {
                 let lateness = now.nanos_since(held.at);
                 let max = &mut self.counters.impair_max_lateness_ns;
                 *max = lateness.max(*max);
-                self.outbox.push(&held.key, held.tos, held.sealed_id, held.frame);
+                self.outbox.push(&held.key, held.tos, held.sealed_id, &held.frame);
             }
             if self.outbox.is_empty() {
                 return Ok(());
@@ -145,8 +145,7 @@ impl<P: Port> Port for Impair<P> {
                 dst_port: burst.dst_port,
             };
             for (id, packet) in batch.packets(burst).iter().enumerate() {
-                let mut frame = Vec::with_capacity(packet.udp_payload_len());
-                batch.append_packet_to(packet, &mut frame);
+                let frame = batch.bytes(packet).to_vec();
                 self.admit(now, &key, burst.tos, id as u16, frame);
             }
         }

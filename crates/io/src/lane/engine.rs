@@ -151,14 +151,13 @@ impl Engine {
         Ok(packets)
     }
 
-    /// Offers the batch to the port, and keeps a copy of what it cannot take.
+    /// Offers the batch to the port, and keeps what it cannot take.
     fn send_batch(&mut self, now: Time) -> Result<usize, PortError> {
         let before = self.batch.len();
         let taken = self.port.send(now, &self.batch, 0)?;
         self.blocked = taken < self.batch.bursts().len();
         if self.blocked {
-            // The engine goes on, and may give the payload's memory back meanwhile.
-            self.batch.detach(taken);
+            self.batch.forget(taken);
         } else {
             self.write_awaited = false;
             self.batch.clear();

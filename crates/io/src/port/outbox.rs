@@ -34,9 +34,9 @@ impl Outbox {
         self.blocked
     }
 
-    /// Adds a whole packet: see [`TxBatch::push_owned`].
-    pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
-        self.batch.push_owned(key, tos, sealed_id, frame);
+    /// Adds a whole packet: see [`TxBatch::push_sealed`].
+    pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: &[u8]) {
+        self.batch.push_sealed(key, tos, sealed_id, frame);
     }
 
     /// Offers everything to the port below.
@@ -44,7 +44,7 @@ impl Outbox {
         let taken = port.send(now, &self.batch, 0)?;
         self.blocked = taken < self.batch.bursts().len();
         if self.blocked {
-            self.batch.detach(taken);
+            self.batch.forget(taken);
         } else {
             self.batch.clear();
         }

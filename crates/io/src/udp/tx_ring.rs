@@ -1,8 +1,7 @@
-//! Gather lists for `sendmmsg`, built in place and used again for every call.
+//! Messages for `sendmmsg`, built in place and used again for every call.
 //!
-//! Every piece of a gather list costs the kernel some 35 ns, which is as much as copying a kilobyte.
-//! So short packets are copied into one piece per burst, and for long ones only the payload is a
-//! piece of its own: a trailer and the header behind it are copied together.
+//! A burst's packets lie side by side in their batch, so that a message is one piece: the kernel takes
+//! some 35 ns over every further piece of a gather list, which is as much as copying a kilobyte.
 
 #![allow(unsafe_code)]
 
@@ -11,33 +10,25 @@ use std::mem;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-use bowline_nic::{Burst, TxBatch, TxPacket};
+use bowline_nic::{Burst, TxBatch};
 
 use super::cmsg::{Control, Writer};
 use crate::sys::SockAddr;
 
 /// Messages in one call.
 const MAX_MESSAGES: usize = 64;
-/// `UIO_MAXIOV`: pieces in one message.
-const MAX_PIECES: usize = 1024;
-/// Packets up to this long are copied.
-const COPY_MAX_BYTES: u32 = 1536;
-/// Copied bytes in one call: what stays in a core's own cache.
-const MAX_STAGED_BYTES: usize = 256 << 10;
+/// Bytes sealed anew for one call: what stays in a core's own cache.
+const MAX_RESEALED_BYTES: usize = 256 << 10;
 
 /// The arrays that `sendmmsg` reads. Their pointers mean something during a call only.
 pub(super) struct TxRing {
     headers: Vec<libc::mmsghdr>,
+    /// One a message.
     pieces: Vec<libc::iovec>,
-    /// Where each message's pieces start.
-    first_piece: Vec<usize>,
     names: Vec<SockAddr>,
     controls: Vec<Control>,
-    /// Copied bytes.
-    staged: Vec<u8>,
-    /// The pieces that are in `staged`, and from where: pointers are made when it has ceased to
-    /// grow.
-    staged_pieces: Vec<(usize, usize)>,
+    /// Packets that go out otherwise than they were sealed for.
+    resealed: Vec<u8>,
 }
 
 // SAFETY: the raw pointers in `headers` and `pieces` are overwritten before each use and never
@@ -50,12 +41,10 @@ impl TxRing {
         let empty: libc::mmsghdr = unsafe { mem::zeroed() };
         TxRing {
             headers: vec![empty; MAX_MESSAGES],
-            pieces: Vec::with_capacity(2 * MAX_PIECES),
-            first_piece: Vec::with_capacity(MAX_MESSAGES),
+            pieces: Vec::with_capacity(MAX_MESSAGES),
             names: vec![SockAddr::zeroed(); MAX_MESSAGES],
             controls: vec![Control::EMPTY; MAX_MESSAGES],
-            staged: Vec::with_capacity(MAX_STAGED_BYTES + (64 << 10)),
-            staged_pieces: Vec::with_capacity(MAX_PIECES),
+            resealed: Vec::new(),
         }
     }
 
@@ -67,17 +56,9 @@ impl TxRing {
         range: Range<usize>,
         scope: u32,
     ) -> io::Result<usize> {
-        self.clear();
+        self.pieces.clear();
         for burst in batch.bursts()[range].iter().take(MAX_MESSAGES) {
-            self.open_message(burst, scope, burst.packet_count() > 1);
-            if burst.segment_len <= COPY_MAX_BYTES {
-                self.stage(batch, batch.packets(burst));
-            } else {
-                self.gather(batch, batch.packets(burst));
-            }
-            if self.pieces.len() >= 2 * MAX_PIECES || self.staged.len() >= MAX_STAGED_BYTES {
-                break;
-            }
+            self.add_message(burst, scope, burst.packet_count() > 1, batch.burst_bytes(burst));
         }
         self.send(fd)
     }
@@ -91,34 +72,39 @@ impl TxRing {
         skip: usize,
         scope: u32,
     ) -> io::Result<usize> {
-        self.clear();
+        self.pieces.clear();
+        let mut resealed = mem::take(&mut self.resealed);
+        resealed.clear();
+        let mut ends = [0; MAX_MESSAGES];
+        let mut count = 0;
         let packets = batch.packets(burst).iter().enumerate();
         for (ip_id, packet) in packets.skip(skip).take(MAX_MESSAGES) {
-            self.open_message(burst, scope, false);
-            let start = self.staged.len();
-            batch.append_packet_to(packet, &mut self.staged);
+            let start = resealed.len();
+            resealed.extend_from_slice(batch.bytes(packet));
             if burst.dst.is_ipv4() {
-                reseal_for_id_0(&mut self.staged[start..], ip_id as u16);
+                reseal_for_id_0(&mut resealed[start..], ip_id as u16);
             }
-            self.close_staged(start);
-            if self.staged.len() >= MAX_STAGED_BYTES {
+            ends[count] = resealed.len();
+            count += 1;
+            if resealed.len() >= MAX_RESEALED_BYTES {
                 break;
             }
         }
-        self.send(fd)
-    }
-
-    fn clear(&mut self) {
-        self.pieces.clear();
-        self.first_piece.clear();
-        self.staged.clear();
-        self.staged_pieces.clear();
+        let mut start = 0;
+        for end in &ends[..count] {
+            self.add_message(burst, scope, false, &resealed[start..*end]);
+            start = *end;
+        }
+        let sent = self.send(fd);
+        self.resealed = resealed;
+        sent
     }
 
     #[inline]
-    fn open_message(&mut self, burst: &Burst, scope: u32, segmented: bool) {
-        let at = self.first_piece.len();
-        self.first_piece.push(self.pieces.len());
+    fn add_message(&mut self, burst: &Burst, scope: u32, segmented: bool, bytes: &[u8]) {
+        let at = self.pieces.len();
+        self.pieces
+            .push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() });
         self.names[at] = SockAddr::new(burst.dst, burst.dst_port, scope);
         let header = &mut self.headers[at].msg_hdr;
         let mut control = Writer::new(header, &mut self.controls[at]);
@@ -136,72 +122,19 @@ impl TxRing {
         control.finish();
     }
 
-    /// Adds packets as one copied piece.
-    fn stage(&mut self, batch: &TxBatch, packets: &[TxPacket]) {
-        let start = self.staged.len();
-        for packet in packets {
-            batch.append_packet_to(packet, &mut self.staged);
-        }
-        self.close_staged(start);
-    }
-
-    /// Adds packets with their payload in place.
-    fn gather(&mut self, batch: &TxBatch, packets: &[TxPacket]) {
-        let (first_piece, first_staged) = (self.pieces.len(), self.staged_pieces.len());
-        let first_byte = self.staged.len();
-        let mut start = first_byte;
-        for packet in packets {
-            self.staged.extend_from_slice(packet.header());
-            for segment in batch.payload(packet).iter().filter(|s| !s.is_empty()) {
-                self.close_staged(start);
-                start = self.staged.len();
-                self.pieces.push(libc::iovec {
-                    iov_base: segment.as_ptr().cast_mut().cast(),
-                    iov_len: segment.len(),
-                });
-            }
-            self.staged.extend_from_slice(packet.trailer());
-        }
-        self.close_staged(start);
-        if self.pieces.len() - first_piece > MAX_PIECES {
-            // Long gather lists of the application's: the kernel would refuse the message.
-            self.pieces.truncate(first_piece);
-            self.staged_pieces.truncate(first_staged);
-            self.staged.truncate(first_byte);
-            self.stage(batch, packets);
-        }
-    }
-
-    /// Makes what was copied since `start` a piece.
-    #[inline]
-    fn close_staged(&mut self, start: usize) {
-        let iov_len = self.staged.len() - start;
-        if iov_len > 0 {
-            self.staged_pieces.push((self.pieces.len(), start));
-            self.pieces.push(libc::iovec { iov_base: std::ptr::null_mut(), iov_len });
-        }
-    }
-
-    /// Points the headers to what was gathered, and sends.
+    /// Points the headers to names and pieces, and sends. The bytes that were added are still there.
     fn send(&mut self, fd: RawFd) -> io::Result<usize> {
-        for &(piece, start) in &self.staged_pieces {
-            self.pieces[piece].iov_base = self.staged[start..].as_ptr().cast_mut().cast();
-        }
-        let count = self.first_piece.len();
+        let count = self.pieces.len();
         for at in 0..count {
-            let first = self.first_piece[at];
-            let end = self.first_piece.get(at + 1).copied().unwrap_or(self.pieces.len());
             let header = &mut self.headers[at].msg_hdr;
             header.msg_name = self.names[at].as_ptr().cast_mut().cast();
             header.msg_namelen = self.names[at].len();
-            header.msg_iov = self.pieces[first..end].as_mut_ptr();
-            header.msg_iovlen = (end - first) as _;
+            header.msg_iov = &raw mut self.pieces[at];
+            header.msg_iovlen = 1;
         }
         // SAFETY: the first `count` headers point to names, control messages and pieces in vectors
-        // of `self` that nobody touches before the call returns. The pieces point to `self`'s own
-        // copies or to payload of the batch, which the caller borrows: registered memory that is
-        // readable by the contract of `Region`, or the batch's own. Where an application broke that
-        // contract by unmapping it, the kernel answers EFAULT. The kernel only reads them.
+        // of `self` that nobody touches before the call returns. The pieces point to bytes that both
+        // callers have borrowed from a batch, or keep, until then. The kernel only reads them.
         let sent = unsafe {
             libc::sendmmsg(fd, self.headers.as_mut_ptr(), count as libc::c_uint, libc::MSG_DONTWAIT)
         };

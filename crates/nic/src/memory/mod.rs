@@ -4,6 +4,7 @@
 mod indirect;
 pub(crate) mod raw;
 mod shared_key;
+mod stream;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -42,6 +43,8 @@ pub(crate) struct MemoryTable {
     keys: ChaCha12Rng,
     max_regions: u32,
     max_domains: u32,
+    /// Something was streamed that has not settled.
+    unsettled: Cell<bool>,
 }
 
 #[derive(Debug)]
@@ -89,6 +92,7 @@ impl MemoryTable {
             keys: ChaCha12Rng::from_seed(key_seed),
             max_regions,
             max_domains,
+            unsettled: Cell::new(false),
         }
     }
 
@@ -363,7 +367,8 @@ impl MemoryTable {
         })
     }
 
-    /// Writes `bytes` to position `offset` of a scatter list.
+    /// Writes `bytes` to position `offset` of a scatter list. Tell whether they end a message: what
+    /// came before is seen no later than that.
     #[inline]
     pub(crate) fn scatter(
         &self,
@@ -371,11 +376,12 @@ impl MemoryTable {
         sges: &[Sge],
         offset: u32,
         bytes: &[u8],
+        ends: bool,
     ) -> Result<(), AccessDenied> {
         for_each_piece(sges, offset, bytes.len() as u32, |sge, addr, from, len| {
             let mr = self.local(pd, sge, true)?;
             let (region, at) = mr.at(addr, len)?;
-            if region.write(at, &bytes[from..from + len]) { Ok(()) } else { Err(AccessDenied) }
+            self.store(region, at, &bytes[from..from + len], ends)
         })
     }
 
@@ -416,7 +422,7 @@ impl MemoryTable {
         }
     }
 
-    /// A peer's WRITE.
+    /// A packet of a peer's WRITE. Tell whether it ends the message, as for a scatter list.
     #[inline]
     pub(crate) fn remote_write(
         &self,
@@ -424,6 +430,7 @@ impl MemoryTable {
         rkey: u32,
         addr: u64,
         bytes: &[u8],
+        ends: bool,
     ) -> Result<(), AccessDenied> {
         let mr = self.remote(pd, rkey, Access::REMOTE_WRITE)?;
         let (region, at) = match &mr.backing {
@@ -434,7 +441,26 @@ impl MemoryTable {
                 None => return Err(AccessDenied),
             },
         };
-        if region.write(at, bytes) { Ok(()) } else { Err(AccessDenied) }
+        self.store(region, at, bytes, ends)
+    }
+
+    /// Writes bytes of a packet, which may end its message.
+    #[inline]
+    fn store(
+        &self,
+        region: &Region,
+        at: usize,
+        bytes: &[u8],
+        ends: bool,
+    ) -> Result<(), AccessDenied> {
+        if ends && self.unsettled.replace(false) {
+            stream::settle();
+        }
+        let streamed = region.write(at, bytes, !ends).ok_or(AccessDenied)?;
+        if streamed {
+            self.unsettled.set(true);
+        }
+        Ok(())
     }
 
     /// The memory behind a binding, and the place of its byte `offset` in it; nothing if the region

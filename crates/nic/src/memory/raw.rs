@@ -3,14 +3,16 @@
 //! RDMA means that a peer reads and writes an application's memory while the application runs, so
 //! no `&[u8]` or `&mut [u8]` over registered memory may exist for longer than a call in here, and
 //! the rest of the crate works with offsets that [`super::MemoryTable`] has checked. Bytes that the
-//! application changes while the NIC moves them arrive torn, exactly as with a hardware NIC; the
-//! ICRC of such a packet is computed over one reading and the wire carries another, so the peer
-//! drops it rather than accept a mixture.
+//! application changes while the NIC moves them arrive torn, exactly as with a hardware NIC.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
+
+use bowline_wire::Icrc;
+
+use super::stream::{self, Trail};
 
 /// Zeroed, page-aligned memory that an application shares with a NIC.
 ///
@@ -160,6 +162,8 @@ pub struct Region {
     len: usize,
     /// Kept only for its `Drop`: an owned region cannot be freed while it is registered.
     _owner: Option<Arc<Buffer>>,
+    /// Where peers have written it.
+    trail: Trail,
 }
 
 // SAFETY: a region is an address range; see the module's comment on how it is accessed.
@@ -168,7 +172,7 @@ unsafe impl Send for Region {}
 impl Region {
     /// A region over a shared buffer, which stays alive as long as the region does.
     pub fn owned(buffer: Arc<Buffer>) -> Region {
-        Region { ptr: buffer.ptr, len: buffer.len, _owner: Some(buffer) }
+        Region { ptr: buffer.ptr, len: buffer.len, _owner: Some(buffer), trail: Trail::default() }
     }
 
     /// A region over a part of a shared buffer; `None` if that is not inside it.
@@ -178,21 +182,20 @@ impl Region {
         }
         // SAFETY: `offset` is at most the buffer's length, so the sum stays within it or one past.
         let ptr = unsafe { buffer.ptr.add(offset) };
-        Some(Region { ptr, len, _owner: Some(buffer) })
+        Some(Region { ptr, len, _owner: Some(buffer), trail: Trail::default() })
     }
 
     /// A region over memory that the caller owns, as `ibv_reg_mr` gets it.
     ///
     /// # Safety
     /// `ptr..ptr+len` must be valid for reads, and for writes if it is registered with any write
-    /// right, until the region has been deregistered *and* every [`crate::TxBatch`] that the engine
-    /// filled before then has been sent, detached or cleared. Other threads of the program may read
-    /// and write the memory meanwhile: what is transferred then is unspecified bytes.
+    /// right, until the region has been deregistered. Other threads of the program may read and write
+    /// the memory meanwhile: what is transferred then is unspecified bytes.
     pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> Option<Region> {
         // A range that wraps around the address space cannot be valid; refusing it here keeps
         // every later offset computation free of overflow.
         (ptr as usize).checked_add(len)?;
-        Some(Region { ptr: NonNull::new(ptr)?, len, _owner: None })
+        Some(Region { ptr: NonNull::new(ptr)?, len, _owner: None, trail: Trail::default() })
     }
 
     /// Length in bytes.
@@ -221,20 +224,26 @@ impl Region {
         Some(Segment { ptr, len: len as u32 })
     }
 
-    /// Copies `bytes` to `offset`; `false`, and nothing is written, outside the region.
+    /// Copies `bytes` to `offset`, if it pays and `may_stream` past the caches; returns whether it did
+    /// that. `None`, and nothing is written, outside the region.
     #[inline]
-    #[must_use]
-    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> bool {
+    pub(super) fn write(&self, offset: usize, bytes: &[u8], may_stream: bool) -> Option<bool> {
         if offset > self.len || bytes.len() > self.len - offset {
-            return false;
+            return None;
         }
+        let stream = self.trail.goes_on(offset, bytes.len()) && may_stream;
         // SAFETY: in bounds by the check above; the region is valid for writes by the contract of
         // its constructor and the access rights that the caller of this crate-private function has
         // checked; a received frame lives in a receive ring, never in registered memory.
         unsafe {
-            self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+            let to = self.ptr.as_ptr().add(offset);
+            if stream {
+                stream::copy(bytes, to);
+            } else {
+                to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            }
         }
-        true
+        Some(stream)
     }
 
     /// Applies `op` to the aligned 64-bit word at `offset` atomically, with respect to the
@@ -275,8 +284,8 @@ pub(crate) enum AtomicOp {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// A borrowed piece of payload on its way out: an address that stays valid until the engine is
-/// called again. Sockets gather from it; everybody else copies.
+/// A borrowed piece of payload on its way out: an address that stays valid until the engine's call
+/// is over.
 #[derive(Clone, Copy)]
 pub struct Segment {
     ptr: *const u8,
@@ -310,30 +319,22 @@ impl Segment {
         self.len == 0
     }
 
-    /// Appends a copy of the bytes.
-    pub fn append_to(&self, out: &mut Vec<u8>) {
-        self.with_bytes(|bytes| out.extend_from_slice(bytes));
-    }
-
-    /// Runs `f` over the bytes of several.
+    /// Appends a copy of the bytes, and returns the register behind them.
     #[inline]
-    pub(crate) fn with_bytes_of<const N: usize, R>(
-        segments: &[Segment; N],
-        f: impl FnOnce([&[u8]; N]) -> R,
-    ) -> R {
-        // SAFETY: as in `with_bytes`.
-        f(core::array::from_fn(|i| unsafe {
-            core::slice::from_raw_parts(segments[i].ptr, segments[i].len as usize)
-        }))
+    pub(crate) fn append_summed(&self, icrc: Icrc, out: &mut Vec<u8>) -> Icrc {
+        out.reserve(self.len());
+        let icrc = self.with_bytes(|bytes| icrc.update_copying(bytes, out.spare_capacity_mut()));
+        // SAFETY: there is room for so many, and they have just been written.
+        unsafe { out.set_len(out.len() + self.len()) };
+        icrc
     }
 
     /// Runs `f` over the bytes.
     #[inline]
     pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: a segment is made from a checked range of a region or from a slice, and by the
-        // contract of `TxBatch` none outlives the engine call after the one that made it. The
-        // application may write the memory meanwhile; `f` only folds or copies the bytes, so the
-        // worst it can see is torn data, which the ICRC exposes to the receiver.
+        // SAFETY: a segment is made from a checked range of a region or from a slice, and none
+        // outlives the engine call that made it. The application may write the memory meanwhile; `f`
+        // only folds or copies the bytes, so the worst it can see is torn data.
         f(unsafe { core::slice::from_raw_parts(self.ptr, self.len as usize) })
     }
 }

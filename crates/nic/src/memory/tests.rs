@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use bowline_wire::Icrc;
 use proptest::prelude::*;
 
 use super::*;
@@ -25,7 +26,7 @@ proptest! {
         let inside = start >= 0 && start as u64 + u64::from(size) <= len as u64;
         let checked = t.check_remote(pd, key, addr, size, Access::REMOTE_WRITE).is_ok();
         prop_assert_eq!(checked, inside);
-        prop_assert_eq!(t.remote_write(pd, key, addr, &vec![1; size as usize]).is_ok(), inside);
+        prop_assert_eq!(t.remote_write(pd, key, addr, &vec![1; size as usize], true).is_ok(), inside);
         prop_assert_eq!(t.remote_read(pd, key, addr, size).is_ok(), inside);
     }
 
@@ -45,12 +46,14 @@ proptest! {
         let total: u32 = lens.iter().sum();
         let bytes: Vec<u8> = (0..len).map(|i| i as u8 + 1).collect();
         let fits = len == 0 || offset + len <= total;
-        prop_assert_eq!(t.scatter(pd, &sges, offset, &bytes).is_ok(), fits);
+        prop_assert_eq!(t.scatter(pd, &sges, offset, &bytes, true).is_ok(), fits);
         let mut segments = Vec::new();
         prop_assert_eq!(t.gather(pd, &sges, offset, len, &mut segments).is_ok(), fits);
         if fits {
             let mut back = Vec::new();
-            segments.iter().for_each(|s| s.append_to(&mut back));
+            for segment in &segments {
+                segment.append_summed(Icrc::START, &mut back);
+            }
             prop_assert_eq!(back, bytes);
         }
         // The gaps between the entries are never touched.
@@ -66,12 +69,12 @@ proptest! {
 #[test]
 fn rights_and_domains_are_kept_apart() {
     let (mut t, pd, _buffer, key) = table(64, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    assert!(t.remote_write(pd, key, 0, &[1]).is_ok());
+    assert!(t.remote_write(pd, key, 0, &[1], true).is_ok());
     assert!(t.remote_read(pd, key, 0, 1).is_err());
     assert!(t.remote_atomic(pd, key, 0, AtomicOp::FetchAdd(1)).is_err());
     assert!(t.remote_invalidate(pd, key).is_err());
     let other = t.alloc_pd().unwrap();
-    assert!(t.remote_write(other, key, 0, &[1]).is_err());
+    assert!(t.remote_write(other, key, 0, &[1], true).is_err());
     assert!(t.check_local(other, &[Sge { addr: 0, len: 1, lkey: key }], false).is_err());
 }
 
@@ -90,8 +93,8 @@ fn a_part_of_a_buffer_is_all_that_is_registered() {
     let buffer = Buffer::new(100);
     assert!(Region::part(buffer.clone(), 90, 11).is_none());
     let region = Region::part(buffer.clone(), 90, 10).unwrap();
-    assert!(!region.write(5, &[1; 6]));
-    assert!(region.write(5, &[1; 5]));
+    assert_eq!(region.write(5, &[1; 6], true), None);
+    assert_eq!(region.write(5, &[1; 5], true), Some(false));
     assert_eq!(buffer.to_vec(90, 10), [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
 }
 
@@ -101,22 +104,22 @@ fn a_slot_leads_to_its_buffer_or_nowhere() {
     let root = t.register_indirect(pd, 4, 10).unwrap();
     t.bind_slot(root, 2, Some((MrKey(key), 0x1000 + 100, 300))).unwrap();
     // Null slots take everything and keep nothing.
-    assert!(t.remote_write(pd, root.0, 1024, &[1; 1024]).is_ok());
+    assert!(t.remote_write(pd, root.0, 1024, &[1; 1024], true).is_ok());
     assert_eq!(buffer.to_vec(0, 4096), vec![0; 4096]);
     // The bound one takes what fits its buffer, where it belongs.
-    assert!(t.remote_write(pd, root.0, 2048 + 290, &[7; 10]).is_ok());
+    assert!(t.remote_write(pd, root.0, 2048 + 290, &[7; 10], true).is_ok());
     assert_eq!(buffer.to_vec(389, 12), [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
-    assert!(t.remote_write(pd, root.0, 2048 + 291, &[7; 10]).is_err());
+    assert!(t.remote_write(pd, root.0, 2048 + 291, &[7; 10], true).is_err());
     assert!(t.check_remote(pd, root.0, 2048 + 291, 10, Access::REMOTE_WRITE).is_err());
     // Not across slots, not beyond the last, and nothing but writes.
-    assert!(t.remote_write(pd, root.0, 1020, &[1; 8]).is_err());
-    assert!(t.remote_write(pd, root.0, 4096, &[1; 1]).is_err());
-    assert!(t.remote_write(pd, root.0, u64::MAX - 3, &[1; 8]).is_err());
+    assert!(t.remote_write(pd, root.0, 1020, &[1; 8], true).is_err());
+    assert!(t.remote_write(pd, root.0, 4096, &[1; 1], true).is_err());
+    assert!(t.remote_write(pd, root.0, u64::MAX - 3, &[1; 8], true).is_err());
     assert!(t.remote_read(pd, root.0, 2048, 8).is_err());
     assert!(t.remote_atomic(pd, root.0, 2048, AtomicOp::FetchAdd(1)).is_err());
     // Unbound, it is null again.
     t.bind_slot(root, 2, None).unwrap();
-    assert!(t.remote_write(pd, root.0, 2048, &[9; 300]).is_ok());
+    assert!(t.remote_write(pd, root.0, 2048, &[9; 300], true).is_ok());
     assert_eq!(buffer.to_vec(100, 8), [0; 8]);
 }
 
@@ -129,7 +132,7 @@ fn a_slot_does_not_outlive_its_buffer() {
     // Its place is taken by another region, which must not be mistaken for it.
     let other = Buffer::new(4096);
     t.register(pd, Region::owned(other.clone()), 0, Access::all()).unwrap();
-    assert!(t.remote_write(pd, root.0, 0, &[1; 64]).is_err());
+    assert!(t.remote_write(pd, root.0, 0, &[1; 64], true).is_err());
     assert_eq!(other.to_vec(0, 64), vec![0; 64]);
 }
 

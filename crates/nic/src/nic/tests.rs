@@ -155,7 +155,7 @@ impl Pair {
             for burst in batch.bursts() {
                 for (id, packet) in batch.packets(burst).iter().enumerate() {
                     let mut bytes = Vec::new();
-                    batch.append_packet_to(packet, &mut bytes);
+                    bytes.extend_from_slice(batch.bytes(packet));
                     assert_eq!(bytes.len(), packet.udp_payload_len());
                     let meta = FrameMeta {
                         src: addr(i),

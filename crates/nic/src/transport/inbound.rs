@@ -119,7 +119,7 @@ impl Inbound {
             return Err(Refusal::TooLong);
         }
         cx.memory
-            .scatter(core.init.pd, &self.wqe.sges, received, bytes)
+            .scatter(core.init.pd, &self.wqe.sges, received, bytes, info.position.ends())
             .map_err(|_| Refusal::LocalProtection)?;
         if !info.position.ends() {
             self.message = Message::Send { received: end as u32 };
@@ -174,7 +174,8 @@ impl Inbound {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            cx.memory.remote_write(pd, rkey, va, bytes).map_err(|_| Refusal::Access)?;
+            let ends = info.position.ends();
+            cx.memory.remote_write(pd, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
             let va = va.wrapping_add(u64::from(len));

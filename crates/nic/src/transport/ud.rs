@@ -65,8 +65,8 @@ impl Transport for Ud {
         let status = if u64::from(byte_len) > self.wqe.capacity() {
             WcStatus::LocLenErr
         } else if cx.memory.check_local(pd, &self.wqe.sges, true).is_err()
-            || cx.memory.scatter(pd, &self.wqe.sges, 0, &grh).is_err()
-            || cx.memory.scatter(pd, &self.wqe.sges, GRH_LEN, bytes).is_err()
+            || cx.memory.scatter(pd, &self.wqe.sges, 0, &grh, true).is_err()
+            || cx.memory.scatter(pd, &self.wqe.sges, GRH_LEN, bytes, true).is_err()
         {
             WcStatus::LocProtErr
         } else {

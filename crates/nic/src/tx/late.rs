@@ -14,6 +14,7 @@ pub const MAX_LATE: u32 = 16;
 #[derive(Default)]
 pub(super) struct Late {
     packets: Vec<TxPacket>,
+    bytes: Vec<u8>,
     burst: Option<Burst>,
 }
 
@@ -35,8 +36,7 @@ impl TxBatch {
         header: &HeaderBuf,
         payload: &[u8],
     ) -> u64 {
-        let segments = [self.copy(payload)];
-        self.push(flow, ecn, header, &segments)
+        self.push(flow, ecn, header, &[Segment::of_slice(payload)])
     }
 
     /// Appends a packet with a copy of its payload. If it is longer than the packets before it, up to
@@ -51,28 +51,18 @@ impl TxBatch {
         header: &HeaderBuf,
         payload: &[u8],
     ) -> u64 {
-        let segments = [self.copy(payload)];
+        let segments = [Segment::of_slice(payload)];
         let (len, pad) = lengths(header, &segments);
         match self.join_late(flow, flow.tos | ecn, header, len) {
             Some(ip_id) => {
-                assert!(!self.is_full(), "the batch is full: ask `room` first");
-                let to = (&mut self.late.packets, &mut self.segments);
+                assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+                let to = (&mut self.late.packets, &mut self.late.bytes);
                 seal(flow, header, &segments, (len, pad, ip_id), to);
                 self.capacity -= 1;
                 u64::from(len)
             }
             None => self.push(flow, ecn, header, &segments),
         }
-    }
-
-    /// Keeps a copy of a payload.
-    fn copy(&mut self, payload: &[u8]) -> Segment {
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(payload);
-        let segment = Segment::of_slice(&copy);
-        self.owned.push(copy);
-        segment
     }
 
     /// A packet's place among the late ones, if that is where it belongs.
@@ -99,7 +89,10 @@ impl TxBatch {
             // Data would be its last, and the burst behind it one short.
             self.bursts.push(Burst { first: self.packets.len() as u32, limit: 0, ..burst });
             self.capacity += self.late.packets.len();
-            self.packets.append(&mut self.late.packets);
+            let behind = self.bytes.len() as u32;
+            let packets = self.late.packets.drain(..);
+            self.packets.extend(packets.map(|p| TxPacket { start: p.start + behind, ..p }));
+            self.bytes.append(&mut self.late.bytes);
         }
     }
 }
@@ -122,9 +115,7 @@ mod tests {
         let packets = |burst| {
             let mut lengths = Vec::new();
             for (id, packet) in batch.packets(burst).iter().enumerate() {
-                let mut bytes = Vec::new();
-                batch.append_packet_to(packet, &mut bytes);
-                let (body, icrc) = bytes.split_last_chunk().unwrap();
+                let (body, icrc) = batch.bytes(packet).split_last_chunk().unwrap();
                 let wanted = icrc_of(flow.key(), id as u16, body);
                 assert_eq!(u32::from_le_bytes(*icrc), wanted);
                 lengths.push(body.len() - Bth::LEN);

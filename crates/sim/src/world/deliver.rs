@@ -26,7 +26,7 @@ impl World {
             let link = self.network.next_hop(node, burst.dst);
             for (index, tx) in batch.packets(burst).iter().enumerate() {
                 let mut bytes = self.packets.buffer();
-                batch.append_packet_to(tx, &mut bytes);
+                bytes.extend_from_slice(batch.bytes(tx));
                 let mut packet = Packet {
                     bytes,
                     src,

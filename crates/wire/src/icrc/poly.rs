@@ -21,6 +21,17 @@ const X8_INVERSE: u32 = {
     v
 };
 
+/// x^n.
+pub(super) const fn x_to(n: usize) -> u32 {
+    let mut v = ONE;
+    let mut i = 0;
+    while i < n {
+        v = (v >> 1) ^ (POLY & (v & 1).wrapping_neg());
+        i += 1;
+    }
+    v
+}
+
 /// Powers of one base: enough of them that any exponent is a product of a few.
 pub(super) struct Powers {
     /// base^i

@@ -1,5 +1,6 @@
 extern crate std;
 
+use std::mem::MaybeUninit;
 use std::vec::Vec;
 
 use super::poly::{BACKWARD, FORWARD, mul};
@@ -64,11 +65,19 @@ fn exponents_of_any_size_add_up() {
 
 #[test]
 fn every_length_gives_the_same_by_blocks_and_by_bytes() {
-    let bytes: Vec<u8> = words().map(|word| word as u8).take(600).collect();
+    let bytes: Vec<u8> = words().map(|word| word as u8).take(1400).collect();
     for len in 0..bytes.len() {
         let by_byte = bytes[..len].iter().fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));
         assert_eq!(Icrc::START.update(&bytes[..len]).0, by_byte, "{len}");
         assert_eq!(table::update(AFTER_PREFIX, &bytes[..len]), by_byte, "{len}");
+        let mut room = [MaybeUninit::new(0); 1500];
+        let copying = Icrc::START.update_copying(&bytes[..len], &mut room[3..]);
+        assert_eq!(copying.0, by_byte, "{len}");
+        #[allow(unsafe_code)]
+        // SAFETY: all of it was written when it was made.
+        let copy: Vec<u8> = room.iter().map(|byte| unsafe { byte.assume_init() }).collect();
+        assert!(copy[..3] == [0; 3] && copy[3..3 + len] == bytes[..len], "{len}");
+        assert!(copy[3 + len..].iter().all(|byte| *byte == 0), "{len}");
     }
 }
 

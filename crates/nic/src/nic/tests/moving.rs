@@ -94,7 +94,7 @@ impl Rig {
             for burst in batch.bursts() {
                 for (id, packet) in batch.packets(burst).iter().enumerate() {
                     let mut bytes = Vec::new();
-                    batch.append_packet_to(packet, &mut bytes);
+                    bytes.extend_from_slice(batch.bytes(packet));
                     let meta = FrameMeta {
                         src: addr(i),
                         dst: burst.dst,

@@ -189,7 +189,8 @@ impl Requester {
         if data.len() as u32 != mtu.min(wqe.len - offset) {
             return self.fail_head(core, cx, WcStatus::BadRespErr);
         }
-        if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data).is_err() {
+        let ends = offset + data.len() as u32 == wqe.len;
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data, ends).is_err() {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);
@@ -208,7 +209,7 @@ impl Requester {
             return;
         }
         let bytes = original.to_ne_bytes();
-        if cx.memory.scatter(core.init.pd, core.sq.sges(number), 0, &bytes).is_err() {
+        if cx.memory.scatter(core.init.pd, core.sq.sges(number), 0, &bytes, true).is_err() {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
         self.answered(core, cx);

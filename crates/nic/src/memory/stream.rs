@@ -1,0 +1,190 @@
+//! Writing to memory past the caches.
+//!
+//! An ordinary store to memory that is in no cache reads it first, and drives out of the cache what was
+//! of use there. A streaming store does neither: from a receive ring to memory that is in no cache it is
+//! two to three times as fast. To memory that is in a cache it is slower, and whoever reads that
+//! next waits. So a region keeps a [`Trail`] of where it was written, and only what comes back to no
+//! place of late is streamed.
+//!
+//! Others may see streaming stores in any order. A program may wait for a completion, or for the last
+//! byte of a message: the packet that ends a message is stored the ordinary way, after all others have
+//! settled. To settle after every packet would cost what streaming gains.
+
+#![allow(unsafe_code)]
+
+use core::cell::Cell;
+
+/// What a core's own cache holds: a place that was written less than so many bytes ago is in it.
+const CACHE_BYTES: u64 = 1 << 20;
+/// Runs that a trail remembers.
+const RUNS: usize = 4;
+/// Shorter writes are not worth it.
+const MIN_BYTES: usize = 512;
+
+/// Where a region was written of late: runs of writes, each of which went on where the one before
+/// had ended.
+#[derive(Debug)]
+pub(super) struct Trail {
+    /// Where the run goes on.
+    next: Cell<usize>,
+    /// The run is in no cache.
+    cold: Cell<bool>,
+    /// Bytes written in all.
+    written: Cell<u64>,
+    runs: Cell<[Run; RUNS]>,
+    /// Which of them is the oldest.
+    oldest: Cell<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    start: usize,
+    /// Bytes that had been written before it.
+    before: u64,
+}
+
+impl Default for Trail {
+    /// Of memory that nobody has written.
+    fn default() -> Self {
+        let nowhere = Run { start: usize::MAX, before: 0 };
+        Trail {
+            next: Cell::new(nowhere.start),
+            cold: Cell::new(false),
+            written: Cell::new(0),
+            runs: Cell::new([nowhere; RUNS]),
+            oldest: Cell::new(0),
+        }
+    }
+}
+
+impl Trail {
+    /// Takes note of a write; tells whether to stream it.
+    #[inline]
+    pub(super) fn goes_on(&self, offset: usize, len: usize) -> bool {
+        if offset != self.next.get() {
+            self.begin(offset);
+        }
+        self.next.set(offset + len);
+        self.written.set(self.written.get() + len as u64);
+        self.cold.get() && len >= MIN_BYTES
+    }
+
+    #[inline(never)]
+    fn begin(&self, offset: usize) {
+        let written = self.written.get();
+        let mut runs = self.runs.get();
+        let is_warm = |run: &Run| {
+            run.start.abs_diff(offset) as u64 <= CACHE_BYTES && written - run.before <= CACHE_BYTES
+        };
+        self.cold.set(!runs.iter().any(is_warm));
+        runs[usize::from(self.oldest.get())] = Run { start: offset, before: written };
+        self.runs.set(runs);
+        self.oldest.set((self.oldest.get() + 1) % RUNS as u8);
+    }
+}
+
+/// Copies bytes past the caches, if the processor can. Others see them in any order before [`settle`].
+///
+/// # Safety
+/// `to` is valid for so many bytes, and they are not `bytes`.
+#[inline]
+pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has what it takes; the rest is the caller's word.
+        return unsafe { x86::copy(bytes, to) };
+    }
+    // SAFETY: the caller's word.
+    unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+}
+
+/// What was streamed is seen before anything that is stored from now on.
+#[inline]
+pub(super) fn settle() {
+    // SAFETY: every x86-64 processor has the instruction.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use core::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+
+    /// Bytes of a cache line, and of a vector: a whole line is written without being read.
+    const LINE: usize = 64;
+
+    /// # Safety
+    /// As of [`super::copy`].
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
+        let head = to.align_offset(LINE).min(bytes.len());
+        let (head, body) = bytes.split_at(head);
+        let (lines, tail) = body.as_chunks::<LINE>();
+        // SAFETY: the three parts together are as long as `bytes`, for which there is room. The
+        // middle one starts at a line.
+        unsafe {
+            to.copy_from_nonoverlapping(head.as_ptr(), head.len());
+            let mut at = to.add(head.len());
+            for line in lines {
+                _mm512_stream_si512(at.cast(), _mm512_loadu_si512(line.as_ptr().cast()));
+                at = at.add(LINE);
+            }
+            at.copy_from_nonoverlapping(tail.as_ptr(), tail.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Writes messages of a size at these places, in packets of 4 KiB; returns which were streamed.
+    fn streamed(len: usize, places: impl IntoIterator<Item = usize>) -> Vec<bool> {
+        let trail = Trail::default();
+        let message = |place: usize| {
+            let packets = (0..len / 4096).map(|k| trail.goes_on(place + k * 4096, 4096));
+            let streamed: Vec<bool> = packets.collect();
+            assert!(streamed.iter().all(|s| *s == streamed[0]), "a message is written in one way");
+            streamed[0]
+        };
+        places.into_iter().map(message).collect()
+    }
+
+    #[test]
+    fn a_buffer_that_is_used_again_and_again_stays_in_the_cache() {
+        assert_eq!(streamed(MIB, [0; 5]), [true, false, false, false, false]);
+        let ring = (0..200).map(|n| n % 16 * 65_536);
+        assert!(streamed(65_536, ring).iter().skip(16).all(|streamed| !streamed));
+    }
+
+    #[test]
+    fn a_large_buffer_is_streamed() {
+        let ring = (0..64).map(|n| n % 16 * 4 * MIB);
+        assert!(streamed(4 * MIB, ring).iter().all(|streamed| *streamed));
+    }
+
+    #[test]
+    fn messages_far_apart_are_streamed() {
+        let places = (1..40).map(|n| n * 37 % 64 * 8 * MIB + 4096);
+        assert!(streamed(2 * MIB, places).iter().all(|streamed| *streamed));
+    }
+
+    #[test]
+    fn every_length_and_alignment_is_copied_and_no_byte_more() {
+        let bytes: Vec<u8> = (0..700u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
+        for at in 0..70 {
+            for len in [0, 1, 63, 64, 65, 127, 128, 200, 511, 512, 700] {
+                let mut to = vec![0; 900];
+                // SAFETY: 70 + 700 bytes fit.
+                unsafe { copy(&bytes[..len], to.as_mut_ptr().add(at)) };
+                assert!(to[at..at + len] == bytes[..len], "{at} {len}");
+                let around = to[..at].iter().chain(&to[at + len..]);
+                assert!(around.into_iter().all(|byte| *byte == 0), "{at} {len}");
+            }
+        }
+    }
+}

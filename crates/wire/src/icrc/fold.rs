@@ -1,0 +1,222 @@
+//! CRC-32 by carry-less multiplication, and in the same pass a copy of the bytes.
+//!
+//! By hand because of that copy. Payload that is sent comes from memory which no cache holds, and
+//! goes into a packet: read once for the checksum and once more for the packet, it would cost the
+//! sender a fifth of its time. For the same reason the start of the page behind is asked for
+//! meanwhile: a processor's own prefetching ends at a page, and a packet is about a page.
+
+#![allow(unsafe_code)]
+
+use core::mem::MaybeUninit;
+
+use super::table;
+
+/// The register after `bytes`.
+#[inline]
+pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
+    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
+        // SAFETY: the processor has what the function needs, and there are as many bytes as it says.
+        let sum = unsafe { x86::update(reg, bytes) };
+        return behind(sum, x86::rest(bytes));
+    }
+    by_crate(reg, bytes)
+}
+
+/// The register after `bytes`, which are copied to the start of `room`.
+///
+/// # Panics
+/// If there is less room than bytes.
+#[inline]
+pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+    let room = &mut room[..bytes.len()];
+    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
+        // SAFETY: as above; and the room is as long.
+        let sum = unsafe { x86::copy(reg, bytes, room) };
+        return behind(sum, x86::rest(bytes));
+    }
+    room.write_copy_of_slice(bytes);
+    by_crate(reg, bytes)
+}
+
+/// The register behind a sum and what was not added to it. Not where wide vectors may be used: there
+/// the lookups become one gathering instruction, which takes longer than everything else together.
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
+#[inline(never)]
+fn behind(sum: u128, rest: &[u8]) -> u32 {
+    table::update(table::step_block(0, &sum.to_le_bytes()), rest)
+}
+
+/// Where there is no such processor, or little to do.
+fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
+    // crc32fast keeps the register complemented between calls.
+    let mut hasher = crc32fast::Hasher::new_with_initial(!reg);
+    hasher.update(bytes);
+    !hasher.finalize()
+}
+
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
+mod x86 {
+    use core::arch::x86_64::{
+        __m512i, _MM_HINT_T0, _mm_cvtsi32_si128, _mm_prefetch, _mm512_clmulepi64_epi128,
+        _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64,
+        _mm512_xor_si512, _mm512_zextsi128_si512,
+    };
+    use core::mem::MaybeUninit;
+
+    use super::super::poly::x_to;
+
+    /// Bytes of a vector.
+    const LANE: usize = 64;
+    /// Bytes of one step: four sums side by side hide each other's latency.
+    const STEP: usize = 4 * LANE;
+    /// Below this crc32fast is as good.
+    pub(super) const MIN_BYTES: usize = STEP;
+    /// Of the next page, the bytes asked for; the processor fetches the rest by itself.
+    const AHEAD_BYTES: usize = 1024;
+    const PAGE: usize = 4096;
+
+    #[inline]
+    pub(super) fn is_available() -> bool {
+        std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("vpclmulqdq")
+    }
+
+    /// # Safety
+    /// As of [`sum`].
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    pub(super) unsafe fn update(reg: u32, bytes: &[u8]) -> u128 {
+        // SAFETY: the caller's word, and nothing is copied.
+        unsafe { sum::<false>(reg, bytes, core::ptr::null_mut()) }
+    }
+
+    /// # Safety
+    /// As of [`sum`].
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    pub(super) unsafe fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u128 {
+        // SAFETY: the caller's word.
+        unsafe { sum::<true>(reg, bytes, room.as_mut_ptr().cast()) }
+    }
+
+    /// Sixteen bytes that do to a register of zero what all but the [`rest`] of `bytes` do to `reg`.
+    /// If `COPY`, all of `bytes` are copied to `to`.
+    ///
+    /// # Safety
+    /// There are at least [`MIN_BYTES`]. If `COPY`, `to` has room for all of them, elsewhere.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    unsafe fn sum<const COPY: bool>(reg: u32, bytes: &[u8], to: *mut u8) -> u128 {
+        let from = bytes.as_ptr();
+        // SAFETY: (of `load`) callers pass places below the end of `bytes`, a vector before it at
+        // least; `to` has the same length.
+        let load = |at: usize| unsafe {
+            let lane = _mm512_loadu_si512(from.add(at).cast());
+            if COPY {
+                _mm512_storeu_si512(to.add(at).cast(), lane);
+            }
+            lane
+        };
+        let start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(reg as i32));
+        let mut sums =
+            [_mm512_xor_si512(load(0), start), load(LANE), load(2 * LANE), load(3 * LANE)];
+        let mut at = STEP;
+        if COPY {
+            ahead(from);
+        }
+        let by_step = vector(&BY_STEP);
+        while at + STEP <= bytes.len() {
+            if COPY && at < AHEAD_BYTES {
+                ahead(from.wrapping_add(at));
+            }
+            // Written out: of a loop the compiler makes a call of `memcpy`, and another loop.
+            sums = [
+                moved(sums[0], by_step, load(at)),
+                moved(sums[1], by_step, load(at + LANE)),
+                moved(sums[2], by_step, load(at + 2 * LANE)),
+                moved(sums[3], by_step, load(at + 3 * LANE)),
+            ];
+            at += STEP;
+        }
+        let by_lane = vector(&BY_LANE);
+        let [mut all, others @ ..] = sums;
+        for sum in others {
+            all = moved(all, by_lane, sum);
+        }
+        while at + LANE <= bytes.len() {
+            all = moved(all, by_lane, load(at));
+            at += LANE;
+        }
+        // Of the four parts of the vector, all but the last have bytes of it behind them.
+        let parts = moved(all, vector(&BY_REST), _mm512_setzero_si512());
+        let (mut last, mut others) = ([0u128; 4], [0u128; 4]);
+        // SAFETY: both are as long as a vector.
+        unsafe {
+            _mm512_storeu_si512(last.as_mut_ptr().cast(), all);
+            _mm512_storeu_si512(others.as_mut_ptr().cast(), parts);
+        }
+        let rest = rest(bytes);
+        if COPY && !rest.is_empty() {
+            // SAFETY: there is room for the rest behind what was copied.
+            unsafe { rest.as_ptr().copy_to_nonoverlapping(to.add(at), rest.len()) };
+        }
+        others[0] ^ others[1] ^ others[2] ^ last[3]
+    }
+
+    /// What does not fill a vector.
+    #[inline]
+    pub(super) fn rest(bytes: &[u8]) -> &[u8] {
+        bytes.as_chunks::<LANE>().1
+    }
+
+    /// Asks for the bytes of one step, a page further on. There need not be any.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn ahead(from: *const u8) {
+        for i in 0..STEP / LANE {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(PAGE + i * LANE).cast());
+        }
+    }
+
+    /// Moves each 16 bytes of a sum past the bytes that the factors are for, and adds what is there.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn moved(sum: __m512i, factors: __m512i, there: __m512i) -> __m512i {
+        let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
+        let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
+        /// Exclusive or of all three.
+        const XOR3: i32 = 0x96;
+        _mm512_ternarylogic_epi64::<XOR3>(low, high, there)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn vector(factors: &Factors) -> __m512i {
+        // SAFETY: it is as long as a vector.
+        unsafe { _mm512_loadu_si512(factors.as_ptr().cast()) }
+    }
+
+    /// Factors for the four parts of a vector, two for each.
+    type Factors = [i64; 8];
+
+    const BY_STEP: Factors = factors([STEP; 4]);
+    const BY_LANE: Factors = factors([LANE; 4]);
+    /// For each part the bytes of the vector that are behind it.
+    const BY_REST: Factors = factors([48, 32, 16, 0]);
+
+    /// Factors that move the parts past so many bytes each. The halves of a part are reflected
+    /// polynomials, whose products are one place off: x^(8n + 32) and x^(8n - 32), shifted by one.
+    const fn factors(bytes: [usize; 4]) -> Factors {
+        let mut factors = [0; 8];
+        let mut i = 0;
+        while i < bytes.len() {
+            let bits = 8 * bytes[i];
+            // Nothing comes of a part that stays where it is.
+            if bits > 0 {
+                factors[2 * i] = (x_to(bits + 32) as i64) << 1;
+                factors[2 * i + 1] = (x_to(bits - 32) as i64) << 1;
+            }
+            i += 1;
+        }
+        factors
+    }
+}
