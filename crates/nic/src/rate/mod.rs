@@ -73,10 +73,6 @@ pub(crate) struct Pacer {
     controller: Option<Box<dyn RateController>>,
     /// When the next packet may go.
     next: Time,
-    /// When the next packet would go if they were spread out evenly.
-    due: Time,
-    /// How far ahead of that the burst under way may get.
-    burst_until: Time,
     /// There was nothing to send since the last packet.
     rested: bool,
 }
@@ -89,20 +85,10 @@ const CATCH_UP_NS: u64 = 4_000_000;
 const CATCH_UP_BYTES: u64 = 1 << 20;
 /// And so much after it had nothing to send, which is no lateness.
 const RESTED_NS: u64 = 100_000;
-/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a burst is
-/// one system call, where single packets would be one each, and a queue on the way hardly notices.
-const BURST_NS: u64 = 250_000;
-const BURST_BYTES: u64 = 60 << 10;
 
 impl Pacer {
     pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
-        Pacer {
-            controller: control.build(now),
-            next: Time::ZERO,
-            due: Time::ZERO,
-            burst_until: Time::ZERO,
-            rested: true,
-        }
+        Pacer { controller: control.build(now), next: Time::ZERO, rested: true }
     }
 
     /// When the next packet may go: in the past if it may go now.
@@ -124,11 +110,7 @@ impl Pacer {
             let credit = most.min(time_of(CATCH_UP_BYTES));
             self.rested = false;
             let earliest = Time::from_nanos(now.as_nanos().saturating_sub(credit));
-            if self.due <= now {
-                self.burst_until = now.plus_nanos(BURST_NS.min(time_of(BURST_BYTES)));
-            }
-            self.due = self.due.max(earliest).plus_nanos(time_of(bytes));
-            self.next = if self.due < self.burst_until { now } else { self.due };
+            self.next = self.next.max(earliest).plus_nanos(time_of(bytes));
         }
     }
 

@@ -11,37 +11,9 @@ fn a_fixed_rate_is_kept_over_time() {
         now = now.max(pacer.next());
         pacer.on_sent(now, 1_000);
     }
-    // 1000 packets of 1 µs each, less the credit for having been idle and the last burst.
+    // 1000 packets of 1 µs each, less the credit for having been idle.
     let took = now.nanos_since(start);
-    assert!((830_000..=1_000_000).contains(&took), "{took}");
-}
-
-#[test]
-fn packets_go_in_bursts_with_pauses_between_them() {
-    let mut pacer = Pacer::new(&RateControl::Fixed { bits_per_sec: GBPS }, Time::ZERO);
-    let mut now = Time::from_millis(10);
-    let mut bursts = Vec::new();
-    for _ in 0..10 {
-        let mut packets = 0;
-        while pacer.next() <= now {
-            pacer.on_sent(now, 1_250);
-            packets += 1;
-        }
-        bursts.push(packets);
-        let pause = pacer.next().nanos_since(now);
-        assert!((BURST_NS..BURST_NS + 10_000).contains(&pause), "{pause}");
-        now = pacer.next();
-    }
-    // 10 µs each; the first burst has the credit for having been idle on top.
-    assert!(bursts[1..].iter().all(|n| *n == 25), "{bursts:?}");
-}
-
-#[test]
-fn a_slow_rate_has_no_bursts() {
-    let mut pacer = Pacer::new(&RateControl::Fixed { bits_per_sec: 10_000_000 }, Time::ZERO);
-    let now = Time::from_millis(10);
-    pacer.on_sent(now, 1_250);
-    assert_eq!(pacer.next(), Time::from_nanos(now.as_nanos() - RESTED_NS + 1_000_000));
+    assert!((890_000..=1_000_000).contains(&took), "{took}");
 }
 
 #[test]
@@ -59,8 +31,7 @@ fn lateness_is_made_up_for_and_rest_is_not() {
             pacer.on_sent(now, 1_000);
             at_once += 1;
         }
-        // And a burst of 61 more.
-        let expected = if rested { 160..=164 } else { 1_060..=1_165 };
+        let expected = if rested { 100..=102 } else { 1_000..=1_101 };
         assert!(expected.contains(&at_once), "{at_once}");
     }
 }
