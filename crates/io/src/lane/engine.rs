@@ -9,8 +9,9 @@ use super::Channel;
 use super::task::Tasks;
 use crate::port::{ClosedPort, Port, PortError, earlier};
 
-/// Batches sent in one round: a bound on how long a round keeps others from the engine.
-const MAX_BATCHES_PER_ROUND: usize = 4;
+/// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
+/// the engine.
+const MAX_PACKETS_PER_ROUND: usize = 1024;
 
 /// What a round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,10 +132,7 @@ impl Engine {
         if self.blocked {
             packets += self.send_batch(now)?;
         }
-        for _ in 0..MAX_BATCHES_PER_ROUND {
-            if self.blocked {
-                break;
-            }
+        while !self.blocked && packets < MAX_PACKETS_PER_ROUND {
             self.nic.poll_transmit(now, &mut self.batch);
             self.more_to_send = !self.batch.is_empty();
             if self.batch.is_empty() {
