@@ -155,7 +155,7 @@ impl Encoder {
         self.code(packet, shared);
         let Some(block) = &self.block else { return };
         if info.position.ends() || block.count == block.params.r() {
-            let last_len = info.position.ends().then(|| packet.payload.len());
+            let last_len = info.position.ends().then_some(packet.payload.len());
             self.finish(last_len, shared.0);
         }
     }

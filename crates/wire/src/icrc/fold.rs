@@ -36,7 +36,9 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
         let sum = unsafe { x86::copy(reg, bytes, room) };
         return behind(sum, x86::rest(bytes));
     }
-    room.write_copy_of_slice(bytes);
+    for (to, from) in room.iter_mut().zip(bytes) {
+        to.write(*from);
+    }
     by_crate(reg, bytes)
 }
 
