@@ -1,5 +1,4 @@
-//! The quick way for the many packets that are like the one before: in order, in the middle of a message
-//! and of a block.
+//! The quick way for the many packets that are like the one before: in order, in the middle of a message.
 //!
 //! All that they change beside the sums is how many they are, so the rest of the decoder learns of them
 //! when it has something else to do.
@@ -39,8 +38,11 @@ impl Decoder {
     pub(crate) fn follow(&mut self, packet: &PacketView<'_>) -> bool {
         let alike = &mut self.alike;
         let bth = BthSum::of(packet.bth_view().as_bytes());
-        if alike.left == 0 || bth.opcode() != alike.opcode.0 || bth.psn() != alike.psn {
+        if bth.opcode() != alike.opcode.0 || bth.psn() != alike.psn {
             return false;
+        }
+        if alike.left == 0 {
+            return alike.whole > 0 && self.begin_alike(packet);
         }
         let payload = packet.payload();
         let Some(unit) = self.units.get_mut(usize::from(alike.lane)) else { return false };
@@ -53,6 +55,25 @@ impl Decoder {
             alike.lane = if alike.lane + 1 == alike.lanes { 0 } else { alike.lane + 1 };
         }
         unit.add_alike(alike.kernel, bth, payload);
+        true
+    }
+
+    /// Begins a block with a packet that is like those of the block before, of which nothing is missing;
+    /// `false`, and nothing has changed, if it takes more than that.
+    #[inline(never)]
+    fn begin_alike(&mut self, packet: &PacketView<'_>) -> bool {
+        let (Some(coding), [unit]) = (self.coding, &mut self.units[..]) else { return false };
+        if coding.c() != 1 || !unit.is_alike(packet.payload()) {
+            return false;
+        }
+        unit.clear();
+        unit.add_packet(packet);
+        self.catch_up();
+        self.losses.expected = self.losses.expected.wrapping_add(1);
+        self.begin(packet.psn(), false, coding);
+        self.block.count = 1;
+        self.next = Some(packet.psn().next());
+        self.expect_alike(packet);
         true
     }
 
