@@ -1,7 +1,7 @@
 //! Coding units: the XOR of a lane's packets, in the making.
 
 use bowline_codes::{Kernel, xor_into};
-use bowline_nic::{Mtu, Run, TxPacket, pad_of};
+use bowline_nic::{Mtu, Run, pad_of};
 use bowline_wire::{Bth, ICRC_LEN, Opcode, PacketView, Psn, Qpn, REPAIR_EXT_LEN, RepairHeader};
 
 use crate::pool::{Buffer, Pool};
@@ -139,48 +139,53 @@ impl Unit {
         opcode: Opcode,
         mut psn: Psn,
     ) -> usize {
-        let len = Bth::LEN + self.filled + ICRC_LEN;
+        let len = packet_len(self.filled);
         let (mut flags, mut words) = (0, 0);
         let mut count = 0;
-        let packets = run.packets().get(at..).unwrap_or_default();
+        let (packets, bytes) = run.from(at);
+        let mut rest = bytes;
         for packet in &packets[..most.min(packets.len())] {
-            let Some(bth) = run.header(packet).first_chunk::<{ Bth::LEN }>() else { break };
+            let Some((bth, _)) = rest.split_first_chunk::<{ Bth::LEN }>() else { break };
             let word = u32::from_be_bytes([bth[8], bth[9], bth[10], bth[11]]);
-            let follows = bth[0] == opcode.0
-                && Psn::new(word) == psn
-                && packet.udp_payload_len() == len
-                && packet.has_only_bth();
-            if !follows {
+            if packet.udp_payload_len() != len
+                || !packet.has_only_bth()
+                || bth[0] != opcode.0
+                || Psn::new(word) != psn
+            {
                 break;
             }
             flags ^= bth[1];
             words ^= word;
             psn = psn.next();
             count += 1;
+            rest = rest.get(len..).unwrap_or_default();
         }
-        self.xor_payloads(run, &packets[..count]);
+        self.xor_payloads(bytes, count);
         let odd = count % 2 == 1;
         self.bths.add_fields(if odd { opcode.0 } else { 0 }, flags, (words >> 24) as u8);
         self.len ^= if odd { self.filled as u16 } else { 0 };
         count
     }
 
-    /// Adds payloads of the sum's own length, several in one pass.
+    /// Adds the payloads of `count` packets, each as long as the sum, several in one pass.
     #[inline(never)]
-    fn xor_payloads(&mut self, run: &Run<'_>, mut packets: &[TxPacket]) {
+    fn xor_payloads(&mut self, mut packets: &[u8], mut count: usize) {
+        let kernel = Kernel::best();
         let sum = &mut self.bytes[REPAIR_EXT_LEN..][..self.filled];
-        while !packets.is_empty() {
-            let taken = match packets.len() {
-                1 => xor_some::<1>(sum, run, packets),
-                2 => xor_some::<2>(sum, run, packets),
-                3 => xor_some::<3>(sum, run, packets),
-                4 => xor_some::<4>(sum, run, packets),
-                5 => xor_some::<5>(sum, run, packets),
-                6 => xor_some::<6>(sum, run, packets),
-                7 => xor_some::<7>(sum, run, packets),
-                _ => xor_some::<8>(sum, run, packets),
-            };
-            packets = &packets[taken..];
+        while count >= 8 {
+            kernel.xor_all_into(sum, payloads::<8>(packets, sum.len()));
+            packets = &packets[8 * packet_len(sum.len())..];
+            count -= 8;
+        }
+        match count {
+            0 => {}
+            1 => kernel.xor_all_into(sum, payloads::<1>(packets, sum.len())),
+            2 => kernel.xor_all_into(sum, payloads::<2>(packets, sum.len())),
+            3 => kernel.xor_all_into(sum, payloads::<3>(packets, sum.len())),
+            4 => kernel.xor_all_into(sum, payloads::<4>(packets, sum.len())),
+            5 => kernel.xor_all_into(sum, payloads::<5>(packets, sum.len())),
+            6 => kernel.xor_all_into(sum, payloads::<6>(packets, sum.len())),
+            _ => kernel.xor_all_into(sum, payloads::<7>(packets, sum.len())),
         }
     }
 
@@ -306,11 +311,17 @@ impl Unit {
     }
 }
 
-/// Adds the payloads of the first `N` packets; returns how many those are.
+/// The length of a packet with so much payload, no headers but a BTH and no pad.
 #[inline]
-fn xor_some<const N: usize>(sum: &mut [u8], run: &Run<'_>, packets: &[TxPacket]) -> usize {
-    if let Some(first) = packets.first_chunk::<N>() {
-        Kernel::best().xor_all_into(sum, first.each_ref().map(|packet| run.payload(packet)));
-    }
-    N
+fn packet_len(payload_len: usize) -> usize {
+    Bth::LEN + payload_len + ICRC_LEN
+}
+
+/// The payloads of `N` such packets, one behind the other.
+#[inline]
+fn payloads<const N: usize>(packets: &[u8], payload_len: usize) -> [&[u8]; N] {
+    core::array::from_fn(|i| {
+        let start = i * packet_len(payload_len) + Bth::LEN;
+        &packets[start..start + payload_len]
+    })
 }

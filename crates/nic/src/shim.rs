@@ -142,6 +142,13 @@ impl<'a> Run<'a> {
     pub fn payload(&self, packet: &TxPacket) -> &'a [u8] {
         self.batch.payload(packet)
     }
+
+    /// The packets from `at` on, and their bytes, one behind the other.
+    #[inline]
+    pub fn from(&self, at: usize) -> (&'a [TxPacket], &'a [u8]) {
+        let packets = self.packets.get(at..).unwrap_or_default();
+        (packets, self.batch.bytes_of(packets))
+    }
 }
 
 /// Where a shim sends packets to.

@@ -399,6 +399,18 @@ impl TxBatch {
         &self.bytes[packet.start as usize..][..packet.len as usize]
     }
 
+    /// The bytes of packets of this batch that follow each other, one behind the other.
+    #[inline]
+    pub(crate) fn bytes_of(&self, packets: &[TxPacket]) -> &[u8] {
+        match packets {
+            [first, .., last] => {
+                &self.bytes[first.start as usize..(last.start + last.len) as usize]
+            }
+            [only] => self.bytes(only),
+            [] => &[],
+        }
+    }
+
     /// The headers of a packet of this batch: BTH and extension headers.
     #[inline]
     pub fn header(&self, packet: &TxPacket) -> &[u8] {
