@@ -1,0 +1,210 @@
+//! One connection between two engines in memory. What is counted happens in functions of its own, whose names
+//! are given to callgrind: see [`counted`].
+
+use core::net::IpAddr;
+
+use bowline_fec::{Fec, FecConfig, FecMode};
+use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
+    QpAttr, QpInit, QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
+};
+use bowline_wire::{Psn, Qpn};
+
+/// The counted steps of a WRITE, in their order. They are called for nothing else.
+pub mod counted {
+    use std::hint::black_box;
+
+    use bowline_nic::{Completion, CqId, FrameMeta, Nic, SendWr, Time, TxBatch};
+    use bowline_wire::Qpn;
+
+    /// The application posts.
+    #[inline(never)]
+    pub(super) fn post_side(nic: &mut Nic, now: Time, qpn: Qpn, wr: &SendWr<'_>) {
+        black_box(nic).post_send(now, qpn, wr).expect("the queue has room");
+    }
+
+    /// The requester sends data.
+    #[inline(never)]
+    pub(super) fn send_side(nic: &mut Nic, now: Time, batch: &mut TxBatch) {
+        black_box(nic).poll_transmit(now, batch);
+    }
+
+    /// The responder takes a packet of data.
+    #[inline(never)]
+    pub(super) fn receive_side(nic: &mut Nic, now: Time, meta: &FrameMeta, frame: &[u8]) {
+        black_box(nic).handle_frame(now, meta, frame);
+    }
+
+    /// The responder sends its answers.
+    #[inline(never)]
+    pub(super) fn answer_side(nic: &mut Nic, now: Time, batch: &mut TxBatch) {
+        black_box(nic).poll_transmit(now, batch);
+        // Without this it would be the same code as `send_side`, and one of them.
+        black_box("an answer");
+    }
+
+    /// The requester takes an answer.
+    #[inline(never)]
+    pub(super) fn answered_side(nic: &mut Nic, now: Time, meta: &FrameMeta, frame: &[u8]) {
+        black_box(nic).handle_frame(now, meta, frame);
+        black_box("answered");
+    }
+
+    /// The application polls.
+    #[inline(never)]
+    pub(super) fn poll_side(nic: &mut Nic, cq: CqId, done: &mut [Completion]) -> usize {
+        black_box(nic).poll_cq(cq, done).expect("the queue exists")
+    }
+}
+
+/// How an engine is asked for packets, and how it is given one.
+type Transmit = fn(&mut Nic, Time, &mut TxBatch);
+type Take = fn(&mut Nic, Time, &FrameMeta, &[u8]);
+
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+struct End {
+    nic: Nic,
+    qpn: Qpn,
+    cq: CqId,
+    key: MrKey,
+    /// Of what arrives here.
+    meta: FrameMeta,
+}
+
+impl End {
+    fn new(index: u8, memory_bytes: usize, fec: Option<FecMode>) -> End {
+        let addr = |i: u8| IpAddr::from([10, 0, 0, i]);
+        let mut config = NicConfig::new(addr(index), [index; 32]);
+        config.window_bytes = 64 << 20;
+        let mut nic = Nic::new(config).expect("legal limits");
+        if let Some(mode) = fec {
+            Fec::new(FecConfig::new(mode)).install(&mut nic);
+        }
+        let pd = nic.alloc_pd().expect("within the limits");
+        let cq = nic.create_cq(64).expect("within the limits");
+        let region = Region::owned(Buffer::new(memory_bytes));
+        let key = nic.register(pd, region, 0, ACCESS).expect("within the limits");
+        let qpn = nic.create_qp(&QpInit::new(QpType::Rc, pd, cq)).expect("within the limits");
+        let meta = FrameMeta {
+            src: addr(3 - index),
+            dst: addr(index),
+            src_port: 4791,
+            tos: 0,
+            ttl: 64,
+            ip_id: IpId::Guess(0),
+        };
+        End { nic, qpn, cq, key, meta }
+    }
+
+    fn connect(&mut self, peer: Qpn, mtu: Mtu) {
+        let zero = Some(Psn::new(0));
+        let init = QpAttr {
+            state: Some(QpState::Init),
+            pkey_index: Some(0),
+            port: Some(1),
+            access: Some(ACCESS),
+            ..QpAttr::default()
+        };
+        let rtr = QpAttr {
+            state: Some(QpState::Rtr),
+            av: Some(AddressVector::new(self.meta.src)),
+            path_mtu: Some(mtu),
+            dest_qpn: Some(peer),
+            rq_psn: zero,
+            max_dest_rd_atomic: Some(1),
+            min_rnr_timer: Some(1),
+            ..QpAttr::default()
+        };
+        let rts = QpAttr {
+            state: Some(QpState::Rts),
+            sq_psn: zero,
+            timeout: Some(18),
+            retry_count: Some(7),
+            rnr_retry: Some(7),
+            max_rd_atomic: Some(1),
+            ..QpAttr::default()
+        };
+        for attr in [init, rtr, rts] {
+            self.nic.modify_qp(Time::ZERO, self.qpn, &attr).expect("a legal transition");
+        }
+    }
+}
+
+/// Two ends that are connected, and lose nothing.
+pub struct Pair {
+    requester: End,
+    responder: End,
+    now: Time,
+    batch: TxBatch,
+}
+
+impl Pair {
+    /// An RC connection with so much memory at both ends, and FEC under it.
+    pub fn new(mtu: Mtu, memory_bytes: usize, fec: Option<FecMode>) -> Pair {
+        let (mut requester, mut responder) =
+            (End::new(1, memory_bytes, fec), End::new(2, memory_bytes, fec));
+        requester.connect(responder.qpn, mtu);
+        responder.connect(requester.qpn, mtu);
+        let caps = TxCaps { max_segments: 64, max_burst_bytes: 65_000 };
+        let batch = TxBatch::new(caps, 256);
+        Pair { requester, responder, now: Time::from_millis(1), batch }
+    }
+
+    /// Writes so many bytes and waits for the completion, by the counted steps.
+    pub fn write(&mut self, bytes: usize) {
+        let Pair { requester, responder, now, batch } = self;
+        // What timers hold from the message before is over, and not counted.
+        *now = now.plus_nanos(100_000_000);
+        requester.nic.handle_timeout(*now);
+        responder.nic.handle_timeout(*now);
+        settle(requester, responder, *now, batch);
+        let sges = [Sge::new(requester.key, 0, u32::try_from(bytes).expect("a legal message"))];
+        let op = SendOp::Write(Remote { addr: 0, rkey: responder.key.0 });
+        let wr = SendWr::new(0, op, &sges);
+        counted::post_side(&mut requester.nic, *now, requester.qpn, &wr);
+        let (send, receive) = (counted::send_side, counted::receive_side);
+        pump(requester, responder, *now, batch, send, receive);
+        let (send, receive) = (counted::answer_side, counted::answered_side);
+        pump(responder, requester, *now, batch, send, receive);
+        settle(requester, responder, *now, batch);
+        let mut done = [Completion::default(); 4];
+        let polled = counted::poll_side(&mut requester.nic, requester.cq, &mut done);
+        assert_eq!(polled, 1, "the message is complete");
+    }
+}
+
+/// Moves packets in both directions until there are none.
+fn settle(a: &mut End, b: &mut End, now: Time, batch: &mut TxBatch) {
+    let (send, take): (Transmit, Take) = (Nic::poll_transmit, Nic::handle_frame);
+    while pump(a, b, now, batch, send, take) + pump(b, a, now, batch, send, take) > 0 {}
+}
+
+/// Moves everything that an end has to send to the other: all of it leaves, then all of it arrives.
+fn pump(
+    from: &mut End,
+    to: &mut End,
+    now: Time,
+    batch: &mut TxBatch,
+    transmit: Transmit,
+    take: Take,
+) -> usize {
+    // Packets, each with its place in its burst.
+    let mut frames: Vec<(u16, Vec<u8>)> = Vec::new();
+    loop {
+        batch.clear();
+        transmit(&mut from.nic, now, batch);
+        if batch.is_empty() {
+            break;
+        }
+        for burst in batch.bursts() {
+            let packets = batch.packets(burst).iter().enumerate();
+            frames.extend(packets.map(|(id, packet)| (id as u16, batch.bytes(packet).to_vec())));
+        }
+    }
+    for (id, frame) in &frames {
+        let meta = FrameMeta { ip_id: IpId::Guess(*id), ..to.meta };
+        take(&mut to.nic, now, &meta, frame);
+    }
+    frames.len()
+}
