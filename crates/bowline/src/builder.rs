@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_fec::{Fec, FecConfig, FecMode};
-use bowline_io::{
-    FaultPort, Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, UdpPort,
-};
+use bowline_io::{Impair, Lane, LaneConfig, LinkProfile, PcapTap, Port, Sharing, UdpConfig, Via};
 use bowline_nic::{Mtu, Nic, NicConfig};
 
 use crate::{Device, Error, Failover, random};
@@ -28,6 +26,7 @@ use crate::{Device, Error, Failover, random};
 #[must_use = "a builder does nothing before `open`"]
 pub struct DeviceBuilder {
     udp: UdpConfig,
+    via: Via,
     link: Option<LinkProfile>,
     pcap: Option<PathBuf>,
     fec: Option<FecMode>,
@@ -54,6 +53,7 @@ impl DeviceBuilder {
                 sharing: Sharing::SameUser { registry_dir: None },
                 ..UdpConfig::new(addr)
             },
+            via: Via::Udp,
             link: None,
             pcap: None,
             fec: None,
@@ -76,6 +76,21 @@ impl DeviceBuilder {
     /// Keeps other programs of this user off the address, which they share otherwise.
     pub fn exclusive(mut self) -> Self {
         self.udp.sharing = Sharing::Exclusive;
+        self
+    }
+
+    /// What carries the packets: a UDP socket unless set, or on a real NIC an AF_XDP socket, as root. The
+    /// latter keeps other programs off the address.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let device = Device::builder("127.9.1.10".parse().unwrap()).via("udp".parse()?).open()?;
+    /// assert_eq!(device.via(), "udp");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn via(mut self, via: Via) -> Self {
+        self.via = via;
         self
     }
 
@@ -200,9 +215,7 @@ impl DeviceBuilder {
 
     /// Opens a port, impaired and captured as asked for.
     fn open_port(&self, udp: &UdpConfig) -> Result<Ground, Error> {
-        let udp = UdpPort::open(udp)?;
-        let qpn_prefix = udp.qpn_prefix();
-        let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
+        let (mut port, qpn_prefix) = self.via.open(udp)?;
         if let Some(file) = &self.pcap {
             let backup = self.failover.as_ref().is_some_and(|f| f.backup == port.caps().addr);
             let file = if backup { file.with_extension("backup.pcap") } else { file.clone() };

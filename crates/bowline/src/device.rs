@@ -95,6 +95,11 @@ impl Device {
         self.inner.udp_port
     }
 
+    /// What carries its packets, for people to read: `udp`, `xdp, copy` or `xdp, zero-copy`.
+    pub fn via(&self) -> &'static str {
+        self.inner.lane.port_caps().via
+    }
+
     /// The largest path MTU that it carries.
     pub fn mtu(&self) -> Mtu {
         self.inner.mtu

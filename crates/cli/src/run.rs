@@ -12,7 +12,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use bowline_io::LinkProfile;
+use bowline_io::{LinkProfile, Via};
 use clap::Args;
 use failover::FailoverArgs;
 
@@ -30,12 +30,16 @@ pub(crate) use report::describe as describe_report;
     bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
+    /// What carries the packets: udp, or on a real NIC and as root xdp[:mode=auto|copy|zerocopy,queue=N]
+    /// [default: udp]
+    #[arg(long, value_name = "PORT")]
+    via: Option<Via>,
     /// Write every packet, in and out, to a capture file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -85,6 +89,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
         let devices: Vec<String> =
             args.devices.iter().map(|(name, addr)| format!("{name}={addr}")).collect();
         command.env("BOWLINE_DEVICES", devices.join(","));
+    }
+    if let Some(via) = &args.via {
+        command.env("BOWLINE_VIA", via.to_string());
     }
     if let Some(link) = &args.link {
         command.env("BOWLINE_LINK", link);

@@ -2,6 +2,7 @@
 //!
 //! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
 //!   segmentation offload both ways, alone on an address or sharing it with other processes;
+//!   [`XdpPort`] is one past the kernel's network stack, for real NICs; [`Via`] chooses between the two.
 //!   [`MemoryPort`] is one in memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are
 //!   one.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
@@ -25,6 +26,8 @@ mod sys;
 #[cfg(test)]
 mod testing;
 mod udp;
+mod via;
+mod xdp;
 
 pub use fault::{
     Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
@@ -37,3 +40,5 @@ pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
 pub use sys::{LinkNews, LocalAddress, local_address, local_addresses, run_promptly};
 pub use udp::{Sharing, UdpConfig, UdpPort};
+pub use via::{ParseViaError, Via};
+pub use xdp::{XdpConfig, XdpMode, XdpOptions, XdpPort};

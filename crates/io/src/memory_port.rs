@@ -71,6 +71,7 @@ impl MemoryHub {
             tx: TxCaps { max_segments: 64, max_burst_bytes: 65_507 },
             ecn: true,
             sees_ip_header: true,
+            via: "memory",
         };
         Ok(MemoryPort { hub: self.clone(), inbox, caps, counters: PortCounters::default() })
     }

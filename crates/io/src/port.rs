@@ -31,6 +31,8 @@ pub struct PortCaps {
     pub ecn: bool,
     /// Whether frames come with a known IPv4 identification.
     pub sees_ip_header: bool,
+    /// What carries the packets, for people to read.
+    pub via: &'static str,
 }
 
 /// File descriptors to sleep on. They belong to the port and are valid as long as it lives.

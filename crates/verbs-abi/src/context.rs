@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::control::ControlServer;
 use bowline_io::{
-    FaultPort, Impair, Lane, LaneConfig, LinkProfile, LinkState, PcapTap, Port, PortError, Sharing,
-    UdpConfig, UdpPort,
+    Impair, Lane, LaneConfig, LinkProfile, LinkState, PcapTap, Port, PortError, Sharing, UdpConfig,
+    Via,
 };
 use bowline_nic::{Mtu, Nic, NicConfig, Time};
 use bowline_rails::{Rail, Rails, RailsError};
@@ -215,8 +215,9 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
 impl Ground {
     pub(crate) fn open(addr: IpAddr) -> Result<Ground, Refusal> {
         let link = env::link().map_err(|why| (why, Errno::INVAL))?;
+        let via = env::via().map_err(|why| (why, Errno::INVAL))?;
         let (port, qpn_prefix) =
-            open_port(addr, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
+            open_port(addr, via, link).map_err(|e| (e.to_string(), errno_of(&e)))?;
         let caps = port.caps();
         let mut limits =
             NicConfig::new(caps.addr, sys::random().map_err(|e| ("no randomness".into(), e))?);
@@ -238,11 +239,13 @@ impl Ground {
     }
 }
 
-fn open_port(addr: IpAddr, link: Option<LinkProfile>) -> Result<(Box<dyn Port>, u8), PortError> {
+fn open_port(
+    addr: IpAddr,
+    via: Via,
+    link: Option<LinkProfile>,
+) -> Result<(Box<dyn Port>, u8), PortError> {
     let sharing = Sharing::SameUser { registry_dir: None };
-    let udp = UdpPort::open(&UdpConfig { sharing, ..UdpConfig::new(addr) })?;
-    let qpn_prefix = udp.qpn_prefix();
-    let mut port: Box<dyn Port> = Box::new(FaultPort::new(udp));
+    let (mut port, qpn_prefix) = via.open(&UdpConfig { sharing, ..UdpConfig::new(addr) })?;
     if let Some(file) = env::pcap() {
         port = Box::new(PcapTap::create(port, file)?);
     }
@@ -256,7 +259,9 @@ fn errno_of(error: &PortError) -> Errno {
     match error {
         PortError::InUse { .. } => Errno(libc::EADDRINUSE),
         PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
-        PortError::Os { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
+        PortError::Os { source, .. } | PortError::Xdp { source, .. } => {
+            Errno(source.raw_os_error().unwrap_or(libc::EIO))
+        }
         _ => Errno::IO,
     }
 }

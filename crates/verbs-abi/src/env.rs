@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bowline_fec::FecMode;
-use bowline_io::LinkProfile;
+use bowline_io::{LinkProfile, Via};
 use bowline_rails::Mode;
 
 use crate::log;
@@ -60,6 +60,16 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
             text.parse().map(Some).map_err(|error| format!("BOWLINE_LINK: {error}"))
         }
         _ => Ok(None),
+    }
+}
+
+/// What carries packets, by `BOWLINE_VIA`: `udp` or `xdp`, perhaps with options.
+pub(crate) fn via() -> Result<Via, String> {
+    match std::env::var("BOWLINE_VIA") {
+        Ok(text) if !text.is_empty() => {
+            text.parse().map_err(|error| format!("BOWLINE_VIA: {error}"))
+        }
+        _ => Ok(Via::default()),
     }
 }
 

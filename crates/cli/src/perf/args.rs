@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{FecMode, LinkProfile, Mtu};
+use bowline::{FecMode, LinkProfile, Mtu, Via};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,10 @@ pub(crate) struct PerfArgs {
     /// address it reaches the server from]
     #[arg(short, long, value_name = "ADDRESS")]
     pub(crate) device: Option<IpAddr>,
+    /// What carries this end's packets: udp, or on a real NIC and as root
+    /// xdp[:mode=auto|copy|zerocopy,queue=N]
+    #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
+    pub(crate) via: Via,
     /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, latency: 8]
     #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(crate) size: Option<u32>,

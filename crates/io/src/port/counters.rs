@@ -33,6 +33,8 @@ port_counters! {
     tx_drop_denied,
     /// Packets not sent: no route, or the link is down.
     tx_drop_unreachable,
+    /// Packets not sent: no neighbour answers for the address, or for the router to it.
+    tx_drop_unresolved,
     /// Packets not sent: longer than the link's MTU.
     tx_drop_too_long,
     /// Packets not sent: the kernel was out of buffers.
@@ -53,6 +55,10 @@ port_counters! {
     rx_overflow,
     /// Datagrams cut short, and dropped.
     rx_truncated,
+    /// Frames dropped: fragments, or with headers that are wrong or disagree.
+    rx_malformed,
+    /// Frames dropped: not addressed to this port, or with a VLAN tag.
+    rx_foreign,
     /// Errors that the network reported to the socket; none has any effect.
     rx_errors,
     /// Frames that arrived here but belong to another process on the address.

@@ -26,6 +26,18 @@ pub enum PortError {
     /// The other processes on the address could not be joined.
     #[error(transparent)]
     Registry(#[from] crate::registry::RegistryError),
+    /// An AF_XDP port cannot be had on the interface.
+    #[error("AF_XDP on {interface}: {what}: {source}{}{hint}", if .hint.is_empty() { "" } else { "; " })]
+    Xdp {
+        /// The interface.
+        interface: String,
+        /// What was being done.
+        what: &'static str,
+        /// How it failed.
+        source: io::Error,
+        /// What to do about it.
+        hint: String,
+    },
     /// A system call failed.
     #[error("{what}: {source}")]
     Os {

@@ -172,15 +172,60 @@ impl InterfaceQuery {
         Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
     }
 
+    /// Its Ethernet address; `None` if it is no Ethernet interface.
+    pub(crate) fn ethernet_addr(&self) -> io::Result<Option<[u8; 6]>> {
+        let request = self.ask(libc::SIOCGIFHWADDR)?;
+        // SAFETY: a successful SIOCGIFHWADDR has set this member of the union.
+        let addr = unsafe { request.ifr_ifru.ifru_hwaddr };
+        let is_ethernet = addr.sa_family == libc::ARPHRD_ETHER;
+        Ok(is_ethernet.then(|| std::array::from_fn(|i| addr.sa_data[i] as u8)))
+    }
+
+    /// How many queues it receives by; one if it does not say.
+    pub(crate) fn receive_queues(&self) -> u32 {
+        /// The kernel's `struct ethtool_channels`: the command, four limits, four counts.
+        #[repr(C)]
+        struct Channels {
+            command: u32,
+            max: [u32; 4],
+            rx: u32,
+            tx: u32,
+            other: u32,
+            combined: u32,
+        }
+        const ETHTOOL_GCHANNELS: u32 = 0x3c;
+        let mut channels = Channels {
+            command: ETHTOOL_GCHANNELS,
+            max: [0; 4],
+            rx: 0,
+            tx: 0,
+            other: 0,
+            combined: 0,
+        };
+        let mut request = self.request();
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // SAFETY: the `ifreq` is alive, and points to a live structure of the command's that the kernel
+        // fills in.
+        let asked =
+            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        if check(asked).is_ok() { (channels.rx + channels.combined).max(1) } else { 1 }
+    }
+
     /// The answer to one of `SIOCGIF…`.
     fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+        let mut request = self.request();
+        // SAFETY: these read the name from and write a member to the `ifreq`, which is alive.
+        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &raw mut request) })?;
+        Ok(request)
+    }
+
+    /// A request that names the interface and nothing else.
+    fn request(&self) -> libc::ifreq {
         // SAFETY: `ifreq` is a plain C struct for which zeroes are valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(self.name.to_bytes()) {
             *to = *from as libc::c_char;
         }
-        // SAFETY: these read the name from and write a member to the `ifreq`, which is alive.
-        check(unsafe { libc::ioctl(self.socket.as_raw_fd(), what, &raw mut request) })?;
-        Ok(request)
+        request
     }
 }

@@ -3,26 +3,34 @@
 
 #![allow(unsafe_code)]
 
+mod bpf;
 mod event;
 mod filter;
 mod interface;
 mod lock;
+#[cfg(test)]
+pub(crate) mod namespace;
+mod neighbour;
 mod netlink;
 mod poll;
 mod shared;
 mod socket;
+mod xsk;
 
 use std::io;
 
+pub(crate) use bpf::{Attached, Instruction, SocketMap, XdpProgram};
 pub(crate) use event::EventFd;
 pub(crate) use filter::attach_group_program;
 pub(crate) use interface::{InterfaceQuery, interface_of};
 pub use interface::{LocalAddress, local_address, local_addresses};
 pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte};
+pub(crate) use neighbour::{Hop, Neighbours};
 pub use netlink::LinkNews;
 pub(crate) use poll::{PollFd, poll};
 pub(crate) use shared::SharedWords;
 pub(crate) use socket::{SockAddr, UdpSocketBuilder, get_int, peer_uid, set_int};
+pub(crate) use xsk::{BindMode, MAX_FRAME, XdpSocket};
 
 /// Turns the usual `-1` of a system call into the error it set.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

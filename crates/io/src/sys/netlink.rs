@@ -55,24 +55,21 @@ impl AsRawFd for LinkNews {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
     use std::time::Duration;
 
     use super::*;
+    use crate::sys::namespace::{enter_own_network, ip};
     use crate::sys::{PollFd, poll};
 
     #[test]
     fn an_interface_that_changes_is_news() {
         let in_a_namespace_of_its_own = || {
-            // SAFETY: `unshare` touches no memory, and concerns this thread alone.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                eprintln!("skipped: a network namespace takes root");
+            if !enter_own_network() {
                 return;
             }
             let news = LinkNews::open().unwrap();
             assert!(!news.take());
-            let done = Command::new("ip").args(["link", "set", "lo", "up"]).status();
-            if !done.is_ok_and(|status| status.success()) {
+            if !ip("link set lo up") {
                 eprintln!("skipped: `ip` is not there");
                 return;
             }

@@ -148,6 +148,7 @@ impl UdpPort {
             tx: TxCaps { max_segments: tx_caps.unwrap_or(1), max_burst_bytes },
             ecn: true,
             sees_ip_header: false,
+            via: "udp",
         };
         Ok(UdpPort {
             socket,

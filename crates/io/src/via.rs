@@ -1,0 +1,92 @@
+//! What carries a NIC's packets, by the user's choice.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::fault::FaultPort;
+use crate::port::{Port, PortError};
+use crate::udp::{UdpConfig, UdpPort};
+use crate::xdp::{XdpConfig, XdpOptions, XdpPort};
+
+/// What carries a NIC's packets; written as `udp` or `xdp`, the latter perhaps with [`XdpOptions`]
+/// behind a colon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// A UDP socket: anywhere, without privileges.
+    #[default]
+    Udp,
+    /// An AF_XDP socket: past the kernel's network stack, on a NIC of this host, as root.
+    Xdp(XdpOptions),
+}
+
+/// Text that is no [`Via`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} does not say what carries packets: write udp, xdp, or xdp:mode=copy,queue=0 (modes: auto, copy, zerocopy)"
+)]
+pub struct ParseViaError(pub(crate) String);
+
+impl Via {
+    /// Opens the port of a NIC, under the power of [`Faults`](crate::Faults); and the prefix that
+    /// every QPN of its engine must have. What only sockets know is left out where there is none: an
+    /// AF_XDP port is alone on its address.
+    pub fn open(&self, udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
+        match self {
+            Via::Udp => {
+                let port = UdpPort::open(udp)?;
+                let prefix = port.qpn_prefix();
+                Ok((Box::new(FaultPort::new(port)), prefix))
+            }
+            Via::Xdp(options) => {
+                let (addr, udp_port) = (udp.addr, udp.udp_port);
+                let port = XdpPort::open(&XdpConfig { addr, udp_port, options: *options })?;
+                Ok((Box::new(FaultPort::new(port)), 0))
+            }
+        }
+    }
+}
+
+impl FromStr for Via {
+    type Err = ParseViaError;
+
+    fn from_str(text: &str) -> Result<Via, ParseViaError> {
+        match text.split_once(':') {
+            None if text == "udp" => Ok(Via::Udp),
+            None if text == "xdp" => Ok(Via::Xdp(XdpOptions::default())),
+            Some(("xdp", options)) => options.parse().map(Via::Xdp),
+            _ => Err(ParseViaError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Via::Udp => f.write_str("udp"),
+            Via::Xdp(options) => write!(f, "xdp:{options}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["udp", "xdp:mode=auto", "xdp:mode=copy,queue=0", "xdp:mode=zerocopy,queue=12"]
+        {
+            assert_eq!(text.parse::<Via>().unwrap().to_string(), text);
+        }
+        assert_eq!("xdp".parse(), Ok(Via::Xdp(XdpOptions::default())));
+    }
+
+    #[test]
+    fn what_means_nothing_says_what_would() {
+        for text in ["", "tcp", "xdp:", "xdp:copy", "xdp:mode=fast", "xdp:queue=-1", "udp:queue=1"]
+        {
+            let error = text.parse::<Via>().unwrap_err().to_string();
+            assert!(error.contains("xdp:mode=copy,queue=0"), "{error}");
+        }
+    }
+}

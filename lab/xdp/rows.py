@@ -1,0 +1,170 @@
+"""What is run, and what must come of it."""
+
+import json
+import time
+from pathlib import Path
+
+from hosts import Failed, kill, last_line, spawn
+
+PORT = 18515
+# The server's port and the client's.
+PAIRS = (("xdp", "xdp"), ("xdp", "udp"), ("udp", "xdp"))
+
+
+def plan(verify):
+    """(name, function of the hosts that returns a text) of every row."""
+    for pair in PAIRS:
+        for kind in ("write", "send", "read"):
+            yield f"every byte, {kind}, {named(pair)}", verified(verify, kind, pair)
+    for pair in PAIRS:
+        yield f"bandwidth, write, {named(pair)}", perf("write-bw", pair, "-D", "1")
+    for test in ("send-bw", "read-bw"):
+        yield f"bandwidth, {test[:4]}, xdp to xdp", perf(test, PAIRS[0], "-D", "1")
+    yield "latency, write, xdp to xdp", perf("write-lat", PAIRS[0], "-n", "2000")
+    for pair in PAIRS:
+        yield f"bandwidth, write, IPv6, {named(pair)}", perf("write-bw", pair, "-n", "500", v6=True)
+    yield "one packet in 200 lost", perf("write-bw", PAIRS[0], "-n", "500", "--link", "loss=0.5%")
+    yield "the host keeps its NIC", pinged
+    yield "nothing is left of a killed process", killed
+    yield "a second port is refused", second
+    yield "loopback is refused", loopback
+
+
+def perform(name, row, hosts):
+    start = time.monotonic()
+    try:
+        outcome, text = "PASS", row(hosts)
+    except Failed as error:
+        outcome, text = "FAIL", str(error)
+    except Skipped as error:
+        outcome, text = "SKIP", str(error)
+    seconds = round(time.monotonic() - start, 2)
+    return {"name": name, "outcome": outcome, "text": text, "seconds": seconds}
+
+
+class Skipped(Exception):
+    """A row that cannot be had here."""
+
+
+def named(pair):
+    server, client = pair
+    return f"{client} to {server}"
+
+
+def must(condition, otherwise):
+    if not condition:
+        raise Failed(otherwise)
+
+
+def verified(verify, kind, pair):
+    """Numbered messages whose every byte the receiver looks at, by a program that knows no Bowline."""
+    def row(hosts):
+        if verify is None:
+            raise Skipped("verify.c cannot be compiled here (gcc, libibverbs-dev)")
+        sides = []
+        for host, via, more in ((hosts.server, pair[0], []), (hosts.client, pair[1], [hosts.server.addr])):
+            sides.append([hosts.bowline, "run", "--device", f"bl0={host.addr}", "--via", via, "--",
+                          verify, kind, "1", str(PORT), *more])
+        return last_line(hosts.pair(*sides, PORT)[0])
+    return row
+
+
+def perf(test, pair, *options, v6=False):
+    def row(hosts):
+        server, client = hosts.server, hosts.client
+        ours, theirs = (client.addr6, server.addr6) if v6 else (client.addr, server.addr)
+        serve = [hosts.bowline, "perf", test, "-d", theirs, "--via", pair[0]]
+        ask = [hosts.bowline, "perf", test, theirs, "-d", ours, "--via", pair[1], "--json", *options]
+        report = json.loads(last_json(hosts.pair(serve, ask, PORT)[0]))
+        expected = "xdp, copy" if pair[1] == "xdp" else "udp"
+        must(report["via"] == expected, f"went by {report['via']}, not by {expected}")
+        result = report["results"][0]
+        if "t_typical_us" in result:
+            return f"{result['t_typical_us']:.1f} us, 99 % within {result['p99_us']:.1f}"
+        must(result["bw_average_gbps"] > 0.02, f"{result['bw_average_gbps']} Gbit/s")
+        return f"{result['bw_average_gbps']:.2f} Gbit/s"
+    return row
+
+
+def last_json(text):
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    must(lines, "printed no result")
+    return lines[-1]
+
+
+class Waiting:
+    """A server with an AF_XDP port that waits for its client's first message."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+
+    def __enter__(self):
+        bowline, server, client = self.hosts.bowline, self.hosts.server, self.hosts.client
+        serve = [bowline, "perf", "write-bw", "-d", server.addr, "--via", "xdp"]
+        ask = [bowline, "perf", "write-bw", server.addr, "-d", client.addr, "-D", "20"]
+        self.server = spawn(server.inside(*serve))
+        self.hosts.wait_listening(PORT, self.server)
+        self.client = spawn(client.inside(*ask))
+        deadline = time.monotonic() + 5
+        while not server.has_program():
+            if time.monotonic() > deadline:
+                self.__exit__()
+                raise Failed("no program is attached")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.client, self.server):
+            kill(process)
+
+
+def pinged(hosts):
+    """TCP and other UDP get past the program: the kernel answers while the port is open."""
+    with Waiting(hosts):
+        probe = Path(__file__).with_name("probe.py")
+        server = spawn(hosts.server.inside("python3", probe, "echo", hosts.server.addr))
+        try:
+            must(server.stdout.readline() == "ready\n", "the echo server did not start")
+            done = hosts.client.run("python3", probe, "ask", hosts.server.addr)
+        finally:
+            kill(server)
+    must(done.returncode == 0, last_line(done.stderr))
+    return done.stdout.strip()
+
+
+def killed(hosts):
+    with Waiting(hosts) as waiting:
+        kill(waiting.server)
+        deadline = time.monotonic() + 2
+        while hosts.server.has_program():
+            must(time.monotonic() < deadline, "its program is still attached")
+            time.sleep(0.02)
+    return "its program is gone, and the next port opens: " + perf("write-bw", PAIRS[0], "-n", "200")(hosts)
+
+
+def second(hosts):
+    """The message must say what to do."""
+    with Waiting(hosts):
+        done = refused_perf(hosts, hosts.server, hosts.server.addr)
+    must("does not share" in done, done)
+    return done
+
+
+def loopback(hosts):
+    done = refused_perf(hosts, hosts.server, "127.0.0.1")
+    must("no Ethernet interface" in done, done)
+    return done
+
+
+def refused_perf(hosts, host, addr):
+    """What a client says whose port cannot be opened: it gets as far as a server's TCP port."""
+    port = PORT + 1
+    server = spawn(host.inside(hosts.bowline, "perf", "write-bw", "-d", "127.0.0.1", "-p", port))
+    try:
+        hosts.wait_listening(port, server)
+        done = host.run(hosts.bowline, "perf", "write-bw", "127.0.0.1", "-d", addr, "-p", port, "--via", "xdp")
+    finally:
+        kill(server)
+    must(done.returncode != 0, "was not refused")
+    said = [line for line in done.stderr.splitlines() if not line.startswith("hint:")]
+    return last_line("\n".join(said))
