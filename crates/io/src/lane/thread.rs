@@ -25,6 +25,8 @@ const NAP_MIN_NS: u64 = 50_000;
 const NAP_MAX_NS: u64 = 200_000;
 /// How long to sleep on a port that has no descriptor.
 const BLIND_SLEEP_NS: u64 = 200_000;
+/// How often to look for a free engine before sleeping: a few microseconds.
+const LOCK_TRIES: u32 = 100;
 /// How often to let others have the engine before insisting.
 const MAX_YIELDS: u32 = 8;
 
@@ -39,16 +41,27 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
             nap_ns = (nap_ns * 2).min(NAP_MAX_NS);
             continue;
         }
-        match shared.try_lock()? {
+        match try_lock_for_a_while(shared)? {
             Some(engine) => {
                 nap_ns = NAP_MIN_NS;
                 drive(shared, engine, &mut spin)?;
             }
-            // Somebody else is at work.
-            None => std::thread::yield_now(),
+            // Whoever has the engine waits for a core, perhaps for this one, or is long at it.
+            None => nap(shared, NAP_MIN_NS),
         }
     }
     Ok(())
+}
+
+/// Takes the engine if it becomes free within the time that a post or an idle poll takes.
+fn try_lock_for_a_while(shared: &Shared) -> Result<Option<EngineGuard<'_>>, LaneError> {
+    for _ in 0..LOCK_TRIES {
+        if let Some(engine) = shared.try_lock()? {
+            return Ok(Some(engine));
+        }
+        std::hint::spin_loop();
+    }
+    Ok(None)
 }
 
 /// Sleeps without listening to the port. A post does not wake it: naps are short.
