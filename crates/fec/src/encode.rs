@@ -1,7 +1,7 @@
 //! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
 
 use bowline_nic::{Mtu, Run, ShimOut};
-use bowline_wire::{Bth, Opcode, OpcodeInfo, Psn, RepairHeader};
+use bowline_wire::{Bth, OpcodeInfo, Psn, RepairHeader};
 
 use crate::counters::{FecCounters, bump};
 use crate::negotiate::Identity;
@@ -97,16 +97,10 @@ impl Encoder {
         Some(u32::from(block.params.r() - block.count))
     }
 
-    /// Codes packets of a run from `at` on that are like the block's before them: in the middle of a
-    /// message, with this opcode, as most are. Returns how many.
+    /// Codes packets of a run from `at` on, where one in the middle of a message is, if they are like the
+    /// block's before them, as most are. Returns how many.
     #[inline]
-    pub(crate) fn add_alike(
-        &mut self,
-        run: &Run<'_>,
-        at: usize,
-        opcode: Opcode,
-        pool: &Pool,
-    ) -> usize {
+    pub(crate) fn add_alike(&mut self, run: &Run<'_>, at: usize, pool: &Pool) -> usize {
         let (Some(block), Some(next)) = (&mut self.block, self.next) else { return 0 };
         let (r, c) = (block.params.r(), block.params.c());
         // The first packets of a block begin its units.
@@ -116,7 +110,7 @@ impl Encoder {
         let Some(unit) = self.units.get_mut(usize::from(block.lane)) else { return 0 };
         // Packets behind each other are of one lane only if there is no other.
         let most = if c == 1 { usize::from(r - block.count) } else { 1 };
-        let added = unit.add_run(run, at, most, opcode, next);
+        let added = unit.add_run(run, at, most, next);
         if added > 0 {
             block.count += added as u8;
             block.lane = if block.lane + 1 >= c { 0 } else { block.lane + 1 };

@@ -125,7 +125,7 @@ impl FecShim {
         if info.position == Position::Middle {
             let response = info.kind == OpKind::ReadResponse;
             let encoder = if response { &mut self.responses_out } else { &mut self.requests_out };
-            let added = encoder.add_alike(run, at, opcode, &self.pool);
+            let added = encoder.add_alike(run, at, &self.pool);
             if added > 0 {
                 return added;
             }

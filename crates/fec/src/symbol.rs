@@ -127,43 +127,30 @@ impl Unit {
         }
     }
 
-    /// Adds packets of a run from `at` on that have this opcode, that of a packet in the middle of a
-    /// message, follow each other from `psn` on and have as much payload as the sum has: as many as
-    /// there are, at most `most`. Returns how many.
+    /// Adds packets of a run from `at` on, the first of which is in the middle of a message, if they follow
+    /// each other from `psn` on and have as much payload as the sum has: as many as there are, at most
+    /// `most`. Returns how many.
     #[inline(never)]
-    pub(crate) fn add_run(
-        &mut self,
-        run: &Run<'_>,
-        at: usize,
-        most: usize,
-        opcode: Opcode,
-        mut psn: Psn,
-    ) -> usize {
+    pub(crate) fn add_run(&mut self, run: &Run<'_>, at: usize, most: usize, psn: Psn) -> usize {
+        let (count, bytes) = run.alike(at, most);
         let len = packet_len(self.filled);
-        let (mut flags, mut words) = (0, 0);
-        let mut count = 0;
-        let (packets, bytes) = run.from(at);
-        let mut rest = bytes;
-        for packet in &packets[..most.min(packets.len())] {
-            let Some((bth, _)) = rest.split_first_chunk::<{ Bth::LEN }>() else { break };
-            let word = u32::from_be_bytes([bth[8], bth[9], bth[10], bth[11]]);
-            if packet.udp_payload_len() != len
-                || !packet.has_only_bth()
-                || bth[0] != opcode.0
-                || Psn::new(word) != psn
-            {
-                break;
-            }
-            flags ^= bth[1];
-            words ^= word;
-            psn = psn.next();
-            count += 1;
-            rest = rest.get(len..).unwrap_or_default();
+        // A transport sends packets in order or begins again at an earlier one: where the first and the
+        // last are right, all are.
+        let first = bytes.first_chunk().map(BthSum::of);
+        let last = count.checked_sub(1).and_then(|n| bytes.get(n * len..)?.first_chunk());
+        let (Some(first), Some(last)) = (first, last.map(BthSum::of)) else { return 0 };
+        let fits = run.packets()[at].has_only_bth()
+            && bytes.len() == count * len
+            && first.psn() == psn
+            && last.psn() == psn.add(count as u32 - 1);
+        if !fits {
+            return 0;
         }
         self.xor_payloads(bytes, count);
-        let odd = count % 2 == 1;
-        self.bths.add_fields(if odd { opcode.0 } else { 0 }, flags, (words >> 24) as u8);
-        self.len ^= if odd { self.filled as u16 } else { 0 };
+        if count % 2 == 1 {
+            self.bths.add(first);
+            self.len ^= self.filled as u16;
+        }
         count
     }
 

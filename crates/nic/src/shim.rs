@@ -143,11 +143,12 @@ impl<'a> Run<'a> {
         self.batch.payload(packet)
     }
 
-    /// The packets from `at` on, and their bytes, one behind the other.
+    /// How many packets from `at` on, at most `most`, differ in their PSNs only, and their bytes, one
+    /// behind the other.
     #[inline]
-    pub fn from(&self, at: usize) -> (&'a [TxPacket], &'a [u8]) {
+    pub fn alike(&self, at: usize, most: usize) -> (usize, &'a [u8]) {
         let packets = self.packets.get(at..).unwrap_or_default();
-        (packets, self.batch.bytes_of(packets))
+        self.batch.alike(&packets[..most.min(packets.len())])
     }
 }
 

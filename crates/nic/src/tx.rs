@@ -49,6 +49,9 @@ pub struct TxPacket {
     header_len: u8,
     /// Pad and ICRC.
     trailer_len: u8,
+    /// It differs in its PSN only from the packet of its flow before it, which is in the same burst. If
+    /// both are one QP's, that is the packet before it in the batch.
+    alike: bool,
 }
 
 impl TxPacket {
@@ -195,14 +198,21 @@ impl Flow {
         (key.src, key.dst, key.src_port) == (meta.src, meta.dst, meta.src_port)
     }
 
-    /// The ICRC register behind IP, UDP and BTH headers.
+    /// The ICRC register behind IP, UDP and BTH headers, and whether the BTH differs in its PSN only from
+    /// the one before, of a packet of the same length.
     #[inline]
-    pub(crate) fn icrc_behind_bth(&mut self, len: u32, bth: &[u8; Bth::LEN], ip_id: u16) -> Icrc {
+    pub(crate) fn icrc_behind_bth(
+        &mut self,
+        len: u32,
+        bth: &[u8; Bth::LEN],
+        ip_id: u16,
+    ) -> (Icrc, bool) {
         let ip_id = if self.key.dst.is_ipv4() { ip_id } else { 0 };
         let psn = Psn::new(u32::from_be_bytes([0, bth[PSN_AT], bth[10], bth[11]]));
         let last = &self.seeds[usize::from(self.last_seed) % self.seeds.len()];
-        let seed = if last.fits(len, bth) { last.behind_bth } else { self.find_seed(len, bth) };
-        seed.with_deltas_behind_bth(ip_id, psn)
+        let alike = last.fits(len, bth);
+        let seed = if alike { last.behind_bth } else { self.find_seed(len, bth) };
+        (seed.with_deltas_behind_bth(ip_id, psn), alike)
     }
 
     #[inline(never)]
@@ -399,18 +409,6 @@ impl TxBatch {
         &self.bytes[packet.start as usize..][..packet.len as usize]
     }
 
-    /// The bytes of packets of this batch that follow each other, one behind the other.
-    #[inline]
-    pub(crate) fn bytes_of(&self, packets: &[TxPacket]) -> &[u8] {
-        match packets {
-            [first, .., last] => {
-                &self.bytes[first.start as usize..(last.start + last.len) as usize]
-            }
-            [only] => self.bytes(only),
-            [] => &[],
-        }
-    }
-
     /// The headers of a packet of this batch: BTH and extension headers.
     #[inline]
     pub fn header(&self, packet: &TxPacket) -> &[u8] {
@@ -434,6 +432,16 @@ impl TxBatch {
     #[inline]
     pub(crate) fn run_since(&self, mark: usize) -> &[TxPacket] {
         self.packets.get(mark..).unwrap_or_default()
+    }
+
+    /// How many of some packets of this batch, all of one QP, differ in their PSNs only, from the first
+    /// on, and the bytes of these, one behind the other.
+    #[inline]
+    pub(crate) fn alike<'a>(&'a self, packets: &[TxPacket]) -> (usize, &'a [u8]) {
+        let Some((first, rest)) = packets.split_first() else { return (0, &[]) };
+        let count = 1 + rest.iter().take_while(|packet| packet.alike).count();
+        let bytes = &self.bytes[first.start as usize..][..count * first.len as usize];
+        (count, bytes)
     }
 
     /// Appends a whole packet that was sealed for IP identification `sealed_id`, BTH to ICRC, as
@@ -461,6 +469,7 @@ impl TxBatch {
             len: frame.len() as u32,
             header_len: Bth::LEN as u8,
             trailer_len: ICRC_LEN as u8,
+            alike: false,
         });
         self.bytes.extend_from_slice(body);
         self.bytes.extend_from_slice(&icrc.to_le_bytes());
@@ -525,15 +534,16 @@ fn seal(
     (len, pad, ip_id): (u32, u8, u16),
     (packets, bytes): (&mut Vec<TxPacket>, &mut Vec<u8>),
 ) {
+    let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+    let (mut icrc, alike) = flow.icrc_behind_bth(len, bth, ip_id);
     packets.push(TxPacket {
         start: bytes.len() as u32,
         len,
         header_len: header.len,
         trailer_len: pad + ICRC_LEN as u8,
+        alike: alike && ip_id != 0,
     });
     bytes.reserve(len as usize);
-    let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
-    let mut icrc = flow.icrc_behind_bth(len, bth, ip_id);
     if !ext.is_empty() {
         icrc = icrc.update(ext);
     }

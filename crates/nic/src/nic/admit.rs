@@ -86,7 +86,7 @@ fn icrc_holds(
     let Some(flow) = core.rx_flow.as_mut() else { return false };
     let body = &bytes[..bytes.len().saturating_sub(4)];
     let Some((bth, rest)) = body.split_first_chunk() else { return false };
-    let behind_bth = flow.icrc_behind_bth(bytes.len() as u32, bth, assumed);
+    let (behind_bth, _) = flow.icrc_behind_bth(bytes.len() as u32, bth, assumed);
     let computed = behind_bth.update(rest).finish();
     let received = packet.icrc();
     if computed == received {

@@ -166,4 +166,31 @@ mod tests {
         let counts: Vec<usize> = lengths_of(&batch, &flow).iter().map(Vec::len).collect();
         assert_eq!(counts, [1 + MAX_LATE as usize, 1, 40 - MAX_LATE as usize]);
     }
+
+    #[test]
+    fn packets_are_like_those_before_them_in_the_batch_not_in_the_flow() {
+        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
+        let port = ROCE_UDP_PORT;
+        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
+        let mut batch = TxBatch::new(TxCaps { max_segments: 64, max_burst_bytes: 65_000 }, 64);
+        let data = [0; 64];
+        let payload = [Segment::of_slice(&data)];
+        for psn in 0..3 {
+            batch.push(&mut flow, 0, &header(psn), &payload);
+        }
+        batch.push_late(&mut flow, 0, &header(100), &[1; 80]);
+        batch.push_late(&mut flow, 0, &header(101), &[1; 80]);
+        for psn in 3..5 {
+            batch.push(&mut flow, 0, &header(psn), &payload);
+        }
+        batch.settle();
+        batch.push(&mut flow, 0, &header(5), &payload);
+        // In the batch: 0 1 2 3 4 100 101 5.
+        let packets = batch.run_since(0);
+        let stretches = [0, 1, 3, 4, 5, 6, 7].map(|at| batch.alike(&packets[at..]).0);
+        assert_eq!(stretches, [3, 2, 2, 1, 2, 1, 1]);
+        let (count, bytes) = batch.alike(packets);
+        assert_eq!(bytes.len(), count * packets[0].udp_payload_len());
+        assert_eq!(batch.alike(&[]), (0, &[][..]));
+    }
 }
