@@ -1,5 +1,6 @@
-//! One connection between two engines in memory. What is counted happens in functions of its own, whose names
-//! are given to callgrind: see [`counted`].
+//! One connection between two engines in memory. What is counted happens in functions of its own, whose names are
+//! given to callgrind: the steps of a WRITE are `post_side`, `send_side`, `receive_side`, `answer_side`, `answered_side`
+//! and `poll_side`.
 
 use core::net::IpAddr;
 
@@ -10,8 +11,8 @@ use bowline_nic::{
 };
 use bowline_wire::{Psn, Qpn};
 
-/// The counted steps of a WRITE, in their order. They are called for nothing else.
-pub mod counted {
+/// The counted steps, in their order. They are called for nothing else.
+mod counted {
     use std::hint::black_box;
 
     use bowline_nic::{Completion, CqId, FrameMeta, Nic, SendWr, Time, TxBatch};
