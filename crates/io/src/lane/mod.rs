@@ -77,6 +77,11 @@ pub struct Lane {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Later than any time: still there.
+const AT_WORK: u64 = u64::MAX;
+/// How long posts alone keep the lane's thread away. They transmit, but do not receive.
+const POSTS_COUNT_FOR: Duration = Duration::from_millis(1);
+
 struct Shared {
     config: LaneConfig,
     caps: PortCaps,
@@ -85,8 +90,10 @@ struct Shared {
     events: Arc<Channel<Event>>,
     /// Threads that wait for the engine's lock.
     contenders: AtomicU32,
-    /// When somebody last polled, in nanoseconds of the lane's clock.
+    /// When somebody last began to poll, in nanoseconds of the lane's clock.
     last_polled: AtomicU64,
+    /// Until when somebody who polls has been seen at work, or [`AT_WORK`].
+    last_seen: AtomicU64,
     /// What the lane's thread sleeps until; zero while it is awake or naps.
     sleeps_until: AtomicU64,
     wake: Arc<EventFd>,
@@ -121,6 +128,7 @@ impl Lane {
             events,
             contenders: AtomicU32::new(0),
             last_polled: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
             wake,
             faults,
@@ -150,7 +158,7 @@ impl Lane {
     /// Runs `f` on the engine, then transmits what became ready: for control verbs, and for posting
     /// when the packet must leave at once.
     pub fn with<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
-        self.shared.enter(f, 0, true)
+        Ok(self.shared.enter(f, 0, true)?.0)
     }
 
     /// Runs `f` on the engine, and transmits soon: for posting work requests one by one.
@@ -160,10 +168,17 @@ impl Lane {
     /// if nobody polls, so that they share bursts: small packets sent one by one cost a system call
     /// each and arrive one by one.
     pub fn post<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
-        let now = self.shared.now();
-        let someone_polls = self.shared.polled_since(now, self.shared.config.takeover);
-        let coalesce = if someone_polls { self.shared.config.coalesce } else { Duration::ZERO };
-        self.shared.enter(f, nanos(coalesce), false)
+        let shared = &*self.shared;
+        let now = shared.now();
+        let polled = Time::from_nanos(shared.last_polled.load(Ordering::Relaxed));
+        if !shared.is_attended(now) || now.nanos_since(polled) > nanos(POSTS_COUNT_FOR) {
+            return Ok(shared.enter(f, 0, false)?.0);
+        }
+        // Whoever posts between two polls is still there.
+        let mut presence = Presence::begin(shared, now);
+        let (result, now) = shared.enter(f, nanos(shared.config.coalesce), false)?;
+        presence.until = now;
+        Ok(result)
     }
 
     /// Runs the engine for a round, then `f`: for polling a completion queue.
@@ -175,6 +190,7 @@ impl Lane {
     pub fn poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let now = shared.now();
+        let mut presence = Presence::begin(shared, now);
         shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
         let free = if shared.is_contended() { None } else { shared.try_lock()? };
         match free {
@@ -185,8 +201,7 @@ impl Lane {
                 shared.leave(&engine);
                 drop(engine);
                 if !progress.is_idle() {
-                    // A long round is no absence.
-                    shared.last_polled.store(shared.now().as_nanos(), Ordering::Relaxed);
+                    presence.until = shared.now();
                 }
                 Ok(result)
             }
@@ -203,7 +218,7 @@ impl Lane {
     /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
     /// over at once rather than when it notices.
     pub fn stop_polling(&self) {
-        if self.shared.last_polled.swap(0, Ordering::Relaxed) != 0 {
+        if self.shared.last_seen.swap(0, Ordering::Relaxed) != 0 {
             self.shared.wake.raise();
         }
     }
@@ -300,6 +315,28 @@ impl Lane {
     }
 }
 
+/// Somebody polls, or posts between polls. That may take long, and is no absence.
+struct Presence<'a> {
+    shared: &'a Shared,
+    /// Its end, as far as it is known.
+    until: Time,
+}
+
+impl<'a> Presence<'a> {
+    #[inline]
+    fn begin(shared: &'a Shared, now: Time) -> Presence<'a> {
+        shared.last_seen.store(AT_WORK, Ordering::Relaxed);
+        Presence { shared, until: now }
+    }
+}
+
+impl Drop for Presence<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.shared.last_seen.store(self.until.as_nanos(), Ordering::Relaxed);
+    }
+}
+
 impl Drop for Lane {
     fn drop(&mut self) {
         self.shutdown();
@@ -332,18 +369,18 @@ impl Shared {
 
     /// Takes the engine for a caller that is not the lane's thread. With `in_order`, what was left
     /// to be sent later leaves before `f`: it may be the last acknowledgement of a QP that `f`
-    /// destroys.
+    /// destroys. Also gives the time when the clock was looked at last.
     fn enter<R>(
         &self,
         f: impl FnOnce(&mut Nic, Time) -> R,
         coalesce_ns: u64,
         in_order: bool,
-    ) -> Result<R, LaneError> {
+    ) -> Result<(R, Time), LaneError> {
         let mut engine = match self.try_lock()? {
             Some(engine) => engine,
             None => self.lock_contended()?,
         };
-        let now = engine.advance(self.now());
+        let mut now = engine.advance(self.now());
         if in_order && engine.has_deferred() {
             engine.transmit(now)?;
         }
@@ -351,12 +388,13 @@ impl Shared {
         engine.run_tasks(now);
         if !engine.defer(now, coalesce_ns) {
             if engine.transmit(now)? > 0 && coalesce_ns > 0 {
-                engine.transmitted(self.now());
+                now = self.now();
+                engine.transmitted(now);
             }
             engine.dispatch();
         }
         self.leave(&engine);
-        Ok(result)
+        Ok((result, now))
     }
 
     /// Wakes the lane's thread if it would oversleep.
@@ -418,14 +456,11 @@ impl Shared {
         self.contenders.load(Ordering::Relaxed) != 0
     }
 
-    fn polled_within(&self, window: Duration) -> bool {
-        self.polled_since(self.now(), window)
-    }
-
+    /// Whether somebody polls, so that the lane's thread need not drive.
     #[inline]
-    fn polled_since(&self, now: Time, window: Duration) -> bool {
-        let polled = self.last_polled.load(Ordering::Relaxed);
-        polled != 0 && now.as_nanos().saturating_sub(polled) < nanos(window)
+    fn is_attended(&self, now: Time) -> bool {
+        let seen = self.last_seen.load(Ordering::Relaxed);
+        seen != 0 && now.as_nanos().saturating_sub(seen) < nanos(self.config.takeover)
     }
 
     fn publish_sleep(&self, until: Time) {

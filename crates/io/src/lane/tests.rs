@@ -291,6 +291,34 @@ fn the_lane_thread_stays_away_while_the_application_polls() {
 }
 
 #[test]
+fn whoever_is_long_at_work_is_there() {
+    let hub = MemoryHub::new();
+    let port = hub.port(IpAddr::from([10, 0, 0, 1]), 4791, 1024).expect("nobody is there");
+    let end = End::new(Box::new(port), 4791, "t-presence");
+    let shared = &*end.lane.shared;
+    let later = |ms: u64| shared.now().plus_nanos(ms * 1_000_000);
+    let attended_meanwhile = || shared.is_attended(later(1000));
+    // A post by itself means nothing.
+    assert!(!end.lane.post(|_, _| attended_meanwhile()).expect("the lane lives"));
+    assert!(end.lane.poll(|_, _| attended_meanwhile()).expect("the lane lives"));
+    assert!(!shared.is_attended(later(1000)));
+    // One between polls does, unless this thread has lost its core in between, but not for long
+    // without a poll.
+    let start = Instant::now();
+    let mut counts = false;
+    while !counts {
+        assert!(start.elapsed() < PATIENCE, "posts between polls do not count");
+        end.poll();
+        counts = end.lane.post(|_, _| attended_meanwhile()).expect("the lane lives");
+    }
+    while end.lane.post(|_, _| attended_meanwhile()).expect("the lane lives") {
+        assert!(start.elapsed() < PATIENCE, "posts alone keep the thread away");
+    }
+    end.lane.stop_polling();
+    assert!(!shared.is_attended(shared.now()));
+}
+
+#[test]
 fn several_threads_share_a_lane() {
     let [a, b] = udp_pair(["t-many-a", "t-many-b"]);
     let done = std::sync::atomic::AtomicUsize::new(0);

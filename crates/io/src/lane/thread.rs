@@ -36,7 +36,7 @@ pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
     let mut spin = Spin::new(shared.config.spin);
     let mut nap_ns = NAP_MIN_NS;
     while !shared.is_stopping() {
-        if shared.polled_within(shared.config.takeover) {
+        if shared.is_attended(shared.now()) {
             nap(shared, nap_ns);
             nap_ns = (nap_ns * 2).min(NAP_MAX_NS);
             continue;

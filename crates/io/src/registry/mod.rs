@@ -42,7 +42,7 @@ const RETRY_NS: u64 = 500_000;
 const ROUND_MIN_NS: u64 = 2_000_000;
 const ROUND_MAX_NS: u64 = 500_000_000;
 /// How often handed-on frames are looked for.
-const HANDOVER_NS: u64 = 20_000;
+const HANDOVER_NS: u64 = 100_000;
 /// How old the list of live prefixes may get when a frame for an unknown one comes.
 const STALE_NS: u64 = 1_000_000;
 /// How long leaving waits for the table.
