@@ -87,8 +87,10 @@ class Hosts:
 
 
 def spawn(command):
+    # A group, so that all of it can be ended, but not a session: the kernel schedules sessions as
+    # groups, and 6.18 leaves a group that spins and naps out for seconds when the machine is busy.
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            stdin=subprocess.DEVNULL, start_new_session=True)
+                            stdin=subprocess.DEVNULL, process_group=0)
 
 
 def kill(process):

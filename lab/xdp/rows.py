@@ -1,10 +1,11 @@
 """What is run, and what must come of it."""
 
 import json
+import threading
 import time
 from pathlib import Path
 
-from hosts import Failed, kill, last_line, spawn
+from hosts import Failed, ip, kill, last_line, spawn
 
 PORT = 18515
 # The server's port and the client's.
@@ -16,7 +17,8 @@ def plan(verify):
     for pair in PAIRS:
         for kind in ("write", "send", "read"):
             yield f"every byte, {kind}, {named(pair)}", verified(verify, kind, pair)
-    for pair in PAIRS:
+    # The last for comparison.
+    for pair in (*PAIRS, ("udp", "udp")):
         yield f"bandwidth, write, {named(pair)}", perf("write-bw", pair, "-D", "1")
     for test in ("send-bw", "read-bw"):
         yield f"bandwidth, {test[:4]}, xdp to xdp", perf(test, PAIRS[0], "-D", "1")
@@ -24,6 +26,7 @@ def plan(verify):
     for pair in PAIRS:
         yield f"bandwidth, write, IPv6, {named(pair)}", perf("write-bw", pair, "-n", "500", v6=True)
     yield "one packet in 200 lost", perf("write-bw", PAIRS[0], "-n", "500", "--link", "loss=0.5%")
+    yield "an interface down for 0.2 s", unplugged
     yield "the host keeps its NIC", pinged
     yield "nothing is left of a killed process", killed
     yield "a second port is refused", second
@@ -130,6 +133,22 @@ def pinged(hosts):
             kill(server)
     must(done.returncode == 0, last_line(done.stderr))
     return done.stdout.strip()
+
+
+def unplugged(hosts):
+    """The port outlives it, finds the neighbour again, and so does the connection."""
+    def pull():
+        time.sleep(0.7)
+        for state, pause in (("down", 0.2), ("up", 0)):
+            ip("-n", hosts.client.namespace, "link", "set", "nic", state)
+            time.sleep(pause)
+
+    puller = threading.Thread(target=pull)
+    puller.start()
+    try:
+        return perf("write-bw", PAIRS[0], "-D", "2")(hosts)
+    finally:
+        puller.join()
 
 
 def killed(hosts):

@@ -165,7 +165,8 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     })?;
     let async_fd = ctx.lane.events().as_raw_fd();
     sys::set_blocking(async_fd)?;
-    log::info(&format!("opened {} at {}", device.name, device.addr));
+    let via = ctx.lane.port_caps().via;
+    log::info(&format!("opened {} at {} ({via})", device.name, device.addr));
     report::opened(&ctx);
     let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as c_int);
     let public = ops::verbs_context(device.as_ptr(), async_fd, vectors);

@@ -62,7 +62,8 @@ pub(crate) fn describe(report: &Value) -> String {
         lines.push_str(&timeline::describe(&report["failover"]));
     }
     let what = if lines.is_empty() { "saw nothing yet" } else { "saw" };
-    format!("{} at {} {what}\n{lines}", text("device"), text("addr"))
+    let via = report["via"].as_str().map_or_else(String::new, |via| format!(" ({via})"));
+    format!("{} at {}{via} {what}\n{lines}", text("device"), text("addr"))
 }
 
 #[cfg(test)]
@@ -72,11 +73,11 @@ mod tests {
     #[test]
     fn a_report_names_what_happened_and_nothing_else() {
         let report = serde_json::json!({
-            "device": "bl0", "addr": "127.0.0.1",
+            "device": "bl0", "addr": "127.0.0.1", "via": "udp",
             "nic": {"tx_packets": 7, "drop_icrc": 0}, "port": {"rx_overflow": 2}
         });
         let text = describe(&report);
-        assert!(text.starts_with("bl0 at 127.0.0.1"), "{text}");
+        assert!(text.starts_with("bl0 at 127.0.0.1 (udp) saw"), "{text}");
         assert!(text.contains("tx_packets") && text.contains("rx_overflow"), "{text}");
         assert!(!text.contains("drop_icrc"), "{text}");
     }

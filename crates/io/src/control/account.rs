@@ -6,16 +6,18 @@ use std::sync::Arc;
 use super::{ControlServer, faults};
 use crate::Lane;
 
-/// A device's account of itself, as one line of JSON: process, program, name, address, counters.
+/// A device's account of itself, as one line of JSON: process, program, name, address, what carries its
+/// packets, counters.
 /// `None` once the lane has ended.
 pub fn account(device: &str, lane: &Lane) -> Option<String> {
     let (nic, port) = lane.counters().ok()?;
     Some(format!(
-        "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"nic\":{},\"port\":{}}}",
+        "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"via\":\"{}\",\"nic\":{},\"port\":{}}}",
         std::process::id(),
         quote(&std::env::args().next().unwrap_or_default()),
         quote(device),
         lane.port_caps().addr,
+        lane.port_caps().via,
         counters(nic.iter()),
         counters(port.iter()),
     ))

@@ -20,6 +20,8 @@ mod tests;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bowline_nic::{Burst, FrameMeta, Time, TxBatch, TxCaps};
 
@@ -43,6 +45,9 @@ const MAX_FRAMES_PER_RECV: usize = 64;
 const RECHECK_NS: u64 = 20_000;
 /// And while the interface is down.
 const RECHECK_DOWN_NS: u64 = 10_000_000;
+/// The kernel takes back the queue of a closed socket in its own time.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(500);
+const QUEUE_RETRY: Duration = Duration::from_millis(5);
 const ETHERNET_LEN: usize = bowline_wire::EthernetHeader::MIN_LEN;
 
 /// How an [`XdpPort`] is opened.
@@ -105,7 +110,7 @@ impl XdpPort {
             XdpMode::Copy => BindMode::Copy,
             XdpMode::ZeroCopy => BindMode::ZeroCopy,
         };
-        let socket = XdpSocket::open(local.index, queue, mode)
+        let socket = open_socket(local.index, queue, mode)
             .map_err(error::at(name, "opening a socket on its queue"))?;
         let neighbours = Neighbours::of(local.index)
             .map_err(PortError::os("opening a way to ask about neighbours"))?;
@@ -247,6 +252,23 @@ fn claim(addr: IpAddr, udp_port: u16) -> Result<UdpSocket, PortError> {
     // Nobody reads it. What it must hold at least is little.
     let _ = set_int(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
     Ok(socket)
+}
+
+/// A socket on a queue, which its last owner may have left a moment ago.
+fn open_socket(interface: u32, queue: u32, mode: BindMode) -> io::Result<XdpSocket> {
+    let start = Instant::now();
+    loop {
+        match XdpSocket::open(interface, queue, mode) {
+            Err(error) if is_busy(&error) && start.elapsed() < QUEUE_PATIENCE => {
+                thread::sleep(QUEUE_RETRY);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn is_busy(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EBUSY)
 }
 
 /// Has RoCEv2 for the address go to the socket.
