@@ -27,6 +27,9 @@ class Host:
         return subprocess.run(self.inside(*command), capture_output=True, text=True, check=False,
                               timeout=timeout)
 
+    def is_up(self):
+        return "state UP" in self.run("ip", "link", "show", "dev", "nic").stdout
+
     def has_program(self):
         """Whether an XDP program is attached to its NIC."""
         return "xdp" in self.run("ip", "link", "show", "dev", "nic").stdout
@@ -50,6 +53,10 @@ class Hosts:
                 ip(*within, "address", "add", f"{host.addr6}/64", "dev", "nic", "nodad")
                 ip(*within, "link", "set", "lo", "up")
                 ip(*within, "link", "set", "nic", "up")
+            # The kernel says so some time after both ends are up, and programs look at the port's state.
+            deadline = time.monotonic() + 3
+            while time.monotonic() < deadline and not all(h.is_up() for h in (self.server, self.client)):
+                time.sleep(0.02)
         except BaseException:
             self.__exit__()
             raise
