@@ -73,22 +73,35 @@ pub(crate) struct Pacer {
     controller: Option<Box<dyn RateController>>,
     /// When the next packet may go.
     next: Time,
+    /// When the next packet would go if they were spread out evenly.
+    due: Time,
+    /// How far ahead of that the burst under way may get.
+    burst_until: Time,
     /// There was nothing to send since the last packet.
     rested: bool,
 }
 
+/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a burst
+/// is one system call, where single packets would be one each. A queue on the way has to hold it, and
+/// the wait for it is to be short beside a round trip.
+const BURST_NS: u64 = 100_000;
+const BURST_BYTES: u64 = 60 << 10;
 /// A pacer that was late may send so much at once to catch up: what it missed in this time, but no
 /// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on a
 /// busy machine; without credit every lateness would be lost throughput, and with too much of it a
-/// queue on the way would overflow.
+/// queue on the way would overflow. To have had nothing to send is no lateness.
 const CATCH_UP_NS: u64 = 4_000_000;
 const CATCH_UP_BYTES: u64 = 1 << 20;
-/// And so much after it had nothing to send, which is no lateness.
-const RESTED_NS: u64 = 100_000;
 
 impl Pacer {
     pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
-        Pacer { controller: control.build(now), next: Time::ZERO, rested: true }
+        Pacer {
+            controller: control.build(now),
+            next: Time::ZERO,
+            due: Time::ZERO,
+            burst_until: Time::ZERO,
+            rested: true,
+        }
     }
 
     /// When the next packet may go: in the past if it may go now.
@@ -106,11 +119,14 @@ impl Pacer {
                 let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
                 u64::try_from(ns).unwrap_or(u64::MAX)
             };
-            let most = if self.rested { RESTED_NS } else { CATCH_UP_NS };
-            let credit = most.min(time_of(CATCH_UP_BYTES));
+            let late_by = if self.rested { 0 } else { CATCH_UP_NS.min(time_of(CATCH_UP_BYTES)) };
             self.rested = false;
-            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(credit));
-            self.next = self.next.max(earliest).plus_nanos(time_of(bytes));
+            if self.due <= now {
+                self.burst_until = now.plus_nanos(BURST_NS.min(time_of(BURST_BYTES)));
+            }
+            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(late_by));
+            self.due = self.due.max(earliest).plus_nanos(time_of(bytes));
+            self.next = if self.due < self.burst_until { now } else { self.due };
         }
     }
 
