@@ -52,17 +52,14 @@ fn a_cut_wire_moves_both_ends_and_a_mended_one_brings_them_back() {
 fn a_port_that_goes_down_is_left_at_once_and_both_ends_know_whose_it_was() {
     for mode in MODES {
         let mut rig = Rig::new(mode, 2);
-        rig.cut(Rail::Default, true);
-        rig.port(1, Rail::Default, false);
-        rig.run(SECOND / 100);
+        rig.lose_port(1);
         assert_eq!(rig.homes(), [Rail::Backup; 2]);
         assert_eq!(rig.reports(1)[0].cause, Cause::LocalPort);
         assert_eq!(rig.reports(0)[0].cause, Cause::PeerPort);
         // It stays away as long as the port is down.
         rig.run(SECOND);
         assert_eq!(rig.homes(), [Rail::Backup; 2]);
-        rig.cut(Rail::Default, false);
-        rig.port(1, Rail::Default, true);
+        rig.mend_port(1);
         rig.run(SECOND);
         assert_eq!(rig.homes(), [Rail::Default; 2]);
     }
@@ -130,12 +127,9 @@ fn a_flapping_rail_is_left_alone_for_longer_and_longer() {
     let mut rig = Rig::new(Mode::Exact, 6);
     let mut away = Vec::new();
     for _ in 0..5 {
-        rig.cut(Rail::Default, true);
-        rig.port(0, Rail::Default, false);
-        rig.run(SECOND / 100);
+        rig.lose_port(0);
         assert_eq!(rig.homes(), [Rail::Backup; 2]);
-        rig.cut(Rail::Default, false);
-        rig.port(0, Rail::Default, true);
+        rig.mend_port(0);
         let since = rig.now;
         while rig.homes() != [Rail::Default; 2] {
             rig.run(SECOND / 100);
@@ -149,12 +143,9 @@ fn a_flapping_rail_is_left_alone_for_longer_and_longer() {
 fn a_rail_is_good_again_even_if_answers_take_longer_than_the_time_between_questions() {
     let mut rig = Rig::new(Mode::Exact, 9);
     rig.probe_every(DELAY_NS);
-    rig.cut(Rail::Default, true);
-    rig.port(0, Rail::Default, false);
-    rig.run(SECOND / 100);
+    rig.lose_port(0);
     assert_eq!(rig.homes(), [Rail::Backup; 2]);
-    rig.cut(Rail::Default, false);
-    rig.port(0, Rail::Default, true);
+    rig.mend_port(0);
     rig.run(SECOND);
     assert_eq!(rig.homes(), [Rail::Default; 2]);
 }
@@ -162,11 +153,8 @@ fn a_rail_is_good_again_even_if_answers_take_longer_than_the_time_between_questi
 #[test]
 fn a_return_does_not_wait_for_a_request_that_asks_for_a_completion() {
     let mut rig = Rig::new(Mode::Shift, 10);
-    rig.cut(Rail::Default, true);
-    rig.port(0, Rail::Default, false);
-    rig.run(SECOND / 100);
-    rig.cut(Rail::Default, false);
-    rig.port(0, Rail::Default, true);
+    rig.lose_port(0);
+    rig.mend_port(0);
     // The return begins while something is in flight that will complete in silence.
     while rig.homes() == [Rail::Backup; 2] && rig.now < Time::from_nanos(2 * SECOND) {
         (0..2).for_each(|host| rig.write_silently(host, 50_000));
@@ -187,9 +175,7 @@ fn what_does_not_carry_the_token_moves_nothing() {
 #[test]
 fn removing_a_connection_that_is_away_brings_it_home() {
     let mut rig = Rig::new(Mode::Exact, 8);
-    rig.cut(Rail::Default, true);
-    rig.port(0, Rail::Default, false);
-    rig.run(SECOND / 100);
+    rig.lose_port(0);
     rig.post(0, 1, SendOp::Send, 10);
     rig.remove(0);
     assert_eq!(rig.away(0), 0);

@@ -192,6 +192,18 @@ impl Rig {
         host.agent.port_changed(now, &mut Nics { nics: &mut host.nics, now }, rail, up);
     }
 
+    /// A host's first port dies, and all has happened that follows at once.
+    pub(super) fn lose_port(&mut self, host: usize) {
+        self.cut(Rail::Default, true);
+        self.port(host, Rail::Default, false);
+        self.run(SECOND / 100);
+    }
+
+    pub(super) fn mend_port(&mut self, host: usize) {
+        self.cut(Rail::Default, false);
+        self.port(host, Rail::Default, true);
+    }
+
     pub(super) fn remove(&mut self, host: usize) {
         let now = self.now;
         let host = &mut self.hosts[host];

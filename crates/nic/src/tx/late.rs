@@ -110,6 +110,13 @@ mod tests {
         HeaderBuf::new(&Bth::new(Opcode::RC_WRITE_MIDDLE, Qpn::new(1), Psn::new(psn)))
     }
 
+    fn flow_and_batch(max_segments: u16, capacity: usize) -> (Flow, TxBatch) {
+        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
+        let port = ROCE_UDP_PORT;
+        let flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
+        (flow, TxBatch::new(TxCaps { max_segments, max_burst_bytes: 65_000 }, capacity))
+    }
+
     /// Lengths of the packets, burst by burst; each must be sealed for its place.
     fn lengths_of(batch: &TxBatch, flow: &Flow) -> Vec<Vec<usize>> {
         let packets = |burst| {
@@ -127,12 +134,8 @@ mod tests {
 
     #[test]
     fn a_longer_packet_goes_behind_the_burst_that_it_would_cut() {
-        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
-        let port = ROCE_UDP_PORT;
-        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
-        let mut batch = TxBatch::new(TxCaps { max_segments: 4, max_burst_bytes: 65_000 }, 8);
-        let data = [0; 64];
-        let payload = [Segment::of_slice(&data)];
+        let (mut flow, mut batch) = flow_and_batch(4, 8);
+        let payload = [Segment::of_slice(&[0; 64])];
         for psn in 0..6 {
             batch.push(&mut flow, 0, &header(psn), &payload);
             if psn == 1 {
@@ -151,12 +154,8 @@ mod tests {
 
     #[test]
     fn not_too_many_overtake_a_late_packet() {
-        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
-        let port = ROCE_UDP_PORT;
-        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
-        let mut batch = TxBatch::new(TxCaps { max_segments: 64, max_burst_bytes: 65_000 }, 64);
-        let data = [0; 64];
-        let payload = [Segment::of_slice(&data)];
+        let (mut flow, mut batch) = flow_and_batch(64, 64);
+        let payload = [Segment::of_slice(&[0; 64])];
         batch.push(&mut flow, 0, &header(0), &payload);
         batch.push_late(&mut flow, 0, &header(1), &[1; 80]);
         for psn in 0..40 {
@@ -169,12 +168,8 @@ mod tests {
 
     #[test]
     fn packets_are_like_those_before_them_in_the_batch_not_in_the_flow() {
-        let [src, dst] = [1, 2].map(|i| IpAddr::from([10, 0, 0, i]));
-        let port = ROCE_UDP_PORT;
-        let mut flow = Flow::new(FlowKey { src, dst, src_port: port, dst_port: port }, 0);
-        let mut batch = TxBatch::new(TxCaps { max_segments: 64, max_burst_bytes: 65_000 }, 64);
-        let data = [0; 64];
-        let payload = [Segment::of_slice(&data)];
+        let (mut flow, mut batch) = flow_and_batch(64, 64);
+        let payload = [Segment::of_slice(&[0; 64])];
         for psn in 0..3 {
             batch.push(&mut flow, 0, &header(psn), &payload);
         }

@@ -1,21 +1,15 @@
 use super::run_seed;
-use crate::storm::{Scenario, run_many};
+use crate::storm::Scenario;
+use crate::storm::testing::{is_repeatable, without_violation};
 
 /// Enough for a change that breaks failover to be seen before it is pushed.
 const SEEDS: u64 = 60;
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcome = run_many(0..SEEDS, jobs, run_seed, |_, _| true);
-    let failures: Vec<String> = outcome
-        .failures
-        .iter()
-        .map(|f| format!("seed {}: {:?} {:?}", f.seed, f.panic, f.violations.first()))
-        .collect();
-    assert!(failures.is_empty(), "{failures:#?}");
+    let totals = without_violation(SEEDS, run_seed);
     // A storm that exercises nothing proves nothing.
-    let coverage = &outcome.totals.coverage.failover;
+    let coverage = &totals.coverage.failover;
     for (name, count) in [
         ("moves", coverage.moves),
         ("returns", coverage.returns),
@@ -36,11 +30,7 @@ fn no_seed_breaks_a_rule() {
 
 #[test]
 fn the_same_seed_gives_the_same_trace() {
-    for seed in [1, 2, 1_000_003] {
-        let [first, again] = [0, 1].map(|_| run_seed(seed));
-        assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
-        assert_eq!(first.coverage, again.coverage);
-    }
+    is_repeatable(run_seed);
 }
 
 #[test]

@@ -35,4 +35,6 @@ pub use scenario::{
 };
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@ use std::cell::RefCell;
 use std::io::{self, Write};
 use std::rc::Rc;
 
+use super::testing::without_violation;
 use super::{OpKind, Scenario, run_many, run_seed, run_seed_traced};
 use crate::rng::SimRng;
 
@@ -10,22 +11,14 @@ const SEEDS: u64 = 200;
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let outcome = run_many(0..SEEDS, jobs, run_seed, |_, _| true);
-    assert_eq!(outcome.totals.seeds, SEEDS);
-    let failures: Vec<String> = outcome
-        .failures
-        .iter()
-        .map(|f| format!("seed {}: {:?} {:?}", f.seed, f.panic, f.violations.first()))
-        .collect();
-    assert!(failures.is_empty(), "{failures:#?}");
+    let totals = without_violation(SEEDS, run_seed);
 
     // A storm that exercises nothing proves nothing.
-    let coverage = &outcome.totals.coverage;
+    let coverage = &totals.coverage;
     for (kind, count) in coverage.ops.iter() {
         assert!(count > 100, "{kind:?}: {count}");
     }
-    for (name, count) in outcome.totals.faults.iter() {
+    for (name, count) in totals.faults.iter() {
         assert!(count > 10, "{name}: {count}");
     }
     let atomics: u64 =
