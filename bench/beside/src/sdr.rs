@@ -123,14 +123,15 @@ pub(crate) fn serve(spec: &Spec, control: &Server) -> Result<()> {
     let listener = Listener::bind(spec.data_at())?;
     control.listening()?;
     end.qp.connect_over(&mut listener.accept()?)?;
-    // What is not posted yet: IDs that were in use a moment ago have to rest.
+    // What is not posted yet: IDs that were in use a moment ago have to rest, and messages complete in
+    // another order than their IDs are used again.
     let mut owed = end.depth;
     loop {
         while owed > 0 {
             let mut ahead = places.clone();
             match end.qp.recv(&end.mr, ahead.take(spec.size)) {
                 Ok(_) => (places, owed) = (ahead, owed - 1),
-                Err(bowline::Error::Sdr(SdrError::Quarantined)) => break,
+                Err(bowline::Error::Sdr(SdrError::Quarantined | SdrError::Full { .. })) => break,
                 Err(e) => return Err(e.into()),
             }
         }
