@@ -5,7 +5,7 @@ use bowline_nic::{DcqcnParams, Mtu, QpType, RateControl, TxCaps};
 use super::crime::Crime;
 use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
-use crate::net::{Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss};
+use crate::net::{Bursts, Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss};
 use crate::rng::{Prob, SimRng};
 use crate::world::{RxId, TxId};
 
@@ -162,7 +162,7 @@ pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> 
     let loss = match rng.below(3) {
         0 => Loss::None,
         1 => Loss::Iid(some(rng, 100)),
-        _ => Loss::GilbertElliott(GilbertElliott::bursts(scale, rng.range(2, 12) as f64)),
+        _ => draw_bursts(rng, severity, scale),
     };
     Faults {
         loss,
@@ -172,6 +172,23 @@ pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> 
         corrupt: some(rng, 40),
         corruption: if guess { Corruption::FewBits } else { Corruption::Anything },
         jitter_ns: if rng.percent(30) { rng.range(1, 20) * MICROSECOND } else { 0 },
+    }
+}
+
+/// Bursts of losses that make up `rate` of all packets.
+///
+/// They end with packets, not with time: on a link that is quiet otherwise, a long one takes all attempts
+/// of a request. Mild ones are so short that two of them do not, one on the way there and one on the
+/// way back.
+fn draw_bursts(rng: &mut SimRng, severity: Severity, rate: f64) -> Loss {
+    let packets = rng.range(2, 12);
+    match severity {
+        Severity::Rough => Loss::GilbertElliott(GilbertElliott::bursts(rate, packets as f64)),
+        Severity::None | Severity::Mild => {
+            let packets = packets.min(3) as u32;
+            let begin = Prob::new(rate / f64::from(packets));
+            Loss::Bursts(Bursts { begin, packets, loss: Prob::ALWAYS })
+        }
     }
 }
 
