@@ -79,9 +79,9 @@ impl GilbertElliott {
 /// How a corrupted packet differs from what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Corruption {
-    /// One or two flipped bits: no ICRC check that solves for the IP identification misses it.
+    /// One flipped bit: no ICRC check that solves for the IP identification misses it, as it may two.
     #[default]
-    FewBits,
+    OneBit,
     /// Any number of bits, or a packet cut short. Only for receivers that know the IP
     /// identification: a check of 16 bits would miss one such packet in 65,536.
     Anything,
@@ -121,7 +121,7 @@ impl LossState {
 pub(super) fn corrupt(packet: &mut Packet, how: Corruption, rng: &mut SimRng) {
     let before = packet.digest;
     match how {
-        Corruption::FewBits => flip_bits(packet, rng.range(1, 2), rng),
+        Corruption::OneBit => flip_bits(packet, 1, rng),
         Corruption::Anything if rng.percent(20) => {
             let keep = rng.below(packet.bytes.len() as u64) as usize;
             packet.bytes.truncate(keep);

@@ -35,7 +35,7 @@ fn gilbert_elliott_has_its_rate_and_burst_length() {
 #[test]
 fn corruption_changes_bytes_and_digest() {
     let mut rng = SimRng::new(2, 0);
-    for how in [Corruption::FewBits, Corruption::Anything] {
+    for how in [Corruption::OneBit, Corruption::Anything] {
         let mut changed = 0;
         for _ in 0..100 {
             let mut one = packet(300);

@@ -170,7 +170,7 @@ pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> 
         reorder: some(rng, 50),
         reorder_ns: rng.pick(&[5, 20, 60]) * MICROSECOND,
         corrupt: some(rng, 40),
-        corruption: if guess { Corruption::FewBits } else { Corruption::Anything },
+        corruption: if guess { Corruption::OneBit } else { Corruption::Anything },
         jitter_ns: if rng.percent(30) { rng.range(1, 20) * MICROSECOND } else { 0 },
     }
 }
