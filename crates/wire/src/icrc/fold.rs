@@ -17,8 +17,8 @@ pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
         // SAFETY: the processor has what the function needs, and there are as many bytes as it says.
-        let sum = unsafe { x86::update(reg, bytes) };
-        return behind(sum, x86::rest(bytes));
+        let reg = unsafe { x86::update(reg, bytes) };
+        return table::update(reg, x86::rest(bytes));
     }
     by_crate(reg, bytes)
 }
@@ -33,20 +33,12 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
         // SAFETY: as above; and the room is as long.
-        let sum = unsafe { x86::copy(reg, bytes, room) };
-        return behind(sum, x86::rest(bytes));
+        let reg = unsafe { x86::copy(reg, bytes, room) };
+        return table::update(reg, x86::rest(bytes));
     }
     // SAFETY: the room is as long, and borrowed for this alone.
     unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
     by_crate(reg, bytes)
-}
-
-/// The register behind a sum and what was not added to it. Not where wide vectors may be used: there
-/// the lookups become one gathering instruction, which takes longer than everything else together.
-#[cfg(all(target_arch = "x86_64", feature = "std"))]
-#[inline(never)]
-fn behind(sum: u128, rest: &[u8]) -> u32 {
-    table::update(table::step_block(0, &sum.to_le_bytes()), rest)
 }
 
 /// Where there is no such processor, or little to do.
@@ -60,13 +52,16 @@ fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m512i, _MM_HINT_T0, _mm_cvtsi32_si128, _mm_prefetch, _mm512_clmulepi64_epi128,
+        __m128i, __m512i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
+        _mm_cvtsi64_si128, _mm_extract_epi32, _mm_prefetch, _mm_srli_si128, _mm_xor_si128,
+        _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
         _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64,
         _mm512_xor_si512, _mm512_zextsi128_si512,
     };
     use core::mem::MaybeUninit;
 
     use super::super::poly::x_to;
+    use super::super::table::POLY;
 
     /// Bytes of a vector.
     const LANE: usize = 64;
@@ -86,7 +81,7 @@ mod x86 {
     /// # Safety
     /// As of [`sum`].
     #[target_feature(enable = "avx512f,vpclmulqdq")]
-    pub(super) unsafe fn update(reg: u32, bytes: &[u8]) -> u128 {
+    pub(super) unsafe fn update(reg: u32, bytes: &[u8]) -> u32 {
         // SAFETY: the caller's word, and nothing is copied.
         unsafe { sum::<false>(reg, bytes, core::ptr::null_mut()) }
     }
@@ -94,19 +89,18 @@ mod x86 {
     /// # Safety
     /// As of [`sum`].
     #[target_feature(enable = "avx512f,vpclmulqdq")]
-    pub(super) unsafe fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u128 {
+    pub(super) unsafe fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
         // SAFETY: the caller's word.
         unsafe { sum::<true>(reg, bytes, room.as_mut_ptr().cast()) }
     }
 
-    /// Sixteen bytes that do to a register of zero what all but the [`rest`] of `bytes` do to `reg`.
-    /// If `COPY`, all of `bytes` are copied to `to`.
+    /// The register after all but the [`rest`] of `bytes`. If `COPY`, all of `bytes` are copied to `to`.
     ///
     /// # Safety
     /// There are at least [`MIN_BYTES`]. If `COPY`, `to` has room for all of them, elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
-    unsafe fn sum<const COPY: bool>(reg: u32, bytes: &[u8], to: *mut u8) -> u128 {
+    unsafe fn sum<const COPY: bool>(reg: u32, bytes: &[u8], to: *mut u8) -> u32 {
         let from = bytes.as_ptr();
         // SAFETY: (of `load`) callers pass places below the end of `bytes`, a vector before it at
         // least; `to` has the same length.
@@ -149,19 +143,51 @@ mod x86 {
         }
         // Of the four parts of the vector, all but the last have bytes of it behind them.
         let parts = moved(all, vector(&BY_REST), _mm512_setzero_si512());
-        let (mut last, mut others) = ([0u128; 4], [0u128; 4]);
-        // SAFETY: both are as long as a vector.
-        unsafe {
-            _mm512_storeu_si512(last.as_mut_ptr().cast(), all);
-            _mm512_storeu_si512(others.as_mut_ptr().cast(), parts);
-        }
         let rest = rest(bytes);
         if COPY && !rest.is_empty() {
             // SAFETY: there is room for the rest behind what was copied.
             unsafe { rest.as_ptr().copy_to_nonoverlapping(to.add(at), rest.len()) };
         }
-        others[0] ^ others[1] ^ others[2] ^ last[3]
+        let of_three = _mm_xor_si128(
+            _mm_xor_si128(_mm512_castsi512_si128(parts), _mm512_extracti32x4_epi32::<1>(parts)),
+            _mm512_extracti32x4_epi32::<2>(parts),
+        );
+        reduced(_mm_xor_si128(of_three, _mm512_extracti32x4_epi32::<3>(all)))
     }
+
+    /// The register after sixteen bytes, from one of zero. Not by table: the packets that pass through
+    /// the first cache leave none of it there.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn reduced(sum: __m128i) -> u32 {
+        let word = |value: u64| _mm_cvtsi64_si128(value.cast_signed());
+        let low_word = |of| _mm_and_si128(of, word(0xffff_ffff));
+        let times = |a, b: u64| _mm_clmulepi64_si128::<0x00>(a, word(b));
+        // The first eight bytes, then four of the rest, are moved to where the others are.
+        let eight = _mm_xor_si128(_mm_srli_si128::<8>(sum), times(sum, BY_EIGHT));
+        let four = _mm_xor_si128(_mm_srli_si128::<4>(eight), times(low_word(eight), BY_FOUR));
+        // The multiple of the polynomial that has the same lower word takes it away (Barrett).
+        let multiple = times(low_word(times(low_word(four), INVERSE)), MODULUS);
+        _mm_extract_epi32::<1>(_mm_xor_si128(four, multiple)).cast_unsigned()
+    }
+
+    const BY_EIGHT: u64 = (x_to(96) as u64) << 1;
+    const BY_FOUR: u64 = (x_to(64) as u64) << 1;
+    /// The polynomial, whole: x^32 is bit 0.
+    const MODULUS: u64 = (POLY as u64) << 1 | 1;
+    /// What makes 1 of it in the lower word.
+    const INVERSE: u64 = {
+        let (mut inverse, mut product) = (0, 0);
+        let mut bit = 0;
+        while bit < u32::BITS {
+            if (product >> bit) & 1 != (bit == 0) as u64 {
+                inverse |= 1 << bit;
+                product ^= MODULUS << bit;
+            }
+            bit += 1;
+        }
+        inverse
+    };
 
     /// What does not fill a vector.
     #[inline]
