@@ -6,6 +6,7 @@
 //! else, which steps in when nobody has polled for some microseconds, so that progress never
 //! depends on the application, and which sleeps when there is nothing to do.
 
+mod alarm;
 mod carrier;
 mod channel;
 mod engine;
@@ -30,6 +31,7 @@ use bowline_nic::{Counters, CqId, Event, Nic, Time};
 use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
 use crate::sys::EventFd;
+use alarm::Alarm;
 use carrier::Carrier;
 pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
@@ -97,6 +99,8 @@ struct Shared {
     /// What the lane's thread sleeps until; zero while it is awake or naps.
     sleeps_until: AtomicU64,
     wake: Arc<EventFd>,
+    /// Ends the naps of the lane's thread.
+    alarm: Alarm,
     /// What can be ordered to go wrong.
     faults: Option<Faults>,
     /// The interface below, once somebody has asked for it.
@@ -131,6 +135,7 @@ impl Lane {
             last_seen: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
             wake,
+            alarm: Alarm::new().map_err(LaneError::Start)?,
             faults,
             carrier: OnceLock::new(),
             stopping: AtomicBool::new(false),
@@ -334,6 +339,7 @@ impl Drop for Presence<'_> {
     #[inline]
     fn drop(&mut self) {
         self.shared.last_seen.store(self.until.as_nanos(), Ordering::Relaxed);
+        self.shared.alarm.put_off(self.until);
     }
 }
 

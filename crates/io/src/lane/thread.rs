@@ -4,13 +4,14 @@
 //!
 //! * **Napping** while the application polls: the application's own thread runs the engine, and
 //!   this one must not even be woken by packets, since on a small machine it would take the core
-//!   from the poller or from the peer. It looks at the time of the last poll now and then.
+//!   from the poller or from the peer. An alarm that every poll puts off ends the nap.
 //! * **Driving** when nobody has polled for a while: it runs rounds, and goes on for some
 //!   microseconds after the last one that found work, because going to sleep and waking up costs
 //!   more than that.
 //! * **Sleeping** in the kernel until a packet arrives, a deadline passes or somebody posts work
 //!   with an earlier deadline.
 
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use bowline_nic::Time;
@@ -20,9 +21,8 @@ use super::error::LaneError;
 use super::guard::EngineGuard;
 use crate::sys::{PollFd, poll, run_promptly};
 
-const NAP_MIN_NS: u64 = 50_000;
-/// A bound also on how long posts wait for a poll that does not come ([`super::Lane::post`]).
-const NAP_MAX_NS: u64 = 200_000;
+/// How long to leave the engine to somebody who has it for long.
+const NAP_NS: u64 = 50_000;
 /// How long to sleep on a port that has no descriptor.
 const BLIND_SLEEP_NS: u64 = 200_000;
 /// How often to look for a free engine before sleeping: a few microseconds.
@@ -34,20 +34,22 @@ const MAX_YIELDS: u32 = 8;
 pub(super) fn run(shared: &Shared) -> Result<(), LaneError> {
     run_promptly();
     let mut spin = Spin::new(shared.config.spin);
-    let mut nap_ns = NAP_MIN_NS;
+    // Whoever polls often enough to be there puts the alarm off in time.
+    let watch_ns = 2 * super::nanos(shared.config.takeover);
+    let mut nap_ns = watch_ns;
     while !shared.is_stopping() {
         if shared.is_attended(shared.now()) {
-            nap(shared, nap_ns);
-            nap_ns = (nap_ns * 2).min(NAP_MAX_NS);
+            // A poll may take longer than the nap.
+            nap_ns = nap(shared, nap_ns);
             continue;
         }
+        nap_ns = watch_ns;
         match try_lock_for_a_while(shared)? {
-            Some(engine) => {
-                nap_ns = NAP_MIN_NS;
-                drive(shared, engine, &mut spin)?;
-            }
+            Some(engine) => drive(shared, engine, &mut spin)?,
             // Whoever has the engine waits for a core, perhaps for this one, or is long at it.
-            None => nap(shared, NAP_MIN_NS),
+            None => {
+                nap(shared, NAP_NS);
+            }
         }
     }
     Ok(())
@@ -64,12 +66,16 @@ fn try_lock_for_a_while(shared: &Shared) -> Result<Option<EngineGuard<'_>>, Lane
     Ok(None)
 }
 
-/// Sleeps without listening to the port. A post does not wake it: naps are short.
-fn nap(shared: &Shared, nap_ns: u64) {
-    let wake = PollFd::readable(shared.wake_fd());
+/// Sleeps without listening to the port, longer while somebody polls. A post does not wake it: naps are
+/// short. Returns how long the next one may be if somebody still polls.
+fn nap(shared: &Shared, nap_ns: u64) -> u64 {
+    let alarmed = shared.alarm.set(shared.now(), nap_ns).is_ok();
+    let limit = (!alarmed).then(|| Duration::from_nanos(nap_ns));
+    let mut set = [shared.wake_fd(), shared.alarm.as_raw_fd()].map(PollFd::readable);
     // A failure to sleep makes the nap shorter, no more.
-    let _ = poll(&mut [wake], Some(Duration::from_nanos(nap_ns)));
+    let _ = poll(&mut set, limit);
     shared.clear_wake();
+    shared.alarm.clear()
 }
 
 /// Runs one round, and sleeps if there has been nothing to do for long enough.
@@ -108,12 +114,13 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
         set[count] = PollFd::writable(fd);
         count += 1;
     }
-    let timeout = (until != Time::NEVER).then(|| until - shared.now());
+    let lay_down = shared.now();
+    let timeout = (until != Time::NEVER).then(|| until - lay_down);
     poll(&mut set[..count], timeout)
         .map_err(|error| LaneError::dead(format!("sleeping on the port: {error}")))?;
     shared.publish_sleep(Time::ZERO);
     shared.clear_wake();
-    spin.slept(shared.now());
+    spin.slept(lay_down, shared.now());
     Ok(())
 }
 
@@ -127,7 +134,8 @@ fn let_others_in(shared: &Shared) {
     }
 }
 
-/// How long to go on without work: less and less while that keeps finding nothing.
+/// How long to go on without work: less and less while that keeps finding nothing. Packets that come at
+/// short intervals would otherwise find the thread asleep each time, and their sender pays for waking it.
 struct Spin {
     max_ns: u64,
     budget_ns: u64,
@@ -158,10 +166,14 @@ impl Spin {
         now.nanos_since(self.last_work) < self.budget_ns
     }
 
-    /// The thread has slept, perhaps not in vain.
-    fn slept(&mut self, now: Time) {
-        self.budget_ns = (self.budget_ns / 2).max(self.max_ns / 8);
+    /// The thread has slept: for less than it might have gone on, or perhaps not in vain.
+    fn slept(&mut self, from: Time, to: Time) {
+        self.budget_ns = if to.nanos_since(from) < self.max_ns {
+            self.max_ns
+        } else {
+            (self.budget_ns / 2).max(self.max_ns / 8)
+        };
         self.idled = false;
-        self.last_work = now;
+        self.last_work = to;
     }
 }

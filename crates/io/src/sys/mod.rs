@@ -15,6 +15,7 @@ mod netlink;
 mod poll;
 mod shared;
 mod socket;
+mod timer;
 mod xsk;
 
 use std::io;
@@ -30,6 +31,7 @@ pub use netlink::LinkNews;
 pub(crate) use poll::{PollFd, poll};
 pub(crate) use shared::SharedWords;
 pub(crate) use socket::{SockAddr, UdpSocketBuilder, get_int, peer_uid, set_int};
+pub(crate) use timer::TimerFd;
 pub(crate) use xsk::{BindMode, MAX_FRAME, XdpSocket};
 
 /// Turns the usual `-1` of a system call into the error it set.
