@@ -12,7 +12,7 @@ use super::report::LatencyRow;
 use super::rig::{Poller, Rig};
 
 /// Exchanges before the clock counts, so that caches, routes and windows are warm.
-const WARM_UP: u64 = 200;
+const WARM_UP: u64 = 2000;
 /// Receives are posted again in batches of so many.
 const REPOST_AT: usize = 64;
 /// Longest latency that is told apart.
