@@ -30,10 +30,16 @@ mod counted {
         black_box(nic).poll_transmit(now, batch);
     }
 
-    /// The responder takes a packet of data.
+    /// The responder takes a burst of data.
     #[inline(never)]
-    pub(super) fn receive_side(nic: &mut Nic, now: Time, meta: &FrameMeta, frame: &[u8]) {
-        black_box(nic).handle_frame(now, meta, frame);
+    pub(super) fn receive_side(
+        nic: &mut Nic,
+        now: Time,
+        meta: &FrameMeta,
+        burst: &[u8],
+        frame_len: usize,
+    ) {
+        black_box(nic).handle_frames(now, meta, burst, frame_len);
     }
 
     /// The responder sends its answers.
@@ -44,10 +50,16 @@ mod counted {
         black_box("an answer");
     }
 
-    /// The requester takes an answer.
+    /// The requester takes answers.
     #[inline(never)]
-    pub(super) fn answered_side(nic: &mut Nic, now: Time, meta: &FrameMeta, frame: &[u8]) {
-        black_box(nic).handle_frame(now, meta, frame);
+    pub(super) fn answered_side(
+        nic: &mut Nic,
+        now: Time,
+        meta: &FrameMeta,
+        burst: &[u8],
+        frame_len: usize,
+    ) {
+        black_box(nic).handle_frames(now, meta, burst, frame_len);
         black_box("answered");
     }
 
@@ -58,9 +70,9 @@ mod counted {
     }
 }
 
-/// How an engine is asked for packets, and how it is given one.
+/// How an engine is asked for packets, and how it is given a burst of them.
 type Transmit = fn(&mut Nic, Time, &mut TxBatch);
-type Take = fn(&mut Nic, Time, &FrameMeta, &[u8]);
+type Take = fn(&mut Nic, Time, &FrameMeta, &[u8], usize);
 
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 
@@ -177,7 +189,7 @@ impl Pair {
 
 /// Moves packets in both directions until there are none.
 fn settle(a: &mut End, b: &mut End, now: Time, batch: &mut TxBatch) {
-    let (send, take): (Transmit, Take) = (Nic::poll_transmit, Nic::handle_frame);
+    let (send, take): (Transmit, Take) = (Nic::poll_transmit, Nic::handle_frames);
     while pump(a, b, now, batch, send, take) + pump(b, a, now, batch, send, take) > 0 {}
 }
 
@@ -190,22 +202,19 @@ fn pump(
     transmit: Transmit,
     take: Take,
 ) -> usize {
-    // Packets, each with its place in its burst.
-    let mut frames: Vec<(u16, Vec<u8>)> = Vec::new();
+    // Each with the length of its packets.
+    let mut bursts: Vec<(Vec<u8>, usize)> = Vec::new();
     loop {
         batch.clear();
         transmit(&mut from.nic, now, batch);
         if batch.is_empty() {
             break;
         }
-        for burst in batch.bursts() {
-            let packets = batch.packets(burst).iter().enumerate();
-            frames.extend(packets.map(|(id, packet)| (id as u16, batch.bytes(packet).to_vec())));
-        }
+        let of = |burst| batch.burst_bytes(burst).to_vec();
+        bursts.extend(batch.bursts().iter().map(|b| (of(b), b.segment_len as usize)));
     }
-    for (id, frame) in &frames {
-        let meta = FrameMeta { ip_id: IpId::Guess(*id), ..to.meta };
-        take(&mut to.nic, now, &meta, frame);
+    for (burst, frame_len) in &bursts {
+        take(&mut to.nic, now, &to.meta, burst, *frame_len);
     }
-    frames.len()
+    bursts.len()
 }

@@ -332,6 +332,10 @@ impl Shim for FecShim {
         self.requests_in.follow(packet)
     }
 
+    fn follows_run(&mut self, packets: &[u8], len: usize) -> usize {
+        self.requests_in.follow_run(packets, len)
+    }
+
     fn incoming(&mut self, now: Time, packet: &PacketView<'_>, up: Up<'_>) -> bool {
         if !self.started {
             up(packet);

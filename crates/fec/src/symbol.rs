@@ -116,6 +116,11 @@ impl Unit {
         payload.len() == self.filled
     }
 
+    /// Bytes, BTH to ICRC, of a packet without extended headers and with as much payload as the sum has.
+    pub(crate) fn packet_len(&self) -> usize {
+        packet_len(self.filled)
+    }
+
     /// Adds an arrived packet without extended headers and with as much payload as the sum has, which is
     /// what most packets are.
     #[inline]
@@ -146,12 +151,19 @@ impl Unit {
         if !fits {
             return 0;
         }
-        self.xor_payloads(bytes, count);
+        self.add_packets(first, bytes, count);
+        count
+    }
+
+    /// Adds `count` packets that differ in their PSNs only, have no extended headers, and as much payload
+    /// as the sum has.
+    #[inline]
+    pub(crate) fn add_packets(&mut self, first: BthSum, packets: &[u8], count: usize) {
+        self.xor_payloads(packets, count);
         if count % 2 == 1 {
             self.bths.add(first);
             self.len ^= self.filled as u16;
         }
-        count
     }
 
     /// Adds the payloads of `count` packets, each as long as the sum, several in one pass.

@@ -36,7 +36,7 @@ pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError, units};
 pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError, Task, TaskId};
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::PcapTap;
-pub use port::{Port, PortCaps, PortCounters, PortError, PortFds};
+pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
 pub use sys::{LinkNews, LocalAddress, local_address, local_addresses, run_promptly};
 pub use udp::{Sharing, UdpConfig, UdpPort};

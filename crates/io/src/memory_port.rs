@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::sys::EventFd;
 
 /// Frames handed out in one `recv`.
@@ -142,16 +142,12 @@ impl Port for MemoryPort {
         Ok(bursts.len())
     }
 
-    fn recv(
-        &mut self,
-        _now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, _now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let mut frames = 0;
         while frames < MAX_FRAMES_PER_RECV
             && let Ok((meta, frame)) = self.inbox.take()
         {
-            sink(&meta, &frame);
+            sink.frame(&meta, &frame);
             frames += 1;
             self.counters.rx_datagrams += 1;
             self.counters.rx_frames += 1;

@@ -17,7 +17,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
 
 use crate::fault::Faults;
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 
 const BUFFER_BYTES: usize = 1 << 20;
 const SNAP_LEN: u32 = 256 << 10;
@@ -184,16 +184,12 @@ impl<P: Port> Port for PcapTap<P> {
         Ok(taken)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let udp_port = self.inner.caps().udp_port;
         let capture = &mut self.capture;
-        self.inner.recv(now, &mut |meta, frame| {
+        self.inner.recv(now, &mut |meta: &FrameMeta, frame: &[u8]| {
             capture.write_received(now, udp_port, meta, frame);
-            sink(meta, frame);
+            sink.frame(meta, frame);
         })
     }
 

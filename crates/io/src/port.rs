@@ -4,17 +4,19 @@ mod closed;
 mod counters;
 mod error;
 mod outbox;
+mod sink;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use bowline_nic::{FrameMeta, Time, TxBatch, TxCaps};
+use bowline_nic::{Time, TxBatch, TxCaps};
 
 use crate::fault::Faults;
 pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
 pub(crate) use outbox::Outbox;
+pub use sink::FrameSink;
 
 /// What a port is and can do. It does not change while the port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +77,7 @@ pub trait Port: Send {
     /// Hands received frames to `sink`, a bounded number of them, and returns how many.
     ///
     /// A frame's bytes are valid during the call of `sink` only. 0 means that nothing is there now.
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError>;
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError>;
 
     /// Sends on what was held back and is due.
     fn flush(&mut self, now: Time) -> Result<(), PortError> {
@@ -113,11 +111,7 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).send(now, batch, from)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         (**self).recv(now, sink)
     }
 

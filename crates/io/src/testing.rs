@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bowline_nic::{FrameMeta, HeaderBuf, IpId, Time, TxBatch, pad_of};
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, icrc_of};
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::sys::EventFd;
 
 /// A loopback address that no other test uses: by process, and by call within it.
@@ -95,11 +95,7 @@ impl<P: Port> Port for Narrow<P> {
         Ok(1)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         self.inner.recv(now, sink)
     }
 

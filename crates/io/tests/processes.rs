@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bowline_io::{Port, Sharing, UdpConfig, UdpPort};
-use bowline_nic::Time;
+use bowline_nic::{FrameMeta, Time};
 
 const UDP_PORT: u16 = 14_792;
 const MEMBER_ADDR: &str = "BOWLINE_TEST_MEMBER_ADDR";
@@ -43,7 +43,7 @@ fn member() {
     loop {
         let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
         let got = port
-            .recv(now, &mut |_, frame| {
+            .recv(now, &mut |_: &FrameMeta, frame: &[u8]| {
                 if frame[5] == prefix { own += 1 } else { foreign += 1 }
             })
             .expect("the port works");

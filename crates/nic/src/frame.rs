@@ -46,3 +46,13 @@ pub enum IpId {
     /// The port did not see it; if the sender is one of ours, it is probably this.
     Guess(u16),
 }
+
+impl IpId {
+    /// Turns what is known of a frame into what is known of the one so many behind it in its datagram.
+    #[inline]
+    pub fn skip(&mut self, frames: usize) {
+        if let IpId::Guess(id) = self {
+            *id = id.wrapping_add(frames as u16);
+        }
+    }
+}

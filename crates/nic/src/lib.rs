@@ -20,6 +20,7 @@ pub mod rate;
 mod shim;
 mod time;
 mod timer;
+mod train;
 mod transport;
 mod tx;
 mod types;

@@ -23,6 +23,7 @@ use crate::queue::{CqTable, SrqTable};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
+use crate::train::Train;
 use crate::tx::TxBatch;
 use crate::types::{CqId, Event, QpState, QpType};
 
@@ -32,8 +33,8 @@ use crate::types::{CqId, Event, QpState, QpType};
 /// The owner of a NIC calls three kinds of methods, in any order and from one thread at a time:
 ///
 /// - **verbs** (`create_*`, `register`, `modify_qp`, `post_*`, `poll_cq`, …), for the application;
-/// - **inputs**: [`handle_frame`](Nic::handle_frame) for every frame received, and
-///   [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
+/// - **inputs**: [`handle_frame`](Nic::handle_frame) for every frame received, or
+///   [`handle_frames`](Nic::handle_frames) for several at once, and [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
 /// - **outputs**: after verbs and inputs, [`poll_transmit`](Nic::poll_transmit) until it adds
 ///   nothing, sending or keeping each batch; then
 ///   [`poll_event`](Nic::poll_event) until it is empty.
@@ -96,6 +97,71 @@ const TURN_PACKETS: u32 = 16;
 
 /// Inputs and outputs.
 impl Nic {
+    /// Takes frames that arrived as one datagram: `frame_len` bytes each but the last, which may be
+    /// shorter. `meta` is the first one's.
+    #[inline]
+    pub fn handle_frames(&mut self, now: Time, meta: &FrameMeta, bytes: &[u8], frame_len: usize) {
+        if !bytes.is_empty() && bytes.len() <= frame_len {
+            self.handle_frame(now, meta, bytes);
+        } else {
+            self.handle_several(now, *meta, bytes, frame_len.max(1));
+        }
+    }
+
+    fn handle_several(
+        &mut self,
+        now: Time,
+        mut meta: FrameMeta,
+        mut bytes: &[u8],
+        frame_len: usize,
+    ) {
+        while !bytes.is_empty() {
+            let mut taken = match Train::len_of(bytes, frame_len) {
+                0 => 0,
+                len => self.handle_train(now, &meta, &bytes[..len * frame_len], frame_len),
+            };
+            if taken == 0 {
+                self.handle_frame(now, &meta, &bytes[..frame_len.min(bytes.len())]);
+                taken = 1;
+            }
+            bytes = bytes.get(taken * frame_len..).unwrap_or_default();
+            meta.ip_id.skip(taken);
+        }
+    }
+
+    /// Takes frames that may be a train; returns how many were one, from the first on. The others are as
+    /// if they had not been looked at.
+    fn handle_train(
+        &mut self,
+        now: Time,
+        meta: &FrameMeta,
+        bytes: &[u8],
+        frame_len: usize,
+    ) -> usize {
+        let Ok(first) = PacketView::parse(&bytes[..frame_len]) else { return 0 };
+        let Some(slot) = self.slot(first.dest_qpn()) else { return 0 };
+        let Some(qp) = self.qps[slot as usize].as_mut() else { return 0 };
+        // Marks and requests for an acknowledgement are for each packet by itself.
+        if meta.congestion_experienced() || first.ack_req() {
+            return 0;
+        }
+        let Qp { core, transport, shim, .. } = &mut **qp;
+        let train = admit::train(core, meta, &first, bytes, shim.as_deref_mut(), &self.config);
+        // A packet in the middle of a message has no pad.
+        let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
+            return 0;
+        };
+        let mut cx = self.shared.cx(&self.config, now);
+        let taken = transport.receive_train(core, &mut cx, &mut train) as usize;
+        admit::trust(core, meta, taken);
+        let (packets, bytes) = (taken as u64, (taken * frame_len) as u64);
+        cx.counters.rx_packets += packets;
+        cx.counters.rx_bytes += bytes;
+        core.counters.rx_packets += packets;
+        core.counters.rx_bytes += bytes;
+        taken
+    }
+
     /// Takes a received frame: the UDP payload, BTH to ICRC.
     pub fn handle_frame(&mut self, now: Time, meta: &FrameMeta, frame: &[u8]) {
         self.shared.counters.rx_packets += 1;

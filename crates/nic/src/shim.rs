@@ -65,6 +65,14 @@ pub trait Shim: Send {
         false
     }
 
+    /// [`Shim::follows`] for packets from the middle of a message, side by side, `len` bytes each, BTH to
+    /// ICRC, which have no other headers and no pad, and differ in their PSNs only, each being one more
+    /// than the last. Returns how many of them are to go up, from the first on.
+    fn follows_run(&mut self, packets: &[u8], len: usize) -> usize {
+        let _ = (packets, len);
+        0
+    }
+
     /// A packet has arrived, its ICRC checked: hand `up` what the transport shall see, in order.
     /// Packets from the peer's shim ([`bowline_wire::ShimPacket`], [`bowline_wire::Hello`]) come here
     /// too, and go no further.

@@ -169,9 +169,15 @@ impl Seed {
 }
 
 /// Where the PSN is in a BTH.
-const PSN_AT: usize = 9;
+pub(crate) const PSN_AT: usize = 9;
 /// And the byte with the request for an acknowledgement.
 const ACK_AT: usize = PSN_AT - 1;
+
+/// The PSN in a BTH.
+#[inline]
+pub(crate) fn psn_of(bth: &[u8; Bth::LEN]) -> Psn {
+    Psn::new(u32::from_be_bytes([0, bth[PSN_AT], bth[10], bth[11]]))
+}
 
 impl Flow {
     /// A flow from one address and port to another.
@@ -208,11 +214,17 @@ impl Flow {
         ip_id: u16,
     ) -> (Icrc, bool) {
         let ip_id = if self.key.dst.is_ipv4() { ip_id } else { 0 };
-        let psn = Psn::new(u32::from_be_bytes([0, bth[PSN_AT], bth[10], bth[11]]));
+        let (seed, alike) = self.seed(len, bth);
+        (seed.with_deltas_behind_bth(ip_id, psn_of(bth)), alike)
+    }
+
+    /// The same register for ID 0 and PSN 0, and whether the packet before had it as well.
+    #[inline]
+    pub(crate) fn seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> (Icrc, bool) {
         let last = &self.seeds[usize::from(self.last_seed) % self.seeds.len()];
         let alike = last.fits(len, bth);
         let seed = if alike { last.behind_bth } else { self.find_seed(len, bth) };
-        (seed.with_deltas_behind_bth(ip_id, psn), alike)
+        (seed, alike)
     }
 
     #[inline(never)]
@@ -358,6 +370,12 @@ impl TxBatch {
         if self.bytes.len() < MAX_BYTES { self.capacity - self.packets.len() } else { 0 }
     }
 
+    /// How many more packets of `len` bytes may be added one after the other.
+    #[inline]
+    pub(crate) fn room_for(&self, len: u32) -> usize {
+        self.room().min(MAX_BYTES.saturating_sub(self.bytes.len()).div_ceil(len as usize))
+    }
+
     /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -496,6 +514,51 @@ impl TxBatch {
         let to = (&mut self.packets, &mut self.bytes);
         seal(flow, header, payload, (len, pad, ip_id), to);
         u64::from(len)
+    }
+
+    /// Appends packets that have no header but the BTH and differ in their PSNs only: `header` is the
+    /// first one's, and `payload` is cut into theirs, of `payload_len` bytes each, a multiple of four.
+    /// Returns how many packets and bytes they are.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(crate) fn push_run(
+        &mut self,
+        flow: &mut Flow,
+        ecn: u8,
+        header: &HeaderBuf,
+        mut payload: Segment,
+        payload_len: u32,
+    ) -> (u32, u64) {
+        let len = Bth::LEN as u32 + payload_len + ICRC_LEN as u32;
+        let (bth, _) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+        let (seed, mut alike) = flow.seed(len, bth);
+        let (alike_bytes, mut psn) = (&bth[..ACK_AT], psn_of(bth));
+        let (tos, is_v4) = (flow.tos | ecn, flow.key.dst.is_ipv4());
+        let mut packets = 0;
+        while let Some((piece, rest)) = payload.split_at(payload_len) {
+            assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+            let ip_id = self.join_burst(&flow.key, tos, bth[5], len);
+            self.packets.push(TxPacket {
+                start: self.bytes.len() as u32,
+                len,
+                header_len: Bth::LEN as u8,
+                trailer_len: ICRC_LEN as u8,
+                alike: alike && ip_id != 0,
+            });
+            alike = true;
+            let last_word = u32::from(bth[ACK_AT]) << 24 | psn.get();
+            self.bytes.reserve(len as usize);
+            self.bytes.extend_from_slice(alike_bytes);
+            self.bytes.extend_from_slice(&last_word.to_be_bytes());
+            let icrc = seed.with_deltas_behind_bth(if is_v4 { ip_id } else { 0 }, psn);
+            let icrc = piece.append_summed(icrc, &mut self.bytes);
+            self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+            psn = psn.next();
+            packets += 1;
+            payload = rest;
+        }
+        (packets, u64::from(packets) * u64::from(len))
     }
 
     /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID.

@@ -58,6 +58,41 @@ impl Decoder {
         true
     }
 
+    /// The same for packets that differ in their PSNs only, each one more than the last: of `len` bytes
+    /// each, BTH to ICRC, without extended headers and pads. Returns how many, from the first on.
+    pub(crate) fn follow_run(&mut self, packets: &[u8], len: usize) -> usize {
+        let mut rest = packets;
+        while let Some(first) = rest.get(..len) {
+            let alike = self.alike;
+            let taken = if alike.left > 0 && alike.lanes == 1 {
+                self.add_alike(rest, len)
+            } else {
+                PacketView::parse(first).map_or(0, |packet| usize::from(self.follow(&packet)))
+            };
+            if taken == 0 {
+                break;
+            }
+            rest = &rest[taken * len..];
+        }
+        (packets.len() - rest.len()) / len.max(1)
+    }
+
+    /// Adds packets of a run to the one unit that there is, to the end of the block at most.
+    fn add_alike(&mut self, run: &[u8], len: usize) -> usize {
+        let alike = &mut self.alike;
+        let ([unit], Some(bth)) = (&mut self.units[..], run.first_chunk()) else { return 0 };
+        let bth = BthSum::of(bth);
+        let as_expected = bth.opcode() == alike.opcode.0 && bth.psn() == alike.psn;
+        if !as_expected || unit.packet_len() != len {
+            return 0;
+        }
+        let count = (run.len() / len).min(alike.left.into());
+        alike.left -= count as u8;
+        alike.psn = alike.psn.add(count as u32);
+        unit.add_packets(bth, &run[..count * len], count);
+        count
+    }
+
     /// Begins a block with a packet that is like those of the block before, of which nothing is missing;
     /// `false`, and nothing has changed, if it takes more than that.
     #[inline(never)]

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use super::Faults;
 use super::plan::Effects;
 use crate::impair::{Fate, Link, LinkProfile, Loss};
-use crate::port::{Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 
 /// Packets that are sent on in one batch while some are lost; at least a burst of any port.
 const BATCH_PACKETS: usize = 256;
@@ -128,16 +128,16 @@ impl<P: Port> FaultPort<P> {
     fn recv_amid_faults(
         &mut self,
         now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+        sink: &mut dyn FrameSink,
     ) -> Result<usize, PortError> {
         let effects = self.effects(now);
         let (draw, dropped) = (&mut self.draw, &mut self.dropped_in);
-        self.inner.recv(now, &mut |meta, frame| {
+        self.inner.recv(now, &mut |meta: &FrameMeta, frame: &[u8]| {
             let is_lost = |draw: &mut Draw| is_lost(&mut draw.inward, now, frame.len());
             if effects.drop_in || draw.as_mut().is_some_and(is_lost) {
                 *dropped += 1;
             } else {
-                sink(meta, frame);
+                sink.frame(meta, frame);
             }
         })
     }
@@ -196,11 +196,7 @@ impl<P: Port> Port for FaultPort<P> {
         self.send_amid_faults(now, batch, from)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         if self.is_idle() {
             return self.inner.recv(now, sink);
         }

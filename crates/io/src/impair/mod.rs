@@ -8,13 +8,13 @@ pub mod units;
 #[cfg(test)]
 mod tests;
 
-use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_nic::{Time, TxBatch};
 use bowline_wire::FlowKey;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::fault::Faults;
-use crate::port::{Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use held::{Held, HeldPackets};
 pub use link::{Fate, Link};
 pub use profile::{LinkProfile, Loss, ParseLinkError};
@@ -155,11 +155,7 @@ impl<P: Port> Port for Impair<P> {
         Ok(bursts.len())
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         self.inner.recv(now, sink)
     }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bowline_nic::{Time, TxBatch};
+use bowline_nic::{FrameMeta, Time, TxBatch};
 use bowline_wire::{Bth, FlowKey};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -198,7 +198,7 @@ impl Rig {
             self.a.flush(self.now).expect("memory works");
             let got = self
                 .b
-                .recv(self.now, &mut |meta, frame| {
+                .recv(self.now, &mut |meta: &FrameMeta, frame: &[u8]| {
                     if icrc_is_right(meta, 4791, frame) {
                         psns.push(Bth::parse(frame.first_chunk().expect("a BTH")).psn.get());
                     } else {

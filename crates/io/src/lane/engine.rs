@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bowline_nic::{CqId, Event, Nic, Time, TxBatch};
+use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 
 use super::Channel;
 use super::task::Tasks;
-use crate::port::{ClosedPort, Port, PortError, earlier};
+use crate::port::{ClosedPort, FrameSink, Port, PortError, earlier};
 
 /// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
 /// the engine.
@@ -23,6 +23,22 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn is_idle(self) -> bool {
         self.frames == 0 && self.packets == 0
+    }
+}
+
+/// Where a port's frames go.
+struct Inlet<'a> {
+    nic: &'a mut Nic,
+    now: Time,
+}
+
+impl FrameSink for Inlet<'_> {
+    fn frame(&mut self, meta: &FrameMeta, bytes: &[u8]) {
+        self.nic.handle_frame(self.now, meta, bytes);
+    }
+
+    fn frames(&mut self, meta: &FrameMeta, bytes: &[u8], frame_len: usize) {
+        self.nic.handle_frames(self.now, meta, bytes, frame_len);
     }
 }
 
@@ -109,8 +125,7 @@ impl Engine {
 
     /// Takes what has arrived, and fires timers; returns how many frames came.
     fn receive(&mut self, now: Time) -> Result<usize, PortError> {
-        let nic = &mut self.nic;
-        let frames = self.port.recv(now, &mut |meta, frame| nic.handle_frame(now, meta, frame))?;
+        let frames = self.port.recv(now, &mut Inlet { nic: &mut self.nic, now })?;
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }

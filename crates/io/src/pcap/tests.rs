@@ -10,7 +10,7 @@ use pcap_file::pcap::PcapReader;
 
 use super::PcapTap;
 use crate::memory_port::MemoryHub;
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::testing::push_packets;
 
 #[derive(Clone, Default)]
@@ -39,13 +39,9 @@ impl<P: Port> Port for Blind<P> {
         self.0.send(now, batch, from)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
-        self.0.recv(now, &mut |meta, frame| {
-            sink(&FrameMeta { ip_id: IpId::Guess(0), ..*meta }, frame)
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
+        self.0.recv(now, &mut |meta: &FrameMeta, frame: &[u8]| {
+            sink.frame(&FrameMeta { ip_id: IpId::Guess(0), ..*meta }, frame)
         })
     }
 
@@ -70,7 +66,7 @@ fn capture(addrs: [IpAddr; 2]) -> [Vec<u8>; 2] {
     let mut batch = TxBatch::new(a.caps().tx, 20);
     push_packets(&mut batch, &key, 0x01_0002, 0, &[1000; 20]);
     a.send(Time::from_micros(5), &batch, 0).expect("memory works");
-    b.recv(Time::from_micros(9), &mut |_, _| {}).expect("memory works");
+    b.recv(Time::from_micros(9), &mut |_: &FrameMeta, _: &[u8]| {}).expect("memory works");
     assert_eq!((a.counters().pcap_frames, b.counters().pcap_frames), (20, 20));
     drop((a, b));
     files.map(|f| f.0.lock().expect("no panic").clone())

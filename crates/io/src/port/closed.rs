@@ -1,8 +1,8 @@
 //! What is left of a port that has been closed.
 
-use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_nic::{Time, TxBatch};
 
-use super::{Port, PortCaps, PortCounters, PortError, PortFds};
+use super::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 
 /// Takes the place of a port that had to be closed before its owner goes: sends and receives
 /// nothing.
@@ -27,11 +27,7 @@ impl Port for ClosedPort {
         Ok(batch.bursts().len().saturating_sub(from))
     }
 
-    fn recv(
-        &mut self,
-        _now: Time,
-        _sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, _now: Time, _sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         Ok(0)
     }
 

@@ -23,9 +23,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use bowline_nic::{FrameMeta, Time};
+use bowline_nic::Time;
 
-use crate::port::PortCounters;
+use crate::port::{FrameSink, PortCounters};
 use crate::sys::attach_group_program;
 pub use error::RegistryError;
 use handover::Handover;
@@ -181,7 +181,7 @@ impl Membership {
         &mut self,
         now: Time,
         counters: &mut PortCounters,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+        sink: &mut dyn FrameSink,
     ) -> usize {
         if now < self.next_handover {
             return 0;
@@ -193,12 +193,12 @@ impl Membership {
             let mut meta = run.meta;
             for frame in bytes.chunks(run.segment_len) {
                 if frame.get(5) == Some(&prefix) {
-                    sink(&meta, frame);
+                    sink.frame(&meta, frame);
                     frames += 1;
                 } else {
                     counters.drop_misrouted += 1;
                 }
-                next_id(&mut meta);
+                meta.ip_id.skip(1);
             }
         });
         counters.handed_in += frames as u64;
@@ -346,10 +346,4 @@ fn send_probes(socket: &UdpSocket, group: SocketAddr, nonce: u64, count: usize) 
 /// A number that only those who can read the table know.
 fn fresh_nonce() -> u64 {
     RandomState::new().build_hasher().finish()
-}
-
-fn next_id(meta: &mut FrameMeta) {
-    if let bowline_nic::IpId::Guess(id) = &mut meta.ip_id {
-        *id = id.wrapping_add(1);
-    }
 }

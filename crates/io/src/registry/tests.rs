@@ -4,7 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use bowline_nic::Time;
+use bowline_nic::{FrameMeta, Time};
 use bowline_wire::Bth;
 
 use super::steering;
@@ -84,7 +84,7 @@ fn run(ports: &mut [UdpPort], clock: Instant, for_: Duration) -> Vec<usize> {
         for (port, got) in ports.iter_mut().zip(&mut got) {
             let prefix = port.qpn_prefix();
             let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
-            port.recv(now, &mut |_, frame| {
+            port.recv(now, &mut |_: &FrameMeta, frame: &[u8]| {
                 assert_eq!(frame[5], prefix, "a frame for another port");
                 *got += 1;
             })

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds, earlier};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use crate::registry::{self, Membership, Owner, Place, Run};
 use crate::sys::interface_of;
 use drops::Verdict;
@@ -243,12 +243,7 @@ impl UdpPort {
         Ok(done)
     }
 
-    fn deliver(
-        &mut self,
-        now: Time,
-        slot: usize,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> usize {
+    fn deliver(&mut self, now: Time, slot: usize, sink: &mut dyn FrameSink) -> usize {
         let message = self.rx.message(slot);
         let counters = &mut self.counters;
         if let Some(overflows) = message.overflows {
@@ -256,7 +251,7 @@ impl UdpPort {
             self.overflow_seen = overflows;
         }
         counters.rx_datagrams += 1;
-        let Some(mut meta) = meta_of(&message, self.caps.addr) else {
+        let Some(meta) = meta_of(&message, self.caps.addr) else {
             counters.rx_truncated += 1;
             return 0;
         };
@@ -267,13 +262,8 @@ impl UdpPort {
                 sort_frames(now, m, &message, meta, counters, sink)
             }
             None => {
-                let mut place = 0;
-                for frame in message.data.chunks(message.segment_len) {
-                    set_place(&mut meta, place);
-                    sink(&meta, frame);
-                    place += 1;
-                }
-                place
+                sink.frames(&meta, message.data, message.segment_len);
+                message.data.len().div_ceil(message.segment_len)
             }
         };
         counters.rx_frames += frames as u64;
@@ -297,48 +287,35 @@ fn sort_frames(
     message: &Message<'_>,
     mut meta: FrameMeta,
     counters: &mut PortCounters,
-    sink: &mut dyn FnMut(&FrameMeta, &[u8]),
+    sink: &mut dyn FrameSink,
 ) -> usize {
     let mut delivered = 0;
     let mut rest = message.data;
-    let mut place = 0;
-    while !rest.is_empty() {
-        let (frame, behind) = rest.split_at(message.segment_len.min(rest.len()));
-        match membership.owner_of(frame) {
+    while let Some(frame) = rest.chunks(message.segment_len).next() {
+        let owner = membership.owner_of(frame);
+        let alike =
+            rest.chunks(message.segment_len).take_while(|f| membership.owner_of(f) == owner);
+        let count = alike.count();
+        let (run, behind) = rest.split_at((count * message.segment_len).min(rest.len()));
+        match owner {
             Owner::Us => {
-                set_place(&mut meta, place);
-                sink(&meta, frame);
-                delivered += 1;
-                (rest, place) = (behind, place + 1);
+                sink.frames(&meta, run, message.segment_len);
+                delivered += count;
             }
             Owner::Probe => {
-                membership.on_probe(now, frame);
-                (rest, place) = (behind, place + 1);
+                for probe in run.chunks(message.segment_len) {
+                    membership.on_probe(now, probe);
+                }
             }
             Owner::Other(prefix) => {
-                let theirs = rest
-                    .chunks(message.segment_len)
-                    .take_while(|f| membership.owner_of(f) == Owner::Other(prefix));
-                let count = theirs.count();
-                let (run_bytes, behind) =
-                    rest.split_at((count * message.segment_len).min(rest.len()));
-                set_place(&mut meta, place);
-                let run = Run { meta, segment_len: message.segment_len };
-                membership.hand_on(now, prefix, &run, run_bytes, counters);
-                (rest, place) = (behind, place + count);
+                let of = Run { meta, segment_len: message.segment_len };
+                membership.hand_on(now, prefix, &of, run, counters);
             }
         }
+        meta.ip_id.skip(count);
+        rest = behind;
     }
     delivered
-}
-
-/// Turns the envelope of a datagram's frame into that of the frame at `place`. In place: a copy for
-/// each frame would be read again before its stores have settled.
-#[inline]
-fn set_place(meta: &mut FrameMeta, place: usize) {
-    if let IpId::Guess(id) = &mut meta.ip_id {
-        *id = place as u16;
-    }
 }
 
 /// The envelope of a datagram's first frame; `None` if the datagram is unusable.
@@ -419,11 +396,7 @@ impl Port for UdpPort {
         Ok(next.saturating_sub(from))
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let sent = self.membership.as_ref().map_or(0, |m| m.rooms.sent());
         let received = match self.rx.recv(self.socket.as_raw_fd()) {
             Ok(received) => received,

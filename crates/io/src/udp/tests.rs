@@ -32,8 +32,10 @@ fn recv_frames(port: &mut UdpPort, count: usize) -> Vec<(FrameMeta, Vec<u8>)> {
     let start = Instant::now();
     while frames.len() < count {
         assert!(start.elapsed() < Duration::from_secs(1), "{} of {count} came", frames.len());
-        port.recv(Time::ZERO, &mut |meta, frame| frames.push((*meta, frame.to_vec())))
-            .expect("the socket works");
+        port.recv(Time::ZERO, &mut |meta: &FrameMeta, frame: &[u8]| {
+            frames.push((*meta, frame.to_vec()))
+        })
+        .expect("the socket works");
     }
     frames
 }
@@ -137,7 +139,7 @@ fn a_full_receive_buffer_is_counted() {
     push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 64]);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");
     // The count travels with a datagram that was queued after the loss.
-    while b.recv(Time::ZERO, &mut |_, _| {}).expect("the socket works") > 0 {}
+    while b.recv(Time::ZERO, &mut |_: &FrameMeta, _: &[u8]| {}).expect("the socket works") > 0 {}
     batch.clear();
     push_packets(&mut batch, &key, 0x01_0002, 0, &[8]);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");

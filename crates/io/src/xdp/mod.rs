@@ -23,9 +23,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bowline_nic::{Burst, FrameMeta, Time, TxBatch, TxCaps};
+use bowline_nic::{Burst, Time, TxBatch, TxCaps};
 
-use crate::port::{Port, PortCaps, PortCounters, PortError, PortFds};
+use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::sys::{
     Attached, BindMode, InterfaceQuery, MAX_FRAME, Neighbours, SocketMap, XdpProgram, XdpSocket,
     local_address, set_int,
@@ -303,11 +303,7 @@ impl Port for XdpPort {
         Ok(taken)
     }
 
-    fn recv(
-        &mut self,
-        now: Time,
-        sink: &mut dyn FnMut(&FrameMeta, &[u8]),
-    ) -> Result<usize, PortError> {
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         self.nudge(now);
         let (own, counters) = (&self.own, &mut self.counters);
         let mut frames = 0;
@@ -316,7 +312,7 @@ impl Port for XdpPort {
                 Ok((meta, packet)) => {
                     frames += 1;
                     counters.rx_bytes += packet.len() as u64;
-                    sink(&meta, packet);
+                    sink.frame(&meta, packet);
                 }
                 Err(Refusal::Malformed) => counters.rx_malformed += 1,
                 Err(Refusal::Foreign) => counters.rx_foreign += 1,

@@ -101,8 +101,10 @@ fn recv_frames(clock: &Clock, port: &mut XdpPort, count: usize) -> Vec<(FrameMet
     while frames.len() < count {
         let have = frames.len();
         assert!(!clock.is_late(), "{have} of {count} came: {:?}", port.counters());
-        port.recv(clock.now(), &mut |meta, frame| frames.push((*meta, frame.to_vec())))
-            .expect("the port works");
+        port.recv(clock.now(), &mut |meta: &FrameMeta, frame: &[u8]| {
+            frames.push((*meta, frame.to_vec()))
+        })
+        .expect("the port works");
     }
     frames
 }
@@ -133,7 +135,7 @@ fn wait_for_each_other(clock: &Clock, ports: &mut [XdpPort; 2]) {
         let [a, b] = ports;
         let mut batch = TxBatch::new(a.caps().tx, 1);
         push_packets(&mut batch, &flow(a, b), 0x01_0002, 0, &[8]);
-        while b.recv(clock.now(), &mut |_, _| ()).expect("the port works") == 0 {
+        while b.recv(clock.now(), &mut |_: &FrameMeta, _: &[u8]| ()).expect("the port works") == 0 {
             assert!(!clock.is_late(), "{:?} and {:?}", a.counters(), b.counters());
             send_all(clock, a, &batch);
             thread::sleep(Duration::from_millis(1));
@@ -143,7 +145,9 @@ fn wait_for_each_other(clock: &Clock, ports: &mut [XdpPort; 2]) {
     // What was sent once more than necessary.
     thread::sleep(Duration::from_millis(20));
     for port in ports {
-        while port.recv(clock.now(), &mut |_, _| ()).expect("the port works") > 0 {}
+        while port.recv(clock.now(), &mut |_: &FrameMeta, _: &[u8]| ()).expect("the port works") > 0
+        {
+        }
         port.counters = PortCounters::default();
     }
 }

@@ -319,6 +319,14 @@ impl Segment {
         self.len == 0
     }
 
+    /// The first `len` bytes and those behind them; `None` if there are fewer.
+    #[inline]
+    pub(crate) fn split_at(self, len: u32) -> Option<(Segment, Segment)> {
+        let left = self.len.checked_sub(len)?;
+        let behind = self.ptr.wrapping_add(len as usize);
+        Some((Segment { len, ..self }, Segment { ptr: behind, len: left }))
+    }
+
     /// Appends a copy of the bytes, and returns the register behind them.
     #[inline]
     pub(crate) fn append_summed(&self, icrc: Icrc, out: &mut Vec<u8>) -> Icrc {

@@ -6,6 +6,8 @@ use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::frame::{FrameMeta, IpId};
 use crate::qp::QpCore;
+use crate::shim::Shim;
+use crate::train::Train;
 use crate::tx::Flow;
 use crate::types::{QpState, QpType};
 
@@ -17,6 +19,15 @@ const OWN_ID_RUN: u16 = 512;
 /// The default partition, membership bit aside.
 const PKEY_MASK: u16 = 0x7fff;
 
+/// Why a frame is not for a QP.
+#[derive(Clone, Copy, Debug)]
+enum Stranger {
+    /// The QP does not receive such packets, or none now.
+    State,
+    Pkey,
+    Peer,
+}
+
 /// Whether a frame is for this QP and intact; counts why not.
 #[inline]
 pub(super) fn accepts(
@@ -27,6 +38,46 @@ pub(super) fn accepts(
     config: &NicConfig,
     counters: &mut Counters,
 ) -> bool {
+    let drops = match check(core, meta, packet, shimmed, config) {
+        Ok(()) if icrc_holds(core, meta, packet, counters) => return true,
+        Ok(()) => &mut counters.drop_icrc,
+        Err(Stranger::State) => &mut counters.drop_state,
+        Err(Stranger::Pkey) => &mut counters.drop_pkey,
+        Err(Stranger::Peer) => &mut counters.drop_wrong_peer,
+    };
+    *drops += 1;
+    false
+}
+
+/// The train that a packet begins, if it is for this QP.
+pub(super) fn train<'a>(
+    core: &mut QpCore,
+    meta: &FrameMeta,
+    first: &PacketView<'a>,
+    bytes: &'a [u8],
+    shim: Option<&'a mut (dyn Shim + 'static)>,
+    config: &NicConfig,
+) -> Option<Train<'a>> {
+    check(core, meta, first, shim.is_some(), config).ok()?;
+    Some(Train::new(first, bytes, meta, core.rx_flow.as_mut()?, shim))
+}
+
+/// Takes note that frames of a train were intact.
+pub(super) fn trust(core: &mut QpCore, meta: &FrameMeta, frames: usize) {
+    let (IpId::Known(first) | IpId::Guess(first)) = meta.ip_id;
+    let own = usize::from(OWN_IDS.saturating_sub(first)).min(frames);
+    core.own_id_run = core.own_id_run.saturating_add(own as u16);
+}
+
+/// Whether a frame is for this QP, if it is intact.
+#[inline]
+fn check(
+    core: &mut QpCore,
+    meta: &FrameMeta,
+    packet: &PacketView<'_>,
+    shimmed: bool,
+    config: &NicConfig,
+) -> Result<(), Stranger> {
     let service = match core.init.qp_type {
         QpType::Rc => Service::Rc,
         QpType::Uc => Service::Uc,
@@ -40,23 +91,13 @@ pub(super) fn accepts(
         || core.hold.is_deaf()
         || (info.service != service && info.kind != OpKind::Cnp && !for_shim())
     {
-        counters.drop_state += 1;
-        return false;
+        return Err(Stranger::State);
     }
     if packet.pkey() & PKEY_MASK != PKEY_MASK {
-        counters.drop_pkey += 1;
-        return false;
+        return Err(Stranger::Pkey);
     }
     let known = core.rx_flow.as_ref().is_some_and(|flow| flow.is_from(meta));
-    if !known && !learn_flow(core, meta, config) {
-        counters.drop_wrong_peer += 1;
-        return false;
-    }
-    if !icrc_holds(core, meta, packet, counters) {
-        counters.drop_icrc += 1;
-        return false;
-    }
-    true
+    if known || learn_flow(core, meta, config) { Ok(()) } else { Err(Stranger::Peer) }
 }
 
 /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's peer.

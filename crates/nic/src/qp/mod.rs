@@ -1,6 +1,7 @@
 //! A queue pair: what all transports have in common.
 
 pub(crate) mod body;
+mod sink;
 pub(crate) mod state;
 
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
@@ -14,7 +15,7 @@ use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{Pacer, RateControl};
-use crate::shim::{OutPacket, Shim, ShimOut, ShimPeer};
+use crate::shim::{Shim, ShimOut, ShimPeer};
 use crate::time::Time;
 use crate::transport::{self, Transport};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
@@ -23,6 +24,8 @@ use crate::types::{
     SendOp, WcOpcode, WcStatus,
 };
 use body::TwoSided;
+pub(crate) use sink::Sink;
+use sink::count_sent;
 
 /// What a QP may touch of its NIC while it handles one call.
 pub(crate) struct Cx<'a> {
@@ -336,115 +339,6 @@ impl QpCore {
             self.cnp_pending = true;
         }
     }
-}
-
-/// Where a transport's packets go: through the QP's shim, if it has one, into the batch.
-pub(crate) struct Sink<'a> {
-    batch: &'a mut TxBatch,
-    shim: Option<&'a mut (dyn Shim + 'static)>,
-    per_packet: usize,
-    /// Packets that may pass before the shim looks at them; none if each goes through it.
-    run_left: u32,
-    /// Where those begin that it has not seen.
-    run_from: usize,
-}
-
-impl<'a> Sink<'a> {
-    fn new(batch: &'a mut TxBatch, shim: Option<&'a mut (dyn Shim + 'static)>) -> Sink<'a> {
-        let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
-        // Without a shim nobody ever looks.
-        let run_left = shim.as_ref().map_or(u32::MAX, |s| s.run_len());
-        let run_from = batch.run_mark();
-        Sink { batch, shim, per_packet, run_left, run_from }
-    }
-
-    /// Whether another packet, and what a shim makes of it, fits.
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.batch.room() >= self.per_packet
-    }
-
-    /// Sends a packet, with the gather list in `cx.segments`, to the QP's peer.
-    #[inline]
-    pub(crate) fn send(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf, ecn: u8) {
-        if self.run_left == 0 {
-            return self.send_through_shim(core, cx, header, ecn);
-        }
-        let Some(flow) = core.flow.as_mut() else {
-            return;
-        };
-        let bytes = self.batch.push(flow, ecn, header, cx.segments);
-        count_sent(core, cx, 1, bytes);
-        if self.shim.is_some() {
-            self.run_left -= 1;
-            // What a shim adds to a message follows its end.
-            if self.run_left == 0 || !header.goes_on() {
-                self.look(core, cx);
-            }
-        }
-    }
-
-    #[cold]
-    fn send_through_shim(
-        &mut self,
-        core: &mut QpCore,
-        cx: &mut Cx<'_>,
-        header: &HeaderBuf,
-        ecn: u8,
-    ) {
-        let data_ecn = core.data_ecn();
-        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
-            return;
-        };
-        let packet = OutPacket { header, payload: cx.segments, ecn };
-        let mut out = ShimOut::new(self.batch, flow, data_ecn);
-        shim.outgoing(cx.now, packet, &mut out);
-        let (packets, bytes) = out.sent();
-        count_sent(core, cx, packets, bytes);
-    }
-
-    /// The shim looks at the packets that have passed since it did last.
-    fn look(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        let data_ecn = core.data_ecn();
-        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
-            return;
-        };
-        let mut out = ShimOut::new(self.batch, flow, data_ecn).behind(self.run_from);
-        self.run_left = shim.passed(cx.now, &mut out).max(1);
-        let (packets, bytes) = out.sent();
-        self.run_from = self.batch.run_mark();
-        if packets > 0 {
-            count_sent(core, cx, packets, bytes);
-        }
-    }
-
-    /// The turn is over: no packet goes out that a shim has not seen.
-    fn finish(mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        if self.shim.is_some() && self.batch.run_mark() > self.run_from && self.run_left > 0 {
-            self.look(core, cx);
-        }
-    }
-
-    /// Sends a datagram. Shims belong to connections, so none sees it.
-    pub(crate) fn send_datagram(
-        &mut self,
-        core: &mut QpCore,
-        cx: &mut Cx<'_>,
-        flow: &mut Flow,
-        header: &HeaderBuf,
-    ) {
-        let bytes = self.batch.push(flow, core.data_ecn(), header, cx.segments);
-        count_sent(core, cx, 1, bytes);
-    }
-}
-
-#[inline]
-fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
-    cx.counters.tx_packets += u64::from(packets);
-    cx.counters.tx_bytes += bytes;
-    core.counters.tx_packets += u64::from(packets);
-    core.counters.tx_bytes += bytes;
-    core.pacer.on_sent(cx.now, bytes);
 }
 
 /// Why a QP stopped transmitting.

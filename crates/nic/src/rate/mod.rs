@@ -110,6 +110,12 @@ impl Pacer {
         self.next
     }
 
+    /// Whether it never holds anything back.
+    #[inline]
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.controller.is_none()
+    }
+
     #[inline]
     pub(crate) fn on_sent(&mut self, now: Time, bytes: u64) {
         let Some(controller) = &mut self.controller else { return };

@@ -5,6 +5,7 @@ use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position};
 
 use crate::qp::{Cx, QpCore};
 use crate::queue::RecvWqe;
+use crate::train::Train;
 use crate::types::{Access, Completion, WcOpcode, WcStatus};
 
 /// Why a packet was not taken. Nothing of it was written.
@@ -68,6 +69,53 @@ impl Inbound {
             OpKind::Write => self.accept_write(core, cx, packet, info),
             _ => Err(Refusal::Invalid),
         }
+    }
+
+    /// Takes packets from the middle of the message in progress, in sequence: as many as can be without
+    /// ado. Returns how many.
+    pub(crate) fn accept_train(
+        &mut self,
+        core: &QpCore,
+        cx: &mut Cx<'_>,
+        train: &mut Train<'_>,
+    ) -> u32 {
+        let (pd, len) = (core.init.pd, core.mtu());
+        if train.payload_len() != len as usize {
+            return 0;
+        }
+        let mut taken = 0;
+        match &mut self.message {
+            // All that is left is looked at first: what a train has given must be taken.
+            Message::Write { va, rkey, left, .. }
+                if train.is_write()
+                    && core.attrs.access.contains(Access::REMOTE_WRITE)
+                    && cx
+                        .memory
+                        .check_remote(pd, *rkey, *va, *left, Access::REMOTE_WRITE)
+                        .is_ok() =>
+            {
+                train.limit((*left).saturating_sub(1) / len);
+                while let Some(bytes) = train.next()
+                    && cx.memory.remote_write(pd, *rkey, *va, bytes, false).is_ok()
+                {
+                    *va = va.wrapping_add(u64::from(len));
+                    *left -= len;
+                    taken += 1;
+                }
+            }
+            Message::Send { received } if !train.is_write() => {
+                let room = self.wqe.capacity().saturating_sub((*received).into());
+                train.limit((room.min((u32::MAX - *received).into()) / u64::from(len)) as u32);
+                while let Some(bytes) = train.next()
+                    && cx.memory.scatter(pd, &self.wqe.sges, *received, bytes, false).is_ok()
+                {
+                    *received += len;
+                    taken += 1;
+                }
+            }
+            _ => {}
+        }
+        taken
     }
 
     /// Forgets a message whose rest will not come. Its receive serves the next one.

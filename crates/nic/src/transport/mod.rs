@@ -12,6 +12,7 @@ use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
 use crate::time::Time;
+use crate::train::Train;
 use crate::types::{QpState, QpType};
 
 /// How far a transport has come.
@@ -45,6 +46,13 @@ pub(crate) trait Transport: Send {
         packet: &PacketView<'_>,
         meta: Option<&FrameMeta>,
     ) -> bool;
+
+    /// Packets from the middle of messages, without requests for acknowledgements: as many of them as
+    /// there is nothing special about. Returns how many, from the first on; nothing follows from them.
+    fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
+        let _ = (core, cx, train);
+        0
+    }
 
     /// Sends up to `budget` packets.
     fn transmit(

@@ -1,6 +1,6 @@
 //! Cutting a SEND or WRITE into packets: the same for RC and UC.
 
-use bowline_wire::{Ieth, ImmDt, Opcode, Psn, Reth};
+use bowline_wire::{Bth, ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
 
 use crate::memory::{AccessDenied, Segment};
 use crate::qp::{Cx, QpCore};
@@ -103,15 +103,22 @@ pub(crate) fn build(
     Ok(header)
 }
 
-/// Gathers the payload of a packet in the middle of a message into `cx.segments`.
+/// Bytes, BTH to ICRC, of a packet in the middle of a message.
+#[inline]
+pub(crate) fn middle_len(mtu: u32) -> u32 {
+    (Bth::LEN + ICRC_LEN) as u32 + mtu
+}
+
+/// Gathers the payloads of packets in the middle of a message, from `first` on, into `cx.segments`.
 #[inline]
 pub(crate) fn middle_payload(
     core: &QpCore,
     cx: &mut Cx<'_>,
-    piece: Piece<'_>,
+    first: Piece<'_>,
+    packets: u32,
 ) -> Result<(), AccessDenied> {
     let mtu = core.mtu();
-    payload(core, cx, piece.number, piece.wqe, piece.k * mtu, mtu)
+    payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu)
 }
 
 /// Gathers `len` bytes at `offset` of a message into `cx.segments`.

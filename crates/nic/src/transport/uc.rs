@@ -7,6 +7,7 @@ use super::inbound::{Inbound, Refusal};
 use super::{Transport, outbound};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::train::Train;
 use crate::types::{QpState, WcStatus};
 
 /// Opcodes of the unreliable connection service start here.
@@ -59,6 +60,15 @@ impl Transport for Uc {
             self.refuse(core, cx, packet, refusal);
         }
         core.has_failed()
+    }
+
+    fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
+        if train.psn() != self.expected_psn {
+            return 0;
+        }
+        let taken = self.inbound.accept_train(core, cx, train);
+        self.expected_psn = self.expected_psn.add(taken);
+        taken
     }
 
     fn transmit(

@@ -17,6 +17,7 @@ use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
 use crate::time::Time;
+use crate::train::Train;
 use crate::types::QpState;
 
 /// Opcodes of the reliable connection service start here.
@@ -62,6 +63,10 @@ impl Transport for Rc {
                 core.has_failed() || (!was_due && self.responder.has_work())
             }
         }
+    }
+
+    fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
+        self.responder.receive_train(core, cx, train)
     }
 
     fn transmit(

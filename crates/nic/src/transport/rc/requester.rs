@@ -25,8 +25,8 @@ const MAX_IN_FLIGHT: u32 = 1 << 22;
 /// again after a loss ends where it ended before, as a responder's record of it expects.
 const READ_PIECE: u32 = 256 << 10;
 
-/// Packets after which an acknowledgement is asked for in the middle of a message.
-const ACK_EVERY: u32 = 192;
+/// Bytes after which an acknowledgement is asked for in the middle of a message.
+const ACK_EVERY: u32 = 768 << 10;
 
 /// Sending half of a reliable connection.
 #[derive(Debug)]
@@ -179,20 +179,35 @@ impl Requester {
             return self.send_request(core, cx, sink, &wqe, k, room);
         }
         let packets = budget.min(room).min(wqe.packets - k);
+        let ack_every = ACK_EVERY / core.mtu();
         let mut middle: Option<HeaderBuf> = None;
-        for i in 0..packets {
+        let mut i = 0;
+        while i < packets {
             let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
             // wait for it (a fence, a full window, a request that fails); our responder answers
             // many at once. Whoever fills the window asks, or nobody would ever make room again.
             let ends = k + i + 1 == wqe.packets;
-            let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ACK_EVERY;
+            let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
             // Packets in the middle of a message are alike but for these.
             let built;
             let header = match &mut middle {
                 Some(header) if !ends => {
                     header.renumber(self.next, ack_req);
-                    outbound::middle_payload(core, cx, piece).map(|()| &*header)
+                    // Before one of them asks for an acknowledgement, or is the last.
+                    let most = (packets - i)
+                        .min(wqe.packets - 1 - (k + i))
+                        .min((room - i).saturating_sub(2))
+                        .min(ack_every.saturating_sub(1 + self.since_ack_req));
+                    let sent = self.send_run(core, cx, sink, piece, header, most);
+                    if sent > 0 {
+                        i += sent;
+                        if !sink.has_room() {
+                            break;
+                        }
+                        continue;
+                    }
+                    outbound::middle_payload(core, cx, piece, 1).map(|()| &*header)
                 }
                 _ => {
                     built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
@@ -209,11 +224,39 @@ impl Requester {
             let ecn = core.data_ecn();
             sink.send(core, cx, header, ecn);
             self.sent(core, cx, &wqe, 1, ack_req);
+            i += 1;
             if core.pacer.next() > cx.now || !sink.has_room() {
-                return Step::Sent(i + 1);
+                break;
             }
         }
-        Step::Sent(packets)
+        Step::Sent(i)
+    }
+
+    /// Sends packets from the middle of a message as one run, at most `most`; returns how many. None if
+    /// there is anything about them that has to be looked at one by one.
+    fn send_run(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        first: outbound::Piece<'_>,
+        header: &HeaderBuf,
+        most: u32,
+    ) -> u32 {
+        let mtu = core.mtu();
+        let packets = most.min(sink.run_room(outbound::middle_len(mtu)));
+        let again = self.next.before(self.sent_end);
+        if packets < 2 || again || !core.pacer.is_unlimited() {
+            return 0;
+        }
+        if outbound::middle_payload(core, cx, first, packets).is_err() || cx.segments.len() != 1 {
+            return 0;
+        }
+        let ecn = core.data_ecn();
+        sink.send_run(core, cx, header, ecn, mtu);
+        self.since_ack_req += packets;
+        self.sent(core, cx, first.wqe, packets, false);
+        packets
     }
 
     /// Sends a READ, or a piece of one, or an atomic, if the window has room for the answer.

@@ -9,6 +9,7 @@ use super::super::outbound::packets_of;
 use crate::memory::AtomicOp;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
+use crate::train::Train;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{Access, Event, QpState, WcStatus};
 
@@ -138,18 +139,42 @@ impl Responder {
         }
     }
 
+    /// Takes packets from the middle of a message, while each is the expected one.
+    pub(super) fn receive_train(
+        &mut self,
+        core: &QpCore,
+        cx: &mut Cx<'_>,
+        train: &mut Train<'_>,
+    ) -> u32 {
+        // The first packet of all brings about an event.
+        if train.psn() != self.expected || (core.state == QpState::Rtr && !self.heard) {
+            return 0;
+        }
+        let taken = self.inbound.accept_train(core, cx, train);
+        if taken > 0 {
+            self.expected = self.expected.add(taken);
+            self.in_order();
+        }
+        taken
+    }
+
+    /// What was expected has arrived.
+    fn in_order(&mut self) {
+        self.nak_sent = false;
+        // A NAK not yet sent complained about what has just arrived.
+        if self.reply != Some(Reply::Ack) {
+            self.reply = None;
+        }
+    }
+
     /// The expected packet has been carried out.
     fn advance(&mut self, psns: u32, packet: &PacketView<'_>) {
         self.expected = self.expected.add(psns);
-        self.nak_sent = false;
-        match packet.info().kind {
-            // A NAK not yet sent complained about what has just arrived.
-            OpKind::Send | OpKind::Write if self.reply != Some(Reply::Ack) => self.reply = None,
-            OpKind::Send | OpKind::Write => {}
+        self.in_order();
+        if !matches!(packet.info().kind, OpKind::Send | OpKind::Write) {
             // Its answer acknowledges all before it.
-            _ => self.reply = None,
-        }
-        if packet.ack_req() && matches!(packet.info().kind, OpKind::Send | OpKind::Write) {
+            self.reply = None;
+        } else if packet.ack_req() {
             self.reply = Some(Reply::Ack);
         }
     }

@@ -1,0 +1,149 @@
+//! The way from a transport into a batch.
+
+use super::{Cx, QpCore};
+use crate::shim::{OutPacket, Shim, ShimOut};
+use crate::tx::{Flow, HeaderBuf, TxBatch};
+
+/// Where a transport's packets go: through the QP's shim, if it has one, into the batch.
+pub(crate) struct Sink<'a> {
+    batch: &'a mut TxBatch,
+    shim: Option<&'a mut (dyn Shim + 'static)>,
+    per_packet: usize,
+    /// Packets that may pass before the shim looks at them; none if each goes through it.
+    run_left: u32,
+    /// Where those begin that it has not seen.
+    run_from: usize,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(
+        batch: &'a mut TxBatch,
+        shim: Option<&'a mut (dyn Shim + 'static)>,
+    ) -> Sink<'a> {
+        let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
+        // Without a shim nobody ever looks.
+        let run_left = shim.as_ref().map_or(u32::MAX, |s| s.run_len());
+        let run_from = batch.run_mark();
+        Sink { batch, shim, per_packet, run_left, run_from }
+    }
+
+    /// Whether another packet, and what a shim makes of it, fits.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.batch.room() >= self.per_packet
+    }
+
+    /// Sends a packet, with the gather list in `cx.segments`, to the QP's peer.
+    #[inline]
+    pub(crate) fn send(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf, ecn: u8) {
+        if self.run_left == 0 {
+            return self.send_through_shim(core, cx, header, ecn);
+        }
+        let Some(flow) = core.flow.as_mut() else {
+            return;
+        };
+        let bytes = self.batch.push(flow, ecn, header, cx.segments);
+        count_sent(core, cx, 1, bytes);
+        if self.shim.is_some() {
+            self.run_left -= 1;
+            // What a shim adds to a message follows its end.
+            if self.run_left == 0 || !header.goes_on() {
+                self.look(core, cx);
+            }
+        }
+    }
+
+    /// How many packets of `len` bytes, from the middle of a message, [`Sink::send_run`] can take.
+    #[inline]
+    pub(crate) fn run_room(&self, len: u32) -> u32 {
+        let room = self.batch.room_for(len).saturating_sub(self.per_packet - 1);
+        self.run_left.min(room as u32)
+    }
+
+    /// Sends packets from the middle of a message, which differ in their PSNs only: `header` is the first
+    /// one's, and the segment in `cx.segments` has the payloads, of `payload_len` bytes each.
+    #[inline]
+    pub(crate) fn send_run(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        header: &HeaderBuf,
+        ecn: u8,
+        payload_len: u32,
+    ) {
+        let ([payload], Some(flow)) = (&cx.segments[..], core.flow.as_mut()) else {
+            return;
+        };
+        let (packets, bytes) = self.batch.push_run(flow, ecn, header, *payload, payload_len);
+        count_sent(core, cx, packets, bytes);
+        if self.shim.is_some() {
+            self.run_left -= packets;
+            if self.run_left == 0 {
+                self.look(core, cx);
+            }
+        }
+    }
+
+    #[cold]
+    fn send_through_shim(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        header: &HeaderBuf,
+        ecn: u8,
+    ) {
+        let data_ecn = core.data_ecn();
+        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+            return;
+        };
+        let packet = OutPacket { header, payload: cx.segments, ecn };
+        let mut out = ShimOut::new(self.batch, flow, data_ecn);
+        shim.outgoing(cx.now, packet, &mut out);
+        let (packets, bytes) = out.sent();
+        count_sent(core, cx, packets, bytes);
+    }
+
+    /// The shim looks at the packets that have passed since it did last.
+    fn look(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let data_ecn = core.data_ecn();
+        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+            return;
+        };
+        let mut out = ShimOut::new(self.batch, flow, data_ecn).behind(self.run_from);
+        self.run_left = shim.passed(cx.now, &mut out).max(1);
+        let (packets, bytes) = out.sent();
+        self.run_from = self.batch.run_mark();
+        if packets > 0 {
+            count_sent(core, cx, packets, bytes);
+        }
+    }
+
+    /// The turn is over: no packet goes out that a shim has not seen.
+    pub(super) fn finish(mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        if self.shim.is_some() && self.batch.run_mark() > self.run_from && self.run_left > 0 {
+            self.look(core, cx);
+        }
+    }
+
+    /// Sends a datagram. Shims belong to connections, so none sees it.
+    pub(crate) fn send_datagram(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        flow: &mut Flow,
+        header: &HeaderBuf,
+    ) {
+        let bytes = self.batch.push(flow, core.data_ecn(), header, cx.segments);
+        count_sent(core, cx, 1, bytes);
+    }
+}
+
+/// Books packets that have gone out.
+#[inline]
+pub(super) fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
+    cx.counters.tx_packets += u64::from(packets);
+    cx.counters.tx_bytes += bytes;
+    core.counters.tx_packets += u64::from(packets);
+    core.counters.tx_bytes += bytes;
+    core.pacer.on_sent(cx.now, bytes);
+}

@@ -1,0 +1,156 @@
+//! Frames that arrived together and differ in their PSNs only.
+//!
+//! A bulk transfer arrives as datagrams of many frames, nearly all of which are from the middle of one
+//! message. What holds for the first of them (QP, peer, rights) holds for all; what has to be looked at
+//! in each is whether it is intact and the next in order.
+
+use bowline_wire::{Bth, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn};
+
+use crate::frame::{FrameMeta, IpId};
+use crate::shim::Shim;
+use crate::tx::{Flow, PSN_AT, psn_of};
+
+/// By opcode: whether a packet is from the middle of a SEND or WRITE.
+static IS_MIDDLE: [bool; 256] = {
+    let mut is_middle = [false; 256];
+    let mut opcode = 0;
+    while opcode < is_middle.len() {
+        if let Some(info) = Opcode(opcode as u8).info() {
+            is_middle[opcode] = matches!(info.position, Position::Middle)
+                && matches!(info.kind, OpKind::Send | OpKind::Write);
+        }
+        opcode += 1;
+    }
+    is_middle
+};
+
+/// Frames behind each other in a datagram, looked at one by one.
+pub(crate) struct Train<'a> {
+    bytes: &'a [u8],
+    frame_len: usize,
+    is_write: bool,
+    /// What all BTHs start with.
+    alike: &'a [u8],
+    /// Of the frame that is looked at next.
+    psn: Psn,
+    ip_id: IpId,
+    /// The ICRC register behind the headers, for ID 0 and PSN 0.
+    seed: Icrc,
+    /// Looks at the frames before the transport does.
+    shim: Option<&'a mut (dyn Shim + 'static)>,
+    /// How many of the next frames are intact and the shim has passed.
+    seen: usize,
+}
+
+/// Bytes of frames that a shim sees at a time.
+const SHOWN_BYTES: usize = 16 << 10;
+
+impl<'a> Train<'a> {
+    /// How many frames of a datagram may be a train, from its first on; 0 unless two at least.
+    #[inline]
+    pub(crate) fn len_of(bytes: &[u8], frame_len: usize) -> usize {
+        // Of a trailing frame that is shorter nothing is known.
+        let whole = bytes.len() / frame_len;
+        let starts = whole >= 2
+            && frame_len > Bth::LEN + ICRC_LEN
+            && IS_MIDDLE[usize::from(bytes[0])]
+            && bytes[..PSN_AT] == bytes[frame_len..][..PSN_AT];
+        if starts { whole } else { 0 }
+    }
+
+    /// The train that begins with `first`, a packet without pad, which `bytes` begin with.
+    pub(crate) fn new(
+        first: &PacketView<'a>,
+        bytes: &'a [u8],
+        meta: &FrameMeta,
+        flow: &mut Flow,
+        shim: Option<&'a mut (dyn Shim + 'static)>,
+    ) -> Train<'a> {
+        let frame = first.as_bytes();
+        let (bth, _) = frame.split_first_chunk().expect("a packet has a BTH");
+        Train {
+            bytes,
+            frame_len: frame.len(),
+            is_write: first.info().kind == OpKind::Write,
+            alike: &frame[..PSN_AT],
+            psn: first.psn(),
+            ip_id: meta.ip_id,
+            seed: flow.seed(frame.len() as u32, bth).0,
+            shim,
+            seen: 0,
+        }
+    }
+
+    /// PSN of the next frame, as it should be.
+    pub(crate) fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Bytes of payload of each frame.
+    pub(crate) fn payload_len(&self) -> usize {
+        self.frame_len - Bth::LEN - ICRC_LEN
+    }
+
+    /// Whether the frames are of a WRITE, not of a SEND.
+    pub(crate) fn is_write(&self) -> bool {
+        self.is_write
+    }
+
+    /// Gives no more than so many frames.
+    pub(crate) fn limit(&mut self, frames: u32) {
+        let most = (frames as usize).saturating_mul(self.frame_len);
+        self.bytes = self.bytes.get(..most).unwrap_or(self.bytes);
+    }
+
+    /// Payload of the next frame; nothing if there is none, or one that is anything but intact, like those
+    /// before it, and as a shim would have it. The transport is to take what it is given: a shim has
+    /// seen it, and perhaps some of those behind it.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<&'a [u8]> {
+        if self.shim.is_some() && self.seen == 0 {
+            self.show();
+        }
+        let payload = match self.seen.checked_sub(1) {
+            Some(left) => {
+                self.seen = left;
+                self.bytes.get(Bth::LEN..self.frame_len - ICRC_LEN)?
+            }
+            None if self.shim.is_some() => return None,
+            None => self.intact(self.bytes, 0)?,
+        };
+        self.bytes = &self.bytes[self.frame_len..];
+        self.psn = self.psn.next();
+        self.ip_id.skip(1);
+        Some(payload)
+    }
+
+    /// Shows the shim as many frames as stay in the first cache until the transport reads them.
+    fn show(&mut self) {
+        let most = (SHOWN_BYTES / self.frame_len).max(1);
+        let frames = self.bytes.chunks(self.frame_len).enumerate().take(most);
+        let intact = frames.take_while(|(i, frame)| self.intact(frame, *i).is_some()).count();
+        let run = &self.bytes[..intact * self.frame_len];
+        if let Some(shim) = self.shim.as_deref_mut()
+            && intact > 0
+        {
+            self.seen = shim.follows_run(run, self.frame_len).min(intact);
+        }
+    }
+
+    /// Payload of the frame that `bytes` begin with, so many behind the next one, if it is as it should be.
+    #[inline]
+    fn intact<'b>(&self, bytes: &'b [u8], ahead: usize) -> Option<&'b [u8]> {
+        let frame = bytes.get(..self.frame_len)?;
+        let (body, icrc) = frame.split_last_chunk::<ICRC_LEN>()?;
+        let (bth, payload) = body.split_first_chunk::<{ Bth::LEN }>()?;
+        let psn = psn_of(bth);
+        if bth[..PSN_AT] != *self.alike || psn != self.psn.add(ahead as u32) {
+            return None;
+        }
+        let mut ip_id = self.ip_id;
+        ip_id.skip(ahead);
+        let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id;
+        let sum = self.seed.with_deltas_behind_bth(ip_id, psn).update(payload).finish();
+        (sum == u32::from_le_bytes(*icrc)).then_some(payload)
+    }
+}
