@@ -271,7 +271,7 @@ impl Nic {
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
             let progress = qp.transmit(&mut cx, batch, TURN_PACKETS);
-            self.settle_turn(slot, progress);
+            self.settle_turn(slot, progress, batch.is_full());
             if progress == Progress::More && batch.len() == before {
                 // It needs more room than the batch has left.
                 return;
@@ -279,16 +279,28 @@ impl Nic {
         }
     }
 
-    /// Puts a QP that has had its turn where it belongs.
-    fn settle_turn(&mut self, slot: u32, progress: Progress) {
+    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
+    /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
+    /// acknowledgement.
+    fn settle_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
+        let goes_on = progress == Progress::More && batch_full;
         if progress == Progress::More {
             qp.scheduled = true;
-            self.ready.push_back(slot);
+            if goes_on {
+                self.ready.push_front(slot);
+            } else {
+                self.ready.push_back(slot);
+            }
         }
         if let Some(path) = qp.core.path {
+            match (core::mem::replace(&mut qp.core.called, goes_on), goes_on) {
+                (true, false) => self.shared.paths.served(path),
+                (false, true) => self.shared.paths.recalled(path),
+                _ => {}
+            }
             if progress != Progress::WindowFull {
                 self.shared.paths.wake_next(path);
             } else if qp.core.window.is_none() && !qp.waiting {
@@ -349,6 +361,7 @@ impl Nic {
                 continue;
             };
             qp.waiting = false;
+            qp.core.called = true;
             if !qp.scheduled {
                 qp.scheduled = true;
                 self.ready.push_back(slot);

@@ -17,7 +17,19 @@ struct Path {
     in_flight: u64,
     /// QPs that wait for room, first come first served.
     waiters: VecDeque<u32>,
+    /// QPs that were woken and have not had their turn.
+    called: u32,
     users: u32,
+}
+
+impl Path {
+    /// The next in line, who is to be woken.
+    #[inline]
+    fn call(&mut self) -> Option<u32> {
+        let next = self.waiters.pop_front();
+        self.called += u32::from(next.is_some());
+        next
+    }
 }
 
 /// Paths in use: as many as there are peers of connected QPs.
@@ -27,12 +39,12 @@ pub(crate) struct PathTable {
     slots: Vec<Option<Path>>,
     window: u64,
     /// QPs that may go on, since room has appeared.
-    woken: Vec<u32>,
+    woken: VecDeque<u32>,
 }
 
 impl PathTable {
     pub(crate) fn new(window: u32) -> PathTable {
-        let woken = Vec::new();
+        let woken = VecDeque::new();
         PathTable { by_key: HashMap::new(), slots: Vec::new(), window: u64::from(window), woken }
     }
 
@@ -42,7 +54,8 @@ impl PathTable {
         let id = match self.by_key.get(&key) {
             Some(id) => *id,
             None => {
-                let path = Path { key, in_flight: 0, waiters: VecDeque::new(), users: 0 };
+                let path =
+                    Path { key, in_flight: 0, waiters: VecDeque::new(), called: 0, users: 0 };
                 let id = match self.slots.iter().position(Option::is_none) {
                     Some(free) => free,
                     None => {
@@ -94,8 +107,37 @@ impl PathTable {
             return;
         };
         path.in_flight = (path.in_flight + after).saturating_sub(before);
-        if after < before && path.in_flight < window {
-            self.woken.extend(path.waiters.pop_front());
+        if after < before
+            && path.in_flight < window
+            && let Some(qp) = path.call()
+        {
+            self.woken.push_back(qp);
+        }
+    }
+
+    /// Whether others are to have room first. Whoever finds some would otherwise take it from under those
+    /// who have waited for it, and those who wait least would go on for ever.
+    #[inline]
+    pub(crate) fn has_line(&self, id: PathId) -> bool {
+        match self.slots.get(id as usize) {
+            Some(Some(path)) => path.called > 0 || !path.waiters.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// A QP is to go on as if it had been woken.
+    #[inline]
+    pub(crate) fn recalled(&mut self, id: PathId) {
+        if let Some(path) = self.get(id) {
+            path.called += 1;
+        }
+    }
+
+    /// A QP that was woken has had its turn.
+    #[inline]
+    pub(crate) fn served(&mut self, id: PathId) {
+        if let Some(path) = self.get(id) {
+            path.called = path.called.saturating_sub(1);
         }
     }
 
@@ -113,14 +155,21 @@ impl PathTable {
         let Some(Some(path)) = self.slots.get_mut(id as usize) else {
             return;
         };
-        if path.in_flight < window {
-            self.woken.extend(path.waiters.pop_front());
+        if path.in_flight < window
+            && let Some(qp) = path.call()
+        {
+            self.woken.push_back(qp);
         }
     }
 
-    /// Takes a QP that leaves the path out of the line. What room it has left, and perhaps been woken
-    /// for already, is for the next.
-    pub(crate) fn forget(&mut self, id: PathId, qp: u32) {
+    /// Takes a QP that leaves the path out of the line; `called` if it was woken and has not had its turn.
+    /// What room it has left, and perhaps been woken for already, is for the next.
+    pub(crate) fn forget(&mut self, id: PathId, qp: u32, called: bool) {
+        let before = self.woken.len();
+        self.woken.retain(|woken| *woken != qp);
+        if called || self.woken.len() < before {
+            self.served(id);
+        }
         if let Some(path) = self.get(id) {
             path.waiters.retain(|w| *w != qp);
         }
@@ -130,7 +179,7 @@ impl PathTable {
     /// A QP that may go on.
     #[inline]
     pub(crate) fn pop_woken(&mut self) -> Option<u32> {
-        self.woken.pop()
+        self.woken.pop_front()
     }
 
     fn get(&mut self, id: PathId) -> Option<&mut Path> {
@@ -154,9 +203,27 @@ mod tests {
         paths.wait(path, 2);
         // The first one gives back what it has in flight, which wakes it itself.
         paths.charge(path, 100, 0);
-        paths.forget(path, 1);
+        paths.forget(path, 1, false);
         paths.release(path);
         let woken: Vec<u32> = core::iter::from_fn(|| paths.pop_woken()).collect();
         assert!(woken.contains(&2), "{woken:?}");
+    }
+
+    #[test]
+    fn there_is_a_line_until_the_last_of_it_has_had_its_turn() {
+        let mut paths = PathTable::new(100);
+        let path = paths.acquire(Ipv4Addr::LOCALHOST.into(), 0);
+        paths.charge(path, 0, 100);
+        assert!(!paths.has_line(path));
+        paths.wait(path, 1);
+        paths.wait(path, 2);
+        paths.charge(path, 100, 50);
+        assert_eq!((paths.pop_woken(), paths.pop_woken()), (Some(1), None));
+        paths.served(path);
+        paths.wake_next(path);
+        assert_eq!(paths.pop_woken(), Some(2));
+        assert!(paths.has_line(path), "it has been woken, no more");
+        paths.forget(path, 2, true);
+        assert!(!paths.has_line(path));
     }
 }

@@ -119,7 +119,8 @@ impl Qp {
             }
         }
         if let Some(path) = core.path.take() {
-            cx.paths.forget(path, core.index);
+            let called = core::mem::take(&mut core.called);
+            cx.paths.forget(path, core.index, called);
             cx.paths.release(path);
         }
         let fresh = transport::build(core.init.qp_type);

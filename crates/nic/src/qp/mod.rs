@@ -166,6 +166,8 @@ pub(crate) struct QpCore {
     /// From the peer.
     pub(crate) rx_flow: Option<Flow>,
     pub(crate) path: Option<PathId>,
+    /// It has come to the head of the line for the path's window, and may use it in its next turn.
+    pub(crate) called: bool,
     /// A window of its own, instead of a share of the path's.
     pub(crate) window: Option<u32>,
     pub(crate) pacer: Pacer,
@@ -202,6 +204,7 @@ impl QpCore {
             flow: None,
             rx_flow: None,
             path: None,
+            called: false,
             window: None,
             pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
             landing: None,
@@ -517,7 +520,8 @@ impl Qp {
         core.sq.clear();
         core.rq.clear();
         if let Some(path) = core.path.take() {
-            cx.paths.forget(path, core.index);
+            let called = core::mem::take(&mut core.called);
+            cx.paths.forget(path, core.index, called);
             cx.paths.release(path);
         }
         cx.cqs.purge(core.init.send_cq, core.reported);

@@ -461,3 +461,60 @@ fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
     assert_eq!(p.ends[0].statuses().len(), 5);
     assert_eq!(timeouts, [2, 2, 2, 2, 2], "surprised once, patient from then on");
 }
+
+/// Whoever has just been acknowledged has more to send, and finds the room that this has made: it is for those
+/// who wait.
+#[test]
+fn qps_that_share_a_window_have_equal_shares_of_it() {
+    const QPS: usize = 48;
+    const LEN: u32 = 1 << 20;
+    let mut pair = Pair::rc();
+    let (now, mtu) = (pair.now, pair.mtu);
+    let qpns: Vec<[Qpn; 2]> = (0..QPS)
+        .map(|_| {
+            pair.ends
+                .each_mut()
+                .map(|end| end.nic.create_qp(&QpInit::new(QpType::Rc, end.pd, end.cq)).unwrap())
+        })
+        .collect();
+    for both in &qpns {
+        for (i, end) in pair.ends.iter_mut().enumerate() {
+            let rtr = rtr_attr(QpType::Rc, addr(1 - i), both[1 - i], 0, mtu);
+            for attr in [init_attr(QpType::Rc), rtr, rts_attr(QpType::Rc, 0)] {
+                end.nic.modify_qp(now, both[i], &attr).unwrap();
+            }
+        }
+    }
+    let remote = pair.ends[1].remote(0);
+    let post = |pair: &mut Pair, n: usize| {
+        let sges = [pair.ends[0].sge(0, LEN)];
+        let wr = SendWr::new(n as u64, SendOp::Write(remote), &sges);
+        pair.ends[0].nic.post_send(pair.now, qpns[n][0], &wr).unwrap();
+    };
+    for n in (0..QPS).chain(0..QPS) {
+        post(&mut pair, n);
+    }
+    let mut done = [0; QPS];
+    let mut wire = std::collections::VecDeque::from(pair.take(0));
+    while done.iter().sum::<usize>() < 4 * QPS {
+        // The wire is never empty: a receiver takes some of what is there, and its answers make room.
+        for frame in wire.drain(..16.min(wire.len())).collect::<Vec<_>>() {
+            pair.deliver(&frame);
+        }
+        for answer in pair.take(1) {
+            pair.deliver(&answer);
+        }
+        for completion in pair.ends[0].completions() {
+            assert_eq!(completion.status, WcStatus::Success);
+            done[completion.wr_id as usize] += 1;
+            post(&mut pair, completion.wr_id as usize);
+        }
+        wire.extend(pair.take(0));
+        pair.now = pair.now.plus_nanos(4_000);
+        let now = pair.now;
+        pair.ends[0].nic.handle_timeout(now);
+    }
+    let (least, most) = (done.iter().min().unwrap(), done.iter().max().unwrap());
+    assert!(most - least <= 1, "{done:?}");
+    assert_eq!(pair.ends[0].nic.counters().timeouts, 0);
+}

@@ -180,22 +180,26 @@ impl Requester {
         }
         let packets = budget.min(room).min(wqe.packets - k);
         let ack_every = ACK_EVERY / core.mtu();
+        // The next turn comes when everybody else has had theirs.
+        let turn_ends = core.path.is_some_and(|path| cx.paths.has_line(path));
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
             let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
             // wait for it (a fence, a full window, a request that fails); our responder answers
-            // many at once. Whoever fills the window asks, or nobody would ever make room again.
+            // many at once. Whoever fills the window asks, or nobody would ever make room again, and
+            // whoever is going to wait in line for it.
             let ends = k + i + 1 == wqe.packets;
-            let ack_req = ends || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
+            let parts = turn_ends && i + 1 == packets;
+            let ack_req = ends || parts || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
             // Packets in the middle of a message are alike but for these.
             let built;
             let header = match &mut middle {
                 Some(header) if !ends => {
                     header.renumber(self.next, ack_req);
                     // Before one of them asks for an acknowledgement, or is the last.
-                    let most = (packets - i)
+                    let most = (packets - i - u32::from(turn_ends))
                         .min(wqe.packets - 1 - (k + i))
                         .min((room - i).saturating_sub(2))
                         .min(ack_every.saturating_sub(1 + self.since_ack_req));
@@ -341,7 +345,8 @@ impl Requester {
             (None, Some(path)) => {
                 // What this turn has sent is not charged yet.
                 let unsettled = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
-                cx.paths.room(path).saturating_sub(unsettled) / mtu
+                let room = cx.paths.room(path).saturating_sub(unsettled) / mtu;
+                if core.called || !cx.paths.has_line(path) { room } else { 0 }
             }
             (None, None) => 0,
         };
