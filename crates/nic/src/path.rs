@@ -115,12 +115,12 @@ impl PathTable {
         }
     }
 
-    /// Whether others are to have room first. Whoever finds some would otherwise take it from under those
-    /// who have waited for it, and those who wait least would go on for ever.
+    /// Whether others than a QP, which may have been `called` itself, are in line for room. Whoever comes by
+    /// and finds some would otherwise take it from under those who have waited for it.
     #[inline]
-    pub(crate) fn has_line(&self, id: PathId) -> bool {
+    pub(crate) fn has_line(&self, id: PathId, called: bool) -> bool {
         match self.slots.get(id as usize) {
-            Some(Some(path)) => path.called > 0 || !path.waiters.is_empty(),
+            Some(Some(path)) => path.called > called.into() || !path.waiters.is_empty(),
             _ => false,
         }
     }
@@ -214,7 +214,7 @@ mod tests {
         let mut paths = PathTable::new(100);
         let path = paths.acquire(Ipv4Addr::LOCALHOST.into(), 0);
         paths.charge(path, 0, 100);
-        assert!(!paths.has_line(path));
+        assert!(!paths.has_line(path, false));
         paths.wait(path, 1);
         paths.wait(path, 2);
         paths.charge(path, 100, 50);
@@ -222,8 +222,9 @@ mod tests {
         paths.served(path);
         paths.wake_next(path);
         assert_eq!(paths.pop_woken(), Some(2));
-        assert!(paths.has_line(path), "it has been woken, no more");
+        assert!(paths.has_line(path, false), "it has been woken, no more");
+        assert!(!paths.has_line(path, true), "it is the last");
         paths.forget(path, 2, true);
-        assert!(!paths.has_line(path));
+        assert!(!paths.has_line(path, false));
     }
 }

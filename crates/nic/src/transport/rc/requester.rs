@@ -181,7 +181,7 @@ impl Requester {
         let packets = budget.min(room).min(wqe.packets - k);
         let ack_every = ACK_EVERY / core.mtu();
         // The next turn comes when everybody else has had theirs.
-        let turn_ends = core.path.is_some_and(|path| cx.paths.has_line(path));
+        let turn_ends = core.path.is_some_and(|path| cx.paths.has_line(path, core.called));
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
@@ -346,7 +346,7 @@ impl Requester {
                 // What this turn has sent is not charged yet.
                 let unsettled = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
                 let room = cx.paths.room(path).saturating_sub(unsettled) / mtu;
-                if core.called || !cx.paths.has_line(path) { room } else { 0 }
+                if core.called || !cx.paths.has_line(path, false) { room } else { 0 }
             }
             (None, None) => 0,
         };
