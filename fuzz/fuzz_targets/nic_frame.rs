@@ -1,7 +1,7 @@
-//! `Nic::handle_frame` at connected QPs with requests outstanding in both directions.
+//! `Nic::handle_frame` and `handle_frames` at connected QPs with requests outstanding in both directions.
 //!
 //! The input is a script: frames (sealed with a right ICRC and aimed at one of three QPs, or left
-//! as they are), timeouts, posts. Remote peers may write one window of the region and nothing else.
+//! as they are), messages that come as datagrams of many, timeouts, posts. Remote peers may write one window of the region and nothing else.
 #![no_main]
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -86,20 +86,57 @@ impl World {
     fn frame(&mut self, target: u8, mut bytes: Vec<u8>, seal: bool) {
         let meta = FrameMeta { src: PEER, dst: LOCAL, src_port: 4791, tos: target & 3, ttl: 1, ip_id: IpId::Known(0) };
         if seal && bytes.len() >= 16 {
-            let qpn = self.qps[usize::from(target) % 3].0.get().to_be_bytes();
-            bytes[5..8].copy_from_slice(&qpn[1..]);
-            bytes[2..4].copy_from_slice(&[0xff, 0xff]);
-            bytes[1] &= 0xf0;
-            // The peer knows its key, sometimes.
-            if bytes.len() >= 32 && target & 0x80 != 0 {
-                bytes[20..24].copy_from_slice(&self.remote_key.0.to_be_bytes());
-            }
-            let body = bytes.len() - 4;
-            let key = FlowKey { src: PEER, dst: LOCAL, src_port: 4791, dst_port: 4791 };
-            let icrc = icrc_of(&key, 0, &bytes[..body]);
-            bytes[body..].copy_from_slice(&icrc.to_le_bytes());
+            self.seal(target, 0, &mut bytes);
         }
         self.nic.handle_frame(self.now, &meta, &bytes);
+        self.drain();
+    }
+
+    /// Aims a packet at a QP, and makes its ICRC right.
+    fn seal(&self, target: u8, ip_id: u16, bytes: &mut [u8]) {
+        let qpn = self.qps[usize::from(target) % 3].0.get().to_be_bytes();
+        bytes[5..8].copy_from_slice(&qpn[1..]);
+        bytes[2..4].copy_from_slice(&[0xff, 0xff]);
+        bytes[1] &= 0xf0;
+        // The peer knows its key, sometimes.
+        if bytes.len() >= 32 && target & 0x80 != 0 {
+            bytes[20..24].copy_from_slice(&self.remote_key.0.to_be_bytes());
+        }
+        let body = bytes.len() - 4;
+        let key = FlowKey { src: PEER, dst: LOCAL, src_port: 4791, dst_port: 4791 };
+        let icrc = icrc_of(&key, ip_id, &bytes[..body]);
+        bytes[body..].copy_from_slice(&icrc.to_le_bytes());
+    }
+
+    /// The first packet of a message, and a datagram of those behind it, one of which may be wrong.
+    fn message(&mut self, target: u8, script: &[u8]) {
+        let at = |i: usize| script.get(i).copied().unwrap_or(0);
+        let (is_write, psn, count) = (at(0) & 1 != 0, at(1), at(2) % 40);
+        let service = if target % 3 == 1 { 0x20 } else { 0 };
+        let first = service | if is_write { 0x06 } else { 0x00 };
+        let packet = |opcode: u8, psn: u32, reth: &[u8]| {
+            let mut bytes = vec![opcode, 0, 0, 0, 0, 0, 0, 0];
+            bytes.extend_from_slice(&psn.to_be_bytes());
+            bytes.extend_from_slice(reth);
+            bytes.extend_from_slice(&[opcode ^ psn as u8; 256 + 4]);
+            bytes
+        };
+        let mut reth = [0; 16];
+        reth[4..8].copy_from_slice(&[0, 0, 0x10, at(3)]);
+        reth[14..].copy_from_slice(&[at(4), at(5)]);
+        let reth = if is_write { &reth[..] } else { &[] };
+        self.frame(target, packet(first, psn.into(), reth), true);
+        let mut datagram = Vec::new();
+        for i in 0..u16::from(count) {
+            let mut bytes = packet(first + 1, u32::from(psn) + 1 + u32::from(i), &[]);
+            self.seal(target, i, &mut bytes);
+            datagram.extend_from_slice(&bytes);
+        }
+        if let Some(byte) = datagram.get_mut(usize::from(at(6)) << 6 | usize::from(at(7))) {
+            *byte ^= at(8);
+        }
+        let meta = FrameMeta { src: PEER, dst: LOCAL, src_port: 4791, tos: at(9) & 3, ttl: 1, ip_id: IpId::Guess(0) };
+        self.nic.handle_frames(self.now, &meta, &datagram, if at(10) == 0 { 272 } else { at(10).into() });
         self.drain();
     }
 
@@ -167,6 +204,7 @@ fuzz_target!(|data: &[u8]| {
                 while world.nic.poll_event().is_some() {}
             }
             3 => world.frame(*target, bytes.to_vec(), false),
+            4 => world.message(*target, bytes),
             _ => {
                 // Room for the trailer that sealing fills in.
                 let mut frame = bytes.to_vec();
