@@ -94,11 +94,17 @@ def redis_late(env, mode):
 def directory_removed(env, mode):
     """The directory of a file store, with all that is in it."""
     store = env.tmp / "removed"
+
+    def has_entries():
+        return len(list(store.rglob("qp+*"))) == 2
+
     with pair_on(env, Loopback(), mode, "write", f"file://{store}") as pair:
         pair.wait_ready()
+        # Ends that know of each other's backups may still be writing down their own.
+        until("both ends' entries are in the store", has_entries)
         shutil.rmtree(store)
         until_said(pair, "has lost the entries")
-        until("both ends' entries are in the store again", lambda: len(list(store.rglob("qp+*"))) == 2)
+        until("both ends' entries are in the store again", has_entries)
         return fail_over(env, [pair])
 
 
