@@ -34,7 +34,8 @@ use crate::types::{CqId, Event, QpState, QpType};
 ///
 /// - **verbs** (`create_*`, `register`, `modify_qp`, `post_*`, `poll_cq`, …), for the application;
 /// - **inputs**: [`handle_frame`](Nic::handle_frame) for every frame received, or
-///   [`handle_frames`](Nic::handle_frames) for several at once, and [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
+///   [`handle_frames`](Nic::handle_frames) for several at once, and
+///   [`handle_timeout`](Nic::handle_timeout) once [`poll_timeout`](Nic::poll_timeout) has come;
 /// - **outputs**: after verbs and inputs, [`poll_transmit`](Nic::poll_transmit) until it adds
 ///   nothing, sending or keeping each batch; then
 ///   [`poll_event`](Nic::poll_event) until it is empty.
@@ -361,7 +362,12 @@ impl Nic {
                 continue;
             };
             qp.waiting = false;
-            qp.core.called = true;
+            // A QP that goes on for other reasons may have been in line as well: it is called once.
+            if let Some(path) = qp.core.path
+                && core::mem::replace(&mut qp.core.called, true)
+            {
+                self.shared.paths.served(path);
+            }
             if !qp.scheduled {
                 qp.scheduled = true;
                 self.ready.push_back(slot);

@@ -143,32 +143,38 @@ impl Pair {
 
     /// Everything that one end wants to send now.
     fn take(&mut self, i: usize) -> Vec<Frame> {
-        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
-        let mut batch = TxBatch::new(caps, 64);
         let mut frames = Vec::new();
         loop {
-            batch.clear();
-            self.ends[i].nic.poll_transmit(self.now, &mut batch);
+            let batch = self.take_batch(i);
             if batch.is_empty() {
                 return frames;
             }
-            for burst in batch.bursts() {
-                for (id, packet) in batch.packets(burst).iter().enumerate() {
-                    let mut bytes = Vec::new();
-                    bytes.extend_from_slice(batch.bytes(packet));
-                    assert_eq!(bytes.len(), packet.udp_payload_len());
-                    let meta = FrameMeta {
-                        src: addr(i),
-                        dst: burst.dst,
-                        src_port: 4791,
-                        tos: burst.tos,
-                        ttl: 64,
-                        ip_id: IpId::Known(id as u16),
-                    };
-                    frames.push(Frame { to: 1 - i, meta, bytes });
-                }
+            frames.extend(batch);
+        }
+    }
+
+    /// As much of it as a batch holds.
+    fn take_batch(&mut self, i: usize) -> Vec<Frame> {
+        let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
+        let mut batch = TxBatch::new(caps, 64);
+        let mut frames = Vec::new();
+        self.ends[i].nic.poll_transmit(self.now, &mut batch);
+        for burst in batch.bursts() {
+            for (id, packet) in batch.packets(burst).iter().enumerate() {
+                let bytes = batch.bytes(packet).to_vec();
+                assert_eq!(bytes.len(), packet.udp_payload_len());
+                let meta = FrameMeta {
+                    src: addr(i),
+                    dst: burst.dst,
+                    src_port: 4791,
+                    tos: burst.tos,
+                    ttl: 64,
+                    ip_id: IpId::Known(id as u16),
+                };
+                frames.push(Frame { to: 1 - i, meta, bytes });
             }
         }
+        frames
     }
 
     fn deliver(&mut self, frame: &Frame) {

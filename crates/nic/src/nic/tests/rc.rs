@@ -518,3 +518,36 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
     assert!(most - least <= 1, "{done:?}");
     assert_eq!(pair.ends[0].nic.counters().timeouts, 0);
 }
+
+/// A QP in line for the window that still has READs to answer goes on with those, batch by batch.
+#[test]
+fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
+    let mut pair = Pair::rc();
+    let (remote, local) = (pair.ends[1].remote(0), pair.ends[0].remote(0));
+    let (data, answer) = (pair.ends[0].sge(0, 1 << 20), pair.ends[1].sge(0, 512 << 10));
+    for wr_id in 0..3 {
+        pair.post(0, wr_id, SendOp::Write(remote), &[data]);
+    }
+    pair.post(1, 9, SendOp::Read(local), &[answer]);
+    let mut wire = pair.take(0);
+    assert!(wire.len() < 3 << 10, "the window is full, and it waits");
+    for frame in pair.take(1) {
+        pair.deliver(&frame);
+    }
+    // It is acknowledged after some of its answers, and before the others.
+    wire.extend(pair.take_batch(0));
+    while !wire.is_empty() {
+        for frame in &wire {
+            pair.deliver(frame);
+        }
+        for frame in pair.take(1) {
+            pair.deliver(&frame);
+        }
+        wire = pair.take(0);
+    }
+    assert_eq!(pair.ends[0].statuses().len(), 3);
+    assert_eq!(pair.ends[1].statuses().len(), 1);
+    let end = &pair.ends[0];
+    let qp = end.nic.qps[end.nic.slot(end.qpn).unwrap() as usize].as_ref().unwrap();
+    assert!(!end.nic.shared.paths.has_line(qp.core.path.unwrap(), false), "nobody is in line");
+}
