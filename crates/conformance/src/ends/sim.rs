@@ -35,6 +35,7 @@ pub fn lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
         tx_batch: 64,
         tx_id: TxId::Burst,
         rx_id: RxId::Known,
+        coalesce_ns: 0,
         ring_packets: 1024,
     });
     let topology = pair(seed, [addrs[0], addrs[1]], cable);

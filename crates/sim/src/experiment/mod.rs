@@ -30,6 +30,7 @@ fn two_hosts(seed: u64, cable: LinkConfig) -> World {
         tx_batch: 64,
         tx_id: TxId::Burst,
         rx_id: RxId::Known,
+        coalesce_ns: 0,
         ring_packets: 0,
     });
     World::new(seed, topology, hosts.collect())

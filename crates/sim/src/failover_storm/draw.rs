@@ -7,8 +7,8 @@ use super::scenario::{Cut, FailoverPlan, Outage};
 use crate::net::{Faults, LinkConfig};
 use crate::rng::{Prob, SimRng};
 use crate::storm::{
-    ConnPlan, HostPlan, OpKind, OpMix, OpPlan, Role, Scenario, Severity, Shape, draw_end,
-    draw_faults, draw_fec, draw_host, draw_link, draw_ops,
+    ConnPlan, HostPlan, OpKind, OpMix, OpPlan, Role, Scenario, Severity, Shape, draw_coalescing,
+    draw_end, draw_faults, draw_fec, draw_host, draw_link, draw_ops,
 };
 
 const MICROSECOND: u64 = 1_000;
@@ -74,6 +74,7 @@ impl Scenario {
             failover: Some(failover),
         };
         draw_fec(seed, &mut scenario.conns);
+        draw_coalescing(seed, &mut scenario.hosts);
         scenario
     }
 }

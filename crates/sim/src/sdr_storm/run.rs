@@ -90,6 +90,7 @@ fn build_world(scenario: &SdrScenario) -> World {
         tx_batch: 32,
         tx_id: TxId::Burst,
         rx_id: RxId::Known,
+        coalesce_ns: 0,
         ring_packets: RING_PACKETS,
     });
     World::new(scenario.seed, topology, hosts.collect())

@@ -9,6 +9,8 @@ use crate::net::{Bursts, Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Lo
 use crate::rng::{Prob, SimRng};
 use crate::world::{RxId, TxId};
 
+/// Stream of draws about ports that coalesce.
+const COALESCING: u64 = 0x9a0;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
@@ -29,6 +31,7 @@ impl Scenario {
         for _ in 0..host_count {
             hosts.push(draw_host(rng, guess));
         }
+        draw_coalescing(seed, &mut hosts);
         let shape = draw_shape(rng, host_count);
         let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
         let access = draw_link(rng, delay_ns);
@@ -113,6 +116,16 @@ pub(crate) fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
         tx_batch: rng.pick(&[1, 3, 32, 64]),
         tx_id: if rng.percent(25) { TxId::Counter } else { TxId::Burst },
         rx_id: if guess { RxId::Guess } else { RxId::Known },
+        coalesce_ns: 0,
+    }
+}
+
+/// Makes some ports coalesce what arrives, as sockets do. Drawn apart, so that everything else about a
+/// seed stays as it is.
+pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
+    let rng = &mut SimRng::new(seed, COALESCING);
+    for host in hosts {
+        host.coalesce_ns = rng.pick(&[0, 1, 4, 10]) * MICROSECOND;
     }
 }
 

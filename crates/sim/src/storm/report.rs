@@ -128,6 +128,8 @@ pub struct Coverage {
     pub read_requests_sent: u64,
     /// Atomic requests sent, again or not.
     pub atomic_requests_sent: u64,
+    /// Packets that came in one datagram with the one before.
+    pub coalesced: u64,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
     /// What became of connections with failover.
@@ -158,6 +160,7 @@ impl Coverage {
             ("PSN wraps", self.psn_wraps),
             ("READ requests sent", self.read_requests_sent),
             ("atomic requests sent", self.atomic_requests_sent),
+            ("packets coalesced", self.coalesced),
         ]
         .into_iter()
     }
@@ -181,6 +184,7 @@ impl Coverage {
         self.psn_wraps += other.psn_wraps;
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
+        self.coalesced += other.coalesced;
         self.sdr.merge(&other.sdr);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);

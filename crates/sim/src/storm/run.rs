@@ -102,6 +102,7 @@ fn report(seed: u64, storm: Storm<'_>, world: &World) -> SeedReport {
     coverage.failover = storm.failover.as_ref().map_or_else(Default::default, Runtime::coverage);
     coverage.read_requests_sent = world.stats().reads_sent;
     coverage.atomic_requests_sent = world.stats().atomics_sent;
+    coverage.coalesced = world.stats().coalesced;
     let mut violations = world.violations().to_vec();
     violations.extend(storm.sink.into_violations());
     SeedReport {

@@ -69,6 +69,8 @@ pub struct HostPlan {
     pub tx_id: TxId,
     /// What it knows of IPv4 identifications.
     pub rx_id: RxId,
+    /// How long its port waits for more packets of a flow; 0 is not at all.
+    pub coalesce_ns: u64,
 }
 
 /// An engine and how its application behaves.

@@ -55,6 +55,7 @@ pub(super) fn build_world(scenario: &Scenario) -> World {
         tx_batch: plan.tx_batch,
         tx_id: plan.tx_id,
         rx_id: plan.rx_id,
+        coalesce_ns: plan.coalesce_ns,
         ring_packets: RING_PACKETS,
     });
     let hosts = hosts.collect();

@@ -49,6 +49,7 @@ fn no_seed_breaks_a_rule() {
         ("reconnects", coverage.reconnects),
         ("bad requests caught", coverage.crimes_caught),
         ("CQ notifications", coverage.cq_notifications),
+        ("packets coalesced", coverage.coalesced),
     ] {
         assert!(count > 10, "{name}: {count}");
     }

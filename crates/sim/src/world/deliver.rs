@@ -144,13 +144,26 @@ impl World {
             }
             return None;
         }
-        Some(self.receive(host, id))
+        let coalesce_ns = self.hosts[host.0].config.coalesce_ns;
+        if coalesce_ns == 0 {
+            let nic = self.receive(host, id);
+            self.hand_over();
+            return Some(nic);
+        }
+        if self.hosts[host.0].ring.is_empty() {
+            let at = self.now.plus_nanos(coalesce_ns);
+            self.queue.push(at, EventKind::Gather { host });
+        }
+        self.hosts[host.0].ring.push_back(id);
+        None
     }
 
-    /// Gives a packet to the engine that its destination QPN's prefix names.
+    /// Takes a packet for the engine that its destination QPN's prefix names. It is handed over together
+    /// with those behind it, as far as the host's port coalesces them.
     fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
         let packet = self.packets.take(id);
         let host = &mut self.hosts[host.0];
+        let coalesces = host.config.coalesce_ns > 0;
         let ip_id = host.ip_id_of(&packet);
         let prefix = packet.bytes.get(5).copied().unwrap_or(0);
         let nic = host
@@ -173,11 +186,22 @@ impl World {
             let mark = if meta.congestion_experienced() { " marked" } else { "" };
             format!("nic{} {ip_id:?}{mark}: {}", nic.0, packet.describe())
         });
-        let engine = &mut self.engines[nic.0];
-        engine.touched = true;
-        engine.nic.handle_frame(self.now, &meta, &packet.bytes);
+        if coalesces && self.gathered.takes(nic, &meta, &packet.bytes) {
+            self.stats.coalesced += 1;
+        } else {
+            self.hand_over();
+        }
+        self.gathered.push(nic, meta, &packet.bytes);
         self.packets.recycle(packet);
         nic
+    }
+
+    /// Gives an engine what was gathered for it.
+    fn hand_over(&mut self) {
+        let Some(nic) = self.gathered.nic() else { return };
+        let engine = &mut self.engines[nic.0];
+        engine.touched = true;
+        self.gathered.hand_over(self.now, &mut engine.nic);
     }
 
     /// A host handles nothing until `until`; what arrives meanwhile waits in its ring.
@@ -200,8 +224,14 @@ impl World {
             return;
         }
         self.record(Record::Resume, host.0 as u64, 0, || format!("host{}", host.0));
+        self.empty_ring(host);
+    }
+
+    /// Handles what waits in a host's ring.
+    pub(super) fn empty_ring(&mut self, host: HostId) {
         while let Some(id) = self.hosts[host.0].ring.pop_front() {
             self.receive(host, id);
         }
+        self.hand_over();
     }
 }

@@ -58,6 +58,13 @@ impl World {
                     self.settle(nic, app);
                 }
             }
+            EventKind::Gather { host } => {
+                // A paused host's packets wait until it resumes.
+                if !self.is_paused(host) {
+                    self.empty_ring(host);
+                    self.settle_touched(app);
+                }
+            }
             EventKind::Wake { token } => {
                 self.record(Record::Wake, token, 0, || format!("token {token}"));
                 app.on_timer(self, token);

@@ -1,4 +1,4 @@
-//! Hosts: an address, its engines, and a ring that fills while the host is paused.
+//! Hosts: an address, its engines, and a ring that fills while the host is paused or its port coalesces.
 
 use std::collections::VecDeque;
 
@@ -48,6 +48,9 @@ pub struct HostConfig {
     pub tx_id: TxId,
     /// What its port knows about received packets.
     pub rx_id: RxId,
+    /// How long its port waits for more of the same flow before it hands packets over as one datagram;
+    /// 0 hands them over one by one.
+    pub coalesce_ns: u64,
     /// Packets that wait while it is paused; what does not fit is dropped.
     pub ring_packets: usize,
 }

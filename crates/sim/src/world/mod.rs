@@ -2,6 +2,7 @@
 
 mod deliver;
 mod drive;
+mod gather;
 mod host;
 mod queue;
 
@@ -16,6 +17,7 @@ use crate::packet::PacketStore;
 
 pub use host::{HostConfig, HostId, NicId, RxId, TxId};
 
+use gather::Gathered;
 use host::{Engine, Host};
 use queue::{EventKind, EventQueue};
 
@@ -49,6 +51,8 @@ pub struct WorldStats {
     pub atomics_sent: u64,
     /// Packets given to an engine.
     pub delivered: u64,
+    /// Those among them that came in one datagram with the one before.
+    pub coalesced: u64,
     /// Packets dropped because a paused host's ring was full.
     pub ring_drops: u64,
     /// Packets dropped because nothing routes them or their hops ran out.
@@ -86,6 +90,8 @@ pub struct World {
     /// Host of each node of the network, for delivery.
     host_of_node: Vec<Option<HostId>>,
     packets: PacketStore,
+    /// What an engine gets next; empty between events.
+    gathered: Gathered,
     hash: TraceHash,
     log: Option<Box<dyn Write>>,
     log_error: Option<io::Error>,
@@ -109,6 +115,7 @@ impl World {
             engines: Vec::new(),
             host_of_node: Vec::new(),
             packets: PacketStore::default(),
+            gathered: Gathered::default(),
             hash: TraceHash::new(seed),
             log: None,
             log_error: None,

@@ -13,6 +13,7 @@ use crate::packet::PacketId;
 pub(super) enum EventKind {
     Arrive { node: NodeId, packet: PacketId },
     Timeout { nic: NicId },
+    Gather { host: HostId },
     Resume { host: HostId },
     Wake { token: u64 },
 }
