@@ -7,12 +7,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    PdId, QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time,
-    TxBatch, TxCaps,
-};
-use bowline_wire::{FlowKey, Psn, Qpn, icrc_of};
+use bowline_nic::{Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, PdId, QpInit, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps};
+use bowline_wire::{FlowKey, icrc_of, Qpn};
 use libfuzzer_sys::fuzz_target;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -149,38 +145,20 @@ impl World {
 }
 
 fn qp(nic: &mut Nic, pd: PdId, cq: CqId, qp_type: QpType) -> Qpn {
-    let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
     let qpn = nic.create_qp(&QpInit::new(qp_type, pd, cq)).unwrap();
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: (!ud).then_some(Access::all()),
-        qkey: ud.then_some(0),
-        ..QpAttr::default()
+    let connect = Connect {
+        path_mtu: Mtu::B256,
+        max_dest_rd_atomic: 2,
+        max_rd_atomic: 2,
+        min_rnr_timer: 1,
+        timeout: 8,
+        ..Connect::new(PEER, Qpn::new(7))
     };
-    let rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        av: (!ud).then(|| AddressVector::new(PEER)),
-        path_mtu: (!ud).then_some(Mtu::B256),
-        dest_qpn: (!ud).then(|| Qpn::new(7)),
-        rq_psn: (!ud).then(|| Psn::new(0)),
-        max_dest_rd_atomic: rc.then_some(2),
-        min_rnr_timer: rc.then_some(1),
-        ..QpAttr::default()
+    let connected = match qp_type {
+        QpType::Ud => nic.activate(Time::ZERO, qpn, 0),
+        QpType::Rc | QpType::Uc => nic.connect(Time::ZERO, qpn, &connect),
     };
-    let rts = QpAttr {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(0)),
-        timeout: rc.then_some(8),
-        retry_count: rc.then_some(7),
-        rnr_retry: rc.then_some(7),
-        max_rd_atomic: rc.then_some(2),
-        ..QpAttr::default()
-    };
-    for attr in [init, rtr, rts] {
-        nic.modify_qp(Time::ZERO, qpn, &attr).unwrap();
-    }
+    connected.unwrap();
     qpn
 }
 

@@ -6,10 +6,10 @@ use core::net::IpAddr;
 
 use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    QpAttr, QpInit, QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpInit,
+    QpType, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
 };
-use bowline_wire::{Psn, Qpn};
+use bowline_wire::Qpn;
 
 /// The counted steps, in their order. They are called for nothing else.
 mod counted {
@@ -111,36 +111,13 @@ impl End {
     }
 
     fn connect(&mut self, peer: Qpn, mtu: Mtu) {
-        let zero = Some(Psn::new(0));
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(ACCESS),
-            ..QpAttr::default()
+        let connect = Connect {
+            path_mtu: mtu,
+            min_rnr_timer: 1,
+            timeout: 18,
+            ..Connect::new(self.meta.src, peer)
         };
-        let rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector::new(self.meta.src)),
-            path_mtu: Some(mtu),
-            dest_qpn: Some(peer),
-            rq_psn: zero,
-            max_dest_rd_atomic: Some(1),
-            min_rnr_timer: Some(1),
-            ..QpAttr::default()
-        };
-        let rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: zero,
-            timeout: Some(18),
-            retry_count: Some(7),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(1),
-            ..QpAttr::default()
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(Time::ZERO, self.qpn, &attr).expect("a legal transition");
-        }
+        self.nic.connect(Time::ZERO, self.qpn, &connect).expect("legal transitions");
     }
 }
 

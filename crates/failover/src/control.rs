@@ -5,12 +5,11 @@ use std::sync::Arc;
 use core::net::IpAddr;
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, ControlError, CqId, Nic, Payload, QpAttr, QpInit,
-    QpState, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode,
-    WcStatus,
+    Access, AddressVector, Buffer, Completion, ControlError, CqId, Nic, Payload, QpInit, QpType,
+    RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode, WcStatus,
 };
 use bowline_nic::{MrKey, PdId};
-use bowline_wire::{Grh, Psn, Qpn};
+use bowline_wire::{Grh, Qpn};
 
 use crate::message::{self, Message};
 
@@ -57,22 +56,9 @@ impl Control {
     }
 
     fn bring_up(&self, nic: &mut Nic, now: Time, qkey: u32) -> Result<(), ControlError> {
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            qkey: Some(qkey),
-            ..QpAttr::default()
-        };
-        let rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
-        let rts =
-            QpAttr { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..QpAttr::default() };
-        for attr in [init, rtr, rts] {
-            let why = "a datagram QP cannot be brought up";
-            nic.modify_qp(now, self.qpn, &attr)
-                .map_err(|_| ControlError::Invalid { what: "queue pair", why })?;
-        }
-        Ok(())
+        let why = "a datagram QP cannot be brought up";
+        nic.activate(now, self.qpn, qkey)
+            .map_err(|_| ControlError::Invalid { what: "queue pair", why })
     }
 
     /// Removes everything from the NIC.

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use bowline_fec::{Fec, FecConfig, FecMode};
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch,
-    TxCaps,
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpInit,
+    QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
 };
 use bowline_wire::{Psn, Qpn};
 use proptest::prelude::*;
@@ -72,38 +71,20 @@ impl End {
         End { nic, qpn, cq, key, memory }
     }
 
-    fn connect(&mut self, qp_type: QpType, peer: IpAddr, dest: Qpn) {
-        let rc = qp_type == QpType::Rc;
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::all()),
-            ..QpAttr::default()
+    fn connect(&mut self, peer: IpAddr, dest: Qpn) {
+        // PSNs come around while the test goes on.
+        let psn = Psn::new(0x00ff_ff80);
+        let connect = Connect {
+            path_mtu: Mtu::B256,
+            rq_psn: psn,
+            sq_psn: psn,
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 8,
+            ..Connect::new(peer, dest)
         };
-        let rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector::new(peer)),
-            path_mtu: Some(Mtu::B256),
-            dest_qpn: Some(dest),
-            // PSNs come around while the test goes on.
-            rq_psn: Some(Psn::new(0x00ff_ff80)),
-            max_dest_rd_atomic: rc.then_some(4),
-            min_rnr_timer: rc.then_some(1),
-            ..QpAttr::default()
-        };
-        let rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(0x00ff_ff80)),
-            timeout: rc.then_some(8),
-            retry_count: rc.then_some(7),
-            rnr_retry: rc.then_some(7),
-            max_rd_atomic: rc.then_some(4),
-            ..QpAttr::default()
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(Time::ZERO, self.qpn, &attr).unwrap();
-        }
+        self.nic.connect(Time::ZERO, self.qpn, &connect).unwrap();
     }
 
     fn completions(&mut self) -> Vec<Completion> {
@@ -229,11 +210,11 @@ type Message = (bool, usize);
 fn play(ip: Ip, qp_type: QpType, fec: FecMode, messages: &[Message], fates: &[Fate]) {
     let mut sender = End::new(1, ip, qp_type, fec);
     let mut receivers = [(); 2].map(|()| End::new(2, ip, qp_type, fec));
-    sender.connect(qp_type, ip.addr(2), receivers[0].qpn);
+    sender.connect(ip.addr(2), receivers[0].qpn);
     let pattern: Vec<u8> = (0..MEMORY).map(|i| (i * 7 + i / 251) as u8).collect();
     sender.memory.write_at(0, &pattern);
     for receiver in &mut receivers {
-        receiver.connect(qp_type, ip.addr(1), sender.qpn);
+        receiver.connect(ip.addr(1), sender.qpn);
         for wr_id in 0..RECEIVES {
             let sges = [Sge::new(receiver.key, 0, MEMORY as u32)];
             receiver.nic.post_recv(receiver.qpn, &RecvWr { wr_id, sges: &sges }).unwrap();

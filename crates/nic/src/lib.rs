@@ -6,6 +6,7 @@
 //! code runs over UDP sockets and on the simulator's virtual time.
 
 mod config;
+mod connect;
 mod counters;
 mod error;
 mod events;
@@ -26,6 +27,7 @@ mod tx;
 mod types;
 
 pub use config::NicConfig;
+pub use connect::Connect;
 pub use counters::{Counters, QpCounters};
 pub use error::{ControlError, ModifyError, PostError};
 pub use frame::{ECN_CE, ECN_ECT0, ECN_MASK, FrameMeta, IpId};

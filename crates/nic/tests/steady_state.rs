@@ -5,11 +5,10 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch,
-    TxCaps,
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Nic, NicConfig, QpInit,
+    QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
 };
-use bowline_wire::{Psn, Qpn};
+use bowline_wire::Qpn;
 
 struct Counting;
 
@@ -41,39 +40,6 @@ static ALLOCATOR: Counting = Counting;
 
 fn addr(i: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, i))
-}
-
-fn connect(nic: &mut Nic, qpn: Qpn, qp_type: QpType, peer: IpAddr, dest: Qpn) {
-    let rc = qp_type == QpType::Rc;
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::all()),
-        ..QpAttr::default()
-    };
-    let rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        av: Some(AddressVector::new(peer)),
-        path_mtu: Some(Mtu::B1024),
-        dest_qpn: Some(dest),
-        rq_psn: Some(Psn::new(0)),
-        max_dest_rd_atomic: rc.then_some(16),
-        min_rnr_timer: rc.then_some(12),
-        ..QpAttr::default()
-    };
-    let rts = QpAttr {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(0)),
-        timeout: rc.then_some(14),
-        retry_count: rc.then_some(7),
-        rnr_retry: rc.then_some(7),
-        max_rd_atomic: rc.then_some(16),
-        ..QpAttr::default()
-    };
-    for attr in [init, rtr, rts] {
-        nic.modify_qp(Time::ZERO, qpn, &attr).unwrap();
-    }
 }
 
 struct Host {
@@ -183,8 +149,8 @@ fn round(
 fn no_allocation_per_packet_in_steady_state() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         let (mut a, mut b) = (host(1, qp_type), host(2, qp_type));
-        connect(&mut a.nic, a.qpn, qp_type, b.addr, b.qpn);
-        connect(&mut b.nic, b.qpn, qp_type, a.addr, a.qpn);
+        a.nic.connect(Time::ZERO, a.qpn, &Connect::new(b.addr, b.qpn)).unwrap();
+        b.nic.connect(Time::ZERO, b.qpn, &Connect::new(a.addr, a.qpn)).unwrap();
         let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
         let mut batch = TxBatch::new(caps, 64);
         let mut bytes = Vec::with_capacity(9_000);
@@ -218,7 +184,7 @@ fn ten_thousand_connected_qps_fit_in_200_megabytes() {
     for i in 0..10_000u32 {
         let qpn = nic.create_qp(&init).unwrap();
         let peer = addr((i % 200) as u8 + 2);
-        connect(&mut nic, qpn, QpType::Rc, peer, Qpn::new(i + 2));
+        nic.connect(Time::ZERO, qpn, &Connect::new(peer, Qpn::new(i + 2))).unwrap();
     }
     let bytes = LIVE_BYTES.get() - before;
     println!("{} bytes a QP", bytes / 10_000);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, CqId, Nic, PdId, QpAttr, QpInit, QpState, RateControl, Time, UdDest,
+    Access, AddressVector, Connect, CqId, Nic, PdId, QpInit, RateControl, Time, UdDest,
 };
-use bowline_wire::{Psn, Qpn};
+use bowline_wire::Qpn;
 
 use crate::config::{SdrConfig, Transport};
 use crate::control::{Control, Header, Kind, MAX_CONTROL};
@@ -15,7 +15,7 @@ use crate::path::{PathMeter, PathStats};
 use crate::recv::{Receiver, RecvHandle};
 use crate::send::{Injected, Lane, SendHandle, Sender, Source, send_queue};
 use crate::table::{Channel, ChunkBitmap, LandingCounters, LandingStats, RecvTable};
-use crate::ud::{self, Datagrams};
+use crate::ud::Datagrams;
 
 /// How long a sender waits for receives to be posted before it asks, at first and at most.
 const ASK_MIN_NS: u64 = 5_000_000;
@@ -153,7 +153,7 @@ impl SdrQp {
         peer.check_against(&self.config)?;
         let qkey = self.datagrams.as_ref().map(|datagrams| datagrams.qkey);
         let bring_up = |nic: &mut Nic, qpn, peer| match qkey {
-            Some(qkey) => ud::bring_up(nic, now, qpn, qkey),
+            Some(qkey) => Ok(nic.activate(now, qpn, qkey)?),
             None => bring_up(nic, now, qpn, peer, av, &self.config),
         };
         let dest = |qpn| peer.qkey.map(|qkey| UdDest { av, qpn, qkey });
@@ -476,26 +476,13 @@ fn bring_up(
     av: AddressVector,
     config: &SdrConfig,
 ) -> Result<(), SdrError> {
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
-        ..QpAttr::default()
+    let connect = Connect {
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        av,
+        path_mtu: config.mtu,
+        ..Connect::new(av.dst, peer)
     };
-    let rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        av: Some(av),
-        path_mtu: Some(config.mtu),
-        dest_qpn: Some(peer),
-        rq_psn: Some(Psn::new(0)),
-        ..QpAttr::default()
-    };
-    let rts = QpAttr { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..QpAttr::default() };
-    for attr in [init, rtr, rts] {
-        nic.modify_qp(now, qpn, &attr)?;
-    }
-    Ok(())
+    Ok(nic.connect(now, qpn, &connect)?)
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bowline_nic::{
     Access, Buffer, Completion, CqId, ImmSeries, Landing, MrKey, Nic, Payload, PdId, PostError,
-    QpAttr, QpState, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, SrqId, Time, UdDest, WcStatus,
+    RecvWr, Region, SendFlags, SendOp, SendWr, Sge, SrqId, Time, UdDest, WcStatus,
 };
-use bowline_wire::{Grh, Psn, Qpn};
+use bowline_wire::{Grh, Qpn};
 
 use crate::config::SdrConfig;
 use crate::control::MAX_MESSAGE;
@@ -83,23 +83,6 @@ impl Packets {
         }
         Ok(())
     }
-}
-
-/// Takes a UD QP from reset to ready to send.
-pub(crate) fn bring_up(nic: &mut Nic, now: Time, qpn: Qpn, qkey: u32) -> Result<(), SdrError> {
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        qkey: Some(qkey),
-        ..QpAttr::default()
-    };
-    let rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
-    let rts = QpAttr { state: Some(QpState::Rts), sq_psn: Some(Psn::new(0)), ..QpAttr::default() };
-    for attr in [init, rtr, rts] {
-        nic.modify_qp(now, qpn, &attr)?;
-    }
-    Ok(())
 }
 
 /// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. A UD QP takes what anybody

@@ -1,6 +1,6 @@
 //! Bringing a queue pair to the state in which it sends and receives.
 
-use bowline_nic::{AddressVector, QpAttr, QpState, QpType};
+use bowline_nic::{AddressVector, Connect, QpType};
 
 use super::Qp;
 use crate::{Endpoint, Error};
@@ -51,40 +51,34 @@ impl Qp {
         if ours.qp_type == QpType::Ud {
             return self.activate();
         }
-        let reliable = ours.qp_type == QpType::Rc;
         let rd_atomic = ours.rd_atomic.min(peer.rd_atomic);
-        self.modify(&QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector { dst: peer.addr, traffic_class: options.traffic_class }),
-            path_mtu: Some(ours.mtu.min(peer.mtu)),
-            dest_qpn: Some(peer.qpn),
-            rq_psn: Some(peer.psn),
-            max_dest_rd_atomic: reliable.then_some(rd_atomic),
-            min_rnr_timer: reliable.then_some(options.min_rnr_timer),
-            ..QpAttr::default()
-        })?;
+        let connect = Connect {
+            av: AddressVector { dst: peer.addr, traffic_class: options.traffic_class },
+            path_mtu: ours.mtu.min(peer.mtu),
+            rq_psn: peer.psn,
+            sq_psn: ours.psn,
+            max_dest_rd_atomic: rd_atomic,
+            max_rd_atomic: rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+            timeout: options.timeout,
+            retry_count: options.retry_count,
+            rnr_retry: options.rnr_retry,
+            ..Connect::new(peer.addr, peer.qpn)
+        };
+        // The first step was taken when it was made.
+        let [_, rtr, rts] = connect.steps(ours.qp_type);
+        self.modify(&rtr)?;
         if let Some(bytes) = options.window_bytes {
             self.set_window(bytes)?;
         }
-        self.modify(&QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(ours.psn),
-            timeout: reliable.then_some(options.timeout),
-            retry_count: reliable.then_some(options.retry_count),
-            rnr_retry: reliable.then_some(options.rnr_retry),
-            max_rd_atomic: reliable.then_some(rd_atomic),
-            ..QpAttr::default()
-        })
+        self.modify(&rts)
     }
 
     /// Makes a UD queue pair ready to send and to receive: datagrams need no connection.
     pub fn activate(&self) -> Result<(), Error> {
-        self.modify(&QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() })?;
-        self.modify(&QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(self.inner.psn),
-            ..QpAttr::default()
-        })
+        let [_, rtr, rts] = Connect::datagram_steps(self.inner.qkey, self.inner.psn);
+        self.modify(&rtr)?;
+        self.modify(&rts)
     }
 
     /// The Q_Key that datagrams to it must carry.

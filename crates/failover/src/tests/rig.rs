@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Completion, CqId, Event, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpAttr,
+    Access, Buffer, Completion, Connect, CqId, Event, FrameMeta, IpId, MrKey, Nic, NicConfig, PdId,
     QpInit, QpState, QpType, RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sge, Time, TxBatch,
     TxCaps, WcStatus,
 };
-use bowline_nic::{AddressVector, PdId};
 use bowline_wire::{Psn, Qpn};
 
 use crate::agent::{Agent, LinkId};
@@ -100,35 +99,17 @@ impl Host {
 
     fn connect(&mut self, now: Time, host: usize, dest: Qpn) {
         let (rq, sq) = if host == 0 { (0xff_fff0, 0xff_fffd) } else { (0xff_fffd, 0xff_fff0) };
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::all()),
-            ..QpAttr::default()
+        let connect = Connect {
+            rq_psn: Psn::new(rq),
+            sq_psn: Psn::new(sq),
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            min_rnr_timer: 1,
+            timeout: 8,
+            retry_count: 3,
+            ..Connect::new(addr(1 - host, 0), dest)
         };
-        let rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector::new(addr(1 - host, 0))),
-            path_mtu: Some(Mtu::B1024),
-            dest_qpn: Some(dest),
-            rq_psn: Some(Psn::new(rq)),
-            max_dest_rd_atomic: Some(4),
-            min_rnr_timer: Some(1),
-            ..QpAttr::default()
-        };
-        let rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(sq)),
-            timeout: Some(8),
-            retry_count: Some(3),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(4),
-            ..QpAttr::default()
-        };
-        for attr in [init, rtr, rts] {
-            self.nics[0].modify_qp(now, self.qpns[0], &attr).unwrap();
-        }
+        self.nics[0].connect(now, self.qpns[0], &connect).unwrap();
     }
 }
 

@@ -4,9 +4,9 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
-    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim, ShimOut,
-    ShimPeer, Time, TxBatch, TxCaps, WcStatus,
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpInit,
+    QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim, ShimOut, ShimPeer, Time, TxBatch,
+    TxCaps, WcStatus,
 };
 use bowline_wire::{ICRC_LEN, Opcode, PacketView, Psn, Qpn};
 
@@ -133,7 +133,7 @@ impl Rig {
         let mut rig = Rig { ends, now: Time::from_millis(1), batch: TxBatch::new(caps, 64) };
         for i in 0..2 {
             let (peer, dst) = (rig.ends[1 - i].qpn, rig.ends[1 - i].addr);
-            rig.ends[i].connect(rig.now, qp_type, mtu, peer, dst);
+            rig.ends[i].connect(rig.now, mtu, peer, dst);
         }
         rig
     }
@@ -263,43 +263,19 @@ impl End {
         End { nic, qpn, cq, key, memory, pool, counters, sent, seen, addr }
     }
 
-    fn connect(&mut self, now: Time, qp_type: QpType, mtu: Mtu, dest: Qpn, dst: IpAddr) {
-        let rc = qp_type == QpType::Rc;
-        let mut access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        if rc {
-            access |= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
-        }
-        let init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(access),
-            ..QpAttr::default()
-        };
+    fn connect(&mut self, now: Time, mtu: Mtu, dest: Qpn, dst: IpAddr) {
         // PSNs wrap soon.
         let psn = Psn::new(0xff_fff0);
-        let rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector::new(dst)),
-            path_mtu: Some(mtu),
-            dest_qpn: Some(dest),
-            rq_psn: Some(psn),
-            max_dest_rd_atomic: rc.then_some(4),
-            min_rnr_timer: rc.then_some(1),
-            ..QpAttr::default()
+        let connect = Connect {
+            path_mtu: mtu,
+            rq_psn: psn,
+            sq_psn: psn,
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..Connect::new(dst, dest)
         };
-        let rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(psn),
-            timeout: rc.then_some(14),
-            retry_count: rc.then_some(7),
-            rnr_retry: rc.then_some(7),
-            max_rd_atomic: rc.then_some(4),
-            ..QpAttr::default()
-        };
-        for attr in [init, rtr, rts] {
-            self.nic.modify_qp(now, self.qpn, &attr).unwrap();
-        }
+        self.nic.connect(now, self.qpn, &connect).unwrap();
         for id in 0..64 {
             let sge = [Sge::new(self.key, (MEMORY / 2) as u64, (MEMORY / 2) as u32)];
             let wr = RecvWr { wr_id: 1_000 + id, sges: &sge };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, MrKey, Nic, NicConfig, QpAttr, QpInit,
-    QpState, QpType, Region, Remote, SendOp, SendWr, Sge, Time, WcStatus,
+    Access, Buffer, Completion, Connect, CqId, MrKey, Mtu, Nic, NicConfig, QpInit, QpType, Region,
+    Remote, SendOp, SendWr, Sge, Time, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 
@@ -66,48 +66,19 @@ impl End {
 
     /// Connects with this timeout, of which four pass before the QP gives up.
     fn connect_with(&self, peer: IpAddr, peer_qpn: Qpn, timeout: u8) {
-        let attr = QpAttr {
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::REMOTE_WRITE | Access::REMOTE_READ),
-            av: Some(AddressVector::new(peer)),
-            path_mtu: Some(bowline_nic::Mtu::B4096),
-            dest_qpn: Some(peer_qpn),
-            rq_psn: Some(Psn::new(1)),
-            max_dest_rd_atomic: Some(4),
-            min_rnr_timer: Some(12),
-            ..QpAttr::default()
+        let connect = Connect {
+            path_mtu: Mtu::B4096,
+            rq_psn: Psn::new(1),
+            sq_psn: Psn::new(1),
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            timeout,
+            retry_count: 3,
+            rnr_retry: 3,
+            ..Connect::new(peer, peer_qpn)
         };
-        let to_init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: attr.pkey_index,
-            port: attr.port,
-            access: attr.access,
-            ..QpAttr::default()
-        };
-        let to_rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            pkey_index: None,
-            port: None,
-            access: None,
-            ..attr
-        };
-        let to_rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(1)),
-            timeout: Some(timeout),
-            retry_count: Some(3),
-            rnr_retry: Some(3),
-            max_rd_atomic: Some(4),
-            ..QpAttr::default()
-        };
-        self.lane
-            .with(|nic, now| {
-                for step in [to_init, to_rtr, to_rts] {
-                    nic.modify_qp(now, self.qpn, &step).expect("the usual way to RTS");
-                }
-            })
-            .expect("the lane lives");
+        let connected = self.lane.with(|nic, now| nic.connect(now, self.qpn, &connect));
+        connected.expect("the lane lives").expect("the usual way to RTS");
     }
 
     fn write(&self, to: &End, wr_id: u64, len: usize) {

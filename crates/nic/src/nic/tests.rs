@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bowline_wire::{FlowKey, Opcode, PacketView, Psn, icrc_of};
 
 use super::*;
+use crate::connect::Connect;
 use crate::error::PostError;
 use crate::frame::IpId;
 use crate::memory::{Buffer, Region};
@@ -114,17 +115,23 @@ impl Pair {
     }
 
     fn connect(&mut self, i: usize, peer: usize) {
-        let attr = init_attr(self.qp_type());
-        let dest = self.ends[peer].qpn;
+        let (dest, qp_type) = (self.ends[peer].qpn, self.qp_type());
         let (end, now) = (&mut self.ends[i], self.now);
-        end.nic.modify_qp(now, end.qpn, &attr).unwrap();
-        let qp_type = end.nic.query_qp(end.qpn).unwrap().init.qp_type;
         // Close to the end of the PSN space, so that every longer test wraps around.
         let (rq, sq) = if i == 0 { (0xfffff0, 0xfffffd) } else { (0xfffffd, 0xfffff0) };
-        end.nic
-            .modify_qp(now, end.qpn, &rtr_attr(qp_type, addr(peer), dest, rq, self.mtu))
-            .unwrap();
-        end.nic.modify_qp(now, end.qpn, &rts_attr(qp_type, sq)).unwrap();
+        let to = Connect {
+            path_mtu: self.mtu,
+            rq_psn: Psn::new(rq),
+            sq_psn: Psn::new(sq),
+            ..connect_to(addr(peer), dest)
+        };
+        let steps = match qp_type {
+            QpType::Ud => Connect::datagram_steps(0x11, to.sq_psn),
+            connected => to.steps(connected),
+        };
+        for step in steps {
+            end.nic.modify_qp(now, end.qpn, &step).unwrap();
+        }
     }
 
     fn qp_type(&self) -> QpType {
@@ -228,42 +235,16 @@ impl Pair {
     }
 }
 
-fn init_attr(qp_type: QpType) -> QpAttr {
-    let ud = qp_type == QpType::Ud;
-    QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: (!ud).then_some(ALL),
-        qkey: ud.then_some(0x11),
-        ..QpAttr::default()
-    }
-}
-
-fn rtr_attr(qp_type: QpType, dst: IpAddr, dest: Qpn, rq_psn: u32, mtu: Mtu) -> QpAttr {
-    let (rc, ud) = (qp_type == QpType::Rc, qp_type == QpType::Ud);
-    QpAttr {
-        state: Some(QpState::Rtr),
-        av: (!ud).then(|| AddressVector::new(dst)),
-        path_mtu: (!ud).then_some(mtu),
-        dest_qpn: (!ud).then_some(dest),
-        rq_psn: (!ud).then(|| Psn::new(rq_psn)),
-        max_dest_rd_atomic: rc.then_some(4),
-        min_rnr_timer: rc.then_some(12),
-        ..QpAttr::default()
-    }
-}
-
-fn rts_attr(qp_type: QpType, sq_psn: u32) -> QpAttr {
-    let rc = qp_type == QpType::Rc;
-    QpAttr {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(sq_psn)),
-        timeout: rc.then_some(10),
-        retry_count: rc.then_some(3),
-        rnr_retry: rc.then_some(2),
-        max_rd_atomic: rc.then_some(4),
-        ..QpAttr::default()
+/// A connection that gives up soon.
+fn connect_to(dst: IpAddr, dest: Qpn) -> Connect {
+    Connect {
+        access: ALL,
+        max_dest_rd_atomic: 4,
+        max_rd_atomic: 4,
+        timeout: 10,
+        retry_count: 3,
+        rnr_retry: 2,
+        ..Connect::new(dst, dest)
     }
 }
 

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use bowline_io::{Channel, FaultPort, Lane, LaneConfig, Port, UdpConfig, UdpPort};
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, MrKey, Mtu, Nic, NicConfig, Payload, PdId,
-    PostError, QpAttr, QpInit, QpState, QpType, RecvWr, Region, Remote, SendFlags, SendOp, SendWr,
-    Sge, SrqId,
+    Access, Buffer, Completion, Connect, CqId, MrKey, Nic, NicConfig, Payload, PdId, PostError,
+    QpInit, QpType, RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sge, SrqId,
 };
 use bowline_rails::{Connection, CqMirror, Log, Mode, Options, Rail, Rails, SrqMirror};
 use bowline_wire::{Psn, Qpn};
@@ -152,33 +151,15 @@ impl Host {
 
     pub fn connect(&self, conn: &mut Conn, peer: &Host, peer_qpn: Qpn) {
         conn.peer_key = peer.key.0;
-        let to_init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            access: Some(Access::all() - Access::REMOTE_INVALIDATE),
-            ..QpAttr::default()
+        let connect = Connect {
+            rq_psn: Psn::new(1),
+            sq_psn: Psn::new(1),
+            min_rnr_timer: 1,
+            timeout: 9,
+            retry_count: 3,
+            ..Connect::new(peer.addr, peer_qpn)
         };
-        let to_rtr = QpAttr {
-            state: Some(QpState::Rtr),
-            av: Some(AddressVector::new(peer.addr)),
-            path_mtu: Some(Mtu::ALL[2]),
-            dest_qpn: Some(peer_qpn),
-            rq_psn: Some(Psn::new(1)),
-            max_dest_rd_atomic: Some(16),
-            min_rnr_timer: Some(1),
-            ..QpAttr::default()
-        };
-        let to_rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(1)),
-            timeout: Some(9),
-            retry_count: Some(3),
-            rnr_retry: Some(7),
-            max_rd_atomic: Some(16),
-            ..QpAttr::default()
-        };
-        for attr in [to_init, to_rtr, to_rts] {
+        for attr in connect.steps(QpType::Rc) {
             self.rails
                 .control(&conn.connection, |nic, now, qpn| nic.modify_qp(now, qpn, &attr))
                 .unwrap()

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use bowline_nic::{AddressVector, QpInit, QpType};
+use bowline_nic::{AddressVector, QpAttr, QpInit, QpState, QpType};
 
 use super::*;
 use crate::testing::{End, Frame, SdrPair, addr, small};
@@ -27,7 +27,7 @@ fn dest(pair: &SdrPair, generation: usize) -> UdDest {
 fn other_qp(end: &mut End, now: Time) -> Qpn {
     let cq = end.nic.create_cq(16).unwrap();
     let qpn = end.nic.create_qp(&QpInit::new(QpType::Ud, end.pd, cq)).unwrap();
-    bring_up(&mut end.nic, now, qpn, 1).unwrap();
+    end.nic.activate(now, qpn, 1).unwrap();
     qpn
 }
 

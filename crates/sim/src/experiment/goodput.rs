@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bowline_fec::{FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Pool};
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, CqId, Mtu, QpAttr, QpInit, QpState, QpType, Region,
-    Remote, SendOp, SendWr, Sge, Time, WcStatus,
+    Access, Buffer, Completion, Connect, CqId, Mtu, QpInit, QpType, Region, Remote, SendOp, SendWr,
+    Sge, Time, WcStatus,
 };
-use bowline_wire::{Psn, Qpn};
+use bowline_wire::Qpn;
 
 use super::two_hosts;
 use crate::net::{Faults, LinkConfig, LinkId, Loss};
@@ -192,35 +192,13 @@ fn bring_up(
 ) {
     let now = world.now();
     let engine = world.nic_mut(nic);
-    let init = QpAttr {
-        state: Some(QpState::Init),
-        pkey_index: Some(0),
-        port: Some(1),
-        access: Some(Access::LOCAL_WRITE | Access::REMOTE_WRITE),
-        ..QpAttr::default()
+    let connect = Connect {
+        path_mtu: config.mtu,
+        min_rnr_timer: 1,
+        timeout: config.timeout,
+        ..Connect::new(dst, peer)
     };
-    let rtr = QpAttr {
-        state: Some(QpState::Rtr),
-        av: Some(AddressVector::new(dst)),
-        path_mtu: Some(config.mtu),
-        dest_qpn: Some(peer),
-        rq_psn: Some(Psn::new(0)),
-        max_dest_rd_atomic: Some(1),
-        min_rnr_timer: Some(1),
-        ..QpAttr::default()
-    };
-    let rts = QpAttr {
-        state: Some(QpState::Rts),
-        sq_psn: Some(Psn::new(0)),
-        timeout: Some(config.timeout),
-        retry_count: Some(7),
-        rnr_retry: Some(7),
-        max_rd_atomic: Some(1),
-        ..QpAttr::default()
-    };
-    for attr in [init, rtr, rts] {
-        engine.modify_qp(now, qpn, &attr).expect("a legal transition");
-    }
+    engine.connect(now, qpn, &connect).expect("legal transitions");
     engine.set_window(qpn, config.window_bytes).expect("the QP exists");
 }
 

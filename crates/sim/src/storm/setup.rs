@@ -3,9 +3,7 @@
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
 
-use bowline_nic::{
-    Access, AddressVector, NicConfig, QpAttr, QpInit, QpState, QpType, Region, Time,
-};
+use bowline_nic::{Access, Connect, NicConfig, QpInit, QpType, Region, Time};
 use bowline_wire::Psn;
 
 use super::app::{Action, Storm};
@@ -291,46 +289,26 @@ impl Storm<'_> {
         let dst = world.nic(peer.nic).config().addr;
         let now = world.now();
         let engine = world.nic_mut(nic);
-        let mut step = |attr: QpAttr| {
-            engine.modify_qp(now, qpn, &attr).expect("a legal transition");
+        let connected = if conn.qp_type == QpType::Ud {
+            let steps = Connect::datagram_steps(QKEY, Psn::new(self.ends[end].psn));
+            steps.iter().try_for_each(|step| engine.modify_qp(now, qpn, step))
+        } else {
+            let connect = Connect {
+                access: qp_access(conn.qp_type, conn.role, end % 2),
+                path_mtu: conn.mtu,
+                rq_psn: Psn::new(peer.psn),
+                sq_psn: Psn::new(self.ends[end].psn),
+                max_dest_rd_atomic: conn.ends[1 - end % 2].rd_atomic,
+                max_rd_atomic: plan.rd_atomic,
+                min_rnr_timer: plan.rnr_timer,
+                timeout: plan.timeout,
+                retry_count: plan.retry_count,
+                rnr_retry: plan.rnr_retry,
+                ..Connect::new(dst, peer.qpn)
+            };
+            engine.connect(now, qpn, &connect)
         };
-        let mut init = QpAttr {
-            state: Some(QpState::Init),
-            pkey_index: Some(0),
-            port: Some(1),
-            ..QpAttr::default()
-        };
-        match conn.qp_type {
-            QpType::Ud => init.qkey = Some(QKEY),
-            QpType::Rc | QpType::Uc => {
-                init.access = Some(qp_access(conn.qp_type, conn.role, end % 2))
-            }
-        }
-        step(init);
-        let mut rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
-        if conn.qp_type != QpType::Ud {
-            rtr.av = Some(AddressVector::new(dst));
-            rtr.path_mtu = Some(conn.mtu);
-            rtr.dest_qpn = Some(peer.qpn);
-            rtr.rq_psn = Some(Psn::new(peer.psn));
-        }
-        if conn.qp_type == QpType::Rc {
-            rtr.max_dest_rd_atomic = Some(conn.ends[1 - end % 2].rd_atomic);
-            rtr.min_rnr_timer = Some(plan.rnr_timer);
-        }
-        step(rtr);
-        let mut rts = QpAttr {
-            state: Some(QpState::Rts),
-            sq_psn: Some(Psn::new(self.ends[end].psn)),
-            ..QpAttr::default()
-        };
-        if conn.qp_type == QpType::Rc {
-            rts.timeout = Some(plan.timeout);
-            rts.retry_count = Some(plan.retry_count);
-            rts.rnr_retry = Some(plan.rnr_retry);
-            rts.max_rd_atomic = Some(plan.rd_atomic);
-        }
-        step(rts);
+        connected.expect("legal transitions");
         engine.set_rate_control(now, qpn, plan.rate.clone()).expect("the QP exists");
         if let Some(bytes) = plan.window {
             engine.set_window(qpn, bytes).expect("the QP exists");

@@ -46,10 +46,9 @@ impl Rig {
         for (me, peer) in [(0, 2), (2, 0)] {
             let nic: &mut Nic = &mut nics[me];
             let (rq, sq) = if me == 0 { (0xff_fff0, 0xff_fffd) } else { (0xff_fffd, 0xff_fff0) };
-            nic.modify_qp(now, qpns[me], &init_attr(QpType::Rc)).unwrap();
-            let rtr = rtr_attr(QpType::Rc, addr(peer), qpns[peer], rq, Mtu::B1024);
-            nic.modify_qp(now, qpns[me], &rtr).unwrap();
-            nic.modify_qp(now, qpns[me], &rts_attr(QpType::Rc, sq)).unwrap();
+            let (rq_psn, sq_psn) = (Psn::new(rq), Psn::new(sq));
+            let to = Connect { rq_psn, sq_psn, ..connect_to(addr(peer), qpns[peer]) };
+            nic.connect(now, qpns[me], &to).unwrap();
             nic.guard_qp(qpns[me], true).unwrap();
         }
         for (me, peer) in [(1, 3), (3, 1)] {

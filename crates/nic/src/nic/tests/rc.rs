@@ -469,7 +469,7 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
     const QPS: usize = 48;
     const LEN: u32 = 1 << 20;
     let mut pair = Pair::rc();
-    let (now, mtu) = (pair.now, pair.mtu);
+    let now = pair.now;
     let qpns: Vec<[Qpn; 2]> = (0..QPS)
         .map(|_| {
             pair.ends
@@ -479,10 +479,8 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
         .collect();
     for both in &qpns {
         for (i, end) in pair.ends.iter_mut().enumerate() {
-            let rtr = rtr_attr(QpType::Rc, addr(1 - i), both[1 - i], 0, mtu);
-            for attr in [init_attr(QpType::Rc), rtr, rts_attr(QpType::Rc, 0)] {
-                end.nic.modify_qp(now, both[i], &attr).unwrap();
-            }
+            let to = connect_to(addr(1 - i), both[1 - i]);
+            end.nic.connect(now, both[i], &to).unwrap();
         }
     }
     let remote = pair.ends[1].remote(0);
