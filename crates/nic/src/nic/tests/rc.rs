@@ -106,6 +106,51 @@ fn a_lost_packet_is_nakked_once_and_sent_again() {
 }
 
 #[test]
+fn a_nak_that_comes_often_costs_one_retry() {
+    let mut p = Pair::rc();
+    let bytes = p.fill(0, 0, 8_000);
+    let (sge, remote) = (p.ends[0].sge(0, 8_000), p.ends[1].remote(0));
+    p.post(0, 1, SendOp::Write(remote), &[sge]);
+    let frames = p.take(0);
+    p.deliver_all(&frames[..2]);
+    p.deliver_all(&frames[3..]);
+    let nak = p.take(1);
+    for _ in 0..10 {
+        p.deliver_all(&nak);
+    }
+    p.settle();
+    assert_eq!(p.ends[0].statuses(), [(1, OK)]);
+    assert_eq!(p.ends[1].buffer.to_vec(0, 8_000), bytes);
+    assert_eq!(p.ends[0].nic.counters().retransmitted_packets, 6, "sent again once");
+}
+
+#[test]
+fn a_peer_that_gets_on_behind_a_lost_answer_is_not_given_up() {
+    let mut p = Pair::rc();
+    let bytes = p.fill(1, 0, 1_000);
+    p.post(0, 1, SendOp::Read(p.ends[1].remote(0)), &[p.ends[0].sge(20_000, 1_000)]);
+    p.post(0, 2, SendOp::Write(p.ends[1].remote(50_000)), &[p.ends[0].sge(0, 10_000)]);
+    let mut frames = p.take(0);
+    assert_eq!(frames.len(), 11);
+    p.deliver(&frames[0]);
+    assert_eq!(p.take(1).len(), 1, "the answer is lost");
+    // The READ is lost from now on, and of the WRITE one packet more arrives each time.
+    for i in 1..9 {
+        p.deliver(&frames[i]);
+        p.deliver(&frames[i + 2]);
+        let nak = p.take(1);
+        assert_eq!(nak.len(), 1);
+        p.deliver_all(&nak);
+        frames = p.take(0);
+        assert_eq!(frames.len(), 11, "from the READ on");
+    }
+    p.deliver_all(&frames);
+    p.settle();
+    assert_eq!(p.ends[0].statuses(), [(1, OK), (2, OK)]);
+    assert_eq!(p.ends[0].buffer.to_vec(20_000, 1_000), bytes);
+}
+
+#[test]
 fn packets_swapped_within_a_batch_need_no_retransmission() {
     let mut p = Pair::rc();
     p.fill(0, 0, 3_000);

@@ -78,6 +78,11 @@ impl Requester {
             core.two_sided.sent += u64::from(wqe.is_two_sided());
             core.complete_send(cx, &wqe, WcStatus::Success);
         }
+        if end.after(self.heard) {
+            self.heard = end;
+            // Whatever became of the answer: the peer is there, and gets on.
+            self.retries_left = core.attrs.retry_count;
+        }
         if self.una != before {
             self.on_progress(core, cx);
         }
@@ -86,6 +91,9 @@ impl Requester {
 
     /// Something new was acknowledged.
     fn on_progress(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        if self.heard.before(self.una) {
+            self.heard = self.una;
+        }
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
         self.progress_at = cx.now;
@@ -123,7 +131,10 @@ impl Requester {
                     // does: we wait, and go back there, anyway.
                     return;
                 }
-                if self.consume_retry(core, cx) {
+                if self.next == self.una {
+                    // It came twice: all that it asks for is about to be sent again.
+                    cx.counters.drop_stale += 1;
+                } else if self.consume_retry(core, cx) {
                     self.go_back(core, cx);
                 }
                 return;
