@@ -9,8 +9,34 @@
 /// The polynomial without its leading term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// The product of two elements, by shifting and adding.
-pub(crate) const fn mul(a: u8, b: u8) -> u8 {
+/// The powers of 2, from 0 on, twice around: those of sums of two logarithms.
+static POWERS: [u8; 2 * 255] = POWERS_AND_LOGS.0;
+/// Of which power of 2 each element is; of 0 nothing is.
+static LOGS: [u8; 256] = POWERS_AND_LOGS.1;
+
+const POWERS_AND_LOGS: ([u8; 2 * 255], [u8; 256]) = {
+    let (mut powers, mut logs) = ([0; 2 * 255], [0; 256]);
+    let (mut power, mut exponent) = (1, 0);
+    while exponent < 255 {
+        powers[exponent] = power;
+        powers[exponent + 255] = power;
+        logs[power as usize] = exponent as u8;
+        power = product(power, 2);
+        exponent += 1;
+    }
+    (powers, logs)
+};
+
+/// The product of two elements. Codes and decoding plans are made for every message, so that these are
+/// looked up.
+#[inline]
+pub(crate) fn mul(a: u8, b: u8) -> u8 {
+    let log = |element: u8| usize::from(LOGS[usize::from(element)]);
+    if a == 0 || b == 0 { 0 } else { POWERS[log(a) + log(b)] }
+}
+
+/// The same by shifting and adding.
+const fn product(a: u8, b: u8) -> u8 {
     let (mut a, mut b, mut product) = (a, b, 0);
     while b != 0 {
         if b & 1 != 0 {
@@ -23,14 +49,10 @@ pub(crate) const fn mul(a: u8, b: u8) -> u8 {
 }
 
 /// The inverse of an element other than 0 (0 for 0).
+#[inline]
 pub(crate) fn inverse(a: u8) -> u8 {
-    // a^255 = 1, so a^254 is the inverse: the product of a^2, a^4, ..., a^128.
-    let (mut power, mut product) = (a, 1);
-    for _ in 1..8 {
-        power = mul(power, power);
-        product = mul(product, power);
-    }
-    product
+    // 2^255 = 1.
+    if a == 0 { 0 } else { POWERS[255 - usize::from(LOGS[usize::from(a)])] }
 }
 
 /// Multiplication by each constant as the matrix operand of GF2P8AFFINEQB: byte 7 - i holds the bits
@@ -47,7 +69,7 @@ const fn affine_table() -> [u64; 256] {
     while c < 256 {
         let mut input = 0;
         while input < 8 {
-            let product = mul(c as u8, 1 << input);
+            let product = product(c as u8, 1 << input);
             let mut output = 0;
             while output < 8 {
                 if (product >> output) & 1 != 0 {
@@ -68,8 +90,8 @@ const fn nibble_table() -> [[u8; 32]; 256] {
     while c < 256 {
         let mut half = 0;
         while half < 16 {
-            table[c][half] = mul(c as u8, half as u8);
-            table[c][16 + half] = mul(c as u8, (half as u8) << 4);
+            table[c][half] = product(c as u8, half as u8);
+            table[c][16 + half] = product(c as u8, (half as u8) << 4);
             half += 1;
         }
         c += 1;
@@ -80,6 +102,13 @@ const fn nibble_table() -> [[u8; 32]; 256] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_are_looked_up_as_they_are_computed() {
+        for (a, b) in (0..=255).flat_map(|a| (0..=255).map(move |b| (a, b))) {
+            assert_eq!(mul(a, b), product(a, b), "{a} {b}");
+        }
+    }
 
     #[test]
     fn every_element_but_zero_has_its_inverse() {

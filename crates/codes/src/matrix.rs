@@ -57,12 +57,11 @@ impl Matrix {
     /// multiplication, and with m = 1 the code is plain XOR parity.
     pub(crate) fn cauchy(k: usize, m: usize) -> Self {
         debug_assert!(k + m <= 256);
-        let plain = |i: usize, j: usize| gf::inverse((k + i) as u8 ^ j as u8);
-        Self::from_fn(m, k, |i, j| {
-            // plain(i, j) / plain(0, j), over the same at column 0.
-            let scaled = |j| gf::mul(plain(i, j), gf::inverse(plain(0, j)));
-            gf::mul(scaled(j), gf::inverse(scaled(0)))
-        })
+        let sum = |i: usize, j: usize| (k + i) as u8 ^ j as u8;
+        // Over the first row's element: (x_0 + y_j) / (x_i + y_j). And that over column 0's.
+        let scaled = |i, j| gf::mul(sum(0, j), gf::inverse(sum(i, j)));
+        let by_row: Vec<u8> = (0..m).map(|i| gf::inverse(scaled(i, 0))).collect();
+        Self::from_fn(m, k, |i, j| gf::mul(scaled(i, j), by_row[i]))
     }
 
     /// Number of outputs.

@@ -103,8 +103,9 @@ impl Scheme for ErasureCoding {
 /// The codes of a message: its last group may be shorter.
 struct Codes {
     full: Option<Code>,
-    last: Option<Code>,
-    groups: u32,
+    short: Option<Code>,
+    /// The group that is shorter, if one is.
+    short_group: Option<u32>,
 }
 
 impl Codes {
@@ -114,12 +115,13 @@ impl Codes {
             let k = shape.group(group).len();
             Code::new(family, k, shape.parity_chunks(group) as usize).ok()
         };
-        let groups = shape.groups();
-        Codes { full: if groups > 1 { code(0) } else { None }, last: code(groups - 1), groups }
+        let last = shape.groups() - 1;
+        let short_group = (shape.group(last).len() < shape.group(0).len()).then_some(last);
+        Codes { full: code(0), short: short_group.and_then(code), short_group }
     }
 
     fn of(&self, group: u32) -> Option<&Code> {
-        if group + 1 == self.groups { self.last.as_ref() } else { self.full.as_ref() }
+        if self.short_group == Some(group) { self.short.as_ref() } else { self.full.as_ref() }
     }
 }
 
