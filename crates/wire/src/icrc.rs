@@ -29,9 +29,6 @@ const AFTER_PREFIX: u32 = 0xdebb_20e3;
 /// Covered bytes between the IPv4 identification and the end of the UDP header.
 const BYTES_AFTER_IP_ID: usize = IPV4_UDP_LEN - 6;
 
-/// From this many bytes on, SIMD beats the tables; measured.
-const SIMD_MIN_BYTES: usize = 32;
-
 /// What each value of the upper and of the lower identification byte, alone, does to the register
 /// at the end of the UDP header.
 static IP_ID_DELTA: [[u32; 256]; 2] = ip_id_delta::<BYTES_AFTER_IP_ID>();
@@ -106,11 +103,7 @@ impl Icrc {
     /// The register after `bytes`.
     #[inline]
     pub fn update(self, bytes: &[u8]) -> Self {
-        if bytes.len() < SIMD_MIN_BYTES {
-            Self(table::update(self.0, bytes))
-        } else {
-            Self(fold::update(self.0, bytes))
-        }
+        Self(fold::update(self.0, bytes))
     }
 
     /// The register after `bytes`, which are copied to the start of `room` in the same pass.

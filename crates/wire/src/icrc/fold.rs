@@ -16,11 +16,12 @@ use super::table;
 pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
-        // SAFETY: the processor has what the function needs, and there are as many bytes as it says.
-        let reg = unsafe { x86::update(reg, bytes) };
-        return table::update(reg, x86::rest(bytes));
+        let (words, rest) = bytes.split_at(bytes.len() & !3);
+        // SAFETY: the processor has what the function needs, and these are whole words.
+        let reg = unsafe { x86::update(reg, words) };
+        return table::update(reg, rest);
     }
-    by_crate(reg, bytes)
+    elsewhere(reg, bytes)
 }
 
 /// The register after `bytes`, which are copied to the start of `room`.
@@ -32,17 +33,33 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
     let room = &mut room[..bytes.len()];
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
+        let (words, rest) = bytes.split_at(bytes.len() & !3);
+        let (words_room, rest_room) = room.split_at_mut(words.len());
+        copy_only(rest, rest_room);
         // SAFETY: as above; and the room is as long.
-        let reg = unsafe { x86::copy(reg, bytes, room) };
-        return table::update(reg, x86::rest(bytes));
+        let reg = unsafe { x86::copy(reg, words, words_room) };
+        return table::update(reg, rest);
     }
-    // SAFETY: the room is as long, and borrowed for this alone.
-    unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
-    by_crate(reg, bytes)
+    copy_only(bytes, room);
+    elsewhere(reg, bytes)
 }
 
+#[inline]
+fn copy_only(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
+    let room = &mut room[..bytes.len()];
+    // SAFETY: the room is as long, and borrowed for this alone.
+    unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
+}
+
+/// From this many bytes on, crc32fast beats the tables; measured.
+const CRATE_MIN_BYTES: usize = 32;
+
 /// Where there is no such processor, or little to do.
-fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
+#[inline]
+fn elsewhere(reg: u32, bytes: &[u8]) -> u32 {
+    if bytes.len() < CRATE_MIN_BYTES {
+        return table::update(reg, bytes);
+    }
     // crc32fast keeps the register complemented between calls.
     let mut hasher = crc32fast::Hasher::new_with_initial(!reg);
     hasher.update(bytes);
@@ -52,11 +69,11 @@ fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 mod x86 {
     use core::arch::x86_64::{
-        __m128i, __m512i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
-        _mm_cvtsi64_si128, _mm_extract_epi32, _mm_prefetch, _mm_srli_si128, _mm_xor_si128,
-        _mm512_castsi512_si128, _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32,
-        _mm512_loadu_si512, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64,
-        _mm512_xor_si512, _mm512_zextsi128_si512,
+        __m128i, __m512i, _MM_HINT_T0, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi64_si128,
+        _mm_extract_epi32, _mm_prefetch, _mm_srli_si128, _mm_xor_si128, _mm512_castsi512_si128,
+        _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_loadu_si512,
+        _mm512_mask_storeu_epi32, _mm512_maskz_loadu_epi32, _mm512_maskz_set1_epi32,
+        _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
     };
     use core::mem::MaybeUninit;
 
@@ -67,8 +84,8 @@ mod x86 {
     const LANE: usize = 64;
     /// Bytes of one step: four sums side by side hide each other's latency.
     const STEP: usize = 4 * LANE;
-    /// Below this crc32fast is as good.
-    pub(super) const MIN_BYTES: usize = STEP;
+    /// Below this tables are as good.
+    pub(super) const MIN_BYTES: usize = 16;
     /// Of the next page, the bytes asked for; the processor fetches the rest by itself.
     const AHEAD_BYTES: usize = 1024;
     const PAGE: usize = 4096;
@@ -94,10 +111,10 @@ mod x86 {
         unsafe { sum::<true>(reg, bytes, room.as_mut_ptr().cast()) }
     }
 
-    /// The register after all but the [`rest`] of `bytes`. If `COPY`, all of `bytes` are copied to `to`.
+    /// The register after `bytes`. If `COPY`, they are copied to `to`.
     ///
     /// # Safety
-    /// There are at least [`MIN_BYTES`]. If `COPY`, `to` has room for all of them, elsewhere.
+    /// They are whole words, at least one. If `COPY`, `to` has room for all of them, elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     unsafe fn sum<const COPY: bool>(reg: u32, bytes: &[u8], to: *mut u8) -> u32 {
@@ -111,31 +128,47 @@ mod x86 {
             }
             lane
         };
-        let start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(reg as i32));
-        let mut sums =
-            [_mm512_xor_si512(load(0), start), load(LANE), load(2 * LANE), load(3 * LANE)];
-        let mut at = STEP;
+        // Zeroes in front, behind a register of zero, change nothing: the first vector has as many as
+        // make all others full.
+        let missing = bytes.len().wrapping_neg() % LANE;
+        let words = u16::MAX << (missing / 4);
+        // SAFETY: the words that `words` leaves out are not touched; the others are those of `bytes`.
+        let first = unsafe {
+            let first = _mm512_maskz_loadu_epi32(words, from.wrapping_sub(missing).cast());
+            if COPY {
+                _mm512_mask_storeu_epi32(to.wrapping_sub(missing).cast(), words, first);
+            }
+            first
+        };
+        let start = _mm512_maskz_set1_epi32(words & words.wrapping_neg(), reg.cast_signed());
+        let mut all = _mm512_xor_si512(first, start);
+        let mut at = LANE - missing;
+        let by_lane = vector(&BY_LANE);
         if COPY {
             ahead(from);
         }
-        let by_step = vector(&BY_STEP);
-        while at + STEP <= bytes.len() {
-            if COPY && at < AHEAD_BYTES {
-                ahead(from.wrapping_add(at));
+        if at + 3 * LANE <= bytes.len() {
+            let mut sums = [all, load(at), load(at + LANE), load(at + 2 * LANE)];
+            at += 3 * LANE;
+            let by_step = vector(&BY_STEP);
+            while at + STEP <= bytes.len() {
+                if COPY && at < AHEAD_BYTES {
+                    ahead(from.wrapping_add(at));
+                }
+                // Written out: of a loop the compiler makes a call of `memcpy`, and another loop.
+                sums = [
+                    moved(sums[0], by_step, load(at)),
+                    moved(sums[1], by_step, load(at + LANE)),
+                    moved(sums[2], by_step, load(at + 2 * LANE)),
+                    moved(sums[3], by_step, load(at + 3 * LANE)),
+                ];
+                at += STEP;
             }
-            // Written out: of a loop the compiler makes a call of `memcpy`, and another loop.
-            sums = [
-                moved(sums[0], by_step, load(at)),
-                moved(sums[1], by_step, load(at + LANE)),
-                moved(sums[2], by_step, load(at + 2 * LANE)),
-                moved(sums[3], by_step, load(at + 3 * LANE)),
-            ];
-            at += STEP;
-        }
-        let by_lane = vector(&BY_LANE);
-        let [mut all, others @ ..] = sums;
-        for sum in others {
-            all = moved(all, by_lane, sum);
+            let [first, others @ ..] = sums;
+            all = first;
+            for sum in others {
+                all = moved(all, by_lane, sum);
+            }
         }
         while at + LANE <= bytes.len() {
             all = moved(all, by_lane, load(at));
@@ -143,11 +176,6 @@ mod x86 {
         }
         // Of the four parts of the vector, all but the last have bytes of it behind them.
         let parts = moved(all, vector(&BY_REST), _mm512_setzero_si512());
-        let rest = rest(bytes);
-        if COPY && !rest.is_empty() {
-            // SAFETY: there is room for the rest behind what was copied.
-            unsafe { rest.as_ptr().copy_to_nonoverlapping(to.add(at), rest.len()) };
-        }
         let of_three = _mm_xor_si128(
             _mm_xor_si128(_mm512_castsi512_si128(parts), _mm512_extracti32x4_epi32::<1>(parts)),
             _mm512_extracti32x4_epi32::<2>(parts),
@@ -188,12 +216,6 @@ mod x86 {
         }
         inverse
     };
-
-    /// What does not fill a vector.
-    #[inline]
-    pub(super) fn rest(bytes: &[u8]) -> &[u8] {
-        bytes.as_chunks::<LANE>().1
-    }
 
     /// Asks for the bytes of one step, a page further on. There need not be any.
     #[inline]
