@@ -3,7 +3,7 @@
 use bowline_wire::{Bth, ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
 
 use crate::memory::{AccessDenied, Segment};
-use crate::qp::{Cx, QpCore};
+use crate::qp::{Cx, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{SendFlags, SendOp};
@@ -61,6 +61,26 @@ pub(crate) struct Piece<'a> {
     pub(crate) psn: Psn,
 }
 
+impl Piece<'_> {
+    /// Where its payload is in the message, and how long.
+    #[inline]
+    fn span(&self, mtu: u32) -> (u32, u32) {
+        let offset = self.k * mtu;
+        (offset, mtu.min(self.wqe.len - offset))
+    }
+
+    /// How many packets from this one on are from the middle of a message, and so alike.
+    #[inline]
+    pub(crate) fn middles(&self) -> u32 {
+        match self.wqe.op {
+            // These are messages of their own.
+            SendOp::WritePackets(..) => 0,
+            _ if self.k == 0 => 0,
+            _ => self.wqe.packets - 1 - self.k,
+        }
+    }
+}
+
 /// Builds a packet of a SEND or WRITE: its header, and its payload in `cx.segments`.
 #[inline]
 pub(crate) fn build(
@@ -70,12 +90,26 @@ pub(crate) fn build(
     piece: Piece<'_>,
     ack_req: bool,
 ) -> Result<HeaderBuf, AccessDenied> {
-    let Piece { number, wqe, k, psn } = piece;
-    let mtu = core.mtu();
-    let offset = k * mtu;
-    let len = mtu.min(wqe.len - offset);
-    payload(core, cx, number, wqe, offset, len)?;
+    packet_payload(core, cx, piece)?;
+    Ok(header(core, service, piece, ack_req))
+}
 
+/// Gathers a packet's payload into `cx.segments`.
+#[inline]
+pub(crate) fn packet_payload(
+    core: &QpCore,
+    cx: &mut Cx<'_>,
+    piece: Piece<'_>,
+) -> Result<(), AccessDenied> {
+    let (offset, len) = piece.span(core.mtu());
+    payload(core, cx, piece.number, piece.wqe, offset, len)
+}
+
+/// The header of a packet of a SEND or WRITE.
+#[inline]
+pub(crate) fn header(core: &QpCore, service: u8, piece: Piece<'_>, ack_req: bool) -> HeaderBuf {
+    let Piece { wqe, k, psn, .. } = piece;
+    let (offset, len) = piece.span(core.mtu());
     let last = k + 1 == wqe.packets;
     let mut bth = core.bth(opcode(service, wqe, k), psn);
     bth.pad = pad_of(len as usize);
@@ -100,25 +134,37 @@ pub(crate) fn build(
         SendOp::SendInvalidate(rkey) if last => header.push(|bytes| Ieth { rkey }.emit(bytes)),
         _ => {}
     }
-    Ok(header)
+    header
 }
 
 /// Bytes, BTH to ICRC, of a packet in the middle of a message.
 #[inline]
-pub(crate) fn middle_len(mtu: u32) -> u32 {
+fn middle_len(mtu: u32) -> u32 {
     (Bth::LEN + ICRC_LEN) as u32 + mtu
 }
 
-/// Gathers the payloads of packets in the middle of a message, from `first` on, into `cx.segments`.
-#[inline]
-pub(crate) fn middle_payload(
-    core: &QpCore,
+/// Sends packets from the middle of a message as one run, at most `most`; `header` is the first one's.
+/// Returns how many: none if there is anything about them that has to be looked at one by one.
+pub(crate) fn send_run(
+    core: &mut QpCore,
     cx: &mut Cx<'_>,
+    sink: &mut Sink<'_>,
     first: Piece<'_>,
-    packets: u32,
-) -> Result<(), AccessDenied> {
+    header: &HeaderBuf,
+    most: u32,
+) -> u32 {
     let mtu = core.mtu();
-    payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu)
+    let packets = most.min(sink.run_room(middle_len(mtu)));
+    if packets < 2 || !core.pacer.is_unlimited() {
+        return 0;
+    }
+    let gathered = payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu);
+    if gathered.is_err() || cx.segments.len() != 1 {
+        return 0;
+    }
+    let ecn = core.data_ecn();
+    sink.send_run(core, cx, header, ecn, mtu);
+    packets
 }
 
 /// Gathers `len` bytes at `offset` of a message into `cx.segments`.

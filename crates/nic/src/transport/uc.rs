@@ -6,6 +6,7 @@ use bowline_wire::{PacketView, Psn};
 use super::inbound::{Inbound, Refusal};
 use super::{Transport, outbound};
 use crate::frame::FrameMeta;
+use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::train::Train;
 use crate::types::{QpState, WcStatus};
@@ -78,7 +79,8 @@ impl Transport for Uc {
         sink: &mut Sink<'_>,
         budget: u32,
     ) -> Progress {
-        for _ in 0..budget {
+        let mut left = budget;
+        while left > 0 {
             let number = core.sq.head();
             let may_start = core.state == QpState::Rts;
             let may_finish = core.state == QpState::Sqd && self.next_packet > 0;
@@ -95,18 +97,16 @@ impl Transport for Uc {
             wqe.packets = outbound::packets_of(wqe.len, core.mtu());
             let k = self.next_packet;
             let piece = outbound::Piece { number, wqe: &wqe, k, psn: self.next_psn };
-            let built = outbound::build(core, cx, SERVICE, piece, false);
-            let Ok(header) = built else {
+            let Ok(sent) = send(core, cx, sink, piece, left) else {
                 self.next_packet = 0;
                 core.sq.pop();
                 core.complete_send(cx, &wqe, WcStatus::LocProtErr);
                 core.fail_send_queue();
                 return Progress::Idle;
             };
-            let ecn = core.data_ecn();
-            sink.send(core, cx, &header, ecn);
-            self.next_psn = self.next_psn.next();
-            self.next_packet += 1;
+            left -= sent;
+            self.next_psn = self.next_psn.add(sent);
+            self.next_packet += sent;
             if self.next_packet == wqe.packets {
                 self.next_packet = 0;
                 core.sq.pop();
@@ -132,6 +132,26 @@ impl Transport for Uc {
         self.next_packet = 0;
         self.inbound.fail(core, cx, WcStatus::WrFlushErr);
     }
+}
+
+/// Sends a packet, or as many from the middle of a message as make a run, at most `most`; returns how many.
+#[inline]
+fn send(
+    core: &mut QpCore,
+    cx: &mut Cx<'_>,
+    sink: &mut Sink<'_>,
+    piece: outbound::Piece<'_>,
+    most: u32,
+) -> Result<u32, AccessDenied> {
+    let header = outbound::header(core, SERVICE, piece, false);
+    let run = outbound::send_run(core, cx, sink, piece, &header, most.min(piece.middles()));
+    if run > 0 {
+        return Ok(run);
+    }
+    outbound::packet_payload(core, cx, piece)?;
+    let ecn = core.data_ecn();
+    sink.send(core, cx, &header, ecn);
+    Ok(1)
 }
 
 impl Uc {

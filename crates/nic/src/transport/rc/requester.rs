@@ -204,7 +204,7 @@ impl Requester {
                     header.renumber(self.next, ack_req);
                     // Before one of them asks for an acknowledgement, or is the last.
                     let most = (packets - i - u32::from(turn_ends))
-                        .min(wqe.packets - 1 - (k + i))
+                        .min(piece.middles())
                         .min((room - i).saturating_sub(2))
                         .min(ack_every.saturating_sub(1 + self.since_ack_req));
                     let sent = self.send_run(core, cx, sink, piece, header, most);
@@ -215,7 +215,7 @@ impl Requester {
                         }
                         continue;
                     }
-                    outbound::middle_payload(core, cx, piece, 1).map(|()| &*header)
+                    outbound::packet_payload(core, cx, piece).map(|()| &*header)
                 }
                 _ => {
                     built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
@@ -240,8 +240,7 @@ impl Requester {
         Step::Sent(i)
     }
 
-    /// Sends packets from the middle of a message as one run, at most `most`; returns how many. None if
-    /// there is anything about them that has to be looked at one by one.
+    /// Sends packets from the middle of a message as one run; see [`outbound::send_run`].
     fn send_run(
         &mut self,
         core: &mut QpCore,
@@ -251,19 +250,15 @@ impl Requester {
         header: &HeaderBuf,
         most: u32,
     ) -> u32 {
-        let mtu = core.mtu();
-        let packets = most.min(sink.run_room(outbound::middle_len(mtu)));
-        let again = self.next.before(self.sent_end);
-        if packets < 2 || again || !core.pacer.is_unlimited() {
+        // What is sent again is counted one by one.
+        if self.next.before(self.sent_end) {
             return 0;
         }
-        if outbound::middle_payload(core, cx, first, packets).is_err() || cx.segments.len() != 1 {
-            return 0;
+        let packets = outbound::send_run(core, cx, sink, first, header, most);
+        if packets > 0 {
+            self.since_ack_req += packets;
+            self.sent(core, cx, first.wqe, packets, false);
         }
-        let ecn = core.data_ecn();
-        sink.send_run(core, cx, header, ecn, mtu);
-        self.since_ack_req += packets;
-        self.sent(core, cx, first.wqe, packets, false);
         packets
     }
 
