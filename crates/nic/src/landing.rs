@@ -4,6 +4,20 @@
 //! completion for every packet. A landing is told of each right where the packet is handled, which
 //! is what hardware would leave to an accelerator beside the NIC.
 
+use bowline_wire::Qpn;
+
+/// A packet that a landing has not been told of.
+///
+/// Payload may be streamed past the caches, and others see it in any order until it has settled. To settle
+/// after every packet would cost what streaming gains: landings hear of packets that arrived together
+/// when all of them have settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landed {
+    pub(crate) qpn: Qpn,
+    pub(crate) imm: u32,
+    pub(crate) bytes: u32,
+}
+
 /// Told of every packet that a QP's peer has landed.
 pub trait Landing: Send {
     /// `bytes` have been written to memory, and came with `imm`. What the write made visible to

@@ -16,6 +16,7 @@ use crate::counters::Counters;
 use crate::error::ControlError;
 use crate::events::EventQueue;
 use crate::frame::FrameMeta;
+use crate::landing::Landed;
 use crate::memory::{MemoryTable, Segment};
 use crate::path::PathTable;
 use crate::qp::{Cx, Progress, Qp};
@@ -74,6 +75,7 @@ struct Shared {
     counters: Counters,
     events: EventQueue,
     segments: Vec<Segment>,
+    landed: Vec<Landed>,
 }
 
 impl Shared {
@@ -89,6 +91,7 @@ impl Shared {
             events: &mut self.events,
             config,
             segments: &mut self.segments,
+            landed: &mut self.landed,
         }
     }
 }
@@ -122,12 +125,13 @@ impl Nic {
                 len => self.handle_train(now, &meta, &bytes[..len * frame_len], frame_len),
             };
             if taken == 0 {
-                self.handle_frame(now, &meta, &bytes[..frame_len.min(bytes.len())]);
+                self.take_frame(now, &meta, &bytes[..frame_len.min(bytes.len())]);
                 taken = 1;
             }
             bytes = bytes.get(taken * frame_len..).unwrap_or_default();
             meta.ip_id.skip(taken);
         }
+        self.tell_landings();
     }
 
     /// Takes frames that may be a train; returns how many were one, from the first on. The others are as
@@ -165,6 +169,27 @@ impl Nic {
 
     /// Takes a received frame: the UDP payload, BTH to ICRC.
     pub fn handle_frame(&mut self, now: Time, meta: &FrameMeta, frame: &[u8]) {
+        self.take_frame(now, meta, frame);
+        self.tell_landings();
+    }
+
+    /// Tells landings what has been written for them.
+    #[inline]
+    fn tell_landings(&mut self) {
+        if self.shared.landed.is_empty() {
+            return;
+        }
+        self.shared.memory.settle();
+        for Landed { qpn, imm, bytes } in self.shared.landed.drain(..) {
+            if let Some(qp) = &mut self.qps[usize::from(qpn.low16())]
+                && let Some(landing) = &mut qp.core.landing
+            {
+                landing.landed(imm, bytes);
+            }
+        }
+    }
+
+    fn take_frame(&mut self, now: Time, meta: &FrameMeta, frame: &[u8]) {
         self.shared.counters.rx_packets += 1;
         self.shared.counters.rx_bytes += frame.len() as u64;
         let Ok(packet) = PacketView::parse(frame) else {
@@ -258,6 +283,8 @@ impl Nic {
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
         batch.settle();
+        // A shim whose time has come may have handed packets up.
+        self.tell_landings();
     }
 
     fn fill(&mut self, now: Time, batch: &mut TxBatch) {

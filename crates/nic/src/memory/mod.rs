@@ -444,6 +444,14 @@ impl MemoryTable {
         self.store(region, at, bytes, ends)
     }
 
+    /// Everything that was written is seen before anything that is written from now on.
+    #[inline]
+    pub(crate) fn settle(&self) {
+        if self.unsettled.replace(false) {
+            stream::settle();
+        }
+    }
+
     /// Writes bytes of a packet, which may end its message.
     #[inline]
     fn store(
@@ -453,8 +461,8 @@ impl MemoryTable {
         bytes: &[u8],
         ends: bool,
     ) -> Result<(), AccessDenied> {
-        if ends && self.unsettled.replace(false) {
-            stream::settle();
+        if ends {
+            self.settle();
         }
         let streamed = region.write(at, bytes, !ends).ok_or(AccessDenied)?;
         if streamed {

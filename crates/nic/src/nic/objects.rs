@@ -51,6 +51,7 @@ impl Nic {
             counters: Counters::default(),
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
+            landed: Vec::new(),
         };
         Ok(Nic {
             config,

@@ -10,7 +10,7 @@ use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
-use crate::landing::Landing;
+use crate::landing::{Landed, Landing};
 use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
@@ -39,6 +39,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) config: &'a NicConfig,
     /// Reused for each packet's gather list.
     pub(crate) segments: &'a mut Vec<Segment>,
+    pub(crate) landed: &'a mut Vec<Landed>,
 }
 
 impl Cx<'_> {

@@ -3,6 +3,7 @@
 
 use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position};
 
+use crate::landing::Landed;
 use crate::qp::{Cx, QpCore};
 use crate::queue::RecvWqe;
 use crate::train::Train;
@@ -217,12 +218,13 @@ impl Inbound {
         if !consistent {
             return Err(Refusal::Invalid);
         }
-        let lands = core.landing.is_some() && info.position == Position::Only;
+        let lands = core.landing.is_some() && info.position == Position::Only && info.has_imm;
         if info.has_imm && !lands {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            let ends = info.position.ends();
+            // Landings are told when what they are told of has settled.
+            let ends = info.position.ends() && !lands;
             cx.memory.remote_write(pd, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
@@ -230,16 +232,10 @@ impl Inbound {
             self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
-        match &mut core.landing {
-            Some(landing) if lands => {
-                if let Some(imm) = packet.imm() {
-                    landing.landed(imm, total);
-                }
-            }
-            _ if info.has_imm => {
-                self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None);
-            }
-            _ => {}
+        match packet.imm() {
+            Some(imm) if lands => cx.landed.push(Landed { qpn: core.qpn, imm, bytes: total }),
+            Some(_) => self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None),
+            None => {}
         }
         self.message = Message::None;
         Ok(true)
