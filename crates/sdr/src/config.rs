@@ -66,7 +66,7 @@ impl Default for SdrConfig {
             mtu: Mtu::B4096,
             chunk_bytes: 64 << 10,
             max_message: 2 << 20,
-            generations: 4,
+            generations: 8,
             channels: 1,
             rate_bps: None,
             lateness_ns: 100_000_000,
