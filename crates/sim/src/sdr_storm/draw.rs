@@ -12,6 +12,8 @@ const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// Far from the streams of the other storm, of links and of memory.
 const STREAM: u64 = 0x5d1;
+/// Ports that coalesce are drawn apart, so that everything else about a seed stays as it was.
+const COALESCING: u64 = 0x9a1;
 /// Payload packets of a direction, roughly: what makes a seed a few thousand packets.
 const PACKET_BUDGET: u64 = 250;
 
@@ -19,6 +21,7 @@ impl SdrScenario {
     /// The scenario of a seed.
     pub fn draw(seed: u64) -> SdrScenario {
         let rng = &mut SimRng::new(seed, STREAM);
+        let coalesce_ns = SimRng::new(seed, COALESCING).pick(&[0, 0, 4, 10]) * MICROSECOND;
         let cable = LinkConfig {
             bandwidth_bps: rng.pick(&[1, 10, 25, 100]) * SECOND,
             delay_ns: rng.pick(&[1, 20, 500, 5_000]) * MICROSECOND,
@@ -28,7 +31,7 @@ impl SdrScenario {
         let faults = [draw_faults(rng), draw_faults(rng)];
         let heal_ns = rng.range(10, 200) * MILLISECOND;
         let may_fail = rng.percent(10);
-        let lateness_ns = longest_life_ns(&cable, &faults);
+        let lateness_ns = longest_life_ns(&cable, &faults) + coalesce_ns;
         let mut reliable = draw_reliable(rng, lateness_ns);
         let mut outages = Vec::new();
         if may_fail {
@@ -48,6 +51,7 @@ impl SdrScenario {
         let plain = draw_plain(rng, lateness_ns, heal_ns);
         SdrScenario {
             seed,
+            coalesce_ns,
             cable,
             faults,
             pauses,

@@ -54,7 +54,8 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
         world.note(8, || violation.to_string());
     }
     world.end_log()?;
-    let mut coverage = Coverage { sdr: storm.coverage(), ..Coverage::default() };
+    let coalesced = world.stats().coalesced;
+    let mut coverage = Coverage { sdr: storm.coverage(), coalesced, ..Coverage::default() };
     for nic in (0..world.nic_count()).map(NicId) {
         coverage.nic.merge(world.nic(nic).counters());
     }
@@ -82,7 +83,8 @@ fn rest(storm: &mut SdrStorm<'_>, world: &mut World) {
 }
 
 fn build_world(scenario: &SdrScenario) -> World {
-    let addrs = Topology::ipv4(2);
+    let coalesce_ns = scenario.coalesce_ns;
+    let addrs = if coalesce_ns > 0 { Topology::ipv6(2) } else { Topology::ipv4(2) };
     let topology = pair(scenario.seed, [addrs[0], addrs[1]], scenario.cable);
     let hosts = addrs.iter().enumerate().map(|(i, addr)| HostConfig {
         nics: vec![NicConfig::new(*addr, [i as u8 + 1; 32])],
@@ -90,7 +92,7 @@ fn build_world(scenario: &SdrScenario) -> World {
         tx_batch: 32,
         tx_id: TxId::Burst,
         rx_id: RxId::Known,
-        coalesce_ns: 0,
+        coalesce_ns,
         ring_packets: RING_PACKETS,
     });
     World::new(scenario.seed, topology, hosts.collect())

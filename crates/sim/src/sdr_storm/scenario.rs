@@ -9,6 +9,9 @@ use crate::net::{Faults, LinkConfig};
 pub struct SdrScenario {
     /// The seed.
     pub seed: u64,
+    /// How long ports wait for more packets, to hand them over as one datagram; 0 is not at all. Where they
+    /// do, hosts have IPv6 addresses: without the numbers of IPv4, packets look alike.
+    pub coalesce_ns: u64,
     /// The cable.
     pub cable: LinkConfig,
     /// Faults of both directions until healing: acknowledgements may fare worse than data.

@@ -11,6 +11,7 @@ fn no_seed_breaks_a_rule() {
     for (name, count) in totals.coverage.sdr.iter() {
         assert!(count > 10, "{name}: {count}");
     }
+    assert!(totals.coverage.coalesced > 1_000, "{}", totals.coverage.coalesced);
 }
 
 #[test]
