@@ -14,14 +14,20 @@ use super::table;
 /// The register after `bytes`.
 #[inline]
 pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
+    if bytes.len() < MIN_BYTES { table::update(reg, bytes) } else { update_long(reg, bytes) }
+}
+
+/// Behind a call, so that the many who sum up a few bytes do not pay for it.
+#[inline(never)]
+fn update_long(reg: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
-    if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
+    if x86::is_available() {
         let (words, rest) = bytes.split_at(bytes.len() & !3);
         // SAFETY: the processor has what the function needs, and these are whole words.
         let reg = unsafe { x86::update(reg, words) };
         return table::update(reg, rest);
     }
-    elsewhere(reg, bytes)
+    by_crate(reg, bytes)
 }
 
 /// The register after `bytes`, which are copied to the start of `room`.
@@ -32,7 +38,7 @@ pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
 pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
     let room = &mut room[..bytes.len()];
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
-    if bytes.len() >= x86::MIN_BYTES && x86::is_available() {
+    if bytes.len() >= MIN_BYTES && x86::is_available() {
         let (words, rest) = bytes.split_at(bytes.len() & !3);
         let (words_room, rest_room) = room.split_at_mut(words.len());
         copy_only(rest, rest_room);
@@ -41,7 +47,7 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
         return table::update(reg, rest);
     }
     copy_only(bytes, room);
-    elsewhere(reg, bytes)
+    if bytes.len() < MIN_BYTES { table::update(reg, bytes) } else { by_crate(reg, bytes) }
 }
 
 #[inline]
@@ -51,15 +57,11 @@ fn copy_only(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
     unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
 }
 
-/// From this many bytes on, crc32fast beats the tables; measured.
-const CRATE_MIN_BYTES: usize = 32;
+/// From this many bytes on, vectors beat the tables; measured.
+const MIN_BYTES: usize = 32;
 
-/// Where there is no such processor, or little to do.
-#[inline]
-fn elsewhere(reg: u32, bytes: &[u8]) -> u32 {
-    if bytes.len() < CRATE_MIN_BYTES {
-        return table::update(reg, bytes);
-    }
+/// Where there is no such processor.
+fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
     // crc32fast keeps the register complemented between calls.
     let mut hasher = crc32fast::Hasher::new_with_initial(!reg);
     hasher.update(bytes);
@@ -76,6 +78,7 @@ mod x86 {
         _mm512_setzero_si512, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
     };
     use core::mem::MaybeUninit;
+    use core::sync::atomic::{AtomicU8, Ordering};
 
     use super::super::poly::x_to;
     use super::super::table::POLY;
@@ -84,15 +87,31 @@ mod x86 {
     const LANE: usize = 64;
     /// Bytes of one step: four sums side by side hide each other's latency.
     const STEP: usize = 4 * LANE;
-    /// Below this tables are as good.
-    pub(super) const MIN_BYTES: usize = 16;
     /// Of the next page, the bytes asked for; the processor fetches the rest by itself.
     const AHEAD_BYTES: usize = 1024;
     const PAGE: usize = 4096;
 
+    /// Whether the processor has what it takes, once it was looked at. Headers are summed up in as many
+    /// instructions as asking for two features takes.
+    static AVAILABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+
     #[inline]
     pub(super) fn is_available() -> bool {
-        std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("vpclmulqdq")
+        match AVAILABLE.load(Ordering::Relaxed) {
+            UNKNOWN => look(),
+            known => known == YES,
+        }
+    }
+
+    #[cold]
+    fn look() -> bool {
+        let is_available =
+            std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("vpclmulqdq");
+        AVAILABLE.store(if is_available { YES } else { NO }, Ordering::Relaxed);
+        is_available
     }
 
     /// # Safety

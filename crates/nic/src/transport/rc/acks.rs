@@ -78,22 +78,20 @@ impl Requester {
             core.two_sided.sent += u64::from(wqe.is_two_sided());
             core.complete_send(cx, &wqe, WcStatus::Success);
         }
-        if end.after(self.heard) {
-            self.heard = end;
-            // Whatever became of the answer: the peer is there, and gets on.
-            self.retries_left = core.attrs.retry_count;
-        }
         if self.una != before {
             self.on_progress(core, cx);
+        }
+        if gap && self.heard.is_none_or(|heard| end.after(heard)) {
+            self.heard = Some(end);
+            // Whatever became of the answer: the peer is there, and gets on.
+            self.retries_left = core.attrs.retry_count;
         }
         gap
     }
 
     /// Something new was acknowledged.
     fn on_progress(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        if self.heard.before(self.una) {
-            self.heard = self.una;
-        }
+        self.heard = None;
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
         self.progress_at = cx.now;

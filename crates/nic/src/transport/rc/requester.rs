@@ -32,8 +32,8 @@ const ACK_EVERY: u32 = 768 << 10;
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) una: Psn,
-    /// The peer has said that it has everything before this: behind `una`, if an answer is missing.
-    pub(super) heard: Psn,
+    /// An answer is missing, but the peer has said that it has everything before this.
+    pub(super) heard: Option<Psn>,
     pub(super) next: Psn,
     pub(super) sent_end: Psn,
     /// Request that `next` belongs to.
@@ -67,7 +67,7 @@ impl Default for Requester {
         let psn = Psn::new(0);
         Requester {
             una: psn,
-            heard: psn,
+            heard: None,
             next: psn,
             sent_end: psn,
             cursor: 0,
@@ -97,8 +97,8 @@ enum Step {
 impl Requester {
     pub(super) fn start(&mut self, core: &QpCore) {
         let psn = core.attrs.sq_psn;
-        (self.una, self.heard, self.next) = (psn, psn, psn);
-        (self.sent_end, self.fresh) = (psn, psn);
+        (self.una, self.next, self.sent_end, self.fresh) = (psn, psn, psn, psn);
+        self.heard = None;
         (self.cursor, self.started) = (core.sq.head(), core.sq.head());
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
