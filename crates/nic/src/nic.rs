@@ -76,6 +76,8 @@ struct Shared {
     events: EventQueue,
     segments: Vec<Segment>,
     landed: Vec<Landed>,
+    /// Frames that arrived together are being taken.
+    together: bool,
 }
 
 impl Shared {
@@ -92,6 +94,7 @@ impl Shared {
             config,
             segments: &mut self.segments,
             landed: &mut self.landed,
+            together: self.together,
         }
     }
 }
@@ -119,6 +122,7 @@ impl Nic {
         mut bytes: &[u8],
         frame_len: usize,
     ) {
+        self.shared.together = true;
         while !bytes.is_empty() {
             let mut taken = match Train::len_of(bytes, frame_len) {
                 0 => 0,
@@ -131,6 +135,7 @@ impl Nic {
             bytes = bytes.get(taken * frame_len..).unwrap_or_default();
             meta.ip_id.skip(taken);
         }
+        self.shared.together = false;
         self.tell_landings();
     }
 

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn info() -> SdrInfo {
-        let config = SdrConfig { channels: 2, ..SdrConfig::default() };
+        let config = SdrConfig { channels: 2, generations: 4, ..SdrConfig::default() };
         SdrInfo {
             config,
             control: Qpn::new(7),
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_mismatch_is_named() {
-        let ours = SdrConfig { channels: 2, chunk_bytes: 4096, ..SdrConfig::default() };
+        let ours = SdrConfig { chunk_bytes: 4096, ..info().config };
         let error = info().check_against(&ours).unwrap_err();
         assert!(error.to_string().contains("chunks of 65536, this end 4096"), "{error}");
         let error = datagrams().check_against(&info().config).unwrap_err();

@@ -52,6 +52,7 @@ impl Nic {
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
             landed: Vec::new(),
+            together: false,
         };
         Ok(Nic {
             config,

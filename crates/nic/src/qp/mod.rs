@@ -39,7 +39,10 @@ pub(crate) struct Cx<'a> {
     pub(crate) config: &'a NicConfig,
     /// Reused for each packet's gather list.
     pub(crate) segments: &'a mut Vec<Segment>,
+    /// What landings are told when all that arrived has been handled.
     pub(crate) landed: &'a mut Vec<Landed>,
+    /// The packet that is handled did not arrive alone.
+    pub(crate) together: bool,
 }
 
 impl Cx<'_> {

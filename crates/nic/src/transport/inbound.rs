@@ -223,8 +223,8 @@ impl Inbound {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            // Landings are told when what they are told of has settled.
-            let ends = info.position.ends() && !lands;
+            // Landings are told when what they are told of has settled, once for all that arrived together.
+            let ends = info.position.ends() && !(lands && cx.together);
             cx.memory.remote_write(pd, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
