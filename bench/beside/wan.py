@@ -11,9 +11,10 @@ from rows import MIB, Cell
 # `bowline wan` ends so when packets left too late for the run to be believed.
 TOO_LATE = 75
 TRIES = 3
-# Chunks of SDR's that one lost packet does not cost much of, and parity for the loss that the link has: what `bowline plan`
-# is for. Data and parity chunks of a group.
+# Chunks of SDR's that one lost packet does not cost much of: less where many are lost and chunks are what is repeated.
 CHUNK = 4096
+SMALL_CHUNK = 2048
+# Parity for the loss that the link has: what `bowline plan` is for. Data and parity chunks of a group.
 CODES = {"no loss": (128, 2), "0.01 %": (128, 4), "0.1 %": (128, 6), "1 %": (128, 16), "bursts": (128, 16)}
 # Each end is a network of its own: the largest windows for TCP, and none lost after a pause.
 TUNING = ("sysctl -qw net.ipv4.tcp_rmem='4096 131072 536870912' net.ipv4.tcp_wmem='4096 131072 536870912' "
@@ -48,7 +49,7 @@ ROWS = {
     "SRT": ("srt", "file mode, windows and buffers of four times what fits on the way, packets of 1500 bytes, which is the most it has"),
     "Bowline RC": ("rc", "go-back-N, window of twice what fits on the way, paced at the link's rate"),
     "Bowline RC+FEC": ("rc-fec", "the same over LoWAR, code chosen by itself"),
-    "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB, paced at the link's rate"),
+    "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB (2 KiB at 1 % where packets are smaller), paced at the link's rate"),
     "Bowline EC": ("ec-mds", "Reed-Solomon over groups of 128 chunks of 4 KiB with 2 to 16 of parity, by the link's loss; paced at its rate"),
 }
 OURS = [row for row in ROWS if row.startswith("Bowline")]
@@ -95,8 +96,9 @@ def run(kind, mode, link, loss, options):
     """One measurement; again if the link was late, and not for ever."""
     port = free_port()
     mtu = link.datagram if kind == "quinn-bbr" else link.path_mtu
+    chunk = max(SMALL_CHUNK, link.path_mtu) if kind == "sr-nack" and loss == "1 %" else CHUNK
     common = [kind, mode, "--at", f"{{left}}:{port}", "--from", "{right}", "--rate", link.bps, "--rtt", link.rtt_ms,
-              "--mtu", mtu, "--chunk", CHUNK, "--code", *CODES[loss], *options]
+              "--mtu", mtu, "--chunk", chunk, "--code", *CODES[loss], *options]
     words = " ".join(str(word) for word in common)
     command = [setup.BOWLINE, "wan", "--link", link.profile(loss), "--mtu", link.mtu, "--json",
                "--left", f"{TUNING}exec {setup.BESIDE} serve {words}",
