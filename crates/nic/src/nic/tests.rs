@@ -11,7 +11,7 @@ use crate::error::PostError;
 use crate::frame::IpId;
 use crate::memory::{Buffer, Region};
 use crate::rate::RateControl;
-use crate::tx::TxCaps;
+use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
 mod moving;
@@ -170,15 +170,7 @@ impl Pair {
             for (id, packet) in batch.packets(burst).iter().enumerate() {
                 let bytes = batch.bytes(packet).to_vec();
                 assert_eq!(bytes.len(), packet.udp_payload_len());
-                let meta = FrameMeta {
-                    src: addr(i),
-                    dst: burst.dst,
-                    src_port: 4791,
-                    tos: burst.tos,
-                    ttl: 64,
-                    ip_id: IpId::Known(id as u16),
-                };
-                frames.push(Frame { to: 1 - i, meta, bytes });
+                frames.push(Frame { to: 1 - i, meta: envelope(i, burst, id), bytes });
             }
         }
         frames
@@ -232,6 +224,18 @@ impl Pair {
         let bytes: Vec<u8> = (0..len).map(|k| (k * 7 + i * 31 + offset) as u8).collect();
         self.ends[i].buffer.write_at(offset, &bytes);
         bytes
+    }
+}
+
+/// What a port would know of packet `id` of a burst that NIC `from` sent.
+fn envelope(from: usize, burst: &Burst, id: usize) -> FrameMeta {
+    FrameMeta {
+        src: addr(from),
+        dst: burst.dst,
+        src_port: 4791,
+        tos: burst.tos,
+        ttl: 64,
+        ip_id: IpId::Known(id as u16),
     }
 }
 

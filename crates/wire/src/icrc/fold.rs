@@ -42,7 +42,7 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
         let (words, rest) = bytes.split_at(bytes.len() & !3);
         let (words_room, rest_room) = room.split_at_mut(words.len());
         copy_only(rest, rest_room);
-        // SAFETY: as above; and the room is as long.
+        // SAFETY: the processor has what the function needs, these are whole words, and the room is as long.
         let reg = unsafe { x86::copy(reg, words, words_room) };
         return table::update(reg, rest);
     }

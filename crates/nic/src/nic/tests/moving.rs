@@ -92,18 +92,9 @@ impl Rig {
             let to = (i + 2) % 4;
             for burst in batch.bursts() {
                 for (id, packet) in batch.packets(burst).iter().enumerate() {
-                    let mut bytes = Vec::new();
-                    bytes.extend_from_slice(batch.bytes(packet));
-                    let meta = FrameMeta {
-                        src: addr(i),
-                        dst: burst.dst,
-                        src_port: 4791,
-                        tos: burst.tos,
-                        ttl: 64,
-                        ip_id: IpId::Known(id as u16),
-                    };
                     if !self.dead[i % 2] {
-                        self.nics[to].handle_frame(self.now, &meta, &bytes);
+                        let meta = envelope(i, burst, id);
+                        self.nics[to].handle_frame(self.now, &meta, batch.bytes(packet));
                     }
                 }
             }
