@@ -1,6 +1,7 @@
 """What must hold, in one run."""
 
 import wan
+from rows import BESIDE_IDLE, MANY_QPS, ONE_QP
 from results import ratio
 
 COLD, HOT = "1 MiB", "1 MiB hot"
@@ -52,11 +53,10 @@ def loopback(results):
     for point, name in ((COLD, "cold"), (HOT, "hot")):
         found = ratio(results.median("Bowline RC", point, "cpu_s_per_gb"), results.median("TCP CUBIC", point, "cpu_s_per_gb"))
         yield Bar(f"CPU per GB, both ends, {name}, to TCP CUBIC", found, at_most=1.3)
-    many = "1000 QPs, 64 KiB hot"
-    yield Bar("1000 QPs: Jain's fairness", results.median("Bowline RC", many, "jain"), at_least=0.95)
-    yield Bar("1000 QPs: throughput to one QP's", ratio(gbps("Bowline RC", many), gbps("Bowline RC", "1 QP, 64 KiB hot")), at_least=0.8)
+    yield Bar("1000 QPs: Jain's fairness", results.median("Bowline RC", MANY_QPS, "jain"), at_least=0.95)
+    yield Bar("1000 QPs: throughput to one QP's", ratio(gbps("Bowline RC", MANY_QPS), gbps("Bowline RC", ONE_QP)), at_least=0.8)
     yield Bar("10000 idle QPs: throughput to that without",
-              ratio(gbps("Bowline RC", "1 MiB hot, 10000 idle QPs"), gbps("Bowline RC", HOT)), at_least=0.98)
+              ratio(gbps("Bowline RC", BESIDE_IDLE), gbps("Bowline RC", HOT)), at_least=0.98)
 
 
 def across(results):

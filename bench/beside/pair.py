@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import select
 import subprocess
 import tempfile
 import time
@@ -11,6 +12,8 @@ import setup
 
 SENDER_CPU, RECEIVER_CPU = "0", "1"
 PATIENCE_S = 120
+# A turn of those that are measured by turns: the machine's moods last longer.
+TURN_S = 0.1
 
 
 class Failed(Exception):
@@ -37,15 +40,21 @@ def last_line(text):
     return lines[-1] if lines else ""
 
 
-def beside(kind, mode, options=(), seconds=1.0):
-    """One measurement by the driver, on loopback."""
+def ends(kind, mode, options, seconds):
+    """What starts the driver's two ends, on loopback."""
     at = f"127.0.0.1:{free_port()}"
     common = [kind, mode, "--at", at, "--from", "127.0.0.2", "--seconds", seconds, *options]
+    return ([str(c) for c in [setup.BESIDE, role, *common, "--cpu", cpu]]
+            for role, cpu in (("serve", RECEIVER_CPU), ("drive", SENDER_CPU)))
+
+
+def beside(kind, mode, options=(), seconds=1.0):
+    """One measurement by the driver, on loopback."""
+    serve, drive = ends(kind, mode, options, seconds)
     with tempfile.TemporaryFile("w+") as said:
-        server = start([setup.BESIDE, "serve", *common, "--cpu", RECEIVER_CPU], stdout=subprocess.DEVNULL, stderr=said)
+        server = start(serve, stdout=subprocess.DEVNULL, stderr=said)
         try:
-            done = subprocess.run([str(c) for c in [setup.BESIDE, "drive", *common, "--cpu", SENDER_CPU]],
-                                  capture_output=True, text=True, timeout=PATIENCE_S)
+            done = subprocess.run(drive, capture_output=True, text=True, timeout=PATIENCE_S)
         except subprocess.TimeoutExpired as late:
             raise Failed(f"did not end within {PATIENCE_S} s") from late
         finally:
@@ -54,6 +63,74 @@ def beside(kind, mode, options=(), seconds=1.0):
             said.seek(0)
             raise Failed(last_line(said.read()) or last_line(done.stderr))
     return json.loads(done.stdout)
+
+
+class Turns:
+    """The driver's two ends, which send when they are told to and sleep otherwise."""
+
+    def __init__(self, kind, options):
+        serve, drive = ends(kind, "bulk", [*options, "--turns"], 1)
+        self.said = tempfile.TemporaryFile("w+")
+        self.server = start(serve, stdout=subprocess.DEVNULL, stderr=self.said)
+        self.driver = subprocess.Popen(drive, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, text=True)
+        self.found = []
+
+    def line(self):
+        if not select.select([self.driver.stdout], [], [], PATIENCE_S)[0]:
+            raise Failed(f"did not answer within {PATIENCE_S} s")
+        line = self.driver.stdout.readline()
+        if not line:
+            self.said.seek(0)
+            raise Failed(last_line(self.said.read()) or "ended early")
+        return line
+
+    def turn(self, seconds):
+        self.driver.stdin.write(f"{seconds}\n")
+        self.driver.stdin.flush()
+        self.found.append(json.loads(self.line()))
+
+    def total(self):
+        """What all turns come to."""
+        bytes_, seconds = (sum(found[name] for found in self.found) for name in ("bytes", "seconds"))
+        if not bytes_:
+            raise Failed("nothing arrived")
+        # A turn in which nothing arrived has no CPU time per byte.
+        cpu_s = {name: sum((found[name] or 0) * found["bytes"] for found in self.found) / bytes_
+                 for name in ("sender_cpu_s_per_gb", "receiver_cpu_s_per_gb", "cpu_s_per_gb")}
+        jain = [found["jain"] for found in self.found if found["jain"] is not None]
+        return {"gbps": 8e-9 * bytes_ / seconds, **cpu_s, **({"jain": min(jain)} if jain else {})}
+
+    def stop(self):
+        stop(self.driver)
+        stop(self.server)
+        self.said.close()
+
+
+def by_turns(runs, seconds):
+    """Measures all of these (kind and options) for so long each, in turns short enough that a slow moment of the machine
+    hits everybody; for each what it found, or why it failed."""
+    count = max(1, round(seconds / TURN_S))
+    turns, outcomes = {}, {}
+
+    def attempt(n, what):
+        try:
+            return what()
+        except (Failed, OSError) as why:
+            outcomes[n] = why if isinstance(why, Failed) else Failed(str(why))
+
+    try:
+        for n, run in enumerate(runs):
+            turns[n] = Turns(*run)
+            attempt(n, turns[n].line)
+        for turn in range(count):
+            # There and back, so that nobody always comes behind the same one.
+            for n in list(turns)[::1 if turn % 2 else -1]:
+                if n not in outcomes:
+                    attempt(n, lambda: turns[n].turn(seconds / count))
+        return [outcomes.get(n) or attempt(n, turns[n].total) or outcomes[n] for n in turns]
+    finally:
+        for pair in turns.values():
+            pair.stop()
 
 
 def bowline_perf(test, options):

@@ -20,6 +20,8 @@ class Cell:
     run: object = field(repr=False)
     # Ways to do the same: the one with the best median stands for the row.
     variant: str = ""
+    # For what is measured by turns with others: the driver's kind and options, and how long.
+    turns: tuple = ()
 
 
 # What each row does, as printed under the table.
@@ -27,6 +29,9 @@ WHAT = {
     "UDP GSO/GRO": "datagrams of 4096 B, 15 to a call and 4 calls at once, no acknowledgements; counted are bytes received. Cold, the receiver "
                    "copies each batch to its place, by memcpy or past the caches: the better median counts. Hot, it leaves them",
     "UDP GSO/GRO MTU 1024": "the same with datagrams of 1024 B, 63 to a call",
+    "UDP summed": "a bound for RC: the same with what RoCEv2 asks of every packet, header and ICRC, computed and checked by Bowline's code, and no engine; "
+                  "hot, too, the receiver copies",
+    "UDP summed MTU 1024": "the same with packets of 1024 B",
     "TCP CUBIC": "one connection, writes of a message, reads of up to 1 MiB straight into the destination; the kernel's buffers "
                  "tune themselves",
     "TCP BBR": "the same with BBR",
@@ -61,6 +66,8 @@ DRIVEN = {
     "Bowline EC MDS": ("ec-mds", []),
     "Bowline EC XOR": ("ec-xor", []),
 }
+# What sleeps while others have their turns; the rest spins, or goes on for a while with what it has buffered.
+BY_TURNS = {"udp", "udp-stream", "udp-summed", "tcp-cubic", "tcp-bbr", "rc"}
 WITH_PING = ["TCP CUBIC", "TCP BBR", "quinn", "SRT", "Bowline SR", "Bowline EC MDS"]
 
 
@@ -73,10 +80,13 @@ def loopback(quick, seconds):
         # The two ways to copy are variants of one row.
         for kind in ("udp", "udp-stream") if buffers == "cold" else ("udp",):
             yield driven("UDP GSO/GRO", point, kind, "bulk", options, seconds, variant=kind)
+        if size == MIB:
+            yield driven("UDP summed", point, "udp-summed", "bulk", options, seconds)
         for row, (kind, more) in DRIVEN.items():
             yield driven(row, point, kind, "bulk", options + more, seconds)
         if point == "1 MiB":
             yield driven("Bowline RC MTU 1024", point, "rc", "bulk", options + ["--mtu", 1024], seconds)
+            yield driven("UDP summed MTU 1024", point, "udp-summed", "bulk", options + ["--mtu", 1024], seconds)
             for kind in ("udp", "udp-stream"):
                 yield driven("UDP GSO/GRO MTU 1024", point, kind, "bulk", options + ["--mtu", 1024], seconds, variant=kind)
         if buffers == "cold":
@@ -85,6 +95,11 @@ def loopback(quick, seconds):
             yield Cell("libfabric", point, lambda s=size: libfabric(s, seconds))
     yield from latencies(seconds)
     yield from crowds(quick, seconds)
+
+
+ONE_QP, MANY_QPS, BESIDE_IDLE = "1 QP, 64 KiB hot", "1000 QPs, 64 KiB hot", "1 MiB hot, 10000 idle QPs"
+# Points whose cells are compared with those of others.
+GROUP_OF = {ONE_QP: MANY_QPS, BESIDE_IDLE: "1 MiB hot"}
 
 
 def latencies(seconds):
@@ -101,13 +116,33 @@ def crowds(quick, seconds):
     """What a thousand queue pairs share, and what ten thousand idle ones cost."""
     yield driven("Bowline RC", "idle", "rc", "idle", [], 2 if quick else 5)
     small = ["--size", 64 * KIB, "--warm-up", 0.5]
-    yield driven("Bowline RC", "1 QP, 64 KiB hot", "rc", "bulk", small, seconds)
-    yield driven("Bowline RC", "1000 QPs, 64 KiB hot", "rc", "bulk", small + ["--qps", 1000], 2 * seconds)
-    yield driven("Bowline RC", "1 MiB hot, 10000 idle QPs", "rc", "bulk", ["--size", MIB, "--idle-qps", 10_000], seconds)
+    yield driven("Bowline RC", ONE_QP, "rc", "bulk", small, seconds)
+    yield driven("Bowline RC", MANY_QPS, "rc", "bulk", small + ["--qps", 1000], 2 * seconds)
+    yield driven("Bowline RC", BESIDE_IDLE, "rc", "bulk", ["--size", MIB, "--idle-qps", 10_000], seconds)
+
+
+def groups(cells):
+    """The cells in an order in which those that are compared follow each other, in groups of those that have turns."""
+    by_point = {}
+    for n, cell in enumerate(cells):
+        by_point.setdefault(GROUP_OF.get(cell.point, cell.point) if cell.turns else n, []).append(cell)
+    most = pairs_that_fit()
+    for group in by_point.values():
+        for first in range(0, len(group), most):
+            yield group[first:first + most]
+
+
+def pairs_that_fit():
+    """How many pairs with cold buffers may live side by side."""
+    with open("/proc/meminfo") as lines:
+        free_kib = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    # Half a GiB at either end, and as much again as one of them for everything else.
+    return max(2, free_kib * KIB // (1536 * MIB))
 
 
 def driven(row, point, kind, mode, options, seconds, variant=""):
-    return Cell(row, point, lambda: beside(kind, mode, options, seconds), variant)
+    turns = (kind, options, seconds) if mode == "bulk" and kind in BY_TURNS else ()
+    return Cell(row, point, lambda: beside(kind, mode, options, seconds), variant, turns)
 
 
 def ucx(test, size, count, options=()):

@@ -2,7 +2,7 @@
 
 import rows
 import wan
-from rows import SIZES
+from rows import BESIDE_IDLE, MANY_QPS, ONE_QP, SIZES
 
 LOSS_OF = {"0.01 %": 1e-4, "0.1 %": 1e-3, "1 %": 1e-2}
 
@@ -68,10 +68,10 @@ def loopback(results, quick):
 
 
 def crowd(results):
-    figures = (("one QP, 64 KiB, Gbit/s", "1 QP, 64 KiB hot", "gbps"),
-               ("1000 QPs, 64 KiB, Gbit/s", "1000 QPs, 64 KiB hot", "gbps"),
-               ("their fairness (Jain)", "1000 QPs, 64 KiB hot", "jain"),
-               ("1 MiB beside 10000 idle QPs, Gbit/s", "1 MiB hot, 10000 idle QPs", "gbps"),
+    figures = (("one QP, 64 KiB, Gbit/s", ONE_QP, "gbps"),
+               ("1000 QPs, 64 KiB, Gbit/s", MANY_QPS, "gbps"),
+               ("their fairness (Jain)", MANY_QPS, "jain"),
+               ("1 MiB beside 10000 idle QPs, Gbit/s", BESIDE_IDLE, "gbps"),
                ("idle sender, % of a core", "idle", "sender_percent"),
                ("idle receiver, % of a core", "idle", "receiver_percent"))
     section = Section("Many queue pairs of Bowline's, and none at work")

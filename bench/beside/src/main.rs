@@ -48,7 +48,7 @@ struct Args {
 enum Role {
     /// The end that receives
     Serve(Spec),
-    /// The end that sends and measures; prints one JSON object
+    /// The end that sends and measures; prints one JSON object, or one for each turn
     Drive(Spec),
     /// Draw results as a page
     Page(PageArgs),
@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     let outcome = match Args::parse().role {
         Role::Serve(spec) => measure::serve(&spec),
         Role::Page(args) => page::draw(&args),
+        Role::Drive(spec) if spec.turns => measure::drive(&spec).map(|_| ()),
         Role::Drive(spec) => measure::drive(&spec).map(|found| println!("{found}")),
     };
     match outcome {

@@ -1,7 +1,7 @@
 //! The loops that measure, the same for every transport.
 
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use serde_json::{Value, json};
 
@@ -13,6 +13,8 @@ use crate::spec::{Mode, Spec};
 
 /// Pings before the clock counts.
 const WARM_PINGS: usize = 1000;
+/// How long a turn runs before it counts: caches and windows have seen others meanwhile.
+const LEAD_IN: Duration = Duration::from_millis(20);
 /// Bulk looks at the clock at least once in so many bytes.
 const GLANCE_BYTES: usize = 1 << 20;
 
@@ -56,8 +58,30 @@ fn pin(spec: &Spec) -> Result<()> {
 }
 
 fn bulk(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
+    let warm_up = Duration::from_secs_f64(spec.warm_up);
     let mut places = Places::new(spec);
-    let mut flood = |sender: &mut dyn Sender, time: Duration| -> Result<()> {
+    if !spec.turns {
+        return flood(spec, control, sender, &mut places, (warm_up, spec.duration()));
+    }
+    flood(spec, control, sender, &mut places, (warm_up, Duration::from_millis(1)))?;
+    println!("ready");
+    for line in io::stdin().lines() {
+        let seconds = line?.trim().parse().map_err(|_| "a turn is a number of seconds")?;
+        let duration = Duration::try_from_secs_f64(seconds)?;
+        println!("{}", flood(spec, control, sender, &mut places, (LEAD_IN, duration))?);
+    }
+    Ok(Value::Null)
+}
+
+/// Sends message after message, for a time that does not count and for one that does.
+fn flood(
+    spec: &Spec,
+    control: &mut Driver,
+    sender: &mut dyn Sender,
+    places: &mut Places,
+    (lead_in, duration): (Duration, Duration),
+) -> Result<Value> {
+    let mut send_for = |sender: &mut dyn Sender, time: Duration| -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < time {
             for _ in 0..(GLANCE_BYTES / spec.size).max(1) {
@@ -66,22 +90,22 @@ fn bulk(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Va
         }
         Ok(())
     };
-    flood(sender, Duration::from_secs_f64(spec.warm_up))?;
+    send_for(sender, lead_in)?;
     control.begin()?;
     let arrived = sender.arrived();
     let before = sender.arrived_each().to_vec();
     let mark = Mark::new(arrived.unwrap_or(0));
-    flood(sender, spec.duration())?;
+    send_for(sender, duration)?;
     let ours = mark.until(sender.arrived().unwrap_or(0));
     let theirs = control.end()?;
     let counted = if arrived.is_some() { ours } else { theirs };
-    if counted.bytes == 0 {
+    if counted.bytes == 0 && !spec.turns {
         return Err("nothing arrived".into());
     }
-    let gigabytes = counted.bytes as f64 / 1e9;
     let each: Vec<u64> = sender.arrived_each().iter().zip(&before).map(|(a, b)| a - b).collect();
+    let gigabytes = counted.bytes as f64 / 1e9;
     Ok(json!({
-        "gbps": counted.bytes as f64 * 8.0 / counted.seconds / 1e9,
+        "gbps": 8.0 * gigabytes / counted.seconds,
         "bytes": counted.bytes,
         "seconds": counted.seconds,
         "sender_cpu_s_per_gb": ours.cpu_s / gigabytes,

@@ -32,7 +32,7 @@ pub(crate) trait Sender {
 /// Connects to the server.
 pub(crate) fn connect(spec: &Spec) -> Result<Box<dyn Sender>> {
     Ok(match spec.kind {
-        Kind::Udp | Kind::UdpStream => Box::new(udp::Sender::connect(spec)?),
+        Kind::Udp | Kind::UdpStream | Kind::UdpSummed => Box::new(udp::Sender::connect(spec)?),
         Kind::TcpCubic | Kind::TcpBbr => Box::new(tcp::Sender::connect(spec)?),
         Kind::QuinnCubic | Kind::QuinnBbr => Box::new(quic::Sender::connect(spec)?),
         Kind::Srt => Box::new(srt::Sender::connect(spec)?),
@@ -44,7 +44,7 @@ pub(crate) fn connect(spec: &Spec) -> Result<Box<dyn Sender>> {
 /// Receives until the driver is gone.
 pub(crate) fn serve(spec: &Spec, control: &Server) -> Result<()> {
     match spec.kind {
-        Kind::Udp | Kind::UdpStream => udp::serve(spec, control),
+        Kind::Udp | Kind::UdpStream | Kind::UdpSummed => udp::serve(spec, control),
         Kind::TcpCubic | Kind::TcpBbr => tcp::serve(spec, control),
         Kind::QuinnCubic | Kind::QuinnBbr => quic::serve(spec, control),
         Kind::Srt => srt::serve(spec, control),

@@ -16,6 +16,9 @@ pub(crate) enum Kind {
     Udp,
     /// The same, copying past the caches
     UdpStream,
+    /// The same with what RoCEv2 asks of every packet, and nothing else: the sender sums up and copies into
+    /// packets, the receiver checks the sums
+    UdpSummed,
     /// A TCP connection with CUBIC
     TcpCubic,
     /// A TCP connection with BBR
@@ -97,6 +100,10 @@ pub(crate) struct Spec {
     /// How long bulk runs before it measures, in seconds
     #[arg(long, default_value_t = 0.3)]
     pub(crate) warm_up: f64,
+    /// Measure bulk once for each line of the standard input, a number of seconds: somebody else has turns
+    /// in between
+    #[arg(long)]
+    pub(crate) turns: bool,
     /// Messages that are measured, one at a time
     #[arg(long, default_value_t = 100)]
     pub(crate) count: usize,

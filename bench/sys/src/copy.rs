@@ -1,30 +1,48 @@
 //! Copies that leave the destination out of the caches: what a receiver does best that only puts
 //! data where it belongs and does not look at it.
 
-/// Copies with stores that go past the caches, where the CPU has them.
+/// Copies with stores that go past the caches, where the CPU has them, and waits until they are there.
 ///
 /// # Panics
 /// If the lengths differ.
 pub fn streaming(from: &[u8], to: &mut [u8]) {
+    stream(from, to);
+    settle();
+}
+
+/// The same without waiting. The next atomic operation that changes memory does.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn stream(from: &[u8], to: &mut [u8]) {
     assert_eq!(from.len(), to.len(), "a copy has as many bytes as its source");
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx512f") {
         // SAFETY: the CPU has AVX-512F, which is all that the function asks for.
-        unsafe { x86::streaming(from, to) };
+        unsafe { x86::stream(from, to) };
         return;
     }
     to.copy_from_slice(from);
 }
 
+/// Puts what was streamed before what this thread stores from now on.
+fn settle() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::{__m512i, _mm_sfence, _mm512_loadu_si512, _mm512_stream_si512};
+    use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_stream_si512};
 
     /// Bytes of a store.
     const LINE: usize = 64;
 
     #[target_feature(enable = "avx512f")]
-    pub(super) fn streaming(from: &[u8], to: &mut [u8]) {
+    pub(super) fn stream(from: &[u8], to: &mut [u8]) {
         // Streaming stores have to be aligned; what is before and after goes the usual way.
         let head = to.as_ptr().align_offset(LINE).min(to.len());
         let (from_head, from) = from.split_at(head);
@@ -40,7 +58,6 @@ mod x86 {
             }
         }
         to_lines.into_remainder().copy_from_slice(from_lines.remainder());
-        _mm_sfence();
     }
 }
 
