@@ -1,8 +1,8 @@
 """What must hold, in one run."""
 
 import wan
-from rows import BESIDE_IDLE, MANY_QPS, ONE_QP
 from results import ratio
+from rows import BESIDE_IDLE, MANY_QPS, ONE_QP
 
 COLD, HOT = "1 MiB", "1 MiB hot"
 

@@ -85,20 +85,21 @@ class Turns:
         return line
 
     def turn(self, seconds):
-        self.driver.stdin.write(f"{seconds}\n")
-        self.driver.stdin.flush()
+        try:
+            self.driver.stdin.write(f"{seconds}\n")
+            self.driver.stdin.flush()
+        except OSError:
+            pass  # It has ended: there is no answer, but a reason.
         self.found.append(json.loads(self.line()))
 
     def total(self):
         """What all turns come to."""
         bytes_, seconds = (sum(found[name] for found in self.found) for name in ("bytes", "seconds"))
-        if not bytes_:
-            raise Failed("nothing arrived")
-        # A turn in which nothing arrived has no CPU time per byte.
-        cpu_s = {name: sum((found[name] or 0) * found["bytes"] for found in self.found) / bytes_
+        cpu_s = {name: sum(found[name] * found["bytes"] for found in self.found) / bytes_
                  for name in ("sender_cpu_s_per_gb", "receiver_cpu_s_per_gb", "cpu_s_per_gb")}
+        # Of the shares, the least equal.
         jain = [found["jain"] for found in self.found if found["jain"] is not None]
-        return {"gbps": 8e-9 * bytes_ / seconds, **cpu_s, **({"jain": min(jain)} if jain else {})}
+        return {"gbps": 8e-9 * bytes_ / seconds, **cpu_s, "jain": min(jain, default=None)}
 
     def stop(self):
         stop(self.driver)
@@ -110,26 +111,27 @@ def by_turns(runs, seconds):
     """Measures all of these (kind and options) for so long each, in turns short enough that a slow moment of the machine
     hits everybody; for each what it found, or why it failed."""
     count = max(1, round(seconds / TURN_S))
-    turns, outcomes = {}, {}
+    pairs, failures = [], {}
 
     def attempt(n, what):
-        try:
-            return what()
-        except (Failed, OSError) as why:
-            outcomes[n] = why if isinstance(why, Failed) else Failed(str(why))
+        if n not in failures:
+            try:
+                what(pairs[n])
+            except Failed as why:
+                failures[n] = why
 
     try:
+        # One after the other: to fill half a GiB takes both cores for a while.
         for n, run in enumerate(runs):
-            turns[n] = Turns(*run)
-            attempt(n, turns[n].line)
+            pairs.append(Turns(*run))
+            attempt(n, Turns.line)
         for turn in range(count):
             # There and back, so that nobody always comes behind the same one.
-            for n in list(turns)[::1 if turn % 2 else -1]:
-                if n not in outcomes:
-                    attempt(n, lambda: turns[n].turn(seconds / count))
-        return [outcomes.get(n) or attempt(n, turns[n].total) or outcomes[n] for n in turns]
+            for n in range(len(pairs))[::1 if turn % 2 else -1]:
+                attempt(n, lambda pair: pair.turn(seconds / count))
+        return [failures.get(n) or pair.total() for n, pair in enumerate(pairs)]
     finally:
-        for pair in turns.values():
+        for pair in pairs:
             pair.stop()
 
 

@@ -23,21 +23,19 @@ pub(crate) fn serve(spec: &Spec) -> Result<()> {
     pin(spec)?;
     let control = Server::accept(spec.at)?;
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let outcome = control.attend();
-            // The transport may sit in a call that never returns: what ends is the process.
-            match outcome {
-                Ok(()) => std::process::exit(0),
-                Err(e) => {
-                    eprintln!("beside: {e}");
-                    std::process::exit(1);
-                }
-            }
-        });
-        peer::serve(spec, &control)?;
-        // A transport may notice first that the driver has gone.
-        Ok(())
+        // The transport may sit in a call that never returns: what ends is the process.
+        scope.spawn(|| end(control.attend()));
+        // And a driver that waits for one that has failed would do so for long. One that is done has noticed
+        // first that the driver has gone.
+        peer::serve(spec, &control).or_else(|e| end(Err(e)))
     })
+}
+
+fn end(outcome: Result<()>) -> ! {
+    if let Err(e) = &outcome {
+        eprintln!("beside: {e}");
+    }
+    std::process::exit(outcome.is_err().into())
 }
 
 /// Plays the end that sends; what it measured.
@@ -58,48 +56,54 @@ fn pin(spec: &Spec) -> Result<()> {
 }
 
 fn bulk(spec: &Spec, control: &mut Driver, sender: &mut dyn Sender) -> Result<Value> {
-    let warm_up = Duration::from_secs_f64(spec.warm_up);
     let mut places = Places::new(spec);
+    send_for(Duration::from_secs_f64(spec.warm_up), spec, sender, &mut places)?;
     if !spec.turns {
-        return flood(spec, control, sender, &mut places, (warm_up, spec.duration()));
+        return flood(spec.duration(), spec, control, sender, &mut places);
     }
-    flood(spec, control, sender, &mut places, (warm_up, Duration::from_millis(1)))?;
     println!("ready");
     for line in io::stdin().lines() {
         let seconds = line?.trim().parse().map_err(|_| "a turn is a number of seconds")?;
         let duration = Duration::try_from_secs_f64(seconds)?;
-        println!("{}", flood(spec, control, sender, &mut places, (LEAD_IN, duration))?);
+        send_for(LEAD_IN, spec, sender, &mut places)?;
+        println!("{}", flood(duration, spec, control, sender, &mut places)?);
     }
     Ok(Value::Null)
 }
 
-/// Sends message after message, for a time that does not count and for one that does.
+/// Sends message after message.
+fn send_for(
+    time: Duration,
+    spec: &Spec,
+    sender: &mut dyn Sender,
+    places: &mut Places,
+) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for _ in 0..(GLANCE_BYTES / spec.size).max(1) {
+            sender.send(places.take(spec.size))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same, and what came of it.
 fn flood(
+    time: Duration,
     spec: &Spec,
     control: &mut Driver,
     sender: &mut dyn Sender,
     places: &mut Places,
-    (lead_in, duration): (Duration, Duration),
 ) -> Result<Value> {
-    let mut send_for = |sender: &mut dyn Sender, time: Duration| -> Result<()> {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            for _ in 0..(GLANCE_BYTES / spec.size).max(1) {
-                sender.send(places.take(spec.size))?;
-            }
-        }
-        Ok(())
-    };
-    send_for(sender, lead_in)?;
     control.begin()?;
     let arrived = sender.arrived();
     let before = sender.arrived_each().to_vec();
     let mark = Mark::new(arrived.unwrap_or(0));
-    send_for(sender, duration)?;
+    send_for(time, spec, sender, places)?;
     let ours = mark.until(sender.arrived().unwrap_or(0));
     let theirs = control.end()?;
     let counted = if arrived.is_some() { ours } else { theirs };
-    if counted.bytes == 0 && !spec.turns {
+    if counted.bytes == 0 {
         return Err("nothing arrived".into());
     }
     let each: Vec<u64> = sender.arrived_each().iter().zip(&before).map(|(a, b)| a - b).collect();
