@@ -1,5 +1,6 @@
 //! The application of a storm: reacts to completions and timers.
 
+use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
 
 use super::crime::Crime;
@@ -9,7 +10,6 @@ use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::check::Sink;
 use crate::failover_storm::Runtime;
-use crate::net::Faults;
 use crate::world::{App, HostId, NicId, World};
 
 /// What a timer is for.
