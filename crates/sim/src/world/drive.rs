@@ -145,8 +145,9 @@ impl World {
             return;
         }
         let host = self.engines[nic.0].host.0;
-        // Taken out for the time of the loop: the batch borrows from the engine, not from the host.
-        let mut batch = self.hosts[host].batch.take().expect("a host's batch is put back");
+        let index = self.hosts[host].batch;
+        // Taken out for the time of the loop, in which the world sends what is in it.
+        let mut batch = self.batches[index].batch.take().expect("a batch is put back");
         let mut sent = 0;
         loop {
             batch.clear();
@@ -162,7 +163,7 @@ impl World {
             }
         }
         batch.clear();
-        self.hosts[host].batch = Some(batch);
+        self.batches[index].batch = Some(batch);
         self.arm(nic);
     }
 

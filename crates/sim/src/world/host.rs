@@ -62,11 +62,20 @@ pub(super) struct Host {
     /// Paused until then, if that is in the future.
     pub(super) paused_until: Time,
     pub(super) ring: VecDeque<PacketId>,
-    pub(super) batch: Option<TxBatch>,
+    /// Which of the world's batches its engines fill.
+    pub(super) batch: usize,
     /// Next identification of a host that counts.
     pub(super) ip_id: u16,
     /// Identification that the next packet has, if it belongs to the batch of the one before.
     next_guess: u16,
+}
+
+/// A batch of all hosts whose ports are alike.
+pub(super) struct SharedBatch {
+    caps: TxCaps,
+    packets: usize,
+    /// Taken out while it is filled and sent.
+    pub(super) batch: Option<TxBatch>,
 }
 
 pub(super) struct Engine {
@@ -107,17 +116,28 @@ impl World {
             self.host_of_node.resize(nodes, None);
         }
         self.host_of_node[node.0 as usize] = Some(host);
-        let batch = TxBatch::new(config.tx_caps, config.tx_batch);
+        let batch = self.batch_for(config.tx_caps, config.tx_batch);
         self.hosts.push(Host {
             node,
             nics,
             config,
             paused_until: Time::ZERO,
-            batch: Some(batch),
+            batch,
             ring: VecDeque::new(),
             ip_id: FIRST_COUNTED_ID,
             next_guess: 0,
         });
+    }
+
+    /// The batch of hosts with such ports. Only one host sends at a time, and one batch for all of them
+    /// stays in a core's cache.
+    fn batch_for(&mut self, caps: TxCaps, packets: usize) -> usize {
+        let known = self.batches.iter().position(|b| (b.caps, b.packets) == (caps, packets));
+        known.unwrap_or_else(|| {
+            let batch = Some(TxBatch::new(caps, packets));
+            self.batches.push(SharedBatch { caps, packets, batch });
+            self.batches.len() - 1
+        })
     }
 
     /// Whether a host handles nothing now.

@@ -17,7 +17,7 @@ use crate::trace::Record;
 pub use host::{HostConfig, HostId, NicId, RxId, TxId};
 
 use gather::Gathered;
-use host::{Engine, Host};
+use host::{Engine, Host, SharedBatch};
 
 /// Traffic: posts work, looks at completions, and judges them.
 ///
@@ -68,6 +68,7 @@ pub struct World {
     fabric: Fabric,
     hosts: Vec<Host>,
     engines: Vec<Engine>,
+    batches: Vec<SharedBatch>,
     /// Engines that were called since they were last polled, those of paused hosts perhaps not.
     touched: Vec<NicId>,
     /// Host of each node of the network, for delivery.
@@ -87,6 +88,7 @@ impl World {
             fabric: Fabric::new(seed, topology.network),
             hosts: Vec::new(),
             engines: Vec::new(),
+            batches: Vec::new(),
             touched: Vec::new(),
             host_of_node: Vec::new(),
             gathered: Gathered::default(),
