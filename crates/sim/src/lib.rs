@@ -23,6 +23,7 @@ mod rng;
 pub mod sdr_storm;
 pub mod storm;
 mod trace;
+pub mod traffic;
 mod wheel;
 mod world;
 

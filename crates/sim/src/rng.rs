@@ -30,6 +30,11 @@ impl SimRng {
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
+    /// A number from 0 to below 1.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// A number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         debug_assert!(low <= high, "an empty range has no number in it");

@@ -5,6 +5,7 @@ mod drive;
 mod gather;
 mod host;
 
+use core::net::IpAddr;
 use std::io::{self, Write};
 
 use bowline_nic::{Nic, Time};
@@ -128,7 +129,7 @@ impl World {
     }
 
     /// The link by which a host sends to `dst`.
-    pub fn link_from(&self, host: HostId, dst: core::net::IpAddr) -> Option<LinkId> {
+    pub fn link_from(&self, host: HostId, dst: IpAddr) -> Option<LinkId> {
         self.fabric.network.next_hop(self.hosts[host.0].node, dst)
     }
 
@@ -152,6 +153,16 @@ impl World {
     /// How many engines there are.
     pub fn nic_count(&self) -> usize {
         self.engines.len()
+    }
+
+    /// The first engine of a host.
+    pub fn first_nic(&self, host: HostId) -> NicId {
+        self.hosts[host.0].nics[0]
+    }
+
+    /// A host's address.
+    pub fn addr_of(&self, host: HostId) -> IpAddr {
+        self.nic(self.first_nic(host)).config().addr
     }
 
     /// The host of an engine.
