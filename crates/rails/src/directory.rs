@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bowline_io::Channel;
+use bowline_io::{Channel, spawn_background};
 use bowline_store::{Key, Store, StoreError};
 use bowline_wire::Qpn;
 
@@ -88,9 +88,7 @@ impl Directory {
             check: Instant::now(),
             down: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("bowline-store".into())
-            .spawn(move || clerk.work(&to_do))?;
+        let thread = spawn_background("bowline-store", move || clerk.work(&to_do))?;
         Ok(Directory { orders: Mutex::new(orders), found, thread: Mutex::new(Some(thread)) })
     }
 

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use bowline_failover::{Agent, Config, Mode, Rail, Report};
-use bowline_io::{Channel, Lane, LinkState};
+use bowline_io::{Channel, Lane, LinkState, spawn_background};
 use bowline_nic::{Nic, Time};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -110,9 +110,7 @@ impl Rails {
             epoch: Instant::now(),
         });
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("bowline-failover".into())
-            .spawn(move || driver::run(&for_thread))?;
+        let thread = spawn_background("bowline-failover", move || driver::run(&for_thread))?;
         Ok(Rails { shared, thread: Mutex::new(Some(thread)) })
     }
 
