@@ -31,7 +31,7 @@ pub(crate) use neighbour::{Hop, Neighbours};
 pub use netlink::LinkNews;
 pub(crate) use poll::{PollFd, poll};
 pub(crate) use shared::SharedWords;
-pub(crate) use socket::{SockAddr, UdpSocketBuilder, get_int, peer_uid, set_int};
+pub(crate) use socket::{SockAddr, UdpSocketBuilder, connect_abstract, get_int, peer_uid, set_int};
 pub use thread::{run_promptly, spawn_background};
 pub(crate) use timer::TimerFd;
 pub(crate) use xsk::{BindMode, MAX_FRAME, XdpSocket};
