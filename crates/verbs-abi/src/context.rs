@@ -246,7 +246,8 @@ fn open_port(
     link: Option<LinkProfile>,
 ) -> Result<(Box<dyn Port>, u8), PortError> {
     let sharing = Sharing::SameUser { registry_dir: None };
-    let (mut port, qpn_prefix) = via.open(&UdpConfig { sharing, ..UdpConfig::new(addr) })?;
+    let udp = UdpConfig { sharing, notice: log::warn_once, ..UdpConfig::new(addr) };
+    let (mut port, qpn_prefix) = via.open(&udp)?;
     if let Some(file) = env::pcap() {
         port = Box::new(PcapTap::create(port, file)?);
     }
