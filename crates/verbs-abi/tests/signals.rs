@@ -131,9 +131,10 @@ fn program_with_a_signalfd() {
     mask(libc::SIG_UNBLOCK);
     let end = End::open(0);
     let set = mask(libc::SIG_BLOCK);
-    let threads = bowline_threads(libc::SIGTERM);
-    // Two lanes, two that answer questions, failover and its store.
-    assert!(threads.len() >= 6, "{threads:?}");
+    // Two lanes, two that answer questions, failover and its store; each names itself when it starts.
+    let threads = until("six threads", || {
+        Some(bowline_threads(libc::SIGTERM)).filter(|threads| threads.len() >= 6)
+    });
     assert!(threads.iter().all(|(_, blocks)| *blocks), "{threads:?}");
     unsafe {
         let fd = libc::signalfd(-1, &set, 0);
