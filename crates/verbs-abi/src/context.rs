@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::control::ControlServer;
 use bowline_io::{
-    Impair, Lane, LaneConfig, LinkProfile, LinkState, PcapTap, Port, PortError, Sharing, UdpConfig,
-    Via,
+    Impair, Lane, LaneConfig, LinkProfile, LinkState, PcapTap, Port, PortError, RegistryError,
+    Sharing, UdpConfig, Via,
 };
 use bowline_nic::{Mtu, Nic, NicConfig, Time};
 use bowline_rails::{Rail, Rails, RailsError};
@@ -261,7 +261,9 @@ fn errno_of(error: &PortError) -> Errno {
     match error {
         PortError::InUse { .. } => Errno(libc::EADDRINUSE),
         PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
-        PortError::Os { source, .. } | PortError::Xdp { source, .. } => {
+        PortError::Os { source, .. }
+        | PortError::Xdp { source, .. }
+        | PortError::Registry(RegistryError::File { source, .. }) => {
             Errno(source.raw_os_error().unwrap_or(libc::EIO))
         }
         _ => Errno::IO,
