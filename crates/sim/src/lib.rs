@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod engines;
 pub mod experiment;
 pub mod failover_storm;
 mod hash;

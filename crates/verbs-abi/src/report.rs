@@ -4,11 +4,8 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
-use bowline_io::{Lane, control};
-use bowline_rails::Rail;
-
 use crate::context::Context;
-use crate::{env, failover, fork, log};
+use crate::{env, fork, log};
 
 /// Devices that are open, and what those that were closed have done.
 #[derive(Default)]
@@ -40,43 +37,11 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     let mut books = books();
     books.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(ctx)));
     if env::report().is_some()
-        && let Ok(lane) = ctx.lane()
+        && let Ok(core) = ctx.core()
     {
-        books.closed.extend(account(ctx, lane));
-        if let Some(rails) = &ctx.rails {
-            let name = failover::backup_name(ctx.device);
-            books.closed.extend(control::account(&name, rails.lane(Rail::Backup)));
-        }
+        books.closed.extend(core.report());
+        books.closed.extend(core.backup_report());
     }
-}
-
-/// What a live device answers to a line.
-pub(crate) fn answer(ctx: &Context, line: &str) -> String {
-    let Ok(lane) = ctx.lane() else { return String::new() };
-    match line {
-        "counters" => account(ctx, lane).unwrap_or_default(),
-        _ => control::answer(&ctx.device.name, lane, line),
-    }
-}
-
-/// An account of a device, and of its forward error correction and failover if it has any.
-fn account(ctx: &Context, lane: &Lane) -> Option<String> {
-    let mut account = control::account(&ctx.device.name, lane)?;
-    let mut add = |name: &str, value: &str| {
-        if account.pop().is_some() {
-            account.push_str(&format!(",\"{name}\":{value}}}"));
-        }
-    };
-    if let Some(fec) = &ctx.fec {
-        let counters = fec.counters();
-        let fields: Vec<String> =
-            counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
-        add("fec", &format!("{{{}}}", fields.join(",")));
-    }
-    if let Some(rails) = &ctx.rails {
-        add("failover", &rails.account().to_json());
-    }
-    Some(account)
 }
 
 extern "C" fn at_exit() {

@@ -13,7 +13,7 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::path::PathTable;
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SrqTable};
+use crate::queue::{CqTable, SharedSrq, SrqTable};
 use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
@@ -208,10 +208,24 @@ impl Nic {
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
+        // Checked before so much memory is asked for.
         at_most("max_wr", max_wr, 1, self.config.max_wr)?;
-        at_most("max_sge", max_sge.into(), 0, self.config.max_sge.into())?;
+        self.adopt_srq(pd, &SharedSrq::new(max_wr, max_sge))
+    }
+
+    /// A shared receive queue itself, to post to it without the engine, and to let QPs of another
+    /// engine take from it ([`Nic::adopt_srq`]).
+    pub fn share_srq(&self, srq: SrqId) -> Result<SharedSrq, ControlError> {
+        self.shared.srqs.share(srq)
+    }
+
+    /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
+    /// that must be registered here under the same keys ([`Nic::register_as`]).
+    pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
+        at_most("max_wr", srq.max_wr(), 1, self.config.max_wr)?;
+        at_most("max_sge", srq.max_sge().into(), 0, self.config.max_sge.into())?;
         self.shared.memory.hold_pd(pd)?;
-        let made = self.shared.srqs.create(pd, max_wr, max_sge);
+        let made = self.shared.srqs.adopt(pd, srq.clone());
         if made.is_err() {
             self.shared.memory.release_pd(pd);
         }
