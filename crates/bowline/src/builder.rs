@@ -62,6 +62,13 @@ impl DeviceBuilder {
         self
     }
 
+    /// Is told, in a sentence, of what does not work as it should but can be done without: that no other
+    /// process can share the address, for one. Nobody is told unless set.
+    pub fn notice(mut self, tell: fn(&str)) -> Self {
+        self.spec.udp.notice = tell;
+        self
+    }
+
     /// What carries the packets: a UDP socket unless set, or on a real NIC an AF_XDP socket, as root. The
     /// latter keeps other programs off the address.
     ///

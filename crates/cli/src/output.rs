@@ -7,6 +7,11 @@ use std::time::Duration;
 use bowline::Fault;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Prints what does not work as it should but can be done without.
+pub(crate) fn notice(text: &str) {
+    eprintln!("bowline: {text}");
+}
+
 /// Prints an error as one line, and one with what to try.
 pub(crate) fn print_error(error: &(dyn Error + 'static)) {
     let mut text = error.to_string();

@@ -40,7 +40,9 @@ pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};
 pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
-pub use sys::{LinkNews, LocalAddress, local_address, local_addresses, run_promptly};
+pub use sys::{
+    LinkNews, LocalAddress, local_address, local_addresses, run_promptly, spawn_background,
+};
 pub use udp::{Sharing, UdpConfig, UdpPort};
 pub use via::{ParseViaError, Via};
 pub use xdp::{XdpConfig, XdpMode, XdpOptions, XdpPort};

@@ -10,6 +10,7 @@ use crate::{env, log};
 /// How a device is to be opened, or which variable makes no sense.
 pub(crate) fn of(device: &'static Device) -> Result<DeviceSpec, String> {
     let mut spec = DeviceSpec::new(&*device.name, device.addr);
+    spec.udp.notice = log::warn_once;
     spec.via = env::via()?;
     spec.lanes = env::lanes()?;
     spec.link = env::link()?;

@@ -99,7 +99,8 @@ impl Made {
 
 /// Opens the NIC as the options say.
 fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
-    let mut builder = Device::builder(addr).via(args.via).lanes(args.lanes);
+    let mut builder =
+        Device::builder(addr).via(args.via).lanes(args.lanes).notice(crate::output::notice);
     if let Some(mtu) = args.mtu {
         builder = builder.mtu(mtu);
     }

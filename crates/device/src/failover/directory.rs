@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bowline_failover::Life;
-use bowline_io::Channel;
+use bowline_io::{Channel, spawn_background};
 use bowline_store::{Key, Store, StoreError};
 
 use super::driver::Token;
@@ -81,9 +81,7 @@ impl Directory {
             check: Instant::now(),
             down: None,
         };
-        let thread = std::thread::Builder::new()
-            .name("bowline-store".into())
-            .spawn(move || worker.work(&to_do))?;
+        let thread = spawn_background("bowline-store", move || worker.work(&to_do))?;
         Ok(Directory { orders: Mutex::new(orders), found, thread: Mutex::new(Some(thread)) })
     }
 

@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use bowline_failover::mirror::{Engines, Qp};
 use bowline_failover::{Config, Entry, Life, Mode, Report, Supervisor};
-use bowline_io::{Channel, CqNotify};
+use bowline_io::{Channel, CqNotify, spawn_background};
 use bowline_nic::{CqId, Time};
 use bowline_store::{Key, StoreError};
 use bowline_wire::Qpn;
@@ -110,9 +110,7 @@ impl Failover {
             stopping: AtomicBool::new(false),
         });
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("bowline-failover".into())
-            .spawn(move || driver::run(&for_thread))
+        let thread = spawn_background("bowline-failover", move || driver::run(&for_thread))
             .map_err(DeviceError::system("start a thread"))?;
         Ok(Failover { shared, thread: Mutex::new(Some(thread)) })
     }

@@ -31,7 +31,7 @@ use bowline_nic::{Counters, CqId, Nic, Time};
 
 use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
-use crate::sys::EventFd;
+use crate::sys::{EventFd, spawn_background};
 use alarm::Alarm;
 use carrier::Carrier;
 pub use channel::{Channel, ChannelClosed};
@@ -146,9 +146,7 @@ impl Lane {
             config,
         });
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name(shared.config.name.clone())
-            .spawn(move || for_thread.live())
+        let thread = spawn_background(shared.config.name.clone(), move || for_thread.live())
             .map_err(LaneError::Start)?;
         Ok(Arc::new(Lane { shared, thread: Mutex::new(Some(thread)) }))
     }
