@@ -117,7 +117,9 @@ impl Error {
             Error::Completion(e) => e.fault(),
             Error::Setup(e) => e.fault(),
             Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,
-            Error::Sdr(SdrError::Mismatch { .. } | SdrError::Info(_)) => Fault::Peer,
+            Error::Sdr(
+                SdrError::Mismatch { .. } | SdrError::Info(_) | SdrError::Version { .. },
+            ) => Fault::Peer,
             Error::Sdr(_) => Fault::Caller,
             Error::Message(Failure::TimedOut) => Fault::Path,
             Error::Message(Failure::Local) => Fault::Caller,

@@ -111,6 +111,12 @@ impl Nic {
         self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
     }
 
+    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
+    /// that need a secret of their own.
+    pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
+        self.shared.memory.draw_secret()
+    }
+
     /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
     /// address space from address zero on, which peers may write. What they write to a slot goes
     /// where [`Nic::bind_slot`] says, and at first nowhere.
