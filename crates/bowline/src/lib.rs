@@ -76,7 +76,7 @@ pub use bowline_device::{
 pub use bowline_fec::{FecMode, FecSnapshot, Params as FecParams, ParamsError as FecParamsError};
 pub use bowline_io::{
     FaultAction, FaultRequest, LinkProfile, Loss, ParseFaultError, ParseLinkError, ParseViaError,
-    PortCounters, Via, XdpMode, XdpOptions,
+    PortCounters, Prob, Via, XdpMode, XdpOptions,
 };
 pub use bowline_nic::{
     Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,

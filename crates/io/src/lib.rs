@@ -29,10 +29,11 @@ mod udp;
 mod via;
 mod xdp;
 
+pub use bowline_link::{LinkProfile, Loss, ParseLinkError, Prob};
 pub use fault::{
     Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
 };
-pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError, units};
+pub use impair::Impair;
 pub use lane::{
     Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
 };

@@ -238,7 +238,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     let profile: LinkProfile = format!("rate={text}")
         .parse()
         .map_err(|_| "must be a rate with its unit, as 1Gbps or 500Mbps".to_owned())?;
-    profile.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
+    profile.config.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
 }
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {

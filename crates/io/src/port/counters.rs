@@ -90,6 +90,8 @@ port_counters! {
     impair_corrupted,
     /// Packets let past others by impairment.
     impair_reordered,
+    /// Packets that impairment marked: congestion experienced.
+    impair_marked,
     /// The most nanoseconds that impairment released a packet too late.
     impair_max_lateness_ns,
     /// Packets that came in and were dropped by a fault on demand.

@@ -4,6 +4,7 @@ use core::convert::Infallible;
 
 use bowline_failover::Rail;
 use bowline_failover::mirror::Place;
+use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
 
 use super::crime::Crime;
@@ -13,7 +14,6 @@ use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::check::Sink;
 use crate::failover_storm::Runtime;
-use crate::net::Faults;
 use crate::world::{App, HostId, NicId, World};
 
 /// What a timer is for.

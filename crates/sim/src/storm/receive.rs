@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use bowline_link::LinkConfig;
 use bowline_nic::{Completion, QpType, RecvWr, Sge, Time, WcOpcode, WcStatus};
 
 use super::app::{Action, Storm};
@@ -10,7 +11,6 @@ use super::end::WrId;
 use super::memory::{GRH_LEN, Pieces};
 use super::post::spoil_key;
 use crate::check::delivery::Message;
-use crate::net::LinkConfig;
 use crate::world::{NicId, World};
 
 impl Storm<'_> {
