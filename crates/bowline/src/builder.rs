@@ -155,7 +155,7 @@ impl DeviceBuilder {
         self
     }
 
-    /// Bytes in flight towards one peer; 1 MiB unless set. On a long link it should be about twice
+    /// Bytes in flight towards one peer; 2 MiB unless set. On a long link it should be about twice
     /// the bandwidth-delay product.
     pub fn window_bytes(mut self, bytes: u32) -> Self {
         self.window_bytes = Some(bytes);

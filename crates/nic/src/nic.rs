@@ -253,7 +253,7 @@ impl Nic {
             }
         }
         if follows {
-            qp.settle(&mut cx);
+            qp.finish_call(&mut cx);
             self.after(slot);
         } else if self.shared.cqs.has_overflow() {
             self.fail_overflowed();
@@ -269,7 +269,7 @@ impl Nic {
             let mut cx = self.shared.cx(&self.config, now);
             if qp.transport.deadline() <= now {
                 qp.transport.handle_timeout(&mut qp.core, &mut cx);
-                qp.settle(&mut cx);
+                qp.finish_call(&mut cx);
             }
             // A pacer or a shim that is due acts when the QP transmits.
             if qp.deadline() <= now && !qp.scheduled {
@@ -289,7 +289,7 @@ impl Nic {
     /// Adds packets to the batch until it is full or nothing is ready.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
-        batch.settle();
+        batch.append_late();
         // A shim whose time has come may have handed packets up.
         self.tell_landings();
     }
@@ -306,7 +306,7 @@ impl Nic {
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
             let progress = qp.transmit(&mut cx, batch, TURN_PACKETS);
-            self.settle_turn(slot, progress, batch.is_full());
+            self.end_turn(slot, progress, batch.is_full());
             if progress == Progress::More && batch.len() == before {
                 // It needs more room than the batch has left.
                 return;
@@ -317,7 +317,7 @@ impl Nic {
     /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
     /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
     /// acknowledgement.
-    fn settle_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
+    fn end_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };

@@ -388,7 +388,7 @@ impl TxBatch {
 
     /// Forgets everything, keeping the memory.
     pub fn clear(&mut self) {
-        self.settle();
+        self.append_late();
         self.packets.clear();
         self.bytes.clear();
         self.bursts.clear();
@@ -582,7 +582,7 @@ impl TxBatch {
 
     /// Begins another burst with the next packet.
     fn open_burst(&mut self, burst: Burst) {
-        self.settle();
+        self.append_late();
         let first = self.packets.len() as u32;
         self.bursts.push(Burst { first, ..burst });
     }

@@ -145,7 +145,7 @@ impl Nic {
         qp.core.fence_wanted = false;
         if let Some(qp) = self.qps[slot as usize].as_mut() {
             // A queue that was draining has nothing under way in a new transport. That reads no time.
-            qp.settle(&mut self.shared.cx(&self.config, Time::ZERO));
+            qp.finish_call(&mut self.shared.cx(&self.config, Time::ZERO));
         }
         self.after(slot);
         Ok(())

@@ -115,7 +115,7 @@ impl Attrs {
     }
 }
 
-/// How a QP ended up failing; carried out by [`Qp::settle`] once the transport has returned.
+/// How a QP ended up failing; carried out by [`Qp::finish_call`] once the transport has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// Everything stops.
@@ -447,7 +447,7 @@ impl Qp {
         if progress == Progress::Idle {
             self.core.pacer.rest();
         }
-        self.settle(cx);
+        self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
             // It failed just now, and the peer has not been told why.
             return Progress::More;
@@ -476,11 +476,11 @@ impl Qp {
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);
-        self.settle(cx);
+        self.finish_call(cx);
     }
 
     /// Does what the transport has asked for by failing, and reports a drained send queue.
-    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn finish_call(&mut self, cx: &mut Cx<'_>) {
         match self.core.failure.take() {
             None => {}
             Some(Failure::Whole) => self.enter_error(cx),
@@ -577,7 +577,7 @@ impl Qp {
             };
             shim.started(cx.now, &peer);
         }
-        self.settle(cx);
+        self.finish_call(cx);
     }
 
     /// Whether the type of QP knows this operation.
