@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Mtu, QpType, Run, Shim, ShimOut, ShimPeer, Time, TxPacket};
+use bowline_nic::{Mtu, Run, Shim, ShimOut, ShimPeer, Time, TransportDescriptor, TxPacket};
 use bowline_wire::{
     AnnounceHeader, Bth, Hello, OpKind, Opcode, OpcodeInfo, PacketView, Position, Psn, Qpn,
     ReportHeader, Reth, Service, ShimPacket,
@@ -81,6 +81,12 @@ impl FecShim {
             deadline: Time::NEVER,
             started: false,
         }
+    }
+
+    /// Whether it can code a transport's packets: their sequence numbers must show what is lost, and
+    /// their headers must fit a repair's.
+    pub fn codes(transport: &TransportDescriptor) -> bool {
+        matches!(transport.service, Service::Rc | Service::Uc)
     }
 
     /// What the controller saw and chose last, in automatic mode.
@@ -255,12 +261,10 @@ impl FecShim {
 impl Shim for FecShim {
     fn started(&mut self, now: Time, peer: &ShimPeer) {
         self.stopped();
-        let service = match peer.qp_type {
-            QpType::Rc => Service::Rc,
-            QpType::Uc => Service::Uc,
-            // Datagrams have no sequence to protect.
-            QpType::Ud => return,
-        };
+        if !FecShim::codes(peer.transport) {
+            return;
+        }
+        let service = peer.transport.service;
         (self.dest_qpn, self.mtu) = (peer.dest_qpn, peer.mtu);
         self.requests_out.start(peer.mtu);
         self.responses_out.start(peer.mtu);

@@ -26,7 +26,7 @@ use crate::time::Time;
 use crate::timer::Timers;
 use crate::train::Train;
 use crate::tx::TxBatch;
-use crate::types::{CqId, Event, QpState, QpType};
+use crate::types::{CqId, Event, QpState, TransportDescriptor};
 
 /// A soft RDMA NIC: one port, its memory, its queue pairs. No IO.
 ///
@@ -64,7 +64,7 @@ pub struct Nic {
 }
 
 /// Makes a shim for a new QP, if it is to have one.
-pub type ShimMaker = dyn Fn(QpType) -> Option<Box<dyn Shim>> + Send;
+pub type ShimMaker = dyn Fn(&'static TransportDescriptor) -> Option<Box<dyn Shim>> + Send;
 
 /// What QPs share.
 struct Shared {

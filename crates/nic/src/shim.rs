@@ -8,7 +8,7 @@ use bowline_wire::{PacketView, Psn, Qpn};
 use crate::memory::Segment;
 use crate::time::Time;
 use crate::tx::{Flow, HeaderBuf, TxBatch, TxPacket};
-use crate::types::{Mtu, QpType};
+use crate::types::{Mtu, TransportDescriptor};
 
 /// Sits between a QP's transport and the port, in both directions, with timers.
 ///
@@ -104,8 +104,8 @@ pub trait Shim: Send {
 /// The connection that a shim sits under.
 #[derive(Clone, Copy, Debug)]
 pub struct ShimPeer {
-    /// The transport.
-    pub qp_type: QpType,
+    /// The transport above.
+    pub transport: &'static TransportDescriptor,
     /// Path MTU.
     pub mtu: Mtu,
     /// The peer's QP.

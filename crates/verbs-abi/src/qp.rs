@@ -5,7 +5,9 @@ use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_nic::{Event, ModifyError, Nic, QpAttr, QpInfo, QpInit, QpState, QpType, Time};
+use bowline_nic::{
+    Event, ModifyError, Nic, Operations, QpAttr, QpInfo, QpInit, QpState, QpType, Time,
+};
 use bowline_rails::{Connection, Rails};
 use bowline_wire::Qpn;
 
@@ -136,17 +138,18 @@ pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
 
 /// Operations that a type of QP has.
 fn supported_ops(qp_type: QpType) -> u64 {
-    let datagrams = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let writes = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    let reads = IBV_QP_EX_WITH_RDMA_READ
-        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        | IBV_QP_EX_WITH_SEND_WITH_INV;
-    match qp_type {
-        QpType::Rc => datagrams | writes | reads,
-        QpType::Uc => datagrams | writes,
-        QpType::Ud => datagrams,
-    }
+    const NAMES: [(Operations, u64); 8] = [
+        (Operations::SEND, IBV_QP_EX_WITH_SEND),
+        (Operations::SEND_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM),
+        (Operations::SEND_INVALIDATE, IBV_QP_EX_WITH_SEND_WITH_INV),
+        (Operations::WRITE, IBV_QP_EX_WITH_RDMA_WRITE),
+        (Operations::WRITE_IMM, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+        (Operations::READ, IBV_QP_EX_WITH_RDMA_READ),
+        (Operations::COMPARE_SWAP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
+        (Operations::FETCH_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+    ];
+    let has = qp_type.descriptor().operations;
+    NAMES.iter().filter(|(op, _)| has.contains(*op)).fold(0, |ops, (_, name)| ops | name)
 }
 
 /// Makes a QP; the sizes that it really has go back to the program.
@@ -183,8 +186,9 @@ fn create(
         signal_all: init.sq_sig_all != 0,
     };
     let qpn = ctx.control(|nic, _| nic.create_qp(&wanted))?;
-    // Datagrams and unreliable connections have nothing to go on with.
-    let connection = (qp_type == QpType::Rc)
+    let connection = qp_type
+        .descriptor()
+        .movable
         .then(|| ctx.shadow("queue pair", |rails| rails.shadow_qp(qpn, &wanted)))
         .flatten();
     init.cap = ibv_qp_cap {

@@ -135,7 +135,7 @@ impl QpBuilder {
         let psn = Psn::new(u32::from_ne_bytes(random::bytes()?));
         let qpn = device.control(|nic, _| nic.create_qp(&init))?;
         let connection = match device.rails() {
-            Some(rails) if self.qp_type == QpType::Rc => {
+            Some(rails) if self.qp_type.descriptor().movable => {
                 let made = rails.shadow_qp(qpn, &init);
                 Some(made.inspect_err(|_| _ = device.control(|nic, _| nic.destroy_qp(qpn)))?)
             }
@@ -155,7 +155,7 @@ impl QpBuilder {
                 _srq: self.srq.map(|s| s.inner),
             }),
         };
-        let connected = self.qp_type != QpType::Ud;
+        let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {
             state: Some(QpState::Init),
             pkey_index: Some(0),

@@ -1,6 +1,6 @@
 //! Which frames a QP takes: of its service, from its peer, and intact.
 
-use bowline_wire::{Hello, OpKind, PacketView, Service, solve_ip_id};
+use bowline_wire::{Hello, OpKind, PacketView, solve_ip_id};
 
 use crate::config::NicConfig;
 use crate::counters::Counters;
@@ -9,7 +9,7 @@ use crate::qp::QpCore;
 use crate::shim::Shim;
 use crate::train::Train;
 use crate::tx::Flow;
-use crate::types::{QpState, QpType};
+use crate::types::QpState;
 
 /// Sends within a burst are numbered below this; see [`IpId`].
 const OWN_IDS: u16 = 128;
@@ -78,18 +78,15 @@ fn check(
     shimmed: bool,
     config: &NicConfig,
 ) -> Result<(), Stranger> {
-    let service = match core.init.qp_type {
-        QpType::Rc => Service::Rc,
-        QpType::Uc => Service::Uc,
-        QpType::Ud => Service::Ud,
-    };
     let receives = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
     let info = packet.info();
     // A shim's own packets have the opcodes of RC, whatever it sits under.
     let for_shim = || shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
     if !receives
         || core.hold.is_deaf()
-        || (info.service != service && info.kind != OpKind::Cnp && !for_shim())
+        || (!core.descriptor.opcodes.contains(packet.opcode())
+            && info.kind != OpKind::Cnp
+            && !for_shim())
     {
         return Err(Stranger::State);
     }
@@ -101,11 +98,10 @@ fn check(
 }
 
 /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's peer.
-/// A datagram QP hears anybody.
+/// A QP without a peer hears anybody.
 #[cold]
 fn learn_flow(core: &mut QpCore, meta: &FrameMeta, config: &NicConfig) -> bool {
-    let datagrams = core.init.qp_type == QpType::Ud;
-    if !datagrams && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
+    if core.descriptor.connected && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
         return false;
     }
     core.rx_flow = Some(Flow::inbound(meta, config.udp_port));

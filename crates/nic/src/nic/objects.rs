@@ -18,9 +18,7 @@ use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
-use crate::types::{
-    Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, Sge, SrqId,
-};
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -162,12 +160,13 @@ impl Nic {
         self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
-    /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead
-    /// of taking a receive and giving a completion for each.
+    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
+    /// taking a receive and giving a completion for each. For transports that have
+    /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.core.init.qp_type != QpType::Uc {
-            let why = "only a UC QP takes a landing";
+        if !qp.core.descriptor.landings {
+            let why = "its transport has no landings";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         qp.core.landing = Some(landing);
@@ -261,7 +260,10 @@ impl Nic {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
-        qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
+        let transport = init.qp_type.descriptor();
+        if transport.shimmable {
+            qp.shim = self.shims.as_ref().and_then(|make| make(transport));
+        }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
         self.next_slot = slot + 1;

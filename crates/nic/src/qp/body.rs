@@ -7,7 +7,7 @@ use super::{Attrs, Cx, Hold, Qp};
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
 use crate::shim::ShimPeer;
-use crate::transport::{self, Position, Transport};
+use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
 /// Two-sided messages (SENDs and WRITEs with immediate) done on a connection.
@@ -123,7 +123,7 @@ impl Qp {
             cx.paths.forget(path, core.index, called);
             cx.paths.release(path);
         }
-        let fresh = transport::build(core.init.qp_type);
+        let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
         core.hold = Hold::Away;
         core.cnp_pending = false;
@@ -171,7 +171,7 @@ impl Qp {
         }
         if body.carry == Carry::Requests {
             core.attrs.rq_psn = rq_psn;
-            self.transport = transport::build(core.init.qp_type);
+            self.transport = (core.descriptor.build)();
             core.state = QpState::Rtr;
             self.transport.entered(core, QpState::Init);
             core.state = body.state;
@@ -185,7 +185,7 @@ impl Qp {
         }
         if let Some(shim) = &mut self.shim {
             let peer = ShimPeer {
-                qp_type: core.init.qp_type,
+                transport: core.descriptor,
                 mtu: core.attrs.mtu,
                 dest_qpn: core.attrs.dest_qpn,
                 rq_psn,

@@ -17,11 +17,11 @@ use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{Pacer, RateControl};
 use crate::shim::{Shim, ShimOut, ShimPeer};
 use crate::time::Time;
-use crate::transport::{self, Transport};
+use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 use crate::types::{
-    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, QpType, SendFlags,
-    SendOp, WcOpcode, WcStatus,
+    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
+    WcOpcode, WcStatus,
 };
 use body::TwoSided;
 pub(crate) use sink::Sink;
@@ -120,7 +120,7 @@ impl Attrs {
 enum Failure {
     /// Everything stops.
     Whole,
-    /// Only sending does: UC and UD.
+    /// Only sending does: transports that are not reliable.
     SendQueue,
 }
 
@@ -161,6 +161,8 @@ pub(crate) struct QpCore {
     /// Slot in the NIC's table.
     pub(crate) index: u32,
     pub(crate) init: QpInit,
+    /// What its transport is.
+    pub(crate) descriptor: &'static TransportDescriptor,
     pub(crate) state: QpState,
     pub(crate) attrs: Attrs,
     pub(crate) sq: SendQueue,
@@ -201,6 +203,7 @@ impl QpCore {
             two_sided: TwoSided::default(),
             index,
             init: *init,
+            descriptor: init.qp_type.descriptor(),
             state: QpState::Reset,
             attrs: Attrs::new(max_mtu),
             sq: SendQueue::new(init),
@@ -378,7 +381,7 @@ impl Qp {
     pub(crate) fn new(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
         Qp {
             core: QpCore::new(qpn, index, init, config.max_mtu),
-            transport: transport::build(init.qp_type),
+            transport: (init.qp_type.descriptor().build)(),
             shim: None,
             scheduled: false,
             waiting: false,
@@ -519,7 +522,7 @@ impl Qp {
             shim.stopped();
         }
         self.transport.abort(&mut self.core, cx);
-        self.transport = transport::build(self.core.init.qp_type);
+        self.transport = (self.core.descriptor.build)();
         let core = &mut self.core;
         core.sq.clear();
         core.rq.clear();
@@ -570,7 +573,7 @@ impl Qp {
         {
             let core = &self.core;
             let peer = ShimPeer {
-                qp_type: core.init.qp_type,
+                transport: core.descriptor,
                 mtu: core.attrs.mtu,
                 dest_qpn: core.attrs.dest_qpn,
                 rq_psn: core.attrs.rq_psn,
@@ -578,24 +581,6 @@ impl Qp {
             shim.started(cx.now, &peer);
         }
         self.finish_call(cx);
-    }
-
-    /// Whether the type of QP knows this operation.
-    pub(crate) fn supports(qp_type: QpType, op: &SendOp) -> bool {
-        match qp_type {
-            // A sequence of single-packet messages would each need its own place among the
-            // requests that await acknowledgement.
-            QpType::Rc => !matches!(op, SendOp::WritePackets(..)),
-            QpType::Uc => matches!(
-                op,
-                SendOp::Send
-                    | SendOp::SendImm(_)
-                    | SendOp::Write(_)
-                    | SendOp::WriteImm(..)
-                    | SendOp::WritePackets(..)
-            ),
-            QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
-        }
     }
 }
 
