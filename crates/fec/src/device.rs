@@ -23,7 +23,7 @@ impl Fec {
     /// Puts a shim under every QP that the NIC makes from now on, if its packets can be coded.
     pub fn install(&self, nic: &mut Nic) {
         let fec = self.clone();
-        nic.set_shim_maker(Box::new(move |transport| {
+        nic.add_shim_maker(Box::new(move |transport| {
             FecShim::codes(transport).then(|| fec.shim() as Box<dyn Shim>)
         }));
     }

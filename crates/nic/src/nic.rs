@@ -59,8 +59,8 @@ pub struct Nic {
     /// QPs that have something to send, each once, served in turn.
     ready: VecDeque<u32>,
     timers: Timers,
-    /// What new QPs get a shim from.
-    shims: Option<Box<ShimMaker>>,
+    /// What new QPs get their shims from, innermost first.
+    shim_makers: Vec<Box<ShimMaker>>,
 }
 
 /// Makes a shim for a new QP, if it is to have one.
@@ -155,8 +155,12 @@ impl Nic {
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
-        let Qp { core, transport, shim, .. } = &mut **qp;
-        let train = admit::train(core, meta, &first, bytes, shim.as_deref_mut(), &self.config);
+        let Qp { core, transport, shims, .. } = &mut **qp;
+        // Several shims do not agree beforehand on how many frames of a train they let through.
+        if shims.has_several() {
+            return 0;
+        }
+        let train = admit::train(core, meta, &first, bytes, shims, &self.config);
         // A packet in the middle of a message has no pad.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
@@ -210,15 +214,12 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        let shimmed = qp.shim.is_some();
-        if let Some(shim) = &mut qp.shim
-            && packet.info().kind == OpKind::Repair
-            && shim.ignores(packet.payload())
-        {
+        if !qp.shims.is_empty() && qp.shims.claims(packet.opcode()) && qp.shims.ignores(&packet) {
             return;
         }
         let counters = &mut self.shared.counters;
-        if !admit::accepts(&mut qp.core, meta, &packet, shimmed, &self.config, counters) {
+        let claimed = qp.shims.opcodes();
+        if !admit::accepts(&mut qp.core, meta, &packet, claimed, &self.config, counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -235,21 +236,15 @@ impl Nic {
             qp.core.counters.rx_cnps += 1;
             qp.core.pacer.on_cnp(now);
         } else {
-            let Qp { core, transport, shim, .. } = &mut **qp;
-            match shim {
-                None => follows |= transport.receive(core, &mut cx, &packet, Some(meta)),
-                Some(shim) => {
-                    if shim.follows(&packet) {
-                        follows |= transport.receive(core, &mut cx, &packet, Some(meta));
-                    } else {
-                        follows |= shim.incoming(now, &packet, &mut |packet| {
-                            // A packet before it may have failed the QP.
-                            if !core.has_failed() {
-                                follows |= transport.receive(core, &mut cx, packet, Some(meta));
-                            }
-                        });
+            let Qp { core, transport, shims, .. } = &mut **qp;
+            if shims.is_empty() || shims.follows(&packet) {
+                follows |= transport.receive(core, &mut cx, &packet, Some(meta));
+            } else {
+                follows |= shims.incoming(now, &packet, &mut |packet| {
+                    if core.takes(packet) {
+                        follows |= transport.receive(core, &mut cx, packet, Some(meta));
                     }
-                }
+                });
             }
         }
         if follows {

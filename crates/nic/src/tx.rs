@@ -289,6 +289,14 @@ impl HeaderBuf {
         self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
     }
 
+    /// The headers that the opcode has, and what is behind them, which a receiver takes for payload.
+    pub(crate) fn split_payload(&self) -> (HeaderBuf, &[u8]) {
+        let info = Opcode(self.bytes[0]).info();
+        let ext = info.map_or(0, |info| usize::from(info.ext_len));
+        let len = (Bth::LEN + ext).min(usize::from(self.len));
+        (HeaderBuf { len: len as u8, ..*self }, &self.as_slice()[len..])
+    }
+
     /// Whether more packets of the same message follow.
     #[inline]
     pub(crate) fn goes_on(&self) -> bool {

@@ -60,7 +60,7 @@ impl Nic {
             shared,
             ready: VecDeque::new(),
             timers: Timers::default(),
-            shims: None,
+            shim_makers: Vec::new(),
         })
     }
 
@@ -262,7 +262,8 @@ impl Nic {
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
         let transport = init.qp_type.descriptor();
         if transport.shimmable {
-            qp.shim = self.shims.as_ref().and_then(|make| make(transport));
+            let made = self.shim_makers.iter().filter_map(|make| make(transport));
+            made.for_each(|shim| qp.shims.push(shim, transport));
         }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
@@ -365,20 +366,26 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet.
-    pub fn set_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
+    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the shims that
+    /// it has: see [`Shim`].
+    pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
+        if !qp.core.descriptor.shimmable {
+            let why = "its transport takes no shims";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
         if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
             let why = "a shim goes under a QP before it is ready to receive";
             return Err(ControlError::Invalid { what: "state", why });
         }
-        qp.shim = Some(shim);
+        qp.shims.push(shim, qp.core.descriptor);
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for.
-    pub fn set_shim_maker(&mut self, maker: Box<ShimMaker>) {
-        self.shims = Some(maker);
+    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of makers
+    /// added before.
+    pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
+        self.shim_makers.push(maker);
     }
 
     /// What the device has done and seen.

@@ -4,7 +4,7 @@ pub(crate) mod body;
 mod sink;
 pub(crate) mod state;
 
-use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
+use bowline_wire::{Bth, FlowKey, Opcode, PacketView, Psn, Qpn};
 
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
@@ -15,7 +15,7 @@ use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{Pacer, RateControl};
-use crate::shim::{Shim, ShimOut, ShimPeer};
+use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
@@ -314,6 +314,21 @@ impl QpCore {
         self.failure.is_some()
     }
 
+    /// Whether a packet that shims hand up is for the transport. One before it may have failed the QP.
+    pub(crate) fn takes(&self, packet: &PacketView<'_>) -> bool {
+        !self.has_failed() && self.descriptor.opcodes.contains(packet.opcode())
+    }
+
+    /// The connection as shims see it.
+    fn shim_peer(&self, rq_psn: Psn) -> ShimPeer {
+        ShimPeer {
+            transport: self.descriptor,
+            mtu: self.attrs.mtu,
+            dest_qpn: self.attrs.dest_qpn,
+            rq_psn,
+        }
+    }
+
     /// Whether a request asks for a completion.
     #[inline]
     fn is_signaled(&self, flags: SendFlags) -> bool {
@@ -368,7 +383,7 @@ pub(crate) enum Progress {
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) transport: Box<dyn Transport>,
-    pub(crate) shim: Option<Box<dyn Shim>>,
+    pub(crate) shims: Chain,
     /// In the NIC's ready queue.
     pub(crate) scheduled: bool,
     /// In line for its path's window.
@@ -382,7 +397,7 @@ impl Qp {
         Qp {
             core: QpCore::new(qpn, index, init, config.max_mtu),
             transport: (init.qp_type.descriptor().build)(),
-            shim: None,
+            shims: Chain::default(),
             scheduled: false,
             waiting: false,
             paced: false,
@@ -414,10 +429,7 @@ impl Qp {
         if self.paced {
             at = at.min(self.core.pacer.next());
         }
-        if let Some(shim) = &self.shim {
-            at = at.min(shim.poll_timeout().unwrap_or(Time::NEVER));
-        }
-        at
+        at.min(self.shims.deadline())
     }
 
     /// Sends up to `budget` packets.
@@ -431,18 +443,18 @@ impl Qp {
         if self.core.hold.is_deaf() {
             return Progress::Idle;
         }
-        if self.shim_is_due(cx.now) {
-            if batch.room() < self.shim.as_ref().map_or(0, |shim| shim.max_out()) {
+        if self.shims_are_due(cx.now) {
+            if batch.room() < self.shims.max_out() {
                 return Progress::More;
             }
-            self.shim_timeout(cx, batch);
+            self.shims_timeout(cx, batch);
         }
-        let mut sink = Sink::new(batch, self.shim.as_deref_mut());
+        if self.core.cnp_pending && batch.room() > 0 {
+            send_cnp(&mut self.core, cx, batch);
+        }
+        let mut sink = Sink::new(batch, &mut self.shims);
         if !sink.has_room() {
             return Progress::More;
-        }
-        if self.core.cnp_pending {
-            send_cnp(&mut self.core, cx, &mut sink);
         }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         sink.finish(&mut self.core, cx);
@@ -456,27 +468,25 @@ impl Qp {
             return Progress::More;
         }
         // What a shim has to add to the packets sent just now does not wait for others.
-        if self.shim_is_due(cx.now) { Progress::More } else { progress }
+        if self.shims_are_due(cx.now) { Progress::More } else { progress }
     }
 
-    fn shim_is_due(&self, now: Time) -> bool {
-        let at = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        at.is_some_and(|at| at <= now)
+    fn shims_are_due(&self, now: Time) -> bool {
+        self.shims.deadline() <= now
     }
 
-    fn shim_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
-        let (Some(shim), Some(mut flow)) = (self.shim.as_mut(), self.core.flow.take()) else {
+    fn shims_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
+        let Some(mut flow) = self.core.flow.take() else {
             return;
         };
         let (core, transport) = (&mut self.core, &mut self.transport);
-        let now = cx.now;
-        let mut out = ShimOut::new(batch, &mut flow, core.data_ecn());
-        shim.handle_timeout(now, &mut out, &mut |packet| {
-            if !core.has_failed() {
+        let (now, ecn) = (cx.now, core.data_ecn());
+        let to = (batch, &mut flow);
+        let (packets, bytes) = self.shims.handle_timeout(now, to, ecn, &mut |packet| {
+            if core.takes(packet) {
                 transport.receive(core, cx, packet, None);
             }
         });
-        let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);
         self.finish_call(cx);
@@ -505,9 +515,7 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         self.core.state = QpState::Err;
         self.core.failure = None;
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.core.flush_send_queue(cx);
         self.core.flush_recv_queue(cx);
@@ -518,9 +526,7 @@ impl Qp {
 
     /// Back to how it was made; outstanding requests vanish.
     pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.transport = (self.core.descriptor.build)();
         let core = &mut self.core;
@@ -567,31 +573,23 @@ impl Qp {
         if from != to {
             self.transport.entered(&self.core, from);
         }
-        if from != to
-            && to == QpState::Rtr
-            && let Some(shim) = &mut self.shim
-        {
-            let core = &self.core;
-            let peer = ShimPeer {
-                transport: core.descriptor,
-                mtu: core.attrs.mtu,
-                dest_qpn: core.attrs.dest_qpn,
-                rq_psn: core.attrs.rq_psn,
-            };
-            shim.started(cx.now, &peer);
+        if from != to && to == QpState::Rtr {
+            self.shims.start(cx.now, &self.core.shim_peer(self.core.attrs.rq_psn));
         }
         self.finish_call(cx);
     }
 }
 
-/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3).
-fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3). It is not the
+/// transport's, and passes no shim.
+fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.cnp_pending = false;
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));
     bth.becn = true;
     let mut header = HeaderBuf::new(&bth);
     header.push::<16>(|_| {});
-    cx.segments.clear();
+    let Some(flow) = core.flow.as_mut() else { return };
+    let bytes = batch.push(flow, 0, &header, &[]);
     cx.counters.tx_cnps += 1;
-    sink.send(core, cx, &header, 0);
+    count_sent(core, cx, 1, bytes);
 }

@@ -70,10 +70,6 @@ impl Transport for Rc {
                 self.requester.receive(core, cx, packet);
                 true
             }
-            OpKind::Repair => {
-                cx.counters.drop_malformed += 1;
-                false
-            }
             _ => {
                 // One answer serves many requests: once it is due, nothing more follows.
                 let was_due = self.responder.has_work();
