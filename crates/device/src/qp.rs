@@ -67,8 +67,7 @@ impl Qp {
             signal_all: request.signal_all,
             ..QpInit::new(request.qp_type, pd.id_on(0), send_cq.id())
         };
-        // Datagrams and unreliable connections have nothing to go on with.
-        let moves = request.qp_type == QpType::Rc;
+        let moves = request.qp_type.descriptor().movable;
         let parts = QpParts {
             pd: &pd.mirror,
             send_cq: &send_cq.mirror,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bowline_device::{Qp as CoreQp, QpRequest};
-use bowline_nic::{Event, Nic, QpType, Time};
+use bowline_nic::{Event, Nic, Operations, QpType, Time};
 use bowline_wire::Qpn;
 
 use crate::abi::*;
@@ -81,17 +81,18 @@ pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
 
 /// Operations that a type of QP has.
 fn supported_ops(qp_type: QpType) -> u64 {
-    let datagrams = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let writes = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    let reads = IBV_QP_EX_WITH_RDMA_READ
-        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        | IBV_QP_EX_WITH_SEND_WITH_INV;
-    match qp_type {
-        QpType::Rc => datagrams | writes | reads,
-        QpType::Uc => datagrams | writes,
-        QpType::Ud => datagrams,
-    }
+    const NAMES: [(Operations, u64); 8] = [
+        (Operations::SEND, IBV_QP_EX_WITH_SEND),
+        (Operations::SEND_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM),
+        (Operations::SEND_INVALIDATE, IBV_QP_EX_WITH_SEND_WITH_INV),
+        (Operations::WRITE, IBV_QP_EX_WITH_RDMA_WRITE),
+        (Operations::WRITE_IMM, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM),
+        (Operations::READ, IBV_QP_EX_WITH_RDMA_READ),
+        (Operations::COMPARE_SWAP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
+        (Operations::FETCH_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+    ];
+    let has = qp_type.descriptor().operations;
+    NAMES.iter().filter(|(op, _)| has.contains(*op)).fold(0, |ops, (_, name)| ops | name)
 }
 
 /// Makes a QP; the sizes that it really has go back to the program.

@@ -156,7 +156,7 @@ impl QpBuilder {
                 _srq: self.srq.map(|s| s.inner),
             }),
         };
-        let connected = self.qp_type != QpType::Ud;
+        let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {
             state: Some(QpState::Init),
             pkey_index: Some(0),

@@ -18,9 +18,7 @@ use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
-use crate::types::{
-    Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, Sge, SrqId,
-};
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -62,7 +60,7 @@ impl Nic {
             shared,
             ready: VecDeque::new(),
             timers: Timers::default(),
-            shims: None,
+            shim_makers: Vec::new(),
         })
     }
 
@@ -168,12 +166,13 @@ impl Nic {
         self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
-    /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead
-    /// of taking a receive and giving a completion for each.
+    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
+    /// taking a receive and giving a completion for each. For transports that have
+    /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.core.init.qp_type != QpType::Uc {
-            let why = "only a UC QP takes a landing";
+        if !qp.core.descriptor.landings {
+            let why = "its transport has no landings";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         qp.core.landing = Some(landing);
@@ -281,7 +280,11 @@ impl Nic {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
-        qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
+        let transport = init.qp_type.descriptor();
+        if transport.shimmable {
+            let made = self.shim_makers.iter().filter_map(|make| make(transport));
+            made.for_each(|shim| qp.shims.push(shim, transport));
+        }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
         self.next_slot = slot + 1;
@@ -383,20 +386,26 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet.
-    pub fn set_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
+    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the shims that
+    /// it has: see [`Shim`].
+    pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
+        if !qp.core.descriptor.shimmable {
+            let why = "its transport takes no shims";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
         if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
             let why = "a shim goes under a QP before it is ready to receive";
             return Err(ControlError::Invalid { what: "state", why });
         }
-        qp.shim = Some(shim);
+        qp.shims.push(shim, qp.core.descriptor);
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for.
-    pub fn set_shim_maker(&mut self, maker: Box<ShimMaker>) {
-        self.shims = Some(maker);
+    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of makers
+    /// added before.
+    pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
+        self.shim_makers.push(maker);
     }
 
     /// What the device has done and seen.

@@ -164,7 +164,8 @@ impl Storm<'_> {
                 tiny.then(|| Cq::create(&self.engines(world, nic), 1).expect("within the limits"));
             let cq = if tiny { 0 } else { self.cq_for(world, nic, plan) };
             let parts = self.nics[nic.0].parts(cq, tiny_cq.as_ref(), plan.uses_srq);
-            let (init, moves) = (qp_init(conn.qp_type, plan, &parts), conn.qp_type == QpType::Rc);
+            let init = qp_init(conn.qp_type, plan, &parts);
+            let moves = conn.qp_type.descriptor().movable;
             let qp = Qp::create(&self.engines(world, nic), 0, &parts, &init, moves);
             let qp = qp.expect("within the limits");
             if let Some(config) = plan.fec {
