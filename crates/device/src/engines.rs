@@ -87,6 +87,10 @@ impl Engines for LaneEngines {
         self.lane(at).try_poll(f)
     }
 
+    fn is_driven_by_another(&self, at: Place) -> bool {
+        self.lane(at).is_polled_by_another()
+    }
+
     fn wait_for_moves(&self) {
         if let Some(wait) = self.moves.get() {
             wait();

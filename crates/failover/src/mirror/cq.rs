@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bowline_nic::{Completion, CqId, Nic, Time};
+use bowline_nic::{Completion, CqId, CqLevel, Nic, Time};
 
 use super::users::Users;
 use super::{Engines, Layout, MirrorError, Place, end_everywhere, everywhere};
@@ -16,6 +16,7 @@ use crate::rail::Rail;
 #[derive(Debug)]
 pub struct Cq {
     ids: Box<[CqId]>,
+    levels: Box<[CqLevel]>,
     layout: Layout,
     /// Lanes that have queue pairs of it, a bit each.
     lanes: AtomicU64,
@@ -40,11 +41,16 @@ const ANY: u8 = 2;
 impl Cq {
     /// Makes a queue for `depth` completions of each lane.
     pub fn create<E: Engines>(engines: &E, depth: u32) -> Result<Cq, MirrorError<E::Error>> {
-        let undo = |nic: &mut Nic, id| _ = nic.destroy_cq(id);
-        let ids = everywhere(engines, |nic, _| nic.create_cq(depth), undo)?;
+        let undo = |nic: &mut Nic, (id, _): &(CqId, CqLevel)| _ = nic.destroy_cq(*id);
+        let make = |nic: &mut Nic, _| {
+            let id = nic.create_cq(depth)?;
+            Ok((id, nic.cq_level(id)?))
+        };
+        let (ids, levels): (Vec<_>, Vec<_>) = everywhere(engines, make, undo)?.into_iter().unzip();
         let layout = engines.layout();
         Ok(Cq {
-            ids,
+            ids: ids.into_boxed_slice(),
+            levels: levels.into_boxed_slice(),
             layout,
             lanes: AtomicU64::new(0),
             per_lane: Mutex::new(vec![0; layout.lanes].into_boxed_slice()),
@@ -125,15 +131,21 @@ impl Cq {
         take: &mut Take<'_, X>,
     ) -> Result<usize, X> {
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
-        let start = (0..self.layout.lanes)
+        let mut order = (0..self.layout.lanes)
             .map(|step| (first + step) % self.layout.lanes)
             .filter(|lane| lanes & 1 << lane != 0);
+        let first = order.clone().next().unwrap_or(0);
         let mut taken = 0;
         let mut entered = false;
-        for lane in start.clone() {
+        for lane in order.by_ref() {
             for rail in self.rails(split) {
                 let at = Place { rail, lane };
                 let (cq, left) = (self.id(at), wanted - taken);
+                let nothing = self.levels[self.layout.index(at)].is_empty();
+                if nothing && lane != first && engines.is_driven_by_another(at) {
+                    // Two threads at one engine would only wait for each other.
+                    continue;
+                }
                 // Every engine is driven, although the room may be used up.
                 let got = engines.try_poll(at, |nic, now| match left {
                     0 => Ok(0),
@@ -143,17 +155,16 @@ impl Cq {
                 taken += got.transpose()?.unwrap_or(0);
             }
             if taken > 0 && !split {
-                // Other threads drive the other lanes; those that nobody drives have their own.
+                // The other lanes have their turn when the thread begins with them.
                 return Ok(taken);
             }
         }
-        match start.clone().next() {
-            Some(lane) if !entered => {
-                let at = Place::lane(lane);
-                engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
-            }
-            _ => Ok(taken),
+        if entered {
+            return Ok(taken);
         }
+        // Every engine is taken: wait for one.
+        let at = Place::lane(first);
+        engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
     }
 
     /// Takes completions that are there into `out`, and drives no engine.

@@ -105,6 +105,11 @@ pub trait Engines {
         self.poll(at, f).map(Some)
     }
 
+    /// Whether another thread than the caller drives an engine these days.
+    fn is_driven_by_another(&self, _at: Place) -> bool {
+        false
+    }
+
     /// Waits until no connection is between two engines.
     fn wait_for_moves(&self) {}
 }
@@ -121,10 +126,10 @@ pub enum MirrorError<E> {
 }
 
 /// Makes an object on every engine or, on an error, on none. `make` gets the engine and its position.
-fn everywhere<E: Engines, T: Copy>(
+fn everywhere<E: Engines, T>(
     engines: &E,
     make: impl Fn(&mut Nic, usize) -> Result<T, ControlError>,
-    undo: impl Fn(&mut Nic, T),
+    undo: impl Fn(&mut Nic, &T),
 ) -> Result<Box<[T]>, MirrorError<E::Error>> {
     let layout = engines.layout();
     let mut made = Vec::with_capacity(layout.places().count());
@@ -136,7 +141,7 @@ fn everywhere<E: Engines, T: Copy>(
         match one {
             Ok(object) => made.push(object),
             Err(error) => {
-                for (at, object) in layout.places().zip(made) {
+                for (at, object) in layout.places().zip(&made) {
                     // An engine that has ended has nothing left to undo.
                     let _ = engines.with(at, |nic, _| undo(nic, object));
                 }

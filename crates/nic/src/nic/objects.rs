@@ -13,7 +13,7 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::path::PathTable;
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SharedSrq, SrqTable};
+use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
 use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
@@ -188,6 +188,11 @@ impl Nic {
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.create(depth)
+    }
+
+    /// How many completions a queue holds, to be looked at without the engine.
+    pub fn cq_level(&mut self, cq: CqId) -> Result<CqLevel, ControlError> {
+        self.shared.cqs.level(cq)
     }
 
     /// Removes a completion queue that no QP uses.
