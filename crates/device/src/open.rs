@@ -8,7 +8,8 @@ use bowline_failover::Rail;
 use bowline_failover::mirror::{Layout, Names};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::{
-    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, Sharing, UdpConfig, Via,
+    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink, Sharing,
+    UdpConfig, Via,
 };
 use bowline_nic::{Event, Mtu, Nic, NicConfig};
 
@@ -119,14 +120,16 @@ impl DeviceSpec {
         lanes: usize,
     ) -> Result<Vec<Opened>, PortError> {
         let pcap = pcap.map(PcapFile::create).transpose()?;
+        // The lanes of a rail have one cable.
+        let link = self.link.as_ref().map(SharedLink::new);
         (0..lanes)
-            .map(|_| {
+            .map(|lane| {
                 let (mut port, qpn_prefix) = self.via.open(udp)?;
                 if let Some(file) = &pcap {
                     port = Box::new(PcapTap::new(port, file.clone()));
                 }
-                if let Some(profile) = &self.link {
-                    port = Box::new(Impair::new(port, profile.clone()));
+                if let Some(link) = &link {
+                    port = Box::new(Impair::over(port, link, lane == 0));
                 }
                 Ok((port, qpn_prefix))
             })
