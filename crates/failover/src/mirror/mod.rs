@@ -24,7 +24,7 @@ mod users;
 
 use bowline_nic::{ControlError, Nic, Time};
 
-pub use cq::Cq;
+pub use cq::{Cq, Turn};
 pub use names::Names;
 pub use pd::Pd;
 pub use qp::{Qp, QpParts};
@@ -105,9 +105,9 @@ pub trait Engines {
         self.poll(at, f).map(Some)
     }
 
-    /// Whether another thread than the caller drives an engine these days.
-    fn is_driven_by_another(&self, _at: Place) -> bool {
-        false
+    /// Calls an engine for what it has completed, and neither drives it nor has it send anything.
+    fn collect<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Self::Error> {
+        self.with(at, f)
     }
 
     /// Waits until no connection is between two engines.

@@ -94,8 +94,6 @@ struct Shared {
     contenders: AtomicU32,
     /// When somebody last began to poll, in nanoseconds of the lane's clock.
     last_polled: AtomicU64,
-    /// Who that was.
-    poller: AtomicU64,
     /// Until when somebody who polls has been seen at work, or [`AT_WORK`].
     last_seen: AtomicU64,
     /// What the lane's thread sleeps until; zero while it is awake or naps.
@@ -136,7 +134,6 @@ impl Lane {
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
             last_polled: AtomicU64::new(0),
-            poller: AtomicU64::new(0),
             last_seen: AtomicU64::new(0),
             sleeps_until: AtomicU64::new(0),
             wake,
@@ -200,7 +197,7 @@ impl Lane {
         let shared = &*self.shared;
         let now = shared.now();
         let presence = Presence::begin(shared, now);
-        shared.polled_at(now);
+        shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
         let free = if shared.is_contended() { None } else { shared.try_lock()? };
         match free {
             Some(engine) => Ok(shared.polled(engine, presence, now, f)),
@@ -214,10 +211,15 @@ impl Lane {
         }
     }
 
-    /// Whether another thread than this one polls.
-    pub fn is_polled_by_another(&self) -> bool {
+    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has completed.
+    pub fn collect<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
-        shared.poller.load(Ordering::Relaxed) != thread_tag() && shared.is_attended(shared.now())
+        let mut engine = match shared.try_lock()? {
+            Some(engine) => engine,
+            None => shared.lock_contended()?,
+        };
+        let now = engine.advance(shared.now());
+        Ok(f(&mut engine.nic, now))
     }
 
     /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
@@ -237,7 +239,7 @@ impl Lane {
         let Some(engine) = shared.try_lock()? else { return Ok(None) };
         let now = shared.now();
         let presence = Presence::begin(shared, now);
-        shared.polled_at(now);
+        shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
         Ok(Some(shared.polled(engine, presence, now, f)))
     }
 
@@ -383,13 +385,6 @@ impl Shared {
         Time::from_nanos(nanos(self.config.epoch.elapsed()))
     }
 
-    /// Somebody begins to poll.
-    #[inline]
-    fn polled_at(&self, now: Time) {
-        self.last_polled.store(now.as_nanos(), Ordering::Relaxed);
-        self.poller.store(thread_tag(), Ordering::Relaxed);
-    }
-
     /// A round for a thread that polls and has the engine, then `f`.
     #[inline]
     fn polled<R>(
@@ -517,16 +512,6 @@ impl Shared {
     fn clear_wake(&self) {
         self.wake.take();
     }
-}
-
-/// A number for the calling thread, never zero.
-#[inline]
-fn thread_tag() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static TAG: u64 = THREADS.fetch_add(1, Ordering::Relaxed);
-    }
-    TAG.with(|tag| *tag)
 }
 
 fn nanos(duration: Duration) -> u64 {
