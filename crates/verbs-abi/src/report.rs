@@ -5,12 +5,11 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use bowline_io::{Lane, control, spawn_background};
-use bowline_rails::Rail;
+use bowline_io::{Lane, spawn_background};
 
 use crate::context::Context;
 use crate::guard::guard;
-use crate::{env, failover, fork, log};
+use crate::{env, fork, log};
 
 /// Devices that are open, and what those that were closed have done.
 #[derive(Default)]
@@ -42,43 +41,11 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     let mut books = books();
     books.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(ctx)));
     if env::report().is_some()
-        && let Ok(lane) = ctx.lane()
+        && let Ok(core) = ctx.core()
     {
-        books.closed.extend(account(ctx, lane));
-        if let Some(rails) = &ctx.rails {
-            let name = failover::backup_name(ctx.device);
-            books.closed.extend(control::account(&name, rails.lane(Rail::Backup)));
-        }
+        books.closed.extend(core.report());
+        books.closed.extend(core.backup_report());
     }
-}
-
-/// What a live device answers to a line.
-pub(crate) fn answer(ctx: &Context, line: &str) -> String {
-    let Ok(lane) = ctx.lane() else { return String::new() };
-    match line {
-        "counters" => account(ctx, lane).unwrap_or_default(),
-        _ => control::answer(&ctx.device.name, lane, line),
-    }
-}
-
-/// An account of a device, and of its forward error correction and failover if it has any.
-fn account(ctx: &Context, lane: &Lane) -> Option<String> {
-    let mut account = control::account(&ctx.device.name, lane)?;
-    let mut add = |name: &str, value: &str| {
-        if account.pop().is_some() {
-            account.push_str(&format!(",\"{name}\":{value}}}"));
-        }
-    };
-    if let Some(fec) = &ctx.fec {
-        let counters = fec.counters();
-        let fields: Vec<String> =
-            counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
-        add("fec", &format!("{{{}}}", fields.join(",")));
-    }
-    if let Some(rails) = &ctx.rails {
-        add("failover", &rails.account().to_json());
-    }
-    Some(account)
 }
 
 /// How far the thread that closes the devices of an ending program has come.
@@ -139,10 +106,10 @@ fn close_all(tell: impl Fn(Closing)) {
     let open: Vec<Arc<Context>> = books().open.iter().filter_map(Weak::upgrade).collect();
     for ctx in &open {
         // For the locks alone: a lane that has died has none to wait for.
-        let _ = ctx.lane().map(Lane::counters);
-        if let Some(rails) = &ctx.rails {
-            let _ = rails.lane(Rail::Backup).counters();
-            let _ = rails.account();
+        if let Ok(core) = ctx.core() {
+            let lanes = core.lanes().iter().chain(core.backup_lanes());
+            lanes.for_each(|lane: &Arc<Lane>| _ = lane.counters());
+            let _ = core.failover_account();
         }
     }
     tell(Closing::Going);

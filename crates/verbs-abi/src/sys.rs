@@ -7,14 +7,6 @@ use std::sync::OnceLock;
 
 use crate::errno::Errno;
 
-/// 32 bytes that nobody can guess.
-pub(crate) fn random() -> Result<[u8; 32], Errno> {
-    let mut bytes = [0; 32];
-    // SAFETY: writes at most 32 bytes into a live array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == 32 { Ok(bytes) } else { Err(Errno::last()) }
-}
-
 /// Clears `O_NONBLOCK`: a descriptor that a program gets blocks until the program says otherwise.
 pub(crate) fn set_blocking(fd: RawFd) -> Result<(), Errno> {
     // SAFETY: F_GETFL touches no memory.
