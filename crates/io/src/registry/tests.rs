@@ -234,7 +234,7 @@ fn a_file_system_without_room_for_counts_is_gone_without() {
 fn a_full_file_system_is_an_error_that_names_it() {
     let Some(opened) = open_beside(32 << 10) else { return };
     let refused = opened.expect_err("there is no room for the table");
-    assert!(matches!(&refused, PortError::Registry(e) if e.is_about_place()), "{refused}");
+    assert!(matches!(&refused, PortError::Registry(e) if e.lets_go_alone()), "{refused}");
 }
 
 #[test]

@@ -48,8 +48,8 @@ pub enum Sharing {
         /// an address must name the same.
         ///
         /// If the default cannot be used (no shared memory, a full one, another user's directory
-        /// under the name), the port has the address for itself, and says so
-        /// ([`UdpConfig::notice`]). A directory that is named here must work.
+        /// under the name, a kernel that does not steer), the port has the address for itself, and
+        /// says so ([`UdpConfig::notice`]). A directory that is named here must work.
         registry_dir: Option<PathBuf>,
     },
 }
@@ -294,7 +294,7 @@ fn open_shared(
     };
     match registry::join(&place, || options::bind(config, scope)) {
         Ok((socket, membership)) => Ok((socket, Some(Box::new(membership)))),
-        Err(PortError::Registry(error)) if registry_dir.is_none() && error.is_about_place() => {
+        Err(PortError::Registry(error)) if registry_dir.is_none() && error.lets_go_alone() => {
             let alone = UdpConfig { sharing: Sharing::Exclusive, ..config.clone() };
             match options::bind(&alone, scope) {
                 Ok(socket) => {
