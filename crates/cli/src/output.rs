@@ -7,6 +7,11 @@ use std::time::Duration;
 use bowline::Fault;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Prints what does not work as it should but can be done without.
+pub(crate) fn notice(text: &str) {
+    eprintln!("bowline: {text}");
+}
+
 /// Text that others have written, for a terminal: what would move the cursor, change colours or turn the
 /// direction of writing is shown as its code instead. File names and messages of a peer may have any.
 pub(crate) fn plain(text: &str) -> String {

@@ -35,6 +35,7 @@ pub use landing::Landing;
 pub use memory::{Buffer, Region, Segment, SharedKey};
 pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
+pub use queue::SharedSrq;
 pub use rate::{DcqcnParams, RateControl, RateController};
 pub use shim::{OutPacket, PassThrough, Run, Shim, ShimOut, ShimPeer};
 pub use time::Time;

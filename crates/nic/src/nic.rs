@@ -26,7 +26,7 @@ use crate::time::Time;
 use crate::timer::Timers;
 use crate::train::Train;
 use crate::tx::TxBatch;
-use crate::types::{CqId, Event, QpState, QpType};
+use crate::types::{CqId, Event, QpState, TransportDescriptor};
 
 /// A soft RDMA NIC: one port, its memory, its queue pairs. No IO.
 ///
@@ -59,12 +59,12 @@ pub struct Nic {
     /// QPs that have something to send, each once, served in turn.
     ready: VecDeque<u32>,
     timers: Timers,
-    /// What new QPs get a shim from.
-    shims: Option<Box<ShimMaker>>,
+    /// What new QPs get their shims from, innermost first.
+    shim_makers: Vec<Box<ShimMaker>>,
 }
 
 /// Makes a shim for a new QP, if it is to have one.
-pub type ShimMaker = dyn Fn(QpType) -> Option<Box<dyn Shim>> + Send;
+pub type ShimMaker = dyn Fn(&'static TransportDescriptor) -> Option<Box<dyn Shim>> + Send;
 
 /// What QPs share.
 struct Shared {
@@ -155,8 +155,12 @@ impl Nic {
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
-        let Qp { core, transport, shim, .. } = &mut **qp;
-        let train = admit::train(core, meta, &first, bytes, shim.as_deref_mut(), &self.config);
+        let Qp { core, transport, shims, .. } = &mut **qp;
+        // Several shims do not agree beforehand on how many frames of a train they let through.
+        if shims.has_several() {
+            return 0;
+        }
+        let train = admit::train(core, meta, &first, bytes, shims, &self.config);
         // A packet in the middle of a message has no pad.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
@@ -210,15 +214,12 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        let shimmed = qp.shim.is_some();
-        if let Some(shim) = &mut qp.shim
-            && packet.info().kind == OpKind::Repair
-            && shim.ignores(packet.payload())
-        {
+        if !qp.shims.is_empty() && qp.shims.claims(packet.opcode()) && qp.shims.ignores(&packet) {
             return;
         }
         let counters = &mut self.shared.counters;
-        if !admit::accepts(&mut qp.core, meta, &packet, shimmed, &self.config, counters) {
+        let claimed = qp.shims.opcodes();
+        if !admit::accepts(&mut qp.core, meta, &packet, claimed, &self.config, counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -235,25 +236,19 @@ impl Nic {
             qp.core.counters.rx_cnps += 1;
             qp.core.pacer.on_cnp(now);
         } else {
-            let Qp { core, transport, shim, .. } = &mut **qp;
-            match shim {
-                None => follows |= transport.receive(core, &mut cx, &packet, Some(meta)),
-                Some(shim) => {
-                    if shim.follows(&packet) {
-                        follows |= transport.receive(core, &mut cx, &packet, Some(meta));
-                    } else {
-                        follows |= shim.incoming(now, &packet, &mut |packet| {
-                            // A packet before it may have failed the QP.
-                            if !core.has_failed() {
-                                follows |= transport.receive(core, &mut cx, packet, Some(meta));
-                            }
-                        });
+            let Qp { core, transport, shims, .. } = &mut **qp;
+            if shims.is_empty() || shims.follows(&packet) {
+                follows |= transport.receive(core, &mut cx, &packet, Some(meta));
+            } else {
+                follows |= shims.incoming(now, &packet, &mut |packet| {
+                    if core.takes(packet) {
+                        follows |= transport.receive(core, &mut cx, packet, Some(meta));
                     }
-                }
+                });
             }
         }
         if follows {
-            qp.settle(&mut cx);
+            qp.finish_call(&mut cx);
             self.after(slot);
         } else if self.shared.cqs.has_overflow() {
             self.fail_overflowed();
@@ -269,7 +264,7 @@ impl Nic {
             let mut cx = self.shared.cx(&self.config, now);
             if qp.transport.deadline() <= now {
                 qp.transport.handle_timeout(&mut qp.core, &mut cx);
-                qp.settle(&mut cx);
+                qp.finish_call(&mut cx);
             }
             // A pacer or a shim that is due acts when the QP transmits.
             if qp.deadline() <= now && !qp.scheduled {
@@ -289,7 +284,7 @@ impl Nic {
     /// Adds packets to the batch until it is full or nothing is ready.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
-        batch.settle();
+        batch.append_late();
         // A shim whose time has come may have handed packets up.
         self.tell_landings();
     }
@@ -306,7 +301,7 @@ impl Nic {
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
             let progress = qp.transmit(&mut cx, batch, TURN_PACKETS);
-            self.settle_turn(slot, progress, batch.is_full());
+            self.end_turn(slot, progress, batch.is_full());
             if progress == Progress::More && batch.len() == before {
                 // It needs more room than the batch has left.
                 return;
@@ -317,7 +312,7 @@ impl Nic {
     /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
     /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
     /// acknowledgement.
-    fn settle_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
+    fn end_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };

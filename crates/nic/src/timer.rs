@@ -49,7 +49,7 @@ impl Timers {
             }
         };
         self.position[item as usize] = at as u32;
-        self.settle(at);
+        self.sift(at);
     }
 
     /// Forgets an item.
@@ -75,12 +75,12 @@ impl Timers {
         self.position[item as usize] = ABSENT;
         if at < self.heap.len() {
             self.position[self.heap[at].1 as usize] = at as u32;
-            self.settle(at);
+            self.sift(at);
         }
     }
 
     /// Moves the entry at `at` to where it belongs.
-    fn settle(&mut self, mut at: usize) {
+    fn sift(&mut self, mut at: usize) {
         while at > 0 && self.heap[at] < self.heap[(at - 1) / 2] {
             self.swap(at, (at - 1) / 2);
             at = (at - 1) / 2;

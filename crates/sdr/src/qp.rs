@@ -426,11 +426,6 @@ impl SdrQp {
         self.sender.failed
     }
 
-    /// Whether messages have parts that the NIC has not been handed yet.
-    pub fn has_backlog(&self) -> bool {
-        self.sender.backlog()
-    }
-
     /// What is known of the path to the peer.
     pub fn path(&self) -> PathStats {
         self.meter.stats()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bowline::LinkProfile;
-use bowline_io::units;
+use bowline_link::units;
 use bowline_plan::{
     Axis, Coding, Erasure, GilbertElliott, Goal, Link, Loss, Message, PlanError, Scheme, Transfer,
     rtt_of_distance_s,
@@ -247,18 +247,18 @@ fn parse_loss(text: &str) -> Result<Loss, String> {
         format!("`{text}` is no probability below 1: write 1e-5, 0.1% or, in bursts, ge(1e-5,12%)")
     };
     let profile: LinkProfile = format!("loss={text}").parse().map_err(|_| wrong())?;
-    match profile.loss {
-        bowline::Loss::None => Ok(Loss::Packet(0.0)),
-        bowline::Loss::Iid(p) if p < 1.0 => Ok(Loss::Packet(p)),
-        bowline::Loss::Iid(_) => Err(wrong()),
-        bowline::Loss::GilbertElliott { good_to_bad, bad_to_good, loss_bad, loss_good } => {
-            Ok(Loss::Bursts(GilbertElliott {
-                to_bad: good_to_bad,
-                to_good: bad_to_good,
-                loss_good,
-                loss_bad,
-            }))
+    match profile.faults.loss {
+        bowline_link::Loss::None => Ok(Loss::Packet(0.0)),
+        bowline_link::Loss::Iid(p) if p < bowline_link::Prob::ALWAYS => {
+            Ok(Loss::Packet(p.as_f64()))
         }
+        bowline_link::Loss::GilbertElliott(model) => Ok(Loss::Bursts(GilbertElliott {
+            to_bad: model.good_to_bad.as_f64(),
+            to_good: model.bad_to_good.as_f64(),
+            loss_good: model.loss_good.as_f64(),
+            loss_bad: model.loss_bad.as_f64(),
+        })),
+        bowline_link::Loss::Iid(_) | bowline_link::Loss::Bursts(_) => Err(wrong()),
     }
 }
 

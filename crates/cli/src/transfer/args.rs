@@ -97,5 +97,5 @@ fn schemes() -> impl TypedValueParser<Value = String> {
 fn parse_rate(text: &str) -> Result<u64, String> {
     let profile: LinkProfile =
         format!("rate={text}").parse().map_err(|e: bowline::ParseLinkError| e.to_string())?;
-    profile.rate_bps.ok_or_else(|| "write 1Gbps or 100Mbps".to_owned())
+    profile.config.rate_bps.ok_or_else(|| "write 1Gbps or 100Mbps".to_owned())
 }

@@ -35,7 +35,7 @@ pub(super) struct Nic {
 impl Nic {
     /// Opens the NIC of an address.
     pub(super) fn open(addr: IpAddr, link: Option<&LinkProfile>) -> Result<Nic, Failure> {
-        let mut builder = Device::builder(addr);
+        let mut builder = Device::builder(addr).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
         }

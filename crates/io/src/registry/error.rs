@@ -65,6 +65,11 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
+    /// Whether the place where processes meet is at fault, rather than who is there.
+    pub(crate) fn is_about_place(&self) -> bool {
+        matches!(self, RegistryError::File { .. } | RegistryError::NotPrivate { .. })
+    }
+
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
         move |source| RegistryError::File { path: path.to_owned(), source }
     }

@@ -206,6 +206,37 @@ fn a_directory_that_others_may_write_to_is_refused() {
     assert!(matches!(refused, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
 }
 
+/// On a file system of 32 KiB with so many taken: whether a port opened, and the frames that it got.
+fn open_beside(taken: usize) -> Option<Result<usize, PortError>> {
+    let dir = TempDir::new();
+    let opened = std::thread::spawn(move || {
+        if !crate::sys::namespace::mount_small_memory(&dir.0, 32 << 10) {
+            return None;
+        }
+        std::fs::write(dir.0.join("big"), vec![1; taken]).expect("there is room for that");
+        let (addr, clock) = (fresh_addr(), Instant::now());
+        Some(try_open(addr, &dir).map(|port| {
+            Peer::new(addr).send(port.qpn_prefix());
+            run(&mut [port], clock, Duration::from_millis(10))[0]
+        }))
+    });
+    opened.join().expect("the thread has not panicked")
+}
+
+#[test]
+fn a_file_system_without_room_for_counts_is_gone_without() {
+    // The table takes a page, the counts sixteen.
+    let Some(opened) = open_beside(0) else { return };
+    assert_eq!(opened.expect("a port without counts"), 1);
+}
+
+#[test]
+fn a_full_file_system_is_an_error_that_names_it() {
+    let Some(opened) = open_beside(32 << 10) else { return };
+    let refused = opened.expect_err("there is no room for the table");
+    assert!(matches!(&refused, PortError::Registry(e) if e.is_about_place()), "{refused}");
+}
+
 #[test]
 fn a_file_of_garbage_is_replaced_if_nobody_uses_it() {
     let (addr, dir) = (fresh_addr(), TempDir::new());

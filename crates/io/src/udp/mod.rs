@@ -46,6 +46,10 @@ pub enum Sharing {
     SameUser {
         /// Where they meet; by default `$XDG_RUNTIME_DIR`, or else shared memory. All that share
         /// an address must name the same.
+        ///
+        /// If the default cannot be used (no shared memory, a full one, another user's directory
+        /// under the name), the port has the address for itself, and says so
+        /// ([`UdpConfig::notice`]). A directory that is named here must work.
         registry_dir: Option<PathBuf>,
     },
 }
@@ -70,6 +74,8 @@ pub struct UdpConfig {
     /// Datagrams, of up to 64 KiB each, taken from the kernel in one call at most. Memory that is
     /// never used is never touched.
     pub recv_slots: usize,
+    /// Is told, in a sentence, of what does not work as it should but can be done without.
+    pub notice: fn(&str),
 }
 
 impl UdpConfig {
@@ -84,6 +90,7 @@ impl UdpConfig {
             gso: true,
             gro: true,
             recv_slots: 32,
+            notice: |_| {},
         }
     }
 }
@@ -126,14 +133,7 @@ impl UdpPort {
                 });
             }
             Sharing::SameUser { registry_dir } => {
-                let place = Place {
-                    addr: config.addr,
-                    udp_port: config.udp_port,
-                    base_dir: registry_dir.clone(),
-                };
-                let bind = || options::bind(config, interface.index);
-                let (socket, membership) = registry::join(&place, bind)?;
-                (socket, Some(Box::new(membership)))
+                open_shared(config, interface.index, registry_dir.as_ref())?
             }
         };
         let udp_port =
@@ -276,6 +276,38 @@ impl Drop for UdpPort {
         if let Some(membership) = &mut self.membership {
             membership.leave(&self.socket);
         }
+    }
+}
+
+/// A socket among those of other processes; or one alone on the address, where the usual place for
+/// processes to meet cannot be used and nobody else is there.
+fn open_shared(
+    config: &UdpConfig,
+    scope: u32,
+    registry_dir: Option<&PathBuf>,
+) -> Result<(UdpSocket, Option<Box<Membership>>), PortError> {
+    let place = Place {
+        addr: config.addr,
+        udp_port: config.udp_port,
+        base_dir: registry_dir.cloned(),
+        notice: config.notice,
+    };
+    match registry::join(&place, || options::bind(config, scope)) {
+        Ok((socket, membership)) => Ok((socket, Some(Box::new(membership)))),
+        Err(PortError::Registry(error)) if registry_dir.is_none() && error.is_about_place() => {
+            let alone = UdpConfig { sharing: Sharing::Exclusive, ..config.clone() };
+            match options::bind(&alone, scope) {
+                Ok(socket) => {
+                    let addr = config.addr;
+                    (config.notice)(&format!("{error}; no other process can share {addr}"));
+                    Ok((socket, None))
+                }
+                // Another process has the address: what keeps this one from sharing it is to blame.
+                Err(PortError::InUse { .. }) => Err(error.into()),
+                Err(other) => Err(other),
+            }
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Which frames a QP takes: of its service, from its peer, and intact.
 
-use bowline_wire::{Hello, OpKind, PacketView, Service, solve_ip_id};
+use bowline_wire::{OpKind, OpcodeSet, PacketView, solve_ip_id};
 
 use crate::config::NicConfig;
 use crate::counters::Counters;
 use crate::frame::{FrameMeta, IpId};
 use crate::qp::QpCore;
-use crate::shim::Shim;
+use crate::shim::Chain;
 use crate::train::Train;
 use crate::tx::Flow;
-use crate::types::{QpState, QpType};
+use crate::types::QpState;
 
 /// Sends within a burst are numbered below this; see [`IpId`].
 const OWN_IDS: u16 = 128;
@@ -28,17 +28,17 @@ enum Stranger {
     Peer,
 }
 
-/// Whether a frame is for this QP and intact; counts why not.
+/// Whether a frame is for this QP and intact; counts why not. `claimed` are the opcodes of its shims.
 #[inline]
 pub(super) fn accepts(
     core: &mut QpCore,
     meta: &FrameMeta,
     packet: &PacketView<'_>,
-    shimmed: bool,
+    claimed: &OpcodeSet,
     config: &NicConfig,
     counters: &mut Counters,
 ) -> bool {
-    let drops = match check(core, meta, packet, shimmed, config) {
+    let drops = match check(core, meta, packet, claimed, config) {
         Ok(()) if icrc_holds(core, meta, packet, counters) => return true,
         Ok(()) => &mut counters.drop_icrc,
         Err(Stranger::State) => &mut counters.drop_state,
@@ -55,11 +55,11 @@ pub(super) fn train<'a>(
     meta: &FrameMeta,
     first: &PacketView<'a>,
     bytes: &'a [u8],
-    shim: Option<&'a mut (dyn Shim + 'static)>,
+    shims: &'a mut Chain,
     config: &NicConfig,
 ) -> Option<Train<'a>> {
-    check(core, meta, first, shim.is_some(), config).ok()?;
-    Some(Train::new(first, bytes, meta, core.rx_flow.as_mut()?, shim))
+    check(core, meta, first, shims.opcodes(), config).ok()?;
+    Some(Train::new(first, bytes, meta, core.rx_flow.as_mut()?, shims.alone()))
 }
 
 /// Takes note that frames of a train were intact.
@@ -75,21 +75,16 @@ fn check(
     core: &mut QpCore,
     meta: &FrameMeta,
     packet: &PacketView<'_>,
-    shimmed: bool,
+    claimed: &OpcodeSet,
     config: &NicConfig,
 ) -> Result<(), Stranger> {
-    let service = match core.init.qp_type {
-        QpType::Rc => Service::Rc,
-        QpType::Uc => Service::Uc,
-        QpType::Ud => Service::Ud,
-    };
     let receives = matches!(core.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-    let info = packet.info();
-    // A shim's own packets have the opcodes of RC, whatever it sits under.
-    let for_shim = || shimmed && (info.kind == OpKind::Repair || Hello::is(packet));
+    let opcode = packet.opcode();
     if !receives
         || core.hold.is_deaf()
-        || (info.service != service && info.kind != OpKind::Cnp && !for_shim())
+        || (!core.descriptor.opcodes.contains(opcode)
+            && packet.info().kind != OpKind::Cnp
+            && !claimed.contains(opcode))
     {
         return Err(Stranger::State);
     }
@@ -101,11 +96,10 @@ fn check(
 }
 
 /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's peer.
-/// A datagram QP hears anybody.
+/// A QP without a peer hears anybody.
 #[cold]
 fn learn_flow(core: &mut QpCore, meta: &FrameMeta, config: &NicConfig) -> bool {
-    let datagrams = core.init.qp_type == QpType::Ud;
-    if !datagrams && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
+    if core.descriptor.connected && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
         return false;
     }
     core.rx_flow = Some(Flow::inbound(meta, config.udp_port));

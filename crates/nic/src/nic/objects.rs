@@ -13,14 +13,12 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::path::PathTable;
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SrqTable};
+use crate::queue::{CqTable, SharedSrq, SrqTable};
 use crate::rate::{Pacer, RateControl};
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::timer::Timers;
-use crate::types::{
-    Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, Sge, SrqId,
-};
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -62,7 +60,7 @@ impl Nic {
             shared,
             ready: VecDeque::new(),
             timers: Timers::default(),
-            shims: None,
+            shim_makers: Vec::new(),
         })
     }
 
@@ -168,12 +166,13 @@ impl Nic {
         self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
-    /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead
-    /// of taking a receive and giving a completion for each.
+    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
+    /// taking a receive and giving a completion for each. For transports that have
+    /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.core.init.qp_type != QpType::Uc {
-            let why = "only a UC QP takes a landing";
+        if !qp.core.descriptor.landings {
+            let why = "its transport has no landings";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         qp.core.landing = Some(landing);
@@ -214,10 +213,24 @@ impl Nic {
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
+        // Checked before so much memory is asked for.
         at_most("max_wr", max_wr, 1, self.config.max_wr)?;
-        at_most("max_sge", max_sge.into(), 0, self.config.max_sge.into())?;
+        self.adopt_srq(pd, &SharedSrq::new(max_wr, max_sge))
+    }
+
+    /// A shared receive queue itself, to post to it without the engine, and to let QPs of another
+    /// engine take from it ([`Nic::adopt_srq`]).
+    pub fn share_srq(&self, srq: SrqId) -> Result<SharedSrq, ControlError> {
+        self.shared.srqs.share(srq)
+    }
+
+    /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
+    /// that must be registered here under the same keys ([`Nic::register_as`]).
+    pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
+        at_most("max_wr", srq.max_wr(), 1, self.config.max_wr)?;
+        at_most("max_sge", srq.max_sge().into(), 0, self.config.max_sge.into())?;
         self.shared.memory.hold_pd(pd)?;
-        let made = self.shared.srqs.create(pd, max_wr, max_sge);
+        let made = self.shared.srqs.adopt(pd, srq.clone());
         if made.is_err() {
             self.shared.memory.release_pd(pd);
         }
@@ -267,7 +280,11 @@ impl Nic {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
-        qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
+        let transport = init.qp_type.descriptor();
+        if transport.shimmable {
+            let made = self.shim_makers.iter().filter_map(|make| make(transport));
+            made.for_each(|shim| qp.shims.push(shim, transport));
+        }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
         self.next_slot = slot + 1;
@@ -369,20 +386,26 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet.
-    pub fn set_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
+    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the shims that
+    /// it has: see [`Shim`].
+    pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
+        if !qp.core.descriptor.shimmable {
+            let why = "its transport takes no shims";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
         if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
             let why = "a shim goes under a QP before it is ready to receive";
             return Err(ControlError::Invalid { what: "state", why });
         }
-        qp.shim = Some(shim);
+        qp.shims.push(shim, qp.core.descriptor);
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for.
-    pub fn set_shim_maker(&mut self, maker: Box<ShimMaker>) {
-        self.shims = Some(maker);
+    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of makers
+    /// added before.
+    pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
+        self.shim_makers.push(maker);
     }
 
     /// What the device has done and seen.

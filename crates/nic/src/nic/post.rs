@@ -4,9 +4,9 @@ use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::PostError;
-use crate::qp::{Hold, Qp, QpCore};
+use crate::qp::{Hold, QpCore};
 use crate::time::Time;
-use crate::types::{QpState, QpType, RecvWr, SendOp, SendWr, SrqId};
+use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
 
 impl Nic {
     /// Adds a send request to a QP's queue.
@@ -57,17 +57,16 @@ impl Nic {
 
 /// Checks what does not depend on the queue itself.
 fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
-    let qp_type = core.init.qp_type;
     if core.hold == Hold::Away {
         return Err(PostError::Away);
     }
     if matches!(core.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(PostError::WrongState(core.state));
     }
-    if !Qp::supports(qp_type, &wr.op) {
-        return Err(PostError::UnsupportedOp(qp_type));
+    if !core.descriptor.operations.contains(wr.op.operation()) {
+        return Err(PostError::UnsupportedOp(core.init.qp_type));
     }
-    if (qp_type == QpType::Ud) != wr.ud.is_some() {
+    if core.descriptor.connected == wr.ud.is_some() {
         return Err(PostError::BadDestination);
     }
     let len = wr.len();
@@ -84,12 +83,7 @@ fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
         }
         _ => {}
     }
-    // A message's PSNs must not fill half of the PSN space: 2^31 bytes, except at the smallest MTU.
-    let mtu = u64::from(core.mtu());
-    let max = match qp_type {
-        QpType::Ud => mtu,
-        _ => ((1 << 23) - 1) * mtu,
-    };
+    let max = core.descriptor.max_message(core.mtu());
     if len > max {
         return Err(PostError::TooLong { given: len, max });
     }

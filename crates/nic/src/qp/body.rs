@@ -6,8 +6,7 @@ use bowline_wire::{Psn, Qpn};
 use super::{Attrs, Cx, Hold, Qp};
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
-use crate::shim::ShimPeer;
-use crate::transport::{self, Position, Transport};
+use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
 /// Two-sided messages (SENDs and WRITEs with immediate) done on a connection.
@@ -104,9 +103,7 @@ impl Qp {
     /// Takes the connection out. What is left has a number and attributes, and waits for it, or
     /// another, to be attached.
     pub(crate) fn detach(&mut self, cx: &mut Cx<'_>, carry: Carry) -> Box<QpBody> {
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         let (core, transport) = (&mut self.core, &mut self.transport);
         let position = transport.position();
         transport.suspend(core, cx);
@@ -123,7 +120,7 @@ impl Qp {
             cx.paths.forget(path, core.index, called);
             cx.paths.release(path);
         }
-        let fresh = transport::build(core.init.qp_type);
+        let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
         core.hold = Hold::Away;
         core.cnp_pending = false;
@@ -171,7 +168,7 @@ impl Qp {
         }
         if body.carry == Carry::Requests {
             core.attrs.rq_psn = rq_psn;
-            self.transport = transport::build(core.init.qp_type);
+            self.transport = (core.descriptor.build)();
             core.state = QpState::Rtr;
             self.transport.entered(core, QpState::Init);
             core.state = body.state;
@@ -183,15 +180,7 @@ impl Qp {
                 cx.cqs.push(cq, completion, cx.counters, cx.events);
             }
         }
-        if let Some(shim) = &mut self.shim {
-            let peer = ShimPeer {
-                qp_type: core.init.qp_type,
-                mtu: core.attrs.mtu,
-                dest_qpn: core.attrs.dest_qpn,
-                rq_psn,
-            };
-            shim.started(cx.now, &peer);
-        }
+        self.shims.start(cx.now, &core.shim_peer(rq_psn));
     }
 
     /// Starts a new requester for the requests that are here, except those that the peer has carried

@@ -4,7 +4,7 @@ pub(crate) mod body;
 mod sink;
 pub(crate) mod state;
 
-use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
+use bowline_wire::{Bth, FlowKey, Opcode, PacketView, Psn, Qpn};
 
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
@@ -15,13 +15,13 @@ use crate::memory::{MemoryTable, Segment};
 use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{Pacer, RateControl};
-use crate::shim::{Shim, ShimOut, ShimPeer};
+use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
-use crate::transport::{self, Transport};
+use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 use crate::types::{
-    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, QpType, SendFlags,
-    SendOp, WcOpcode, WcStatus,
+    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
+    WcOpcode, WcStatus,
 };
 use body::TwoSided;
 pub(crate) use sink::Sink;
@@ -115,12 +115,12 @@ impl Attrs {
     }
 }
 
-/// How a QP ended up failing; carried out by [`Qp::settle`] once the transport has returned.
+/// How a QP ended up failing; carried out by [`Qp::finish_call`] once the transport has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// Everything stops.
     Whole,
-    /// Only sending does: UC and UD.
+    /// Only sending does: transports that are not reliable.
     SendQueue,
 }
 
@@ -161,6 +161,8 @@ pub(crate) struct QpCore {
     /// Slot in the NIC's table.
     pub(crate) index: u32,
     pub(crate) init: QpInit,
+    /// What its transport is.
+    pub(crate) descriptor: &'static TransportDescriptor,
     pub(crate) state: QpState,
     pub(crate) attrs: Attrs,
     pub(crate) sq: SendQueue,
@@ -201,6 +203,7 @@ impl QpCore {
             two_sided: TwoSided::default(),
             index,
             init: *init,
+            descriptor: init.qp_type.descriptor(),
             state: QpState::Reset,
             attrs: Attrs::new(max_mtu),
             sq: SendQueue::new(init),
@@ -311,6 +314,21 @@ impl QpCore {
         self.failure.is_some()
     }
 
+    /// Whether a packet that shims hand up is for the transport. One before it may have failed the QP.
+    pub(crate) fn takes(&self, packet: &PacketView<'_>) -> bool {
+        !self.has_failed() && self.descriptor.opcodes.contains(packet.opcode())
+    }
+
+    /// The connection as shims see it.
+    fn shim_peer(&self, rq_psn: Psn) -> ShimPeer {
+        ShimPeer {
+            transport: self.descriptor,
+            mtu: self.attrs.mtu,
+            dest_qpn: self.attrs.dest_qpn,
+            rq_psn,
+        }
+    }
+
     /// Whether a request asks for a completion.
     #[inline]
     fn is_signaled(&self, flags: SendFlags) -> bool {
@@ -365,7 +383,7 @@ pub(crate) enum Progress {
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) transport: Box<dyn Transport>,
-    pub(crate) shim: Option<Box<dyn Shim>>,
+    pub(crate) shims: Chain,
     /// In the NIC's ready queue.
     pub(crate) scheduled: bool,
     /// In line for its path's window.
@@ -378,8 +396,8 @@ impl Qp {
     pub(crate) fn new(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
         Qp {
             core: QpCore::new(qpn, index, init, config.max_mtu),
-            transport: transport::build(init.qp_type),
-            shim: None,
+            transport: (init.qp_type.descriptor().build)(),
+            shims: Chain::default(),
             scheduled: false,
             waiting: false,
             paced: false,
@@ -411,10 +429,7 @@ impl Qp {
         if self.paced {
             at = at.min(self.core.pacer.next());
         }
-        if let Some(shim) = &self.shim {
-            at = at.min(shim.poll_timeout().unwrap_or(Time::NEVER));
-        }
-        at
+        at.min(self.shims.deadline())
     }
 
     /// Sends up to `budget` packets.
@@ -428,18 +443,18 @@ impl Qp {
         if self.core.hold.is_deaf() {
             return Progress::Idle;
         }
-        if self.shim_is_due(cx.now) {
-            if batch.room() < self.shim.as_ref().map_or(0, |shim| shim.max_out()) {
+        if self.shims_are_due(cx.now) {
+            if batch.room() < self.shims.max_out() {
                 return Progress::More;
             }
-            self.shim_timeout(cx, batch);
+            self.shims_timeout(cx, batch);
         }
-        let mut sink = Sink::new(batch, self.shim.as_deref_mut());
+        if self.core.cnp_pending && batch.room() > 0 {
+            send_cnp(&mut self.core, cx, batch);
+        }
+        let mut sink = Sink::new(batch, &mut self.shims);
         if !sink.has_room() {
             return Progress::More;
-        }
-        if self.core.cnp_pending {
-            send_cnp(&mut self.core, cx, &mut sink);
         }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         sink.finish(&mut self.core, cx);
@@ -447,40 +462,38 @@ impl Qp {
         if progress == Progress::Idle {
             self.core.pacer.rest();
         }
-        self.settle(cx);
+        self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
             // It failed just now, and the peer has not been told why.
             return Progress::More;
         }
         // What a shim has to add to the packets sent just now does not wait for others.
-        if self.shim_is_due(cx.now) { Progress::More } else { progress }
+        if self.shims_are_due(cx.now) { Progress::More } else { progress }
     }
 
-    fn shim_is_due(&self, now: Time) -> bool {
-        let at = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        at.is_some_and(|at| at <= now)
+    fn shims_are_due(&self, now: Time) -> bool {
+        self.shims.deadline() <= now
     }
 
-    fn shim_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
-        let (Some(shim), Some(mut flow)) = (self.shim.as_mut(), self.core.flow.take()) else {
+    fn shims_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
+        let Some(mut flow) = self.core.flow.take() else {
             return;
         };
         let (core, transport) = (&mut self.core, &mut self.transport);
-        let now = cx.now;
-        let mut out = ShimOut::new(batch, &mut flow, core.data_ecn());
-        shim.handle_timeout(now, &mut out, &mut |packet| {
-            if !core.has_failed() {
+        let (now, ecn) = (cx.now, core.data_ecn());
+        let to = (batch, &mut flow);
+        let (packets, bytes) = self.shims.handle_timeout(now, to, ecn, &mut |packet| {
+            if core.takes(packet) {
                 transport.receive(core, cx, packet, None);
             }
         });
-        let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);
-        self.settle(cx);
+        self.finish_call(cx);
     }
 
     /// Does what the transport has asked for by failing, and reports a drained send queue.
-    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn finish_call(&mut self, cx: &mut Cx<'_>) {
         match self.core.failure.take() {
             None => {}
             Some(Failure::Whole) => self.enter_error(cx),
@@ -502,9 +515,7 @@ impl Qp {
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         self.core.state = QpState::Err;
         self.core.failure = None;
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.core.flush_send_queue(cx);
         self.core.flush_recv_queue(cx);
@@ -515,11 +526,9 @@ impl Qp {
 
     /// Back to how it was made; outstanding requests vanish.
     pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
-        self.transport = transport::build(self.core.init.qp_type);
+        self.transport = (self.core.descriptor.build)();
         let core = &mut self.core;
         core.sq.clear();
         core.rq.clear();
@@ -564,49 +573,23 @@ impl Qp {
         if from != to {
             self.transport.entered(&self.core, from);
         }
-        if from != to
-            && to == QpState::Rtr
-            && let Some(shim) = &mut self.shim
-        {
-            let core = &self.core;
-            let peer = ShimPeer {
-                qp_type: core.init.qp_type,
-                mtu: core.attrs.mtu,
-                dest_qpn: core.attrs.dest_qpn,
-                rq_psn: core.attrs.rq_psn,
-            };
-            shim.started(cx.now, &peer);
+        if from != to && to == QpState::Rtr {
+            self.shims.start(cx.now, &self.core.shim_peer(self.core.attrs.rq_psn));
         }
-        self.settle(cx);
-    }
-
-    /// Whether the type of QP knows this operation.
-    pub(crate) fn supports(qp_type: QpType, op: &SendOp) -> bool {
-        match qp_type {
-            // A sequence of single-packet messages would each need its own place among the
-            // requests that await acknowledgement.
-            QpType::Rc => !matches!(op, SendOp::WritePackets(..)),
-            QpType::Uc => matches!(
-                op,
-                SendOp::Send
-                    | SendOp::SendImm(_)
-                    | SendOp::Write(_)
-                    | SendOp::WriteImm(..)
-                    | SendOp::WritePackets(..)
-            ),
-            QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
-        }
+        self.finish_call(cx);
     }
 }
 
-/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3).
-fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3). It is not the
+/// transport's, and passes no shim.
+fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.cnp_pending = false;
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));
     bth.becn = true;
     let mut header = HeaderBuf::new(&bth);
     header.push::<16>(|_| {});
-    cx.segments.clear();
+    let Some(flow) = core.flow.as_mut() else { return };
+    let bytes = batch.push(flow, 0, &header, &[]);
     cx.counters.tx_cnps += 1;
-    sink.send(core, cx, &header, 0);
+    count_sent(core, cx, 1, bytes);
 }

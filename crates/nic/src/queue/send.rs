@@ -3,7 +3,7 @@
 use bowline_wire::Psn;
 
 use crate::error::PostError;
-use crate::types::{Payload, QpInit, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
+use crate::types::{Payload, QpInit, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// A send work request on its queue.
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +89,7 @@ impl SendQueue {
             ring: vec![EMPTY; n],
             sges: vec![Sge::default(); n * init.max_send_sge as usize],
             inline: vec![0; n * init.max_inline as usize],
-            dests: Vec::with_capacity(if init.qp_type == QpType::Ud { n } else { 0 }),
+            dests: Vec::with_capacity(if init.qp_type.descriptor().connected { 0 } else { n }),
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_fec::{FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Pool};
+use bowline_link::{Faults, LinkConfig, Loss};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, CqId, Mtu, QpInit, QpType, Region, Remote, SendOp, SendWr,
     Sge, Time, WcStatus,
@@ -11,7 +12,7 @@ use bowline_nic::{
 use bowline_wire::Qpn;
 
 use super::two_hosts;
-use crate::net::{Faults, LinkConfig, LinkId, Loss};
+use crate::net::LinkId;
 use crate::world::{App, NicId, World};
 
 /// What is measured.
@@ -131,7 +132,7 @@ impl<'a> Writer<'a> {
             let qpn = engine.create_qp(&init).expect("within the limits");
             if let Some(mode) = config.fec {
                 let shim = FecShim::new(FecConfig::new(mode), Pool::default(), fec.clone());
-                engine.set_shim(qpn, Box::new(shim)).expect("the QP is new");
+                engine.add_shim(qpn, Box::new(shim)).expect("the QP is new");
             }
             (qpn, cq, key)
         });

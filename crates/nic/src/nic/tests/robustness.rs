@@ -115,7 +115,7 @@ fn a_foreign_sender_is_accepted_until_the_peer_is_known_to_be_ours() {
         foreign.meta.ip_id = IpId::Guess(0);
         p.deliver(&foreign);
         p.deliver(&frame);
-        p.settle();
+        p.exchange();
         p.ends[0].completions();
         p.ends[1].nic.counters().icrc_solved
     };

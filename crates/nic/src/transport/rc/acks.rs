@@ -29,7 +29,7 @@ impl Requester {
                 None => cx.counters.drop_malformed += 1,
             },
         }
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
     }
 
     fn on_ack(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, syndrome: Syndrome) {

@@ -8,10 +8,11 @@ mod requester;
 mod responder;
 mod rtt;
 
-use bowline_wire::{OpKind, PacketView};
+use bowline_wire::{OpKind, Opcode, OpcodeSet, PacketView, Service};
 
 use self::requester::Requester;
 use self::responder::Responder;
+use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
 use super::{Position, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
@@ -22,6 +23,23 @@ use crate::types::QpState;
 
 /// Opcodes of the reliable connection service start here.
 const SERVICE: u8 = 0x00;
+
+/// What RC is.
+pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
+    name: "RC",
+    service: Service::Rc,
+    opcodes: OpcodeSet::range(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_ONLY_INV),
+    // A sequence of single-packet messages would each need its own place among the requests that await
+    // acknowledgement.
+    operations: Operations::all().difference(Operations::WRITE_PACKETS),
+    max_packets: MAX_PSNS,
+    connected: true,
+    reliable: true,
+    shimmable: true,
+    movable: true,
+    landings: false,
+    build: || Box::<Rc>::default(),
+};
 
 /// The RC transport.
 #[derive(Debug, Default)]
@@ -51,10 +69,6 @@ impl Transport for Rc {
             OpKind::Ack | OpKind::AtomicAck | OpKind::ReadResponse => {
                 self.requester.receive(core, cx, packet);
                 true
-            }
-            OpKind::Repair => {
-                cx.counters.drop_malformed += 1;
-                false
             }
             _ => {
                 // One answer serves many requests: once it is due, nothing more follows.

@@ -141,7 +141,7 @@ impl Requester {
                 }
             }
         }
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
         progress
     }
 
@@ -343,8 +343,8 @@ impl Requester {
             (Some(window), _) => (u64::from(window) / mtu).saturating_sub(u64::from(in_flight)),
             (None, Some(path)) => {
                 // What this turn has sent is not charged yet.
-                let unsettled = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
-                let room = cx.paths.room(path).saturating_sub(unsettled) / mtu;
+                let uncharged = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
+                let room = cx.paths.room(path).saturating_sub(uncharged) / mtu;
                 if core.called || !cx.paths.has_line(path, false) { room } else { 0 }
             }
             (None, None) => 0,
@@ -434,7 +434,7 @@ impl Requester {
         self.reads.clear();
         self.since_ack_req = 0;
         self.deadline = Time::NEVER;
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
     }
 
     /// Counts a retry; without any left, the oldest request fails.
@@ -475,7 +475,7 @@ impl Requester {
     }
 
     /// Brings what the path thinks is in flight up to date.
-    pub(super) fn settle_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+    pub(super) fn update_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         let in_flight = self.next.diff(self.una).max(0) as u64;
         let charge = match core.window {
             Some(_) => 0,
@@ -508,7 +508,7 @@ impl Requester {
         self.deadline = Time::NEVER;
         self.rnr_until = None;
         self.rtt = RttEstimate::default();
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
     }
 }
 

@@ -1,0 +1,109 @@
+//! The lanes of a device, lent to its objects.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bowline_failover::mirror::{Engines, Layout, Place};
+use bowline_failover::{Rail, Supervisor};
+use bowline_io::{Lane, LaneError};
+use bowline_nic::{Nic, Time};
+
+/// After so many polls a thread begins with another lane than its own.
+const POLLS_PER_TURN: usize = 16;
+
+/// All lanes: those of the default rail, then those of the backup.
+pub(crate) struct LaneEngines {
+    lanes: Box<[Arc<Lane>]>,
+    layout: Layout,
+    /// Waits until no connection is between two lanes.
+    moves: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl LaneEngines {
+    pub(crate) fn new(lanes: Vec<Arc<Lane>>, layout: Layout) -> LaneEngines {
+        debug_assert_eq!(lanes.len(), layout.places().count());
+        LaneEngines { lanes: lanes.into_boxed_slice(), layout, moves: OnceLock::new() }
+    }
+
+    /// How to wait for moves, once there is something that moves connections.
+    pub(crate) fn wait_for_moves_by(&self, wait: impl Fn() + Send + Sync + 'static) {
+        // There is one failover of a device.
+        let _ = self.moves.set(Box::new(wait));
+    }
+
+    #[inline]
+    pub(crate) fn lane(&self, at: Place) -> &Arc<Lane> {
+        &self.lanes[self.layout.index(at)]
+    }
+
+    /// The lanes of a rail; none of a backup that is not there.
+    pub(crate) fn rail(&self, rail: Rail) -> &[Arc<Lane>] {
+        let start = rail.index() * self.layout.lanes;
+        self.lanes.get(start..start + self.layout.lanes).unwrap_or_default()
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Lane>] {
+        &self.lanes
+    }
+
+    /// A supervisor of all connections between the two rails.
+    pub(crate) fn supervisor(
+        &self,
+        config: impl FnMut() -> bowline_failover::Config,
+    ) -> Result<Supervisor, bowline_nic::ControlError> {
+        Supervisor::new(self, config)
+    }
+}
+
+impl Engines for LaneEngines {
+    type Error = LaneError;
+
+    #[inline]
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    #[inline]
+    fn with<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).with(f)
+    }
+
+    #[inline]
+    fn post<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).post(f)
+    }
+
+    #[inline]
+    fn poll<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).poll(f)
+    }
+
+    fn try_poll<R>(
+        &self,
+        at: Place,
+        f: impl FnOnce(&mut Nic, Time) -> R,
+    ) -> Result<Option<R>, LaneError> {
+        self.lane(at).try_poll(f)
+    }
+
+    fn wait_for_moves(&self) {
+        if let Some(wait) = self.moves.get() {
+            wait();
+        }
+    }
+}
+
+/// With which lane the calling thread begins to poll: one that other threads do not begin with, and now
+/// and then another, so that no lane waits for ever.
+pub(crate) fn polls_first() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static HOME: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        static POLLS: Cell<usize> = const { Cell::new(0) };
+    }
+    let polls = POLLS.get();
+    POLLS.set(polls.wrapping_add(1));
+    let home = HOME.with(|home| *home);
+    if polls.is_multiple_of(POLLS_PER_TURN) { home + polls / POLLS_PER_TURN } else { home }
+}
