@@ -308,6 +308,11 @@ impl Membership {
         };
         self.bury_dead(&mut table);
         table.set(self.prefix, None);
+        // Until the socket is closed nothing may be steered to it that is for others: it would die with
+        // it. So the program still has the last socket where it is now. Afterwards that index is past the
+        // end, the kernel gives those frames to any of the group, and whoever gets one hands it on and
+        // puts the program right.
+        let before_closing = table.clone();
         // The kernel will move the last socket into our place.
         if let Some((prefix, mut last)) = table.members().max_by_key(|(_, m)| m.index)
             && last.index > self.index
@@ -319,7 +324,7 @@ impl Membership {
             self.rooms.remove(self.group.ip());
             self.file.remove();
         } else if self.file.store(&table).is_ok() {
-            let _ = attach(socket, &table);
+            let _ = attach(socket, &before_closing);
         }
     }
 
