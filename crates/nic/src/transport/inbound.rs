@@ -218,7 +218,7 @@ impl Inbound {
         if !consistent {
             return Err(Refusal::Invalid);
         }
-        let lands = core.landing.is_some() && info.position == Position::Only && info.has_imm;
+        let lands = core.lands && info.position == Position::Only && info.has_imm;
         if info.has_imm && !lands {
             self.take_wqe(core, cx)?;
         }
