@@ -3,9 +3,9 @@
 
 use bowline::{FecMode, Mtu};
 use bowline_plan::{Link, Loss, Message, Scheme, Transfer};
-use bowline_sim::Prob;
+
+use bowline_link::{LinkConfig, Loss as CableLoss, Prob};
 use bowline_sim::experiment::{GoodputConfig, goodput};
-use bowline_sim::net::{LinkConfig, Loss as CableLoss};
 
 const MTU: Mtu = Mtu::B1024;
 /// BTH, ICRC and the headers below: what a packet in the middle of a message has besides its payload.
@@ -28,7 +28,7 @@ fn both(bytes: u32, bandwidth_bps: u64, rtt_ms: u64, loss: f64, fec: Option<&str
     let law = Transfer::new(link, message).unwrap().completion(&scheme).unwrap();
     let cable = LinkConfig {
         // The model has no headers.
-        bandwidth_bps: bandwidth_bps * (mtu_bytes + HEADERS) / mtu_bytes,
+        rate_bps: Some(bandwidth_bps * (mtu_bytes + HEADERS) / mtu_bytes),
         delay_ns: rtt_ms * 500_000,
         queue_bytes: 256 << 20,
         ecn: None,
