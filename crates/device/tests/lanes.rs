@@ -3,22 +3,24 @@
 mod support;
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bowline_device::{BackupSpec, Device, DeviceSpec, Mode, Opened, Pd, Rail};
-use bowline_io::{
-    FrameSink, LinkState, MemoryHub, Port, PortCaps, PortCounters, PortError, PortFds,
-};
-use bowline_nic::{Event, Remote, SendOp, Time, TxBatch, WcStatus};
+use bowline_io::{LinkState, MemoryHub};
+use bowline_nic::{Event, Remote, SendOp, WcStatus};
 use support::*;
 
 const LANES: usize = 8;
 
 /// Two hosts of eight lanes with a connection on each lane.
 fn crowd(mode: Mode, store: &TestStore) -> [(Host, Vec<Conn>); 2] {
-    let [a, b] = [0, 1].map(|_| Host::with_lanes(mode, store, LANES));
+    connected([0, 1].map(|_| Host::with_lanes(mode, store, LANES)))
+}
+
+/// The two with a connection on each lane.
+fn connected([a, b]: [Host; 2]) -> [(Host, Vec<Conn>); 2] {
     let mut ours: Vec<Conn> = (0..LANES).map(|_| a.qp(None)).collect();
     let mut theirs: Vec<Conn> = (0..LANES).map(|_| b.qp(None)).collect();
     for (ca, cb) in ours.iter_mut().zip(&mut theirs) {
@@ -149,50 +151,10 @@ fn objects_in_use_on_any_lane_cannot_be_destroyed() {
     assert!(other.destroy().is_err(), "it is gone");
 }
 
-/// A port that breaks for good when it is told to.
-struct Brittle<P> {
-    inner: P,
-    breaks: Arc<AtomicBool>,
-}
-
-impl<P: Port> Brittle<P> {
-    fn check(&self) -> Result<(), PortError> {
-        if self.breaks.load(Ordering::Relaxed) {
-            let source = std::io::Error::other("it is brittle");
-            return Err(PortError::Os { what: "using a port", source });
-        }
-        Ok(())
-    }
-}
-
-impl<P: Port> Port for Brittle<P> {
-    fn caps(&self) -> PortCaps {
-        self.inner.caps()
-    }
-
-    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
-        self.check()?;
-        self.inner.send(now, batch, from)
-    }
-
-    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
-        self.check()?;
-        self.inner.recv(now, sink)
-    }
-
-    fn fds(&self) -> PortFds {
-        self.inner.fds()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.inner.counters()
-    }
-}
-
-/// A device on ports in memory, each of which can break.
-fn brittle(hub: &MemoryHub, number: u8, store: &TestStore) -> (Arc<Device>, Vec<Arc<AtomicBool>>) {
-    let addrs = [[10, 9, 0, number], [10, 9, 1, number]].map(std::net::IpAddr::from);
-    let mut spec = DeviceSpec::new("brittle", addrs[0]);
+/// A device on ports in memory.
+fn in_memory(hub: &MemoryHub, number: u8, store: &TestStore) -> Arc<Device> {
+    let addrs = [[10, 9, 0, number], [10, 9, 1, number]].map(IpAddr::from);
+    let mut spec = DeviceSpec::new("t", addrs[0]);
     spec.lanes = LANES.to_string().parse().unwrap();
     spec.backup = Some(BackupSpec {
         addr: addrs[1],
@@ -200,33 +162,19 @@ fn brittle(hub: &MemoryHub, number: u8, store: &TestStore) -> (Arc<Device>, Vec<
         store_url: Some(store.url()),
         job: "test".into(),
     });
-    let (mut ports, mut switches): (Vec<Opened>, Vec<Arc<AtomicBool>>) = (Vec::new(), Vec::new());
-    for addr in addrs {
-        for prefix in 0..LANES as u8 {
-            let inner = hub.port_for(addr, 4791, prefix, 4096).unwrap();
-            let breaks = Arc::new(AtomicBool::new(false));
-            switches.push(Arc::clone(&breaks));
-            ports.push((Box::new(Brittle { inner, breaks }), prefix));
-        }
-    }
-    (spec.open_on(ports).unwrap(), switches)
+    let port = |addr, prefix| -> Opened {
+        (Box::new(hub.port_for(addr, 4791, prefix, 4096).unwrap()), prefix)
+    };
+    let ports = addrs.map(|addr| (0..LANES as u8).map(move |prefix| port(addr, prefix)));
+    spec.open_on(ports.into_iter().flatten().collect()).unwrap()
 }
 
 #[test]
 fn a_socket_error_of_one_lane_moves_its_connections_and_no_others() {
     let store = TestStore::new();
     let hub = MemoryHub::new();
-    let (device, switches) = brittle(&hub, 1, &store);
-    let a = Host::on(device);
-    let b = Host::on(brittle(&hub, 2, &store).0);
-    let mut ours: Vec<Conn> = (0..LANES).map(|_| a.qp(None)).collect();
-    let mut theirs: Vec<Conn> = (0..LANES).map(|_| b.qp(None)).collect();
-    for (ca, cb) in ours.iter_mut().zip(&mut theirs) {
-        a.connect(ca, &b, cb.qpn);
-        b.connect(cb, &a, ca.qpn);
-    }
-    a.ready(LANES);
-    b.ready(LANES);
+    let [(a, ours), (_b, _theirs)] =
+        connected([1, 2].map(|number| Host::on(in_memory(&hub, number, &store))));
     let everywhere = || {
         for (i, conn) in ours.iter().enumerate() {
             a.post(conn, i as u64, write(conn, i * 4096), i * 4096, 4096).unwrap();
@@ -234,7 +182,7 @@ fn a_socket_error_of_one_lane_moves_its_connections_and_no_others() {
         all_succeed(&a, LANES);
     };
     everywhere();
-    switches[3].store(true, Ordering::Relaxed);
+    hub.break_ports(a.addr, Some(3));
     everywhere();
     everywhere();
     assert_eq!(a.account().away, 1, "that of lane 3");
@@ -242,5 +190,5 @@ fn a_socket_error_of_one_lane_moves_its_connections_and_no_others() {
     assert_eq!(a.device.lanes()[3].link(), LinkState::Down);
     assert_eq!(a.device.link(), LinkState::Up);
     let report = a.device.report().unwrap();
-    assert!(report.contains("it is brittle"), "{report}");
+    assert!(report.contains("on purpose"), "{report}");
 }

@@ -34,6 +34,8 @@ struct Inbox {
     dropped: AtomicU64,
     /// The port is gone.
     closed: AtomicBool,
+    /// The port fails whatever is asked of it.
+    broken: AtomicBool,
     /// The owner is about to sleep: a system call for every datagram would cost more than the rest.
     sleeps: AtomicBool,
     /// Readable while there is something that a sleeper has not heard of.
@@ -101,6 +103,16 @@ impl MemoryHub {
         self.open((addr, udp_port, Some(prefix)), capacity)
     }
 
+    /// Makes the ports of an address fail for good from now on, all of them or the one with a prefix: to
+    /// see what becomes of what stands on them.
+    pub fn break_ports(&self, addr: IpAddr, prefix: Option<u8>) {
+        for ((_, _, of), inbox) in self.lock().iter().filter(|((at, ..), _)| *at == addr) {
+            if prefix.is_none() || *of == prefix {
+                inbox.broken.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn open(&self, place: Place, capacity: usize) -> Result<MemoryPort, PortError> {
         let (addr, udp_port, _) = place;
         let inbox = Arc::new(Inbox {
@@ -108,6 +120,7 @@ impl MemoryHub {
             capacity,
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
             ready: EventFd::flag().map_err(PortError::os("making an event descriptor"))?,
         });
@@ -193,6 +206,14 @@ impl Inbox {
 }
 
 impl MemoryPort {
+    fn check(&self) -> Result<(), PortError> {
+        if self.inbox.broken.load(Ordering::Relaxed) {
+            let source = std::io::Error::other("it was broken on purpose");
+            return Err(PortError::Os { what: "using a port in memory", source });
+        }
+        Ok(())
+    }
+
     fn route(&mut self, (addr, udp_port, prefix): (IpAddr, u16, u8)) -> Option<&Inbox> {
         let to = (addr, udp_port, Some(prefix));
         let known = self
@@ -214,6 +235,7 @@ impl Port for MemoryPort {
     }
 
     fn send(&mut self, _now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        self.check()?;
         let bursts = batch.bursts().get(from..).unwrap_or_default();
         for burst in bursts {
             let meta = FrameMeta {
@@ -239,6 +261,7 @@ impl Port for MemoryPort {
     }
 
     fn recv(&mut self, _now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
+        self.check()?;
         self.inbox.take(&mut self.taken);
         let mut frames = 0;
         for datagram in &self.taken {

@@ -5,6 +5,7 @@
 //! starts no thread and allocates nothing per packet; time and randomness are arguments. The same
 //! code runs over UDP sockets and on the simulator's virtual time.
 
+mod admit;
 mod config;
 mod connect;
 mod counters;
@@ -14,13 +15,12 @@ mod frame;
 mod landing;
 pub mod memory;
 mod nic;
-mod path;
 mod qp;
 mod queue;
 pub mod rate;
+mod sched;
 mod shim;
 mod time;
-mod timer;
 mod train;
 mod transport;
 mod tx;

@@ -32,6 +32,8 @@ use tx_ring::TxRing;
 const MAX_BURST_BYTES_V4: u32 = 65_507;
 const MAX_BURST_BYTES_V6: u32 = 65_487;
 
+/// Rounds of receiving before a socket is closed.
+const MAX_REST: usize = 1024;
 /// How often a burst is tried again when the kernel says that it is out of buffers.
 const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
 
@@ -243,6 +245,21 @@ impl UdpPort {
         Ok(done)
     }
 
+    /// Takes what is left in a socket that is about to be closed, so that frames of others do not die with it.
+    fn hand_on_rest(&mut self) {
+        // Bounded: somebody may go on sending to this end for ever.
+        for _ in 0..MAX_REST {
+            match self.rx.recv(self.socket.as_raw_fd()) {
+                Ok(received @ 1..) => {
+                    for slot in 0..received {
+                        self.deliver(Time::ZERO, slot, &mut |_: &FrameMeta, _: &[u8]| {});
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
     fn deliver(&mut self, now: Time, slot: usize, sink: &mut dyn FrameSink) -> usize {
         let message = self.rx.message(slot);
         let counters = &mut self.counters;
@@ -275,6 +292,7 @@ impl Drop for UdpPort {
     fn drop(&mut self) {
         if let Some(membership) = &mut self.membership {
             membership.leave(&self.socket);
+            self.hand_on_rest();
         }
     }
 }
