@@ -6,7 +6,7 @@ use bowline_failover::mirror::{self, Engines, Place};
 use bowline_io::{Channel, CqNotify, LaneError};
 use bowline_nic::{Completion, CqId, Nic, Time};
 
-use crate::engines::polls_first;
+use crate::engines::turn;
 use crate::{Device, DeviceError};
 
 /// A completion queue for queue pairs of any lane.
@@ -58,7 +58,7 @@ impl Cq {
         self.mirror.id(Place::lane(0))
     }
 
-    /// Drives the lanes that have queue pairs of the queue, and polls up to `wanted` completions through
+    /// Drives a lane that has queue pairs of the queue, and polls up to `wanted` completions through
     /// `take`, which gets the queue to ask, how many there is room for, and says how many it took.
     #[inline]
     pub fn poll<X: From<LaneError>>(
@@ -67,13 +67,13 @@ impl Cq {
         take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X>,
     ) -> Result<usize, X> {
         let device = &*self.device;
-        self.mirror.poll(device.engines(), device.is_split(), polls_first, wanted, take)
+        self.mirror.poll(device.engines(), device.is_split(), turn, wanted, take)
     }
 
     /// Takes completions that are there, and drives nothing.
     pub fn take(&self, out: &mut [Completion]) -> Result<usize, DeviceError> {
         let device = &*self.device;
-        Ok(self.mirror.take(device.engines(), device.is_split(), polls_first(), out)?)
+        self.mirror.take(device.engines(), device.is_split(), out)
     }
 
     /// Asks for one event at the next completion, or at the next that is solicited or failed. What is in

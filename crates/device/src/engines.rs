@@ -4,13 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bowline_failover::mirror::{Engines, Layout, Place};
+use bowline_failover::mirror::{Engines, Layout, Place, Turn};
 use bowline_failover::{Rail, Supervisor};
 use bowline_io::{Lane, LaneError};
 use bowline_nic::{Nic, Time};
-
-/// After so many polls a thread begins with another lane than its own.
-const POLLS_PER_TURN: usize = 16;
 
 /// All lanes: those of the default rail, then those of the backup.
 pub(crate) struct LaneEngines {
@@ -87,6 +84,10 @@ impl Engines for LaneEngines {
         self.lane(at).try_poll(f)
     }
 
+    fn collect<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).collect(f)
+    }
+
     fn wait_for_moves(&self) {
         if let Some(wait) = self.moves.get() {
             wait();
@@ -94,16 +95,14 @@ impl Engines for LaneEngines {
     }
 }
 
-/// With which lane the calling thread begins to poll: one that other threads do not begin with, and now
-/// and then another, so that no lane waits for ever.
-pub(crate) fn polls_first() -> usize {
+/// Whose turn it is to be polled by the calling thread.
+pub(crate) fn turn() -> Turn {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static HOME: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-        static POLLS: Cell<usize> = const { Cell::new(0) };
+        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        static OTHERS_FIRST: Cell<bool> = const { Cell::new(false) };
     }
-    let polls = POLLS.get();
-    POLLS.set(polls.wrapping_add(1));
-    let home = HOME.with(|home| *home);
-    if polls.is_multiple_of(POLLS_PER_TURN) { home + polls / POLLS_PER_TURN } else { home }
+    let others_first = OTHERS_FIRST.get();
+    OTHERS_FIRST.set(!others_first);
+    Turn { thread: THREAD.with(|thread| *thread), others_first }
 }

@@ -42,6 +42,7 @@ pub use error::DeviceError;
 pub use failover::Account;
 pub use log::{Log, Severity};
 pub use mr::Mr;
+pub use open::Opened;
 pub use pd::Pd;
 pub use qp::{Qp, QpRequest};
 pub use random::random_bytes;

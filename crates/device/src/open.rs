@@ -8,7 +8,8 @@ use bowline_failover::Rail;
 use bowline_failover::mirror::{Layout, Names};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::{
-    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, Sharing, UdpConfig, Via,
+    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink, Sharing,
+    UdpConfig, Via,
 };
 use bowline_nic::{Event, Mtu, Nic, NicConfig};
 
@@ -20,7 +21,7 @@ use crate::placement::Placement;
 use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 
 /// A port, and the prefix that every QPN of the engine on it must have.
-type Opened = (Box<dyn Port>, u8);
+pub type Opened = (Box<dyn Port>, u8);
 
 /// What the engines of a device share.
 struct Common {
@@ -36,15 +37,31 @@ impl DeviceSpec {
     /// Opens the device.
     pub fn open(&self) -> Result<Arc<Device>, DeviceError> {
         self.check()?;
-        let layout = Layout { lanes: self.lanes.get(), backed: self.backup.is_some() };
-        let mut ports = self.open_rail(&self.udp, self.pcap.clone(), layout.lanes)?;
+        let lanes = self.lanes.get();
+        let mut ports = self.open_rail(&self.udp, self.pcap.clone(), lanes)?;
         if let Some(backup) = &self.backup {
             let udp = UdpConfig { addr: backup.addr, ..self.udp.clone() };
             let pcap = self.pcap.as_ref().map(|file| file.with_extension("backup.pcap"));
-            let opened = self.open_rail(&udp, pcap, layout.lanes);
+            let opened = self.open_rail(&udp, pcap, lanes);
             let addr = backup.addr;
             ports.extend(opened.map_err(|source| DeviceError::Backup { addr, source })?);
         }
+        self.start(ports)
+    }
+
+    /// Opens the device on ports of the caller's making, one for each lane and then one for each of the
+    /// backup's; addresses, impairment and capture of the specification are not looked at.
+    pub fn open_on(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
+        let wanted = self.lanes.get() * if self.backup.is_some() { 2 } else { 1 };
+        if ports.len() != wanted {
+            let why = format!("{} given, the device has {wanted}", ports.len());
+            return Err(DeviceError::Invalid { what: "number of ports", why });
+        }
+        self.start(ports)
+    }
+
+    fn start(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
+        let layout = Layout { lanes: self.lanes.get(), backed: self.backup.is_some() };
         let events = Channel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
         let common = Common {
             layout,
@@ -103,14 +120,16 @@ impl DeviceSpec {
         lanes: usize,
     ) -> Result<Vec<Opened>, PortError> {
         let pcap = pcap.map(PcapFile::create).transpose()?;
+        // The lanes of a rail have one cable.
+        let link = self.link.as_ref().map(SharedLink::new);
         (0..lanes)
-            .map(|_| {
+            .map(|lane| {
                 let (mut port, qpn_prefix) = self.via.open(udp)?;
                 if let Some(file) = &pcap {
                     port = Box::new(PcapTap::new(port, file.clone()));
                 }
-                if let Some(profile) = &self.link {
-                    port = Box::new(Impair::new(port, profile.clone()));
+                if let Some(link) = &link {
+                    port = Box::new(Impair::over(port, link, lane == 0));
                 }
                 Ok((port, qpn_prefix))
             })

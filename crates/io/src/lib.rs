@@ -33,7 +33,7 @@ pub use bowline_link::{LinkProfile, Loss, ParseLinkError, Prob};
 pub use fault::{
     Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
 };
-pub use impair::Impair;
+pub use impair::{Impair, SharedLink};
 pub use lane::{
     Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
 };

@@ -1,11 +1,8 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
-mod admit;
 mod moving;
 mod objects;
 mod post;
-
-use std::collections::VecDeque;
 
 use bowline_wire::{OpKind, PacketView, Qpn};
 
@@ -18,12 +15,11 @@ use crate::events::EventQueue;
 use crate::frame::FrameMeta;
 use crate::landing::Landed;
 use crate::memory::{MemoryTable, Segment};
-use crate::path::PathTable;
 use crate::qp::{Cx, Progress, Qp};
 use crate::queue::{CqTable, SrqTable};
+use crate::sched::{Scheduler, TURN_PACKETS};
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::timer::Timers;
 use crate::train::Train;
 use crate::tx::TxBatch;
 use crate::types::{CqId, Event, QpState, TransportDescriptor};
@@ -56,9 +52,6 @@ pub struct Nic {
     /// late packets for a QP that is gone meet nobody.
     next_slot: u32,
     shared: Shared,
-    /// QPs that have something to send, each once, served in turn.
-    ready: VecDeque<u32>,
-    timers: Timers,
     /// What new QPs get their shims from, innermost first.
     shim_makers: Vec<Box<ShimMaker>>,
 }
@@ -71,7 +64,7 @@ struct Shared {
     memory: MemoryTable,
     cqs: CqTable,
     srqs: SrqTable,
-    paths: PathTable,
+    sched: Scheduler,
     counters: Counters,
     events: EventQueue,
     segments: Vec<Segment>,
@@ -88,7 +81,7 @@ impl Shared {
             memory: &mut self.memory,
             cqs: &mut self.cqs,
             srqs: &mut self.srqs,
-            paths: &mut self.paths,
+            paths: &mut self.sched.paths,
             counters: &mut self.counters,
             events: &mut self.events,
             config,
@@ -98,9 +91,6 @@ impl Shared {
         }
     }
 }
-
-/// Packets that a QP may send before it is the next one's turn: one full burst.
-const TURN_PACKETS: u32 = 16;
 
 /// Inputs and outputs.
 impl Nic {
@@ -155,19 +145,19 @@ impl Nic {
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
-        let Qp { core, transport, shims, .. } = &mut **qp;
         // Several shims do not agree beforehand on how many frames of a train they let through.
-        if shims.has_several() {
+        if qp.shims.has_several() || qp.check_frame(meta, &first, &self.config).is_err() {
             return 0;
         }
-        let train = admit::train(core, meta, &first, bytes, shims, &self.config);
+        let Qp { core, transport, shims, admission, .. } = &mut **qp;
+        let train = admission.train(meta, &first, bytes, shims.alone());
         // A packet in the middle of a message has no pad.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
         };
         let mut cx = self.shared.cx(&self.config, now);
         let taken = transport.receive_train(core, &mut cx, &mut train) as usize;
-        admit::trust(core, meta, taken);
+        admission.trust(meta, taken);
         let (packets, bytes) = (taken as u64, (taken * frame_len) as u64);
         cx.counters.rx_packets += packets;
         cx.counters.rx_bytes += bytes;
@@ -191,7 +181,7 @@ impl Nic {
         self.shared.memory.settle();
         for Landed { qpn, imm, bytes } in self.shared.landed.drain(..) {
             if let Some(qp) = &mut self.qps[usize::from(qpn.low16())]
-                && let Some(landing) = &mut qp.core.landing
+                && let Some(landing) = &mut qp.landing
             {
                 landing.landed(imm, bytes);
             }
@@ -218,8 +208,7 @@ impl Nic {
             return;
         }
         let counters = &mut self.shared.counters;
-        let claimed = qp.shims.opcodes();
-        if !admit::accepts(&mut qp.core, meta, &packet, claimed, &self.config, counters) {
+        if !qp.admits(meta, &packet, &self.config, counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -234,7 +223,7 @@ impl Nic {
         if packet.info().kind == OpKind::Cnp {
             cx.counters.rx_cnps += 1;
             qp.core.counters.rx_cnps += 1;
-            qp.core.pacer.on_cnp(now);
+            qp.core.limits.pacer.on_cnp(now);
         } else {
             let Qp { core, transport, shims, .. } = &mut **qp;
             if shims.is_empty() || shims.follows(&packet) {
@@ -257,7 +246,7 @@ impl Nic {
 
     /// Does what time has made due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(slot) = self.timers.pop_due(now) {
+        while let Some(slot) = self.shared.sched.pop_due(now) {
             let Some(qp) = self.qps[slot as usize].as_mut() else {
                 continue;
             };
@@ -267,9 +256,8 @@ impl Nic {
                 qp.finish_call(&mut cx);
             }
             // A pacer or a shim that is due acts when the QP transmits.
-            if qp.deadline() <= now && !qp.scheduled {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
+            if qp.deadline() <= now {
+                self.shared.sched.make_ready(slot, qp);
             }
             self.after(slot);
         }
@@ -278,7 +266,7 @@ impl Nic {
     /// When to call [`Nic::handle_timeout`], if nothing else happens before.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        self.shared.sched.next_deadline()
     }
 
     /// Adds packets to the batch until it is full or nothing is ready.
@@ -291,56 +279,24 @@ impl Nic {
 
     fn fill(&mut self, now: Time, batch: &mut TxBatch) {
         while !batch.is_full() {
-            let Some(slot) = self.ready.pop_front() else {
+            let Some(slot) = self.shared.sched.pop_ready() else {
                 return;
             };
             let Some(qp) = self.qps[slot as usize].as_mut() else {
                 continue;
             };
-            qp.scheduled = false;
+            self.shared.sched.begin_turn(qp);
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
             let progress = qp.transmit(&mut cx, batch, TURN_PACKETS);
-            self.end_turn(slot, progress, batch.is_full());
+            self.shared.sched.end_turn(slot, qp, progress, batch.is_full());
+            self.shared.sched.wake_waiters(&mut self.qps);
+            self.fail_overflowed();
             if progress == Progress::More && batch.len() == before {
                 // It needs more room than the batch has left.
                 return;
             }
         }
-    }
-
-    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
-    /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
-    /// acknowledgement.
-    fn end_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
-        let Some(qp) = self.qps[slot as usize].as_mut() else {
-            return;
-        };
-        let goes_on = progress == Progress::More && batch_full;
-        if progress == Progress::More {
-            qp.scheduled = true;
-            if goes_on {
-                self.ready.push_front(slot);
-            } else {
-                self.ready.push_back(slot);
-            }
-        }
-        if let Some(path) = qp.core.path {
-            match (core::mem::replace(&mut qp.core.called, goes_on), goes_on) {
-                (true, false) => self.shared.paths.served(path),
-                (false, true) => self.shared.paths.recalled(path),
-                _ => {}
-            }
-            if progress != Progress::WindowFull {
-                self.shared.paths.wake_next(path);
-            } else if qp.core.window.is_none() && !qp.waiting {
-                qp.waiting = true;
-                self.shared.paths.wait(path, slot);
-            }
-        }
-        self.rearm(slot);
-        self.wake_waiters();
-        self.fail_overflowed();
     }
 
     /// The next thing that happened outside the flow of completions.
@@ -352,56 +308,11 @@ impl Nic {
     /// passes on what the call has freed.
     #[inline]
     fn after(&mut self, slot: u32) {
-        if let Some(qp) = self.qps[slot as usize].as_mut()
-            && !qp.scheduled
-        {
-            if qp.wants_transmit() {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
-            } else {
-                self.rearm(slot);
-            }
+        if let Some(qp) = self.qps[slot as usize].as_mut() {
+            self.shared.sched.touched(slot, qp);
         }
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
         self.fail_overflowed();
-    }
-
-    /// Makes sure that a QP's timer fires no later than its deadline. A deadline that has moved
-    /// away is left to be found out when the timer fires.
-    #[inline]
-    fn rearm(&mut self, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_ref() else {
-            return;
-        };
-        let deadline = qp.deadline();
-        // A QP that is queued comes here again when it has had its turn.
-        if deadline == Time::NEVER || qp.scheduled {
-            return;
-        }
-        if self.timers.deadline(slot).is_none_or(|set| deadline < set) {
-            self.timers.set(slot, deadline);
-        }
-    }
-
-    /// Queues QPs for which their path has room again.
-    #[inline]
-    fn wake_waiters(&mut self) {
-        while let Some(slot) = self.shared.paths.pop_woken() {
-            let Some(qp) = self.qps[slot as usize].as_mut() else {
-                continue;
-            };
-            qp.waiting = false;
-            // A QP that goes on for other reasons may have been in line as well: it is called once.
-            if let Some(path) = qp.core.path
-                && core::mem::replace(&mut qp.core.called, true)
-            {
-                self.shared.paths.served(path);
-            }
-            if !qp.scheduled {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
-            }
-        }
     }
 
     /// QPs whose completion queue has overflowed cannot report any more: they fail.
@@ -425,10 +336,10 @@ impl Nic {
                 self.shared
                     .events
                     .push(Event::QpFatal(qp.core.reported), &mut self.shared.counters);
-                self.rearm(slot);
+                self.shared.sched.rearm(slot, qp);
             }
         }
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
     }
 
     #[inline]

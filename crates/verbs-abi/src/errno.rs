@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use bowline_device::DeviceError;
-use bowline_io::{LaneError, PortError};
+use bowline_io::{LaneError, PortError, RegistryError};
 use bowline_nic::{ControlError, ModifyError, PostError};
 
 /// An error number.
@@ -86,7 +86,9 @@ impl From<&PortError> for Errno {
         match error {
             PortError::InUse { .. } => Errno(libc::EADDRINUSE),
             PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
-            PortError::Os { source, .. } | PortError::Xdp { source, .. } => {
+            PortError::Os { source, .. }
+            | PortError::Xdp { source, .. }
+            | PortError::Registry(RegistryError::File { source, .. }) => {
                 Errno(source.raw_os_error().unwrap_or(libc::EIO))
             }
             _ => Errno::IO,

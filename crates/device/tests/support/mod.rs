@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bowline_device::{
@@ -43,7 +43,7 @@ impl TestStore {
         TestStore(std::env::temp_dir().join(name))
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("file://{}", self.0.display())
     }
 }
@@ -58,13 +58,11 @@ impl Drop for TestStore {
 pub struct Host {
     pub device: Arc<Device>,
     pub addr: IpAddr,
-    pub backup: IpAddr,
     pub pd: Arc<Pd>,
     pub cq: Arc<Cq>,
     pub channel: Arc<Channel<u64>>,
     pub memory: Arc<Buffer>,
     pub key: MrKey,
-    pub said: Arc<Mutex<Vec<String>>>,
 }
 
 /// A connection of a host's.
@@ -81,8 +79,6 @@ impl Host {
 
     pub fn with_lanes(mode: Mode, store: &TestStore, lanes: usize) -> Host {
         let (addr, backup) = (fresh_addr(), fresh_addr());
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
-        let sink = Arc::clone(&said);
         let mut spec = DeviceSpec::new("t", addr);
         spec.udp.udp_port = UDP_PORT;
         spec.lanes = lanes.to_string().parse::<LaneCount>().expect("a number");
@@ -92,11 +88,13 @@ impl Host {
             store_url: Some(store.url()),
             job: "test".into(),
         });
-        spec.log = Log::new(move |_, message| {
-            eprintln!("{addr}: {message}");
-            sink.lock().unwrap().push(message.to_owned());
-        });
+        spec.log = Log::new(move |_, message| eprintln!("{addr}: {message}"));
         let device = spec.open().expect("loopback can be bound");
+        Host::on(device)
+    }
+
+    /// A host around a device that is open.
+    pub fn on(device: Arc<Device>) -> Host {
         let pd = Arc::new(Pd::create(&device).unwrap());
         let channel = Arc::new(Channel::new(1 << 16).unwrap());
         let cq = Cq::create(&device, 4096, Some((Arc::clone(&channel), TOKEN))).unwrap();
@@ -106,7 +104,8 @@ impl Host {
         let mr =
             unsafe { Mr::register_foreign(&pd, memory.addr() as *mut u8, LEN, 0, access).unwrap() };
         let key = mr.key();
-        Host { device, addr, backup, pd, cq: Arc::new(cq), channel, memory, key, said }
+        let (addr, cq) = (device.addr(), Arc::new(cq));
+        Host { device, addr, pd, cq, channel, memory, key }
     }
 
     pub fn qp(&self, srq: Option<&Arc<Srq>>) -> Conn {

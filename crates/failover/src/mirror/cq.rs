@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use bowline_nic::{Completion, CqId, Nic, Time};
+use bowline_nic::{Completion, ControlError, CqId, CqLevel, Nic, Time};
 
 use super::users::Users;
 use super::{Engines, Layout, MirrorError, Place, end_everywhere, everywhere};
@@ -16,6 +16,7 @@ use crate::rail::Rail;
 #[derive(Debug)]
 pub struct Cq {
     ids: Box<[CqId]>,
+    levels: Box<[CqLevel]>,
     layout: Layout,
     /// Lanes that have queue pairs of it, a bit each.
     lanes: AtomicU64,
@@ -33,6 +34,15 @@ pub(super) const WHAT: &str = "completion queue";
 /// Takes completions of an engine's queue, up to a number, and says how many.
 type Take<'a, X> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X> + 'a;
 
+/// Who polls, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// A number of the thread's own: threads that differ in it drive different lanes.
+    pub thread: usize,
+    /// Lanes that the thread does not drive come first: every other time, so that none waits for ever.
+    pub others_first: bool,
+}
+
 const UNARMED: u8 = 0;
 const SOLICITED: u8 = 1;
 const ANY: u8 = 2;
@@ -40,11 +50,16 @@ const ANY: u8 = 2;
 impl Cq {
     /// Makes a queue for `depth` completions of each lane.
     pub fn create<E: Engines>(engines: &E, depth: u32) -> Result<Cq, MirrorError<E::Error>> {
-        let undo = |nic: &mut Nic, id| _ = nic.destroy_cq(id);
-        let ids = everywhere(engines, |nic, _| nic.create_cq(depth), undo)?;
+        let undo = |nic: &mut Nic, (id, _): &(CqId, CqLevel)| _ = nic.destroy_cq(*id);
+        let make = |nic: &mut Nic, _| {
+            let id = nic.create_cq(depth)?;
+            Ok((id, nic.cq_level(id)?))
+        };
+        let (ids, levels): (Vec<_>, Vec<_>) = everywhere(engines, make, undo)?.into_iter().unzip();
         let layout = engines.layout();
         Ok(Cq {
-            ids,
+            ids: ids.into_boxed_slice(),
+            levels: levels.into_boxed_slice(),
             layout,
             lanes: AtomicU64::new(0),
             per_lane: Mutex::new(vec![0; layout.lanes].into_boxed_slice()),
@@ -66,7 +81,7 @@ impl Cq {
     }
 
     /// A queue pair of a lane is about to complete here. Once it exists, [`Cq::joined`] follows.
-    pub(super) fn hold(&self, lane: usize) -> Result<(), bowline_nic::ControlError> {
+    pub(super) fn hold(&self, lane: usize) -> Result<(), ControlError> {
         self.users.hold(WHAT)?;
         self.count(lane, |users| *users += 1);
         Ok(())
@@ -95,13 +110,17 @@ impl Cq {
 
     /// Polls up to `wanted` completions through `take`, which gets the queue to ask, how many there is
     /// room for, and says how many it took. `split` tells whether some connection is on the backup
-    /// rail. `first` says with which lane to begin: threads that share a queue should differ in it.
+    /// rail.
+    ///
+    /// Whoever polls drives one lane: the only one that has queue pairs of the queue or, if there are
+    /// several, the one that `turn` names. The others drive themselves, each on a core of its own, and
+    /// are asked only for what they have completed.
     #[inline]
     pub fn poll<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
         split: bool,
-        first: impl FnOnce() -> usize,
+        turn: impl FnOnce() -> Turn,
         wanted: usize,
         mut take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X>,
     ) -> Result<usize, X> {
@@ -112,7 +131,7 @@ impl Cq {
             let at = Place::lane(lane);
             return engines.poll(at, |nic, now| take(nic, now, self.ids[lane], wanted))?;
         }
-        self.poll_many(engines, split, first(), wanted, &mut take)
+        self.poll_many(engines, split, turn(), wanted, &mut take)
     }
 
     #[inline(never)]
@@ -120,61 +139,76 @@ impl Cq {
         &self,
         engines: &E,
         split: bool,
-        first: usize,
+        turn: Turn,
         wanted: usize,
         take: &mut Take<'_, X>,
     ) -> Result<usize, X> {
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
-        let start = (0..self.layout.lanes)
-            .map(|step| (first + step) % self.layout.lanes)
-            .filter(|lane| lanes & 1 << lane != 0);
+        let home = nth_lane(lanes, turn.thread);
         let mut taken = 0;
+        if turn.others_first {
+            taken += self.collect(engines, split, lanes & !(1 << home), wanted, take)?;
+        }
         let mut entered = false;
-        for lane in start.clone() {
-            for rail in self.rails(split) {
-                let at = Place { rail, lane };
-                let (cq, left) = (self.id(at), wanted - taken);
-                // Every engine is driven, although the room may be used up.
-                let got = engines.try_poll(at, |nic, now| match left {
-                    0 => Ok(0),
-                    _ => take(nic, now, cq, left),
-                })?;
-                entered |= got.is_some();
-                taken += got.transpose()?.unwrap_or(0);
-            }
-            if taken > 0 && !split {
-                // Other threads drive the other lanes; those that nobody drives have their own.
-                return Ok(taken);
-            }
+        for rail in self.rails(split) {
+            let at = Place { rail, lane: home };
+            let (cq, left) = (self.id(at), wanted - taken);
+            // It is driven, although the room may be used up.
+            let got = engines.try_poll(at, |nic, now| match left {
+                0 => Ok(0),
+                _ => take(nic, now, cq, left),
+            })?;
+            entered |= got.is_some();
+            taken += got.transpose()?.unwrap_or(0);
         }
-        match start.clone().next() {
-            Some(lane) if !entered => {
-                let at = Place::lane(lane);
-                engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
-            }
-            _ => Ok(taken),
+        if !turn.others_first {
+            taken += self.collect(engines, split, lanes & !(1 << home), wanted - taken, take)?;
         }
+        if entered || taken > 0 {
+            return Ok(taken);
+        }
+        // Another thread has the lane: waiting lets it finish, if it has to share a core with this one.
+        let at = Place::lane(home);
+        engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
     }
 
-    /// Takes completions that are there into `out`, and drives no engine.
-    pub fn take<E: Engines>(
+    /// Takes what lanes have completed, without driving them. Lanes that have nothing are not touched.
+    fn collect<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
         split: bool,
-        first: usize,
-        out: &mut [Completion],
-    ) -> Result<usize, MirrorError<E::Error>> {
-        let lanes = self.lanes.load(Ordering::Relaxed);
+        lanes: u64,
+        wanted: usize,
+        take: &mut Take<'_, X>,
+    ) -> Result<usize, X> {
         let mut taken = 0;
-        for lane in (0..self.layout.lanes).map(|step| (first + step) % self.layout.lanes) {
-            for rail in self.rails(split).filter(|_| lanes & 1 << lane != 0) {
+        for lane in (0..self.layout.lanes).filter(|lane| lanes & 1 << lane != 0) {
+            for rail in self.rails(split) {
                 let at = Place { rail, lane };
-                let room = &mut out[taken..];
-                let got = engines.with(at, |nic, _| nic.poll_cq(self.id(at), room));
-                taken += got.map_err(MirrorError::Engine)??;
+                let left = wanted - taken;
+                if left > 0 && !self.levels[self.layout.index(at)].is_empty() {
+                    let cq = self.id(at);
+                    taken += engines.collect(at, |nic, now| take(nic, now, cq, left))??;
+                }
             }
         }
         Ok(taken)
+    }
+
+    /// Takes completions that are there into `out`, and drives no engine.
+    pub fn take<E: Engines, X: From<E::Error> + From<ControlError>>(
+        &self,
+        engines: &E,
+        split: bool,
+        out: &mut [Completion],
+    ) -> Result<usize, X> {
+        let lanes = self.lanes.load(Ordering::Relaxed);
+        let mut filled = 0;
+        self.collect(engines, split, lanes, out.len(), &mut |nic, _, cq, room| {
+            let got = nic.poll_cq(cq, &mut out[filled..filled + room])?;
+            filled += got;
+            Ok(got)
+        })
     }
 
     /// The rails that may have completions, each first in turn, so that a busy one does not starve the
@@ -238,5 +272,25 @@ impl Cq {
     pub fn destroy<E: Engines>(&self, engines: &E) -> Result<(), MirrorError<E::Error>> {
         self.users.end(WHAT)?;
         end_everywhere(engines, &self.ids, |nic, id| nic.destroy_cq(id))
+    }
+}
+
+/// The `n`-th lane of a set that is not empty, counted around.
+fn nth_lane(lanes: u64, n: usize) -> usize {
+    let skip = n % lanes.count_ones() as usize;
+    let rest = (0..skip).fold(lanes, |lanes, _| lanes & (lanes - 1));
+    rest.trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_at_the_lanes_of_a_set() {
+        let drives = |lanes, n| (0..n).map(|thread| nth_lane(lanes, thread)).collect::<Vec<_>>();
+        assert_eq!(drives(0b1, 3), [0, 0, 0]);
+        assert_eq!(drives(0b1010_0100, 4), [2, 5, 7, 2]);
+        assert_eq!(nth_lane(u64::MAX, 63), 63);
     }
 }

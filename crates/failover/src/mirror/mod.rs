@@ -24,7 +24,7 @@ mod users;
 
 use bowline_nic::{ControlError, Nic, Time};
 
-pub use cq::Cq;
+pub use cq::{Cq, Turn};
 pub use names::Names;
 pub use pd::Pd;
 pub use qp::{Qp, QpParts};
@@ -105,6 +105,11 @@ pub trait Engines {
         self.poll(at, f).map(Some)
     }
 
+    /// Calls an engine for what it has completed, and neither drives it nor has it send anything.
+    fn collect<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Self::Error> {
+        self.with(at, f)
+    }
+
     /// Waits until no connection is between two engines.
     fn wait_for_moves(&self) {}
 }
@@ -121,10 +126,10 @@ pub enum MirrorError<E> {
 }
 
 /// Makes an object on every engine or, on an error, on none. `make` gets the engine and its position.
-fn everywhere<E: Engines, T: Copy>(
+fn everywhere<E: Engines, T>(
     engines: &E,
     make: impl Fn(&mut Nic, usize) -> Result<T, ControlError>,
-    undo: impl Fn(&mut Nic, T),
+    undo: impl Fn(&mut Nic, &T),
 ) -> Result<Box<[T]>, MirrorError<E::Error>> {
     let layout = engines.layout();
     let mut made = Vec::with_capacity(layout.places().count());
@@ -136,7 +141,7 @@ fn everywhere<E: Engines, T: Copy>(
         match one {
             Ok(object) => made.push(object),
             Err(error) => {
-                for (at, object) in layout.places().zip(made) {
+                for (at, object) in layout.places().zip(&made) {
                     // An engine that has ended has nothing left to undo.
                     let _ = engines.with(at, |nic, _| undo(nic, object));
                 }

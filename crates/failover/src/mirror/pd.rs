@@ -18,7 +18,7 @@ pub(super) const WHAT: &str = "protection domain";
 impl Pd {
     /// Makes a domain.
     pub fn create<E: Engines>(engines: &E) -> Result<Pd, MirrorError<E::Error>> {
-        let undo = |nic: &mut bowline_nic::Nic, id| _ = nic.dealloc_pd(id);
+        let undo = |nic: &mut bowline_nic::Nic, id: &PdId| _ = nic.dealloc_pd(*id);
         let ids = everywhere(engines, |nic, _| nic.alloc_pd(), undo)?;
         Ok(Pd { ids, layout: engines.layout(), users: Users::default() })
     }

@@ -82,13 +82,14 @@ impl Qp {
     ) -> Result<Qp, MirrorError<E::Error>> {
         parts.hold(lane)?;
         let made = Qp::make(engines, lane, parts, init, moves);
-        let made = made.and_then(|qp| {
-            let joined = [parts.send_cq, parts.recv_cq]
-                .into_iter()
-                .try_for_each(|cq| cq.joined(engines, lane));
-            joined.map(|()| qp).map_err(MirrorError::Engine)
-        });
-        made.inspect_err(|_| parts.release(lane))
+        let qp = made.inspect_err(|_| parts.release(lane))?;
+        let mut cqs = [parts.send_cq, parts.recv_cq].into_iter();
+        if let Err(error) = cqs.try_for_each(|cq| cq.joined(engines, lane)) {
+            // An engine that has ended has nothing left to undo.
+            let _ = qp.destroy(engines, parts);
+            return Err(MirrorError::Engine(error));
+        }
+        Ok(qp)
     }
 
     fn make<E: Engines>(

@@ -43,7 +43,7 @@ impl Srq {
             queue
         });
         let queue = queue.map_err(MirrorError::Engine)??;
-        let undo = |nic: &mut bowline_nic::Nic, id| _ = nic.destroy_srq(id);
+        let undo = |nic: &mut bowline_nic::Nic, id: &SrqId| _ = nic.destroy_srq(*id);
         let adopt = |nic: &mut bowline_nic::Nic, at| nic.adopt_srq(pd.id_at(at), &queue);
         let ids = everywhere(engines, adopt, undo)?;
         Ok(Srq { queue, ids, layout: engines.layout(), users: Users::default() })

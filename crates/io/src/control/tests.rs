@@ -63,3 +63,23 @@ fn a_name_that_another_user_has_taken_is_not_believed() {
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
     assert!(refused.to_string().contains("65534"), "{refused}");
 }
+
+#[test]
+fn a_server_may_be_dropped_by_its_own_handler() {
+    let held = std::sync::Arc::new(std::sync::Mutex::new(None::<ControlServer>));
+    let in_handler = std::sync::Arc::clone(&held);
+    let server = ControlServer::start("control-test-d", move |line| {
+        if line == "go" {
+            drop(in_handler.lock().unwrap().take());
+        }
+        "gone".into()
+    });
+    *held.lock().unwrap() = Some(server.unwrap());
+    let peer = find("control-test-d").unwrap();
+    assert_eq!(ask(&peer, "go", PATIENCE).unwrap(), "gone");
+    let start = std::time::Instant::now();
+    while find("control-test-d").is_some() {
+        assert!(start.elapsed() < PATIENCE, "its thread does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

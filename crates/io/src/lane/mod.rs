@@ -211,6 +211,17 @@ impl Lane {
         }
     }
 
+    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has completed.
+    pub fn collect<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        let shared = &*self.shared;
+        let mut engine = match shared.try_lock()? {
+            Some(engine) => engine,
+            None => shared.lock_contended()?,
+        };
+        let now = engine.advance(shared.now());
+        Ok(f(&mut engine.nic, now))
+    }
+
     /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
     /// over at once rather than when it notices.
     pub fn stop_polling(&self) {

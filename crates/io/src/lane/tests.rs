@@ -4,7 +4,7 @@ mod faults;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bowline_nic::{
@@ -17,7 +17,7 @@ use super::{Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneE
 use crate::fault::LinkState;
 use crate::memory_port::MemoryHub;
 use crate::port::Port;
-use crate::testing::{Brittle, Narrow, fresh_addr};
+use crate::testing::{Narrow, fresh_addr};
 use crate::udp::{UdpConfig, UdpPort};
 
 const LEN: usize = 1 << 20;
@@ -352,11 +352,9 @@ fn what_a_full_port_cannot_take_waits() {
 #[test]
 fn a_port_that_breaks_is_a_link_that_is_down_and_the_lane_goes_on() {
     let hub = MemoryHub::new();
-    let breaks = Arc::new(AtomicBool::new(false));
     let [a, b] = [1, 2].map(|i: u8| {
-        let inner = hub.port([10, 2, 0, i].into(), 4791, 4096).expect("nobody is there");
-        let port = Brittle { inner, breaks: Arc::clone(&breaks) };
-        End::new(Box::new(port), 4791, &format!("t-brittle-{i}"))
+        let port = hub.port([10, 2, 0, i].into(), 4791, 4096).expect("nobody is there");
+        End::new(Box::new(port), 4791, &format!("t-broken-{i}"))
     });
     a.connect_with(b.addr, b.qpn, 8);
     b.connect_with(a.addr, a.qpn, 8);
@@ -364,11 +362,11 @@ fn a_port_that_breaks_is_a_link_that_is_down_and_the_lane_goes_on() {
     assert!(all_succeeded(&a.sleep_for(1)));
     assert_eq!((a.lane.link(), a.lane.port_failure()), (LinkState::Up, None));
 
-    breaks.store(true, Ordering::Relaxed);
+    hub.break_ports(a.addr, None);
     a.write(&b, 2, 100);
     let done = a.sleep_for(1);
     assert_eq!(done[0].status, WcStatus::RetryExcErr);
     assert_eq!(a.lane.link(), LinkState::Down);
-    assert!(a.lane.port_failure().is_some_and(|why| why.contains("brittle")));
+    assert!(a.lane.port_failure().is_some_and(|why| why.contains("on purpose")));
     a.lane.with(|_, _| ()).expect("the lane goes on without its port");
 }

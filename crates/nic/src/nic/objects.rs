@@ -1,7 +1,5 @@
 //! Making, changing and removing objects.
 
-use std::collections::VecDeque;
-
 use bowline_wire::Qpn;
 
 use super::{Nic, Shared, ShimMaker};
@@ -11,13 +9,12 @@ use crate::error::{ControlError, ModifyError};
 use crate::events::EventQueue;
 use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
-use crate::path::PathTable;
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SharedSrq, SrqTable};
-use crate::rate::{Pacer, RateControl};
+use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
+use crate::rate::RateControl;
+use crate::sched::{Pacer, Scheduler};
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::timer::Timers;
 use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
 
 /// QPN indices that the standard reserves for management.
@@ -45,7 +42,7 @@ impl Nic {
             memory: MemoryTable::new(config.max_mrs, config.max_pds, config.key_seed),
             cqs: CqTable::new(config.max_cqs),
             srqs: SrqTable::new(config.max_srqs),
-            paths: PathTable::new(config.window_bytes),
+            sched: Scheduler::new(config.window_bytes),
             counters: Counters::default(),
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
@@ -58,8 +55,6 @@ impl Nic {
             qp_count: 0,
             next_slot: RESERVED_QPNS,
             shared,
-            ready: VecDeque::new(),
-            timers: Timers::default(),
             shim_makers: Vec::new(),
         })
     }
@@ -175,7 +170,8 @@ impl Nic {
             let why = "its transport has no landings";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
-        qp.core.landing = Some(landing);
+        qp.core.lands = true;
+        qp.landing = Some(landing);
         Ok(())
     }
 
@@ -188,6 +184,11 @@ impl Nic {
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.create(depth)
+    }
+
+    /// How many completions a queue holds, to be looked at without the engine.
+    pub fn cq_level(&mut self, cq: CqId) -> Result<CqLevel, ControlError> {
+        self.shared.cqs.level(cq)
     }
 
     /// Removes a completion queue that no QP uses.
@@ -334,7 +335,7 @@ impl Nic {
         self.qp_count -= 1;
         // Resetting sends nothing and reads no time.
         qp.reset(&mut self.shared.cx(&self.config, Time::ZERO));
-        self.timers.remove(slot);
+        self.shared.sched.remove(slot);
         let init = qp.core.init;
         self.shared.cqs.release(init.send_cq);
         self.shared.cqs.release(init.recv_cq);
@@ -342,7 +343,7 @@ impl Nic {
             self.shared.srqs.release(srq);
         }
         self.shared.memory.release_pd(init.pd);
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
         Ok(())
     }
 
@@ -371,18 +372,18 @@ impl Nic {
         qpn: Qpn,
         control: RateControl,
     ) -> Result<(), ControlError> {
-        self.qp_mut(qpn)?.core.pacer = Pacer::new(&control, now);
+        self.qp_mut(qpn)?.core.limits.pacer = Pacer::new(&control, now);
         Ok(())
     }
 
     /// The rate that a QP's controller allows now, in bits per second.
     pub fn rate_bps(&mut self, now: Time, qpn: Qpn) -> Option<u64> {
-        self.qp_mut(qpn).ok()?.core.pacer.rate_bps(now)
+        self.qp_mut(qpn).ok()?.core.limits.pacer.rate_bps(now)
     }
 
     /// Gives a QP a window of its own, instead of its share of the peer's.
     pub fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
-        self.qp_mut(qpn)?.core.window = Some(bytes);
+        self.qp_mut(qpn)?.core.limits.window = Some(bytes);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::PostError;
-use crate::qp::{Hold, QpCore};
+use crate::qp::{Hold, Qp};
 use crate::time::Time;
 use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
 
@@ -15,9 +15,9 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return Err(PostError::NotFound);
         };
-        check_send(&qp.core, wr)?;
+        check_send(qp, wr)?;
         qp.core.sq.push(wr)?;
-        qp.core.posted(wr.flags);
+        qp.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         }
@@ -34,7 +34,7 @@ impl Nic {
         if qp.core.init.srq.is_some() {
             return Err(PostError::UsesSrq);
         }
-        if qp.core.hold == Hold::Away {
+        if qp.moving.hold == Hold::Away {
             return Err(PostError::Away);
         }
         if qp.core.state == QpState::Reset {
@@ -56,8 +56,9 @@ impl Nic {
 }
 
 /// Checks what does not depend on the queue itself.
-fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
-    if core.hold == Hold::Away {
+fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+    let core = &qp.core;
+    if qp.moving.hold == Hold::Away {
         return Err(PostError::Away);
     }
     if matches!(core.state, QpState::Reset | QpState::Init | QpState::Rtr) {

@@ -15,6 +15,7 @@ use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
 mod moving;
+mod paths;
 mod rc;
 mod robustness;
 mod shims;

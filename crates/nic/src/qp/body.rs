@@ -3,7 +3,8 @@
 
 use bowline_wire::{Psn, Qpn};
 
-use super::{Attrs, Cx, Hold, Qp};
+use super::{Attrs, Cx, Qp};
+use crate::admit::Admission;
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
 use crate::transport::{Position, Transport};
@@ -16,6 +17,44 @@ pub(crate) struct TwoSided {
     pub(crate) sent: u64,
     /// Received whole.
     pub(crate) received: u64,
+}
+
+/// What of a QP stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Hold {
+    /// Nothing does.
+    #[default]
+    Nothing,
+    /// It neither sends nor takes anything. What is posted queues up.
+    All,
+    /// Its queues and its transport are elsewhere.
+    Away,
+}
+
+impl Hold {
+    /// Whether packets for the QP are dropped.
+    #[inline]
+    pub(crate) fn is_deaf(self) -> bool {
+        matches!(self, Hold::All | Hold::Away)
+    }
+}
+
+/// What holds a QP while its connection moves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moving {
+    pub(crate) hold: Hold,
+    /// The doorbell is withheld behind the next request that asks for a completion.
+    pub(crate) fence_wanted: bool,
+    /// A path that fails holds the QP instead of failing it.
+    pub(crate) guarded: bool,
+}
+
+impl Moving {
+    /// Nothing holds the QP any longer.
+    pub(crate) fn let_go(&mut self) {
+        self.hold = Hold::Nothing;
+        self.fence_wanted = false;
+    }
 }
 
 /// How far PSNs of a connection that starts anew are ahead: a quarter of the circle, which is more
@@ -115,17 +154,13 @@ impl Qp {
                 None => core.rq.give_back(&wqe),
             }
         }
-        if let Some(path) = core.path.take() {
-            let called = core::mem::take(&mut core.called);
-            cx.paths.forget(path, core.index, called);
-            cx.paths.release(path);
-        }
+        self.leave_path(cx.paths);
+        let core = &mut self.core;
         let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
-        core.hold = Hold::Away;
         core.cnp_pending = false;
-        self.waiting = false;
-        self.paced = false;
+        self.moving.hold = Hold::Away;
+        self.standing.paced = false;
         let sends = cx.cqs.extract(core.init.send_cq, core.reported);
         let recvs = cx.cqs.extract(core.init.recv_cq, core.reported);
         Box::new(QpBody {
@@ -134,7 +169,7 @@ impl Qp {
             sq: core::mem::replace(&mut core.sq, SendQueue::placeholder()),
             rq: core::mem::replace(&mut core.rq, RecvQueue::new(0, 0)),
             transport: moved,
-            window: core.window,
+            window: core.limits.window,
             counters: core::mem::take(&mut core.counters),
             two_sided: core.two_sided,
             reported: core.reported,
@@ -153,15 +188,14 @@ impl Qp {
         core.attrs = Attrs { av, dest_qpn, ..body.attrs };
         core.sq = body.sq;
         core.rq = body.rq;
-        core.window = body.window;
+        core.limits.window = body.window;
         core.counters = body.counters;
         core.two_sided = body.two_sided;
         core.reported = body.reported;
         core.state = body.state;
-        core.hold = Hold::Nothing;
-        core.doorbell = 0;
-        core.fence_wanted = false;
-        core.own_id_run = 0;
+        core.sq.withhold_from(0);
+        self.moving.let_go();
+        self.admission = Admission::default();
         self.transport = body.transport;
         if let Some(av) = av {
             core.connect(av, cx.config, cx.paths);

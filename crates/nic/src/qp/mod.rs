@@ -6,15 +6,16 @@ pub(crate) mod state;
 
 use bowline_wire::{Bth, FlowKey, Opcode, PacketView, Psn, Qpn};
 
+use crate::admit::Admission;
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
 use crate::memory::{MemoryTable, Segment};
-use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
-use crate::rate::{Pacer, RateControl};
+use crate::rate::RateControl;
+use crate::sched::{Limits, Pacer, PathTable, Standing};
 use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
@@ -24,6 +25,7 @@ use crate::types::{
     WcOpcode, WcStatus,
 };
 use body::TwoSided;
+pub(crate) use body::{Hold, Moving};
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -122,25 +124,8 @@ enum Failure {
     Whole,
     /// Only sending does: transports that are not reliable.
     SendQueue,
-}
-
-/// What of a QP stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// Nothing does.
-    Nothing,
-    /// It neither sends nor takes anything. What is posted queues up.
-    All,
-    /// Its queues and its transport are elsewhere.
-    Away,
-}
-
-impl Hold {
-    /// Whether packets for the QP are dropped.
-    #[inline]
-    pub(crate) fn is_deaf(self) -> bool {
-        matches!(self, Hold::All | Hold::Away)
-    }
+    /// The peer cannot be reached.
+    Path,
 }
 
 /// The part of a QP that every transport needs.
@@ -149,13 +134,6 @@ pub(crate) struct QpCore {
     /// The QPN that completions and events name: that of the QP which the program made, wherever
     /// its queues are now.
     pub(crate) reported: Qpn,
-    pub(crate) hold: Hold,
-    /// Requests from this number on wait.
-    pub(crate) doorbell: u64,
-    /// The doorbell is withheld behind the next request that asks for a completion.
-    pub(crate) fence_wanted: bool,
-    /// A path that fails holds the QP instead of failing it.
-    pub(crate) guarded: bool,
     /// Two-sided messages done, each way.
     pub(crate) two_sided: TwoSided,
     /// Slot in the NIC's table.
@@ -169,19 +147,10 @@ pub(crate) struct QpCore {
     pub(crate) rq: RecvQueue,
     /// To the peer, for a connected QP.
     flow: Option<Flow>,
-    /// From the peer.
-    pub(crate) rx_flow: Option<Flow>,
-    pub(crate) path: Option<PathId>,
-    /// It has come to the head of the line for the path's window, and may use it in its next turn.
-    pub(crate) called: bool,
-    /// A window of its own, instead of a share of the path's.
-    pub(crate) window: Option<u32>,
-    pub(crate) pacer: Pacer,
-    /// Takes single-packet WRITEs with immediate, instead of the receive queue.
-    pub(crate) landing: Option<Box<dyn Landing>>,
+    pub(crate) limits: Limits,
+    /// Single-packet WRITEs with immediate go to a landing, not to the receive queue.
+    pub(crate) lands: bool,
     pub(crate) counters: QpCounters,
-    /// Frames in a row whose IP identification was one that our own senders use.
-    pub(crate) own_id_run: u16,
     failure: Option<Failure>,
     cnp_pending: bool,
     last_cnp: Option<Time>,
@@ -196,10 +165,6 @@ impl QpCore {
         QpCore {
             qpn,
             reported: qpn,
-            hold: Hold::Nothing,
-            doorbell: u64::MAX,
-            fence_wanted: false,
-            guarded: false,
             two_sided: TwoSided::default(),
             index,
             init: *init,
@@ -209,14 +174,14 @@ impl QpCore {
             sq: SendQueue::new(init),
             rq: RecvQueue::new(own_rq, init.max_recv_sge),
             flow: None,
-            rx_flow: None,
-            path: None,
-            called: false,
-            window: None,
-            pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
-            landing: None,
+            limits: Limits {
+                path: None,
+                called: false,
+                window: None,
+                pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
+            },
+            lands: false,
             counters: QpCounters::default(),
-            own_id_run: 0,
             failure: None,
             cnp_pending: false,
             last_cnp: None,
@@ -237,10 +202,10 @@ impl QpCore {
     /// ECN bits for data packets.
     #[inline]
     pub(crate) fn data_ecn(&self) -> u8 {
-        if self.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
+        if self.limits.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
     }
 
-    /// Points the QP at its peer.
+    /// Points the QP, which has left any other path, at its peer.
     pub(crate) fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
         let out = FlowKey {
             src: config.addr,
@@ -249,11 +214,7 @@ impl QpCore {
             dst_port: config.peer_udp_port,
         };
         self.flow = Some(Flow::new(out, av.traffic_class & !crate::frame::ECN_MASK));
-        self.rx_flow = None;
-        if let Some(old) = self.path.take() {
-            paths.release(old);
-        }
-        self.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
+        self.limits.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
     }
 
     /// Takes the next receive for a message that begins; `false` if none is posted.
@@ -310,6 +271,11 @@ impl QpCore {
         self.failure.get_or_insert(Failure::SendQueue);
     }
 
+    /// The peer has not answered as often as was asked: the QP is to fail, or to be held if it is guarded.
+    pub(crate) fn give_up_path(&mut self) {
+        self.failure = Some(Failure::Path);
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
@@ -333,15 +299,6 @@ impl QpCore {
     #[inline]
     fn is_signaled(&self, flags: SendFlags) -> bool {
         self.init.signal_all || flags.contains(SendFlags::SIGNALED)
-    }
-
-    /// A request was posted: if it is the one that was waited for, those behind it wait.
-    #[inline]
-    pub(crate) fn posted(&mut self, flags: SendFlags) {
-        if self.fence_wanted && self.is_signaled(flags) {
-            self.fence_wanted = false;
-            self.doorbell = self.sq.tail();
-        }
     }
 
     pub(crate) fn flush_send_queue(&mut self, cx: &mut Cx<'_>) {
@@ -375,7 +332,9 @@ pub(crate) enum Progress {
     More,
     /// Its rate does not allow more before [`Pacer::next`].
     Paced,
-    /// The path's window is full.
+    /// The window that it shares with others is full.
+    PathFull,
+    /// Its own window is full.
     WindowFull,
 }
 
@@ -384,12 +343,13 @@ pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) shims: Chain,
-    /// In the NIC's ready queue.
-    pub(crate) scheduled: bool,
-    /// In line for its path's window.
-    pub(crate) waiting: bool,
-    /// Stopped by its pacer.
-    paced: bool,
+    /// What admission remembers of the peer.
+    pub(crate) admission: Admission,
+    /// What holds the QP while its connection moves.
+    pub(crate) moving: Moving,
+    /// Hears of single-packet WRITEs with immediate.
+    pub(crate) landing: Option<Box<dyn Landing>>,
+    pub(crate) standing: Standing,
 }
 
 impl Qp {
@@ -398,9 +358,10 @@ impl Qp {
             core: QpCore::new(qpn, index, init, config.max_mtu),
             transport: (init.qp_type.descriptor().build)(),
             shims: Chain::default(),
-            scheduled: false,
-            waiting: false,
-            paced: false,
+            admission: Admission::default(),
+            moving: Moving::default(),
+            landing: None,
+            standing: Standing::default(),
         }
     }
 
@@ -410,24 +371,34 @@ impl Qp {
         let mut qp = Qp::new(qpn, index, &bare, config);
         qp.core.init = *init;
         qp.core.sq = SendQueue::placeholder();
-        qp.core.hold = Hold::Away;
+        qp.moving.hold = Hold::Away;
         qp
+    }
+
+    /// A request was posted: if it is the one that a fence waits for, those behind it wait.
+    #[inline]
+    pub(crate) fn posted(&mut self, flags: SendFlags) {
+        if self.moving.fence_wanted && self.core.is_signaled(flags) {
+            self.moving.fence_wanted = false;
+            self.core.sq.withhold_from(self.core.sq.tail());
+        }
     }
 
     /// Whether a call to [`Qp::transmit`] might send something.
     pub(crate) fn wants_transmit(&self) -> bool {
-        !self.core.hold.is_deaf() && (self.core.cnp_pending || self.transport.has_work(&self.core))
+        !self.moving.hold.is_deaf()
+            && (self.core.cnp_pending || self.transport.has_work(&self.core))
     }
 
     /// The earliest of its deadlines.
     #[inline]
     pub(crate) fn deadline(&self) -> Time {
-        if self.core.hold.is_deaf() {
+        if self.moving.hold.is_deaf() {
             return Time::NEVER;
         }
         let mut at = self.transport.deadline();
-        if self.paced {
-            at = at.min(self.core.pacer.next());
+        if self.standing.paced {
+            at = at.min(self.core.limits.pacer.next());
         }
         at.min(self.shims.deadline())
     }
@@ -439,8 +410,8 @@ impl Qp {
         batch: &mut TxBatch,
         budget: u32,
     ) -> Progress {
-        self.paced = false;
-        if self.core.hold.is_deaf() {
+        self.standing.paced = false;
+        if self.moving.hold.is_deaf() {
             return Progress::Idle;
         }
         if self.shims_are_due(cx.now) {
@@ -458,9 +429,9 @@ impl Qp {
         }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         sink.finish(&mut self.core, cx);
-        self.paced = progress == Progress::Paced;
+        self.standing.paced = progress == Progress::Paced;
         if progress == Progress::Idle {
-            self.core.pacer.rest();
+            self.core.limits.pacer.rest();
         }
         self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
@@ -501,6 +472,11 @@ impl Qp {
                 self.core.state = QpState::Sqe;
                 self.core.flush_send_queue(cx);
             }
+            Some(Failure::Path) if self.moving.guarded => {
+                self.moving.hold = Hold::All;
+                cx.event(Event::PathFailed(self.core.qpn));
+            }
+            Some(Failure::Path) => self.fail_unreachable(cx),
         }
         if self.core.state == QpState::Sqd
             && self.core.attrs.sqd_notify
@@ -509,6 +485,14 @@ impl Qp {
             self.core.attrs.sqd_notify = false;
             cx.event(Event::SqDrained(self.core.reported));
         }
+    }
+
+    /// To the error state: the oldest request has exhausted its retries.
+    pub(crate) fn fail_unreachable(&mut self, cx: &mut Cx<'_>) {
+        if let Some(wqe) = self.core.sq.pop() {
+            self.core.complete_send(cx, &wqe, WcStatus::RetryExcErr);
+        }
+        self.enter_error(cx);
     }
 
     /// To the error state: everything outstanding is flushed.
@@ -529,30 +513,23 @@ impl Qp {
         self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.transport = (self.core.descriptor.build)();
+        self.leave_path(cx.paths);
+        self.admission = Admission::default();
+        self.moving.let_go();
+        self.standing.paced = false;
         let core = &mut self.core;
         core.sq.clear();
         core.rq.clear();
-        if let Some(path) = core.path.take() {
-            let called = core::mem::take(&mut core.called);
-            cx.paths.forget(path, core.index, called);
-            cx.paths.release(path);
-        }
+        core.sq.release();
         cx.cqs.purge(core.init.send_cq, core.reported);
         cx.cqs.purge(core.init.recv_cq, core.reported);
         core.state = QpState::Reset;
-        core.hold = Hold::Nothing;
-        core.doorbell = u64::MAX;
-        core.fence_wanted = false;
         core.two_sided = TwoSided::default();
         core.attrs = Attrs::new(cx.config.max_mtu);
         core.flow = None;
-        core.rx_flow = None;
-        core.own_id_run = 0;
         core.failure = None;
         core.cnp_pending = false;
         core.last_cnp = None;
-        self.waiting = false;
-        self.paced = false;
     }
 
     /// Applies attributes that [`state::check`] has accepted.
@@ -564,6 +541,8 @@ impl Qp {
         }
         state::assign(&mut self.core.attrs, attr);
         if let Some(av) = attr.av {
+            self.leave_path(cx.paths);
+            self.admission.forget_flow();
             self.core.connect(av, cx.config, cx.paths);
         }
         if to == QpState::Err {

@@ -149,5 +149,5 @@ pub(super) fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes
     cx.counters.tx_bytes += bytes;
     core.counters.tx_packets += u64::from(packets);
     core.counters.tx_bytes += bytes;
-    core.pacer.on_sent(cx.now, bytes);
+    core.limits.pacer.on_sent(cx.now, bytes);
 }

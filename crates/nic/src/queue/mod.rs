@@ -5,6 +5,7 @@ mod recv;
 mod send;
 mod srq;
 
+pub use cq::CqLevel;
 pub(crate) use cq::CqTable;
 pub(crate) use recv::{RecvQueue, RecvWqe};
 pub(crate) use send::{SendQueue, Wqe};

@@ -56,12 +56,6 @@ impl Chain {
         &mut self.shims
     }
 
-    /// Opcodes that they claim.
-    #[inline]
-    pub(crate) fn opcodes(&self) -> &OpcodeSet {
-        &self.opcodes
-    }
-
     /// Whether one of them claims packets with this opcode.
     #[inline]
     pub(crate) fn claims(&self, opcode: Opcode) -> bool {

@@ -14,6 +14,7 @@ pub use self::descriptor::{Operations, TransportDescriptor};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::train::Train;
 use crate::types::QpState;
@@ -86,6 +87,11 @@ pub(crate) trait Transport: Send {
     /// acknowledged is sent again, and answered from the record.
     fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);
+    }
+
+    /// The QP leaves its path: gives back what is charged to it.
+    fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        let _ = (core, paths);
     }
 
     /// How far it has come.

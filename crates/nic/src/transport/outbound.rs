@@ -155,7 +155,7 @@ pub(crate) fn send_run(
 ) -> u32 {
     let mtu = core.mtu();
     let packets = most.min(sink.run_room(middle_len(mtu)));
-    if packets < 2 || !core.pacer.is_unlimited() {
+    if packets < 2 || !core.limits.pacer.is_unlimited() {
         return 0;
     }
     let gathered = payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu);

@@ -108,7 +108,7 @@ impl Transport for Uc {
             else {
                 return Progress::Idle;
             };
-            if core.pacer.next() > cx.now {
+            if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
             if !sink.has_room() {

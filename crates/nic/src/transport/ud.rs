@@ -123,7 +123,7 @@ impl Transport for Ud {
             let Some(wqe) = core.sq.get(number).copied() else {
                 return Progress::Idle;
             };
-            if core.pacer.next() > cx.now {
+            if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
             if !sink.has_room() {

@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 
 use bowline_failover::Rail;
-use bowline_failover::mirror::Place;
+use bowline_failover::mirror::{Place, Turn};
 use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
 
@@ -219,18 +219,12 @@ impl<'a> Storm<'a> {
             let cq = &self.nics[nic.0].cqs[index];
             let split = self.is_split(nic);
             let engines = self.engines(world, nic);
-            let Ok(count) = cq.poll(
-                &engines,
-                split,
-                || 0,
-                batch,
-                |nic, _, cq, room| {
-                    let room = &mut polled[filled..filled + room];
-                    let taken = nic.poll_cq(cq, room).expect("the queue exists");
-                    filled += taken;
-                    Ok::<_, Infallible>(taken)
-                },
-            );
+            let Ok(count) = cq.poll(&engines, split, Turn::default, batch, |nic, _, cq, room| {
+                let room = &mut polled[filled..filled + room];
+                let taken = nic.poll_cq(cq, room).expect("the queue exists");
+                filled += taken;
+                Ok::<_, Infallible>(taken)
+            });
             if count == 0 {
                 return any;
             }

@@ -592,5 +592,8 @@ fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
     assert_eq!(pair.ends[1].statuses().len(), 1);
     let end = &pair.ends[0];
     let qp = end.nic.qps[end.nic.slot(end.qpn).unwrap() as usize].as_ref().unwrap();
-    assert!(!end.nic.shared.paths.has_line(qp.core.path.unwrap(), false), "nobody is in line");
+    assert!(
+        !end.nic.shared.sched.paths.has_line(qp.core.limits.path.unwrap(), false),
+        "nobody is in line"
+    );
 }

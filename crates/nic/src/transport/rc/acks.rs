@@ -112,7 +112,7 @@ impl Requester {
             return;
         }
         cx.counters.read_gaps += 1;
-        if self.consume_retry(core, cx) {
+        if self.consume_retry(core) {
             self.gap_at = Some(self.una);
             self.go_back(core, cx);
         }
@@ -132,7 +132,7 @@ impl Requester {
                 if self.next == self.una {
                     // It came twice: all that it asks for is about to be sent again.
                     cx.counters.drop_stale += 1;
-                } else if self.consume_retry(core, cx) {
+                } else if self.consume_retry(core) {
                     self.go_back(core, cx);
                 }
                 return;

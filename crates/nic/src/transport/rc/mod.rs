@@ -17,6 +17,7 @@ use super::{Position, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::train::Train;
 use crate::types::QpState;
@@ -108,7 +109,7 @@ impl Transport for Rc {
             }
         }
         // Whichever calls for the QP to be served again soonest.
-        [Progress::More, Progress::Paced, Progress::WindowFull]
+        [Progress::More, Progress::Paced, Progress::PathFull, Progress::WindowFull]
             .into_iter()
             .find(|p| progress.contains(p))
             .unwrap_or(Progress::Idle)
@@ -133,6 +134,10 @@ impl Transport for Rc {
     fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.requester.suspend(core, cx);
         self.responder.suspend();
+    }
+
+    fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        self.requester.release_charge(core, paths);
     }
 
     fn position(&self) -> Position {

@@ -11,11 +11,12 @@ use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
 use super::super::outbound;
 use super::rtt::RttEstimate;
-use crate::qp::{Cx, Hold, Progress, QpCore, Sink};
+use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::tx::HeaderBuf;
-use crate::types::{Event, QpState, Remote, SendFlags, SendOp, WcStatus};
+use crate::types::{QpState, Remote, SendFlags, SendOp, WcStatus};
 
 /// Most PSNs in flight: far from half of the PSN space, where before and after blur.
 const MAX_IN_FLIGHT: u32 = 1 << 22;
@@ -108,7 +109,7 @@ impl Requester {
     /// Whether something could be sent now, as far as can be told without trying.
     pub(super) fn has_work(&self, core: &QpCore) -> bool {
         let may_send = match core.state {
-            QpState::Rts => self.cursor < core.sq.tail().min(core.doorbell),
+            QpState::Rts => self.cursor < core.sq.sendable_end(),
             QpState::Sqd => self.cursor < self.started,
             _ => false,
         };
@@ -156,7 +157,7 @@ impl Requester {
         if !self.has_work(core) {
             return Step::Stop(Progress::Idle);
         }
-        if core.pacer.next() > cx.now {
+        if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
         }
         if !sink.has_room() {
@@ -177,7 +178,7 @@ impl Requester {
         let k = self.next.diff(wqe.first_psn) as u32;
         let room = self.room(core, cx);
         if room == 0 {
-            return Step::Stop(Progress::WindowFull);
+            return Step::Stop(full(core));
         }
         if wqe.wants_response() {
             return self.send_request(core, cx, sink, &wqe, k, room);
@@ -185,7 +186,8 @@ impl Requester {
         let packets = budget.min(room).min(wqe.packets - k);
         let ack_every = ACK_EVERY / core.mtu();
         // The next turn comes when everybody else has had theirs.
-        let turn_ends = core.path.is_some_and(|path| cx.paths.has_line(path, core.called));
+        let turn_ends =
+            core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
@@ -233,7 +235,7 @@ impl Requester {
             sink.send(core, cx, header, ecn);
             self.sent(core, cx, &wqe, 1, ack_req);
             i += 1;
-            if core.pacer.next() > cx.now || !sink.has_room() {
+            if core.limits.pacer.next() > cx.now || !sink.has_room() {
                 break;
             }
         }
@@ -281,7 +283,7 @@ impl Requester {
         };
         // A piece larger than the whole window goes when nothing else is in flight.
         if room < psns && self.next != self.una {
-            return Step::Stop(Progress::WindowFull);
+            return Step::Stop(full(core));
         }
         cx.segments.clear();
         let header = self.request_header(core, wqe, k);
@@ -339,18 +341,21 @@ impl Requester {
     fn room(&self, core: &QpCore, cx: &Cx<'_>) -> u32 {
         let mtu = u64::from(core.mtu());
         let in_flight = self.next.diff(self.una) as u32;
-        let packets = match (core.window, core.path) {
+        let packets = match (core.limits.window, core.limits.path) {
             (Some(window), _) => (u64::from(window) / mtu).saturating_sub(u64::from(in_flight)),
             (None, Some(path)) => {
                 // What this turn has sent is not charged yet.
                 let uncharged = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
                 let room = cx.paths.room(path).saturating_sub(uncharged) / mtu;
-                if core.called || !cx.paths.has_line(path, false) { room } else { 0 }
+                if core.limits.called || !cx.paths.has_line(path, false) { room } else { 0 }
             }
             (None, None) => 0,
         };
         let idle = in_flight == 0
-            && core.path.is_none_or(|path| core.window.is_some() || cx.paths.is_idle(path));
+            && core
+                .limits
+                .path
+                .is_none_or(|path| core.limits.window.is_some() || cx.paths.is_idle(path));
         let room = u32::try_from(packets).unwrap_or(u32::MAX).max(u32::from(idle));
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
     }
@@ -437,20 +442,15 @@ impl Requester {
         self.update_charge(core, cx);
     }
 
-    /// Counts a retry; without any left, the oldest request fails.
-    pub(super) fn consume_retry(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) -> bool {
+    /// Counts a retry; without any left, the path has failed.
+    pub(super) fn consume_retry(&mut self, core: &mut QpCore) -> bool {
         match self.retries_left.checked_sub(1) {
             Some(left) => {
                 self.retries_left = left;
                 true
             }
             None => {
-                if core.guarded {
-                    core.hold = Hold::All;
-                    cx.event(Event::PathFailed(core.qpn));
-                } else {
-                    self.fail_head(core, cx, WcStatus::RetryExcErr);
-                }
+                core.give_up_path();
                 false
             }
         }
@@ -469,7 +469,7 @@ impl Requester {
         cx.counters.timeouts += 1;
         core.counters.timeouts += 1;
         self.gap_at = None;
-        if self.consume_retry(core, cx) {
+        if self.consume_retry(core) {
             self.go_back(core, cx);
         }
     }
@@ -477,15 +477,22 @@ impl Requester {
     /// Brings what the path thinks is in flight up to date.
     pub(super) fn update_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         let in_flight = self.next.diff(self.una).max(0) as u64;
-        let charge = match core.window {
+        let charge = match core.limits.window {
             Some(_) => 0,
             None => in_flight * u64::from(core.mtu()),
         };
-        if let Some(path) = core.path
+        if let Some(path) = core.limits.path
             && charge != self.charged
         {
             cx.paths.charge(path, self.charged, charge);
             self.charged = charge;
+        }
+    }
+
+    /// The QP leaves its path: nothing of it is in flight there any longer.
+    pub(super) fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        if let Some(path) = core.limits.path {
+            paths.charge(path, core::mem::take(&mut self.charged), 0);
         }
     }
 
@@ -510,6 +517,11 @@ impl Requester {
         self.rtt = RttEstimate::default();
         self.update_charge(core, cx);
     }
+}
+
+/// Which window is full.
+fn full(core: &QpCore) -> Progress {
+    if core.limits.window.is_some() { Progress::WindowFull } else { Progress::PathFull }
 }
 
 /// PSNs of the piece of a READ that starts at its packet `k`.
