@@ -12,6 +12,7 @@ mod control;
 mod digest;
 mod dir;
 mod files;
+pub(crate) mod fuzzing;
 mod list;
 mod message;
 mod partial;
