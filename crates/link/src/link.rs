@@ -48,17 +48,25 @@ pub struct Arrival {
 /// stream and n, and on nothing else: not on time, nor on the packets that the queue had no room for.
 #[derive(Clone, Debug)]
 pub struct Link {
-    config: LinkConfig,
-    faults: Faults,
-    is_up: bool,
-    loss: LossState,
-    rng: ChaCha8Rng,
-    /// Marking depends on time by way of the queue, and so has draws of its own.
-    mark_rng: Option<Box<ChaCha8Rng>>,
     transmitter: Transmitter,
     /// When the last packet that was not reordered arrives.
     last_arrival: Time,
     stats: LinkStats,
+    /// Faults there are, or the link is down: only then does a packet's way lead by them.
+    is_faulty: bool,
+    is_up: bool,
+    config: LinkConfig,
+    faulty: Box<Faulty>,
+    /// Marking depends on time by way of the queue, and so has draws of its own.
+    mark_rng: Option<Box<ChaCha8Rng>>,
+}
+
+/// What only links with faults look at.
+#[derive(Clone, Debug)]
+struct Faulty {
+    faults: Faults,
+    loss: LossState,
+    rng: ChaCha8Rng,
 }
 
 impl Link {
@@ -70,16 +78,16 @@ impl Link {
             rng.set_stream(stream);
             rng
         };
+        let (faults, loss) = (Faults::default(), LossState::default());
         Link {
             transmitter: Transmitter::new(&config),
-            mark_rng: config.ecn.map(|_| Box::new(rng(MARKING_STREAMS | stream))),
-            rng: rng(stream),
-            config,
-            faults: Faults::default(),
-            is_up: true,
-            loss: LossState::default(),
             last_arrival: Time::ZERO,
             stats: LinkStats::default(),
+            is_faulty: false,
+            is_up: true,
+            mark_rng: config.ecn.map(|_| Box::new(rng(MARKING_STREAMS | stream))),
+            config,
+            faulty: Box::new(Faulty { faults, loss, rng: rng(stream) }),
         }
     }
 
@@ -97,12 +105,14 @@ impl Link {
 
     /// Its faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
-        self.faults = faults;
+        self.faulty.faults = faults;
+        self.is_faulty = !self.is_up || faults != Faults::default();
     }
 
     /// Whether it carries anything at all.
     pub fn set_up(&mut self, is_up: bool) {
         self.is_up = is_up;
+        self.set_faults(self.faulty.faults);
     }
 
     /// What it has done.
@@ -122,7 +132,7 @@ impl Link {
 
     /// Takes a packet of `len` bytes, all headers that count included, at `now`. Only a packet that can
     /// be marked (`is_ecn_capable`) is.
-    #[inline]
+    #[inline(always)]
     pub fn admit(&mut self, now: Time, len: usize, is_ecn_capable: bool) -> Fate {
         let departure = self.transmitter.departure(now, len);
         if self.transmitter.is_full(now, &departure) {
@@ -147,25 +157,43 @@ impl Link {
         self.carry(now, len, departure, is_marked)
     }
 
-    #[inline]
+    #[inline(always)]
     fn carry(&mut self, now: Time, len: usize, departure: Departure, is_marked: bool) -> Fate {
         // A lost packet takes its time like any other.
         let left_at = self.transmitter.take(now, departure);
         self.stats.carried += 1;
         self.stats.carried_bytes += len as u64;
-        if self.loss.loses(&self.faults.loss, &mut self.rng) || !self.is_up {
+        if self.is_faulty {
+            return self.carry_faultily(left_at, is_marked);
+        }
+        let at = left_at.plus_nanos(self.config.delay_ns).max(self.last_arrival);
+        self.last_arrival = at;
+        Fate::Arrives(Arrival { at, copy_at: None, damage: None, is_reordered: false, is_marked })
+    }
+
+    #[inline(never)]
+    fn carry_faultily(&mut self, left_at: Time, is_marked: bool) -> Fate {
+        let Faulty { faults, loss, rng } = &mut *self.faulty;
+        if loss.loses(&faults.loss, rng) || !self.is_up {
             self.stats.lost += 1;
             return Fate::Lost;
         }
-        let is_reordered = self.faults.reorder.happens(&mut self.rng);
-        let at = self.arrival(left_at, is_reordered);
-        let damage = self.faults.corrupt.happens(&mut self.rng).then(|| {
+        let is_reordered = faults.reorder.happens(rng);
+        let delay_ns = delay_ns(self.config.delay_ns, faults.jitter_ns, rng);
+        let mut at = left_at.plus_nanos(delay_ns).max(self.last_arrival);
+        if is_reordered {
+            self.stats.reordered += 1;
+            at = at.plus_nanos(uniform(faults.reorder_ns, rng) + 1);
+        } else {
+            self.last_arrival = at;
+        }
+        let damage = faults.corrupt.happens(rng).then(|| {
             self.stats.corrupted += 1;
-            Damage { how: self.faults.corruption, word: self.rng.next_u64() }
+            Damage { how: faults.corruption, word: rng.next_u64() }
         });
-        let copy_at = self.faults.duplicate.happens(&mut self.rng).then(|| {
+        let copy_at = faults.duplicate.happens(rng).then(|| {
             self.stats.duplicated += 1;
-            at.plus_nanos(uniform(self.faults.reorder_ns.max(1), &mut self.rng))
+            at.plus_nanos(uniform(faults.reorder_ns.max(1), rng))
         });
         Fate::Arrives(Arrival { at, copy_at, damage, is_reordered, is_marked })
     }
@@ -178,26 +206,14 @@ impl Link {
         self.stats.marked += u64::from(is_marked);
         is_marked
     }
+}
 
-    #[inline]
-    fn arrival(&mut self, left_at: Time, is_reordered: bool) -> Time {
-        let in_order = left_at.plus_nanos(self.delay_ns()).max(self.last_arrival);
-        if !is_reordered {
-            self.last_arrival = in_order;
-            return in_order;
-        }
-        self.stats.reordered += 1;
-        in_order.plus_nanos(uniform(self.faults.reorder_ns, &mut self.rng) + 1)
+fn delay_ns(delay_ns: u64, jitter_ns: u64, rng: &mut impl Rng) -> u64 {
+    // Above a century no sum of two overflows.
+    let jitter_ns = jitter_ns.min(u64::MAX / 4);
+    if jitter_ns == 0 {
+        return delay_ns;
     }
-
-    #[inline]
-    fn delay_ns(&mut self) -> u64 {
-        // Above a century no sum of two overflows.
-        let jitter_ns = self.faults.jitter_ns.min(u64::MAX / 4);
-        if jitter_ns == 0 {
-            return self.config.delay_ns;
-        }
-        let spread = uniform(2 * jitter_ns + 1, &mut self.rng);
-        self.config.delay_ns.saturating_add(spread).saturating_sub(jitter_ns)
-    }
+    let spread = uniform(2 * jitter_ns + 1, rng);
+    delay_ns.saturating_add(spread).saturating_sub(jitter_ns)
 }

@@ -1,5 +1,7 @@
 //! The running hash of everything that happens in a world.
 
+use core::hash::Hasher;
+
 /// A 64-bit hash over a sequence of words and bytes. Not cryptographic; the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHash(u64);
@@ -38,6 +40,30 @@ impl TraceHash {
     /// The hash so far.
     pub fn value(self) -> u64 {
         mix(self.0)
+    }
+}
+
+/// A fast hash of addresses, which come from scenarios and not from an enemy.
+#[derive(Default)]
+pub(crate) struct AddrHasher(u64);
+
+impl Hasher for AddrHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = mix(self.0 ^ u64::from_le_bytes(word));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.0 = mix(self.0 ^ u64::from(word));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod check;
 mod engines;
+mod event;
 pub mod experiment;
 pub mod failover_storm;
 mod hash;
@@ -22,10 +23,12 @@ mod packet;
 mod rng;
 pub mod sdr_storm;
 pub mod storm;
+mod trace;
+mod wheel;
 mod world;
 
 pub use check::{Sink, Violation};
 pub use hash::TraceHash;
-pub use packet::{Packet, PacketId, PacketStore};
+pub use packet::Packet;
 pub use rng::SimRng;
 pub use world::{App, HostConfig, HostId, NicId, RxId, TxId, World, WorldStats};

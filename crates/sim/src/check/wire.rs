@@ -2,31 +2,22 @@
 
 use bowline_wire::{FlowKey, ICRC_LEN, OpKind, PacketView, REPAIR_EXT_LEN, RepairHeader, icrc_of};
 
-use crate::packet::Packet;
-
 /// Longest payload of a packet.
 const MAX_PAYLOAD: usize = 4096;
 /// What a repair has besides.
 const REPAIR_HEADERS: usize = RepairHeader::LEN + REPAIR_EXT_LEN;
 
-/// Checks a packet as it leaves its engine.
+/// Checks a packet as it leaves its engine, with this IPv4 identification.
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn check_sent(packet: &Packet) -> Result<(), String> {
-    let view = PacketView::parse(&packet.bytes).map_err(|error| error.to_string())?;
+pub fn check_sent(key: &FlowKey, ip_id: u16, bytes: &[u8]) -> Result<(), String> {
+    let view = PacketView::parse(bytes).map_err(|error| error.to_string())?;
     let more = if view.info().kind == OpKind::Repair { REPAIR_HEADERS } else { 0 };
     if view.payload().len() > MAX_PAYLOAD + more {
         return Err(format!("{} bytes of payload", view.payload().len()));
     }
-    let key = FlowKey {
-        src: packet.src,
-        dst: packet.dst,
-        src_port: packet.src_port,
-        dst_port: packet.dst_port,
-    };
-    let body = &packet.bytes[..packet.bytes.len() - ICRC_LEN];
-    let right = icrc_of(&key, packet.ip_id, body);
+    let right = icrc_of(key, ip_id, &bytes[..bytes.len() - ICRC_LEN]);
     if view.icrc() != right {
         return Err(format!("ICRC {:#010x}, should be {right:#010x}", view.icrc()));
     }

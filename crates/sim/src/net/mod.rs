@@ -1,9 +1,21 @@
 //! The network: links with queues and faults, switches, and the shapes they make.
 
+mod egress;
+mod fabric;
+mod forwarding;
 mod network;
+mod pfc;
+mod routes;
+mod switch;
 mod topology;
 
-pub use network::{LinkId, Network, NodeId, SWITCH_LATENCY_NS};
+pub(crate) use fabric::Fabric;
+pub use fabric::SWITCH_LATENCY_NS;
+pub use forwarding::{Ecmp, Routing, Spray};
+pub use network::{LinkId, Network, NodeId, PortId};
+pub use pfc::{PfcConfig, PfcStats};
+pub(crate) use routes::HostIndex;
+pub use switch::{Frame, Ports, Switch};
 pub use topology::{Topology, dumbbell, fat_tree, pair, rails, ring, star};
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use bowline_link::LinkConfig;
 use super::network::{Network, NodeId};
 
 /// A routed network and the hosts' ports in it.
-#[derive(Debug)]
 pub struct Topology {
     /// The network.
     pub network: Network,

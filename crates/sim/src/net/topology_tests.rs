@@ -1,51 +1,32 @@
 use core::net::IpAddr;
 
-use bowline_link::{Arrival, Fate, LinkConfig};
-use bowline_nic::Time;
+use bowline_link::LinkConfig;
 
+use super::network::{Network, PortId};
 use super::topology::{Topology, dumbbell, fat_tree, pair, ring, star};
-use crate::packet::Packet;
 
 const CABLE: LinkConfig =
     LinkConfig { rate_bps: Some(10_000_000_000), delay_ns: 1_000, queue_bytes: 1 << 20, ecn: None };
 
-fn packet(dst: IpAddr) -> Packet {
-    Packet {
-        bytes: vec![0x5a; 500],
-        src: Topology::ipv4(1)[0],
-        dst,
-        src_port: 4791,
-        dst_port: 4791,
-        tos: 0,
-        ttl: 64,
-        ip_id: 0,
-        digest: 0,
-    }
-}
-
-/// Carries a packet from one host to another, link by link; returns the number of links.
-fn cross(topology: &mut Topology, from: usize, dst: IpAddr) -> Option<usize> {
+/// Follows the routes from one host to another; returns the number of links.
+fn cross(topology: &Topology, from: usize, dst: IpAddr) -> Option<usize> {
+    let network = &topology.network;
     let mut node = topology.hosts[from];
-    let mut now = Time::ZERO;
     for hops in 1..=16 {
-        let link = topology.network.next_hop(node, dst)?;
-        let fate = topology.network.send(now, link, &mut packet(dst));
-        let Fate::Arrives(Arrival { at, .. }) = fate else { return None };
-        assert!(at > now, "a link takes time");
-        (now, node) = (at, topology.network.end_of(link));
-        if topology.network.addr_of(node) == Some(dst) {
+        node = network.end_of(network.next_hop(node, dst)?);
+        if network.addr_of(node) == Some(dst) {
             return Some(hops);
         }
-        assert!(topology.network.addr_of(node).is_none(), "hosts do not forward");
+        assert!(network.addr_of(node).is_none(), "hosts do not forward");
     }
     None
 }
 
-fn hops(mut topology: Topology, addrs: &[IpAddr]) -> Vec<usize> {
+fn hops(topology: Topology, addrs: &[IpAddr]) -> Vec<usize> {
     let mut all = Vec::new();
     for from in 0..addrs.len() {
         for (to, dst) in addrs.iter().enumerate() {
-            let hops = cross(&mut topology, from, *dst);
+            let hops = cross(&topology, from, *dst);
             assert!(hops.is_some(), "host {from} does not reach host {to}");
             if from != to {
                 all.extend(hops);
@@ -98,4 +79,18 @@ fn a_packet_crosses_the_fat_tree_between_any_two_hosts() {
 fn few_hosts_of_a_fat_tree_are_in_different_pods() {
     let addrs = Topology::ipv4(4);
     assert!(hops(fat_tree(1, 4, &addrs, CABLE), &addrs).iter().all(|n| *n == 6));
+}
+
+#[test]
+fn the_two_ways_of_a_cable_meet_at_its_ports() {
+    let mut network = Network::new(1);
+    let (a, b) = (network.add_switch(), network.add_switch());
+    network.add_host(Topology::ipv4(1)[0]);
+    for port in 0..3 {
+        // Two cables between the same switches are two ports of either.
+        let [there, back] = network.connect(a, b, CABLE);
+        assert_eq!(network.arrival_of(there), (b, PortId(port), true));
+        assert_eq!(network.arrival_of(back), (a, PortId(port), true));
+        assert_eq!((network.port(a, PortId(port)), network.port(b, PortId(port))), (there, back));
+    }
 }

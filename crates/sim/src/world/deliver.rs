@@ -1,56 +1,74 @@
 //! Packets between engines: out of a batch onto a link, over switches, into the next engine.
 
-use bowline_link::{Arrival, Fate};
+use core::net::IpAddr;
+
 use bowline_nic::{FrameMeta, Time, TxBatch};
-use bowline_wire::{ICRC_LEN, OpKind, Opcode, icrc_replace};
+use bowline_wire::{FlowKey, ICRC_LEN, OpKind, Opcode, icrc_replace};
 
+use super::World;
 use super::host::{HostId, NicId, TxId};
-use super::queue::EventKind;
-use super::{Record, World};
-use crate::net::{LinkId, NodeId, SWITCH_LATENCY_NS};
+use crate::event::Event;
+use crate::net::{HostIndex, LinkId, NodeId};
 use crate::packet::{Packet, PacketId};
-
-/// Hops of a fresh packet: more than any topology here needs, so that only a loop runs out.
-const INITIAL_TTL: u8 = 64;
+use crate::trace::Record;
 
 /// Bytes of IPv4 and UDP header behind the identification.
 const BYTES_AFTER_IP_ID: usize = 14 + 8;
 
+/// The way from a host to an address.
+struct Route {
+    dst: IpAddr,
+    target: Option<HostIndex>,
+    link: Option<LinkId>,
+}
+
 impl World {
     /// Sends all packets of a batch that `nic` filled.
     pub(super) fn transmit(&mut self, nic: NicId, batch: &TxBatch) {
-        let host = &self.hosts[self.engines[nic.0].host.0];
-        let node = host.node;
+        let node = self.hosts[self.engines[nic.0].host.0].node;
         let config = self.engines[nic.0].nic.config();
         let (src, src_port) = (config.addr, config.udp_port);
+        // Bursts to one host follow each other.
+        let mut route = self.route(node, src);
         for burst in batch.bursts() {
-            let link = self.network.next_hop(node, burst.dst);
-            for (index, tx) in batch.packets(burst).iter().enumerate() {
-                let mut bytes = self.packets.buffer();
-                bytes.extend_from_slice(batch.bytes(tx));
-                let mut packet = Packet {
-                    bytes,
-                    src,
-                    dst: burst.dst,
-                    src_port,
-                    dst_port: burst.dst_port,
-                    tos: burst.tos,
-                    ttl: INITIAL_TTL,
-                    ip_id: if burst.dst.is_ipv4() { index as u16 } else { 0 },
-                    digest: 0,
-                };
-                self.renumber(nic, &mut packet);
-                packet.seal();
-                self.stats.sent += 1;
-                let digest = packet.digest;
-                self.record(Record::Send, nic.0 as u64, digest, || {
-                    format!("nic{} to {}: {}", nic.0, packet.dst, packet.describe())
-                });
-                self.check_sent(nic, &packet);
-                let id = self.packets.insert(packet);
-                self.stats.in_flight_peak = self.stats.in_flight_peak.max(self.packets.len());
-                self.forward(link, id, 0);
+            let key = FlowKey { src, dst: burst.dst, src_port, dst_port: burst.dst_port };
+            if burst.dst != route.dst {
+                route = self.route(node, burst.dst);
             }
+            for (index, tx) in batch.packets(burst).iter().enumerate() {
+                let ip_id = if burst.dst.is_ipv4() { index as u16 } else { 0 };
+                let bytes = batch.bytes(tx);
+                self.check_sent(nic, &key, ip_id, bytes);
+                let mut packet = Packet::new(&key, self.fabric.packets.buffer());
+                packet.tos = burst.tos;
+                packet.ip_id = ip_id;
+                packet.seal(bytes);
+                // Nothing looks at the copy, which may take its time on the way to memory.
+                packet.bytes.extend_from_slice(bytes);
+                self.renumber(nic, &mut packet);
+                self.launch(nic, &route, packet);
+            }
+        }
+    }
+
+    fn route(&self, node: NodeId, dst: IpAddr) -> Route {
+        let network = &self.fabric.network;
+        Route { dst, target: network.index_of(dst), link: network.next_hop(node, dst) }
+    }
+
+    /// Sends one packet.
+    fn launch(&mut self, nic: NicId, route: &Route, packet: Packet) {
+        self.fabric.stats.sent += 1;
+        self.fabric.record(Record::Send, nic.0 as u64, packet.digest, || {
+            format!("nic{} to {}: {}", nic.0, packet.dst, packet.describe())
+        });
+        let id = self.fabric.packets.insert(packet);
+        let peak = &mut self.fabric.stats.in_flight_peak;
+        *peak = self.fabric.packets.len().max(*peak);
+        self.fabric.packets.hop_mut(id).target = route.target;
+        match route.link {
+            Some(link) => self.fabric.send(link, id, 0),
+            None => self.fabric.drop_unroutable(id),
         }
     }
 
@@ -70,65 +88,32 @@ impl World {
         packet.ip_id = new;
     }
 
-    fn check_sent(&mut self, nic: NicId, packet: &Packet) {
-        let opcode = Opcode(packet.bytes.first().copied().unwrap_or(0));
+    fn check_sent(&mut self, nic: NicId, key: &FlowKey, ip_id: u16, bytes: &[u8]) {
+        let opcode = Opcode(bytes.first().copied().unwrap_or(0));
         match opcode.info().map(|info| info.kind) {
-            Some(OpKind::ReadRequest) => self.stats.reads_sent += 1,
-            Some(OpKind::CompareSwap | OpKind::FetchAdd) => self.stats.atomics_sent += 1,
+            Some(OpKind::ReadRequest) => self.fabric.stats.reads_sent += 1,
+            Some(OpKind::CompareSwap | OpKind::FetchAdd) => self.fabric.stats.atomics_sent += 1,
             _ => {}
         }
-        if let Err(what) = crate::check::wire::check_sent(packet) {
-            self.violate(format!("nic{} sent a bad packet: {what}: {}", nic.0, packet.describe()));
+        if let Err(what) = crate::check::wire::check_sent(key, ip_id, bytes) {
+            let packet = Packet::new(key, bytes.to_vec()).describe();
+            self.fabric.violate(format!("nic{} sent a bad packet: {what}: {packet}", nic.0));
         }
     }
 
-    /// Puts a packet on a link, after the time a switch takes to look at it.
-    fn forward(&mut self, link: Option<LinkId>, id: PacketId, latency_ns: u64) {
-        let Some(link) = link else {
-            self.stats.unroutable += 1;
-            self.packets.discard(id);
-            return;
-        };
-        let at = self.now.plus_nanos(latency_ns);
-        let packet = self.packets.get_mut(id);
-        let digest = packet.digest;
-        match self.network.send(at, link, packet) {
-            Fate::QueueFull => {
-                self.record(Record::QueueDrop, u64::from(link.0), digest, || {
-                    format!("link{}: queue full, dropped", link.0)
-                });
-                self.packets.discard(id);
-            }
-            Fate::Lost => {
-                let text = self.log.is_some().then(|| self.packets.get_mut(id).describe());
-                self.record(Record::Lost, u64::from(link.0), digest, || {
-                    format!("link{}: {}", link.0, text.unwrap_or_default())
-                });
-                self.packets.discard(id);
-            }
-            Fate::Arrives(Arrival { at, copy_at, .. }) => {
-                let node = self.network.end_of(link);
-                if let Some(copy_at) = copy_at {
-                    let packet = self.packets.duplicate(id);
-                    self.queue.push(copy_at, EventKind::Arrive { node, packet });
-                }
-                self.queue.push(at, EventKind::Arrive { node, packet: id });
-            }
+    /// A packet reaches the end of a link. Returns the engine that handled it.
+    pub(super) fn arrive(&mut self, link: LinkId, id: PacketId) -> Option<NicId> {
+        let (node, ingress, is_switch) = self.fabric.network.arrival_of(link);
+        if is_switch {
+            self.fabric.enter_switch(node, ingress, id);
+            return None;
         }
-    }
-
-    /// A packet reaches a node. Returns the engine that handled it.
-    pub(super) fn arrive(&mut self, node: NodeId, id: PacketId) -> Option<NicId> {
         let host = self.host_of_node.get(node.0 as usize).copied().flatten();
-        let dst = self.packets.get_mut(id).dst;
         match host {
-            Some(host) if self.network.addr_of(node) == Some(dst) => self.reach_host(host, id),
+            Some(host) if self.fabric.is_for(id, node) => self.reach_host(host, id),
+            // Hosts do not forward.
             _ => {
-                let packet = self.packets.get_mut(id);
-                packet.ttl = packet.ttl.saturating_sub(1);
-                let alive = packet.ttl > 0;
-                let link = self.network.next_hop(node, dst).filter(|_| alive);
-                self.forward(link, id, SWITCH_LATENCY_NS);
+                self.fabric.drop_unroutable(id);
                 None
             }
         }
@@ -140,20 +125,18 @@ impl World {
             if host.ring.len() < host.config.ring_packets {
                 host.ring.push_back(id);
             } else {
-                self.stats.ring_drops += 1;
-                self.packets.discard(id);
+                self.fabric.stats.ring_drops += 1;
+                self.fabric.packets.discard(id);
             }
             return None;
         }
         let coalesce_ns = self.hosts[host.0].config.coalesce_ns;
         if coalesce_ns == 0 {
-            let nic = self.receive(host, id);
-            self.hand_over();
-            return Some(nic);
+            return Some(self.receive(host, id));
         }
         if self.hosts[host.0].ring.is_empty() {
-            let at = self.now.plus_nanos(coalesce_ns);
-            self.queue.push(at, EventKind::Gather { host });
+            let at = self.fabric.now.plus_nanos(coalesce_ns);
+            self.fabric.queue.push(at, Event::Gather { host });
         }
         self.hosts[host.0].ring.push_back(id);
         None
@@ -162,7 +145,8 @@ impl World {
     /// Takes a packet for the engine that its destination QPN's prefix names. It is handed over together
     /// with those behind it, as far as the host's port coalesces them.
     fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
-        let packet = self.packets.take(id);
+        let ttl = self.fabric.packets.hop(id).ttl;
+        let packet = self.fabric.packets.take(id);
         let host = &mut self.hosts[host.0];
         let coalesces = host.config.coalesce_ns > 0;
         let ip_id = host.ip_id_of(&packet);
@@ -178,43 +162,48 @@ impl World {
             dst: packet.dst,
             src_port: packet.src_port,
             tos: packet.tos,
-            ttl: packet.ttl,
+            ttl,
             ip_id,
         };
-        self.stats.delivered += 1;
+        self.fabric.stats.delivered += 1;
         let digest = packet.digest ^ u64::from(packet.tos);
-        self.record(Record::Deliver, nic.0 as u64, digest, || {
+        self.fabric.record(Record::Deliver, nic.0 as u64, digest, || {
             let mark = if meta.congestion_experienced() { " marked" } else { "" };
             format!("nic{} {ip_id:?}{mark}: {}", nic.0, packet.describe())
         });
-        if coalesces && self.gathered.takes(nic, &meta, &packet.bytes) {
-            self.stats.coalesced += 1;
+        if coalesces {
+            if self.gathered.takes(nic, &meta, &packet.bytes) {
+                self.fabric.stats.coalesced += 1;
+            } else {
+                self.hand_over();
+            }
+            self.gathered.push(nic, meta, &packet.bytes);
         } else {
-            self.hand_over();
+            self.touch(nic);
+            let engine = &mut self.engines[nic.0].nic;
+            engine.handle_frame(self.fabric.now, &meta, &packet.bytes);
         }
-        self.gathered.push(nic, meta, &packet.bytes);
-        self.packets.recycle(packet);
+        self.fabric.packets.recycle(packet);
         nic
     }
 
     /// Gives an engine what was gathered for it.
     fn hand_over(&mut self) {
         let Some(nic) = self.gathered.nic() else { return };
-        let engine = &mut self.engines[nic.0];
-        engine.touched = true;
-        self.gathered.hand_over(self.now, &mut engine.nic);
+        self.touch(nic);
+        self.gathered.hand_over(self.fabric.now, &mut self.engines[nic.0].nic);
     }
 
     /// A host handles nothing until `until`; what arrives meanwhile waits in its ring.
     pub fn pause(&mut self, host: HostId, until: Time) {
         let host_state = &mut self.hosts[host.0];
-        if until <= host_state.paused_until.max(self.now) {
+        if until <= host_state.paused_until.max(self.fabric.now) {
             return;
         }
         host_state.paused_until = until;
-        self.stats.pauses += 1;
-        self.queue.push(until, EventKind::Resume { host });
-        self.record(Record::Pause, host.0 as u64, until.as_nanos(), || {
+        self.fabric.stats.pauses += 1;
+        self.fabric.queue.push(until, Event::Resume { host });
+        self.fabric.record(Record::Pause, host.0 as u64, until.as_nanos(), || {
             format!("host{} until {until}", host.0)
         });
     }
@@ -224,7 +213,7 @@ impl World {
         if self.is_paused(host) {
             return;
         }
-        self.record(Record::Resume, host.0 as u64, 0, || format!("host{}", host.0));
+        self.fabric.record(Record::Resume, host.0 as u64, 0, || format!("host{}", host.0));
         self.empty_ring(host);
     }
 

@@ -3,8 +3,9 @@
 use bowline_nic::Time;
 
 use super::host::NicId;
-use super::queue::EventKind;
-use super::{App, Record, World};
+use super::{App, World};
+use crate::event::Event;
+use crate::trace::Record;
 
 /// Rounds of polling and posting after one event. An engine that never runs dry would hang the
 /// world; this turns it into a violation.
@@ -18,39 +19,42 @@ impl World {
     /// Handles events until `deadline`, or until the application is finished or a rule is broken.
     pub fn run_until(&mut self, app: &mut impl App, deadline: Time) {
         self.settle_all(app);
-        while self.violations.is_empty() && !app.is_finished(self) {
-            let Some((at, event)) = self.queue.pop_until(deadline) else { break };
-            debug_assert!(at >= self.now, "time is monotonic");
-            self.now = at;
-            self.stats.events += 1;
+        while self.fabric.violations.is_empty() && !app.is_finished(self) {
+            let Some((at, event)) = self.fabric.queue.pop_until(deadline) else { break };
+            debug_assert!(at >= self.fabric.now, "time is monotonic");
+            self.fabric.now = at;
+            self.fabric.stats.events += 1;
             self.handle(event, app);
         }
         // Virtual time passes even when nothing happens in it.
-        if self.violations.is_empty() && !app.is_finished(self) {
-            self.now = self.now.max(deadline);
+        if self.fabric.violations.is_empty() && !app.is_finished(self) {
+            self.fabric.now = self.fabric.now.max(deadline);
         }
     }
 
     /// Handles events until `deadline`, whether the application is finished or not.
     pub fn run_idle(&mut self, app: &mut impl App, deadline: Time) {
-        while self.violations.is_empty() {
-            let Some((at, event)) = self.queue.pop_until(deadline) else { break };
-            self.now = at;
-            self.stats.events += 1;
+        while self.fabric.violations.is_empty() {
+            let Some((at, event)) = self.fabric.queue.pop_until(deadline) else { break };
+            self.fabric.now = at;
+            self.fabric.stats.events += 1;
             self.handle(event, app);
         }
-        self.now = self.now.max(deadline);
+        self.fabric.now = self.fabric.now.max(deadline);
     }
 
-    fn handle(&mut self, event: EventKind, app: &mut impl App) {
+    fn handle(&mut self, event: Event, app: &mut impl App) {
         match event {
-            EventKind::Arrive { node, packet } => {
-                if let Some(nic) = self.arrive(node, packet) {
+            Event::Arrive { link, packet } => {
+                if let Some(nic) = self.arrive(link, packet) {
                     self.settle(nic, app);
                 }
             }
-            EventKind::Timeout { nic } => self.timeout(nic, app),
-            EventKind::Resume { host } => {
+            Event::Depart { link } => self.fabric.depart(link),
+            Event::Pause { link, class, is_on } => self.fabric.pause_link(link, class, is_on),
+            Event::SwitchTimeout { node } => self.fabric.switch_timeout(node),
+            Event::Timeout { nic } => self.timeout(nic, app),
+            Event::Resume { host } => {
                 self.resume(host);
                 for index in 0..self.hosts[host.0].nics.len() {
                     let nic = self.hosts[host.0].nics[index];
@@ -58,15 +62,15 @@ impl World {
                     self.settle(nic, app);
                 }
             }
-            EventKind::Gather { host } => {
+            Event::Gather { host } => {
                 // A paused host's packets wait until it resumes.
                 if !self.is_paused(host) {
                     self.empty_ring(host);
                     self.settle_touched(app);
                 }
             }
-            EventKind::Wake { token } => {
-                self.record(Record::Wake, token, 0, || format!("token {token}"));
+            Event::Wake { token } => {
+                self.fabric.record(Record::Wake, token, 0, || format!("token {token}"));
                 app.on_timer(self, token);
                 self.settle_all(app);
             }
@@ -76,15 +80,15 @@ impl World {
     fn timeout(&mut self, nic: NicId, app: &mut impl App) {
         let engine = &mut self.engines[nic.0];
         engine.armed = Time::NEVER;
-        if self.hosts[engine.host.0].paused_until > self.now {
+        if self.hosts[engine.host.0].paused_until > self.fabric.now {
             return; // `Resume` comes back to it.
         }
-        let due = engine.nic.poll_timeout().is_some_and(|at| at <= self.now);
+        let due = engine.nic.poll_timeout().is_some_and(|at| at <= self.fabric.now);
         if due {
-            engine.touched = true;
-            engine.nic.handle_timeout(self.now);
-            self.stats.timeouts += 1;
-            self.record(Record::Timeout, nic.0 as u64, 0, || format!("nic{}", nic.0));
+            engine.nic.handle_timeout(self.fabric.now);
+            self.touch(nic);
+            self.fabric.stats.timeouts += 1;
+            self.fabric.record(Record::Timeout, nic.0 as u64, 0, || format!("nic{}", nic.0));
             self.check_spin(nic);
             self.settle(nic, app);
         } else {
@@ -95,12 +99,12 @@ impl World {
     /// A timeout that is still due after it was handled would stop the world's clock.
     fn check_spin(&mut self, nic: NicId) {
         let engine = &mut self.engines[nic.0];
-        if engine.last_timeout != self.now {
-            (engine.last_timeout, engine.timeouts_now) = (self.now, 0);
+        if engine.last_timeout != self.fabric.now {
+            (engine.last_timeout, engine.timeouts_now) = (self.fabric.now, 0);
         }
         engine.timeouts_now += 1;
         if engine.timeouts_now > MAX_TIMEOUTS_PER_INSTANT {
-            self.violate(format!("nic{}: handle_timeout leaves its timeout due", nic.0));
+            self.fabric.violate(format!("nic{}: handle_timeout leaves its timeout due", nic.0));
         }
     }
 
@@ -114,13 +118,15 @@ impl World {
                 return;
             }
         }
-        self.violate(format!("nic{} and its application never come to rest", nic.0));
+        self.fabric.violate(format!("nic{} and its application never come to rest", nic.0));
     }
 
     fn settle_touched(&mut self, app: &mut impl App) {
-        for index in 0..self.engines.len() {
-            if self.engines[index].touched && !self.is_paused(self.engines[index].host) {
-                self.settle(NicId(index), app);
+        // Engines of paused hosts are polled when these resume.
+        while let Some(nic) = self.touched.pop() {
+            let engine = &self.engines[nic.0];
+            if engine.touched && !self.is_paused(engine.host) {
+                self.settle(nic, app);
             }
         }
     }
@@ -144,14 +150,14 @@ impl World {
         let mut sent = 0;
         loop {
             batch.clear();
-            self.engines[nic.0].nic.poll_transmit(self.now, &mut batch);
+            self.engines[nic.0].nic.poll_transmit(self.fabric.now, &mut batch);
             if batch.is_empty() {
                 break;
             }
             sent += batch.len();
             self.transmit(nic, &batch);
             if sent > MAX_PACKETS_PER_INSTANT {
-                self.violate(format!("nic{} sends without end", nic.0));
+                self.fabric.violate(format!("nic{} sends without end", nic.0));
                 break;
             }
         }
@@ -164,10 +170,10 @@ impl World {
     fn arm(&mut self, nic: NicId) {
         let engine = &mut self.engines[nic.0];
         if let Some(at) = engine.nic.poll_timeout() {
-            let at = at.max(self.now);
+            let at = at.max(self.fabric.now);
             if at < engine.armed {
                 engine.armed = at;
-                self.queue.push(at, EventKind::Timeout { nic });
+                self.fabric.queue.push(at, Event::Timeout { nic });
             }
         }
     }

@@ -90,15 +90,17 @@ impl World {
         let mut nics = Vec::with_capacity(config.nics.len());
         for nic_config in &config.nics {
             let nic = Nic::new(nic_config.clone()).expect("the scenario's limits are legal");
-            nics.push(NicId(self.engines.len()));
+            let id = NicId(self.engines.len());
+            nics.push(id);
             self.engines.push(Engine {
                 nic,
                 host,
-                touched: true,
+                touched: false,
                 armed: Time::NEVER,
                 last_timeout: Time::ZERO,
                 timeouts_now: 0,
             });
+            self.touch(id);
         }
         let nodes = node.0 as usize + 1;
         if self.host_of_node.len() < nodes {
@@ -120,7 +122,7 @@ impl World {
 
     /// Whether a host handles nothing now.
     pub fn is_paused(&self, host: HostId) -> bool {
-        self.hosts[host.0].paused_until > self.now
+        self.hosts[host.0].paused_until > self.fabric.now
     }
 }
 

@@ -4,22 +4,20 @@ mod deliver;
 mod drive;
 mod gather;
 mod host;
-mod queue;
 
 use std::io::{self, Write};
 
 use bowline_nic::{Nic, Time};
 
 use crate::check::Violation;
-use crate::hash::TraceHash;
-use crate::net::{LinkId, Network, Topology};
-use crate::packet::PacketStore;
+use crate::event::Event;
+use crate::net::{Fabric, LinkId, Network, Topology};
+use crate::trace::Record;
 
 pub use host::{HostConfig, HostId, NicId, RxId, TxId};
 
 use gather::Gathered;
 use host::{Engine, Host};
-use queue::{EventKind, EventQueue};
 
 /// Traffic: posts work, looks at completions, and judges them.
 ///
@@ -65,38 +63,17 @@ pub struct WorldStats {
     pub in_flight_peak: usize,
 }
 
-/// What a trace record is about; its number enters the hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Record {
-    Send = 1,
-    Deliver = 2,
-    QueueDrop = 3,
-    Lost = 4,
-    Timeout = 5,
-    Wake = 6,
-    Pause = 7,
-    Resume = 8,
-    App = 9,
-}
-
 /// A deterministic world on virtual time.
 pub struct World {
-    seed: u64,
-    now: Time,
-    queue: EventQueue,
-    network: Network,
+    fabric: Fabric,
     hosts: Vec<Host>,
     engines: Vec<Engine>,
+    /// Engines that were called since they were last polled, those of paused hosts perhaps not.
+    touched: Vec<NicId>,
     /// Host of each node of the network, for delivery.
     host_of_node: Vec<Option<HostId>>,
-    packets: PacketStore,
     /// What an engine gets next; empty between events.
     gathered: Gathered,
-    hash: TraceHash,
-    log: Option<Box<dyn Write>>,
-    log_error: Option<io::Error>,
-    violations: Vec<Violation>,
-    stats: WorldStats,
 }
 
 impl World {
@@ -107,20 +84,12 @@ impl World {
     pub fn new(seed: u64, topology: Topology, configs: Vec<HostConfig>) -> World {
         assert!(configs.len() <= topology.hosts.len(), "every host needs a port");
         let mut world = World {
-            seed,
-            now: Time::ZERO,
-            queue: EventQueue::default(),
-            network: topology.network,
+            fabric: Fabric::new(seed, topology.network),
             hosts: Vec::new(),
             engines: Vec::new(),
+            touched: Vec::new(),
             host_of_node: Vec::new(),
-            packets: PacketStore::default(),
             gathered: Gathered::default(),
-            hash: TraceHash::new(seed),
-            log: None,
-            log_error: None,
-            violations: Vec::new(),
-            stats: WorldStats::default(),
         };
         for (node, config) in topology.hosts.into_iter().zip(configs) {
             world.add_host(node, config);
@@ -130,27 +99,35 @@ impl World {
 
     /// The seed that violations name.
     pub fn seed(&self) -> u64 {
-        self.seed
+        self.fabric.seed
     }
 
     /// The time.
     pub fn now(&self) -> Time {
-        self.now
+        self.fabric.now
     }
 
     /// The network, to change faults.
     pub fn network_mut(&mut self) -> &mut Network {
-        &mut self.network
+        &mut self.fabric.network
     }
 
     /// The network.
     pub fn network(&self) -> &Network {
-        &self.network
+        &self.fabric.network
+    }
+
+    fn touch(&mut self, nic: NicId) {
+        let engine = &mut self.engines[nic.0];
+        if !engine.touched {
+            engine.touched = true;
+            self.touched.push(nic);
+        }
     }
 
     /// The link by which a host sends to `dst`.
     pub fn link_from(&self, host: HostId, dst: core::net::IpAddr) -> Option<LinkId> {
-        self.network.next_hop(self.hosts[host.0].node, dst)
+        self.fabric.network.next_hop(self.hosts[host.0].node, dst)
     }
 
     /// An engine.
@@ -160,9 +137,8 @@ impl World {
 
     /// An engine, to be called and polled afterwards.
     pub fn nic_mut(&mut self, nic: NicId) -> &mut Nic {
-        let engine = &mut self.engines[nic.0];
-        engine.touched = true;
-        &mut engine.nic
+        self.touch(nic);
+        &mut self.engines[nic.0].nic
     }
 
     /// An engine, for calls that produce neither packets nor timeouts: polling completions and
@@ -176,11 +152,6 @@ impl World {
         self.engines.len()
     }
 
-    /// The engines of a host.
-    pub fn nics_of(&self, host: HostId) -> &[NicId] {
-        &self.hosts[host.0].nics
-    }
-
     /// The host of an engine.
     pub fn host_of(&self, nic: NicId) -> HostId {
         self.engines[nic.0].host
@@ -188,33 +159,33 @@ impl World {
 
     /// Asks for [`App::on_timer`] at `at`, or now if that is past.
     pub fn wake_at(&mut self, at: Time, token: u64) {
-        self.queue.push(at.max(self.now), EventKind::Wake { token });
+        self.fabric.queue.push(at.max(self.fabric.now), Event::Wake { token });
     }
 
     /// Packets in flight.
     pub fn in_flight(&self) -> usize {
-        self.packets.len()
+        self.fabric.packets.len()
     }
 
     /// What happened.
     pub fn stats(&self) -> &WorldStats {
-        &self.stats
+        &self.fabric.stats
     }
 
     /// Hash of everything that happened.
     pub fn trace_hash(&self) -> u64 {
-        self.hash.value()
+        self.fabric.trace.hash()
     }
 
     /// Rules of the engine contract that an engine broke.
     pub fn violations(&self) -> &[Violation] {
-        &self.violations
+        &self.fabric.violations
     }
 
     /// Writes a readable log from now on. It is written as things happen, so that it is there even
     /// if an engine panics.
     pub fn keep_log(&mut self, log: Box<dyn Write>) {
-        self.log = Some(log);
+        self.fabric.trace.keep_log(log);
     }
 
     /// Ends the log.
@@ -222,33 +193,11 @@ impl World {
     /// # Errors
     /// What kept it from being written.
     pub fn end_log(&mut self) -> io::Result<()> {
-        let flushed = self.log.take().map_or(Ok(()), |mut log| log.flush());
-        self.log_error.take().map_or(flushed, Err)
+        self.fabric.trace.end_log()
     }
 
     /// Takes something the application saw into the hash, and into the log.
     pub fn note(&mut self, word: u64, text: impl FnOnce() -> String) {
-        self.record(Record::App, word, 0, text);
-    }
-
-    pub(crate) fn record(&mut self, kind: Record, a: u64, b: u64, text: impl FnOnce() -> String) {
-        self.hash.word(self.now.as_nanos());
-        self.hash.word(kind as u64 ^ (a << 4));
-        self.hash.word(b);
-        if let Some(log) = &mut self.log
-            && let Err(error) = writeln!(log, "{} {kind:?} {}", self.now, text())
-        {
-            self.log_error = Some(error);
-            self.log = None;
-        }
-    }
-
-    fn violate(&mut self, what: String) {
-        self.violations.push(Violation {
-            seed: self.seed,
-            time: self.now,
-            checker: "contract",
-            what,
-        });
+        self.fabric.record(Record::App, word, 0, text);
     }
 }
