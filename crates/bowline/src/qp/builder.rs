@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, QpAttr, QpInit, QpState, QpType};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpInit, QpState, QpType};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
@@ -38,6 +38,7 @@ pub struct QpBuilder {
     signal_all: bool,
     access: Access,
     qkey: u32,
+    controllers: Option<Arc<dyn ControllerFactory>>,
 }
 
 impl QpBuilder {
@@ -56,6 +57,7 @@ impl QpBuilder {
             signal_all: false,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             qkey: DEFAULT_QKEY,
+            controllers: None,
         }
     }
 
@@ -115,6 +117,13 @@ impl QpBuilder {
         self
     }
 
+    /// Lets a rate controller of `factory`'s choose how fast it may send, as
+    /// [`Qp::set_rate_controller`] does; no control unless set.
+    pub fn rate_controller(mut self, factory: Arc<dyn ControllerFactory>) -> Self {
+        self.controllers = Some(factory);
+        self
+    }
+
     /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
     pub fn build(self) -> Result<Qp, Error> {
         self.check_family()?;
@@ -155,6 +164,9 @@ impl QpBuilder {
                 _srq: self.srq.map(|s| s.inner),
             }),
         };
+        if let Some(factory) = self.controllers {
+            qp.set_rate_controller(factory)?;
+        }
         let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {
             state: Some(QpState::Init),
