@@ -79,9 +79,10 @@ pub use bowline_io::{
     PortCounters, Prob, Via, XdpMode, XdpOptions,
 };
 pub use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, ControlError, Counters, CqId, DcqcnParams, Event,
-    ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,
-    RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SrqId, UdDest, WcOpcode, WcStatus,
+    Access, Acked, AddressVector, Buffer, Completion, ControlError, ControlledConnection,
+    ControllerFactory, Counters, CqId, DcqcnParams, Event, FixedRate, Lost, ModifyError, MrKey,
+    Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController,
+    RecvWr, Remote, SendFlags, SendOp, SendWr, Sent, Sge, SrqId, Time, UdDest, WcOpcode, WcStatus,
 };
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,

@@ -36,7 +36,10 @@ pub use memory::{Buffer, Region, Segment, SharedKey};
 pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
 pub use queue::{CqLevel, SharedSrq};
-pub use rate::{DcqcnParams, RateControl, RateController};
+pub use rate::{
+    Acked, ControlledConnection, ControllerFactory, DcqcnParams, Feedback, FixedRate, Lost,
+    RateControl, RateController, Sent,
+};
 pub use shim::{OutPacket, PassThrough, Run, Shim, ShimOut, ShimPeer};
 pub use time::Time;
 pub use tx::{Burst, Flow, HeaderBuf, MAX_HEADER, MAX_LATE, TxBatch, TxCaps, TxPacket, pad_of};

@@ -4,6 +4,8 @@ mod moving;
 mod objects;
 mod post;
 
+use std::sync::Arc;
+
 use bowline_wire::{OpKind, PacketView, Qpn};
 
 pub use self::moving::Fence;
@@ -17,6 +19,7 @@ use crate::landing::Landed;
 use crate::memory::{MemoryTable, Segment};
 use crate::qp::{Cx, Progress, Qp};
 use crate::queue::{CqTable, SrqTable};
+use crate::rate::ControllerFactory;
 use crate::sched::{Scheduler, TURN_PACKETS};
 use crate::shim::Shim;
 use crate::time::Time;
@@ -52,6 +55,8 @@ pub struct Nic {
     /// late packets for a QP that is gone meet nobody.
     next_slot: u32,
     shared: Shared,
+    /// Where new QPs get their rate controllers from.
+    controllers: Option<Arc<dyn ControllerFactory>>,
     /// What new QPs get their shims from, innermost first.
     shim_makers: Vec<Box<ShimMaker>>,
 }
@@ -216,14 +221,14 @@ impl Nic {
         let marked = meta.congestion_experienced();
         if marked {
             self.shared.counters.rx_ecn_marked += 1;
-            qp.core.on_ecn_mark(now);
+            qp.core.on_ecn_mark(now, &packet);
         }
         let mut cx = self.shared.cx(&self.config, now);
         let mut follows = marked;
         if packet.info().kind == OpKind::Cnp {
             cx.counters.rx_cnps += 1;
             qp.core.counters.rx_cnps += 1;
-            qp.core.limits.pacer.on_cnp(now);
+            qp.core.limits.pacer.tell(now, |controller| controller.on_cnp(now));
         } else {
             let Qp { core, transport, shims, .. } = &mut **qp;
             if shims.is_empty() || shims.follows(&packet) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, Connect, CqId, Nic, PdId, QpInit, RateControl, Time, UdDest,
+    Access, AddressVector, Connect, CqId, FixedRate, Nic, PdId, QpInit, Time, UdDest,
 };
 use bowline_wire::Qpn;
 
@@ -163,7 +163,7 @@ impl SdrQp {
             lane.dest = dest(*peer_qpn);
             if let Some(bps) = self.config.rate_bps {
                 let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
-                nic.set_rate_control(now, lane.qpn, RateControl::Fixed { bits_per_sec })?;
+                nic.set_rate_controller(now, lane.qpn, Some(Arc::new(FixedRate { bits_per_sec })))?;
             }
         }
         bring_up(nic, self.control.qpn, peer.control)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_device::{self as device, QpRequest};
-use bowline_nic::{Access, QpAttr, QpState, QpType};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
@@ -40,6 +40,7 @@ pub struct QpBuilder {
     access: Access,
     qkey: u32,
     lane: Option<usize>,
+    controllers: Option<Arc<dyn ControllerFactory>>,
 }
 
 impl QpBuilder {
@@ -59,6 +60,7 @@ impl QpBuilder {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             qkey: DEFAULT_QKEY,
             lane: None,
+            controllers: None,
         }
     }
 
@@ -125,6 +127,13 @@ impl QpBuilder {
         self
     }
 
+    /// Lets a rate controller of `factory`'s choose how fast it may send, as
+    /// [`Qp::set_rate_controller`] does; no control unless set.
+    pub fn rate_controller(mut self, factory: Arc<dyn ControllerFactory>) -> Self {
+        self.controllers = Some(factory);
+        self
+    }
+
     /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
     pub fn build(self) -> Result<Qp, Error> {
         let psn = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
@@ -156,6 +165,9 @@ impl QpBuilder {
                 _srq: self.srq.map(|s| s.inner),
             }),
         };
+        if let Some(factory) = self.controllers {
+            qp.set_rate_controller(factory)?;
+        }
         let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {
             state: Some(QpState::Init),

@@ -7,7 +7,9 @@ mod ops;
 use std::sync::Arc;
 
 use bowline_device as device;
-use bowline_nic::{Nic, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, Time};
+use bowline_nic::{
+    ControllerFactory, Nic, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, Time,
+};
 use bowline_wire::{Psn, Qpn};
 
 pub use builder::{DEFAULT_QKEY, QpBuilder};
@@ -97,7 +99,17 @@ impl Qp {
 
     /// Chooses how fast it may send.
     pub fn set_rate_control(&self, control: RateControl) -> Result<(), Error> {
-        Ok(self.control(|nic, now, qpn| nic.set_rate_control(now, qpn, control))??)
+        self.choose_controller(control.factory())
+    }
+
+    /// Lets a rate controller of `factory`'s choose how fast it may send. Each connection gets one of its
+    /// own.
+    pub fn set_rate_controller(&self, factory: Arc<dyn ControllerFactory>) -> Result<(), Error> {
+        self.choose_controller(Some(factory))
+    }
+
+    fn choose_controller(&self, factory: Option<Arc<dyn ControllerFactory>>) -> Result<(), Error> {
+        Ok(self.control(|nic, now, qpn| nic.set_rate_controller(now, qpn, factory))??)
     }
 
     /// Gives it a window of its own instead of its share of the device's towards the peer.

@@ -1,5 +1,7 @@
 //! Making, changing and removing objects.
 
+use std::sync::Arc;
+
 use bowline_wire::Qpn;
 
 use super::{Nic, Shared, ShimMaker};
@@ -11,8 +13,8 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::qp::{Qp, state};
 use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
-use crate::rate::RateControl;
-use crate::sched::{Pacer, Scheduler};
+use crate::rate::{ControllerFactory, Feedback};
+use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
 use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
@@ -55,6 +57,7 @@ impl Nic {
             qp_count: 0,
             next_slot: RESERVED_QPNS,
             shared,
+            controllers: None,
             shim_makers: Vec::new(),
         })
     }
@@ -281,6 +284,7 @@ impl Nic {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
+        qp.core.limits.controllers.clone_from(&self.controllers);
         let transport = init.qp_type.descriptor();
         if transport.shimmable {
             let made = self.shim_makers.iter().filter_map(|make| make(transport));
@@ -365,14 +369,36 @@ impl Nic {
         Some(QpInfo { state: core.state, attr: core.attrs.to_attr(core.state), init: core.init })
     }
 
-    /// Chooses how a QP's rate is controlled.
-    pub fn set_rate_control(
+    /// Chooses where a QP gets its rate controllers from, `None` for no control. It gets one at once, and
+    /// another whenever a connection begins.
+    pub fn set_rate_controller(
         &mut self,
         now: Time,
         qpn: Qpn,
-        control: RateControl,
+        factory: Option<Arc<dyn ControllerFactory>>,
     ) -> Result<(), ControlError> {
-        self.qp_mut(qpn)?.core.limits.pacer = Pacer::new(&control, now);
+        let core = &mut self.qp_mut(qpn)?.core;
+        core.limits.controllers = factory;
+        core.build_controller(now);
+        Ok(())
+    }
+
+    /// Chooses where QPs made from now on get their rate controllers from.
+    pub fn set_default_rate_controller(&mut self, factory: Option<Arc<dyn ControllerFactory>>) {
+        self.controllers = factory;
+    }
+
+    /// Tells a QP's rate controller what a protocol above the QP has found out.
+    pub fn rate_feedback(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        feedback: &Feedback,
+    ) -> Result<(), ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let pacer = &mut self.qp_mut(qpn)?.core.limits.pacer;
+        pacer.tell(now, |controller| feedback.tell(controller, now));
+        self.after(slot);
         Ok(())
     }
 

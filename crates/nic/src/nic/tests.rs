@@ -16,6 +16,7 @@ use crate::types::*;
 
 mod moving;
 mod paths;
+mod rates;
 mod rc;
 mod robustness;
 mod shims;

@@ -1,12 +1,15 @@
 //! What makes a connection go on: the queues of a QP and its transport, which can move from one NIC
 //! to another, as long as both have the same memory registered under the same keys.
 
+use std::sync::Arc;
+
 use bowline_wire::{Psn, Qpn};
 
 use super::{Attrs, Cx, Qp};
 use crate::admit::Admission;
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
+use crate::rate::ControllerFactory;
 use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
@@ -91,6 +94,7 @@ pub struct QpBody {
     pub(crate) rq: RecvQueue,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) window: Option<u32>,
+    pub(crate) controllers: Option<Arc<dyn ControllerFactory>>,
     pub(crate) counters: QpCounters,
     pub(crate) two_sided: TwoSided,
     pub(crate) reported: Qpn,
@@ -170,6 +174,7 @@ impl Qp {
             rq: core::mem::replace(&mut core.rq, RecvQueue::new(0, 0)),
             transport: moved,
             window: core.limits.window,
+            controllers: core.limits.controllers.clone(),
             counters: core::mem::take(&mut core.counters),
             two_sided: core.two_sided,
             reported: core.reported,
@@ -189,6 +194,8 @@ impl Qp {
         core.sq = body.sq;
         core.rq = body.rq;
         core.limits.window = body.window;
+        core.limits.controllers = body.controllers;
+        core.build_controller(cx.now);
         core.counters = body.counters;
         core.two_sided = body.two_sided;
         core.reported = body.reported;

@@ -4,7 +4,7 @@ pub(crate) mod body;
 mod sink;
 pub(crate) mod state;
 
-use bowline_wire::{Bth, FlowKey, Opcode, PacketView, Psn, Qpn};
+use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 
 use crate::admit::Admission;
 use crate::config::NicConfig;
@@ -14,7 +14,7 @@ use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
 use crate::memory::{MemoryTable, Segment};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
-use crate::rate::RateControl;
+use crate::rate::ControlledConnection;
 use crate::sched::{Limits, Pacer, PathTable, Standing};
 use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
@@ -178,7 +178,12 @@ impl QpCore {
                 path: None,
                 called: false,
                 window: None,
-                pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
+                pacer: Pacer::new(
+                    Time::ZERO,
+                    None,
+                    &ControlledConnection::new(init.qp_type.descriptor(), max_mtu),
+                ),
+                controllers: None,
             },
             lands: false,
             counters: QpCounters::default(),
@@ -203,6 +208,13 @@ impl QpCore {
     #[inline]
     pub(crate) fn data_ecn(&self) -> u8 {
         if self.limits.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
+    }
+
+    /// Gives the connection a fresh rate controller, from where this QP gets them.
+    pub(crate) fn build_controller(&mut self, now: Time) {
+        let connection = ControlledConnection::new(self.descriptor, self.attrs.mtu);
+        let factory = self.limits.controllers.as_deref();
+        self.limits.pacer = Pacer::new(now, factory, &connection);
     }
 
     /// Points the QP, which has left any other path, at its peer.
@@ -314,8 +326,14 @@ impl QpCore {
         }
     }
 
-    /// A frame arrived with a congestion mark: tell the sender, but not too often.
-    pub(crate) fn on_ecn_mark(&mut self, now: Time) {
+    /// A frame arrived with a congestion mark: tell the sender, but not too often. If it answers a request of
+    /// ours, our own controller can do something about it too.
+    #[cold]
+    pub(crate) fn on_ecn_mark(&mut self, now: Time, packet: &PacketView<'_>) {
+        if packet.info().kind == OpKind::ReadResponse {
+            let bytes = packet.payload().len() as u64;
+            self.limits.pacer.tell(now, |controller| controller.on_marked(now, bytes));
+        }
         if self.last_cnp.is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS) {
             self.last_cnp = Some(now);
             self.cnp_pending = true;
@@ -423,6 +441,7 @@ impl Qp {
         if self.core.cnp_pending && batch.room() > 0 {
             send_cnp(&mut self.core, cx, batch);
         }
+        self.core.limits.pacer.begin_turn(cx.now);
         let mut sink = Sink::new(batch, &mut self.shims);
         if !sink.has_room() {
             return Progress::More;
@@ -432,6 +451,10 @@ impl Qp {
         self.standing.paced = progress == Progress::Paced;
         if progress == Progress::Idle {
             self.core.limits.pacer.rest();
+        }
+        if self.core.limits.pacer.is_controlled() {
+            let in_flight = self.transport.in_flight_bytes(&self.core);
+            self.core.limits.pacer.end_turn(cx.now, in_flight, progress == Progress::Idle);
         }
         self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
@@ -553,6 +576,7 @@ impl Qp {
             self.transport.entered(&self.core, from);
         }
         if from != to && to == QpState::Rtr {
+            self.core.build_controller(cx.now);
             self.shims.start(cx.now, &self.core.shim_peer(self.core.attrs.rq_psn));
         }
         self.finish_call(cx);

@@ -9,11 +9,13 @@ mod path;
 mod timers;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 pub(crate) use self::pacer::Pacer;
 pub(crate) use self::path::{PathId, PathTable};
 use self::timers::Timers;
 use crate::qp::{Progress, Qp};
+use crate::rate::ControllerFactory;
 use crate::time::Time;
 
 /// Packets that a QP may send before it is the next one's turn: one full burst.
@@ -29,6 +31,8 @@ pub(crate) struct Limits {
     /// A window of its own, instead of a share of the path's.
     pub(crate) window: Option<u32>,
     pub(crate) pacer: Pacer,
+    /// Where controllers of connections to come are from.
+    pub(crate) controllers: Option<Arc<dyn ControllerFactory>>,
 }
 
 /// Where a QP stands.

@@ -108,20 +108,11 @@ impl Chain {
     /// When the first of them wants [`Chain::handle_timeout`].
     #[inline]
     pub(crate) fn deadline(&self) -> Time {
-        if self.is_empty() {
-            return Time::NEVER;
-        }
-        self.first_deadline()
-    }
-
-    /// Most QPs have none, and do not pay for the code.
-    #[inline(never)]
-    fn first_deadline(&self) -> Time {
         match &self.shims[..] {
-            [shim] => shim.poll_timeout(),
-            shims => shims.iter().filter_map(|shim| shim.poll_timeout()).min(),
+            [] => Time::NEVER,
+            [shim] => shim.poll_timeout().unwrap_or(Time::NEVER),
+            shims => first_deadline(shims),
         }
-        .unwrap_or(Time::NEVER)
     }
 
     /// Lets those act whose time has come. Returns packets and bytes sent.
@@ -152,6 +143,11 @@ impl Chain {
         }
         sum
     }
+}
+
+#[cold]
+fn first_deadline(shims: &[Box<dyn Shim>]) -> Time {
+    shims.iter().filter_map(|shim| shim.poll_timeout()).min().unwrap_or(Time::NEVER)
 }
 
 /// Takes a packet from the outermost of some shims to the innermost, and `up` from there. Returns whether

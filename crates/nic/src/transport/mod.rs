@@ -80,6 +80,12 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx);
     }
 
+    /// What is in flight, packets counted as full ones, if the transport knows.
+    fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
+        let _ = core;
+        None
+    }
+
     /// Whether nothing that was started is unfinished.
     fn is_drained(&self, core: &QpCore) -> bool;
 

@@ -282,7 +282,7 @@ impl Storm<'_> {
             engine.connect(now, qpn, &connect)
         };
         connected.expect("legal transitions");
-        engine.set_rate_control(now, qpn, plan.rate.clone()).expect("the QP exists");
+        engine.set_rate_controller(now, qpn, plan.rate.factory()).expect("the QP exists");
         if let Some(bytes) = plan.window {
             engine.set_window(qpn, bytes).expect("the QP exists");
         }

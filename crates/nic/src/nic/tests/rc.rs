@@ -471,7 +471,7 @@ fn marked_packets_bring_cnps_that_slow_the_sender_down() {
     let line = 10_000_000_000;
     let (now, qpn) = (p.now, p.ends[0].qpn);
     let dcqcn = RateControl::Dcqcn(crate::rate::DcqcnParams::new(line));
-    p.ends[0].nic.set_rate_control(now, qpn, dcqcn).unwrap();
+    p.ends[0].nic.set_rate_controller(now, qpn, dcqcn.factory()).unwrap();
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 1_000)]);
     let mut frames = p.take(0);
     assert_eq!(frames[0].meta.tos & 3, crate::frame::ECN_ECT0);

@@ -127,6 +127,10 @@ impl Transport for Rc {
         self.requester.handle_timeout(core, cx);
     }
 
+    fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
+        Some(self.requester.in_flight_bytes(core))
+    }
+
     fn is_drained(&self, core: &QpCore) -> bool {
         self.requester.is_drained(core)
     }

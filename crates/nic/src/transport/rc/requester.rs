@@ -13,6 +13,7 @@ use super::super::outbound;
 use super::rtt::RttEstimate;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
+use crate::rate::Lost;
 use crate::sched::PathTable;
 use crate::time::Time;
 use crate::tx::HeaderBuf;
@@ -61,6 +62,9 @@ pub(super) struct Requester {
     charged: u64,
     /// How long answers take.
     pub(super) rtt: RttEstimate,
+    /// Payload acknowledged, and a round trip, that a rate controller has not been told of.
+    pub(super) acked_bytes: u64,
+    pub(super) rtt_sample_ns: Option<u64>,
 }
 
 impl Default for Requester {
@@ -84,6 +88,8 @@ impl Default for Requester {
             since_ack_req: 0,
             charged: 0,
             rtt: RttEstimate::default(),
+            acked_bytes: 0,
+            rtt_sample_ns: None,
         }
     }
 }
@@ -178,7 +184,7 @@ impl Requester {
         let k = self.next.diff(wqe.first_psn) as u32;
         let room = self.room(core, cx);
         if room == 0 {
-            return Step::Stop(full(core));
+            return Step::Stop(self.full(core, 1));
         }
         if wqe.wants_response() {
             return self.send_request(core, cx, sink, &wqe, k, room);
@@ -212,7 +218,7 @@ impl Requester {
                     let sent = self.send_run(core, cx, sink, piece, header, most);
                     if sent > 0 {
                         i += sent;
-                        if !sink.has_room() {
+                        if core.limits.pacer.next() > cx.now || !sink.has_room() {
                             break;
                         }
                         continue;
@@ -283,7 +289,7 @@ impl Requester {
         };
         // A piece larger than the whole window goes when nothing else is in flight.
         if room < psns && self.next != self.una {
-            return Step::Stop(full(core));
+            return Step::Stop(self.full(core, psns));
         }
         cx.segments.clear();
         let header = self.request_header(core, wqe, k);
@@ -351,6 +357,12 @@ impl Requester {
             }
             (None, None) => 0,
         };
+        let controlled = core.limits.pacer.window_bytes();
+        let packets = if controlled == u64::MAX {
+            packets
+        } else {
+            packets.min((controlled / mtu).saturating_sub(in_flight.into()))
+        };
         let idle = in_flight == 0
             && core
                 .limits
@@ -358,6 +370,18 @@ impl Requester {
                 .is_none_or(|path| core.limits.window.is_some() || cx.paths.is_idle(path));
         let room = u32::try_from(packets).unwrap_or(u32::MAX).max(u32::from(idle));
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
+    }
+
+    /// Which window has no room for so many PSNs.
+    fn full(&self, core: &QpCore, psns: u32) -> Progress {
+        let own = core.limits.pacer.window_bytes();
+        let wanted = self.in_flight_bytes(core) + u64::from(psns) * u64::from(core.mtu());
+        let is_own = core.limits.window.is_some() || wanted > own;
+        if is_own { Progress::WindowFull } else { Progress::PathFull }
+    }
+
+    pub(super) fn in_flight_bytes(&self, core: &QpCore) -> u64 {
+        self.next.diff(self.una).max(0) as u64 * u64::from(core.mtu())
     }
 
     fn request_header(&self, core: &QpCore, wqe: &Wqe, k: u32) -> HeaderBuf {
@@ -432,6 +456,16 @@ impl Requester {
         };
     }
 
+    /// Sends again what was lost, and tells the rate controller.
+    pub(super) fn recover(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, timeout: bool) {
+        if core.limits.pacer.is_controlled() {
+            let (now, bytes) = (cx.now, self.in_flight_bytes(core));
+            let lost = Lost { bytes, timeout };
+            core.limits.pacer.tell(now, |controller| controller.on_lost(now, &lost));
+        }
+        self.go_back(core, cx);
+    }
+
     /// Sends everything from the first unacknowledged PSN on again.
     pub(super) fn go_back(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         self.next = self.una;
@@ -439,6 +473,7 @@ impl Requester {
         self.reads.clear();
         self.since_ack_req = 0;
         self.deadline = Time::NEVER;
+        self.rtt.on_resent();
         self.update_charge(core, cx);
     }
 
@@ -470,7 +505,7 @@ impl Requester {
         core.counters.timeouts += 1;
         self.gap_at = None;
         if self.consume_retry(core) {
-            self.go_back(core, cx);
+            self.recover(core, cx, true);
         }
     }
 
@@ -517,11 +552,6 @@ impl Requester {
         self.rtt = RttEstimate::default();
         self.update_charge(core, cx);
     }
-}
-
-/// Which window is full.
-fn full(core: &QpCore) -> Progress {
-    if core.limits.window.is_some() { Progress::WindowFull } else { Progress::PathFull }
 }
 
 /// PSNs of the piece of a READ that starts at its packet `k`.
