@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::PathBuf;
 
-use capture::Capture;
+pub(crate) use capture::Capture;
 use record::{Record, Totals};
 
 /// Prints the RoCEv2 packets of a capture and checks their ICRCs.
@@ -27,14 +27,20 @@ pub(crate) struct DissectArgs {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: DissectArgs) -> Result<(), Box<dyn Error>> {
-    let mut capture = Capture::open(&args.file)?;
+    let capture = Capture::open(&args.file)?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let name = args.file.display().to_string();
-    let written = if args.json {
-        write_json(&mut capture, &name, &mut out)
-    } else {
-        write_text(&mut capture, &mut out)
-    };
+    dissect(capture, &args.file.display().to_string(), args.json, &mut out)
+}
+
+/// Dissects a capture of that name.
+pub(crate) fn dissect(
+    mut capture: Capture,
+    name: &str,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), Box<dyn Error>> {
+    let written =
+        if json { write_json(&mut capture, name, out) } else { write_text(&mut capture, out) };
     match written.and_then(|()| out.flush()) {
         // Whoever reads has seen enough, as `head` does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

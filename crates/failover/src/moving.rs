@@ -45,19 +45,19 @@ impl Link {
         let progress = body.progress();
         let to = if in_flight { self.home } else { to };
         let qpn = self.qpns[to.index()];
-        let mut luggage = Some(body);
-        let attached = on(rails, to, |nic, now| match luggage.take() {
+        let mut unattached = Some(body);
+        let attached = on(rails, to, |nic, now| match unattached.take() {
             Some(body) => nic.attach_qp(now, qpn, body).map_err(|(error, body)| {
-                luggage = Some(body);
+                unattached = Some(body);
                 error
             }),
             None => Err(ControlError::NotFound { what: "connection" }),
         });
-        if let (false, Some(body)) = (matches!(attached, Some(Ok(()))), luggage) {
+        if let (false, Some(body)) = (matches!(attached, Some(Ok(()))), unattached) {
             // It fits where it came from.
-            let mut luggage = Some(body);
+            let mut body = Some(body);
             on(rails, self.home, |nic, now| {
-                luggage.take().map(|body| nic.attach_qp(now, from, body).is_ok())
+                body.take().map(|body| nic.attach_qp(now, from, body).is_ok())
             });
             return Err(Stuck::Immovable);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Nic, QpType, Shim};
+use bowline_nic::{Nic, Shim};
 
 use crate::{FecConfig, FecCounters, FecShim, FecSnapshot, Pool};
 
@@ -20,11 +20,11 @@ impl Fec {
         Fec { config, pool: Pool::default(), counters: Arc::default() }
     }
 
-    /// Puts a shim under every connected QP that the NIC makes from now on.
+    /// Puts a shim under every QP that the NIC makes from now on, if its packets can be coded.
     pub fn install(&self, nic: &mut Nic) {
         let fec = self.clone();
-        nic.set_shim_maker(Box::new(move |qp_type| {
-            (qp_type != QpType::Ud).then(|| fec.shim() as Box<dyn Shim>)
+        nic.add_shim_maker(Box::new(move |transport| {
+            FecShim::codes(transport).then(|| fec.shim() as Box<dyn Shim>)
         }));
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Mtu, QpType, Run, Shim, ShimOut, ShimPeer, Time, TxPacket};
+use bowline_nic::{
+    Mtu, OutPacket, Run, Shim, ShimOut, ShimPeer, Time, TransportDescriptor, TxPacket,
+};
 use bowline_wire::{
-    AnnounceHeader, Bth, Hello, OpKind, Opcode, OpcodeInfo, PacketView, Position, Psn, Qpn,
-    ReportHeader, Reth, Service, ShimPacket,
+    AnnounceHeader, Bth, Hello, OpKind, Opcode, OpcodeInfo, OpcodeSet, PacketView, Position, Psn,
+    Qpn, ReportHeader, Reth, Service, ShimPacket,
 };
 
 use crate::control::{Controller, Decision};
@@ -41,6 +43,8 @@ pub struct FecShim {
     requests_in: Decoder,
     responses_in: Decoder,
     reports: Reports,
+    /// A packet's payload, where runs cannot be watched.
+    copy: Vec<u8>,
     /// The earliest of all deadlines; before this nothing is to do.
     deadline: Time,
     started: bool,
@@ -78,9 +82,16 @@ impl FecShim {
             requests_in: Decoder::new(false),
             responses_in: Decoder::new(true),
             reports: Reports::NONE,
+            copy: Vec::new(),
             deadline: Time::NEVER,
             started: false,
         }
+    }
+
+    /// Whether it can code a transport's packets: their sequence numbers must show what is lost, and
+    /// their headers must fit a repair's.
+    pub fn codes(transport: &TransportDescriptor) -> bool {
+        matches!(transport.service, Service::Rc | Service::Uc)
     }
 
     /// What the controller saw and chose last, in automatic mode.
@@ -253,14 +264,19 @@ impl FecShim {
 }
 
 impl Shim for FecShim {
+    fn opcodes(&self, transport: &TransportDescriptor) -> OpcodeSet {
+        // Greetings are acknowledgements, which RC takes anyway.
+        let greeting = Opcode::RC_ACK;
+        let own = OpcodeSet::of(&[Opcode::RC_REPAIR]);
+        if transport.opcodes.contains(greeting) { own } else { own.with(greeting) }
+    }
+
     fn started(&mut self, now: Time, peer: &ShimPeer) {
         self.stopped();
-        let service = match peer.qp_type {
-            QpType::Rc => Service::Rc,
-            QpType::Uc => Service::Uc,
-            // Datagrams have no sequence to protect.
-            QpType::Ud => return,
-        };
+        if !FecShim::codes(peer.transport) {
+            return;
+        }
+        let service = peer.transport.service;
         (self.dest_qpn, self.mtu) = (peer.dest_qpn, peer.mtu);
         self.requests_out.start(peer.mtu);
         self.responses_out.start(peer.mtu);
@@ -314,8 +330,28 @@ impl Shim for FecShim {
         self.run_len()
     }
 
-    fn ignores(&mut self, payload: &[u8]) -> bool {
-        let Some(ShimPacket::Repair(header, _)) = ShimPacket::parse(payload) else {
+    fn outgoing(&mut self, _now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
+        let info = packet.header.as_slice().first().and_then(|code| Opcode(*code).info());
+        let (true, Some(info)) = (self.started, info) else {
+            return out.send(packet);
+        };
+        // What is coded is what is sent, whatever becomes of the memory meanwhile.
+        let mut payload = core::mem::take(&mut self.copy);
+        payload.clear();
+        packet.append_payload(&mut payload);
+        self.code(Packet { header: packet.header.as_slice(), payload: &payload }, info);
+        out.send_copy(packet.header, &payload, packet.ecn);
+        self.copy = payload;
+        if self.requests_out.has_ready() || self.responses_out.has_ready() {
+            self.flush(out.data_ecn(), out);
+            self.set_deadline();
+        }
+    }
+
+    fn ignores(&mut self, packet: &PacketView<'_>) -> bool {
+        let repair = packet.opcode() == Opcode::RC_REPAIR;
+        let message = repair.then(|| ShimPacket::parse(packet.payload())).flatten();
+        let Some(ShimPacket::Repair(header, _)) = message else {
             return false;
         };
         let decoder = if header.response { &self.responses_in } else { &self.requests_in };

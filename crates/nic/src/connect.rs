@@ -12,8 +12,8 @@ use crate::nic::Nic;
 use crate::time::Time;
 use crate::types::{Access, AddressVector, Mtu, QpAttr, QpState, QpType};
 
-/// What a connected QP, RC or UC, is told on its way. UC has no use for what is about acknowledgements,
-/// READs and atomics, and is not told.
+/// What a connected QP is told on its way. One that is not reliable has no use for what is about
+/// acknowledgements, READs and atomics, and is not told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// What the peer may do through the QP.
@@ -65,9 +65,9 @@ impl Connect {
         }
     }
 
-    /// The three steps of a QP of this type, which is RC or UC.
+    /// The three steps of a QP of this type, which is a connected one.
     pub fn steps(&self, qp_type: QpType) -> [QpAttr; 3] {
-        let reliable = qp_type == QpType::Rc;
+        let reliable = qp_type.descriptor().reliable;
         let init = QpAttr { access: Some(self.access), ..to_init() };
         let rtr = QpAttr {
             state: Some(QpState::Rtr),
@@ -89,7 +89,7 @@ impl Connect {
         [init, rtr, rts]
     }
 
-    /// The three steps of a UD QP, which has no peer.
+    /// The three steps of a QP without a peer.
     pub fn datagram_steps(qkey: u32, sq_psn: Psn) -> [QpAttr; 3] {
         let init = QpAttr { qkey: Some(qkey), ..to_init() };
         let rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
@@ -106,7 +106,7 @@ fn to_rts(sq_psn: Psn) -> QpAttr {
 }
 
 impl Nic {
-    /// Takes an RC or UC QP from reset to ready to send.
+    /// Takes a connected QP from reset to ready to send.
     ///
     /// # Errors
     /// Those of [`Nic::modify_qp`]; the QP is then where the step before has left it.
@@ -116,7 +116,7 @@ impl Nic {
         steps.iter().try_for_each(|step| self.modify_qp(now, qpn, step))
     }
 
-    /// Takes a UD QP from reset to ready to send, with PSNs from 0.
+    /// Takes a QP without a peer from reset to ready to send, with PSNs from 0.
     ///
     /// # Errors
     /// Those of [`Nic::modify_qp`]; the QP is then where the step before has left it.

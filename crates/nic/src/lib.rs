@@ -5,6 +5,7 @@
 //! starts no thread and allocates nothing per packet; time and randomness are arguments. The same
 //! code runs over UDP sockets and on the simulator's virtual time.
 
+mod admit;
 mod config;
 mod connect;
 mod counters;
@@ -14,13 +15,12 @@ mod frame;
 mod landing;
 pub mod memory;
 mod nic;
-mod path;
 mod qp;
 mod queue;
 pub mod rate;
+mod sched;
 mod shim;
 mod time;
-mod timer;
 mod train;
 mod transport;
 mod tx;
@@ -35,7 +35,11 @@ pub use landing::Landing;
 pub use memory::{Buffer, Region, Segment, SharedKey};
 pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
-pub use rate::{DcqcnParams, RateControl, RateController};
+pub use queue::{CqLevel, SharedSrq};
+pub use rate::{
+    Acked, ControlledConnection, ControllerFactory, DcqcnParams, Feedback, FixedRate, Lost,
+    RateControl, RateController, Sent,
+};
 pub use shim::{OutPacket, PassThrough, Run, Shim, ShimOut, ShimPeer};
 pub use time::Time;
 pub use tx::{Burst, Flow, HeaderBuf, MAX_HEADER, MAX_LATE, TxBatch, TxCaps, TxPacket, pad_of};

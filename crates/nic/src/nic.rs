@@ -1,11 +1,10 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
-mod admit;
 mod moving;
 mod objects;
 mod post;
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bowline_wire::{OpKind, PacketView, Qpn};
 
@@ -18,15 +17,15 @@ use crate::events::EventQueue;
 use crate::frame::FrameMeta;
 use crate::landing::Landed;
 use crate::memory::{MemoryTable, Segment};
-use crate::path::PathTable;
 use crate::qp::{Cx, Progress, Qp};
 use crate::queue::{CqTable, SrqTable};
+use crate::rate::ControllerFactory;
+use crate::sched::{Scheduler, TURN_PACKETS};
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::timer::Timers;
 use crate::train::Train;
 use crate::tx::TxBatch;
-use crate::types::{CqId, Event, QpState, QpType};
+use crate::types::{CqId, Event, QpState, TransportDescriptor};
 
 /// A soft RDMA NIC: one port, its memory, its queue pairs. No IO.
 ///
@@ -56,22 +55,21 @@ pub struct Nic {
     /// late packets for a QP that is gone meet nobody.
     next_slot: u32,
     shared: Shared,
-    /// QPs that have something to send, each once, served in turn.
-    ready: VecDeque<u32>,
-    timers: Timers,
-    /// What new QPs get a shim from.
-    shims: Option<Box<ShimMaker>>,
+    /// Where new QPs get their rate controllers from.
+    controllers: Option<Arc<dyn ControllerFactory>>,
+    /// What new QPs get their shims from, innermost first.
+    shim_makers: Vec<Box<ShimMaker>>,
 }
 
 /// Makes a shim for a new QP, if it is to have one.
-pub type ShimMaker = dyn Fn(QpType) -> Option<Box<dyn Shim>> + Send;
+pub type ShimMaker = dyn Fn(&'static TransportDescriptor) -> Option<Box<dyn Shim>> + Send;
 
 /// What QPs share.
 struct Shared {
     memory: MemoryTable,
     cqs: CqTable,
     srqs: SrqTable,
-    paths: PathTable,
+    sched: Scheduler,
     counters: Counters,
     events: EventQueue,
     segments: Vec<Segment>,
@@ -88,7 +86,7 @@ impl Shared {
             memory: &mut self.memory,
             cqs: &mut self.cqs,
             srqs: &mut self.srqs,
-            paths: &mut self.paths,
+            paths: &mut self.sched.paths,
             counters: &mut self.counters,
             events: &mut self.events,
             config,
@@ -98,9 +96,6 @@ impl Shared {
         }
     }
 }
-
-/// Packets that a QP may send before it is the next one's turn: one full burst.
-const TURN_PACKETS: u32 = 16;
 
 /// Inputs and outputs.
 impl Nic {
@@ -155,15 +150,19 @@ impl Nic {
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
-        let Qp { core, transport, shim, .. } = &mut **qp;
-        let train = admit::train(core, meta, &first, bytes, shim.as_deref_mut(), &self.config);
+        // Several shims do not agree beforehand on how many frames of a train they let through.
+        if qp.shims.has_several() || qp.check_frame(meta, &first, &self.config).is_err() {
+            return 0;
+        }
+        let Qp { core, transport, shims, admission, .. } = &mut **qp;
+        let train = admission.train(meta, &first, bytes, shims.alone());
         // A packet in the middle of a message has no pad.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
         };
         let mut cx = self.shared.cx(&self.config, now);
         let taken = transport.receive_train(core, &mut cx, &mut train) as usize;
-        admit::trust(core, meta, taken);
+        admission.trust(meta, taken);
         let (packets, bytes) = (taken as u64, (taken * frame_len) as u64);
         cx.counters.rx_packets += packets;
         cx.counters.rx_bytes += bytes;
@@ -187,7 +186,7 @@ impl Nic {
         self.shared.memory.settle();
         for Landed { qpn, imm, bytes } in self.shared.landed.drain(..) {
             if let Some(qp) = &mut self.qps[usize::from(qpn.low16())]
-                && let Some(landing) = &mut qp.core.landing
+                && let Some(landing) = &mut qp.landing
             {
                 landing.landed(imm, bytes);
             }
@@ -210,15 +209,11 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        let shimmed = qp.shim.is_some();
-        if let Some(shim) = &mut qp.shim
-            && packet.info().kind == OpKind::Repair
-            && shim.ignores(packet.payload())
-        {
+        if !qp.shims.is_empty() && qp.shims.claims(packet.opcode()) && qp.shims.ignores(&packet) {
             return;
         }
         let counters = &mut self.shared.counters;
-        if !admit::accepts(&mut qp.core, meta, &packet, shimmed, &self.config, counters) {
+        if !qp.admits(meta, &packet, &self.config, counters) {
             return;
         }
         qp.core.counters.rx_packets += 1;
@@ -226,34 +221,28 @@ impl Nic {
         let marked = meta.congestion_experienced();
         if marked {
             self.shared.counters.rx_ecn_marked += 1;
-            qp.core.on_ecn_mark(now);
+            qp.core.on_ecn_mark(now, &packet);
         }
         let mut cx = self.shared.cx(&self.config, now);
         let mut follows = marked;
         if packet.info().kind == OpKind::Cnp {
             cx.counters.rx_cnps += 1;
             qp.core.counters.rx_cnps += 1;
-            qp.core.pacer.on_cnp(now);
+            qp.core.limits.pacer.tell(now, |controller| controller.on_cnp(now));
         } else {
-            let Qp { core, transport, shim, .. } = &mut **qp;
-            match shim {
-                None => follows |= transport.receive(core, &mut cx, &packet, Some(meta)),
-                Some(shim) => {
-                    if shim.follows(&packet) {
-                        follows |= transport.receive(core, &mut cx, &packet, Some(meta));
-                    } else {
-                        follows |= shim.incoming(now, &packet, &mut |packet| {
-                            // A packet before it may have failed the QP.
-                            if !core.has_failed() {
-                                follows |= transport.receive(core, &mut cx, packet, Some(meta));
-                            }
-                        });
+            let Qp { core, transport, shims, .. } = &mut **qp;
+            if shims.is_empty() || shims.follows(&packet) {
+                follows |= transport.receive(core, &mut cx, &packet, Some(meta));
+            } else {
+                follows |= shims.incoming(now, &packet, &mut |packet| {
+                    if core.takes(packet) {
+                        follows |= transport.receive(core, &mut cx, packet, Some(meta));
                     }
-                }
+                });
             }
         }
         if follows {
-            qp.settle(&mut cx);
+            qp.finish_call(&mut cx);
             self.after(slot);
         } else if self.shared.cqs.has_overflow() {
             self.fail_overflowed();
@@ -262,19 +251,18 @@ impl Nic {
 
     /// Does what time has made due.
     pub fn handle_timeout(&mut self, now: Time) {
-        while let Some(slot) = self.timers.pop_due(now) {
+        while let Some(slot) = self.shared.sched.pop_due(now) {
             let Some(qp) = self.qps[slot as usize].as_mut() else {
                 continue;
             };
             let mut cx = self.shared.cx(&self.config, now);
             if qp.transport.deadline() <= now {
                 qp.transport.handle_timeout(&mut qp.core, &mut cx);
-                qp.settle(&mut cx);
+                qp.finish_call(&mut cx);
             }
             // A pacer or a shim that is due acts when the QP transmits.
-            if qp.deadline() <= now && !qp.scheduled {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
+            if qp.deadline() <= now {
+                self.shared.sched.make_ready(slot, qp);
             }
             self.after(slot);
         }
@@ -283,69 +271,37 @@ impl Nic {
     /// When to call [`Nic::handle_timeout`], if nothing else happens before.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        self.shared.sched.next_deadline()
     }
 
     /// Adds packets to the batch until it is full or nothing is ready.
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
-        batch.settle();
+        batch.append_late();
         // A shim whose time has come may have handed packets up.
         self.tell_landings();
     }
 
     fn fill(&mut self, now: Time, batch: &mut TxBatch) {
         while !batch.is_full() {
-            let Some(slot) = self.ready.pop_front() else {
+            let Some(slot) = self.shared.sched.pop_ready() else {
                 return;
             };
             let Some(qp) = self.qps[slot as usize].as_mut() else {
                 continue;
             };
-            qp.scheduled = false;
+            self.shared.sched.begin_turn(qp);
             let before = batch.len();
             let mut cx = self.shared.cx(&self.config, now);
             let progress = qp.transmit(&mut cx, batch, TURN_PACKETS);
-            self.settle_turn(slot, progress, batch.is_full());
+            self.shared.sched.end_turn(slot, qp, progress, batch.is_full());
+            self.shared.sched.wake_waiters(&mut self.qps);
+            self.fail_overflowed();
             if progress == Progress::More && batch.len() == before {
                 // It needs more room than the batch has left.
                 return;
             }
         }
-    }
-
-    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
-    /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
-    /// acknowledgement.
-    fn settle_turn(&mut self, slot: u32, progress: Progress, batch_full: bool) {
-        let Some(qp) = self.qps[slot as usize].as_mut() else {
-            return;
-        };
-        let goes_on = progress == Progress::More && batch_full;
-        if progress == Progress::More {
-            qp.scheduled = true;
-            if goes_on {
-                self.ready.push_front(slot);
-            } else {
-                self.ready.push_back(slot);
-            }
-        }
-        if let Some(path) = qp.core.path {
-            match (core::mem::replace(&mut qp.core.called, goes_on), goes_on) {
-                (true, false) => self.shared.paths.served(path),
-                (false, true) => self.shared.paths.recalled(path),
-                _ => {}
-            }
-            if progress != Progress::WindowFull {
-                self.shared.paths.wake_next(path);
-            } else if qp.core.window.is_none() && !qp.waiting {
-                qp.waiting = true;
-                self.shared.paths.wait(path, slot);
-            }
-        }
-        self.rearm(slot);
-        self.wake_waiters();
-        self.fail_overflowed();
     }
 
     /// The next thing that happened outside the flow of completions.
@@ -357,56 +313,11 @@ impl Nic {
     /// passes on what the call has freed.
     #[inline]
     fn after(&mut self, slot: u32) {
-        if let Some(qp) = self.qps[slot as usize].as_mut()
-            && !qp.scheduled
-        {
-            if qp.wants_transmit() {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
-            } else {
-                self.rearm(slot);
-            }
+        if let Some(qp) = self.qps[slot as usize].as_mut() {
+            self.shared.sched.touched(slot, qp);
         }
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
         self.fail_overflowed();
-    }
-
-    /// Makes sure that a QP's timer fires no later than its deadline. A deadline that has moved
-    /// away is left to be found out when the timer fires.
-    #[inline]
-    fn rearm(&mut self, slot: u32) {
-        let Some(qp) = self.qps[slot as usize].as_ref() else {
-            return;
-        };
-        let deadline = qp.deadline();
-        // A QP that is queued comes here again when it has had its turn.
-        if deadline == Time::NEVER || qp.scheduled {
-            return;
-        }
-        if self.timers.deadline(slot).is_none_or(|set| deadline < set) {
-            self.timers.set(slot, deadline);
-        }
-    }
-
-    /// Queues QPs for which their path has room again.
-    #[inline]
-    fn wake_waiters(&mut self) {
-        while let Some(slot) = self.shared.paths.pop_woken() {
-            let Some(qp) = self.qps[slot as usize].as_mut() else {
-                continue;
-            };
-            qp.waiting = false;
-            // A QP that goes on for other reasons may have been in line as well: it is called once.
-            if let Some(path) = qp.core.path
-                && core::mem::replace(&mut qp.core.called, true)
-            {
-                self.shared.paths.served(path);
-            }
-            if !qp.scheduled {
-                qp.scheduled = true;
-                self.ready.push_back(slot);
-            }
-        }
     }
 
     /// QPs whose completion queue has overflowed cannot report any more: they fail.
@@ -430,10 +341,10 @@ impl Nic {
                 self.shared
                     .events
                     .push(Event::QpFatal(qp.core.reported), &mut self.shared.counters);
-                self.rearm(slot);
+                self.shared.sched.rearm(slot, qp);
             }
         }
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
     }
 
     #[inline]

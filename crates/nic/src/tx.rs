@@ -289,6 +289,14 @@ impl HeaderBuf {
         self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
     }
 
+    /// The headers that the opcode has, and what is behind them, which a receiver takes for payload.
+    pub(crate) fn split_payload(&self) -> (HeaderBuf, &[u8]) {
+        let info = Opcode(self.bytes[0]).info();
+        let ext = info.map_or(0, |info| usize::from(info.ext_len));
+        let len = (Bth::LEN + ext).min(usize::from(self.len));
+        (HeaderBuf { len: len as u8, ..*self }, &self.as_slice()[len..])
+    }
+
     /// Whether more packets of the same message follow.
     #[inline]
     pub(crate) fn goes_on(&self) -> bool {
@@ -388,7 +396,7 @@ impl TxBatch {
 
     /// Forgets everything, keeping the memory.
     pub fn clear(&mut self) {
-        self.settle();
+        self.append_late();
         self.packets.clear();
         self.bytes.clear();
         self.bursts.clear();
@@ -582,7 +590,7 @@ impl TxBatch {
 
     /// Begins another burst with the next packet.
     fn open_burst(&mut self, burst: Burst) {
-        self.settle();
+        self.append_late();
         let first = self.packets.len() as u32;
         self.bursts.push(Burst { first, ..burst });
     }

@@ -6,6 +6,8 @@ use core::net::IpAddr;
 use bitflags::bitflags;
 use bowline_wire::{Psn, Qpn};
 
+pub use crate::transport::{Operations, QpType, TransportDescriptor};
+
 /// A protection domain of one NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(pub(crate) u32);
@@ -43,17 +45,6 @@ bitflags! {
         /// A peer's SEND with invalidate may revoke the region's key.
         const REMOTE_INVALIDATE = 16;
     }
-}
-
-/// Type of a QP: which transport it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QpType {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
 }
 
 /// State of a QP, as the standard names them.

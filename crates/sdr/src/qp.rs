@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, Connect, CqId, Nic, PdId, QpInit, RateControl, Time, UdDest,
+    Access, AddressVector, Connect, CqId, FixedRate, Nic, PdId, QpInit, Time, UdDest,
 };
 use bowline_wire::Qpn;
 
@@ -131,6 +131,7 @@ impl SdrQp {
         SdrInfo {
             config: self.config.clone(),
             control: self.control.qpn,
+            token: self.control.token,
             qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
             qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
@@ -162,11 +163,12 @@ impl SdrQp {
             lane.dest = dest(*peer_qpn);
             if let Some(bps) = self.config.rate_bps {
                 let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
-                nic.set_rate_control(now, lane.qpn, RateControl::Fixed { bits_per_sec })?;
+                nic.set_rate_controller(now, lane.qpn, Some(Arc::new(FixedRate { bits_per_sec })))?;
             }
         }
         bring_up(nic, self.control.qpn, peer.control)?;
         self.control.peer = dest(peer.control);
+        self.control.peer_token = Some(peer.token);
         self.control.listen(nic)?;
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.connect(nic, self.sender.lanes())?;
@@ -424,11 +426,6 @@ impl SdrQp {
         self.sender.failed
     }
 
-    /// Whether messages have parts that the NIC has not been handed yet.
-    pub fn has_backlog(&self) -> bool {
-        self.sender.backlog()
-    }
-
     /// What is known of the path to the peer.
     pub fn path(&self) -> PathStats {
         self.meter.stats()
@@ -436,7 +433,8 @@ impl SdrQp {
 
     /// What has landed, all channels together.
     pub fn landing_stats(&self) -> LandingStats {
-        self.counters.iter().fold(LandingStats::default(), |sum, counters| {
+        let none = LandingStats { refused: self.control.refused, ..LandingStats::default() };
+        self.counters.iter().fold(none, |sum, counters| {
             let s = counters.snapshot();
             LandingStats {
                 packets: sum.packets + s.packets,

@@ -300,11 +300,6 @@ impl Sender {
         self.messages.iter().skip(cleared).any(|m| !m.ended || m.outstanding > 0)
     }
 
-    /// Whether there are pieces that have not been handed to the NIC yet.
-    pub(crate) fn backlog(&self) -> bool {
-        !self.ready.is_empty() || !self.urgent.is_empty()
-    }
-
     /// Takes note of what has left, and hands the NIC more.
     pub(crate) fn drive(&mut self, nic: &mut Nic, now: Time, config: &SdrConfig) {
         self.reap(nic, config);

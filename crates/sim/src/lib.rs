@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod engines;
 mod event;
 pub mod experiment;
 pub mod failover_storm;

@@ -88,7 +88,7 @@ unsafe fn send_one(
     let op = operation(wr)?;
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: on a UD QP the caller filled in the union's datagram part.
-    let ud = if qp_type == QpType::Ud { Some(unsafe { destination(wr) }?) } else { None };
+    let ud = if qp_type.descriptor().connected { None } else { Some(unsafe { destination(wr) }?) };
     let mut post = |payload: Payload<'_>| {
         nic.post_send(now, qpn, &SendWr { wr_id: wr.wr_id, op, payload, flags, ud })
             .map_err(Errno::from)
@@ -265,10 +265,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let result = guard(Err(Errno::IO), || {
         // SAFETY: a shared receive queue, by the caller's word.
         let inner = unsafe { handle::inner(srq) }?;
-        inner.post(|nic, srq| {
-            // SAFETY: a chain of receives, by the caller's word.
-            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_srq_recv(srq, wr)?)) }
-        })
+        // SAFETY: a chain of receives, by the caller's word.
+        unsafe { recv_chain(&mut at, |wr| inner.post(wr)) }
     });
     // SAFETY: as the caller promises.
     unsafe { finish(result, at, wr, bad) }

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::ops::Range;
 
-use bowline_nic::{Payload, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
+use bowline_nic::{Payload, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 use crate::abi::*;
 use crate::errno::{Errno, code};
@@ -244,7 +244,7 @@ missing! {
 unsafe extern "C" fn wr_set_ud_addr(qp: QpEx, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: a queue pair and an address handle, by the caller's word.
     let (inner, ah) = unsafe { (handle::inner(qp), handle::inner(ah)) };
-    let is_ud = inner.is_ok_and(|inner| inner.qp_type == QpType::Ud);
+    let is_ud = inner.is_ok_and(|inner| !inner.qp_type.descriptor().connected);
     let dest = ah.and_then(|ah| post::dest(ah.av, qpn, qkey));
     // SAFETY: as the caller promises.
     unsafe {

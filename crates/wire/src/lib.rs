@@ -85,7 +85,7 @@ pub use icrc::{FlowKey, Icrc, icrc_of, icrc_replace, solve_ip_id};
 pub use immediate::{Ieth, IethMut, IethView, ImmDt, ImmDtMut, ImmDtView};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Options, Ipv4View};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6View};
-pub use opcode::{ExtLayout, OpKind, Opcode, OpcodeInfo, Position, Service};
+pub use opcode::{ExtLayout, OpKind, Opcode, OpcodeInfo, OpcodeSet, Position, Service};
 pub use packet::{ExtHeaders, Packet, PacketView};
 pub use psn::Psn;
 pub use qpn::Qpn;

@@ -1,8 +1,11 @@
 //! Opcodes and what each one says about its packet.
 
+mod set;
 mod table;
 
 use core::fmt;
+
+pub use self::set::OpcodeSet;
 
 use crate::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth, XrcEth};
 

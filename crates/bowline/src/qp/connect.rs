@@ -1,6 +1,6 @@
 //! Bringing a queue pair to the state in which it sends and receives.
 
-use bowline_nic::{AddressVector, Connect, QpType};
+use bowline_nic::{AddressVector, Connect};
 
 use super::Qp;
 use crate::{Endpoint, Error};
@@ -48,7 +48,7 @@ impl Qp {
     /// Connects to the peer's queue pair.
     pub fn connect_with(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<(), Error> {
         let ours = self.endpoint();
-        if ours.qp_type == QpType::Ud {
+        if !ours.qp_type.descriptor().connected {
             return self.activate();
         }
         let rd_atomic = ours.rd_atomic.min(peer.rd_atomic);

@@ -82,11 +82,7 @@ pub(super) fn encode_endpoint(
         return Err(SetupError::TooManyRegions { count: regions.len() });
     }
     let mut out = Vec::with_capacity(ENDPOINT_LEN + regions.len() * REGION_LEN);
-    out.push(match endpoint.qp_type {
-        QpType::Rc => 1,
-        QpType::Uc => 2,
-        QpType::Ud => 3,
-    });
+    out.push(endpoint.qp_type.code());
     out.extend_from_slice(&(endpoint.mtu.bytes() as u16).to_be_bytes());
     out.push(endpoint.rd_atomic);
     out.extend_from_slice(&endpoint.qpn.get().to_be_bytes());
@@ -114,12 +110,8 @@ pub(super) fn encode_endpoint(
 /// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims to be that.
 pub(super) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), SetupError> {
     let mut r = Reader { rest: body };
-    let qp_type = match r.array::<1>()? {
-        [1] => QpType::Rc,
-        [2] => QpType::Uc,
-        [3] => QpType::Ud,
-        _ => return Err(SetupError::Invalid("QP type")),
-    };
+    let [code] = r.array()?;
+    let qp_type = QpType::from_code(code).ok_or(SetupError::Invalid("QP type"))?;
     let mtu = u16::from_be_bytes(r.array()?);
     let mtu = Mtu::from_bytes(mtu.into()).ok_or(SetupError::Invalid("MTU"))?;
     let [rd_atomic] = r.array()?;

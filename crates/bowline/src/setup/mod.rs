@@ -19,6 +19,16 @@ pub use message::{MAX_BODY, MAX_REGIONS};
 
 use crate::Error;
 
+/// Reads a whole frame that carries a queue pair, for fuzzers: a [`Channel`] reads it from its peer.
+#[doc(hidden)]
+pub fn parse_endpoint(frame: &[u8]) -> Result<Peer, SetupError> {
+    let (header, body) = frame.split_first_chunk().ok_or(SetupError::Truncated)?;
+    let len = message::parse_header(header, message::Kind::Endpoint)?;
+    let body = body.get(..len).ok_or(SetupError::Truncated)?;
+    let (endpoint, regions) = message::decode_endpoint(body)?;
+    Ok(Peer { endpoint, regions })
+}
+
 /// How long the whole of an exchange may take, unless told otherwise.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -40,7 +40,7 @@ impl Frame {
 }
 
 /// A capture being read.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     path: PathBuf,
     format: Format,
     frames_read: u64,
@@ -48,14 +48,24 @@ pub(super) struct Capture {
 }
 
 enum Format {
-    Pcap(PcapReader<File>),
-    PcapNg(PcapNgReader<File>),
+    Pcap(PcapReader<Box<dyn Source>>),
+    PcapNg(PcapNgReader<Box<dyn Source>>),
 }
+
+/// Where the bytes of a capture come from.
+pub(crate) trait Source: Read + Seek {}
+
+impl<T: Read + Seek> Source for T {}
 
 impl Capture {
     pub(super) fn open(path: &Path) -> Result<Self, CaptureError> {
+        let failed = |error| CaptureError { path: path.to_owned(), kind: Failure::Open(error) };
+        Capture::new(path, Box::new(File::open(path).map_err(failed)?))
+    }
+
+    /// A capture that is called `path`.
+    pub(crate) fn new(path: &Path, mut file: Box<dyn Source>) -> Result<Self, CaptureError> {
         let failed = |kind: Failure| CaptureError { path: path.to_owned(), kind };
-        let mut file = File::open(path).map_err(|error| failed(Failure::Open(error)))?;
         let mut magic = [0; 4];
         file.read_exact(&mut magic)
             .and_then(|()| file.rewind())
@@ -104,7 +114,10 @@ impl Capture {
     }
 }
 
-fn next_pcap(reader: &mut PcapReader<File>, number: u64) -> Option<Result<Frame, PcapError>> {
+fn next_pcap(
+    reader: &mut PcapReader<Box<dyn Source>>,
+    number: u64,
+) -> Option<Result<Frame, PcapError>> {
     let header = reader.header();
     let nanos_per_tick = match header.ts_resolution {
         TsResolution::MicroSecond => 1000,
@@ -125,7 +138,10 @@ fn next_pcap(reader: &mut PcapReader<File>, number: u64) -> Option<Result<Frame,
     }))
 }
 
-fn next_pcapng(reader: &mut PcapNgReader<File>, number: u64) -> Option<Result<Frame, PcapError>> {
+fn next_pcapng(
+    reader: &mut PcapNgReader<Box<dyn Source>>,
+    number: u64,
+) -> Option<Result<Frame, PcapError>> {
     loop {
         let block = match reader.next_block()? {
             Ok(block) => block.into_owned(),
@@ -181,7 +197,7 @@ fn link_type(datalink: DataLink) -> Option<LinkType> {
 
 /// Why a capture cannot be read, and what to do about it.
 #[derive(Debug)]
-pub(super) struct CaptureError {
+pub(crate) struct CaptureError {
     path: PathBuf,
     kind: Failure,
 }

@@ -4,11 +4,11 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
 use bowline_nic::{
-    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, QpInit,
-    QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim, ShimOut, ShimPeer, Time, TxBatch,
-    TxCaps, WcStatus,
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig,
+    OutPacket, QpInit, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Shim, ShimOut,
+    ShimPeer, Time, TransportDescriptor, TxBatch, TxCaps, WcStatus,
 };
-use bowline_wire::{ICRC_LEN, Opcode, PacketView, Psn, Qpn};
+use bowline_wire::{ICRC_LEN, Opcode, OpcodeSet, PacketView, Psn, Qpn};
 
 use crate::{FecConfig, FecCounters, FecShim, Pool};
 
@@ -56,8 +56,16 @@ impl Shim for Recorder {
         self.inner.passed(now, out)
     }
 
-    fn ignores(&mut self, payload: &[u8]) -> bool {
-        self.inner.ignores(payload)
+    fn outgoing(&mut self, now: Time, packet: OutPacket<'_>, out: &mut ShimOut<'_>) {
+        self.inner.outgoing(now, packet, out);
+    }
+
+    fn opcodes(&self, transport: &TransportDescriptor) -> OpcodeSet {
+        self.inner.opcodes(transport)
+    }
+
+    fn ignores(&mut self, packet: &PacketView<'_>) -> bool {
+        self.inner.ignores(packet)
     }
 
     fn follows(&mut self, packet: &PacketView<'_>) -> bool {
@@ -114,7 +122,7 @@ pub(super) struct End {
     pub(super) counters: Arc<FecCounters>,
     pub(super) sent: Tape,
     pub(super) seen: Tape,
-    addr: IpAddr,
+    pub(super) addr: IpAddr,
 }
 
 pub(super) struct Rig {
@@ -128,7 +136,18 @@ const FLIGHT_NS: u64 = 50_000;
 
 impl Rig {
     pub(super) fn new(qp_type: QpType, mtu: Mtu, configs: [Option<FecConfig>; 2]) -> Rig {
-        let ends = [0, 1].map(|i| End::new(i as u8 + 1, qp_type, configs[i]));
+        Rig::chained(qp_type, mtu, configs, || None, || None)
+    }
+
+    /// With a shim inside of FEC's, and one outside.
+    pub(super) fn chained(
+        qp_type: QpType,
+        mtu: Mtu,
+        configs: [Option<FecConfig>; 2],
+        inside: impl Fn() -> Option<Box<dyn Shim>>,
+        outside: impl Fn() -> Option<Box<dyn Shim>>,
+    ) -> Rig {
+        let ends = [0, 1].map(|i| End::new(i as u8 + 1, qp_type, configs[i], inside(), outside()));
         let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_000 };
         let mut rig = Rig { ends, now: Time::from_millis(1), batch: TxBatch::new(caps, 64) };
         for i in 0..2 {
@@ -241,7 +260,13 @@ impl Rig {
 }
 
 impl End {
-    fn new(index: u8, qp_type: QpType, config: Option<FecConfig>) -> End {
+    fn new(
+        index: u8,
+        qp_type: QpType,
+        config: Option<FecConfig>,
+        inside: Option<Box<dyn Shim>>,
+        outside: Option<Box<dyn Shim>>,
+    ) -> End {
         let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, index));
         let mut nic = Nic::new(NicConfig::new(addr, [index; 32])).unwrap();
         let pd = nic.alloc_pd().unwrap();
@@ -255,10 +280,12 @@ impl End {
             nic.create_qp(&QpInit { max_send_wr: 256, ..QpInit::new(qp_type, pd, cq) }).unwrap();
         let (pool, counters) = (Pool::default(), Arc::<FecCounters>::default());
         let (sent, seen) = (Tape::default(), Tape::default());
-        if let Some(config) = config {
+        let recorder = config.map(|config| {
             let inner = FecShim::new(config, pool.clone(), counters.clone());
-            let shim = Recorder { inner, sent: sent.clone(), seen: seen.clone() };
-            nic.set_shim(qpn, Box::new(shim)).unwrap();
+            Box::new(Recorder { inner, sent: sent.clone(), seen: seen.clone() }) as Box<dyn Shim>
+        });
+        for shim in [inside, recorder, outside].into_iter().flatten() {
+            nic.add_shim(qpn, shim).unwrap();
         }
         End { nic, qpn, cq, key, memory, pool, counters, sent, seen, addr }
     }

@@ -5,6 +5,8 @@ mod held;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use bowline_link::{Fate, Link, LinkProfile};
 use bowline_nic::{ECN_CE, ECN_MASK, Time, TxBatch};
 use bowline_wire::FlowKey;
@@ -31,7 +33,9 @@ const IP_UDP_BYTES: usize = 28;
 /// A port below that drops or blocks adds to what the profile says; the counters tell.
 pub struct Impair<P> {
     inner: P,
-    link: Link,
+    link: SharedLink,
+    /// Counts what the link has done; of several ports that share one, the first does.
+    counts: bool,
     held: HeldPackets,
     slack_ns: u64,
     /// Being sent; holds the rest if the port below is full.
@@ -43,16 +47,42 @@ pub struct Impair<P> {
     max_lateness_ns: u64,
 }
 
-impl<P: Port> Impair<P> {
-    /// Puts a link with this profile behind a port.
-    pub fn new(inner: P, profile: LinkProfile) -> Impair<P> {
+/// A link that several ports send over: the lanes of a device share its rate, its queue and its losses.
+#[derive(Clone)]
+pub struct SharedLink {
+    link: Arc<Mutex<Link>>,
+    slack_ns: u64,
+}
+
+impl SharedLink {
+    /// A link with this profile.
+    pub fn new(profile: &LinkProfile) -> SharedLink {
         let config = &profile.config;
         let coarse = config.rate_bps.is_some() || config.delay_ns >= SLACK_MIN_DELAY_NS;
+        let link = Arc::new(Mutex::new(Link::from_profile(profile, 0)));
+        SharedLink { link, slack_ns: if coarse { SLACK_NS } else { 0 } }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Link> {
+        // The model has no state that a panic could leave half-changed.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Port> Impair<P> {
+    /// Puts a link with this profile behind a port.
+    pub fn new(inner: P, profile: &LinkProfile) -> Impair<P> {
+        Impair::over(inner, &SharedLink::new(profile), true)
+    }
+
+    /// Puts a link behind a port that others send over, too. One of them `counts` what the link does.
+    pub fn over(inner: P, link: &SharedLink, counts: bool) -> Impair<P> {
         Impair {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
             held: HeldPackets::new(),
-            slack_ns: if coarse { SLACK_NS } else { 0 },
-            link: Link::from_profile(&profile, 0),
+            slack_ns: link.slack_ns,
+            link: link.clone(),
+            counts,
             inner,
             now: Time::ZERO,
             overflows: 0,
@@ -67,7 +97,8 @@ impl<P: Port> Impair<P> {
 
     fn admit(&mut self, now: Time, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
         let len = frame.len() + IP_UDP_BYTES;
-        let Fate::Arrives(arrival) = self.link.admit(now, len, tos & ECN_MASK != 0) else { return };
+        let fate = self.link.lock().admit(now, len, tos & ECN_MASK != 0);
+        let Fate::Arrives(arrival) = fate else { return };
         let tos = if arrival.is_marked { tos | ECN_CE } else { tos };
         let mut held = Held { at: arrival.at, key: *key, tos, sealed_id, frame };
         if let Some(damage) = arrival.damage {
@@ -163,14 +194,19 @@ impl<P: Port> Port for Impair<P> {
 
     fn counters(&self) -> PortCounters {
         let mut all = self.inner.counters();
-        let link = self.link.stats();
+        all.impair_queue_full += self.overflows;
+        all.impair_max_lateness_ns = all.impair_max_lateness_ns.max(self.max_lateness_ns);
+        if !self.counts {
+            return all;
+        }
+        let link = self.link.lock();
+        let link = link.stats();
         all.impair_lost += link.lost;
-        all.impair_queue_full += link.queue_drops + self.overflows;
+        all.impair_queue_full += link.queue_drops;
         all.impair_duplicated += link.duplicated;
         all.impair_corrupted += link.corrupted;
         all.impair_reordered += link.reordered;
         all.impair_marked += link.marked;
-        all.impair_max_lateness_ns = all.impair_max_lateness_ns.max(self.max_lateness_ns);
         all
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bowline_nic::{ECN_CE, ECN_ECT0, FrameMeta, Time, TxBatch};
 use bowline_wire::{Bth, FlowKey};
 
-use super::Impair;
+use super::{Impair, SharedLink};
 use crate::memory_port::{MemoryHub, MemoryPort};
 use crate::port::Port;
 use crate::testing::{icrc_is_right, push_packets};
@@ -25,7 +25,7 @@ impl Rig {
         let a = hub.port(addr(1), 4791, 1 << 20).expect("the hub is empty");
         let b = hub.port(addr(2), 4791, 1 << 20).expect("nobody is there");
         let key = FlowKey { src: addr(1), dst: addr(2), src_port: 4791, dst_port: 4791 };
-        Rig { a: Impair::new(a, text.parse().expect("a right profile")), b, key, now: Time::ZERO }
+        Rig { a: Impair::new(a, &text.parse().expect("a right profile")), b, key, now: Time::ZERO }
     }
 
     fn send(&mut self, first_psn: u32, lens: &[usize]) {
@@ -128,4 +128,32 @@ fn a_congested_queue_marks_packets_that_can_be_marked() {
     }
     assert_eq!(marks, [0, 0, 0, ECN_CE, ECN_CE]);
     assert_eq!(rig.a.counters().impair_marked, 2);
+}
+
+#[test]
+fn ports_on_one_link_share_its_rate_and_count_it_once() {
+    let hub = MemoryHub::new();
+    let (from, to) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+    let _sink = hub.port(to, 4791, 1 << 20).expect("nobody is there");
+    let link = SharedLink::new(&"rate=1Gbps,delay=10ms".parse().expect("a right profile"));
+    let mut lanes: Vec<Impair<MemoryPort>> = (0..2)
+        .map(|lane| {
+            let port = hub.port_for(from, 4791, lane, 64).expect("nobody is there");
+            Impair::over(port, &link, lane == 0)
+        })
+        .collect();
+    let key = FlowKey { src: from, dst: to, src_port: 4791, dst_port: 4791 };
+    for lane in &mut lanes {
+        let mut batch = TxBatch::new(lane.caps().tx, 100);
+        push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 100]);
+        assert_eq!(lane.send(Time::ZERO, &batch, 0).expect("it works"), batch.bursts().len());
+    }
+    // The second lane's packets are behind the first one's: 200 packets of 4140 bytes.
+    let mut now = Time::ZERO;
+    while let Some(at) = lanes[1].poll_timeout() {
+        now = now.max(at);
+        lanes[1].flush(now).expect("memory works");
+    }
+    let took = now.nanos_since(Time::ZERO);
+    assert!((16_600_000..16_750_000).contains(&took), "{took}");
 }

@@ -65,6 +65,26 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
+    /// Whether a process that is alone on its address can do without the others: the place where they
+    /// meet is at fault, or the kernel, rather than who is there or what this process lacks.
+    pub(crate) fn lets_go_alone(&self) -> bool {
+        match self {
+            RegistryError::NotPrivate { .. } => true,
+            RegistryError::File { source, .. } => !matches!(
+                source.raw_os_error(),
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR)
+            ),
+            // Sandboxes and emulators do not know the option.
+            RegistryError::Steering(source) => {
+                matches!(
+                    source.raw_os_error(),
+                    Some(libc::ENOPROTOOPT | libc::EOPNOTSUPP | libc::EPERM)
+                )
+            }
+            _ => false,
+        }
+    }
+
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
         move |source| RegistryError::File { path: path.to_owned(), source }
     }

@@ -11,7 +11,7 @@ use crate::error::ControlError;
 use crate::qp::Hold;
 use crate::qp::body::{Carry, QpBody, Resume};
 use crate::time::Time;
-use crate::types::{AddressVector, QpState, QpType, RecvWr, SrqId, WcStatus};
+use crate::types::{AddressVector, QpState};
 
 /// A fence in a QP's requests: see [`Nic::fence_sends`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,29 +27,29 @@ pub enum Fence {
 }
 
 impl Nic {
-    /// Makes a path that fails hold an RC QP, with an [`Event::PathFailed`](crate::Event::PathFailed), rather than fail it.
+    /// Makes a path that fails hold a movable QP, with an [`Event::PathFailed`](crate::Event::PathFailed), rather than fail it.
     pub fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError> {
-        self.reliable(qpn)?.core.guarded = guarded;
+        self.movable(qpn)?.moving.guarded = guarded;
         Ok(())
     }
 
     /// Stops a QP: it sends nothing, and drops what arrives. What is posted queues up.
     pub fn hold_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        let qp = self.reliable(qpn)?;
-        if qp.core.hold != Hold::Away {
-            qp.core.hold = Hold::All;
+        let qp = self.movable(qpn)?;
+        if qp.moving.hold != Hold::Away {
+            qp.moving.hold = Hold::All;
         }
         Ok(())
     }
 
     /// Whether a QP is stopped.
     pub fn is_held(&self, qpn: Qpn) -> bool {
-        self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::All)
+        self.qp(qpn).is_some_and(|qp| qp.moving.hold == Hold::All)
     }
 
     /// Whether a QP's queues are elsewhere.
     pub fn is_away(&self, qpn: Qpn) -> bool {
-        self.qp(qpn).is_some_and(|qp| qp.core.hold == Hold::Away)
+        self.qp(qpn).is_some_and(|qp| qp.moving.hold == Hold::Away)
     }
 
     /// When a QP last heard that something it sent has arrived, or had nothing to hear of.
@@ -73,7 +73,7 @@ impl Nic {
             let why = "the destination must be of the device's address family";
             return Err(ControlError::Invalid { what: "av", why });
         }
-        let qp = self.reliable(qpn)?;
+        let qp = self.movable(qpn)?;
         qp.core.attrs.av = Some(av);
         qp.core.attrs.dest_qpn = dest_qpn;
         Ok(())
@@ -87,9 +87,9 @@ impl Nic {
         carry: Carry,
     ) -> Result<Box<QpBody>, ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
-        let qp = self.reliable(qpn)?;
-        let movable = !matches!(qp.core.state, QpState::Reset | QpState::Init);
-        if !movable || qp.core.hold == Hold::Away {
+        let qp = self.movable(qpn)?;
+        let connected = !matches!(qp.core.state, QpState::Reset | QpState::Init);
+        if !connected || qp.moving.hold == Hold::Away {
             let why = "only a connection that is here can move";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
@@ -113,7 +113,7 @@ impl Nic {
         body: Box<QpBody>,
     ) -> Result<(), (ControlError, Box<QpBody>)> {
         let fits = self.qp(qpn).is_some_and(|qp| {
-            qp.core.hold == Hold::Away
+            qp.moving.hold == Hold::Away
                 && qp.core.attrs.av.is_some()
                 && body.attrs.mtu <= self.config.max_mtu
         });
@@ -132,20 +132,19 @@ impl Nic {
     /// the peer has carried out is not sent again.
     pub fn release_sends(&mut self, qpn: Qpn, resume: Option<Resume>) -> Result<(), ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
-        let qp = self.reliable(qpn)?;
-        if qp.core.hold == Hold::Away {
+        let qp = self.movable(qpn)?;
+        if qp.moving.hold == Hold::Away {
             let why = "its queues are elsewhere";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         if let Some(resume) = resume {
             qp.start_anew(&resume);
         }
-        qp.core.hold = Hold::Nothing;
-        qp.core.doorbell = u64::MAX;
-        qp.core.fence_wanted = false;
+        qp.moving.let_go();
+        qp.core.sq.release();
         if let Some(qp) = self.qps[slot as usize].as_mut() {
             // A queue that was draining has nothing under way in a new transport. That reads no time.
-            qp.settle(&mut self.shared.cx(&self.config, Time::ZERO));
+            qp.finish_call(&mut self.shared.cx(&self.config, Time::ZERO));
         }
         self.after(slot);
         Ok(())
@@ -154,24 +153,25 @@ impl Nic {
     /// Puts a fence into a QP's requests: those that are posted behind the next one that asks for a
     /// completion queue up, and are not sent. If none is outstanding, the fence is here.
     pub fn fence_sends(&mut self, qpn: Qpn) -> Result<(), ControlError> {
-        let core = &mut self.reliable(qpn)?.core;
-        core.fence_wanted = !core.sq.is_empty();
-        if core.sq.is_empty() {
-            core.doorbell = core.sq.tail();
+        let qp = self.movable(qpn)?;
+        let sq = &mut qp.core.sq;
+        qp.moving.fence_wanted = !sq.is_empty();
+        if sq.is_empty() {
+            sq.withhold_from(sq.tail());
         }
         Ok(())
     }
 
     /// How far a QP is with its fence.
     pub fn fence(&self, qpn: Qpn) -> Fence {
-        let Some(core) = self.qp(qpn).map(|qp| &qp.core) else {
+        let Some(qp) = self.qp(qpn) else {
             return Fence::None;
         };
-        match core.doorbell {
-            _ if core.fence_wanted => Fence::WaitSignaled,
-            u64::MAX => Fence::None,
-            doorbell if core.sq.head() < doorbell => Fence::WaitDrained,
-            _ => Fence::Drained,
+        match qp.core.sq.withheld_from() {
+            _ if qp.moving.fence_wanted => Fence::WaitSignaled,
+            None => Fence::None,
+            Some(number) if qp.core.sq.head() < number => Fence::WaitDrained,
+            Some(_) => Fence::Drained,
         }
     }
 
@@ -182,50 +182,20 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return Err(ControlError::NotFound { what: "queue pair" });
         };
-        if qp.core.hold == Hold::Away {
+        if qp.moving.hold == Hold::Away {
             let why = "its queues are elsewhere";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
-        qp.core.hold = Hold::Nothing;
-        let mut cx = self.shared.cx(&self.config, now);
-        if let Some(wqe) = qp.core.sq.pop() {
-            qp.core.complete_send(&mut cx, &wqe, WcStatus::RetryExcErr);
-        }
-        qp.enter_error(&mut cx);
+        qp.moving.hold = Hold::Nothing;
+        qp.fail_unreachable(&mut self.shared.cx(&self.config, now));
         self.after(slot);
         Ok(())
     }
 
-    /// Receives that wait on a shared queue.
-    pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
-        self.shared.srqs.len(srq)
-    }
-
-    /// Takes up to `max` receives off a shared queue, oldest first, and hands them to `to`, which
-    /// says whether it took it; one that is not taken goes back. Returns how many were.
-    pub fn take_srq_recvs(
-        &mut self,
-        srq: SrqId,
-        max: u32,
-        mut to: impl FnMut(&RecvWr<'_>) -> bool,
-    ) -> Result<u32, ControlError> {
-        let mut wqe = crate::queue::RecvWqe::default();
-        for taken in 0..max {
-            if !self.shared.srqs.remove(srq, &mut wqe)? {
-                return Ok(taken);
-            }
-            if !to(&RecvWr { wr_id: wqe.wr_id, sges: &wqe.sges }) {
-                self.shared.srqs.give_back(srq, &wqe);
-                return Ok(taken);
-            }
-        }
-        Ok(max)
-    }
-
-    fn reliable(&mut self, qpn: Qpn) -> Result<&mut crate::qp::Qp, ControlError> {
+    fn movable(&mut self, qpn: Qpn) -> Result<&mut crate::qp::Qp, ControlError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.core.init.qp_type != QpType::Rc {
-            let why = "only a reliable connection can move";
+        if !qp.core.descriptor.movable {
+            let why = "its transport cannot move";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
         Ok(qp)

@@ -1,6 +1,6 @@
 //! Making, changing and removing objects.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bowline_wire::Qpn;
 
@@ -11,16 +11,13 @@ use crate::error::{ControlError, ModifyError};
 use crate::events::EventQueue;
 use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
-use crate::path::PathTable;
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SrqTable};
-use crate::rate::{Pacer, RateControl};
+use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
+use crate::rate::{ControllerFactory, Feedback};
+use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::timer::Timers;
-use crate::types::{
-    Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, QpType, Sge, SrqId,
-};
+use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -47,7 +44,7 @@ impl Nic {
             memory: MemoryTable::new(config.max_mrs, config.max_pds, config.key_seed),
             cqs: CqTable::new(config.max_cqs),
             srqs: SrqTable::new(config.max_srqs),
-            paths: PathTable::new(config.window_bytes),
+            sched: Scheduler::new(config.window_bytes),
             counters: Counters::default(),
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
@@ -60,9 +57,8 @@ impl Nic {
             qp_count: 0,
             next_slot: RESERVED_QPNS,
             shared,
-            ready: VecDeque::new(),
-            timers: Timers::default(),
-            shims: None,
+            controllers: None,
+            shim_makers: Vec::new(),
         })
     }
 
@@ -109,6 +105,12 @@ impl Nic {
         access: Access,
     ) -> Result<(), ControlError> {
         self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
+    }
+
+    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
+    /// that need a secret of their own.
+    pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
+        self.shared.memory.draw_secret()
     }
 
     /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
@@ -162,15 +164,17 @@ impl Nic {
         self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
-    /// Gives what lands through a UC QP by single-packet WRITEs with immediate to `landing`, instead
-    /// of taking a receive and giving a completion for each.
+    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
+    /// taking a receive and giving a completion for each. For transports that have
+    /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
-        if qp.core.init.qp_type != QpType::Uc {
-            let why = "only a UC QP takes a landing";
+        if !qp.core.descriptor.landings {
+            let why = "its transport has no landings";
             return Err(ControlError::Invalid { what: "queue pair", why });
         }
-        qp.core.landing = Some(landing);
+        qp.core.lands = true;
+        qp.landing = Some(landing);
         Ok(())
     }
 
@@ -183,6 +187,11 @@ impl Nic {
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.create(depth)
+    }
+
+    /// How many completions a queue holds, to be looked at without the engine.
+    pub fn cq_level(&mut self, cq: CqId) -> Result<CqLevel, ControlError> {
+        self.shared.cqs.level(cq)
     }
 
     /// Removes a completion queue that no QP uses.
@@ -208,10 +217,24 @@ impl Nic {
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
+        // Checked before so much memory is asked for.
         at_most("max_wr", max_wr, 1, self.config.max_wr)?;
-        at_most("max_sge", max_sge.into(), 0, self.config.max_sge.into())?;
+        self.adopt_srq(pd, &SharedSrq::new(max_wr, max_sge))
+    }
+
+    /// A shared receive queue itself, to post to it without the engine, and to let QPs of another
+    /// engine take from it ([`Nic::adopt_srq`]).
+    pub fn share_srq(&self, srq: SrqId) -> Result<SharedSrq, ControlError> {
+        self.shared.srqs.share(srq)
+    }
+
+    /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
+    /// that must be registered here under the same keys ([`Nic::register_as`]).
+    pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
+        at_most("max_wr", srq.max_wr(), 1, self.config.max_wr)?;
+        at_most("max_sge", srq.max_sge().into(), 0, self.config.max_sge.into())?;
         self.shared.memory.hold_pd(pd)?;
-        let made = self.shared.srqs.create(pd, max_wr, max_sge);
+        let made = self.shared.srqs.adopt(pd, srq.clone());
         if made.is_err() {
             self.shared.memory.release_pd(pd);
         }
@@ -261,7 +284,12 @@ impl Nic {
             self.qps.resize_with(slot as usize + 1, || None);
         }
         let mut qp = Box::new(make(qpn, slot, init, &self.config));
-        qp.shim = self.shims.as_ref().and_then(|make| make(init.qp_type));
+        qp.core.limits.controllers.clone_from(&self.controllers);
+        let transport = init.qp_type.descriptor();
+        if transport.shimmable {
+            let made = self.shim_makers.iter().filter_map(|make| make(transport));
+            made.for_each(|shim| qp.shims.push(shim, transport));
+        }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
         self.next_slot = slot + 1;
@@ -311,7 +339,7 @@ impl Nic {
         self.qp_count -= 1;
         // Resetting sends nothing and reads no time.
         qp.reset(&mut self.shared.cx(&self.config, Time::ZERO));
-        self.timers.remove(slot);
+        self.shared.sched.remove(slot);
         let init = qp.core.init;
         self.shared.cqs.release(init.send_cq);
         self.shared.cqs.release(init.recv_cq);
@@ -319,7 +347,7 @@ impl Nic {
             self.shared.srqs.release(srq);
         }
         self.shared.memory.release_pd(init.pd);
-        self.wake_waiters();
+        self.shared.sched.wake_waiters(&mut self.qps);
         Ok(())
     }
 
@@ -341,42 +369,70 @@ impl Nic {
         Some(QpInfo { state: core.state, attr: core.attrs.to_attr(core.state), init: core.init })
     }
 
-    /// Chooses how a QP's rate is controlled.
-    pub fn set_rate_control(
+    /// Chooses where a QP gets its rate controllers from, `None` for no control. It gets one at once, and
+    /// another whenever a connection begins.
+    pub fn set_rate_controller(
         &mut self,
         now: Time,
         qpn: Qpn,
-        control: RateControl,
+        factory: Option<Arc<dyn ControllerFactory>>,
     ) -> Result<(), ControlError> {
-        self.qp_mut(qpn)?.core.pacer = Pacer::new(&control, now);
+        let core = &mut self.qp_mut(qpn)?.core;
+        core.limits.controllers = factory;
+        core.build_controller(now);
+        Ok(())
+    }
+
+    /// Chooses where QPs made from now on get their rate controllers from.
+    pub fn set_default_rate_controller(&mut self, factory: Option<Arc<dyn ControllerFactory>>) {
+        self.controllers = factory;
+    }
+
+    /// Tells a QP's rate controller what a protocol above the QP has found out.
+    pub fn rate_feedback(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        feedback: &Feedback,
+    ) -> Result<(), ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        let pacer = &mut self.qp_mut(qpn)?.core.limits.pacer;
+        pacer.tell(now, |controller| feedback.tell(controller, now));
+        self.after(slot);
         Ok(())
     }
 
     /// The rate that a QP's controller allows now, in bits per second.
     pub fn rate_bps(&mut self, now: Time, qpn: Qpn) -> Option<u64> {
-        self.qp_mut(qpn).ok()?.core.pacer.rate_bps(now)
+        self.qp_mut(qpn).ok()?.core.limits.pacer.rate_bps(now)
     }
 
     /// Gives a QP a window of its own, instead of its share of the peer's.
     pub fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
-        self.qp_mut(qpn)?.core.window = Some(bytes);
+        self.qp_mut(qpn)?.core.limits.window = Some(bytes);
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet.
-    pub fn set_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
+    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the shims that
+    /// it has: see [`Shim`].
+    pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
+        if !qp.core.descriptor.shimmable {
+            let why = "its transport takes no shims";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
         if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
             let why = "a shim goes under a QP before it is ready to receive";
             return Err(ControlError::Invalid { what: "state", why });
         }
-        qp.shim = Some(shim);
+        qp.shims.push(shim, qp.core.descriptor);
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for.
-    pub fn set_shim_maker(&mut self, maker: Box<ShimMaker>) {
-        self.shims = Some(maker);
+    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of makers
+    /// added before.
+    pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
+        self.shim_makers.push(maker);
     }
 
     /// What the device has done and seen.

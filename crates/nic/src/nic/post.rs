@@ -4,9 +4,9 @@ use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::PostError;
-use crate::qp::{Hold, Qp, QpCore};
+use crate::qp::{Hold, Qp};
 use crate::time::Time;
-use crate::types::{QpState, QpType, RecvWr, SendOp, SendWr, SrqId};
+use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
 
 impl Nic {
     /// Adds a send request to a QP's queue.
@@ -15,9 +15,9 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return Err(PostError::NotFound);
         };
-        check_send(&qp.core, wr)?;
+        check_send(qp, wr)?;
         qp.core.sq.push(wr)?;
-        qp.core.posted(wr.flags);
+        qp.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         }
@@ -34,7 +34,7 @@ impl Nic {
         if qp.core.init.srq.is_some() {
             return Err(PostError::UsesSrq);
         }
-        if qp.core.hold == Hold::Away {
+        if qp.moving.hold == Hold::Away {
             return Err(PostError::Away);
         }
         if qp.core.state == QpState::Reset {
@@ -56,18 +56,18 @@ impl Nic {
 }
 
 /// Checks what does not depend on the queue itself.
-fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
-    let qp_type = core.init.qp_type;
-    if core.hold == Hold::Away {
+fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+    let core = &qp.core;
+    if qp.moving.hold == Hold::Away {
         return Err(PostError::Away);
     }
     if matches!(core.state, QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(PostError::WrongState(core.state));
     }
-    if !Qp::supports(qp_type, &wr.op) {
-        return Err(PostError::UnsupportedOp(qp_type));
+    if !core.descriptor.operations.contains(wr.op.operation()) {
+        return Err(PostError::UnsupportedOp(core.init.qp_type));
     }
-    if (qp_type == QpType::Ud) != wr.ud.is_some() {
+    if core.descriptor.connected == wr.ud.is_some() {
         return Err(PostError::BadDestination);
     }
     let len = wr.len();
@@ -84,12 +84,7 @@ fn check_send(core: &QpCore, wr: &SendWr<'_>) -> Result<(), PostError> {
         }
         _ => {}
     }
-    // A message's PSNs must not fill half of the PSN space: 2^31 bytes, except at the smallest MTU.
-    let mtu = u64::from(core.mtu());
-    let max = match qp_type {
-        QpType::Ud => mtu,
-        _ => ((1 << 23) - 1) * mtu,
-    };
+    let max = core.descriptor.max_message(core.mtu());
     if len > max {
         return Err(PostError::TooLong { given: len, max });
     }

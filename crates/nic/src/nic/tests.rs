@@ -15,6 +15,8 @@ use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
 mod moving;
+mod paths;
+mod rates;
 mod rc;
 mod robustness;
 mod shims;
@@ -186,7 +188,7 @@ impl Pair {
     }
 
     /// Runs until nothing moves any more, without letting time pass.
-    fn settle(&mut self) {
+    fn exchange(&mut self) {
         for _ in 0..10_000 {
             let frames: Vec<Frame> = (0..2).flat_map(|i| self.take(i)).collect();
             if frames.is_empty() {
@@ -212,7 +214,7 @@ impl Pair {
     /// Runs until neither frames nor timers are left.
     fn run_out(&mut self) {
         for _ in 0..1_000 {
-            self.settle();
+            self.exchange();
             if !self.fire_timer() {
                 return;
             }

@@ -1,13 +1,16 @@
 //! What makes a connection go on: the queues of a QP and its transport, which can move from one NIC
 //! to another, as long as both have the same memory registered under the same keys.
 
+use std::sync::Arc;
+
 use bowline_wire::{Psn, Qpn};
 
-use super::{Attrs, Cx, Hold, Qp};
+use super::{Attrs, Cx, Qp};
+use crate::admit::Admission;
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
-use crate::shim::ShimPeer;
-use crate::transport::{self, Position, Transport};
+use crate::rate::ControllerFactory;
+use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
 /// Two-sided messages (SENDs and WRITEs with immediate) done on a connection.
@@ -17,6 +20,44 @@ pub(crate) struct TwoSided {
     pub(crate) sent: u64,
     /// Received whole.
     pub(crate) received: u64,
+}
+
+/// What of a QP stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Hold {
+    /// Nothing does.
+    #[default]
+    Nothing,
+    /// It neither sends nor takes anything. What is posted queues up.
+    All,
+    /// Its queues and its transport are elsewhere.
+    Away,
+}
+
+impl Hold {
+    /// Whether packets for the QP are dropped.
+    #[inline]
+    pub(crate) fn is_deaf(self) -> bool {
+        matches!(self, Hold::All | Hold::Away)
+    }
+}
+
+/// What holds a QP while its connection moves.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moving {
+    pub(crate) hold: Hold,
+    /// The doorbell is withheld behind the next request that asks for a completion.
+    pub(crate) fence_wanted: bool,
+    /// A path that fails holds the QP instead of failing it.
+    pub(crate) guarded: bool,
+}
+
+impl Moving {
+    /// Nothing holds the QP any longer.
+    pub(crate) fn let_go(&mut self) {
+        self.hold = Hold::Nothing;
+        self.fence_wanted = false;
+    }
 }
 
 /// How far PSNs of a connection that starts anew are ahead: a quarter of the circle, which is more
@@ -53,6 +94,7 @@ pub struct QpBody {
     pub(crate) rq: RecvQueue,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) window: Option<u32>,
+    pub(crate) controllers: Option<Arc<dyn ControllerFactory>>,
     pub(crate) counters: QpCounters,
     pub(crate) two_sided: TwoSided,
     pub(crate) reported: Qpn,
@@ -104,9 +146,7 @@ impl Qp {
     /// Takes the connection out. What is left has a number and attributes, and waits for it, or
     /// another, to be attached.
     pub(crate) fn detach(&mut self, cx: &mut Cx<'_>, carry: Carry) -> Box<QpBody> {
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         let (core, transport) = (&mut self.core, &mut self.transport);
         let position = transport.position();
         transport.suspend(core, cx);
@@ -118,17 +158,13 @@ impl Qp {
                 None => core.rq.give_back(&wqe),
             }
         }
-        if let Some(path) = core.path.take() {
-            let called = core::mem::take(&mut core.called);
-            cx.paths.forget(path, core.index, called);
-            cx.paths.release(path);
-        }
-        let fresh = transport::build(core.init.qp_type);
+        self.leave_path(cx.paths);
+        let core = &mut self.core;
+        let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
-        core.hold = Hold::Away;
         core.cnp_pending = false;
-        self.waiting = false;
-        self.paced = false;
+        self.moving.hold = Hold::Away;
+        self.standing.paced = false;
         let sends = cx.cqs.extract(core.init.send_cq, core.reported);
         let recvs = cx.cqs.extract(core.init.recv_cq, core.reported);
         Box::new(QpBody {
@@ -137,7 +173,8 @@ impl Qp {
             sq: core::mem::replace(&mut core.sq, SendQueue::placeholder()),
             rq: core::mem::replace(&mut core.rq, RecvQueue::new(0, 0)),
             transport: moved,
-            window: core.window,
+            window: core.limits.window,
+            controllers: core.limits.controllers.clone(),
             counters: core::mem::take(&mut core.counters),
             two_sided: core.two_sided,
             reported: core.reported,
@@ -156,22 +193,23 @@ impl Qp {
         core.attrs = Attrs { av, dest_qpn, ..body.attrs };
         core.sq = body.sq;
         core.rq = body.rq;
-        core.window = body.window;
+        core.limits.window = body.window;
+        core.limits.controllers = body.controllers;
+        core.build_controller(cx.now);
         core.counters = body.counters;
         core.two_sided = body.two_sided;
         core.reported = body.reported;
         core.state = body.state;
-        core.hold = Hold::Nothing;
-        core.doorbell = 0;
-        core.fence_wanted = false;
-        core.own_id_run = 0;
+        core.sq.withhold_from(0);
+        self.moving.let_go();
+        self.admission = Admission::default();
         self.transport = body.transport;
         if let Some(av) = av {
             core.connect(av, cx.config, cx.paths);
         }
         if body.carry == Carry::Requests {
             core.attrs.rq_psn = rq_psn;
-            self.transport = transport::build(core.init.qp_type);
+            self.transport = (core.descriptor.build)();
             core.state = QpState::Rtr;
             self.transport.entered(core, QpState::Init);
             core.state = body.state;
@@ -183,15 +221,7 @@ impl Qp {
                 cx.cqs.push(cq, completion, cx.counters, cx.events);
             }
         }
-        if let Some(shim) = &mut self.shim {
-            let peer = ShimPeer {
-                qp_type: core.init.qp_type,
-                mtu: core.attrs.mtu,
-                dest_qpn: core.attrs.dest_qpn,
-                rq_psn,
-            };
-            shim.started(cx.now, &peer);
-        }
+        self.shims.start(cx.now, &core.shim_peer(rq_psn));
     }
 
     /// Starts a new requester for the requests that are here, except those that the peer has carried

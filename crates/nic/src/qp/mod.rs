@@ -4,26 +4,28 @@ pub(crate) mod body;
 mod sink;
 pub(crate) mod state;
 
-use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn};
+use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 
+use crate::admit::Admission;
 use crate::config::NicConfig;
 use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
 use crate::memory::{MemoryTable, Segment};
-use crate::path::{PathId, PathTable};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
-use crate::rate::{Pacer, RateControl};
-use crate::shim::{Shim, ShimOut, ShimPeer};
+use crate::rate::ControlledConnection;
+use crate::sched::{Limits, Pacer, PathTable, Standing};
+use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
-use crate::transport::{self, Transport};
+use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 use crate::types::{
-    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, QpType, SendFlags,
-    SendOp, WcOpcode, WcStatus,
+    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
+    WcOpcode, WcStatus,
 };
 use body::TwoSided;
+pub(crate) use body::{Hold, Moving};
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -115,32 +117,15 @@ impl Attrs {
     }
 }
 
-/// How a QP ended up failing; carried out by [`Qp::settle`] once the transport has returned.
+/// How a QP ended up failing; carried out by [`Qp::finish_call`] once the transport has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// Everything stops.
     Whole,
-    /// Only sending does: UC and UD.
+    /// Only sending does: transports that are not reliable.
     SendQueue,
-}
-
-/// What of a QP stands still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// Nothing does.
-    Nothing,
-    /// It neither sends nor takes anything. What is posted queues up.
-    All,
-    /// Its queues and its transport are elsewhere.
-    Away,
-}
-
-impl Hold {
-    /// Whether packets for the QP are dropped.
-    #[inline]
-    pub(crate) fn is_deaf(self) -> bool {
-        matches!(self, Hold::All | Hold::Away)
-    }
+    /// The peer cannot be reached.
+    Path,
 }
 
 /// The part of a QP that every transport needs.
@@ -149,37 +134,23 @@ pub(crate) struct QpCore {
     /// The QPN that completions and events name: that of the QP which the program made, wherever
     /// its queues are now.
     pub(crate) reported: Qpn,
-    pub(crate) hold: Hold,
-    /// Requests from this number on wait.
-    pub(crate) doorbell: u64,
-    /// The doorbell is withheld behind the next request that asks for a completion.
-    pub(crate) fence_wanted: bool,
-    /// A path that fails holds the QP instead of failing it.
-    pub(crate) guarded: bool,
     /// Two-sided messages done, each way.
     pub(crate) two_sided: TwoSided,
     /// Slot in the NIC's table.
     pub(crate) index: u32,
     pub(crate) init: QpInit,
+    /// What its transport is.
+    pub(crate) descriptor: &'static TransportDescriptor,
     pub(crate) state: QpState,
     pub(crate) attrs: Attrs,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
     /// To the peer, for a connected QP.
     flow: Option<Flow>,
-    /// From the peer.
-    pub(crate) rx_flow: Option<Flow>,
-    pub(crate) path: Option<PathId>,
-    /// It has come to the head of the line for the path's window, and may use it in its next turn.
-    pub(crate) called: bool,
-    /// A window of its own, instead of a share of the path's.
-    pub(crate) window: Option<u32>,
-    pub(crate) pacer: Pacer,
-    /// Takes single-packet WRITEs with immediate, instead of the receive queue.
-    pub(crate) landing: Option<Box<dyn Landing>>,
+    pub(crate) limits: Limits,
+    /// Single-packet WRITEs with immediate go to a landing, not to the receive queue.
+    pub(crate) lands: bool,
     pub(crate) counters: QpCounters,
-    /// Frames in a row whose IP identification was one that our own senders use.
-    pub(crate) own_id_run: u16,
     failure: Option<Failure>,
     cnp_pending: bool,
     last_cnp: Option<Time>,
@@ -194,26 +165,28 @@ impl QpCore {
         QpCore {
             qpn,
             reported: qpn,
-            hold: Hold::Nothing,
-            doorbell: u64::MAX,
-            fence_wanted: false,
-            guarded: false,
             two_sided: TwoSided::default(),
             index,
             init: *init,
+            descriptor: init.qp_type.descriptor(),
             state: QpState::Reset,
             attrs: Attrs::new(max_mtu),
             sq: SendQueue::new(init),
             rq: RecvQueue::new(own_rq, init.max_recv_sge),
             flow: None,
-            rx_flow: None,
-            path: None,
-            called: false,
-            window: None,
-            pacer: Pacer::new(&RateControl::Unlimited, Time::ZERO),
-            landing: None,
+            limits: Limits {
+                path: None,
+                called: false,
+                window: None,
+                pacer: Pacer::new(
+                    Time::ZERO,
+                    None,
+                    &ControlledConnection::new(init.qp_type.descriptor(), max_mtu),
+                ),
+                controllers: None,
+            },
+            lands: false,
             counters: QpCounters::default(),
-            own_id_run: 0,
             failure: None,
             cnp_pending: false,
             last_cnp: None,
@@ -234,10 +207,17 @@ impl QpCore {
     /// ECN bits for data packets.
     #[inline]
     pub(crate) fn data_ecn(&self) -> u8 {
-        if self.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
+        if self.limits.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
     }
 
-    /// Points the QP at its peer.
+    /// Gives the connection a fresh rate controller, from where this QP gets them.
+    pub(crate) fn build_controller(&mut self, now: Time) {
+        let connection = ControlledConnection::new(self.descriptor, self.attrs.mtu);
+        let factory = self.limits.controllers.as_deref();
+        self.limits.pacer = Pacer::new(now, factory, &connection);
+    }
+
+    /// Points the QP, which has left any other path, at its peer.
     pub(crate) fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
         let out = FlowKey {
             src: config.addr,
@@ -246,11 +226,7 @@ impl QpCore {
             dst_port: config.peer_udp_port,
         };
         self.flow = Some(Flow::new(out, av.traffic_class & !crate::frame::ECN_MASK));
-        self.rx_flow = None;
-        if let Some(old) = self.path.take() {
-            paths.release(old);
-        }
-        self.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
+        self.limits.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
     }
 
     /// Takes the next receive for a message that begins; `false` if none is posted.
@@ -307,23 +283,34 @@ impl QpCore {
         self.failure.get_or_insert(Failure::SendQueue);
     }
 
+    /// The peer has not answered as often as was asked: the QP is to fail, or to be held if it is guarded.
+    pub(crate) fn give_up_path(&mut self) {
+        self.failure = Some(Failure::Path);
+    }
+
     pub(crate) fn has_failed(&self) -> bool {
         self.failure.is_some()
+    }
+
+    /// Whether a packet that shims hand up is for the transport. One before it may have failed the QP.
+    pub(crate) fn takes(&self, packet: &PacketView<'_>) -> bool {
+        !self.has_failed() && self.descriptor.opcodes.contains(packet.opcode())
+    }
+
+    /// The connection as shims see it.
+    fn shim_peer(&self, rq_psn: Psn) -> ShimPeer {
+        ShimPeer {
+            transport: self.descriptor,
+            mtu: self.attrs.mtu,
+            dest_qpn: self.attrs.dest_qpn,
+            rq_psn,
+        }
     }
 
     /// Whether a request asks for a completion.
     #[inline]
     fn is_signaled(&self, flags: SendFlags) -> bool {
         self.init.signal_all || flags.contains(SendFlags::SIGNALED)
-    }
-
-    /// A request was posted: if it is the one that was waited for, those behind it wait.
-    #[inline]
-    pub(crate) fn posted(&mut self, flags: SendFlags) {
-        if self.fence_wanted && self.is_signaled(flags) {
-            self.fence_wanted = false;
-            self.doorbell = self.sq.tail();
-        }
     }
 
     pub(crate) fn flush_send_queue(&mut self, cx: &mut Cx<'_>) {
@@ -339,8 +326,14 @@ impl QpCore {
         }
     }
 
-    /// A frame arrived with a congestion mark: tell the sender, but not too often.
-    pub(crate) fn on_ecn_mark(&mut self, now: Time) {
+    /// A frame arrived with a congestion mark: tell the sender, but not too often. If it answers a request of
+    /// ours, our own controller can do something about it too.
+    #[cold]
+    pub(crate) fn on_ecn_mark(&mut self, now: Time, packet: &PacketView<'_>) {
+        if packet.info().kind == OpKind::ReadResponse {
+            let bytes = packet.payload().len() as u64;
+            self.limits.pacer.tell(now, |controller| controller.on_marked(now, bytes));
+        }
         if self.last_cnp.is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS) {
             self.last_cnp = Some(now);
             self.cnp_pending = true;
@@ -357,7 +350,9 @@ pub(crate) enum Progress {
     More,
     /// Its rate does not allow more before [`Pacer::next`].
     Paced,
-    /// The path's window is full.
+    /// The window that it shares with others is full.
+    PathFull,
+    /// Its own window is full.
     WindowFull,
 }
 
@@ -365,24 +360,26 @@ pub(crate) enum Progress {
 pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) transport: Box<dyn Transport>,
-    pub(crate) shim: Option<Box<dyn Shim>>,
-    /// In the NIC's ready queue.
-    pub(crate) scheduled: bool,
-    /// In line for its path's window.
-    pub(crate) waiting: bool,
-    /// Stopped by its pacer.
-    paced: bool,
+    pub(crate) shims: Chain,
+    /// What admission remembers of the peer.
+    pub(crate) admission: Admission,
+    /// What holds the QP while its connection moves.
+    pub(crate) moving: Moving,
+    /// Hears of single-packet WRITEs with immediate.
+    pub(crate) landing: Option<Box<dyn Landing>>,
+    pub(crate) standing: Standing,
 }
 
 impl Qp {
     pub(crate) fn new(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
         Qp {
             core: QpCore::new(qpn, index, init, config.max_mtu),
-            transport: transport::build(init.qp_type),
-            shim: None,
-            scheduled: false,
-            waiting: false,
-            paced: false,
+            transport: (init.qp_type.descriptor().build)(),
+            shims: Chain::default(),
+            admission: Admission::default(),
+            moving: Moving::default(),
+            landing: None,
+            standing: Standing::default(),
         }
     }
 
@@ -392,29 +389,36 @@ impl Qp {
         let mut qp = Qp::new(qpn, index, &bare, config);
         qp.core.init = *init;
         qp.core.sq = SendQueue::placeholder();
-        qp.core.hold = Hold::Away;
+        qp.moving.hold = Hold::Away;
         qp
+    }
+
+    /// A request was posted: if it is the one that a fence waits for, those behind it wait.
+    #[inline]
+    pub(crate) fn posted(&mut self, flags: SendFlags) {
+        if self.moving.fence_wanted && self.core.is_signaled(flags) {
+            self.moving.fence_wanted = false;
+            self.core.sq.withhold_from(self.core.sq.tail());
+        }
     }
 
     /// Whether a call to [`Qp::transmit`] might send something.
     pub(crate) fn wants_transmit(&self) -> bool {
-        !self.core.hold.is_deaf() && (self.core.cnp_pending || self.transport.has_work(&self.core))
+        !self.moving.hold.is_deaf()
+            && (self.core.cnp_pending || self.transport.has_work(&self.core))
     }
 
     /// The earliest of its deadlines.
     #[inline]
     pub(crate) fn deadline(&self) -> Time {
-        if self.core.hold.is_deaf() {
+        if self.moving.hold.is_deaf() {
             return Time::NEVER;
         }
         let mut at = self.transport.deadline();
-        if self.paced {
-            at = at.min(self.core.pacer.next());
+        if self.standing.paced {
+            at = at.min(self.core.limits.pacer.next());
         }
-        if let Some(shim) = &self.shim {
-            at = at.min(shim.poll_timeout().unwrap_or(Time::NEVER));
-        }
-        at
+        at.min(self.shims.deadline())
     }
 
     /// Sends up to `budget` packets.
@@ -424,63 +428,66 @@ impl Qp {
         batch: &mut TxBatch,
         budget: u32,
     ) -> Progress {
-        self.paced = false;
-        if self.core.hold.is_deaf() {
+        self.standing.paced = false;
+        if self.moving.hold.is_deaf() {
             return Progress::Idle;
         }
-        if self.shim_is_due(cx.now) {
-            if batch.room() < self.shim.as_ref().map_or(0, |shim| shim.max_out()) {
+        if self.shims_are_due(cx.now) {
+            if batch.room() < self.shims.max_out() {
                 return Progress::More;
             }
-            self.shim_timeout(cx, batch);
+            self.shims_timeout(cx, batch);
         }
-        let mut sink = Sink::new(batch, self.shim.as_deref_mut());
+        if self.core.cnp_pending && batch.room() > 0 {
+            send_cnp(&mut self.core, cx, batch);
+        }
+        self.core.limits.pacer.begin_turn(cx.now);
+        let mut sink = Sink::new(batch, &mut self.shims);
         if !sink.has_room() {
             return Progress::More;
         }
-        if self.core.cnp_pending {
-            send_cnp(&mut self.core, cx, &mut sink);
-        }
         let progress = self.transport.transmit(&mut self.core, cx, &mut sink, budget);
         sink.finish(&mut self.core, cx);
-        self.paced = progress == Progress::Paced;
+        self.standing.paced = progress == Progress::Paced;
         if progress == Progress::Idle {
-            self.core.pacer.rest();
+            self.core.limits.pacer.rest();
         }
-        self.settle(cx);
+        if self.core.limits.pacer.is_controlled() {
+            let in_flight = self.transport.in_flight_bytes(&self.core);
+            self.core.limits.pacer.end_turn(cx.now, in_flight, progress == Progress::Idle);
+        }
+        self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
             // It failed just now, and the peer has not been told why.
             return Progress::More;
         }
         // What a shim has to add to the packets sent just now does not wait for others.
-        if self.shim_is_due(cx.now) { Progress::More } else { progress }
+        if self.shims_are_due(cx.now) { Progress::More } else { progress }
     }
 
-    fn shim_is_due(&self, now: Time) -> bool {
-        let at = self.shim.as_ref().and_then(|shim| shim.poll_timeout());
-        at.is_some_and(|at| at <= now)
+    fn shims_are_due(&self, now: Time) -> bool {
+        self.shims.deadline() <= now
     }
 
-    fn shim_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
-        let (Some(shim), Some(mut flow)) = (self.shim.as_mut(), self.core.flow.take()) else {
+    fn shims_timeout(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch) {
+        let Some(mut flow) = self.core.flow.take() else {
             return;
         };
         let (core, transport) = (&mut self.core, &mut self.transport);
-        let now = cx.now;
-        let mut out = ShimOut::new(batch, &mut flow, core.data_ecn());
-        shim.handle_timeout(now, &mut out, &mut |packet| {
-            if !core.has_failed() {
+        let (now, ecn) = (cx.now, core.data_ecn());
+        let to = (batch, &mut flow);
+        let (packets, bytes) = self.shims.handle_timeout(now, to, ecn, &mut |packet| {
+            if core.takes(packet) {
                 transport.receive(core, cx, packet, None);
             }
         });
-        let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
         core.flow = Some(flow);
-        self.settle(cx);
+        self.finish_call(cx);
     }
 
     /// Does what the transport has asked for by failing, and reports a drained send queue.
-    pub(crate) fn settle(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn finish_call(&mut self, cx: &mut Cx<'_>) {
         match self.core.failure.take() {
             None => {}
             Some(Failure::Whole) => self.enter_error(cx),
@@ -488,6 +495,11 @@ impl Qp {
                 self.core.state = QpState::Sqe;
                 self.core.flush_send_queue(cx);
             }
+            Some(Failure::Path) if self.moving.guarded => {
+                self.moving.hold = Hold::All;
+                cx.event(Event::PathFailed(self.core.qpn));
+            }
+            Some(Failure::Path) => self.fail_unreachable(cx),
         }
         if self.core.state == QpState::Sqd
             && self.core.attrs.sqd_notify
@@ -498,13 +510,19 @@ impl Qp {
         }
     }
 
+    /// To the error state: the oldest request has exhausted its retries.
+    pub(crate) fn fail_unreachable(&mut self, cx: &mut Cx<'_>) {
+        if let Some(wqe) = self.core.sq.pop() {
+            self.core.complete_send(cx, &wqe, WcStatus::RetryExcErr);
+        }
+        self.enter_error(cx);
+    }
+
     /// To the error state: everything outstanding is flushed.
     pub(crate) fn enter_error(&mut self, cx: &mut Cx<'_>) {
         self.core.state = QpState::Err;
         self.core.failure = None;
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
         self.core.flush_send_queue(cx);
         self.core.flush_recv_queue(cx);
@@ -515,35 +533,26 @@ impl Qp {
 
     /// Back to how it was made; outstanding requests vanish.
     pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
-        if let Some(shim) = &mut self.shim {
-            shim.stopped();
-        }
+        self.shims.stop();
         self.transport.abort(&mut self.core, cx);
-        self.transport = transport::build(self.core.init.qp_type);
+        self.transport = (self.core.descriptor.build)();
+        self.leave_path(cx.paths);
+        self.admission = Admission::default();
+        self.moving.let_go();
+        self.standing.paced = false;
         let core = &mut self.core;
         core.sq.clear();
         core.rq.clear();
-        if let Some(path) = core.path.take() {
-            let called = core::mem::take(&mut core.called);
-            cx.paths.forget(path, core.index, called);
-            cx.paths.release(path);
-        }
+        core.sq.release();
         cx.cqs.purge(core.init.send_cq, core.reported);
         cx.cqs.purge(core.init.recv_cq, core.reported);
         core.state = QpState::Reset;
-        core.hold = Hold::Nothing;
-        core.doorbell = u64::MAX;
-        core.fence_wanted = false;
         core.two_sided = TwoSided::default();
         core.attrs = Attrs::new(cx.config.max_mtu);
         core.flow = None;
-        core.rx_flow = None;
-        core.own_id_run = 0;
         core.failure = None;
         core.cnp_pending = false;
         core.last_cnp = None;
-        self.waiting = false;
-        self.paced = false;
     }
 
     /// Applies attributes that [`state::check`] has accepted.
@@ -555,6 +564,8 @@ impl Qp {
         }
         state::assign(&mut self.core.attrs, attr);
         if let Some(av) = attr.av {
+            self.leave_path(cx.paths);
+            self.admission.forget_flow();
             self.core.connect(av, cx.config, cx.paths);
         }
         if to == QpState::Err {
@@ -564,49 +575,24 @@ impl Qp {
         if from != to {
             self.transport.entered(&self.core, from);
         }
-        if from != to
-            && to == QpState::Rtr
-            && let Some(shim) = &mut self.shim
-        {
-            let core = &self.core;
-            let peer = ShimPeer {
-                qp_type: core.init.qp_type,
-                mtu: core.attrs.mtu,
-                dest_qpn: core.attrs.dest_qpn,
-                rq_psn: core.attrs.rq_psn,
-            };
-            shim.started(cx.now, &peer);
+        if from != to && to == QpState::Rtr {
+            self.core.build_controller(cx.now);
+            self.shims.start(cx.now, &self.core.shim_peer(self.core.attrs.rq_psn));
         }
-        self.settle(cx);
-    }
-
-    /// Whether the type of QP knows this operation.
-    pub(crate) fn supports(qp_type: QpType, op: &SendOp) -> bool {
-        match qp_type {
-            // A sequence of single-packet messages would each need its own place among the
-            // requests that await acknowledgement.
-            QpType::Rc => !matches!(op, SendOp::WritePackets(..)),
-            QpType::Uc => matches!(
-                op,
-                SendOp::Send
-                    | SendOp::SendImm(_)
-                    | SendOp::Write(_)
-                    | SendOp::WriteImm(..)
-                    | SendOp::WritePackets(..)
-            ),
-            QpType::Ud => matches!(op, SendOp::Send | SendOp::SendImm(_)),
-        }
+        self.finish_call(cx);
     }
 }
 
-/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3).
-fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3). It is not the
+/// transport's, and passes no shim.
+fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.cnp_pending = false;
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));
     bth.becn = true;
     let mut header = HeaderBuf::new(&bth);
     header.push::<16>(|_| {});
-    cx.segments.clear();
+    let Some(flow) = core.flow.as_mut() else { return };
+    let bytes = batch.push(flow, 0, &header, &[]);
     cx.counters.tx_cnps += 1;
-    sink.send(core, cx, &header, 0);
+    count_sent(core, cx, 1, bytes);
 }

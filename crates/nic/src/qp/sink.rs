@@ -1,30 +1,33 @@
 //! The way from a transport into a batch.
 
 use super::{Cx, QpCore};
-use crate::shim::{OutPacket, Shim, ShimOut};
+use crate::shim::{Chain, OutPacket, ShimOut};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 
-/// Where a transport's packets go: through the QP's shim, if it has one, into the batch.
+/// Where a transport's packets go: through the QP's shims, if it has some, into the batch.
 pub(crate) struct Sink<'a> {
     batch: &'a mut TxBatch,
-    shim: Option<&'a mut (dyn Shim + 'static)>,
+    shims: &'a mut Chain,
+    has_shims: bool,
     per_packet: usize,
-    /// Packets that may pass before the shim looks at them; none if each goes through it.
+    /// Packets that may pass before a shim that is alone looks at them; none if each goes through the shims.
     run_left: u32,
     /// Where those begin that it has not seen.
     run_from: usize,
 }
 
 impl<'a> Sink<'a> {
-    pub(super) fn new(
-        batch: &'a mut TxBatch,
-        shim: Option<&'a mut (dyn Shim + 'static)>,
-    ) -> Sink<'a> {
-        let per_packet = shim.as_ref().map_or(1, |s| s.max_out().max(1));
-        // Without a shim nobody ever looks.
-        let run_left = shim.as_ref().map_or(u32::MAX, |s| s.run_len());
+    #[inline]
+    pub(super) fn new(batch: &'a mut TxBatch, shims: &'a mut Chain) -> Sink<'a> {
         let run_from = batch.run_mark();
-        Sink { batch, shim, per_packet, run_left, run_from }
+        let has_shims = !shims.is_empty();
+        // Without a shim nobody ever looks.
+        let (mut per_packet, mut run_left) = (1, u32::MAX);
+        if has_shims {
+            per_packet = shims.max_out();
+            run_left = shims.alone().map_or(0, |shim| shim.run_len());
+        }
+        Sink { batch, shims, has_shims, per_packet, run_left, run_from }
     }
 
     /// Whether another packet, and what a shim makes of it, fits.
@@ -37,14 +40,14 @@ impl<'a> Sink<'a> {
     #[inline]
     pub(crate) fn send(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf, ecn: u8) {
         if self.run_left == 0 {
-            return self.send_through_shim(core, cx, header, ecn);
+            return self.send_through_shims(core, cx, header, ecn);
         }
         let Some(flow) = core.flow.as_mut() else {
             return;
         };
         let bytes = self.batch.push(flow, ecn, header, cx.segments);
         count_sent(core, cx, 1, bytes);
-        if self.shim.is_some() {
+        if self.has_shims {
             self.run_left -= 1;
             // What a shim adds to a message follows its end.
             if self.run_left == 0 || !header.goes_on() {
@@ -76,7 +79,7 @@ impl<'a> Sink<'a> {
         };
         let (packets, bytes) = self.batch.push_run(flow, ecn, header, *payload, payload_len);
         count_sent(core, cx, packets, bytes);
-        if self.shim.is_some() {
+        if self.has_shims {
             self.run_left -= packets;
             if self.run_left == 0 {
                 self.look(core, cx);
@@ -84,8 +87,8 @@ impl<'a> Sink<'a> {
         }
     }
 
-    #[cold]
-    fn send_through_shim(
+    #[inline(never)]
+    fn send_through_shims(
         &mut self,
         core: &mut QpCore,
         cx: &mut Cx<'_>,
@@ -93,12 +96,12 @@ impl<'a> Sink<'a> {
         ecn: u8,
     ) {
         let data_ecn = core.data_ecn();
-        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+        let Some(flow) = core.flow.as_mut() else {
             return;
         };
         let packet = OutPacket { header, payload: cx.segments, ecn };
-        let mut out = ShimOut::new(self.batch, flow, data_ecn);
-        shim.outgoing(cx.now, packet, &mut out);
+        let mut out = ShimOut::new(cx.now, self.batch, flow, self.shims.shims(), data_ecn);
+        out.send(packet);
         let (packets, bytes) = out.sent();
         count_sent(core, cx, packets, bytes);
     }
@@ -106,10 +109,11 @@ impl<'a> Sink<'a> {
     /// The shim looks at the packets that have passed since it did last.
     fn look(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let data_ecn = core.data_ecn();
-        let (Some(shim), Some(flow)) = (self.shim.as_deref_mut(), core.flow.as_mut()) else {
+        let (Some(shim), Some(flow)) = (self.shims.alone(), core.flow.as_mut()) else {
             return;
         };
-        let mut out = ShimOut::new(self.batch, flow, data_ecn).behind(self.run_from);
+        let mut out =
+            ShimOut::new(cx.now, self.batch, flow, &mut [], data_ecn).behind(self.run_from);
         self.run_left = shim.passed(cx.now, &mut out).max(1);
         let (packets, bytes) = out.sent();
         self.run_from = self.batch.run_mark();
@@ -120,7 +124,7 @@ impl<'a> Sink<'a> {
 
     /// The turn is over: no packet goes out that a shim has not seen.
     pub(super) fn finish(mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        if self.shim.is_some() && self.batch.run_mark() > self.run_from && self.run_left > 0 {
+        if self.has_shims && self.batch.run_mark() > self.run_from && self.run_left > 0 {
             self.look(core, cx);
         }
     }
@@ -145,5 +149,5 @@ pub(super) fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes
     cx.counters.tx_bytes += bytes;
     core.counters.tx_packets += u64::from(packets);
     core.counters.tx_bytes += bytes;
-    core.pacer.on_sent(cx.now, bytes);
+    core.limits.pacer.on_sent(cx.now, bytes);
 }

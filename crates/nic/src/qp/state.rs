@@ -81,9 +81,10 @@ fn mask_of(attr: &QpAttr) -> Mask {
 /// What a transition needs and what it allows besides; `None` where there is no such transition.
 fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     let none = Mask::empty();
-    let key = if qp_type == QpType::Ud { Mask::QKEY } else { Mask::ACCESS };
-    let rc = |mask: Mask| if qp_type == QpType::Rc { mask } else { none };
-    let connected = |mask: Mask| if qp_type == QpType::Ud { none } else { mask };
+    let transport = qp_type.descriptor();
+    let key = if transport.connected { Mask::ACCESS } else { Mask::QKEY };
+    let reliable = |mask: Mask| if transport.reliable { mask } else { none };
+    let connected = |mask: Mask| if transport.connected { mask } else { none };
     Some(match (from, to) {
         (_, Reset) => (none, none),
         (Reset, Error) => return None,
@@ -92,28 +93,30 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
         (Init, Init) => (none, Mask::PKEY | Mask::PORT | key),
         (Init, Rtr) => (
             connected(Mask::AV | Mask::MTU | Mask::DEST_QPN | Mask::RQ_PSN)
-                | rc(Mask::MAX_DEST_RD | Mask::MIN_RNR),
+                | reliable(Mask::MAX_DEST_RD | Mask::MIN_RNR),
             Mask::PKEY | key,
         ),
         (Rtr, Rts) => (
-            Mask::SQ_PSN | rc(Mask::TIMEOUT | Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD),
-            Mask::CUR_STATE | key | rc(Mask::MIN_RNR),
+            Mask::SQ_PSN | reliable(Mask::TIMEOUT | Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD),
+            Mask::CUR_STATE | key | reliable(Mask::MIN_RNR),
         ),
-        (Rts, Rts) => (none, Mask::CUR_STATE | key | rc(Mask::MIN_RNR)),
+        (Rts, Rts) => (none, Mask::CUR_STATE | key | reliable(Mask::MIN_RNR)),
         (Rts, Sqd) => (none, Mask::SQD_NOTIFY),
         (Sqd, Sqd) => (
             none,
             key | Mask::PKEY
                 | connected(Mask::AV)
-                | rc(Mask::TIMEOUT
-                    | Mask::RETRY
-                    | Mask::RNR_RETRY
-                    | Mask::MAX_RD
-                    | Mask::MAX_DEST_RD
-                    | Mask::MIN_RNR),
+                | reliable(
+                    Mask::TIMEOUT
+                        | Mask::RETRY
+                        | Mask::RNR_RETRY
+                        | Mask::MAX_RD
+                        | Mask::MAX_DEST_RD
+                        | Mask::MIN_RNR,
+                ),
         ),
-        (Sqd, Rts) => (none, Mask::CUR_STATE | key | rc(Mask::MIN_RNR)),
-        (Sqe, Rts) if qp_type != QpType::Rc => (none, Mask::CUR_STATE | key),
+        (Sqd, Rts) => (none, Mask::CUR_STATE | key | reliable(Mask::MIN_RNR)),
+        (Sqe, Rts) if !transport.reliable => (none, Mask::CUR_STATE | key),
         _ => return None,
     })
 }

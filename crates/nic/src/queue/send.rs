@@ -3,7 +3,7 @@
 use bowline_wire::Psn;
 
 use crate::error::PostError;
-use crate::types::{Payload, QpInit, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
+use crate::types::{Payload, QpInit, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// A send work request on its queue.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,8 @@ pub(crate) struct SendQueue {
     max_inline: usize,
     head: u64,
     tail: u64,
+    /// Requests from this number on wait.
+    doorbell: u64,
 }
 
 const EMPTY: Wqe = Wqe {
@@ -89,11 +91,12 @@ impl SendQueue {
             ring: vec![EMPTY; n],
             sges: vec![Sge::default(); n * init.max_send_sge as usize],
             inline: vec![0; n * init.max_inline as usize],
-            dests: Vec::with_capacity(if init.qp_type == QpType::Ud { n } else { 0 }),
+            dests: Vec::with_capacity(if init.qp_type.descriptor().connected { 0 } else { n }),
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,
             tail: 0,
+            doorbell: u64::MAX,
         }
     }
 
@@ -108,7 +111,29 @@ impl SendQueue {
             max_inline: 0,
             head: 0,
             tail: 0,
+            doorbell: u64::MAX,
         }
+    }
+
+    /// Requests from this number on wait until [`SendQueue::release`].
+    pub(crate) fn withhold_from(&mut self, number: u64) {
+        self.doorbell = number;
+    }
+
+    /// No request waits any longer.
+    pub(crate) fn release(&mut self) {
+        self.doorbell = u64::MAX;
+    }
+
+    /// The first number that is withheld.
+    pub(crate) fn withheld_from(&self) -> Option<u64> {
+        (self.doorbell != u64::MAX).then_some(self.doorbell)
+    }
+
+    /// One past the last request that may be sent.
+    #[inline]
+    pub(crate) fn sendable_end(&self) -> u64 {
+        self.tail.min(self.doorbell)
     }
 
     /// Number of the oldest request.

@@ -1,7 +1,7 @@
 //! DCQCN, the rate control of RoCEv2 networks: Zhu et al., "Congestion Control for Large-Scale
 //! RDMA Deployments", SIGCOMM 2015, section 3. Names are the paper's.
 
-use super::RateController;
+use super::{ControlledConnection, ControllerFactory, RateController, Sent};
 use crate::time::Time;
 
 /// DCQCN's constants; the defaults are the paper's (section 4 and its Figure 14).
@@ -44,9 +44,15 @@ impl DcqcnParams {
     }
 }
 
+impl ControllerFactory for DcqcnParams {
+    fn build(&self, now: Time, _connection: &ControlledConnection) -> Box<dyn RateController> {
+        Box::new(Dcqcn::new(self.clone(), now))
+    }
+}
+
 /// Reaction point: the sender's half of DCQCN.
 #[derive(Debug)]
-pub(super) struct Dcqcn {
+struct Dcqcn {
     params: DcqcnParams,
     /// R_C.
     current: f64,
@@ -63,7 +69,7 @@ pub(super) struct Dcqcn {
 }
 
 impl Dcqcn {
-    pub(super) fn new(params: DcqcnParams, now: Time) -> Dcqcn {
+    fn new(params: DcqcnParams, now: Time) -> Dcqcn {
         let line = params.line_rate_bps as f64;
         Dcqcn {
             params,
@@ -117,17 +123,17 @@ impl Dcqcn {
 }
 
 impl RateController for Dcqcn {
-    fn rate_bps(&mut self, now: Time) -> Option<u64> {
+    fn pacing_rate_bps(&mut self, now: Time) -> Option<u64> {
         self.catch_up(now);
         Some(self.current.max(self.params.min_rate_bps as f64) as u64)
     }
 
-    fn on_sent(&mut self, now: Time, bytes: u64) {
+    fn on_sent(&mut self, now: Time, sent: &Sent) {
         self.catch_up(now);
         if !self.congested {
             return;
         }
-        self.bytes += bytes;
+        self.bytes += sent.bytes;
         while self.congested && self.bytes >= self.params.byte_counter.max(1) {
             self.bytes -= self.params.byte_counter.max(1);
             self.byte_steps += 1;

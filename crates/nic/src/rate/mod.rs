@@ -1,15 +1,163 @@
-//! How fast a QP may send: one trait, chosen per QP at run time.
+//! How fast a QP may send: rate controllers, and the factories that they come from.
+//!
+//! A QP gets a [`ControllerFactory`] ([`Nic::set_rate_controller`](crate::Nic::set_rate_controller)), which
+//! builds a [`RateController`] whenever a connection begins: a path that is new is learned anew. The
+//! engine tells the controller what happens, and asks it for a pacing rate and a window at the beginning of
+//! each of the QP's turns and after everything that it has told. The controllers of this module are
+//! made of nothing but that; others can be written anywhere.
 
 mod dcqcn;
+mod fixed;
 
 use core::fmt::Debug;
+use std::sync::Arc;
 
-use dcqcn::Dcqcn;
 pub use dcqcn::DcqcnParams;
+pub use fixed::FixedRate;
 
 use crate::time::Time;
+use crate::types::{Mtu, TransportDescriptor};
 
-/// Which rate controller a QP runs.
+/// Makes rate controllers, one for each connection.
+pub trait ControllerFactory: Debug + Send + Sync {
+    /// A controller for a connection that begins at `now`.
+    fn build(&self, now: Time, connection: &ControlledConnection) -> Box<dyn RateController>;
+}
+
+/// The connection that a controller is for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ControlledConnection {
+    /// The transport, which decides what the controller will hear: see [`RateController`].
+    pub transport: &'static TransportDescriptor,
+    /// Path MTU: the most payload that a packet carries.
+    pub mtu: Mtu,
+}
+
+impl ControlledConnection {
+    pub(crate) fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
+        ControlledConnection { transport, mtu }
+    }
+}
+
+/// Told what happens to a QP, asked how fast it may send.
+///
+/// It has no timers of its own: whatever should have happened by `now` is caught up with when it is asked
+/// or told something. It allocates nothing once built.
+///
+/// What it hears depends on the transport. All tell what was sent, and pass CNPs on. RC tells what was
+/// acknowledged, with round trips, and what it sends again; and marks on the answers to READs. UC and UD hear
+/// nothing of what becomes of their packets: a protocol above them that does can tell the controller by
+/// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
+pub trait RateController: Debug + Send {
+    /// Bits per second of UDP payload at `now`. `None` is no limit; 0 holds the QP until the controller has
+    /// been told something and says otherwise.
+    fn pacing_rate_bps(&mut self, now: Time) -> Option<u64>;
+
+    /// Most bytes in flight, on transports that know what is; `None` is no limit. It applies on top
+    /// of the window of the path or the QP, and a packet always goes if nothing is in flight.
+    fn window_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether data packets say that they understand ECN marks. Asked once.
+    fn wants_ecn(&self) -> bool {
+        false
+    }
+
+    /// The QP has had a turn, and sent something.
+    fn on_sent(&mut self, now: Time, sent: &Sent) {
+        let _ = (now, sent);
+    }
+
+    /// The peer has acknowledged something new.
+    fn on_acked(&mut self, now: Time, acked: &Acked) {
+        let _ = (now, acked);
+    }
+
+    /// Something was lost, as far as the transport can tell.
+    fn on_lost(&mut self, now: Time, lost: &Lost) {
+        let _ = (now, lost);
+    }
+
+    /// So many bytes of payload met congestion on their way: a switch has marked their packets.
+    fn on_marked(&mut self, now: Time, bytes: u64) {
+        let _ = (now, bytes);
+    }
+
+    /// The peer's NIC notifies of congestion (CNP).
+    fn on_cnp(&mut self, now: Time) {
+        let _ = now;
+    }
+
+    /// The receiver grants so many more bytes.
+    fn on_credit(&mut self, now: Time, bytes: u64) {
+        let _ = (now, bytes);
+    }
+}
+
+/// What a QP has sent in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// UDP payload: data, headers, acknowledgements, and what shims add.
+    pub bytes: u64,
+    /// What is in flight now, packets counted as full ones, where the transport knows it. What READs have
+    /// asked for is in flight too.
+    pub in_flight_bytes: Option<u64>,
+    /// There is nothing more to send for now: neither the rate nor a window is what holds the QP back.
+    pub app_limited: bool,
+}
+
+/// What has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// Payload that was acknowledged, or that came as the answer to a READ.
+    pub bytes: u64,
+    /// Time from a packet's first sending to its acknowledgement, if this acknowledges one that was timed and
+    /// sent once. About one packet in a round trip is timed.
+    pub rtt_ns: Option<u64>,
+    /// What is still in flight, as in [`Sent`].
+    pub in_flight_bytes: u64,
+    /// There is nothing more to send for now.
+    pub app_limited: bool,
+}
+
+/// What is thought lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What has to be sent again, packets counted as full ones; with go-back-N that is all that was in
+    /// flight.
+    pub bytes: u64,
+    /// Nothing was heard for too long. Otherwise the peer, or a missing answer, has told.
+    pub timeout: bool,
+}
+
+/// What a protocol above a QP tells its rate controller: see
+/// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feedback {
+    /// For [`RateController::on_acked`].
+    Acked(Acked),
+    /// For [`RateController::on_lost`].
+    Lost(Lost),
+    /// For [`RateController::on_marked`]: bytes.
+    Marked(u64),
+    /// For [`RateController::on_credit`]: bytes.
+    Credit(u64),
+}
+
+impl Feedback {
+    pub(crate) fn tell(&self, controller: &mut dyn RateController, now: Time) {
+        match self {
+            Feedback::Acked(acked) => controller.on_acked(now, acked),
+            Feedback::Lost(lost) => controller.on_lost(now, lost),
+            Feedback::Marked(bytes) => controller.on_marked(now, *bytes),
+            Feedback::Credit(bytes) => controller.on_credit(now, *bytes),
+        }
+    }
+}
+
+/// One of this module's controllers, as a value that can be compared and kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RateControl {
     /// As fast as the window allows.
@@ -23,139 +171,16 @@ pub enum RateControl {
     Dcqcn(DcqcnParams),
 }
 
-/// A rate controller: told what happens to a QP, asked how fast it may send.
-///
-/// It has no timers of its own: whatever should have happened by `now` is caught up with when it
-/// is asked.
-pub trait RateController: Debug + Send {
-    /// The rate at `now`, in bits per second; `None` for no limit.
-    fn rate_bps(&mut self, now: Time) -> Option<u64>;
-    /// `bytes` were sent.
-    fn on_sent(&mut self, now: Time, bytes: u64);
-    /// The peer reports congestion.
-    fn on_cnp(&mut self, now: Time);
-    /// Whether data packets should say that they understand ECN marks.
-    fn wants_ecn(&self) -> bool;
-}
-
 impl RateControl {
-    /// The controller itself; none where there is nothing to control.
-    pub(crate) fn build(&self, now: Time) -> Option<Box<dyn RateController>> {
+    /// The factory of such controllers; none where there is nothing to control.
+    pub fn factory(&self) -> Option<Arc<dyn ControllerFactory>> {
         match self {
             RateControl::Unlimited => None,
-            RateControl::Fixed { bits_per_sec } => Some(Box::new(Fixed((*bits_per_sec).max(1)))),
-            RateControl::Dcqcn(params) => Some(Box::new(Dcqcn::new(params.clone(), now))),
-        }
-    }
-}
-
-/// A constant rate.
-#[derive(Debug)]
-struct Fixed(u64);
-
-impl RateController for Fixed {
-    fn rate_bps(&mut self, _now: Time) -> Option<u64> {
-        Some(self.0)
-    }
-
-    fn on_sent(&mut self, _now: Time, _bytes: u64) {}
-
-    fn on_cnp(&mut self, _now: Time) {}
-
-    fn wants_ecn(&self) -> bool {
-        false
-    }
-}
-
-/// Spreads a QP's packets out in time at its controller's rate.
-#[derive(Debug)]
-pub(crate) struct Pacer {
-    controller: Option<Box<dyn RateController>>,
-    /// When the next packet may go.
-    next: Time,
-    /// When the next packet would go if they were spread out evenly.
-    due: Time,
-    /// How far ahead of that the burst under way may get.
-    burst_until: Time,
-    /// There was nothing to send since the last packet.
-    rested: bool,
-}
-
-/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a burst
-/// is one system call, where single packets would be one each. A queue on the way has to hold it, and
-/// the wait for it is to be short beside a round trip.
-const BURST_NS: u64 = 100_000;
-const BURST_BYTES: u64 = 60 << 10;
-/// A pacer that was late may send so much at once to catch up: what it missed in this time, but no
-/// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on a
-/// busy machine; without credit every lateness would be lost throughput, and with too much of it a
-/// queue on the way would overflow. To have had nothing to send is no lateness.
-const CATCH_UP_NS: u64 = 4_000_000;
-const CATCH_UP_BYTES: u64 = 1 << 20;
-
-impl Pacer {
-    pub(crate) fn new(control: &RateControl, now: Time) -> Pacer {
-        Pacer {
-            controller: control.build(now),
-            next: Time::ZERO,
-            due: Time::ZERO,
-            burst_until: Time::ZERO,
-            rested: true,
-        }
-    }
-
-    /// When the next packet may go: in the past if it may go now.
-    #[inline]
-    pub(crate) fn next(&self) -> Time {
-        self.next
-    }
-
-    /// Whether it never holds anything back.
-    #[inline]
-    pub(crate) fn is_unlimited(&self) -> bool {
-        self.controller.is_none()
-    }
-
-    #[inline]
-    pub(crate) fn on_sent(&mut self, now: Time, bytes: u64) {
-        let Some(controller) = &mut self.controller else { return };
-        controller.on_sent(now, bytes);
-        if let Some(rate) = controller.rate_bps(now) {
-            let time_of = |bytes: u64| {
-                let ns = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
-                u64::try_from(ns).unwrap_or(u64::MAX)
-            };
-            let late_by = if self.rested { 0 } else { CATCH_UP_NS.min(time_of(CATCH_UP_BYTES)) };
-            self.rested = false;
-            if self.due <= now {
-                self.burst_until = now.plus_nanos(BURST_NS.min(time_of(BURST_BYTES)));
+            RateControl::Fixed { bits_per_sec } => {
+                Some(Arc::new(FixedRate { bits_per_sec: *bits_per_sec }))
             }
-            let earliest = Time::from_nanos(now.as_nanos().saturating_sub(late_by));
-            self.due = self.due.max(earliest).plus_nanos(time_of(bytes));
-            self.next = if self.due < self.burst_until { now } else { self.due };
+            RateControl::Dcqcn(params) => Some(Arc::new(params.clone())),
         }
-    }
-
-    /// There is nothing to send.
-    #[inline]
-    pub(crate) fn rest(&mut self) {
-        self.rested = true;
-    }
-
-    pub(crate) fn on_cnp(&mut self, now: Time) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_cnp(now);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn wants_ecn(&self) -> bool {
-        self.controller.as_ref().is_some_and(|c| c.wants_ecn())
-    }
-
-    /// The rate now, for those who watch.
-    pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
-        self.controller.as_mut()?.rate_bps(now)
     }
 }
 

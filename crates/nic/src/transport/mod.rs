@@ -1,5 +1,6 @@
 //! Transports: one per type of QP, each behind [`Transport`], none knowing another.
 
+mod descriptor;
 mod inbound;
 mod outbound;
 mod rc;
@@ -8,12 +9,15 @@ mod ud;
 
 use bowline_wire::{PacketView, Psn};
 
+pub use self::descriptor::{Operations, TransportDescriptor};
+
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::train::Train;
-use crate::types::{QpState, QpType};
+use crate::types::QpState;
 
 /// How far a transport has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +80,12 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx);
     }
 
+    /// What is in flight, packets counted as full ones, if the transport knows.
+    fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
+        let _ = core;
+        None
+    }
+
     /// Whether nothing that was started is unfinished.
     fn is_drained(&self, core: &QpCore) -> bool;
 
@@ -83,6 +93,11 @@ pub(crate) trait Transport: Send {
     /// acknowledged is sent again, and answered from the record.
     fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);
+    }
+
+    /// The QP leaves its path: gives back what is charged to it.
+    fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        let _ = (core, paths);
     }
 
     /// How far it has come.
@@ -100,11 +115,44 @@ pub(crate) trait Transport: Send {
     fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>);
 }
 
-/// A fresh transport for a QP of this type.
-pub(crate) fn build(qp_type: QpType) -> Box<dyn Transport> {
-    match qp_type {
-        QpType::Rc => Box::<rc::Rc>::default(),
-        QpType::Uc => Box::<uc::Uc>::default(),
-        QpType::Ud => Box::<ud::Ud>::default(),
+/// Type of a QP: which transport it runs.
+///
+/// This is the list of transports. Whatever else there is to know about one is in its [`descriptor`](QpType::descriptor).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl QpType {
+    /// All of them.
+    pub const ALL: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+
+    /// The number by which Bowline's set-up exchanges name it.
+    pub const fn code(self) -> u8 {
+        match self {
+            QpType::Rc => 1,
+            QpType::Uc => 2,
+            QpType::Ud => 3,
+        }
+    }
+
+    /// The type of this number.
+    pub fn from_code(code: u8) -> Option<QpType> {
+        QpType::ALL.into_iter().find(|qp_type| qp_type.code() == code)
+    }
+
+    /// What the transport is.
+    #[inline]
+    pub fn descriptor(self) -> &'static TransportDescriptor {
+        match self {
+            QpType::Rc => &rc::DESCRIPTOR,
+            QpType::Uc => &uc::DESCRIPTOR,
+            QpType::Ud => &ud::DESCRIPTOR,
+        }
     }
 }

@@ -154,8 +154,11 @@ pub(crate) fn send_run(
     most: u32,
 ) -> u32 {
     let mtu = core.mtu();
-    let packets = most.min(sink.run_room(middle_len(mtu)));
-    if packets < 2 || !core.pacer.is_unlimited() {
+    let mut packets = most.min(sink.run_room(middle_len(mtu)));
+    if core.limits.pacer.is_controlled() {
+        packets = packets.min(core.limits.pacer.burst_packets(cx.now, middle_len(mtu)));
+    }
+    if packets < 2 {
         return 0;
     }
     let gathered = payload(core, cx, first.number, first.wqe, first.k * mtu, packets * mtu);

@@ -1,8 +1,9 @@
 //! Unreliable connection: no acknowledgements. A message that misses a packet is dropped whole; a
 //! receiver picks up again at the next message.
 
-use bowline_wire::{PacketView, Psn};
+use bowline_wire::{Opcode, OpcodeSet, PacketView, Psn, Service};
 
+use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
 use super::inbound::{Inbound, Refusal};
 use super::{Transport, outbound};
 use crate::frame::FrameMeta;
@@ -13,6 +14,25 @@ use crate::types::{QpState, WcStatus};
 
 /// Opcodes of the unreliable connection service start here.
 const SERVICE: u8 = 0x20;
+
+/// What UC is.
+pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
+    name: "UC",
+    service: Service::Uc,
+    opcodes: OpcodeSet::range(Opcode::UC_SEND_FIRST, Opcode::UC_WRITE_ONLY_IMM),
+    operations: Operations::SEND
+        .union(Operations::SEND_IMM)
+        .union(Operations::WRITE)
+        .union(Operations::WRITE_IMM)
+        .union(Operations::WRITE_PACKETS),
+    max_packets: MAX_PSNS,
+    connected: true,
+    reliable: false,
+    shimmable: true,
+    movable: false,
+    landings: true,
+    build: || Box::<Uc>::default(),
+};
 
 /// The UC transport.
 #[derive(Debug)]
@@ -88,7 +108,7 @@ impl Transport for Uc {
             else {
                 return Progress::Idle;
             };
-            if core.pacer.next() > cx.now {
+            if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
             if !sink.has_room() {

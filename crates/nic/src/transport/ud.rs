@@ -1,7 +1,10 @@
 //! Unreliable datagrams: one packet a message, to anybody who is told the Q_Key.
 
-use bowline_wire::{Bth, Deth, FlowKey, ImmDt, OpKind, Opcode, PacketView, Psn, ud_grh};
+use bowline_wire::{
+    Bth, Deth, FlowKey, ImmDt, OpKind, Opcode, OpcodeSet, PacketView, Psn, Service, ud_grh,
+};
 
+use super::descriptor::{Operations, TransportDescriptor};
 use super::{Transport, outbound};
 use crate::frame::{ECN_MASK, FrameMeta};
 use crate::qp::{Cx, Progress, QpCore, Sink};
@@ -13,6 +16,21 @@ use crate::types::{Completion, QpState, SendFlags, SendOp, UdDest, WcOpcode, WcS
 const GRH_LEN: u32 = 40;
 /// A request's Q_Key with this bit stands for the QP's own: the standard's privileged keys.
 const QKEY_OF_QP: u32 = 1 << 31;
+
+/// What UD is.
+pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
+    name: "UD",
+    service: Service::Ud,
+    opcodes: OpcodeSet::range(Opcode::UD_SEND_ONLY, Opcode::UD_SEND_ONLY_IMM),
+    operations: Operations::SEND.union(Operations::SEND_IMM),
+    max_packets: 1,
+    connected: false,
+    reliable: false,
+    shimmable: false,
+    movable: false,
+    landings: false,
+    build: || Box::<Ud>::default(),
+};
 
 /// The UD transport.
 #[derive(Debug)]
@@ -105,7 +123,7 @@ impl Transport for Ud {
             let Some(wqe) = core.sq.get(number).copied() else {
                 return Progress::Idle;
             };
-            if core.pacer.next() > cx.now {
+            if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
             if !sink.has_room() {

@@ -84,7 +84,7 @@ impl TxBatch {
     }
 
     /// Puts late packets behind all others. The batch is not sent before.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn append_late(&mut self) {
         if let Some(burst) = self.late.burst.take() {
             // Data would be its last, and the burst behind it one short.
             self.bursts.push(Burst { first: self.packets.len() as u32, limit: 0, ..burst });
@@ -145,7 +145,7 @@ mod tests {
         }
         // Nothing longer than those before it: it cuts nothing.
         batch.push_late(&mut flow, 0, &header(101), &[1; 40]);
-        batch.settle();
+        batch.append_late();
         assert!(batch.is_full());
         assert_eq!(lengths_of(&batch, &flow), [vec![64; 4], vec![80], vec![64, 64, 40]]);
         batch.clear();
@@ -161,7 +161,7 @@ mod tests {
         for psn in 0..40 {
             batch.push(&mut flow, 0, &header(psn), &payload);
         }
-        batch.settle();
+        batch.append_late();
         let counts: Vec<usize> = lengths_of(&batch, &flow).iter().map(Vec::len).collect();
         assert_eq!(counts, [1 + MAX_LATE as usize, 1, 40 - MAX_LATE as usize]);
     }
@@ -178,7 +178,7 @@ mod tests {
         for psn in 3..5 {
             batch.push(&mut flow, 0, &header(psn), &payload);
         }
-        batch.settle();
+        batch.append_late();
         batch.push(&mut flow, 0, &header(5), &payload);
         // In the batch: 0 1 2 3 4 100 101 5.
         let packets = batch.run_since(0);

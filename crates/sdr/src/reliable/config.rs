@@ -130,7 +130,7 @@ impl ReliableInfo {
         }
     }
 
-    pub(super) fn sdr(&self) -> &SdrInfo {
+    pub(crate) fn sdr(&self) -> &SdrInfo {
         &self.sdr
     }
 
@@ -178,7 +178,8 @@ impl ReliableInfo {
         let mut schemes = Vec::new();
         while let Some((len, tail)) = rest.split_first() {
             let (name, tail) = tail.split_at_checked((*len).into()).ok_or(early.clone())?;
-            schemes.push(String::from_utf8_lossy(name).into_owned());
+            let name = str::from_utf8(name).map_err(|_| SdrError::Info("a scheme has no name"))?;
+            schemes.push(name.to_owned());
             rest = tail;
         }
         Ok(ReliableInfo {

@@ -132,7 +132,7 @@ impl<'a> Writer<'a> {
             let qpn = engine.create_qp(&init).expect("within the limits");
             if let Some(mode) = config.fec {
                 let shim = FecShim::new(FecConfig::new(mode), Pool::default(), fec.clone());
-                engine.set_shim(qpn, Box::new(shim)).expect("the QP is new");
+                engine.add_shim(qpn, Box::new(shim)).expect("the QP is new");
             }
             (qpn, cq, key)
         });

@@ -82,7 +82,7 @@ impl FecWorld {
             self.pools.push(Pool::new(bytes));
         }
         let shim = FecShim::new(config, self.pools[nic.0].clone(), self.counters.clone());
-        engine.set_shim(qpn, Box::new(shim)).expect("the QP is new");
+        engine.add_shim(qpn, Box::new(shim)).expect("the QP is new");
     }
 
     pub(super) fn counters(&self) -> FecSnapshot {

@@ -23,14 +23,6 @@ pub struct FlowKey {
     pub dst_port: u16,
 }
 
-impl FlowKey {
-    /// The flow of the answers.
-    #[inline]
-    pub const fn reversed(&self) -> Self {
-        Self { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port }
-    }
-}
-
 /// IP and UDP header with ones in place of what routers change.
 pub(super) enum MaskedHeaders {
     V4([u8; IPV4_UDP_LEN]),

@@ -11,7 +11,7 @@ fn a_write_of_every_size_around_the_mtu_arrives_whole() {
         let bytes = p.fill(0, 0, len);
         let (sge, remote) = (p.ends[0].sge(0, len as u32), p.ends[1].remote(5));
         p.post(0, 1, SendOp::Write(remote), &[sge]);
-        p.settle();
+        p.exchange();
         assert_eq!(p.ends[0].statuses(), [(1, OK)], "{len} bytes");
         assert_eq!(p.ends[1].buffer.to_vec(5, len), bytes);
         assert_eq!(p.ends[1].buffer.to_vec(5 + len, 8), [0; 8], "nothing behind it");
@@ -29,7 +29,7 @@ fn a_send_is_gathered_and_scattered() {
     let e = &p.ends[0];
     let gather = [e.sge(0, 1), e.sge(1, 2_000), e.sge(2_001, 2_999)];
     p.post(0, 1, SendOp::SendImm(0xabcd), &gather);
-    p.settle();
+    p.exchange();
     let got = p.ends[1].completions();
     assert_eq!((got[0].wr_id, got[0].byte_len, got[0].imm), (9, 5_000, Some(0xabcd)));
     assert_eq!(got[0].opcode, WcOpcode::Recv);
@@ -45,7 +45,7 @@ fn a_write_with_immediate_consumes_a_receive() {
     p.recv(1, 7, &[]);
     let (sge, remote) = (p.ends[0].sge(0, 3_000), p.ends[1].remote(0));
     p.post(0, 1, SendOp::WriteImm(remote, 42), &[sge]);
-    p.settle();
+    p.exchange();
     let got = p.ends[1].completions();
     assert_eq!((got[0].wr_id, got[0].imm, got[0].byte_len), (7, Some(42), 3_000));
     assert_eq!(got[0].opcode, WcOpcode::RecvWriteImm);
@@ -57,7 +57,7 @@ fn a_read_larger_than_a_piece_arrives_whole() {
     let bytes = p.fill(1, 0, 700_001);
     let (sge, remote) = (p.ends[0].sge(3, 700_001), p.ends[1].remote(0));
     p.post(0, 1, SendOp::Read(remote), &[sge]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[0].buffer.to_vec(3, 700_001), bytes);
     p.run_out();
@@ -69,12 +69,12 @@ fn atomics_return_the_original_and_change_the_word() {
     p.ends[1].buffer.store_u64(64, 40);
     let (sge, remote) = (p.ends[0].sge(0, 8), p.ends[1].remote(64));
     p.post(0, 1, SendOp::FetchAdd { remote, add: 2 }, &[sge]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].buffer.load_u64(0), 40);
     assert_eq!(p.ends[1].buffer.load_u64(64), 42);
     p.post(0, 2, SendOp::CompareSwap { remote, compare: 42, swap: 7 }, &[sge]);
     p.post(0, 3, SendOp::CompareSwap { remote, compare: 42, swap: 8 }, &[sge]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].buffer.load_u64(64), 7);
     assert_eq!(p.ends[0].buffer.load_u64(0), 7, "the second comparison saw the first one's value");
 }
@@ -98,7 +98,7 @@ fn a_lost_packet_is_nakked_once_and_sent_again() {
     let again = p.take(0);
     assert_eq!(again.len(), 6, "everything from the hole on");
     p.deliver_all(&again);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[1].buffer.to_vec(0, 8_000), bytes);
     assert_eq!(p.ends[0].nic.counters().retransmitted_packets, 6);
@@ -118,7 +118,7 @@ fn a_nak_that_comes_often_costs_one_retry() {
     for _ in 0..10 {
         p.deliver_all(&nak);
     }
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[1].buffer.to_vec(0, 8_000), bytes);
     assert_eq!(p.ends[0].nic.counters().retransmitted_packets, 6, "sent again once");
@@ -145,7 +145,7 @@ fn a_peer_that_gets_on_behind_a_lost_answer_is_not_given_up() {
         assert_eq!(frames.len(), 11, "from the READ on");
     }
     p.deliver_all(&frames);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK), (2, OK)]);
     assert_eq!(p.ends[0].buffer.to_vec(20_000, 1_000), bytes);
 }
@@ -160,7 +160,7 @@ fn packets_swapped_within_a_batch_need_no_retransmission() {
     p.deliver(&frames[1]);
     p.deliver(&frames[0]);
     p.deliver(&frames[1]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[0].nic.counters().retransmitted_packets, 0);
 }
@@ -213,7 +213,7 @@ fn a_read_with_a_lost_response_goes_on_from_the_hole() {
     let reth = parse(&again[0]).reth().unwrap();
     assert_eq!((reth.va, reth.len), (0x1_0000 + 4 * 1024, 10_000 - 4 * 1024));
     p.deliver_all(&again);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[0].buffer.to_vec(0, 10_000), bytes);
 }
@@ -252,9 +252,9 @@ fn without_a_receive_the_sender_waits_and_then_gives_up() {
 fn a_receive_posted_late_is_found_after_the_rnr_wait() {
     let mut p = Pair::rc();
     p.post(0, 1, SendOp::Send, &[p.ends[0].sge(0, 10)]);
-    p.settle();
+    p.exchange();
     p.recv(1, 5, &[p.ends[1].sge(0, 10)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [], "the wait is not over");
     p.run_out();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
@@ -311,7 +311,7 @@ fn bad_requests_are_refused_as_the_standard_says_and_touch_nothing() {
         p.ends[0].buffer.fill(0, 64, 0xee);
         let before = p.ends[1].buffer.to_vec(0, 1 << 20);
         p.post(0, 1, op(&p), &[p.ends[0].sge(0, 8)]);
-        p.settle();
+        p.exchange();
         assert_eq!(p.ends[0].statuses(), [(1, WcStatus::RemAccessErr)], "case {i}");
         assert_eq!(p.ends[1].nic.counters().access_violations, 1);
         assert_eq!(p.ends[1].state(), QpState::Err);
@@ -340,7 +340,7 @@ fn a_message_longer_than_the_receive_fails_both_ends() {
     p.recv(1, 5, &[p.ends[1].sge(0, 1_500)]);
     p.recv(1, 6, &[p.ends[1].sge(0, 1_500)]);
     p.post(0, 1, SendOp::Send, &[p.ends[0].sge(0, 2_000)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, WcStatus::RemInvReqErr)]);
     let flushed = (6, WcStatus::WrFlushErr);
     assert_eq!(p.ends[1].statuses(), [(5, WcStatus::LocLenErr), flushed]);
@@ -353,7 +353,7 @@ fn a_bad_local_key_fails_after_what_was_posted_before_it() {
     let bad = Sge { lkey: 1, ..p.ends[0].sge(0, 8) };
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[bad]);
     p.post(0, 3, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     let flushed = (3, WcStatus::WrFlushErr);
     assert_eq!(p.ends[0].statuses(), [(1, OK), (2, WcStatus::LocProtErr), flushed]);
 }
@@ -364,10 +364,10 @@ fn send_with_invalidate_revokes_remote_use_of_a_key() {
     p.recv(1, 5, &[]);
     let rkey = p.ends[1].key.0;
     p.post(0, 1, SendOp::SendInvalidate(rkey), &[]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].completions()[0].invalidated, Some(rkey));
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK), (2, WcStatus::RemAccessErr)]);
 }
 
@@ -384,7 +384,7 @@ fn a_fence_waits_for_reads() {
     let first = p.take(0);
     assert_eq!(first.len(), 1, "only the READ");
     p.deliver_all(&first);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK), (2, OK)]);
 }
 
@@ -410,7 +410,7 @@ fn the_window_limits_what_is_in_flight_and_always_reopens() {
     assert_eq!(first.len(), 8);
     assert!(parse(&first[7]).ack_req(), "who fills the window asks for an acknowledgement");
     p.deliver_all(&first);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     assert_eq!(p.ends[1].buffer.to_vec(0, 100_000), bytes);
     assert_eq!(p.ends[0].nic.counters().timeouts, 0);
@@ -438,10 +438,10 @@ fn unsignaled_requests_complete_silently() {
         p.ends[0].nic.post_send(now, qpn, &wr).unwrap();
     }
     assert_eq!(p.ends[0].nic.post_send(now, qpn, &wr), Err(PostError::Full));
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), []);
     p.post(0, 2, op, &sge);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(2, OK)]);
 }
 
@@ -456,12 +456,12 @@ fn a_draining_queue_finishes_what_it_started_and_says_so() {
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     assert_eq!(p.ends[0].nic.poll_event(), None);
     p.deliver_all(&frames);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].nic.poll_event(), Some(Event::SqDrained(qpn)));
     assert_eq!(p.ends[0].statuses(), [(1, OK)], "the second has not started");
     let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &rts).unwrap();
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(2, OK)]);
 }
 
@@ -471,7 +471,7 @@ fn marked_packets_bring_cnps_that_slow_the_sender_down() {
     let line = 10_000_000_000;
     let (now, qpn) = (p.now, p.ends[0].qpn);
     let dcqcn = RateControl::Dcqcn(crate::rate::DcqcnParams::new(line));
-    p.ends[0].nic.set_rate_control(now, qpn, dcqcn).unwrap();
+    p.ends[0].nic.set_rate_controller(now, qpn, dcqcn.factory()).unwrap();
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 1_000)]);
     let mut frames = p.take(0);
     assert_eq!(frames[0].meta.tos & 3, crate::frame::ECN_ECT0);
@@ -500,7 +500,7 @@ fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
         }
         p.now = arrives;
         p.deliver_all(&frames);
-        p.settle();
+        p.exchange();
         timeouts.push(p.ends[0].nic.counters().timeouts);
     }
     assert_eq!(p.ends[0].statuses().len(), 5);
@@ -592,5 +592,8 @@ fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
     assert_eq!(pair.ends[1].statuses().len(), 1);
     let end = &pair.ends[0];
     let qp = end.nic.qps[end.nic.slot(end.qpn).unwrap() as usize].as_ref().unwrap();
-    assert!(!end.nic.shared.paths.has_line(qp.core.path.unwrap(), false), "nobody is in line");
+    assert!(
+        !end.nic.shared.sched.paths.has_line(qp.core.limits.path.unwrap(), false),
+        "nobody is in line"
+    );
 }

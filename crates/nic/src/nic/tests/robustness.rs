@@ -109,13 +109,9 @@ fn a_foreign_sender_is_accepted_until_the_peer_is_known_to_be_ours() {
     let send = |p: &mut Pair, id: u16| {
         p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
         let frame = p.take(0).remove(0);
-        let mut foreign = frame.clone();
-        foreign.meta.ip_id = IpId::Known(id);
-        let mut foreign = forge(&foreign, |_| {});
-        foreign.meta.ip_id = IpId::Guess(0);
-        p.deliver(&foreign);
+        p.deliver(&renumbered(&frame, id));
         p.deliver(&frame);
-        p.settle();
+        p.exchange();
         p.ends[0].completions();
         p.ends[1].nic.counters().icrc_solved
     };
@@ -181,4 +177,53 @@ fn a_write_that_is_longer_than_announced_is_refused() {
     p.deliver(&frames[1]);
     assert_eq!(p.ends[1].buffer.to_vec(1_024, 2_000), [0; 2_000]);
     assert_eq!(p.ends[1].state(), QpState::Err);
+}
+
+/// As a sender would send it that numbers its packets in its own way.
+fn renumbered(frame: &Frame, ip_id: u16) -> Frame {
+    let mut frame = frame.clone();
+    frame.meta.ip_id = IpId::Known(ip_id);
+    let mut foreign = forge(&frame, |_| {});
+    foreign.meta.ip_id = IpId::Guess(0);
+    foreign
+}
+
+#[test]
+fn frames_in_a_foreign_peers_name_do_not_shut_it_out() {
+    let mut p = Pair::of(QpType::Uc);
+    p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
+    let frame = p.take(0).remove(0);
+    let forged = renumbered(&frame, 3);
+    for _ in 0..100_000 {
+        p.deliver(&forged);
+    }
+    let mut lost = 0;
+    while p.ends[1].nic.counters().icrc_solved == 0 {
+        p.deliver(&renumbered(&frame, 40_000 + lost));
+        lost += 1;
+        assert!(lost < 5, "the peer is not heard any more");
+    }
+    assert!(lost > 1, "one such frame may be corrupt");
+}
+
+#[test]
+fn what_is_known_of_one_source_of_datagrams_says_nothing_of_another() {
+    let mut p = Pair::of(QpType::Ud);
+    for wr_id in 0..2 {
+        p.recv(1, wr_id, &[p.ends[1].sge(0, 100)]);
+    }
+    let dest = UdDest { av: AddressVector::new(addr(1)), qpn: p.ends[1].qpn, qkey: 0x11 };
+    let sges = [p.ends[0].sge(0, 8)];
+    let end = &mut p.ends[0];
+    let wr = SendWr { ud: Some(dest), ..SendWr::new(1, SendOp::Send, &sges) };
+    end.nic.post_send(p.now, end.qpn, &wr).unwrap();
+    let frame = p.take(0).remove(0);
+    for _ in 0..1_000 {
+        p.deliver(&frame);
+    }
+    assert_eq!(p.ends[1].nic.counters().icrc_solved, 0);
+    let mut other = frame.clone();
+    other.meta.src = addr(7);
+    p.deliver(&renumbered(&other, 40_000));
+    assert_eq!(p.ends[1].nic.counters().icrc_solved, 1);
 }

@@ -61,16 +61,16 @@ fn a_uc_peer_cannot_break_the_qp() {
     let bad = Remote { rkey: 1, ..p.ends[1].remote(0) };
     p.post(0, 1, SendOp::Write(bad), &[p.ends[0].sge(0, 8)]);
     p.post(0, 2, SendOp::Send, &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     let counters = p.ends[1].nic.counters();
     assert_eq!((counters.access_violations, counters.drop_no_receive), (1, 1));
     assert_eq!(p.ends[1].state(), QpState::Rts);
     p.recv(1, 5, &[p.ends[1].sge(0, 4)]);
     p.post(0, 3, SendOp::Send, &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].statuses(), [], "too long: dropped, and the receive is kept");
     p.post(0, 4, SendOp::Send, &[p.ends[0].sge(0, 4)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].statuses(), [(5, OK)]);
 }
 
@@ -80,19 +80,19 @@ fn a_local_error_stops_only_the_send_queue_of_a_uc_qp() {
     let bad = Sge { lkey: 1, ..p.ends[0].sge(0, 8) };
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[bad]);
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     let flushed = (2, WcStatus::WrFlushErr);
     assert_eq!(p.ends[0].statuses(), [(1, WcStatus::LocProtErr), flushed]);
     assert_eq!(p.ends[0].state(), QpState::Sqe);
     p.recv(0, 9, &[p.ends[0].sge(0, 8)]);
     p.post(1, 3, SendOp::Send, &[p.ends[1].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(9, OK)], "receiving goes on");
     let (now, qpn) = (p.now, p.ends[0].qpn);
     let rts = QpAttr { state: Some(QpState::Rts), ..QpAttr::default() };
     p.ends[0].nic.modify_qp(now, qpn, &rts).unwrap();
     p.post(0, 4, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(4, OK)]);
 }
 
@@ -114,7 +114,7 @@ fn a_datagram_arrives_behind_its_grh() {
     p.recv(1, 5, &[p.ends[1].sge(0, 200)]);
     let sge = p.ends[0].sge(0, 100);
     post_datagram(&mut p, 1, 0x11, &[sge]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].statuses(), [(1, OK)]);
     let got = p.ends[1].completions()[0];
     assert_eq!((got.byte_len, got.imm, got.grh), (140, Some(77), true));
@@ -133,7 +133,7 @@ fn datagrams_need_the_right_key_and_a_receive() {
     post_datagram(&mut p, 2, 0x12, &[sge]);
     // A key with the top bit set stands for the sender's own.
     post_datagram(&mut p, 3, 1 << 31, &[sge]);
-    p.settle();
+    p.exchange();
     let counters = p.ends[1].nic.counters();
     assert_eq!((counters.drop_no_receive, counters.drop_qkey), (2, 1));
 }
@@ -159,7 +159,7 @@ fn inline_data_may_change_after_posting() {
     let end = &mut p.ends[0];
     end.nic.post_send(p.now, end.qpn, &wr).unwrap();
     bytes.fill(0);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].buffer.to_vec(40, 9), *b"as it was");
 }
 

@@ -76,19 +76,19 @@ fn a_notification_comes_once_per_arming() {
     p.ends[1].nic.arm_cq(cq, false).unwrap();
     p.post(0, 1, SendOp::Send, &[]);
     p.post(0, 2, SendOp::Send, &[]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].nic.poll_event(), Some(Event::CqNotify(cq)));
     assert_eq!(p.ends[1].nic.poll_event(), None);
     p.ends[1].nic.arm_cq(cq, true).unwrap();
     p.post(0, 3, SendOp::Send, &[]);
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].nic.poll_event(), None, "not solicited");
     p.recv(1, 4, &[]);
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     let wr = SendWr { flags, ..SendWr::new(4, SendOp::Send, &[]) };
     let end = &mut p.ends[0];
     end.nic.post_send(p.now, end.qpn, &wr).unwrap();
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[1].nic.poll_event(), Some(Event::CqNotify(cq)));
 }
 
@@ -110,7 +110,7 @@ fn an_overflowing_completion_queue_fails_its_qps_and_says_so() {
     for i in 0..4 {
         p.post(0, i, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     }
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].state(), QpState::Err);
     assert_eq!(p.ends[0].statuses().len(), 2, "what fitted can still be read");
     assert!(p.ends[0].nic.counters().cq_overflows >= 2);
@@ -139,7 +139,7 @@ fn a_shared_receive_queue_serves_its_qps_and_warns_when_low() {
     p.ends[1].nic.set_srq_limit(srq, 2).unwrap();
     p.post(0, 1, SendOp::Send, &[]);
     p.post(0, 2, SendOp::Send, &[]);
-    p.settle();
+    p.exchange();
     let ids: Vec<u64> = p.ends[1].completions().iter().map(|c| c.wr_id).collect();
     assert_eq!(ids, [0, 1]);
     assert_eq!(p.ends[1].nic.poll_event(), Some(Event::SrqLimit(srq)));
@@ -159,7 +159,7 @@ fn a_qp_in_error_flushes_what_is_posted() {
     let mut got = p.ends[0].statuses();
     got.sort_unstable_by_key(|g| g.0);
     assert_eq!(got, [1, 2, 3, 4].map(|i| (i, WcStatus::WrFlushErr)));
-    p.settle();
+    p.exchange();
     assert_eq!(p.ends[0].nic.poll_timeout(), None);
 }
 
@@ -167,7 +167,7 @@ fn a_qp_in_error_flushes_what_is_posted() {
 fn a_reset_forgets_everything_and_the_qp_can_be_used_again() {
     let mut p = Pair::rc();
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
-    p.settle();
+    p.exchange();
     p.post(0, 2, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     let lost = p.take(0);
     assert_eq!(lost.len(), 1);

@@ -4,6 +4,8 @@ use bowline_wire::{NakCode, OpKind, PacketView, Psn, Syndrome};
 
 use super::requester::Requester;
 use crate::qp::{Cx, QpCore};
+use crate::queue::Wqe;
+use crate::rate::Acked;
 use crate::types::{QpState, SendOp, WcStatus};
 
 impl Requester {
@@ -29,7 +31,23 @@ impl Requester {
                 None => cx.counters.drop_malformed += 1,
             },
         }
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
+        if core.limits.pacer.is_controlled() {
+            self.tell_acked(core, cx);
+        }
+    }
+
+    /// Tells the rate controller what a packet has acknowledged.
+    fn tell_acked(&mut self, core: &mut QpCore, cx: &Cx<'_>) {
+        let (now, rtt_ns) = (cx.now, self.rtt_sample_ns.take());
+        let bytes = core::mem::take(&mut self.acked_bytes);
+        if bytes == 0 && rtt_ns.is_none() {
+            return;
+        }
+        let in_flight_bytes = self.in_flight_bytes(core);
+        let app_limited = !self.has_work(core);
+        let acked = Acked { bytes, rtt_ns, in_flight_bytes, app_limited };
+        core.limits.pacer.tell(now, |controller| controller.on_acked(now, &acked));
     }
 
     fn on_ack(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, syndrome: Syndrome) {
@@ -69,11 +87,14 @@ impl Requester {
                 break;
             }
             let wqe_end = wqe.end_psn();
-            if end.before(wqe_end) {
-                self.una = end;
+            let arrived = if end.before(wqe_end) { end } else { wqe_end };
+            if core.limits.pacer.is_controlled() {
+                self.acked_bytes += payload_between(&wqe, self.una, arrived, core.mtu());
+            }
+            self.una = arrived;
+            if arrived != wqe_end {
                 break;
             }
-            self.una = wqe_end;
             core.sq.pop();
             core.two_sided.sent += u64::from(wqe.is_two_sided());
             core.complete_send(cx, &wqe, WcStatus::Success);
@@ -95,7 +116,10 @@ impl Requester {
         self.retries_left = core.attrs.retry_count;
         self.rnr_retries_left = core.attrs.rnr_retry;
         self.progress_at = cx.now;
-        self.rtt.on_progress(cx.now, self.una);
+        let sample = self.rtt.on_progress(cx.now, self.una);
+        if sample.is_some() && core.limits.pacer.is_controlled() {
+            self.rtt_sample_ns = sample;
+        }
         if self.next.before(self.una) {
             // What was about to be sent again has arrived after all.
             self.next = self.una;
@@ -112,9 +136,9 @@ impl Requester {
             return;
         }
         cx.counters.read_gaps += 1;
-        if self.consume_retry(core, cx) {
+        if self.consume_retry(core) {
             self.gap_at = Some(self.una);
-            self.go_back(core, cx);
+            self.recover(core, cx, false);
         }
     }
 
@@ -132,8 +156,8 @@ impl Requester {
                 if self.next == self.una {
                     // It came twice: all that it asks for is about to be sent again.
                     cx.counters.drop_stale += 1;
-                } else if self.consume_retry(core, cx) {
-                    self.go_back(core, cx);
+                } else if self.consume_retry(core) {
+                    self.recover(core, cx, false);
                 }
                 return;
             }
@@ -202,6 +226,9 @@ impl Requester {
         if cx.memory.scatter(core.init.pd, core.sq.sges(number), offset, data, ends).is_err() {
             return self.fail_head(core, cx, WcStatus::LocProtErr);
         }
+        if core.limits.pacer.is_controlled() {
+            self.acked_bytes += data.len() as u64;
+        }
         self.answered(core, cx);
     }
 
@@ -250,6 +277,15 @@ impl Requester {
         }
         self.on_progress(core, cx);
     }
+}
+
+/// Payload of a request's packets from one PSN to another.
+fn payload_between(wqe: &Wqe, from: Psn, to: Psn, mtu: u32) -> u64 {
+    let before = |psn: Psn| {
+        let packets = psn.diff(wqe.first_psn).max(0) as u64;
+        (packets * u64::from(mtu)).min(wqe.len.into())
+    };
+    before(to).saturating_sub(before(from))
 }
 
 /// How long an RNR NAK asks to wait (IBTA table 45), in units of 10 µs.

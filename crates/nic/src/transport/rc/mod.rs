@@ -8,20 +8,39 @@ mod requester;
 mod responder;
 mod rtt;
 
-use bowline_wire::{OpKind, PacketView};
+use bowline_wire::{OpKind, Opcode, OpcodeSet, PacketView, Service};
 
 use self::requester::Requester;
 use self::responder::Responder;
+use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
 use super::{Position, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::train::Train;
 use crate::types::QpState;
 
 /// Opcodes of the reliable connection service start here.
 const SERVICE: u8 = 0x00;
+
+/// What RC is.
+pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
+    name: "RC",
+    service: Service::Rc,
+    opcodes: OpcodeSet::range(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_ONLY_INV),
+    // A sequence of single-packet messages would each need its own place among the requests that await
+    // acknowledgement.
+    operations: Operations::all().difference(Operations::WRITE_PACKETS),
+    max_packets: MAX_PSNS,
+    connected: true,
+    reliable: true,
+    shimmable: true,
+    movable: true,
+    landings: false,
+    build: || Box::<Rc>::default(),
+};
 
 /// The RC transport.
 #[derive(Debug, Default)]
@@ -51,10 +70,6 @@ impl Transport for Rc {
             OpKind::Ack | OpKind::AtomicAck | OpKind::ReadResponse => {
                 self.requester.receive(core, cx, packet);
                 true
-            }
-            OpKind::Repair => {
-                cx.counters.drop_malformed += 1;
-                false
             }
             _ => {
                 // One answer serves many requests: once it is due, nothing more follows.
@@ -94,7 +109,7 @@ impl Transport for Rc {
             }
         }
         // Whichever calls for the QP to be served again soonest.
-        [Progress::More, Progress::Paced, Progress::WindowFull]
+        [Progress::More, Progress::Paced, Progress::PathFull, Progress::WindowFull]
             .into_iter()
             .find(|p| progress.contains(p))
             .unwrap_or(Progress::Idle)
@@ -112,6 +127,10 @@ impl Transport for Rc {
         self.requester.handle_timeout(core, cx);
     }
 
+    fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
+        Some(self.requester.in_flight_bytes(core))
+    }
+
     fn is_drained(&self, core: &QpCore) -> bool {
         self.requester.is_drained(core)
     }
@@ -119,6 +138,10 @@ impl Transport for Rc {
     fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.requester.suspend(core, cx);
         self.responder.suspend();
+    }
+
+    fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        self.requester.release_charge(core, paths);
     }
 
     fn position(&self) -> Position {

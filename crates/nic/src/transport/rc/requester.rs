@@ -11,11 +11,13 @@ use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
 use super::super::outbound;
 use super::rtt::RttEstimate;
-use crate::qp::{Cx, Hold, Progress, QpCore, Sink};
+use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
+use crate::rate::Lost;
+use crate::sched::PathTable;
 use crate::time::Time;
 use crate::tx::HeaderBuf;
-use crate::types::{Event, QpState, Remote, SendFlags, SendOp, WcStatus};
+use crate::types::{QpState, Remote, SendFlags, SendOp, WcStatus};
 
 /// Most PSNs in flight: far from half of the PSN space, where before and after blur.
 const MAX_IN_FLIGHT: u32 = 1 << 22;
@@ -60,6 +62,9 @@ pub(super) struct Requester {
     charged: u64,
     /// How long answers take.
     pub(super) rtt: RttEstimate,
+    /// Payload acknowledged, and a round trip, that a rate controller has not been told of.
+    pub(super) acked_bytes: u64,
+    pub(super) rtt_sample_ns: Option<u64>,
 }
 
 impl Default for Requester {
@@ -83,6 +88,8 @@ impl Default for Requester {
             since_ack_req: 0,
             charged: 0,
             rtt: RttEstimate::default(),
+            acked_bytes: 0,
+            rtt_sample_ns: None,
         }
     }
 }
@@ -108,7 +115,7 @@ impl Requester {
     /// Whether something could be sent now, as far as can be told without trying.
     pub(super) fn has_work(&self, core: &QpCore) -> bool {
         let may_send = match core.state {
-            QpState::Rts => self.cursor < core.sq.tail().min(core.doorbell),
+            QpState::Rts => self.cursor < core.sq.sendable_end(),
             QpState::Sqd => self.cursor < self.started,
             _ => false,
         };
@@ -141,7 +148,7 @@ impl Requester {
                 }
             }
         }
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
         progress
     }
 
@@ -156,7 +163,7 @@ impl Requester {
         if !self.has_work(core) {
             return Step::Stop(Progress::Idle);
         }
-        if core.pacer.next() > cx.now {
+        if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
         }
         if !sink.has_room() {
@@ -177,7 +184,7 @@ impl Requester {
         let k = self.next.diff(wqe.first_psn) as u32;
         let room = self.room(core, cx);
         if room == 0 {
-            return Step::Stop(Progress::WindowFull);
+            return Step::Stop(self.full(core, 1));
         }
         if wqe.wants_response() {
             return self.send_request(core, cx, sink, &wqe, k, room);
@@ -185,7 +192,8 @@ impl Requester {
         let packets = budget.min(room).min(wqe.packets - k);
         let ack_every = ACK_EVERY / core.mtu();
         // The next turn comes when everybody else has had theirs.
-        let turn_ends = core.path.is_some_and(|path| cx.paths.has_line(path, core.called));
+        let turn_ends =
+            core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
@@ -210,7 +218,7 @@ impl Requester {
                     let sent = self.send_run(core, cx, sink, piece, header, most);
                     if sent > 0 {
                         i += sent;
-                        if !sink.has_room() {
+                        if core.limits.pacer.next() > cx.now || !sink.has_room() {
                             break;
                         }
                         continue;
@@ -233,7 +241,7 @@ impl Requester {
             sink.send(core, cx, header, ecn);
             self.sent(core, cx, &wqe, 1, ack_req);
             i += 1;
-            if core.pacer.next() > cx.now || !sink.has_room() {
+            if core.limits.pacer.next() > cx.now || !sink.has_room() {
                 break;
             }
         }
@@ -281,7 +289,7 @@ impl Requester {
         };
         // A piece larger than the whole window goes when nothing else is in flight.
         if room < psns && self.next != self.una {
-            return Step::Stop(Progress::WindowFull);
+            return Step::Stop(self.full(core, psns));
         }
         cx.segments.clear();
         let header = self.request_header(core, wqe, k);
@@ -339,20 +347,41 @@ impl Requester {
     fn room(&self, core: &QpCore, cx: &Cx<'_>) -> u32 {
         let mtu = u64::from(core.mtu());
         let in_flight = self.next.diff(self.una) as u32;
-        let packets = match (core.window, core.path) {
+        let packets = match (core.limits.window, core.limits.path) {
             (Some(window), _) => (u64::from(window) / mtu).saturating_sub(u64::from(in_flight)),
             (None, Some(path)) => {
                 // What this turn has sent is not charged yet.
-                let unsettled = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
-                let room = cx.paths.room(path).saturating_sub(unsettled) / mtu;
-                if core.called || !cx.paths.has_line(path, false) { room } else { 0 }
+                let uncharged = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
+                let room = cx.paths.room(path).saturating_sub(uncharged) / mtu;
+                if core.limits.called || !cx.paths.has_line(path, false) { room } else { 0 }
             }
             (None, None) => 0,
         };
+        let controlled = core.limits.pacer.window_bytes();
+        let packets = if controlled == u64::MAX {
+            packets
+        } else {
+            packets.min((controlled / mtu).saturating_sub(in_flight.into()))
+        };
         let idle = in_flight == 0
-            && core.path.is_none_or(|path| core.window.is_some() || cx.paths.is_idle(path));
+            && core
+                .limits
+                .path
+                .is_none_or(|path| core.limits.window.is_some() || cx.paths.is_idle(path));
         let room = u32::try_from(packets).unwrap_or(u32::MAX).max(u32::from(idle));
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
+    }
+
+    /// Which window has no room for so many PSNs.
+    fn full(&self, core: &QpCore, psns: u32) -> Progress {
+        let own = core.limits.pacer.window_bytes();
+        let wanted = self.in_flight_bytes(core) + u64::from(psns) * u64::from(core.mtu());
+        let is_own = core.limits.window.is_some() || wanted > own;
+        if is_own { Progress::WindowFull } else { Progress::PathFull }
+    }
+
+    pub(super) fn in_flight_bytes(&self, core: &QpCore) -> u64 {
+        self.next.diff(self.una).max(0) as u64 * u64::from(core.mtu())
     }
 
     fn request_header(&self, core: &QpCore, wqe: &Wqe, k: u32) -> HeaderBuf {
@@ -427,6 +456,16 @@ impl Requester {
         };
     }
 
+    /// Sends again what was lost, and tells the rate controller.
+    pub(super) fn recover(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, timeout: bool) {
+        if core.limits.pacer.is_controlled() {
+            let (now, bytes) = (cx.now, self.in_flight_bytes(core));
+            let lost = Lost { bytes, timeout };
+            core.limits.pacer.tell(now, |controller| controller.on_lost(now, &lost));
+        }
+        self.go_back(core, cx);
+    }
+
     /// Sends everything from the first unacknowledged PSN on again.
     pub(super) fn go_back(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         self.next = self.una;
@@ -434,23 +473,19 @@ impl Requester {
         self.reads.clear();
         self.since_ack_req = 0;
         self.deadline = Time::NEVER;
-        self.settle_charge(core, cx);
+        self.rtt.on_resent();
+        self.update_charge(core, cx);
     }
 
-    /// Counts a retry; without any left, the oldest request fails.
-    pub(super) fn consume_retry(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) -> bool {
+    /// Counts a retry; without any left, the path has failed.
+    pub(super) fn consume_retry(&mut self, core: &mut QpCore) -> bool {
         match self.retries_left.checked_sub(1) {
             Some(left) => {
                 self.retries_left = left;
                 true
             }
             None => {
-                if core.guarded {
-                    core.hold = Hold::All;
-                    cx.event(Event::PathFailed(core.qpn));
-                } else {
-                    self.fail_head(core, cx, WcStatus::RetryExcErr);
-                }
+                core.give_up_path();
                 false
             }
         }
@@ -469,23 +504,30 @@ impl Requester {
         cx.counters.timeouts += 1;
         core.counters.timeouts += 1;
         self.gap_at = None;
-        if self.consume_retry(core, cx) {
-            self.go_back(core, cx);
+        if self.consume_retry(core) {
+            self.recover(core, cx, true);
         }
     }
 
     /// Brings what the path thinks is in flight up to date.
-    pub(super) fn settle_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+    pub(super) fn update_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         let in_flight = self.next.diff(self.una).max(0) as u64;
-        let charge = match core.window {
+        let charge = match core.limits.window {
             Some(_) => 0,
             None => in_flight * u64::from(core.mtu()),
         };
-        if let Some(path) = core.path
+        if let Some(path) = core.limits.path
             && charge != self.charged
         {
             cx.paths.charge(path, self.charged, charge);
             self.charged = charge;
+        }
+    }
+
+    /// The QP leaves its path: nothing of it is in flight there any longer.
+    pub(super) fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
+        if let Some(path) = core.limits.path {
+            paths.charge(path, core::mem::take(&mut self.charged), 0);
         }
     }
 
@@ -508,7 +550,7 @@ impl Requester {
         self.deadline = Time::NEVER;
         self.rnr_until = None;
         self.rtt = RttEstimate::default();
-        self.settle_charge(core, cx);
+        self.update_charge(core, cx);
     }
 }
 

@@ -343,7 +343,7 @@ impl Responder {
             // Answers go out in the order of their requests: an acknowledgement of something later
             // would tell the peer that the data before it is lost.
             if let Some(at) = self.resources.iter().position(Resource::is_due) {
-                if core.pacer.next() > cx.now {
+                if core.limits.pacer.next() > cx.now {
                     return Progress::Paced;
                 }
                 if let Err(psn) = self.send_resource(core, cx, sink, at) {

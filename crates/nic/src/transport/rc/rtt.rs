@@ -19,6 +19,8 @@ pub(super) struct RttEstimate {
     peak_ns: u64,
     /// The PSN behind the packet being timed, and when it was first sent.
     probe: Option<(Psn, Time)>,
+    /// It has been sent again, and nobody can tell which one is answered.
+    resent: bool,
 }
 
 /// The timer's limit, in multiples of the timeout attribute.
@@ -27,20 +29,26 @@ const MAX_STRETCH: u64 = 16;
 impl RttEstimate {
     /// A packet was sent, for the first time, that the peer will answer.
     pub(super) fn on_sent(&mut self, now: Time, end: Psn) {
-        self.probe.get_or_insert((end, now));
+        if self.probe.is_none() {
+            self.probe = Some((end, now));
+            self.resent = false;
+        }
     }
 
-    /// Everything before `una` is answered.
-    pub(super) fn on_progress(&mut self, now: Time, una: Psn) {
-        if let Some((end, sent)) = self.probe
-            && !una.before(end)
-        {
-            self.probe = None;
-            let sample = now.nanos_since(sent);
-            // Up at once, down slowly.
-            let decayed = self.peak_ns - self.peak_ns / 8 + sample / 8;
-            self.peak_ns = decayed.max(sample);
-        }
+    /// Everything before `una` is answered. Returns a round trip if a packet was timed that was sent once.
+    pub(super) fn on_progress(&mut self, now: Time, una: Psn) -> Option<u64> {
+        let (_, sent) = self.probe.filter(|(end, _)| !una.before(*end))?;
+        self.probe = None;
+        let sample = now.nanos_since(sent);
+        // Up at once, down slowly.
+        let decayed = self.peak_ns - self.peak_ns / 8 + sample / 8;
+        self.peak_ns = decayed.max(sample);
+        (!self.resent).then_some(sample)
+    }
+
+    /// What is not answered is sent again.
+    pub(super) fn on_resent(&mut self) {
+        self.resent = true;
     }
 
     /// How long to wait before sending again, given what the application asked for.

@@ -1,0 +1,97 @@
+//! The `bowline` program, as a library so that what it reads from others can be fuzzed.
+
+#![forbid(unsafe_code)]
+
+mod demo;
+mod devinfo;
+mod dissect;
+mod experiment;
+mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
+mod output;
+mod perf;
+mod plan;
+mod run;
+mod sim;
+mod transfer;
+mod wan;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// RDMA without RDMA hardware: a user-space RoCEv2 NIC, its tests and its tools
+#[derive(Parser)]
+#[command(
+    name = "bowline",
+    version,
+    propagate_version = true,
+    after_help = "Examples:\n  \
+        bowline demo                          what loss and distance do to RDMA, in half a minute\n  \
+        bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
+        bowline perf write-bw 127.0.0.1       … and measure against it\n  \
+        bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
+        bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
+        bowline recv DIR                      take files, with resume and hashes …\n  \
+        bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
+        bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n                              \
+                                      which reliability for this link, and what it costs\n  \
+        bowline wan --link rate=1Gbps,delay=20ms,loss=0.1% --left 'iperf3 -s -1' --right 'iperf3 -c {left}'\n                              \
+                                      any programs, and a WAN between them\n  \
+        bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
+        bowline sim --help                    the same protocol code on virtual time\n\n\
+        No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the RoCEv2 packets of a capture and check their ICRCs
+    Dissect(dissect::DissectArgs),
+    /// Run the protocol on virtual time, over lossy links and many seeds
+    Sim(sim::SimArgs),
+    /// Run an unmodified verbs program on Bowline's user-space NIC
+    Run(run::RunArgs),
+    /// Show the devices of this host and the counters of live processes
+    Devinfo(devinfo::DevinfoArgs),
+    /// Make a device of live processes fail, and work again
+    Fault(fault::FaultArgs),
+    /// Measure bandwidth and latency between two programs, as perftest does
+    Perf(perf::PerfArgs),
+    /// Show what loss and distance do to a reliable connection, on this machine alone
+    Demo(demo::DemoArgs),
+    /// Say which reliability scheme suits a link, and how long messages will take
+    Plan(Box<plan::PlanArgs>),
+    /// Send files and directories to a `bowline recv`
+    Send(transfer::SendArgs),
+    /// Receive files and directories from `bowline send`
+    Recv(transfer::RecvArgs),
+    /// Run programs in two network namespaces with a long, narrow, lossy link between them
+    Wan(Box<wan::WanArgs>),
+}
+
+/// Runs the program with the arguments of the process.
+pub fn main() -> ExitCode {
+    // clap itself answers wrong usage, with exit code 2.
+    let outcome = match Cli::parse().command {
+        Command::Dissect(args) => dissect::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Sim(args) => sim::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Fault(args) => fault::run(&args),
+        Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Demo(args) => demo::run(&args),
+        Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
+        Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
+        Command::Wan(args) => wan::run(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        output::print_error(&*error);
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,109 @@
+//! What a receiver does with a sender's words, without a sender.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::digest::BlockHash;
+use super::dir::Dir;
+use super::list::List;
+use super::message::{Hello, Message};
+use super::partial;
+use super::store::Store;
+use super::tree::Segments;
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Option<Scratch> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("bowline-fuzz-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(path.join("into/old")).ok()?;
+        std::fs::write(path.join("into/a"), b"was there").ok()?;
+        Some(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Messages that come one behind the other.
+struct Messages<'a>(&'a [u8]);
+
+impl Iterator for Messages<'_> {
+    type Item = Message;
+
+    fn next(&mut self) -> Option<Message> {
+        let (message, rest) = postcard::take_from_bytes(self.0).ok()?;
+        self.0 = rest;
+        Some(message)
+    }
+}
+
+/// Plays a sender's messages up to the end of a transfer of few bytes. Nothing appears outside of the
+/// receiver's directory.
+pub fn recv(input: &[u8]) {
+    let _ = postcard::from_bytes::<Hello>(input);
+    let Some((options, mut messages)) = input.split_first().map(|(o, m)| (*o, Messages(m))) else {
+        return;
+    };
+    let Some(scratch) = Scratch::new() else { return };
+    let Ok(dir) = Dir::open(&scratch.0.join("into")) else { return };
+    // A directory is not entered where that is all that happens, which is most of the time.
+    let _ = transfer(&dir, options & 1 != 0, &mut messages);
+    let outside = std::fs::read_dir(&scratch.0).map_or(1, Iterator::count);
+    assert_eq!(outside, 1, "something was made outside of the directory");
+}
+
+fn transfer(dir: &Dir, overwrite: bool, messages: &mut Messages<'_>) -> Option<()> {
+    let mut list = List::default();
+    let tree = loop {
+        match messages.next()? {
+            Message::Entries(entries) => {
+                entries.into_iter().try_for_each(|entry| list.push(entry)).ok()?;
+            }
+            Message::EndOfEntries => break list.finish().ok()?,
+            _ => return None,
+        }
+    };
+    let mut store = Store::examine(dir, &tree, overwrite).ok()?;
+    let _ = store.claims();
+    loop {
+        match messages.next()? {
+            Message::Checked(_) => {}
+            Message::Denied(blocks) => blocks.into_iter().for_each(|block| {
+                store.deny(block);
+            }),
+            Message::EndOfDenied => break,
+            _ => return None,
+        }
+    }
+    store.prepare().ok()?;
+    let segments = Segments::new(&tree, |block| store.there(block).is_some());
+    let mut hashes: Vec<BlockHash> =
+        (0..tree.blocks()).map(|block| store.there(block).unwrap_or_default()).collect();
+    for message in messages {
+        let Message::Hashes { segment, hashes: of_segment } = message else { return None };
+        let blocks = segments.get(segment);
+        if blocks.len() != of_segment.len() {
+            return None;
+        }
+        for (block, hash) in blocks.iter().zip(of_segment) {
+            let place = tree.place(*block);
+            let bytes = vec![0x5a; place.len.min(1000)];
+            store.write(place.entry, place.offset, &bytes).ok()?;
+            hashes[*block as usize] = hash;
+        }
+    }
+    store.finish_dirs().ok()?;
+    let _ = tree.digest(&hashes);
+    for entry in tree.entries() {
+        let _ = partial::records(&entry.path, entry.bytes(), entry.mtime);
+    }
+    Some(())
+}

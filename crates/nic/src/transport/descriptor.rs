@@ -1,0 +1,122 @@
+//! What a transport is, stated once, so that nobody outside has to ask for a QP's type.
+
+use bitflags::bitflags;
+use bowline_wire::{OpcodeSet, Service};
+
+use super::Transport;
+use crate::types::SendOp;
+
+bitflags! {
+    /// Operations that a transport may have.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Operations: u16 {
+        /// [`SendOp::Send`].
+        const SEND = 1;
+        /// [`SendOp::SendImm`].
+        const SEND_IMM = 1 << 1;
+        /// [`SendOp::SendInvalidate`].
+        const SEND_INVALIDATE = 1 << 2;
+        /// [`SendOp::Write`].
+        const WRITE = 1 << 3;
+        /// [`SendOp::WriteImm`].
+        const WRITE_IMM = 1 << 4;
+        /// [`SendOp::WritePackets`].
+        const WRITE_PACKETS = 1 << 5;
+        /// [`SendOp::Read`].
+        const READ = 1 << 6;
+        /// [`SendOp::CompareSwap`].
+        const COMPARE_SWAP = 1 << 7;
+        /// [`SendOp::FetchAdd`].
+        const FETCH_ADD = 1 << 8;
+    }
+}
+
+impl SendOp {
+    /// Which operation it is.
+    #[inline]
+    pub fn operation(&self) -> Operations {
+        match self {
+            SendOp::Send => Operations::SEND,
+            SendOp::SendImm(_) => Operations::SEND_IMM,
+            SendOp::SendInvalidate(_) => Operations::SEND_INVALIDATE,
+            SendOp::Write(_) => Operations::WRITE,
+            SendOp::WriteImm(..) => Operations::WRITE_IMM,
+            SendOp::WritePackets(..) => Operations::WRITE_PACKETS,
+            SendOp::Read(_) => Operations::READ,
+            SendOp::CompareSwap { .. } => Operations::COMPARE_SWAP,
+            SendOp::FetchAdd { .. } => Operations::FETCH_ADD,
+        }
+    }
+}
+
+/// What a transport is: what it can do, what it needs, and what may be put around it.
+///
+/// [`QpType::descriptor`](crate::QpType::descriptor) gives that of a type of QP. Everything outside the
+/// transports asks this, never for the type itself.
+#[derive(Debug)]
+pub struct TransportDescriptor {
+    /// The standard's short name.
+    pub name: &'static str,
+    /// Service that its packets belong to.
+    pub service: Service,
+    /// Opcodes of the packets that it sends and takes.
+    pub opcodes: OpcodeSet,
+    /// Operations that may be posted.
+    pub operations: Operations,
+    /// Packets of the longest message.
+    pub max_packets: u32,
+    /// A QP has one peer, given on its way to ready to receive. Without one every request names its
+    /// destination, and a Q_Key takes the place of access rights.
+    pub connected: bool,
+    /// Requests are acknowledged and sent again: the attributes about timeouts, retries and outstanding READs
+    /// apply, and a failed request fails the whole QP. Otherwise it stops the send queue only.
+    pub reliable: bool,
+    /// Shims may be put under it.
+    pub shimmable: bool,
+    /// Its connections can move to another NIC.
+    pub movable: bool,
+    /// Single-packet WRITEs with immediate may go to a [`Landing`](crate::Landing).
+    pub landings: bool,
+    /// A fresh one for a QP.
+    pub(crate) build: fn() -> Box<dyn Transport>,
+}
+
+impl TransportDescriptor {
+    /// Bytes of the longest message at a path MTU.
+    #[inline]
+    pub fn max_message(&self, mtu_bytes: u32) -> u64 {
+        u64::from(self.max_packets) * u64::from(mtu_bytes)
+    }
+}
+
+/// Packets of a message whose PSNs must not fill half of the PSN space: 2^31 bytes, except at the
+/// smallest MTU.
+pub(super) const MAX_PSNS: u32 = (1 << 23) - 1;
+
+#[cfg(test)]
+mod tests {
+    use bowline_wire::Opcode;
+
+    use crate::types::QpType;
+
+    #[test]
+    fn opcodes_belong_to_one_transport_and_to_its_service() {
+        for code in 0..=255 {
+            let opcode = Opcode(code);
+            let takers = QpType::ALL.map(QpType::descriptor);
+            let mut takers = takers.iter().filter(|t| t.opcodes.contains(opcode));
+            if let Some(taker) = takers.next() {
+                assert_eq!(opcode.service(), Some(taker.service), "{opcode}");
+            }
+            assert!(takers.next().is_none(), "{opcode} is taken twice");
+        }
+    }
+
+    #[test]
+    fn set_up_codes_name_one_type_each() {
+        for qp_type in QpType::ALL {
+            assert_eq!(QpType::from_code(qp_type.code()), Some(qp_type));
+        }
+        assert_eq!(QpType::from_code(0), None);
+    }
+}
