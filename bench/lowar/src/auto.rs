@@ -1,10 +1,9 @@
 //! Automatic FEC on a link whose losses change, against the best fixed code of each phase.
 
 use bowline_fec::FecMode;
+use bowline_link::{GilbertElliott, Loss, Prob};
 use bowline_nic::Time;
-use bowline_sim::Prob;
 use bowline_sim::experiment::{GaveUp, Goodput, goodput, wan};
-use bowline_sim::net::{GilbertElliott, Loss};
 
 use crate::Result;
 use crate::bars::Bars;

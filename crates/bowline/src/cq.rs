@@ -3,11 +3,10 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bowline_device as device;
 use bowline_io::Channel;
 use bowline_nic::{Completion, CqId};
-use bowline_rails::{CqMirror, Rails};
 
-use crate::device::DeviceInner;
 use crate::{CompletionExt, Error};
 
 /// Notifications kept: one is enough to wake a waiter, who then looks for itself.
@@ -24,45 +23,27 @@ pub struct Cq {
 }
 
 pub(crate) struct CqInner {
-    pub(crate) id: CqId,
-    pub(crate) device: Arc<DeviceInner>,
+    pub(crate) core: Arc<device::Cq>,
     channel: Arc<Channel<u64>>,
-    /// Its counterpart on a backup.
-    mirror: Option<Arc<CqMirror>>,
     turn: Turn,
 }
 
 impl Cq {
-    pub(crate) fn new(device: &Arc<DeviceInner>, depth: u32) -> Result<Cq, Error> {
+    pub(crate) fn new(device: &Arc<device::Device>, depth: u32) -> Result<Cq, Error> {
         let channel = Channel::new(NOTIFICATIONS)
             .map_err(|e| Error::system("make a notification channel", e))?;
         let channel = Arc::new(channel);
-        let id = device.control(|nic, _| nic.create_cq(depth))?;
-        let mirror = match device.rails() {
-            Some(rails) => Some(rails.shadow_cq(id, depth, Some((Arc::clone(&channel), 0)))?),
-            None => None,
-        };
-        let inner = Arc::new(CqInner {
-            id,
-            device: Arc::clone(device),
-            channel: Arc::clone(&channel),
-            mirror,
-            turn: Turn::default(),
-        });
-        device.lane().notify_cq(id, channel, 0)?;
-        Ok(Cq { inner })
+        let core = device::Cq::create(device, depth, Some((Arc::clone(&channel), 0)))?;
+        let inner = CqInner { core: Arc::new(core), channel, turn: Turn::default() };
+        Ok(Cq { inner: Arc::new(inner) })
     }
 
     /// Takes finished requests, and drives the device meanwhile; returns how many were taken.
     ///
     /// Each has its own status: see [`CompletionExt::ok`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        let inner = &*self.inner;
-        let Some((mirror, rails)) = inner.mirrored() else {
-            return Ok(inner.device.lane().poll(|nic, _| nic.poll_cq(inner.id, out))??);
-        };
         let mut filled = 0;
-        mirror.poll(rails, out.len(), |nic, _, cq, room| {
+        self.inner.core.poll(out.len(), |nic, _, cq, room| {
             let taken = nic.poll_cq(cq, &mut out[filled..filled + room])?;
             filled += taken;
             Ok(taken)
@@ -116,23 +97,17 @@ impl Cq {
 
     /// Its identifier, as [`Event::CqOverflow`](crate::Event::CqOverflow) names it.
     pub fn id(&self) -> CqId {
-        self.inner.id
+        self.inner.core.id()
     }
 
     /// Asks for a notification at the next completion.
     pub(crate) fn arm(&self) -> Result<(), Error> {
-        match self.inner.mirrored() {
-            Some((mirror, rails)) => Ok(mirror.arm(rails, false)?),
-            None => self.inner.device.control(|nic, _| nic.arm_cq(self.inner.id, false)),
-        }
+        Ok(self.inner.core.arm(false)?)
     }
 
     /// Takes finished requests without driving the device.
     pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        match self.inner.mirrored() {
-            Some(_) => self.poll(out),
-            None => self.inner.device.control(|nic, _| nic.poll_cq(self.inner.id, out)),
-        }
+        Ok(self.inner.core.take(out)?)
     }
 
     #[cfg(feature = "tokio")]
@@ -141,16 +116,9 @@ impl Cq {
     }
 }
 
-impl CqInner {
-    /// Its mirror and the rails that have both, if there is a backup.
-    fn mirrored(&self) -> Option<(&CqMirror, &Rails)> {
-        Some((self.mirror.as_deref()?, self.device.rails()?))
-    }
-}
-
 impl std::fmt::Debug for Cq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Cq({:?} of {})", self.inner.id, self.inner.device.addr())
+        write!(f, "Cq({:?} of {})", self.id(), self.inner.core.device().addr())
     }
 }
 
@@ -158,11 +126,7 @@ impl Drop for CqInner {
     fn drop(&mut self) {
         // The queue pairs that use it hold it, so it is unused by now; and a device that has ended
         // has nothing to forget.
-        let _ = self.device.lane().forget_cq(self.id);
-        let _ = self.device.control(|nic, _| nic.destroy_cq(self.id));
-        if let Some(mirror) = &self.mirror {
-            self.device.forget(|rails| rails.forget_cq(mirror));
-        }
+        let _ = self.core.destroy();
     }
 }
 

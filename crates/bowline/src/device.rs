@@ -4,12 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_fec::{Fec, FecSnapshot};
-use bowline_io::control::ControlServer;
-use bowline_io::{FaultRequest, Lane, PortCounters};
-use bowline_nic::{Counters, Event, Mtu, Nic, Time};
-
-use bowline_rails::{Account as FailoverAccount, Rail, Rails, RailsError};
+use bowline_device::Account as FailoverAccount;
+use bowline_fec::FecSnapshot;
+use bowline_io::{FaultRequest, PortCounters};
+use bowline_nic::{Counters, Event, Mtu};
 
 use crate::{Cq, DeviceBuilder, Error, Pd};
 
@@ -33,20 +31,7 @@ use crate::{Cq, DeviceBuilder, Error, Pd};
 /// ```
 #[derive(Clone)]
 pub struct Device {
-    pub(crate) inner: Arc<DeviceInner>,
-}
-
-pub(crate) struct DeviceInner {
-    lane: Arc<Lane>,
-    /// The lane and its backup as one.
-    rails: Option<Rails>,
-    /// Tell `bowline devinfo` about it and its backup, if that could be arranged.
-    _controls: Vec<ControlServer>,
-    addr: IpAddr,
-    udp_port: u16,
-    mtu: Mtu,
-    max_rd_atomic: u8,
-    fec: Option<Fec>,
+    pub(crate) inner: Arc<bowline_device::Device>,
 }
 
 impl Device {
@@ -64,45 +49,29 @@ impl Device {
         DeviceBuilder::new(addr)
     }
 
-    pub(crate) fn from_lane(
-        lane: Arc<Lane>,
-        mtu: Mtu,
-        max_rd_atomic: u8,
-        fec: Option<Fec>,
-        rails: Option<Rails>,
-    ) -> Device {
-        let caps = lane.port_caps();
-        let (addr, udp_port) = (caps.addr, caps.udp_port);
-        let backup = rails.as_ref().map(|rails| rails.lane(Rail::Backup));
-        let _controls = [Some(&lane), backup]
-            .into_iter()
-            .flatten()
-            .filter_map(|lane| {
-                ControlServer::for_lane(&lane.port_caps().addr.to_string(), lane).ok()
-            })
-            .collect();
-        let inner = DeviceInner { lane, rails, _controls, addr, udp_port, mtu, max_rd_atomic, fec };
-        Device { inner: Arc::new(inner) }
-    }
-
     /// Its address.
     pub fn addr(&self) -> IpAddr {
-        self.inner.addr
+        self.inner.addr()
     }
 
     /// Its UDP port.
     pub fn udp_port(&self) -> u16 {
-        self.inner.udp_port
+        self.inner.config().udp_port
     }
 
     /// What carries its packets, for people to read: `udp`, `xdp, copy` or `xdp, zero-copy`.
     pub fn via(&self) -> &'static str {
-        self.inner.lane.port_caps().via
+        self.inner.port_caps().via
     }
 
     /// The largest path MTU that it carries.
     pub fn mtu(&self) -> Mtu {
-        self.inner.mtu
+        self.inner.config().max_mtu
+    }
+
+    /// How many lanes it has.
+    pub fn lanes(&self) -> usize {
+        self.inner.lanes().len()
     }
 
     /// Makes a protection domain.
@@ -120,17 +89,17 @@ impl Device {
 
     /// What the NIC has done and seen.
     pub fn counters(&self) -> Result<Counters, Error> {
-        Ok(self.inner.lane.counters()?.0)
+        Ok(self.inner.counters()?.0)
     }
 
     /// What forward error correction has done; all zero without it.
     pub fn fec_counters(&self) -> FecSnapshot {
-        self.inner.fec.as_ref().map(Fec::counters).unwrap_or_default()
+        self.inner.fec_counters().unwrap_or_default()
     }
 
     /// What has become of its connections, if it has a backup.
     pub fn failover_account(&self) -> Option<FailoverAccount> {
-        self.inner.rails.as_ref().map(Rails::account)
+        self.inner.failover_account()
     }
 
     /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from outside.
@@ -144,79 +113,22 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn fault(&self, request: &FaultRequest) {
-        if let Some(faults) = self.inner.lane.faults() {
-            faults.apply(request);
-        }
+        self.inner.fault(request);
     }
 
     /// What the socket below the NIC has done and seen.
     pub fn port_counters(&self) -> Result<PortCounters, Error> {
-        Ok(self.inner.lane.counters()?.1)
+        Ok(self.inner.counters()?.1)
     }
 
     /// The next event that is no completion, waiting for it up to `timeout`.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<Event>, Error> {
-        Ok(self.inner.lane.events().wait(Some(timeout))?)
+        Ok(self.inner.events().wait(Some(timeout))?)
     }
 }
 
 impl std::fmt::Debug for Device {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Device({} port {})", self.inner.addr, self.inner.udp_port)
-    }
-}
-
-impl DeviceInner {
-    /// Calls the NIC; what that makes ready leaves at once.
-    pub(crate) fn control<R, E>(
-        &self,
-        f: impl FnOnce(&mut Nic, Time) -> Result<R, E>,
-    ) -> Result<R, Error>
-    where
-        Error: From<E>,
-    {
-        Ok(self.lane.with(f)??)
-    }
-
-    /// Calls the NIC to post work, which may leave together with what is posted next.
-    pub(crate) fn post<R, E>(
-        &self,
-        f: impl FnOnce(&mut Nic, Time) -> Result<R, E>,
-    ) -> Result<R, Error>
-    where
-        Error: From<E>,
-    {
-        Ok(self.lane.post(f)??)
-    }
-
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
-    }
-
-    pub(crate) fn rails(&self) -> Option<&Rails> {
-        self.rails.as_ref()
-    }
-
-    /// Ends the counterpart of an object that is gone; what goes wrong leaves it to the device's end.
-    pub(crate) fn forget(&self, end: impl FnOnce(&Rails) -> Result<(), RailsError>) {
-        if let Some(rails) = &self.rails {
-            let _ = end(rails);
-        }
-    }
-
-    pub(crate) fn addr(&self) -> IpAddr {
-        self.addr
-    }
-
-    pub(crate) fn udp_port(&self) -> u16 {
-        self.udp_port
-    }
-
-    pub(crate) fn mtu(&self) -> Mtu {
-        self.mtu
-    }
-
-    pub(crate) fn max_rd_atomic(&self) -> u8 {
-        self.max_rd_atomic
+        write!(f, "Device({} port {})", self.addr(), self.udp_port())
     }
 }

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use bowline_device::DeviceError;
 use bowline_io::{ChannelClosed, LaneError, PortError};
 use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
-use bowline_rails::RailsError;
 use bowline_sdr::{Failure, SdrError};
 
 use crate::BatchError;
@@ -85,9 +85,9 @@ pub enum Error {
         /// What it should share.
         of: &'static str,
     },
-    /// A device could not be given its backup.
+    /// A device could not be opened as asked for, or not be given its backup.
     #[error(transparent)]
-    Failover(#[from] RailsError),
+    Device(DeviceError),
     /// An argument that makes no sense.
     #[error("invalid {what}: {why}")]
     Invalid {
@@ -117,14 +117,16 @@ impl Error {
             Error::Completion(e) => e.fault(),
             Error::Setup(e) => e.fault(),
             Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,
-            Error::Sdr(SdrError::Mismatch { .. } | SdrError::Info(_)) => Fault::Peer,
+            Error::Sdr(
+                SdrError::Mismatch { .. } | SdrError::Info(_) | SdrError::Version { .. },
+            ) => Fault::Peer,
             Error::Sdr(_) => Fault::Caller,
             Error::Message(Failure::TimedOut) => Fault::Path,
             Error::Message(Failure::Local) => Fault::Caller,
             Error::Message(_) => Fault::Peer,
             Error::System { .. } => Fault::Resource,
-            Error::Failover(RailsError::Store(_)) => Fault::Caller,
-            Error::Failover(_) => Fault::Resource,
+            Error::Device(DeviceError::Store(_)) => Fault::Caller,
+            Error::Device(_) => Fault::Resource,
             Error::OutOfRange { .. } | Error::Foreign { .. } | Error::Invalid { .. } => {
                 Fault::Caller
             }
@@ -137,6 +139,20 @@ fn fault_of_post(e: &PostError) -> Fault {
     match e {
         PostError::Full => Fault::Resource,
         _ => Fault::Caller,
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Error {
+        match error {
+            DeviceError::Control(error) => error.into(),
+            DeviceError::Port(error) => error.into(),
+            DeviceError::Lane(error) => error.into(),
+            DeviceError::Invalid { what, why } => Error::Invalid { what, why },
+            DeviceError::Foreign { what } => Error::Foreign { what, of: "device" },
+            DeviceError::System { what, source } => Error::system(what, source),
+            error => Error::Device(error),
+        }
     }
 }
 

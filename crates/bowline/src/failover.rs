@@ -1,12 +1,8 @@
 //! Devices with a backup: connections that outlive a NIC.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use bowline_io::Lane;
-use bowline_rails::{Log, Mode, Options, Rails};
-
-use crate::{Error, random};
+use bowline_device::{BackupSpec, Mode};
 
 /// How a device keeps its reliable connections alive when its NIC, its cable or its switch dies: see
 /// [`DeviceBuilder::failover`](crate::DeviceBuilder::failover).
@@ -14,7 +10,7 @@ use crate::{Error, random};
 /// Both ends of a connection need a backup, and must find each other's in the same store.
 #[derive(Clone, Debug)]
 pub struct Failover {
-    pub(crate) backup: IpAddr,
+    backup: IpAddr,
     mode: Mode,
     store_url: Option<String>,
     job: String,
@@ -45,13 +41,8 @@ impl Failover {
         self
     }
 
-    /// Makes the two lanes one.
-    pub(crate) fn start(&self, lanes: [Arc<Lane>; 2]) -> Result<Rails, Error> {
-        let store_url = self.store_url.clone().unwrap_or_else(bowline_store::default_url);
-        let seed = random::bytes()?;
-        // What happened is in the account; a library does not write to a program's terminal.
-        let log = Log::new(|_, _| {});
-        let options = Options { mode: self.mode, store_url, job: self.job.clone(), seed, log };
-        Ok(Rails::start(lanes, options)?)
+    pub(crate) fn into_spec(self) -> BackupSpec {
+        let Failover { backup: addr, mode, store_url, job } = self;
+        BackupSpec { addr, mode, store_url, job }
     }
 }

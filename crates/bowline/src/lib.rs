@@ -64,17 +64,19 @@ mod failover;
 mod mr;
 mod pd;
 mod qp;
-mod random;
 mod reliable;
 pub mod setup;
 mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_device::{
+    Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
+};
 pub use bowline_fec::{FecMode, FecSnapshot, Params as FecParams, ParamsError as FecParamsError};
 pub use bowline_io::{
     FaultAction, FaultRequest, LinkProfile, Loss, ParseFaultError, ParseLinkError, ParseViaError,
-    PortCounters, Via, XdpMode, XdpOptions,
+    PortCounters, Prob, Via, XdpMode, XdpOptions,
 };
 pub use bowline_nic::{
     Access, Acked, AddressVector, Buffer, Completion, ControlError, ControlledConnection,
@@ -82,7 +84,6 @@ pub use bowline_nic::{
     Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController,
     RecvWr, Remote, SendFlags, SendOp, SendWr, Sent, Sge, SrqId, Time, UdDest, WcOpcode, WcStatus,
 };
-pub use bowline_rails::{Account as FailoverAccount, Mode as FailoverMode, Rail};
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
     ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,

@@ -3,7 +3,8 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use bowline_nic::{Access, Buffer, MrKey, Region, Sge};
+use bowline_device as device;
+use bowline_nic::{Access, Buffer, MrKey, Sge};
 
 use crate::pd::PdInner;
 use crate::{Error, Pd, RemoteMr};
@@ -29,7 +30,7 @@ pub struct Mr {
 }
 
 struct MrInner {
-    key: MrKey,
+    core: device::Mr,
     buffer: Arc<Buffer>,
     access: Access,
     pd: Arc<PdInner>,
@@ -37,22 +38,13 @@ struct MrInner {
 
 impl Mr {
     pub(crate) fn new(pd: &Pd, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
-        let region = Region::owned(Arc::clone(&buffer));
-        let iova = region.addr();
-        let pd = Arc::clone(&pd.inner);
-        let key = match pd.device.rails() {
-            Some(rails) => {
-                let region = || Some(Region::owned(Arc::clone(&buffer)));
-                rails.register(pd.id, region, iova, access)?
-            }
-            None => pd.device.control(|nic, _| nic.register(pd.id, region, iova, access))?,
-        };
-        Ok(Mr { inner: Arc::new(MrInner { key, buffer, access, pd }) })
+        let core = device::Mr::register(&pd.inner.core, &buffer, access)?;
+        Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd: Arc::clone(&pd.inner) }) })
     }
 
     /// Its key: locally the lkey, and to peers the rkey.
     pub fn key(&self) -> MrKey {
-        self.inner.key
+        self.inner.core.key()
     }
 
     /// What may be done to it.
@@ -68,7 +60,7 @@ impl Mr {
     /// What a peer needs to know to use the whole region.
     pub fn remote(&self) -> RemoteMr {
         let buffer = &self.inner.buffer;
-        RemoteMr { addr: buffer.addr(), len: buffer.len() as u64, rkey: self.inner.key.0 }
+        RemoteMr { addr: buffer.addr(), len: buffer.len() as u64, rkey: self.key().0 }
     }
 
     /// An entry of a gather or scatter list for a part of the region.
@@ -78,7 +70,7 @@ impl Mr {
         let fits = start <= end && end <= len;
         match u32::try_from(end.wrapping_sub(start)) {
             Ok(bytes) if fits => {
-                Ok(Sge::new(self.inner.key, self.inner.buffer.addr() + start as u64, bytes))
+                Ok(Sge::new(self.key(), self.inner.buffer.addr() + start as u64, bytes))
             }
             _ => Err(Error::OutOfRange { start, end, len }),
         }
@@ -99,7 +91,7 @@ impl Deref for Mr {
 
 impl std::fmt::Debug for Mr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MrInner { key, buffer, access, .. } = &*self.inner;
+        let (key, MrInner { buffer, access, .. }) = (self.key(), &*self.inner);
         write!(f, "Mr(key {key}, {} bytes at {:#x}, {access:?})", buffer.len(), buffer.addr())
     }
 }
@@ -108,9 +100,6 @@ impl Drop for MrInner {
     fn drop(&mut self) {
         // The key is ours and nobody else removes it, so this cannot fail; and `drop` could not
         // report it.
-        let _ = match self.pd.device.rails() {
-            Some(rails) => rails.deregister(self.key).map_err(Error::from),
-            None => self.pd.device.control(|nic, _| nic.deregister(self.key)),
-        };
+        let _ = self.core.deregister();
     }
 }

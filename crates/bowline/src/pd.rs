@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, Buffer, PdId, QpType};
+use bowline_device as device;
+use bowline_nic::{Access, Buffer, QpType};
 
-use crate::device::DeviceInner;
 use crate::{Cq, Device, Error, Mr, QpBuilder, Srq};
 
 /// A protection domain: queue pairs reach only the memory of their own.
@@ -16,22 +16,24 @@ pub struct Pd {
 }
 
 pub(crate) struct PdInner {
-    pub(crate) id: PdId,
-    pub(crate) device: Arc<DeviceInner>,
+    pub(crate) core: Arc<device::Pd>,
+}
+
+impl PdInner {
+    pub(crate) fn device(&self) -> &Arc<device::Device> {
+        self.core.device()
+    }
 }
 
 impl Pd {
-    pub(crate) fn new(device: &Arc<DeviceInner>) -> Result<Pd, Error> {
-        let id = device.control(|nic, _| nic.alloc_pd())?;
-        if let Some(rails) = device.rails() {
-            rails.shadow_pd(id)?;
-        }
-        Ok(Pd { inner: Arc::new(PdInner { id, device: Arc::clone(device) }) })
+    pub(crate) fn new(device: &Arc<device::Device>) -> Result<Pd, Error> {
+        let core = Arc::new(device::Pd::create(device)?);
+        Ok(Pd { inner: Arc::new(PdInner { core }) })
     }
 
     /// Its device.
     pub fn device(&self) -> Device {
-        Device { inner: Arc::clone(&self.inner.device) }
+        Device { inner: Arc::clone(self.inner.device()) }
     }
 
     /// Allocates `len` zero bytes and registers them.
@@ -57,14 +59,13 @@ impl Pd {
 
 impl std::fmt::Debug for Pd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pd({:?} of {})", self.inner.id, self.inner.device.addr())
+        write!(f, "Pd(of {})", self.inner.device().addr())
     }
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
         // Everything made from the domain holds it, so it is unused by now.
-        let _ = self.device.control(|nic, _| nic.dealloc_pd(self.id));
-        self.device.forget(|rails| rails.forget_pd(self.id));
+        let _ = self.core.destroy();
     }
 }

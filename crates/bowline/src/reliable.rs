@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_io::{Channel as EventChannel, Task, TaskId};
+use bowline_io::{Channel as EventChannel, Lane, Task, TaskId};
 use bowline_nic::{AddressVector, Nic, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
@@ -54,6 +54,8 @@ const MAX_EVENTS: usize = 1 << 16;
 pub struct ReliableQp {
     pd: Arc<PdInner>,
     running: Arc<Mutex<Running>>,
+    /// The lane that it runs in.
+    lane: usize,
     task: TaskId,
     events: Arc<EventChannel<ReliableEvent>>,
     /// Memory in use by messages that are not over, sent and received.
@@ -95,11 +97,29 @@ impl ReliableQp {
         let events = EventChannel::new(MAX_EVENTS)
             .map_err(|e| Error::system("make a notification channel", e))?;
         let events = Arc::new(events);
-        let engine = pd.device.control(|nic, _| Engine::new(nic, pd.id, config))?;
-        let running = Running { engine: Some(engine), events: Arc::clone(&events) };
+        let lane = pd.device().take_lane(None);
+        let started = ReliableQp::start(&pd, lane, config, &events);
+        let (running, task) = started.inspect_err(|_| pd.device().release_lane(lane))?;
+        Ok(ReliableQp { pd, running, lane, task, events, held: Mutex::default() })
+    }
+
+    fn start(
+        pd: &PdInner,
+        lane: usize,
+        config: &ReliableConfig,
+        events: &Arc<EventChannel<ReliableEvent>>,
+    ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
+        let pd_id = pd.core.id_on(lane);
+        let lane = pd.device().lane(lane);
+        let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
+        let running = Running { engine: Some(engine), events: Arc::clone(events) };
         let running = Arc::new(Mutex::new(running));
-        let task = pd.device.lane().add_task(running.clone())?;
-        Ok(ReliableQp { pd, running, task, events, held: Mutex::default() })
+        let task = lane.add_task(running.clone())?;
+        Ok((running, task))
+    }
+
+    fn lane(&self) -> &Lane {
+        self.pd.device().lane(self.lane)
     }
 
     /// Runs `f` on the engine, in the lane.
@@ -107,13 +127,13 @@ impl ReliableQp {
         &self,
         f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        self.pd.device.control(|nic, now| {
+        self.lane().with(|nic, now| {
             let mut running = lock(&self.running);
             match &mut running.engine {
                 Some(engine) => f(engine, nic, now),
                 None => Err(bowline_sdr::SdrError::NotConnected.into()),
             }
-        })
+        })?
     }
 
     /// What the peer needs to know to connect.
@@ -129,7 +149,7 @@ impl ReliableQp {
 
     /// Exchanges what both ends need over a setup connection, and connects.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
-        let addr = self.pd.device.addr();
+        let addr = self.pd.device().addr();
         channel.send(addr.to_string().as_bytes())?;
         channel.send(&self.info()?.to_bytes())?;
         let peer = String::from_utf8_lossy(&channel.recv()?).into_owned();
@@ -186,7 +206,7 @@ impl ReliableQp {
 
     /// The next message that is over, if there is one now; drives the device meanwhile.
     pub fn poll(&self) -> Result<Option<ReliableEvent>, Error> {
-        self.pd.device.lane().poll(|_, _| ())?;
+        self.lane().poll(|_, _| ())?;
         let event = self.events.try_next()?;
         Ok(event.inspect(|event| self.release(event)))
     }
@@ -197,7 +217,7 @@ impl ReliableQp {
         let event = match self.events.try_next()? {
             Some(event) => Some(event),
             None => {
-                self.pd.device.lane().stop_polling();
+                self.lane().stop_polling();
                 self.events.wait(Some(timeout))?
             }
         };
@@ -249,7 +269,7 @@ impl ReliableQp {
 
 impl Drop for ReliableQp {
     fn drop(&mut self) {
-        let lane = self.pd.device.lane();
+        let lane = self.lane();
         // A device that has ended has nothing to remove.
         let _ = lane.remove_task(self.task);
         let _ = lane.with(|nic, _| {
@@ -257,12 +277,13 @@ impl Drop for ReliableQp {
                 engine.destroy(nic);
             }
         });
+        self.pd.device().release_lane(self.lane);
     }
 }
 
 impl std::fmt::Debug for ReliableQp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ReliableQp(of {})", self.pd.device.addr())
+        write!(f, "ReliableQp(of {})", self.pd.device().addr())
     }
 }
 

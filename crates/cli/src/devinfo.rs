@@ -9,6 +9,7 @@ use bowline_io::control::{self, Peer};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::output::plain;
 use crate::run::describe_report;
 
 /// How long a process may take to answer.
@@ -40,10 +41,11 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
         println!("no live process of yours has a device open");
     }
     for process in &processes {
-        println!("process {} ({})", process["pid"], process["program"].as_str().unwrap_or("?"));
+        let program = plain(process["program"].as_str().unwrap_or("?"));
+        println!("process {} ({program})", plain(&process["pid"].to_string()));
         match process["error"].as_str() {
-            Some(error) => println!("  {error}"),
-            None => print!("{}", describe_report(process)),
+            Some(error) => println!("  {}", plain(error)),
+            None => describe_report(process).lines().for_each(|line| println!("{}", plain(line))),
         }
     }
     Ok(())

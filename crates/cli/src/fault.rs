@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::devinfo::ask;
+use crate::output::plain;
 
 /// Make a device of live processes fail, and work again
 #[derive(Args)]
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
     } else if answers.is_empty() {
         println!("no live process of yours has a device open");
     } else {
-        answers.iter().for_each(|answer| println!("{}", describe(answer)));
+        answers.iter().for_each(|answer| println!("{}", plain(&describe(answer))));
     }
     let failed = answers.iter().any(|answer| answer["error"].is_string());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })

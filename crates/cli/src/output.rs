@@ -7,6 +7,30 @@ use std::time::Duration;
 use bowline::Fault;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// Prints what does not work as it should but can be done without.
+pub(crate) fn notice(text: &str) {
+    eprintln!("bowline: {text}");
+}
+
+/// Text that others have written, for a terminal: what would move the cursor, change colours or turn the
+/// direction of writing is shown as its code instead. File names and messages of a peer may have any.
+pub(crate) fn plain(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_format(c) {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Separators of lines, and marks that turn the direction of what follows.
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// Prints an error as one line, and one with what to try.
 pub(crate) fn print_error(error: &(dyn Error + 'static)) {
     let mut text = error.to_string();
@@ -20,7 +44,7 @@ pub(crate) fn print_error(error: &(dyn Error + 'static)) {
         }
         cause = inner.source();
     }
-    eprintln!("bowline: {}", text.replace('\n', " "));
+    eprintln!("bowline: {}", plain(&text.replace('\n', " ")));
     if let Some(hint) = error.downcast_ref::<bowline::Error>().map(|e| hint(e.fault())) {
         eprintln!("hint: {hint}");
     }
@@ -90,6 +114,15 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_peers_text_moves_no_cursor() {
+        let text = "a\u{1b}[2J\u{1b}]0;title\u{7}b\rc\u{9b}31m\u{202e}d\u{7f}";
+        let shown = plain(text);
+        assert_eq!(shown, r"a\u{1b}[2J\u{1b}]0;title\u{7}b\u{d}c\u{9b}31m\u{202e}d\u{7f}");
+        assert!(!shown.chars().any(char::is_control));
+        assert_eq!(plain("naïve — 名前 \u{1f600}"), "naïve — 名前 \u{1f600}");
+    }
 
     #[test]
     fn sizes_have_suffixes() {

@@ -30,7 +30,7 @@ pub(crate) use report::describe as describe_report;
     bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
@@ -40,6 +40,9 @@ pub(crate) struct RunArgs {
     /// [default: udp]
     #[arg(long, value_name = "PORT")]
     via: Option<Via>,
+    /// Lanes of each device, each with a socket and a core of its own: a number, or auto [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    lanes: Option<bowline::LaneCount>,
     /// Write every packet, in and out, to a capture file
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -92,6 +95,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(via) = &args.via {
         command.env("BOWLINE_VIA", via.to_string());
+    }
+    if let Some(lanes) = &args.lanes {
+        command.env("BOWLINE_LANES", lanes.to_string());
     }
     if let Some(link) = &args.link {
         command.env("BOWLINE_LINK", link);

@@ -29,6 +29,12 @@ fn json(name: &str, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+fn plan_text(arguments: &[&str]) -> String {
+    let output = plan("text", arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn the_json_has_times_and_a_recommendation() {
     let plan = json("json", &LINK);
@@ -44,8 +50,62 @@ fn the_json_has_times_and_a_recommendation() {
         assert!(ideal_s <= time("mean_s") * (1.0 + 1e-9), "{scheme}");
         assert!(time("p50_s") <= time("p99_s") && time("p99_s") <= time("p999_s"), "{scheme}");
     }
-    assert_eq!(plan["recommended"], "ec-xor");
+    assert_eq!(plan["recommended"], "lowar");
+    assert!(plan["command"].as_str().unwrap().contains("--fec 32,1"), "{plan}");
     assert!(!plan["crossovers"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn no_scheme_of_the_table_beats_the_recommended_one() {
+    let links = [
+        ("1Gbps", "40ms", "1e-3", "4MiB"),
+        ("10Gbps", "100us", "1e-8", "1MiB"),
+        ("100Gbps", "2ms", "1e-4", "64MiB"),
+        ("400Gbps", "25ms", "1e-5", "128MiB"),
+        ("400Gbps", "25ms", "1e-2", "128MiB"),
+        ("400Gbps", "25ms", "1e-5", "64GiB"),
+        ("400Gbps", "25ms", "1e-9", "128KiB"),
+    ];
+    let mut seen = Vec::new();
+    for (bandwidth, rtt, loss, size) in links {
+        for (goal, key) in [("mean", "mean_s"), ("p999", "p999_s")] {
+            let link = ["--bandwidth", bandwidth, "--rtt", rtt, "--loss", loss, "--size", size];
+            let plan = json("best", &[&link[..], &["--goal", goal]].concat());
+            let schemes = plan["schemes"].as_array().unwrap();
+            let time = |name: &Value| {
+                let row = schemes.iter().find(|row| row["name"] == *name).unwrap();
+                row[key].as_f64().unwrap()
+            };
+            let recommended = time(&plan["recommended"]);
+            for row in schemes.iter().filter(|row| row["name"] != "best-effort") {
+                let other = time(&row["name"]);
+                assert!(recommended <= other * 1.0101, "{link:?}: {} {other}", row["name"]);
+            }
+            seen.push(plan["recommended"].as_str().unwrap().to_owned());
+        }
+    }
+    for name in ["gbn", "sr-nack", "lowar", "ec-mds"] {
+        assert!(seen.iter().any(|seen| seen == name), "{name} is never the best: {seen:?}");
+    }
+}
+
+#[test]
+fn every_scheme_says_what_it_needs_and_every_code_what_it_costs() {
+    let plan = json("needs", &LINK);
+    for row in plan["schemes"].as_array().unwrap() {
+        let name = row["name"].as_str().unwrap();
+        let peer = match name {
+            "gbn" | "best-effort" => "any-roce",
+            "lowar" => "bowline-fec",
+            _ => "bowline-reliable",
+        };
+        assert_eq!(row["peer"], peer, "{name}");
+        let codes = ["lowar", "ec-xor", "ec-mds"].contains(&name);
+        assert_eq!(row["cores"].as_f64().is_some_and(|cores| cores > 0.0), codes, "{name}");
+    }
+    let text = plan_text(&LINK);
+    assert!(text.contains("needed at the other end"), "{text}");
+    assert!(text.contains("gbn, best-effort: any RoCEv2 NIC"), "{text}");
 }
 
 #[test]

@@ -295,6 +295,33 @@ fn what_exists_is_kept_unless_told_otherwise() {
 }
 
 #[test]
+fn a_client_that_says_nothing_holds_up_nobody() {
+    let scratch = Scratch::new();
+    let file = scratch.write("file", b"x");
+    let recv = Recv::start(&scratch.path("out"), &[]);
+    let port: u16 = recv.port.parse().unwrap();
+    let idle = std::net::TcpStream::connect((recv.addr.as_str(), port)).unwrap();
+    let start = Instant::now();
+    recv.send_ok(&[&file], &[]);
+    // The client that was first would be waited for ten seconds.
+    assert!(start.elapsed() < Duration::from_secs(9), "{:?}", start.elapsed());
+    drop(idle);
+}
+
+#[test]
+fn names_from_the_network_do_nothing_to_a_terminal() {
+    let scratch = Scratch::new();
+    let name = "evil\u{1b}[2J\u{9b}31m\r\u{202e}name";
+    let file = scratch.write(name, b"new");
+    scratch.write(&format!("out/{name}"), b"old");
+    let recv = Recv::start(&scratch.path("out"), &[]);
+    let output = recv.send(&[&file], &[]);
+    failed(&output, r"evil\u{1b}[2J\u{9b}31m\u{d}\u{202e}name exists there and differs");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.chars().all(|c| c == '\n' || !c.is_control()), "{stderr:?}");
+}
+
+#[test]
 fn errors_say_what_to_do() {
     let scratch = Scratch::new();
     let file = scratch.write("file", b"x");

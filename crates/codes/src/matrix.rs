@@ -109,6 +109,7 @@ impl Band {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coefs<'a> {
     /// Outputs, 1 to [`MAX_ROWS`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only vector kernels ask"))]
     pub(crate) rows: usize,
     /// From one source's coefficients to the next one's.
     pub(crate) stride: usize,

@@ -1,8 +1,7 @@
 //! The body over two engines in the simulator.
 
 use bowline_conformance::{Profile, cases, ends, run_case};
-use bowline_sim::Prob;
-use bowline_sim::net::{Faults, Loss};
+use bowline_link::{Faults, Loss, Prob};
 
 fn passes(profile: Profile, faults: Faults, ipv6: bool) {
     let mut failures = Vec::new();

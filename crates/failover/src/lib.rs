@@ -4,6 +4,9 @@
 //! path dies it agrees with the peer's agent, by datagrams of its own, to go on over the other rail,
 //! moves the connections there, and brings them back when the first rail is good again. It reads no
 //! clock, opens no socket and starts no thread: time is an argument, and the NICs are lent to it.
+//!
+//! Around agents stands what a device with several engines needs, as free of IO as they are:
+//! [`mirror`] has its objects, [`Supervisor`] its connections. The product and the storm run the same.
 
 mod agent;
 mod config;
@@ -12,11 +15,13 @@ mod counters;
 mod entry;
 mod link;
 mod message;
+pub mod mirror;
 mod moving;
 mod probe;
 mod rail;
 mod report;
 mod returning;
+mod supervisor;
 
 #[cfg(test)]
 mod tests;
@@ -27,3 +32,4 @@ pub use counters::Counters;
 pub use entry::{BadEntry, Entry};
 pub use rail::{Rail, Rails};
 pub use report::{Cause, Outcome, Report};
+pub use supervisor::{Life, Supervisor};

@@ -160,7 +160,8 @@ const FALLBACK: Params = match Params::new(32, 1) {
 fn lanes_for(longest: u16) -> u8 {
     match longest {
         0 | 1 => 1,
-        n => (n.saturating_mul(2)).next_power_of_two().min(MAX_LANES.into()) as u8,
+        // A report may say anything: the bound comes before what could overflow.
+        n => (2 * n.min(MAX_LANES.into())).next_power_of_two().min(MAX_LANES.into()) as u8,
     }
 }
 
@@ -222,6 +223,23 @@ mod tests {
             feed(&mut controller, 0, 1_000, 10_000, bursts, burst);
             let params = controller.decision().params.unwrap();
             assert!(params.overhead() <= 0.25, "{bursts} bursts of {burst}: {params}");
+        }
+    }
+
+    #[test]
+    fn a_report_may_say_anything() {
+        for longest_burst in [0, 1, 2, 255, 256, 32_767, 32_768, 32_769, u16::MAX] {
+            for n in [1, 1 << 16, u32::MAX / 2 - 1, u32::MAX] {
+                let mut controller = Controller::new(AutoConfig::default());
+                let report =
+                    ReportHeader { expected: n, lost: n, bursts: n, unrepaired: n, longest_burst };
+                for ms in [0, 1, 10_000, u64::MAX / 1_000_000] {
+                    let decision = controller.on_report(Time::from_millis(ms), &report);
+                    if let Some(params) = decision.params {
+                        assert!(params.c() >= 1 && params.overhead() <= 0.5, "{decision:?}");
+                    }
+                }
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use self::expect::Expected;
 pub(crate) use self::expect::{read_span, span_of};
 pub(crate) use self::loss::Losses;
 use crate::counters::{FecCounters, add, bump};
-use crate::params::{MAX_LANES, Params};
+use crate::params::{MAX_BLOCK, MAX_LANES, Params};
 use crate::pool::Pool;
 use crate::reorder::Held;
 use crate::symbol::Unit;
@@ -31,6 +31,11 @@ pub(crate) struct Cx<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) counters: &'a FecCounters,
 }
+
+/// PSNs between the next packet and any that belongs to the same connection, at most: a hole is given up
+/// before as many packets have arrived behind it, whatever the code. What is further away was forged, or
+/// the decoder is in the wrong place.
+pub(crate) const REACH: u32 = 2 * MAX_BLOCK as u32 + MAX_LANES as u32 + MAX_LATE;
 
 /// Hands a packet to the transport.
 pub(crate) type Up<'a> = &'a mut dyn FnMut(&PacketView<'_>);
@@ -192,7 +197,7 @@ impl Decoder {
                 self.begin(psn, position.starts(), coding);
             }
             self.sum_up(cx, packet);
-            if position.ends() || self.block.count == self.block.r {
+            if position.ends() || self.block.count >= self.block.r {
                 self.block.open = false;
                 if position.ends() {
                     self.release_units(cx.pool);
@@ -257,6 +262,9 @@ impl Decoder {
             return false;
         };
         let ahead = psn.diff(next);
+        if ahead < -(REACH as i32) && self.service == Service::Uc {
+            return self.return_to(cx, packet, span, up);
+        }
         if ahead < 0 {
             // A copy, or the sender has gone back further than we know: what was summed up may have
             // been sent with other flags than what comes now.
@@ -281,6 +289,20 @@ impl Decoder {
             return self.pass_gap(cx, packet, ahead as u32, span, up);
         }
         self.hold(cx, packet, false, up);
+        true
+    }
+
+    /// An unreliable sender never goes back, and no packet is overtaken by so many: what made the decoder
+    /// go ahead was no packet of the sender's. It goes on where the sender is.
+    fn return_to(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32, up: Up<'_>) -> bool {
+        if !self.held.is_empty() {
+            self.give_up(cx, up);
+        }
+        self.deadline = Time::NEVER;
+        self.block = Block::default();
+        self.next = Some(packet.psn());
+        self.accept(cx, packet, span);
+        up(packet);
         true
     }
 
@@ -365,6 +387,10 @@ impl Decoder {
             bump(&cx.counters.rejected);
             return false;
         }
+        if self.is_out_of_reach(header.base) {
+            bump(&cx.counters.rejected);
+            return false;
+        }
         self.coding = Some(coding);
         self.generation = header.generation;
         let Some(next) = self.next.filter(|_| !self.given_up) else {
@@ -381,6 +407,14 @@ impl Decoder {
             return false;
         }
         self.try_restore(cx, header, body, qpn, next, up)
+    }
+
+    /// Whether no honest repair can be of a block that begins there. A reliable sender may have gone back
+    /// any number of packets; nobody gets far ahead.
+    fn is_out_of_reach(&self, base: Psn) -> bool {
+        let Some(next) = self.next else { return false };
+        let ahead = base.diff(next);
+        ahead > REACH as i32 || (ahead < -(REACH as i32) && self.service == Service::Uc)
     }
 
     /// Hands up what is in order now.

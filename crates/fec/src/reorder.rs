@@ -5,7 +5,12 @@ use std::collections::VecDeque;
 use bowline_nic::Mtu;
 use bowline_wire::{PacketView, Psn};
 
+use crate::decode::REACH;
 use crate::pool::{Buffer, Pool};
+
+/// Packets that one stream may hold, acknowledgements among them. A hole is given up before there are as
+/// many behind it, so that this bounds only what is forged: the pool belongs to all connections.
+const MAX_HELD: usize = REACH as usize + 32;
 
 /// Packets in order of their PSNs, in buffers from the shared pool.
 #[derive(Debug, Default)]
@@ -35,7 +40,13 @@ impl Held {
         self.packets.is_empty()
     }
 
-    /// Keeps a copy of a packet; `false` if there is no memory or the packet is too long for its MTU.
+    /// Whether it holds as much as it may.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.packets.len() >= MAX_HELD
+    }
+
+    /// Keeps a copy of a packet; `false` if there is no room or the packet is too long for its MTU.
     /// A second copy of a data packet is not kept.
     pub(crate) fn insert(
         &mut self,
@@ -48,6 +59,9 @@ impl Held {
         let psn = packet.psn();
         if !is_ack && self.find(psn).is_some() {
             return true;
+        }
+        if self.is_full() {
+            return false;
         }
         let Some(mut buffer) = pool.take(mtu) else { return false };
         let Some(room) = buffer.get_mut(..bytes.len()) else {

@@ -1,6 +1,7 @@
 //! Two engines, a shim under each, and a wire that the tests own.
 
 mod chain;
+mod forged;
 mod properties;
 mod repair;
 mod rig;

@@ -29,16 +29,21 @@ mod udp;
 mod via;
 mod xdp;
 
+pub use bowline_link::{LinkProfile, Loss, ParseLinkError, Prob};
 pub use fault::{
     Direction, FaultAction, FaultPort, FaultRequest, Faults, LinkState, ParseFaultError,
 };
-pub use impair::{Fate, Impair, Link, LinkProfile, Loss, ParseLinkError, units};
-pub use lane::{Channel, ChannelClosed, Lane, LaneConfig, LaneError, Task, TaskId};
+pub use impair::{Impair, SharedLink};
+pub use lane::{
+    Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
+};
 pub use memory_port::{MemoryHub, MemoryPort};
-pub use pcap::PcapTap;
+pub use pcap::{PcapFile, PcapTap};
 pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::RegistryError;
-pub use sys::{LinkNews, LocalAddress, local_address, local_addresses, run_promptly};
+pub use sys::{
+    LinkNews, LocalAddress, local_address, local_addresses, run_promptly, spawn_background,
+};
 pub use udp::{Sharing, UdpConfig, UdpPort};
 pub use via::{ParseViaError, Via};
 pub use xdp::{XdpConfig, XdpMode, XdpOptions, XdpPort};

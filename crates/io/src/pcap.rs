@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bowline_nic::{FrameMeta, IpId, Time, TxBatch};
@@ -36,8 +37,15 @@ pub struct PcapTap<P> {
     capture: Capture,
 }
 
+/// A capture file, for the taps of one port or of several: the lanes of a device share one.
+#[derive(Clone)]
+pub struct PcapFile {
+    writer: Arc<Mutex<PcapWriter<Sink>>>,
+}
+
+/// What one tap adds to a capture.
 struct Capture {
-    writer: PcapWriter<Sink>,
+    file: PcapFile,
     /// Wall-clock time of the first call, and the port's time then.
     start: Option<(Duration, Time)>,
     frame: Vec<u8>,
@@ -46,15 +54,15 @@ struct Capture {
     lost: u64,
 }
 
-impl<P: Port> PcapTap<P> {
-    /// Captures to a new file at `path`.
-    pub fn create(inner: P, path: impl AsRef<Path>) -> Result<PcapTap<P>, PortError> {
+impl PcapFile {
+    /// A new file at `path`; one that is there already is overwritten.
+    pub fn create(path: impl AsRef<Path>) -> Result<PcapFile, PortError> {
         let file = File::create(path).map_err(PortError::os("making a capture file"))?;
-        PcapTap::new(inner, Box::new(file))
+        PcapFile::new(Box::new(file))
     }
 
-    /// Captures to anything that takes bytes.
-    pub fn new(inner: P, to: Box<dyn Write + Send>) -> Result<PcapTap<P>, PortError> {
+    /// A capture to anything that takes bytes.
+    pub fn new(to: Box<dyn Write + Send>) -> Result<PcapFile, PortError> {
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             ts_resolution: TsResolution::NanoSecond,
@@ -66,15 +74,27 @@ impl<P: Port> PcapTap<P> {
                 what: "writing a capture file",
                 source: std::io::Error::other(error),
             })?;
+        Ok(PcapFile { writer: Arc::new(Mutex::new(writer)) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PcapWriter<Sink>> {
+        // A record that was cut short by a panic is what a reader has to expect of any capture.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P: Port> PcapTap<P> {
+    /// Captures what passes `inner`.
+    pub fn new(inner: P, file: PcapFile) -> PcapTap<P> {
         let capture = Capture {
-            writer,
+            file,
             start: None,
             frame: Vec::new(),
             packet: Vec::new(),
             written: 0,
             lost: 0,
         };
-        Ok(PcapTap { inner, capture })
+        PcapTap { inner, capture }
     }
 
     /// The port below.
@@ -96,7 +116,8 @@ impl Capture {
         self.frame.extend_from_slice(udp_payload);
         let at = self.wall_clock(now);
         let record = PcapPacket::new(at, self.frame.len() as u32, &self.frame);
-        match self.writer.write_packet(&record) {
+        let wrote = self.file.lock().write_packet(&record).map(drop);
+        match wrote {
             Ok(_) => self.written += 1,
             Err(_) => self.lost += 1,
         }

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bowline_nic::{FrameMeta, HeaderBuf, IpId, Time, TxBatch, pad_of};
 use bowline_wire::{Bth, FlowKey, Opcode, Psn, Qpn, icrc_of};
@@ -101,6 +102,46 @@ impl<P: Port> Port for Narrow<P> {
 
     fn fds(&self) -> PortFds {
         PortFds { write: Some(self.writable.as_raw_fd()), ..self.inner.fds() }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
+
+/// A port that breaks for good when it is told to.
+pub(crate) struct Brittle<P> {
+    pub(crate) inner: P,
+    pub(crate) breaks: Arc<AtomicBool>,
+}
+
+impl<P: Port> Brittle<P> {
+    fn check(&self) -> Result<(), PortError> {
+        if self.breaks.load(Ordering::Relaxed) {
+            let source = std::io::Error::other("it is brittle");
+            return Err(PortError::Os { what: "using a port", source });
+        }
+        Ok(())
+    }
+}
+
+impl<P: Port> Port for Brittle<P> {
+    fn caps(&self) -> PortCaps {
+        self.inner.caps()
+    }
+
+    fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        self.check()?;
+        self.inner.send(now, batch, from)
+    }
+
+    fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
+        self.check()?;
+        self.inner.recv(now, sink)
+    }
+
+    fn fds(&self) -> PortFds {
+        self.inner.fds()
     }
 
     fn counters(&self) -> PortCounters {

@@ -3,6 +3,9 @@
 //! A message that is sent as one WRITE per packet would cost its receiver a work request and a
 //! completion for every packet. A landing is told of each right where the packet is handled, which
 //! is what hardware would leave to an accelerator beside the NIC.
+//!
+//! Every packet must carry a key that checks, also one without payload: addresses, QP numbers and
+//! packet numbers can be guessed, and a landing takes a packet as word from the peer.
 
 use bowline_wire::Qpn;
 

@@ -35,6 +35,7 @@ pub use landing::Landing;
 pub use memory::{Buffer, Region, Segment, SharedKey};
 pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
+pub use queue::{CqLevel, SharedSrq};
 pub use rate::{
     Acked, ControlledConnection, ControllerFactory, DcqcnParams, Feedback, FixedRate, Lost,
     RateControl, RateController, Sent,

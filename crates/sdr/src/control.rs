@@ -3,6 +3,13 @@
 //! Each carries, besides what its user has to say, what both ends always want to know: how many
 //! receives are posted (clear to send), which messages are over at their sender, how many packets
 //! have landed, and timestamps that give the round trip.
+//!
+//! ```text
+//! version (1)  kind (1)  zero (6)  token, first half (8)
+//! stamp, echo, held, landed, posted, retired (8 each)
+//! what the user has to say (up to 944)
+//! token, last half (8)
+//! ```
 
 use std::sync::Arc;
 
@@ -14,15 +21,18 @@ use bowline_wire::Qpn;
 
 use crate::config::Transport;
 use crate::error::SdrError;
+use crate::token::{self, Token};
 use crate::ud;
 
 /// Longest payload of a control message.
-pub const MAX_CONTROL: usize = 960;
+pub const MAX_CONTROL: usize = 944;
 
-const HEADER: usize = 56;
+const TOKEN_AT: usize = 8;
+const WORDS_AT: usize = TOKEN_AT + token::HALF;
+const HEADER: usize = WORDS_AT + 6 * 8;
 /// Longest control message: over datagrams one packet, whatever the MTU of messages is.
-pub(crate) const MAX_MESSAGE: usize = HEADER + MAX_CONTROL;
-const VERSION: u8 = 1;
+pub(crate) const MAX_MESSAGE: usize = HEADER + MAX_CONTROL + token::HALF;
+const VERSION: u8 = 2;
 /// Receives kept posted. What finds none is lost, as if by the network.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
@@ -65,15 +75,14 @@ impl Header {
             Kind::Ask => 1,
             Kind::User => 2,
         };
-        out[2..8].fill(0);
+        out[2..TOKEN_AT].fill(0);
         let words = [self.stamp, self.echo, self.held, self.landed, self.posted, self.retired];
-        for (place, word) in out[8..HEADER].chunks_exact_mut(8).zip(words) {
+        for (place, word) in out[WORDS_AT..HEADER].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<Header> {
-        let (head, _) = bytes.split_first_chunk::<HEADER>()?;
+    fn parse(head: &[u8; HEADER]) -> Option<Header> {
         if head[0] != VERSION {
             return None;
         }
@@ -83,7 +92,7 @@ impl Header {
             2 => Kind::User,
             _ => return None,
         };
-        let mut words = head[8..].chunks_exact(8).map(|word| {
+        let mut words = head[WORDS_AT..].chunks_exact(8).map(|word| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(word);
             u64::from_be_bytes(bytes)
@@ -95,6 +104,41 @@ impl Header {
     }
 }
 
+/// A message as it goes over the wire; returns its length.
+fn emit(header: &Header, payload: &[u8], token: &Token, out: &mut [u8; MAX_MESSAGE]) -> usize {
+    let end = HEADER + payload.len().min(MAX_CONTROL);
+    let (first, last) = token.halves();
+    header.emit(&mut out[..HEADER]);
+    out[TOKEN_AT..WORDS_AT].copy_from_slice(first);
+    out[HEADER..end].copy_from_slice(&payload[..end - HEADER]);
+    out[end..end + token::HALF].copy_from_slice(last);
+    end + token::HALF
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// It is none, or has another token: it is not from the peer.
+    Token,
+    /// It is from the peer, and makes no sense.
+    Malformed,
+}
+
+/// Header and payload of a message that whoever knows the token has written.
+fn parse<'a>(bytes: &'a [u8], token: &Token) -> Result<(Header, &'a [u8]), Refused> {
+    let parts = bytes.split_first_chunk::<HEADER>().and_then(|(head, rest)| {
+        let (payload, last) = rest.split_last_chunk()?;
+        let (first, _) = head[TOKEN_AT..].split_first_chunk()?;
+        Some((head, payload, first, last))
+    });
+    let Some((head, payload, first, last)) = parts else { return Err(Refused::Token) };
+    if !token.matches(first, last) {
+        return Err(Refused::Token);
+    }
+    let header = Header::parse(head).ok_or(Refused::Malformed)?;
+    Ok((header, payload))
+}
+
 /// A control message as it came: header and payload.
 pub(crate) struct Received {
     pub(crate) header: Header,
@@ -103,6 +147,13 @@ pub(crate) struct Received {
 }
 
 impl Received {
+    fn new(header: Header, payload: &[u8]) -> Received {
+        let mut bytes = [0; MAX_CONTROL];
+        let len = payload.len().min(MAX_CONTROL);
+        bytes[..len].copy_from_slice(&payload[..len]);
+        Received { header, bytes, len }
+    }
+
     pub(crate) fn payload(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -118,8 +169,14 @@ pub(crate) struct Control {
     headroom: usize,
     /// Where datagrams go and come from.
     pub(crate) peer: Option<UdDest>,
+    /// What the peer's messages must carry.
+    pub(crate) token: Token,
+    /// What ours must carry, once the peer is known.
+    pub(crate) peer_token: Option<Token>,
     /// Messages that could not be sent because the queue was full.
     pub(crate) dropped: u64,
+    /// Messages from others than the peer.
+    pub(crate) refused: u64,
 }
 
 impl Control {
@@ -141,7 +198,19 @@ impl Control {
             ..QpInit::new(transport.qp_type(), pd, send_cq)
         };
         let qpn = nic.create_qp(&init)?;
-        Ok(Control { qpn, recv_cq, buffer, key, headroom, peer: None, dropped: 0 })
+        let token = Token::draw(nic);
+        Ok(Control {
+            qpn,
+            recv_cq,
+            buffer,
+            key,
+            headroom,
+            peer: None,
+            token,
+            peer_token: None,
+            dropped: 0,
+            refused: 0,
+        })
     }
 
     /// Posts all receives: once the QP is out of the reset state.
@@ -159,15 +228,14 @@ impl Control {
     /// again after a while.
     pub(crate) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
         debug_assert!(payload.len() <= MAX_CONTROL, "a control message is one packet");
+        let Some(token) = &self.peer_token else { return };
         let mut bytes = [0; MAX_MESSAGE];
-        header.emit(&mut bytes);
-        let len = payload.len().min(MAX_CONTROL);
-        bytes[HEADER..HEADER + len].copy_from_slice(&payload[..len]);
+        let len = emit(header, payload, token, &mut bytes);
         let wr = SendWr {
             // None of the pieces'.
             wr_id: u64::MAX,
             op: SendOp::Send,
-            payload: Payload::Inline(&bytes[..HEADER + len]),
+            payload: Payload::Inline(&bytes[..len]),
             flags: SendFlags::empty(),
             ud: self.peer,
         };
@@ -200,13 +268,10 @@ impl Control {
                 self.peer.is_none_or(|peer| ud::is_from(&peer, &completion, &self.buffer, at));
             // A QP in error takes no receives; then nothing comes any more either.
             let _ = self.post_recv(nic, completion.wr_id);
-            if !known {
-                continue;
-            }
-            if let Some(header) = Header::parse(&bytes[..len]) {
-                let mut received = Received { header, bytes: [0; MAX_CONTROL], len: len - HEADER };
-                received.bytes[..len - HEADER].copy_from_slice(&bytes[HEADER..len]);
-                return Some(received);
+            match parse(&bytes[..len], &self.token) {
+                Ok((header, payload)) if known => return Some(Received::new(header, payload)),
+                Ok(_) | Err(Refused::Token) => self.refused += 1,
+                Err(Refused::Malformed) => {}
             }
         }
     }
@@ -216,5 +281,43 @@ impl Control {
         let _ = nic.destroy_qp(self.qpn);
         let _ = nic.deregister(self.key);
         let _ = nic.destroy_cq(self.recv_cq);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header { kind: Kind::User, stamp: 1, echo: 2, held: 3, landed: 4, posted: 5, retired: 6 }
+    }
+
+    fn token() -> Token {
+        Token::from_bytes(*b"sixteen secrets!")
+    }
+
+    #[test]
+    fn messages_survive_the_journey() {
+        for payload in [&b""[..], b"hello", &[7; MAX_CONTROL]] {
+            let mut bytes = [0; MAX_MESSAGE];
+            let len = emit(&header(), payload, &token(), &mut bytes);
+            assert_eq!(parse(&bytes[..len], &token()), Ok((header(), payload)));
+            for cut in 0..len {
+                assert_eq!(parse(&bytes[..cut], &token()), Err(Refused::Token), "{cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_token_is_looked_at_before_anything_else() {
+        let mut bytes = [0; MAX_MESSAGE];
+        let len = emit(&header(), b"hello", &token(), &mut bytes);
+        for at in (TOKEN_AT..WORDS_AT).chain(len - token::HALF..len) {
+            bytes[at] ^= 1;
+            assert_eq!(parse(&bytes[..len], &token()), Err(Refused::Token), "{at}");
+            bytes[at] ^= 1;
+        }
+        bytes[0] = VERSION + 1;
+        assert_eq!(parse(&bytes[..len], &token()), Err(Refused::Malformed));
     }
 }

@@ -26,6 +26,16 @@ pub enum SdrError {
     /// The peer's connection data cannot be read.
     #[error("the peer's connection data is malformed: {0}")]
     Info(&'static str),
+    /// The peer's release speaks another version of the protocol.
+    #[error(
+        "the peer's SDR is version {theirs}, this end version {ours}: run the same release of Bowline on both ends"
+    )]
+    Version {
+        /// The peer's.
+        theirs: u8,
+        /// Ours.
+        ours: u8,
+    },
     /// The QP has no peer yet.
     #[error("the SDR QP is not connected: call connect first")]
     NotConnected,

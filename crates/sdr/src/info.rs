@@ -6,15 +6,19 @@ use bowline_wire::Qpn;
 use crate::config::{SdrConfig, Transport};
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
+use crate::token::Token;
 use crate::ud;
 
-const VERSION: u8 = 2;
+/// Version 3 has the token of the control channel.
+const VERSION: u8 = 3;
 
 /// One end's QPs and keys, and the parameters that both must share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SdrInfo {
     pub(crate) config: SdrConfig,
     pub(crate) control: Qpn,
+    /// What control messages to this end must carry.
+    pub(crate) token: Token,
     /// By generation, then channel.
     pub(crate) qpns: Vec<Qpn>,
     /// The root key of each generation; over datagrams there are none.
@@ -34,6 +38,7 @@ impl SdrInfo {
         out.extend(config.chunk_bytes.to_be_bytes());
         out.extend(config.max_message.to_be_bytes());
         out.extend(self.control.get().to_be_bytes());
+        out.extend(self.token.to_bytes());
         for qpn in &self.qpns {
             out.extend(qpn.get().to_be_bytes());
         }
@@ -48,7 +53,7 @@ impl SdrInfo {
         let mut rest = bytes;
         let [version] = take(&mut rest)?;
         if version != VERSION {
-            return Err(SdrError::Info("it is of another version of the protocol"));
+            return Err(SdrError::Version { theirs: version, ours: VERSION });
         }
         let [transport, id, offset, user, generations, channels] = take(&mut rest)?;
         let transport = [Transport::Uc, Transport::Ud].into_iter().find(|t| *t as u8 == transport);
@@ -68,6 +73,7 @@ impl SdrInfo {
         };
         config.check().map_err(|_| SdrError::Info("its parameters do not go together"))?;
         let control = take_qpn(&mut rest)?;
+        let token = Token::from_bytes(take(&mut rest)?);
         let count = config.generations * config.channels;
         let qpns = (0..count).map(|_| take_qpn(&mut rest)).collect::<Result<_, _>>()?;
         let mut key = || take(&mut rest).map(u32::from_be_bytes);
@@ -83,7 +89,7 @@ impl SdrInfo {
         if !rest.is_empty() {
             return Err(SdrError::Info("it is longer than it says"));
         }
-        Ok(SdrInfo { config, control, qpns, roots, qkey })
+        Ok(SdrInfo { config, control, token, qpns, roots, qkey })
     }
 
     /// Refuses a peer whose parameters are not ours.
@@ -139,6 +145,7 @@ mod tests {
         SdrInfo {
             config,
             control: Qpn::new(7),
+            token: Token::from_bytes([0x5a; 16]),
             qpns: (10..18).map(Qpn::new).collect(),
             roots: vec![1, 2, 3, 4],
             qkey: None,
@@ -155,6 +162,14 @@ mod tests {
         for info in [info(), datagrams()] {
             assert_eq!(SdrInfo::from_bytes(&info.to_bytes()).unwrap(), info);
         }
+    }
+
+    #[test]
+    fn an_older_release_is_named() {
+        let mut bytes = info().to_bytes();
+        bytes[0] = 2;
+        let error = SdrInfo::from_bytes(&bytes).unwrap_err();
+        assert!(error.to_string().contains("version 2, this end version 3"), "{error}");
     }
 
     proptest! {

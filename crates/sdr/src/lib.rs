@@ -21,6 +21,9 @@ mod send;
 mod table;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
+mod token;
 mod ud;
 
 pub use config::{SdrConfig, Transport};

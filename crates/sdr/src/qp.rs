@@ -131,6 +131,7 @@ impl SdrQp {
         SdrInfo {
             config: self.config.clone(),
             control: self.control.qpn,
+            token: self.control.token,
             qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
             qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
@@ -167,6 +168,7 @@ impl SdrQp {
         }
         bring_up(nic, self.control.qpn, peer.control)?;
         self.control.peer = dest(peer.control);
+        self.control.peer_token = Some(peer.token);
         self.control.listen(nic)?;
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.connect(nic, self.sender.lanes())?;
@@ -431,7 +433,8 @@ impl SdrQp {
 
     /// What has landed, all channels together.
     pub fn landing_stats(&self) -> LandingStats {
-        self.counters.iter().fold(LandingStats::default(), |sum, counters| {
+        let none = LandingStats { refused: self.control.refused, ..LandingStats::default() };
+        self.counters.iter().fold(none, |sum, counters| {
             let s = counters.snapshot();
             LandingStats {
                 packets: sum.packets + s.packets,

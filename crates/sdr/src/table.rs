@@ -365,7 +365,7 @@ pub struct LandingStats {
     pub duplicates: u64,
     /// Those of messages that had been completed, or that have no place in theirs.
     pub late: u64,
-    /// Datagrams from others than the peer, which do not count as packets.
+    /// Datagrams and control messages from others than the peer, which do not count as packets.
     pub refused: u64,
 }
 

@@ -55,7 +55,12 @@ pub(crate) fn addr(i: usize) -> IpAddr {
 
 impl End {
     pub(crate) fn new(i: usize) -> End {
-        let mut nic = Nic::new(NicConfig::new(addr(i), [i as u8; 32])).unwrap();
+        End::with_secrets(i, [i as u8; 32])
+    }
+
+    /// One whose keys and tokens come from `seed`.
+    pub(crate) fn with_secrets(i: usize, seed: [u8; 32]) -> End {
+        let mut nic = Nic::new(NicConfig::new(addr(i), seed)).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let buffer = Buffer::new(BUFFER);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

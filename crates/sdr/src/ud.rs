@@ -140,7 +140,7 @@ impl Datagrams {
             pd,
             recv_cq: nic.create_cq(receives)?,
             srq: nic.create_srq(pd, receives, 1)?,
-            qkey: fresh_qkey(nic, pd)?,
+            qkey: u32::from_be_bytes(nic.draw_secret()) & !PRIVILEGED,
             receives,
             size,
             buffer,
@@ -234,14 +234,6 @@ impl Datagrams {
         let _ = nic.destroy_srq(self.srq);
         let _ = nic.deregister(self.key);
     }
-}
-
-/// A Q_Key that cannot be guessed. The NIC makes keys of memory such that they cannot either: one is
-/// made for its value alone.
-fn fresh_qkey(nic: &mut Nic, pd: PdId) -> Result<u32, SdrError> {
-    let key = nic.register_indirect(pd, 1, 0)?;
-    nic.deregister(key)?;
-    Ok(key.0 & !PRIVILEGED)
 }
 
 #[cfg(test)]

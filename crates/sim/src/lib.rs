@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+mod engines;
 pub mod experiment;
 pub mod failover_storm;
 mod hash;
@@ -26,5 +27,5 @@ mod world;
 pub use check::{Sink, Violation};
 pub use hash::TraceHash;
 pub use packet::{Packet, PacketId, PacketStore};
-pub use rng::{Prob, SimRng};
+pub use rng::SimRng;
 pub use world::{App, HostConfig, HostId, NicId, RxId, TxId, World, WorldStats};

@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use bowline_link::Damage;
 use bowline_wire::PacketView;
 
 use crate::hash::TraceHash;
@@ -46,6 +47,14 @@ impl Packet {
         let mut hash = TraceHash::new(u64::from(self.ip_id));
         hash.bytes(&self.bytes);
         self.digest = hash.value();
+    }
+
+    /// Changes some bytes, which the digest tells even if they end up as they were.
+    pub(crate) fn corrupt(&mut self, damage: Damage) {
+        let before = self.digest;
+        damage.apply(&mut self.bytes);
+        self.seal();
+        self.digest ^= before.rotate_left(1);
     }
 
     /// One line for people: what the packet says about itself.

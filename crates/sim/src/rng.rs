@@ -1,6 +1,7 @@
 //! Seeded randomness. One generator per component, so that a component's draws do not depend on
 //! how often another one draws.
 
+use bowline_link::Prob;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -38,8 +39,7 @@ impl SimRng {
     /// Whether an event of this probability happens.
     #[inline]
     pub fn chance(&mut self, p: Prob) -> bool {
-        // An impossible event draws nothing, so that a link without faults costs nothing.
-        p.0 != 0 && (p.0 == u64::MAX || self.bits() < p.0)
+        p.happens(&mut self.0)
     }
 
     /// Whether an event of `percent` percent happens.
@@ -53,28 +53,5 @@ impl SimRng {
     /// If there are none.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
-/// A probability as a threshold on 64 random bits: comparing integers gives the same answer on
-/// every machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Prob(u64);
-
-impl Prob {
-    /// Never.
-    pub const NEVER: Prob = Prob(0);
-    /// Always.
-    pub const ALWAYS: Prob = Prob(u64::MAX);
-
-    /// A probability between 0 and 1; values outside are taken as the nearest of both.
-    pub fn new(p: f64) -> Prob {
-        // A float to integer cast saturates, and a NaN becomes 0.
-        Prob((p * 18_446_744_073_709_551_616.0) as u64)
-    }
-
-    /// As a float, for people to read.
-    pub fn as_f64(self) -> f64 {
-        self.0 as f64 / 18_446_744_073_709_551_616.0
     }
 }

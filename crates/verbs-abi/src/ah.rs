@@ -27,7 +27,7 @@ impl Public for ibv_ah {
 
 fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
     let domain = handle::find(pd)?;
-    domain.ctx.lane()?;
+    domain.ctx.core()?;
     let av = gid::address_vector(&domain.ctx, attr)?;
     domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
     // SAFETY: `pd` was found to be live.

@@ -43,8 +43,8 @@ impl Context {
     ) {
         let mut tables = self.owners.lock();
         remove(&mut tables);
-        if let Ok(lane) = self.lane() {
-            lane.events().retain(|event| !is_about(event));
+        if let Ok(core) = self.core() {
+            core.events().retain(|event| !is_about(event));
         }
     }
 
@@ -53,7 +53,7 @@ impl Context {
         // Under this lock, so that no object goes between being looked up and being counted.
         let tables = self.owners.lock();
         loop {
-            match self.lane()?.events().try_next() {
+            match self.core()?.events().try_next() {
                 Ok(Some(event)) => {
                     if let Some(event) = deliver(&tables, event) {
                         return Ok(Some(event));
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
                     unsafe { event.write(next) };
                     return Ok(());
                 }
-                sys::wait_readable(ctx.lane()?.events().as_raw_fd())?;
+                sys::wait_readable(ctx.core()?.events().as_raw_fd())?;
             }
         })())
     })

@@ -55,7 +55,7 @@ impl CompChannel {
 
     /// The queue that the next event is about, counted as delivered; `None` if there is none.
     fn next(&self) -> Result<Option<*mut ibv_cq_ex>, Errno> {
-        self.ctx.lane()?;
+        self.ctx.core()?;
         let _gate = self.gate();
         loop {
             let Some(token) = self.events.try_next().map_err(|_| Errno::IO)? else {
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     guard(core::ptr::null_mut(), || {
         object((|| {
             let ctx = context::find(context)?;
-            ctx.lane()?;
+            ctx.core()?;
             let events = Channel::new(MAX_EVENTS)
                 .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
             let fd = events.as_raw_fd();
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
                     }
                     return Ok(());
                 }
-                inner.ctx.stop_polling()?;
+                inner.ctx.core()?.stop_polling();
                 sys::wait_readable(inner.events.as_raw_fd())?;
             }
         })())

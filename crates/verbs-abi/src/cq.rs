@@ -5,8 +5,8 @@ use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use bowline_device::Cq as CoreCq;
 use bowline_nic::{CqId, Event, Nic, Time};
-use bowline_rails::{CqMirror, Rails};
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -21,9 +21,8 @@ use crate::sys::RawLock;
 /// A completion queue.
 pub(crate) struct Cq {
     pub(crate) ctx: Arc<Context>,
-    pub(crate) id: CqId,
-    /// Its counterpart on the backup.
-    mirror: OnceLock<Arc<CqMirror>>,
+    /// Set right after this is made, whose address its events carry.
+    core: OnceLock<Arc<CoreCq>>,
     /// Completion events that the program got.
     pub(crate) completions: Acks,
     /// Asynchronous events that the program got.
@@ -38,9 +37,6 @@ pub(crate) struct Cq {
 // by the one thread that the program promised to poll with.
 unsafe impl Sync for Cq {}
 
-/// Takes completions of a queue, up to a number, and says how many.
-type Take<'a> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno> + 'a;
-
 impl Public for ibv_cq_ex {
     type Inner = Cq;
     const KIND: Kind = Kind::Cq;
@@ -53,41 +49,21 @@ impl Cq {
     pub(crate) fn poll(
         &self,
         wanted: usize,
-        mut take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno>,
+        take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, Errno>,
     ) -> Result<usize, Errno> {
-        let lane = self.ctx.lane()?;
-        // While all connections are at home, as if there were no backup.
-        match self.ctx.rails.as_ref().filter(|rails| rails.is_split()) {
-            None => lane.poll(|nic, now| take(nic, now, self.id, wanted))?,
-            Some(rails) => self.poll_split(rails, wanted, &mut take),
-        }
+        self.core()?.poll(wanted, take)
     }
 
-    /// Polls while connections are away, perhaps some of this queue's.
-    #[inline(never)]
-    fn poll_split(
-        &self,
-        rails: &Rails,
-        wanted: usize,
-        take: &mut Take<'_>,
-    ) -> Result<usize, Errno> {
-        match self.mirror.get() {
-            Some(mirror) => mirror.poll(rails, wanted, take),
-            None => self.ctx.lane()?.poll(|nic, now| take(nic, now, self.id, wanted))?,
-        }
-    }
-
-    fn arm(&self, solicited_only: bool) -> Result<(), Errno> {
-        self.ctx.lane()?;
-        match (self.mirror.get(), &self.ctx.rails) {
-            (Some(mirror), Some(rails)) => Ok(mirror.arm(rails, solicited_only)?),
-            _ => self.ctx.control(|nic, _| nic.arm_cq(self.id, solicited_only)),
-        }
+    /// The queue of the device, if this process opened that.
+    #[inline]
+    pub(crate) fn core(&self) -> Result<&Arc<CoreCq>, Errno> {
+        self.ctx.core()?;
+        self.core.get().ok_or(Errno::INVAL)
     }
 }
 
 /// What a queue is made with.
-struct Wish {
+struct CqRequest {
     depth: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
@@ -95,50 +71,52 @@ struct Wish {
     single_threaded: bool,
 }
 
-fn create(context: *mut ibv_context, wish: &Wish) -> Result<*mut ibv_cq_ex, Errno> {
+fn create(context: *mut ibv_context, request: &CqRequest) -> Result<*mut ibv_cq_ex, Errno> {
     let ctx = context::find(context)?;
     // SAFETY: `context` was found to be live.
     let vectors = unsafe { (*context).num_comp_vectors };
-    if wish.vector >= vectors as u32 {
+    if request.vector >= vectors as u32 {
         return Err(Errno::INVAL);
     }
     let channel: Option<&CompChannel> =
-        if wish.channel.is_null() { None } else { Some(handle::find(wish.channel)?) };
-    let id = ctx.control(|nic, _| nic.create_cq(wish.depth))?;
+        if request.channel.is_null() { None } else { Some(handle::find(request.channel)?) };
+    let device = ctx.core()?;
     let inner = Cq {
         ctx: Arc::clone(ctx),
-        id,
-        mirror: OnceLock::new(),
+        core: OnceLock::new(),
         completions: Acks::default(),
         events: Acks::default(),
-        polling: (!wish.single_threaded).then(RawLock::new),
+        polling: (!request.single_threaded).then(RawLock::new),
         cursor: UnsafeCell::new(Cursor::default()),
     };
     let public = poll_ex::public(ibv_cq {
         context,
-        channel: wish.channel,
-        cq_context: wish.cq_context,
+        channel: request.channel,
+        cq_context: request.cq_context,
         handle: 0,
-        cqe: wish.depth as c_int,
+        cqe: request.depth as c_int,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         comp_events_completed: 0,
         async_events_completed: 0,
     });
     let cq = handle::create(public, inner);
-    ctx.objects.fetch_add(1, Ordering::AcqRel);
-    ctx.owners.lock().cqs.insert(id, cq as usize);
-    if let Some(channel) = channel {
-        channel.join(wish.channel);
-        ctx.lane()?.notify_cq(id, Arc::clone(&channel.events), cq as u64)?;
-    }
     let notify = channel.map(|channel| (Arc::clone(&channel.events), cq as u64));
-    let mirror = ctx.shadow("completion queue", |rails| rails.shadow_cq(id, wish.depth, notify));
+    let core = match CoreCq::create(device, request.depth, notify) {
+        Ok(core) => Arc::new(core),
+        Err(error) => {
+            handle::destroy(cq)?;
+            return Err(error.into());
+        }
+    };
+    ctx.objects.fetch_add(1, Ordering::AcqRel);
+    ctx.owners.lock().cqs.insert(core.id(), cq as usize);
     // SAFETY: made above.
     let inner = unsafe { handle::inner(cq) }?;
-    if let Some(mirror) = mirror {
-        // Nobody else has the queue yet.
-        let _ = inner.mirror.set(mirror);
+    // Nobody else has the queue yet.
+    let _ = inner.core.set(core);
+    if let Some(channel) = channel {
+        channel.join(request.channel);
     }
     Ok(cq)
 }
@@ -159,8 +137,8 @@ pub unsafe extern "C" fn ibv_create_cq(
         object((|| {
             let depth = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
             let vector = u32::try_from(comp_vector).map_err(|_| Errno::INVAL)?;
-            let wish = Wish { depth, cq_context, channel, vector, single_threaded: false };
-            create(context, &wish).map(<*mut ibv_cq_ex>::cast)
+            let request = CqRequest { depth, cq_context, channel, vector, single_threaded: false };
+            create(context, &request).map(<*mut ibv_cq_ex>::cast)
         })())
     })
 }
@@ -191,14 +169,14 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             {
                 return Err(Errno::UNSUPPORTED);
             }
-            let wish = Wish {
+            let request = CqRequest {
                 depth: attr.cqe,
                 cq_context: attr.cq_context,
                 channel: attr.channel,
                 vector: attr.comp_vector,
                 single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
             };
-            create(context, &wish)
+            create(context, &request)
         })())
     })
 }
@@ -213,18 +191,16 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         code((|| {
             let cq = cq.cast::<ibv_cq_ex>();
             let inner = handle::find(cq)?;
-            inner.ctx.control(|nic, _| nic.destroy_cq(inner.id))?;
-            inner.ctx.lane()?.forget_cq(inner.id)?;
-            if let Some(mirror) = inner.mirror.get() {
-                inner.ctx.forget("completion queue", |rails| rails.forget_cq(mirror));
-            }
+            let core = inner.core()?;
+            core.destroy()?;
+            let id = core.id();
             // SAFETY: the queue lives.
             let channel = unsafe { (*cq).cq.channel };
             if let Ok(to) = handle::find(channel) {
                 to.leave(channel, cq);
             }
-            let about = |event: &Event| *event == Event::CqOverflow(inner.id);
-            inner.ctx.disown(about, |tables| _ = tables.cqs.remove(&inner.id));
+            let about = |event: &Event| *event == Event::CqOverflow(id);
+            inner.ctx.disown(about, |tables| _ = tables.cqs.remove(&id));
             inner.completions.wait();
             inner.events.wait();
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
@@ -251,7 +227,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         code((|| {
             // SAFETY: a completion queue, by the caller's word.
             let inner = unsafe { handle::inner(cq.cast::<ibv_cq_ex>()) }?;
-            inner.arm(solicited_only != 0)
+            Ok(inner.core()?.arm(solicited_only != 0)?)
         })())
     })
 }

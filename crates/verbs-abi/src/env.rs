@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bowline_device::{LaneCount, Mode};
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Via};
-use bowline_rails::Mode;
 
 use crate::log;
 
@@ -70,6 +70,16 @@ pub(crate) fn via() -> Result<Via, String> {
             text.parse().map_err(|error| format!("BOWLINE_VIA: {error}"))
         }
         _ => Ok(Via::default()),
+    }
+}
+
+/// How many lanes a device has, by `BOWLINE_LANES`: a number or `auto`.
+pub(crate) fn lanes() -> Result<LaneCount, String> {
+    match std::env::var("BOWLINE_LANES") {
+        Ok(text) if !text.is_empty() => {
+            text.parse().map_err(|error| format!("BOWLINE_LANES: {error}"))
+        }
+        _ => Ok(LaneCount::default()),
     }
 }
 

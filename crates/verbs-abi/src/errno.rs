@@ -2,9 +2,9 @@
 
 use core::ffi::c_int;
 
-use bowline_io::LaneError;
+use bowline_device::DeviceError;
+use bowline_io::{LaneError, PortError, RegistryError};
 use bowline_nic::{ControlError, ModifyError, PostError};
-use bowline_rails::RailsError;
 
 /// An error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +66,31 @@ impl From<LaneError> for Errno {
     }
 }
 
-impl From<RailsError> for Errno {
-    fn from(error: RailsError) -> Errno {
+impl From<DeviceError> for Errno {
+    fn from(error: DeviceError) -> Errno {
+        let of_system = |error: &std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
+        match &error {
+            DeviceError::Control(error) => (*error).into(),
+            DeviceError::Port(error) | DeviceError::Backup { source: error, .. } => error.into(),
+            DeviceError::System { source, .. } => of_system(source),
+            DeviceError::Store(_) | DeviceError::Invalid { .. } | DeviceError::Foreign { .. } => {
+                Errno::INVAL
+            }
+            _ => Errno::IO,
+        }
+    }
+}
+
+impl From<&PortError> for Errno {
+    fn from(error: &PortError) -> Errno {
         match error {
-            RailsError::Control(error) => error.into(),
-            RailsError::Store(_) => Errno::INVAL,
-            RailsError::System(error) => Errno(error.raw_os_error().unwrap_or(libc::EIO)),
+            PortError::InUse { .. } => Errno(libc::EADDRINUSE),
+            PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
+            PortError::Os { source, .. }
+            | PortError::Xdp { source, .. }
+            | PortError::Registry(RegistryError::File { source, .. }) => {
+                Errno(source.raw_os_error().unwrap_or(libc::EIO))
+            }
             _ => Errno::IO,
         }
     }

@@ -1,7 +1,7 @@
 //! Messages to standard error, in the way of libibverbs: few, and each on one line.
 
 use std::io::Write;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -36,6 +36,16 @@ pub(crate) fn error(message: &str) {
 
 pub(crate) fn warn(message: &str) {
     write(Level::Warn, "warning", message);
+}
+
+/// A warning, the first time.
+pub(crate) fn warn_once(message: &str) {
+    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if !said.iter().any(|before| before == message) {
+        said.push(message.to_owned());
+        warn(message);
+    }
 }
 
 pub(crate) fn info(message: &str) {

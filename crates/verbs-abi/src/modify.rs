@@ -133,8 +133,9 @@ pub unsafe extern "C" fn ibv_modify_qp(
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
             let wanted = from_mask(inner, attr, mask)?;
-            inner.modify(&wanted)?.inspect_err(|error| {
-                crate::log::debug(|| format!("modify_qp of {}: {error}", inner.qpn));
+            let core = inner.core()?;
+            core.modify(&wanted)?.inspect_err(|error| {
+                crate::log::debug(|| format!("modify_qp of {}: {error}", core.qpn()));
             })?;
             if mask & IBV_QP_STATE != 0 {
                 // SAFETY: the QP lives; the field is ours to write.
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 }
 
 fn query(qp: &Qp) -> Result<ibv_qp_attr, Errno> {
-    let info = qp.info()?;
+    let info = qp.core()?.info()?.ok_or(Errno::INVAL)?;
     let a = info.attr;
     let state = state_number(info.state);
     Ok(ibv_qp_attr {

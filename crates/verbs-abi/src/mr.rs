@@ -1,10 +1,11 @@
 //! Memory regions.
 
 use core::ffi::{c_int, c_uint, c_void};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
-use bowline_nic::{Access, MrKey, PdId, Region};
+use bowline_device::Mr as CoreMr;
+use bowline_nic::Access;
 
 use crate::abi::*;
 use crate::context::Context;
@@ -16,19 +17,19 @@ use crate::sys;
 
 /// A memory region.
 pub(crate) struct Mr {
-    ctx: std::sync::Arc<Context>,
+    ctx: Arc<Context>,
     registration: Mutex<Registration>,
 }
 
 /// What a region is at the moment; re-registering changes it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Registration {
     pd: *mut ibv_pd,
     addr: usize,
     len: usize,
     iova: u64,
     access: c_uint,
-    key: MrKey,
+    core: Arc<CoreMr>,
 }
 
 impl Public for ibv_mr {
@@ -62,34 +63,6 @@ fn access_of(flags: c_uint) -> Result<Access, Errno> {
     Ok(access)
 }
 
-impl Context {
-    /// Registers memory with the NIC, and with its backup.
-    fn register(
-        &self,
-        pd: PdId,
-        region: impl Fn() -> Option<Region>,
-        iova: u64,
-        access: Access,
-    ) -> Result<MrKey, Errno> {
-        self.lane()?;
-        match &self.rails {
-            Some(rails) => Ok(rails.register(pd, region, iova, access)?),
-            None => {
-                let region = region().ok_or(Errno::INVAL)?;
-                self.control(|nic, _| nic.register(pd, region, iova, access))
-            }
-        }
-    }
-
-    fn deregister(&self, key: MrKey) -> Result<(), Errno> {
-        self.lane()?;
-        match &self.rails {
-            Some(rails) => Ok(rails.deregister(key)?),
-            None => self.control(|nic, _| nic.deregister(key)),
-        }
-    }
-}
-
 /// Registers memory with the NIC.
 fn register(
     pd: *mut ibv_pd,
@@ -102,21 +75,19 @@ fn register(
     let access = access_of(flags)?;
     let iova = if flags & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     sys::check_mapped(addr, len, access.contains(Access::LOCAL_WRITE))?;
-    let region = || {
-        // SAFETY: the memory was there just now, and a program that registers memory promises, here
-        // as with any NIC, to keep it until it deregisters it. The lane sends or copies every batch
-        // before it lets go of the engine, so none outlives `deregister`.
-        unsafe { Region::from_raw(addr as *mut u8, len) }
-    };
-    let key = domain.ctx.register(domain.id, region, iova, access)?;
-    Ok(Registration { pd, addr, len, iova, access: flags, key })
+    domain.ctx.core()?;
+    // SAFETY: the memory was there just now, and a program that registers memory promises, here as with
+    // any NIC, to keep it until it deregisters it.
+    let core =
+        unsafe { CoreMr::register_foreign(&domain.core, addr as *mut u8, len, iova, access) }?;
+    Ok(Registration { pd, addr, len, iova, access: flags, core: Arc::new(core) })
 }
 
 fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) -> *mut ibv_mr {
     object((|| {
         let domain: &Pd = handle::find(pd)?;
         let registration = register(pd, addr, len, iova, flags)?;
-        let key = registration.key.0;
+        let key = registration.core.key().0;
         // SAFETY: `pd` was found to be live.
         let context = unsafe { (*pd).context };
         let addr = addr as *mut c_void;
@@ -226,7 +197,7 @@ fn rereg(
         return Err(Errno::INVAL);
     }
     let mut current = inner.registration.lock().unwrap_or_else(|e| e.into_inner());
-    let mut wanted = *current;
+    let mut wanted = current.clone();
     if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
         (wanted.addr, wanted.len, wanted.iova) = (addr, len, addr as u64);
     }
@@ -238,16 +209,17 @@ fn rereg(
     }
     // The new one first: when it is refused, the old one stands.
     let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
-    inner.ctx.deregister(current.key)?;
-    *current = new;
+    current.core.deregister()?;
+    let key = new.core.key().0;
     // SAFETY: `mr` lives, and nobody else writes these fields.
     unsafe {
         (*mr).pd = new.pd;
         (*mr).addr = new.addr as *mut c_void;
         (*mr).length = new.len;
-        (*mr).lkey = new.key.0;
-        (*mr).rkey = new.key.0;
+        (*mr).lkey = key;
+        (*mr).rkey = key;
     }
+    *current = new;
     Ok(())
 }
 
@@ -260,8 +232,8 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard(libc::EIO, || {
         code((|| {
             let inner = handle::find(mr)?;
-            let key = inner.registration.lock().unwrap_or_else(|e| e.into_inner()).key;
-            inner.ctx.deregister(key)?;
+            inner.ctx.core()?;
+            inner.registration.lock().unwrap_or_else(|e| e.into_inner()).core.deregister()?;
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
             handle::destroy(mr)
         })())

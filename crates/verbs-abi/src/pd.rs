@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_nic::PdId;
+use bowline_device::Pd as CorePd;
 
 use crate::abi::{ibv_context, ibv_pd};
 use crate::context::{self, Context};
@@ -15,7 +15,7 @@ use crate::handle::{self, Kind, Public};
 /// A protection domain.
 pub(crate) struct Pd {
     pub(crate) ctx: Arc<Context>,
-    pub(crate) id: PdId,
+    pub(crate) core: Arc<CorePd>,
 }
 
 impl Public for ibv_pd {
@@ -32,10 +32,9 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     guard(core::ptr::null_mut(), || {
         object((|| {
             let ctx = context::find(context)?;
-            let id = ctx.control(|nic, _| nic.alloc_pd())?;
-            ctx.shadow("protection domain", |rails| rails.shadow_pd(id));
+            let core = Arc::new(CorePd::create(ctx.core()?)?);
             ctx.objects.fetch_add(1, Ordering::AcqRel);
-            Ok(handle::create(ibv_pd { context, handle: 0 }, Pd { ctx: Arc::clone(ctx), id }))
+            Ok(handle::create(ibv_pd { context, handle: 0 }, Pd { ctx: Arc::clone(ctx), core }))
         })())
     })
 }
@@ -49,8 +48,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard(libc::EIO, || {
         code((|| {
             let inner = handle::find(pd)?;
-            inner.ctx.control(|nic, _| nic.dealloc_pd(inner.id))?;
-            inner.ctx.forget("protection domain", |rails| rails.forget_pd(inner.id));
+            inner.ctx.core()?;
+            inner.core.destroy()?;
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
             handle::destroy(pd)
         })())

@@ -265,10 +265,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let result = guard(Err(Errno::IO), || {
         // SAFETY: a shared receive queue, by the caller's word.
         let inner = unsafe { handle::inner(srq) }?;
-        inner.post(|nic, srq| {
-            // SAFETY: a chain of receives, by the caller's word.
-            unsafe { recv_chain(&mut at, |wr| Ok(nic.post_srq_recv(srq, wr)?)) }
-        })
+        // SAFETY: a chain of receives, by the caller's word.
+        unsafe { recv_chain(&mut at, |wr| inner.post(wr)) }
     });
     // SAFETY: as the caller promises.
     unsafe { finish(result, at, wr, bad) }

@@ -5,10 +5,8 @@ use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_nic::{
-    Event, ModifyError, Nic, Operations, QpAttr, QpInfo, QpInit, QpState, QpType, Time,
-};
-use bowline_rails::{Connection, Rails};
+use bowline_device::{Qp as CoreQp, QpRequest};
+use bowline_nic::{Event, Nic, Operations, QpType, Time};
 use bowline_wire::Qpn;
 
 use crate::abi::*;
@@ -23,9 +21,7 @@ use crate::wr::{self, Builder};
 /// A queue pair.
 pub(crate) struct Qp {
     pub(crate) ctx: Arc<Context>,
-    pub(crate) qpn: Qpn,
-    /// Its spare on the backup.
-    connection: Option<Connection>,
+    core: CoreQp,
     pub(crate) qp_type: QpType,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) signal_all: bool,
@@ -48,10 +44,11 @@ impl Public for ibv_qp_ex {
 }
 
 impl Qp {
-    /// The rails and the connection on them, if it has a backup.
+    /// The queue pair of the device, if this process opened that.
     #[inline]
-    fn backed(&self) -> Option<(&Rails, &Connection)> {
-        Some((self.ctx.rails.as_ref()?, self.connection.as_ref()?))
+    pub(crate) fn core(&self) -> Result<&CoreQp, Errno> {
+        self.ctx.core()?;
+        Ok(&self.core)
     }
 
     /// Posts through `post`, which gets the number to post to: where the connection is. It may be
@@ -61,65 +58,11 @@ impl Qp {
         &self,
         mut post: impl FnMut(&mut Nic, Time, Qpn) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let lane = self.ctx.lane()?;
-        // While all connections are at home, as if there were no backup.
-        if self.ctx.rails.as_ref().is_none_or(|rails| !rails.is_split()) {
-            match lane.post(|nic, now| post(nic, now, self.qpn))? {
-                Err(Errno::AWAY) => {}
-                done => return done,
-            }
-        }
-        self.post_split(&mut post)
-    }
-
-    /// Posts while connections are away, perhaps this one.
-    #[inline(never)]
-    fn post_split(
-        &self,
-        post: &mut dyn FnMut(&mut Nic, Time, Qpn) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let Some((rails, connection)) = self.backed() else {
-            return self.ctx.lane()?.post(|nic, now| post(nic, now, self.qpn))?;
-        };
-        let posted = rails.post(connection, |nic, now, qpn| match post(nic, now, qpn) {
+        let posted = self.core()?.post(|nic, now, qpn| match post(nic, now, qpn) {
             Err(Errno::AWAY) => None,
             done => Some(done),
         })?;
         posted.unwrap_or(Err(Errno::IO))
-    }
-
-    /// Changes attributes where the connection is. One that ends is at home first.
-    pub(crate) fn modify(&self, attr: &QpAttr) -> Result<Result<(), ModifyError>, Errno> {
-        let lane = self.ctx.lane()?;
-        let Some((rails, connection)) = self.backed() else {
-            return Ok(lane.with(|nic, now| nic.modify_qp(now, self.qpn, attr))?);
-        };
-        match attr.state {
-            Some(QpState::Reset) => rails.reset(connection),
-            Some(QpState::Err) => rails.disconnect(connection),
-            _ => {}
-        }
-        let done = rails.control(connection, |nic, now, qpn| nic.modify_qp(now, qpn, attr))?;
-        if let (Ok(()), Some(QpState::Rtr), Some(av), Some(dest_qpn)) =
-            (done, attr.state, attr.av, attr.dest_qpn)
-        {
-            rails.connected(connection, av.dst, dest_qpn);
-        }
-        Ok(done)
-    }
-
-    /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it is
-    /// where the connection is.
-    pub(crate) fn info(&self) -> Result<QpInfo, Errno> {
-        let set = self.ctx.lane()?.with(|nic, _| nic.query_qp(self.qpn))?.ok_or(Errno::INVAL)?;
-        let Some((rails, connection)) = self.backed() else { return Ok(set) };
-        let mut info =
-            rails.control(connection, |nic, _, qpn| nic.query_qp(qpn))?.ok_or(Errno::INVAL)?;
-        info.attr.av = set.attr.av;
-        info.attr.dest_qpn = set.attr.dest_qpn;
-        info.attr.sq_psn = set.attr.sq_psn;
-        info.attr.rq_psn = set.attr.rq_psn;
-        Ok(info)
     }
 }
 
@@ -164,40 +107,35 @@ fn create(
     let send_cq = handle::find(init.send_cq.cast::<ibv_cq_ex>())?;
     let recv_cq = handle::find(init.recv_cq.cast::<ibv_cq_ex>())?;
     let srq = if init.srq.is_null() { None } else { Some(handle::find(init.srq)?) };
-    let foreign = |other: &Arc<Context>| !Arc::ptr_eq(ctx, other);
-    if foreign(&send_cq.ctx) || foreign(&recv_cq.ctx) || srq.is_some_and(|s| foreign(&s.ctx)) {
-        return Err(Errno::INVAL);
-    }
     if send_ops.is_some_and(|ops| ops & !supported_ops(qp_type) != 0) {
         return Err(Errno::UNSUPPORTED);
     }
     let max_sge = |asked: u32| u8::try_from(asked).map_err(|_| Errno::INVAL);
-    let wanted = QpInit {
-        qp_type,
-        pd: domain.id,
-        send_cq: send_cq.id,
-        recv_cq: recv_cq.id,
-        srq: srq.map(|srq| srq.id),
+    ctx.core()?;
+    let cap = ibv_qp_cap {
         max_send_wr: init.cap.max_send_wr.max(1),
         max_recv_wr: if srq.is_some() { 0 } else { init.cap.max_recv_wr },
-        max_send_sge: max_sge(init.cap.max_send_sge)?.max(1),
-        max_recv_sge: if srq.is_some() { 0 } else { max_sge(init.cap.max_recv_sge)? },
-        max_inline: init.cap.max_inline_data,
-        signal_all: init.sq_sig_all != 0,
+        max_send_sge: init.cap.max_send_sge.max(1),
+        max_recv_sge: if srq.is_some() { 0 } else { init.cap.max_recv_sge },
+        max_inline_data: init.cap.max_inline_data,
     };
-    let qpn = ctx.control(|nic, _| nic.create_qp(&wanted))?;
-    let connection = qp_type
-        .descriptor()
-        .movable
-        .then(|| ctx.shadow("queue pair", |rails| rails.shadow_qp(qpn, &wanted)))
-        .flatten();
-    init.cap = ibv_qp_cap {
-        max_send_wr: wanted.max_send_wr,
-        max_recv_wr: wanted.max_recv_wr,
-        max_send_sge: wanted.max_send_sge.into(),
-        max_recv_sge: wanted.max_recv_sge.into(),
-        max_inline_data: wanted.max_inline,
-    };
+    let signal_all = init.sq_sig_all != 0;
+    let core = CoreQp::create(QpRequest {
+        qp_type,
+        pd: Arc::clone(&domain.core),
+        send_cq: Arc::clone(send_cq.core()?),
+        recv_cq: Arc::clone(recv_cq.core()?),
+        srq: srq.map(|srq| Arc::clone(&srq.core)),
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: max_sge(cap.max_send_sge)?,
+        max_recv_sge: max_sge(cap.max_recv_sge)?,
+        max_inline: cap.max_inline_data,
+        signal_all,
+        lane: None,
+    })?;
+    let qpn = core.qpn();
+    init.cap = cap;
     let base = ibv_qp {
         // SAFETY: `pd` was found to be live.
         context: unsafe { (*pd).context },
@@ -216,11 +154,10 @@ fn create(
     };
     let inner = Qp {
         ctx: Arc::clone(ctx),
-        qpn,
-        connection,
+        core,
         qp_type,
         cap: init.cap,
-        signal_all: wanted.signal_all,
+        signal_all,
         events: Acks::default(),
         send_ops: send_ops.unwrap_or(0),
         building: RawLock::new(),
@@ -325,12 +262,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         code((|| {
             let qp = qp.cast::<ibv_qp_ex>();
             let inner = handle::find(qp)?;
-            let qpn = inner.qpn;
-            inner.ctx.lane()?;
-            if let Some(connection) = &inner.connection {
-                inner.ctx.forget("queue pair", |rails| rails.forget_qp(connection));
-            }
-            inner.ctx.control(|nic, _| nic.destroy_qp(qpn))?;
+            let core = inner.core()?;
+            let qpn = core.qpn();
+            core.destroy()?;
             let about = |event: &Event| match *event {
                 Event::CommEstablished(q)
                 | Event::SqDrained(q)

@@ -28,7 +28,7 @@ const PHYS_LINK_UP: u8 = 5;
 const GRH_REQUIRED: u8 = 1;
 
 fn device_attr(ctx: &Context) -> ibv_device_attr {
-    let limits = &ctx.limits;
+    let limits = ctx.peek().config();
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     let rd_atomic = c_int::from(limits.max_rd_atomic);
     let mut fw_ver = [0; 64];
@@ -137,8 +137,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 }
 
 fn port_attr(ctx: &Context) -> ibv_port_attr {
-    let active_mtu = mtu_number(ctx.limits.max_mtu);
-    let (state, phys_state) = match ctx.link() {
+    let active_mtu = mtu_number(ctx.peek().config().max_mtu);
+    let (state, phys_state) = match ctx.peek().link() {
         LinkState::Up => (IBV_PORT_ACTIVE, PHYS_LINK_UP),
         LinkState::Down => (IBV_PORT_DOWN, PHYS_DISABLED),
     };
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C" fn query_rt_values(
             let values = unsafe { values.as_mut() }.ok_or(Errno::INVAL)?;
             values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
             if values.comp_mask != 0 {
-                let ns = ctx.lane()?.now().as_nanos();
+                let ns = ctx.core()?.now().as_nanos();
                 values.raw_clock.tv_sec = (ns / 1_000_000_000) as libc::time_t;
                 values.raw_clock.tv_nsec = (ns % 1_000_000_000) as libc::c_long;
             }

@@ -2,13 +2,14 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
-use bowline_io::{Lane, control};
-use bowline_rails::Rail;
+use bowline_io::{Lane, spawn_background};
 
 use crate::context::Context;
-use crate::{env, failover, fork, log};
+use crate::guard::guard;
+use crate::{env, fork, log};
 
 /// Devices that are open, and what those that were closed have done.
 #[derive(Default)]
@@ -40,52 +41,78 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
     let mut books = books();
     books.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(ctx)));
     if env::report().is_some()
-        && let Ok(lane) = ctx.lane()
+        && let Ok(core) = ctx.core()
     {
-        books.closed.extend(account(ctx, lane));
-        if let Some(rails) = &ctx.rails {
-            let name = failover::backup_name(ctx.device);
-            books.closed.extend(control::account(&name, rails.lane(Rail::Backup)));
-        }
+        books.closed.extend(core.report());
+        books.closed.extend(core.backup_report());
     }
 }
 
-/// What a live device answers to a line.
-pub(crate) fn answer(ctx: &Context, line: &str) -> String {
-    let Ok(lane) = ctx.lane() else { return String::new() };
-    match line {
-        "counters" => account(ctx, lane).unwrap_or_default(),
-        _ => control::answer(&ctx.device.name, lane, line),
-    }
+/// How far the thread that closes the devices of an ending program has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// It waits for the engines' locks.
+    Waiting,
+    /// It has had every lock once.
+    Going,
+    Done,
 }
 
-/// An account of a device, and of its forward error correction and failover if it has any.
-fn account(ctx: &Context, lane: &Lane) -> Option<String> {
-    let mut account = control::account(&ctx.device.name, lane)?;
-    let mut add = |name: &str, value: &str| {
-        if account.pop().is_some() {
-            account.push_str(&format!(",\"{name}\":{value}}}"));
-        }
-    };
-    if let Some(fec) = &ctx.fec {
-        let counters = fec.counters();
-        let fields: Vec<String> =
-            counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
-        add("fec", &format!("{{{}}}", fields.join(",")));
-    }
-    if let Some(rails) = &ctx.rails {
-        add("failover", &rails.account().to_json());
-    }
-    Some(account)
-}
+/// How long to wait for locks. They are held for a round of an engine; who holds one for longer is
+/// the thread that ends the program.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
+/// How long closing may take from there: a slow store, a busy machine.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Closes the devices on a thread of its own, and waits for it within bounds.
+///
+/// A program may call `exit` in a signal handler. If the signal has interrupted a verb, the thread
+/// that ends the program holds that verb's locks, and nobody who needs them will ever get them.
+/// Then the process ends without a farewell to its peers, as if it were killed.
 extern "C" fn at_exit() {
     if fork::epoch() != 0 {
         // A child that ends leaves its parent's devices alone; its own die with it.
         return;
     }
+    let progress = Arc::new((Mutex::new(Closing::Waiting), Condvar::new()));
+    let for_thread = Arc::clone(&progress);
+    let closer = guard(None, || {
+        let close = move || close_all(|at| advance(&for_thread, at));
+        Some(spawn_background("bowline-exit", close))
+    });
+    let closed = closer.is_some_and(|started| started.is_ok())
+        && wait_while(&progress, Closing::Waiting, LOCK_PATIENCE)
+        && wait_while(&progress, Closing::Going, CLOSE_PATIENCE);
+    if !closed {
+        log::warn("the program ended inside of a verb: its devices are not closed in order");
+    }
+}
+
+fn advance((at, changed): &(Mutex<Closing>, Condvar), to: Closing) {
+    *at.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    changed.notify_all();
+}
+
+/// Waits until `progress` is beyond a step; whether that came in time.
+fn wait_while((at, changed): &(Mutex<Closing>, Condvar), step: Closing, limit: Duration) -> bool {
+    let at = at.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = changed.wait_timeout_while(at, limit, |at| *at == step);
+    *waited.unwrap_or_else(PoisonError::into_inner).0 != step
+}
+
+/// Closes all devices, and writes the report. `tell` hears how far that has come.
+fn close_all(tell: impl Fn(Closing)) {
     // A program may end with other threads still at work; none of them holds this for long.
     let open: Vec<Arc<Context>> = books().open.iter().filter_map(Weak::upgrade).collect();
+    for ctx in &open {
+        // For the locks alone: a lane that has died has none to wait for.
+        if let Ok(core) = ctx.core() {
+            let lanes = core.lanes().iter().chain(core.backup_lanes());
+            lanes.for_each(|lane: &Arc<Lane>| _ = lane.counters());
+            let _ = core.failover_account();
+        }
+    }
+    tell(Closing::Going);
     for ctx in &open {
         closing(ctx);
         ctx.shut_down();
@@ -95,6 +122,7 @@ extern "C" fn at_exit() {
     {
         log::warn(&format!("BOWLINE_REPORT: {}: {error}", path.display()));
     }
+    tell(Closing::Done);
 }
 
 /// Adds a line for every device that was opened. In one write: several processes may share the file.

@@ -4,8 +4,8 @@ use core::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bowline_nic::{Event, Nic, SrqId};
-use bowline_rails::SrqMirror;
+use bowline_device::Srq as CoreSrq;
+use bowline_nic::{Event, RecvWr};
 
 use crate::abi::*;
 use crate::acks::Acks;
@@ -17,9 +17,7 @@ use crate::handle::{self, Kind, Public};
 /// A shared receive queue.
 pub(crate) struct Srq {
     pub(crate) ctx: Arc<Context>,
-    pub(crate) id: SrqId,
-    /// Its counterpart on the backup.
-    mirror: Option<Arc<SrqMirror>>,
+    pub(crate) core: Arc<CoreSrq>,
     pub(crate) max_sge: u8,
     max_wr: u32,
     /// The limit that is armed.
@@ -33,33 +31,21 @@ impl Public for ibv_srq {
 }
 
 impl Srq {
-    /// Posts receives through `post`, to where they are needed.
+    /// Posts a receive.
     #[inline]
-    pub(crate) fn post(
-        &self,
-        post: impl FnOnce(&mut Nic, SrqId) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let lane = self.ctx.lane()?;
-        match (&self.mirror, &self.ctx.rails) {
-            (Some(mirror), Some(rails)) => mirror.post(rails, post)?,
-            _ => lane.post(|nic, _| post(nic, self.id))?,
-        }
+    pub(crate) fn post(&self, wr: &RecvWr<'_>) -> Result<(), Errno> {
+        self.ctx.core()?;
+        Ok(self.core.post(wr)?)
     }
 
     fn arm_limit(&self, limit: u32) -> Result<(), Errno> {
-        self.ctx.lane()?;
-        match (&self.mirror, &self.ctx.rails) {
-            (Some(mirror), Some(rails)) => Ok(mirror.set_limit(rails, limit)?),
-            _ => self.ctx.control(|nic, _| nic.set_srq_limit(self.id, limit)),
-        }
+        self.ctx.core()?;
+        Ok(self.core.set_limit(limit)?)
     }
 
     /// The event that the limit was armed for goes to the program.
     pub(crate) fn limit_reached(&self) {
         self.limit.store(0, Ordering::Relaxed);
-        if let Some(mirror) = &self.mirror {
-            mirror.limit_reached();
-        }
     }
 }
 
@@ -67,14 +53,12 @@ fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq,
     let domain = handle::find(pd)?;
     let (max_wr, max_sge) = (init.attr.max_wr.max(1), init.attr.max_sge.max(1));
     let max_sge = u8::try_from(max_sge).map_err(|_| Errno::INVAL)?;
-    let id = domain.ctx.control(|nic, _| nic.create_srq(domain.id, max_wr, max_sge))?;
-    let mirror = domain
-        .ctx
-        .shadow("shared receive queue", |rails| rails.shadow_srq(id, domain.id, max_wr, max_sge));
+    domain.ctx.core()?;
+    let core = Arc::new(CoreSrq::create(&domain.core, max_wr, max_sge)?);
+    let id = core.id();
     let inner = Srq {
         ctx: Arc::clone(&domain.ctx),
-        id,
-        mirror,
+        core,
         max_sge,
         max_wr,
         limit: AtomicU32::new(0),
@@ -200,12 +184,11 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     guard(libc::EIO, || {
         code((|| {
             let inner = handle::find(srq)?;
-            inner.ctx.control(|nic, _| nic.destroy_srq(inner.id))?;
-            if let Some(mirror) = &inner.mirror {
-                inner.ctx.forget("shared receive queue", |rails| rails.forget_srq(mirror));
-            }
-            let about = |event: &Event| *event == Event::SrqLimit(inner.id);
-            inner.ctx.disown(about, |tables| _ = tables.srqs.remove(&inner.id));
+            inner.ctx.core()?;
+            inner.core.destroy()?;
+            let id = inner.core.id();
+            let about = |event: &Event| *event == Event::SrqLimit(id);
+            inner.ctx.disown(about, |tables| _ = tables.srqs.remove(&id));
             inner.events.wait();
             inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
             handle::destroy(srq)

@@ -3,16 +3,9 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use std::os::fd::RawFd;
+use std::sync::OnceLock;
 
 use crate::errno::Errno;
-
-/// 32 bytes that nobody can guess.
-pub(crate) fn random() -> Result<[u8; 32], Errno> {
-    let mut bytes = [0; 32];
-    // SAFETY: writes at most 32 bytes into a live array.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == 32 { Ok(bytes) } else { Err(Errno::last()) }
-}
 
 /// Clears `O_NONBLOCK`: a descriptor that a program gets blocks until the program says otherwise.
 pub(crate) fn set_blocking(fd: RawFd) -> Result<(), Errno> {
@@ -42,13 +35,11 @@ pub(crate) fn wait_readable(fd: RawFd) -> Result<(), Errno> {
 /// Makes sure that memory is there and may be used as asked, bringing its pages in as a NIC that
 /// pins them would.
 pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
-    const PAGE: usize = 4096;
     if len == 0 {
         return Ok(());
     }
-    let start = addr & !(PAGE - 1);
-    let end = addr.checked_add(len).ok_or(Errno::INVAL)?;
-    let span = end.checked_add(PAGE - 1).ok_or(Errno::INVAL)? / PAGE * PAGE - start;
+    let page = page_size();
+    let (start, span) = whole_pages(addr, len, page).ok_or(Errno::INVAL)?;
     let populate = |advice| {
         // SAFETY: populating pages changes no byte of them.
         let done = unsafe { libc::madvise(start as *mut _, span, advice) };
@@ -67,17 +58,35 @@ pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), E
         Ok(()) => Ok(()),
         Err(Errno(libc::ENOMEM | libc::EFAULT)) => Err(Errno::FAULT),
         // Kernels before 5.14 do not know the advice; some memory does not take it.
-        Err(_) => check_present(start, span),
+        Err(_) => check_present(start, span, page),
     }
 }
 
+/// How long a page is: 4 KiB on x86, and 4, 16 or 64 KiB elsewhere.
+fn page_size() -> usize {
+    static SIZE: OnceLock<usize> = OnceLock::new();
+    *SIZE.get_or_init(|| {
+        // SAFETY: touches no memory.
+        let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+    })
+}
+
+/// Start and length of the pages that memory lies in; `None` beyond the end of the address space.
+fn whole_pages(addr: usize, len: usize, page: usize) -> Option<(usize, usize)> {
+    let start = addr & !(page - 1);
+    let end = addr.checked_add(len)?.checked_add(page - 1)? & !(page - 1);
+    Some((start, end - start))
+}
+
 /// Makes sure that something is mapped.
-fn check_present(start: usize, span: usize) -> Result<(), Errno> {
-    const STEP: usize = 4096 * 4096;
-    let mut vector = [0_u8; 4096];
-    for at in (start..start + span).step_by(STEP) {
-        let len = STEP.min(start + span - at);
-        // SAFETY: `mincore` writes one byte a page, of which there are at most 4096 here.
+fn check_present(start: usize, span: usize, page: usize) -> Result<(), Errno> {
+    const PAGES: usize = 4096;
+    let step = PAGES * page;
+    let mut vector = [0_u8; PAGES];
+    for at in (start..start + span).step_by(step) {
+        let len = step.min(start + span - at);
+        // SAFETY: `mincore` writes one byte a page, of which there are at most `PAGES` here.
         if unsafe { libc::mincore(at as *mut _, len, vector.as_mut_ptr()) } != 0 {
             return Err(Errno::FAULT);
         }
@@ -116,6 +125,24 @@ impl RawLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn advice_is_for_whole_pages_of_whatever_size() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for (addr, len) in [(0x1234_5678, 1), (0x1234_0000, 4096), (0x1233_ffff, 200_000)] {
+                let (start, span) = whole_pages(addr, len, page).unwrap();
+                assert!(start % page == 0 && span % page == 0, "{page} {addr:x}");
+                assert!(start <= addr && addr + len <= start + span, "{page} {addr:x}");
+                assert!(addr - start < page && start + span - addr - len < page);
+            }
+        }
+        assert_eq!(whole_pages(usize::MAX - 10, 100, 4096), None);
+        let memory = vec![0_u8; 100_000];
+        assert_eq!(
+            check_present(memory.as_ptr() as usize & !(page_size() - 1), 65_536, page_size()),
+            Ok(())
+        );
+    }
 
     #[test]
     fn memory_is_checked_for_what_it_is_to_be_used_for() {

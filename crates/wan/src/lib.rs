@@ -1,6 +1,6 @@
 //! A wide-area link between two network namespaces of this machine, for programs that know nothing
 //! of it: delay, rate, a queue with tail drop, loss and the rest of a
-//! [`LinkProfile`](bowline_io::LinkProfile), on kernels without netem.
+//! [`LinkProfile`](bowline_link::LinkProfile), on kernels without netem.
 //!
 //! [`Wan`] makes the namespaces, a TUN device in each, and a thread per direction. [`Line`], with
 //! what it is made of, is one direction of the link and has no IO. The crate uses `unsafe` in

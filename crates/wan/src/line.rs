@@ -7,14 +7,11 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use bowline_io::{Fate, Link, LinkProfile};
-use bowline_nic::Time;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
+use bowline_link::{Arrival, Damage, Fate, Link, LinkProfile, Time};
 
 use crate::report::{Counters, Lateness};
 use crate::ring::{MAX_READ, Ring};
-use crate::superpacket::Superpacket;
+use crate::superpacket::{Superpacket, is_ecn_capable, mark_congestion};
 use crate::vnet::{VNET_BYTES, VnetHeader};
 
 /// Segments of one superpacket that arrive within this time leave together, when the last is due.
@@ -46,7 +43,6 @@ pub enum Direction {
 /// [`next_due`](Line::next_due). Time is monotonic.
 pub struct Line {
     link: Link,
-    rng: ChaCha8Rng,
     ring: Ring,
     /// Where the buffer is that was handed out last.
     buffer_at: usize,
@@ -86,6 +82,7 @@ struct Piece {
     record: u64,
     first: usize,
     end: usize,
+    is_marked: bool,
     corrupt_bit: Option<usize>,
 }
 
@@ -106,16 +103,14 @@ pub struct Release<'a> {
 
 impl Line {
     /// An idle line. The seed is the profile's; both directions of one link draw different losses.
-    pub fn new(profile: LinkProfile, direction: Direction) -> Line {
-        let mut rng = ChaCha8Rng::seed_from_u64(profile.seed);
-        rng.set_stream(match direction {
+    pub fn new(profile: &LinkProfile, direction: Direction) -> Line {
+        let stream = match direction {
             Direction::ToRight => 0,
             Direction::ToLeft => 1,
-        });
+        };
         Line {
-            ring: Ring::new(ring_bytes(&profile)),
-            link: Link::new(profile),
-            rng,
+            ring: Ring::new(ring_bytes(profile)),
+            link: Link::from_profile(profile, stream),
             buffer_at: 0,
             records: VecDeque::new(),
             first_record: 0,
@@ -152,12 +147,13 @@ impl Line {
             self.counters.malformed += 1;
             return;
         };
+        let is_ecn_capable = is_ecn_capable(packet);
         let Ok(packet) = Superpacket::parse(VnetHeader::parse(vnet), packet) else {
             self.counters.malformed += 1;
             return;
         };
         let record = self.first_record + self.records.len() as u64;
-        let (pending, end) = self.draw_fates(now, record, &packet);
+        let (pending, end) = self.draw_fates(now, record, &packet, is_ecn_capable);
         if pending > 0 {
             // What came after the last survivor takes no room.
             let len = VNET_BYTES + packet.payload(&(0..end)).end;
@@ -165,41 +161,46 @@ impl Line {
             self.records.push_back(Record { start: self.buffer_at, len, packet, pending });
         }
         self.counters.packets += 1;
-        self.counters.peak_queue_bytes =
-            self.counters.peak_queue_bytes.max(self.link.queued_bytes(now));
     }
 
     /// Sends every segment over the link; how many pieces came of it, and the end of the last.
-    fn draw_fates(&mut self, now: Time, record: u64, packet: &Superpacket) -> (u32, usize) {
+    fn draw_fates(
+        &mut self,
+        now: Time,
+        record: u64,
+        packet: &Superpacket,
+        is_ecn_capable: bool,
+    ) -> (u32, usize) {
         let mut growing: Option<(Time, Piece)> = None;
         let (mut pending, mut end) = (0, 0);
         for index in 0..packet.segments() {
             let len = packet.segment_len(index);
             self.counters.segments += 1;
             self.counters.bytes += len as u64;
-            let fate = self.link.admit(now, len, &mut self.rng);
-            let Fate::Arrives { at, duplicate, corrupt_bit, reordered } = fate else {
-                match fate {
-                    Fate::QueueFull => self.counters.tail_drops += 1,
-                    _ => self.counters.lost += 1,
-                }
+            let fate = self.link.admit(now, len, is_ecn_capable);
+            let Fate::Arrives(Arrival { at, copy_at, damage, is_reordered, is_marked }) = fate
+            else {
                 continue;
             };
             end = index + 1;
-            let piece = Piece { due: at, record, first: index, end, corrupt_bit };
-            if duplicate || reordered || corrupt_bit.is_some() {
-                self.counters.duplicated += u64::from(duplicate);
-                self.counters.reordered += u64::from(reordered);
-                self.counters.corrupted += u64::from(corrupt_bit.is_some());
+            let corrupt_bit = damage.map(|d: Damage| d.bit(len));
+            let piece = Piece { due: at, record, first: index, end, is_marked, corrupt_bit };
+            if is_reordered || copy_at.is_some() || corrupt_bit.is_some() {
                 pending += self.push_grown(&mut growing);
-                for _ in 0..1 + u32::from(duplicate) {
-                    self.push(piece.clone(), reordered);
+                if let Some(due) = copy_at {
+                    self.push(Piece { due, ..piece.clone() }, true);
                     pending += 1;
                 }
+                self.push(piece, is_reordered);
+                pending += 1;
                 continue;
             }
             match &mut growing {
-                Some((since, grown)) if grown.end == index && at.nanos_since(*since) <= SPAN_NS => {
+                Some((since, grown))
+                    if grown.end == index
+                        && grown.is_marked == is_marked
+                        && at.nanos_since(*since) <= SPAN_NS =>
+                {
                     grown.end = end;
                     grown.due = at;
                 }
@@ -259,20 +260,29 @@ impl Line {
         let segments = piece.segments();
         self.last_write_bytes = record.packet.payload(&segments).len() as u64;
         // Whole, as most are: the headers are right as they are.
-        if piece.corrupt_bit.is_none() && segments.len() == record.packet.segments() {
+        let is_whole = segments.len() == record.packet.segments();
+        if is_whole && !piece.is_marked && piece.corrupt_bit.is_none() {
             let (headers, payload) = bytes.split_at(VNET_BYTES);
             return Some(Release { headers, payload });
         }
         let packet = &bytes[VNET_BYTES..];
         if let Some(bit) = piece.corrupt_bit {
             record.packet.sealed(packet, piece.first, &mut self.headers);
+            if piece.is_marked {
+                mark_congestion(&mut self.headers[VNET_BYTES..]);
+            }
             if let Some(byte) = self.headers.get_mut(VNET_BYTES + bit / 8) {
                 *byte ^= 1 << (bit % 8);
             }
             return Some(Release { headers: &self.headers, payload: &[] });
         }
-        record.packet.headers(packet, &segments, &mut self.headers);
-        Some(Release { headers: &self.headers, payload: &packet[record.packet.payload(&segments)] })
+        let payload = if piece.is_marked {
+            record.packet.marked_headers(packet, &segments, &mut self.headers)
+        } else {
+            record.packet.headers(packet, &segments, &mut self.headers);
+            record.packet.payload(&segments)
+        };
+        Some(Release { headers: &self.headers, payload: &packet[payload] })
     }
 
     fn pop_due(&mut self, now: Time) -> Option<Piece> {
@@ -330,8 +340,18 @@ impl Line {
     }
 
     /// What happened so far.
-    pub fn counters(&self) -> &Counters {
-        &self.counters
+    pub fn counters(&self) -> Counters {
+        let link = self.link.stats();
+        Counters {
+            lost: link.lost,
+            tail_drops: link.queue_drops,
+            duplicated: link.duplicated,
+            reordered: link.reordered,
+            corrupted: link.corrupted,
+            marked: link.marked,
+            peak_queue_bytes: link.queue_peak_bytes,
+            ..self.counters.clone()
+        }
     }
 
     /// How late packets left so far.
@@ -348,10 +368,12 @@ impl Line {
 /// What a link holds when it and its queue are full, and some more: a packet of which a part is
 /// lost keeps its place whole, and packets wait for those that were read before.
 fn ring_bytes(profile: &LinkProfile) -> usize {
-    let rate = profile.rate_bps.unwrap_or(UNLIMITED_BPS);
-    let flying = (profile.delay + profile.jitter).as_secs_f64() * rate as f64 / 8.0;
+    let config = &profile.config;
+    let rate = config.rate_bps.unwrap_or(UNLIMITED_BPS);
+    let delay_ns = config.delay_ns.saturating_add(profile.faults.jitter_ns);
+    let flying = delay_ns as f64 / 1e9 * rate as f64 / 8.0;
     // Without a rate nothing waits, and a queue that takes minutes to empty is never filled.
-    let waiting = profile.rate_bps.map_or(0, |rate| profile.queue_limit_bytes.min(rate / 8 * 60));
+    let waiting = config.rate_bps.map_or(0, |rate| config.queue_bytes.min(rate / 8 * 60));
     let bytes = ((flying + waiting as f64) * 1.5) as u64 + (16 << 20);
     usize::try_from(bytes.min(MAX_BYTES)).unwrap_or(usize::MAX)
 }

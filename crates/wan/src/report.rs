@@ -25,6 +25,8 @@ pub struct Counters {
     pub reordered: u64,
     /// Segments that arrived with a wrong bit.
     pub corrupted: u64,
+    /// Segments that arrived with a mark: congestion experienced.
+    pub marked: u64,
     /// Segments handed to the far end.
     pub released: u64,
     /// Writes that this took.

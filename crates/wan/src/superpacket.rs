@@ -138,6 +138,25 @@ impl Superpacket {
         s.set_pseudo_checksum(headers, payload.len());
     }
 
+    /// As [`headers`](Superpacket::headers), with the mark of a congested queue. What is returned follows
+    /// them, in place of the [`payload`](Superpacket::payload).
+    pub fn marked_headers(
+        &self,
+        packet: &[u8],
+        segments: &Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Range<usize> {
+        self.headers(packet, segments, out);
+        let mut payload = self.payload(segments);
+        if let Shape::Single = self.shape {
+            let ip_len = ip_header_len(packet);
+            out.extend_from_slice(&packet[..ip_len]);
+            payload.start += ip_len;
+        }
+        mark_congestion(&mut out[VNET_BYTES..]);
+        payload
+    }
+
     /// One segment whole, with its checksum computed, as a wire would carry it. For those that must
     /// not be taken on trust because a bit is about to change.
     pub fn sealed(&self, packet: &[u8], index: usize, out: &mut Vec<u8>) {
@@ -219,9 +238,7 @@ impl Several {
         headers[2..4].copy_from_slice(&len.to_be_bytes());
         let id = u16::from_be_bytes([headers[4], headers[5]]).wrapping_add(first as u16);
         headers[4..6].copy_from_slice(&id.to_be_bytes());
-        headers[10..12].fill(0);
-        let sum = !fold(add_bytes(0, &headers[..self.l4]));
-        headers[10..12].copy_from_slice(&sum.to_be_bytes());
+        set_ipv4_checksum(&mut headers[..self.l4]);
     }
 
     fn set_transport(
@@ -263,6 +280,43 @@ impl Several {
         let at = self.l4 + field;
         headers[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
+}
+
+/// Length of a packet's IP header, as far as it is there.
+fn ip_header_len(packet: &[u8]) -> usize {
+    let len = match packet.first() {
+        Some(first) if first >> 4 == 4 => usize::from(first & 0xf) * 4,
+        _ => IPV6_BYTES,
+    };
+    len.min(packet.len())
+}
+
+/// Whether an IP packet says that its ends understand marks (RFC 3168).
+pub(crate) fn is_ecn_capable(packet: &[u8]) -> bool {
+    match packet {
+        [first, second, ..] if first >> 4 == 4 => second & 0b11 != 0,
+        [first, second, ..] if first >> 4 == 6 => second & 0b11_0000 != 0,
+        _ => false,
+    }
+}
+
+/// Marks an IP packet: congestion experienced.
+pub(crate) fn mark_congestion(packet: &mut [u8]) {
+    let ip_len = ip_header_len(packet);
+    match packet {
+        [first, second, ..] if *first >> 4 == 6 => *second |= 0b11_0000,
+        [first, second, ..] if *first >> 4 == 4 && ip_len >= IPV4_MIN_BYTES => {
+            *second |= 0b11;
+            set_ipv4_checksum(&mut packet[..ip_len]);
+        }
+        _ => {}
+    }
+}
+
+fn set_ipv4_checksum(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let sum = !fold(add_bytes(0, header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Adds 16-bit words, an odd byte at the end filled up with zero (RFC 1071).

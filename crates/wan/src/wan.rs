@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use bowline_io::LinkProfile;
+use bowline_link::LinkProfile;
 
 use crate::error::WanError;
 use crate::forward::Forwarder;
@@ -47,10 +47,10 @@ impl WanConfig {
 
     /// Twice what the link and its queues hold, as TCP counts overhead as well.
     fn tcp_buffer_bytes(&self) -> u64 {
-        let round_trip = self.to_right.delay + self.to_left.delay;
+        let round_trip_ns = self.to_right.config.delay_ns + self.to_left.config.delay_ns;
         let holds = |link: &LinkProfile| {
-            let flying = link.rate_bps.unwrap_or(0) as f64 / 8.0 * round_trip.as_secs_f64();
-            flying as u64 + link.queue_limit_bytes
+            let bytes_per_s = link.config.rate_bps.unwrap_or(0) as f64 / 8.0;
+            (bytes_per_s * round_trip_ns as f64 / 1e9) as u64 + link.config.queue_bytes
         };
         let most = holds(&self.to_right).max(holds(&self.to_left));
         most.saturating_mul(2).clamp(MIN_TCP_BUFFER_BYTES, 1 << 30)
@@ -85,9 +85,8 @@ impl Wan {
             Host::start(HostConfig { name, addr, mtu: config.mtu, tcp_buffer_bytes })
         };
         let (left, right) = (host("left", left)?, host("right", right)?);
-        let line = |profile: &LinkProfile, direction| Line::new(profile.clone(), direction);
-        let to_right = line(&config.to_right, Direction::ToRight);
-        let to_left = line(&config.to_left, Direction::ToLeft);
+        let to_right = Line::new(&config.to_right, Direction::ToRight);
+        let to_left = Line::new(&config.to_left, Direction::ToLeft);
         Ok(Wan {
             to_right: Forwarder::start("to-right", to_right, left.tun(), right.tun())?,
             to_left: Forwarder::start("to-left", to_left, right.tun(), left.tun())?,
@@ -127,7 +126,7 @@ impl Wan {
 
 fn describe(profile: &LinkProfile, line: &Line, cpu: Duration, from: &Host) -> DirectionReport {
     let late_us = |quantile| line.lateness().quantile_ns(quantile) as f64 / 1000.0;
-    let mut counters = line.counters().clone();
+    let mut counters = line.counters();
     counters.device_drops = from.device_drops();
     DirectionReport {
         link: profile.to_string(),

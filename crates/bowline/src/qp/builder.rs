@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, ControllerFactory, QpAttr, QpInit, QpState, QpType};
+use bowline_device::{self as device, QpRequest};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
-use crate::{Cq, Error, Pd, Srq, random};
+use crate::{Cq, Error, Pd, Srq};
 
 /// The Q_Key of UD queue pairs that set none.
 pub const DEFAULT_QKEY: u32 = 0x1111_1111;
@@ -39,6 +40,7 @@ pub struct QpBuilder {
     access: Access,
     qkey: u32,
     controllers: Option<Arc<dyn ControllerFactory>>,
+    lane: Option<usize>,
 }
 
 impl QpBuilder {
@@ -58,6 +60,7 @@ impl QpBuilder {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
             qkey: DEFAULT_QKEY,
             controllers: None,
+            lane: None,
         }
     }
 
@@ -124,37 +127,35 @@ impl QpBuilder {
         self
     }
 
+    /// The lane to put it on, modulo their number; the one with the fewest queue pairs unless set.
+    /// Queue pairs of one thread belong on one lane, those of different threads on different ones.
+    pub fn lane(mut self, lane: usize) -> Self {
+        self.lane = Some(lane);
+        self
+    }
+
     /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
     pub fn build(self) -> Result<Qp, Error> {
-        self.check_family()?;
-        let device = Arc::clone(&self.pd.inner.device);
-        let init = QpInit {
+        let psn = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
+        let psn = Psn::new(u32::from_ne_bytes(psn));
+        let core = device::Qp::create(QpRequest {
             qp_type: self.qp_type,
-            pd: self.pd.inner.id,
-            send_cq: self.send_cq.inner.id,
-            recv_cq: self.recv_cq.inner.id,
-            srq: self.srq.as_ref().map(|s| s.inner.id),
+            pd: Arc::clone(&self.pd.inner.core),
+            send_cq: Arc::clone(&self.send_cq.inner.core),
+            recv_cq: Arc::clone(&self.recv_cq.inner.core),
+            srq: self.srq.as_ref().map(|srq| Arc::clone(&srq.inner.core)),
             max_send_wr: self.max_send_wr,
             max_recv_wr: self.max_recv_wr,
             max_send_sge: self.max_send_sge,
             max_recv_sge: self.max_recv_sge,
             max_inline: self.max_inline,
             signal_all: self.signal_all,
-        };
-        let psn = Psn::new(u32::from_ne_bytes(random::bytes()?));
-        let qpn = device.control(|nic, _| nic.create_qp(&init))?;
-        let connection = match device.rails() {
-            Some(rails) if self.qp_type.descriptor().movable => {
-                let made = rails.shadow_qp(qpn, &init);
-                Some(made.inspect_err(|_| _ = device.control(|nic, _| nic.destroy_qp(qpn)))?)
-            }
-            _ => None,
-        };
+            lane: self.lane,
+        })?;
         // From here on dropping `qp` destroys the queue pair, also if the next step fails.
         let qp = Qp {
             inner: Arc::new(QpInner {
-                qpn,
-                connection,
+                core,
                 psn,
                 qp_type: self.qp_type,
                 qkey: self.qkey,
@@ -177,21 +178,5 @@ impl QpBuilder {
             ..QpAttr::default()
         })?;
         Ok(qp)
-    }
-
-    /// Identifiers of two devices look alike: a mix must be refused before they are used.
-    fn check_family(&self) -> Result<(), Error> {
-        let device = &self.pd.inner.device;
-        for cq in [&self.send_cq, &self.recv_cq] {
-            if !Arc::ptr_eq(&cq.inner.device, device) {
-                return Err(Error::Foreign { what: "the completion queue", of: "device" });
-            }
-        }
-        if let Some(srq) = &self.srq
-            && !Arc::ptr_eq(&srq.inner.pd.device, device)
-        {
-            return Err(Error::Foreign { what: "the shared receive queue", of: "device" });
-        }
-        Ok(())
     }
 }

@@ -6,10 +6,10 @@ mod ops;
 
 use std::sync::Arc;
 
+use bowline_device as device;
 use bowline_nic::{
     ControllerFactory, Nic, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, Time,
 };
-use bowline_rails::{Connection, Rails};
 use bowline_wire::{Psn, Qpn};
 
 pub use builder::{DEFAULT_QKEY, QpBuilder};
@@ -18,7 +18,6 @@ pub use ops::BatchError;
 
 use self::ops::WentAway;
 use crate::cq::CqInner;
-use crate::device::DeviceInner;
 use crate::pd::PdInner;
 use crate::srq::SrqInner;
 use crate::{Endpoint, Error};
@@ -34,9 +33,7 @@ pub struct Qp {
 }
 
 struct QpInner {
-    qpn: Qpn,
-    /// Its spare on the device's backup.
-    connection: Option<Connection>,
+    core: device::Qp,
     psn: Psn,
     qp_type: QpType,
     qkey: u32,
@@ -50,7 +47,12 @@ struct QpInner {
 impl Qp {
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.inner.qpn
+        self.inner.core.qpn()
+    }
+
+    /// The lane of the device that it is on.
+    pub fn lane(&self) -> usize {
+        self.inner.core.lane()
     }
 
     /// Its transport.
@@ -60,15 +62,15 @@ impl Qp {
 
     /// What its peer needs to know.
     pub fn endpoint(&self) -> Endpoint {
-        let device = &self.inner.pd.device;
+        let config = self.device().config();
         Endpoint {
             qp_type: self.inner.qp_type,
-            addr: device.addr(),
-            udp_port: device.udp_port(),
-            qpn: self.inner.qpn,
+            addr: config.addr,
+            udp_port: config.udp_port,
+            qpn: self.qpn(),
             psn: self.inner.psn,
-            mtu: device.mtu(),
-            rd_atomic: device.max_rd_atomic(),
+            mtu: config.max_mtu,
+            rd_atomic: config.max_rd_atomic,
         }
     }
 
@@ -87,21 +89,7 @@ impl Qp {
 
     /// Changes attributes or the state, as `ibv_modify_qp` does.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), Error> {
-        if let Some((rails, connection)) = self.backed() {
-            // One that ends is at home first.
-            match attr.state {
-                Some(QpState::Reset) => rails.reset(connection),
-                Some(QpState::Err) => rails.disconnect(connection),
-                _ => {}
-            }
-        }
-        self.control(|nic, now, qpn| nic.modify_qp(now, qpn, attr))??;
-        if let (Some((rails, connection)), Some(av), Some(dest_qpn)) =
-            (self.backed(), attr.av, attr.dest_qpn)
-        {
-            rails.connected(connection, av.dst, dest_qpn);
-        }
-        Ok(())
+        Ok(self.inner.core.modify(attr)??)
     }
 
     /// Moves it to the error state, which flushes everything outstanding.
@@ -131,22 +119,13 @@ impl Qp {
         Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
     }
 
-    fn device(&self) -> &DeviceInner {
-        &self.inner.pd.device
-    }
-
-    /// The connection and the rails that it is on, if it has a backup.
-    #[inline]
-    fn backed(&self) -> Option<(&Rails, &Connection)> {
-        Some((self.device().rails()?, self.inner.connection.as_ref()?))
+    fn device(&self) -> &device::Device {
+        self.inner.pd.device()
     }
 
     /// Calls the NIC that it is on, with its number there.
     fn control<R>(&self, verb: impl FnOnce(&mut Nic, Time, Qpn) -> R) -> Result<R, Error> {
-        Ok(match self.backed() {
-            Some((rails, connection)) => rails.control(connection, verb)?,
-            None => self.device().lane().with(|nic, now| verb(nic, now, self.inner.qpn))?,
-        })
+        Ok(self.inner.core.control(verb)?)
     }
 
     /// Posts work where it is, which may leave together with what is posted next. `post` is called again
@@ -159,10 +138,7 @@ impl Qp {
     where
         Error: From<E>,
     {
-        let Some((rails, connection)) = self.backed() else {
-            return self.device().post(|nic, now| post(nic, now, self.inner.qpn));
-        };
-        let posted = rails.post(connection, |nic, now, qpn| match post(nic, now, qpn) {
+        let posted = self.inner.core.post(|nic, now, qpn| match post(nic, now, qpn) {
             Err(error) if error.went_away() => None,
             done => Some(done),
         })?;
@@ -175,16 +151,13 @@ impl Qp {
 
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Qp({:?} {} of {})", self.inner.qp_type, self.inner.qpn, self.device().addr())
+        write!(f, "Qp({:?} {} of {})", self.inner.qp_type, self.qpn(), self.device().addr())
     }
 }
 
 impl Drop for QpInner {
     fn drop(&mut self) {
-        if let Some(connection) = &self.connection {
-            self.pd.device.forget(|rails| rails.forget_qp(connection));
-        }
-        // The number is ours and nobody else destroys it.
-        let _ = self.pd.device.control(|nic, _| nic.destroy_qp(self.qpn));
+        // It is ours and nobody else destroys it.
+        let _ = self.core.destroy();
     }
 }

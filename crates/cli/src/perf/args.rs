@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{FecMode, LinkProfile, Mtu, Via};
+use bowline::{FecMode, LaneCount, LinkProfile, Mtu, Via};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,9 @@ pub(crate) struct PerfArgs {
     /// xdp[:mode=auto|copy|zerocopy,queue=N]
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(crate) via: Via,
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto
+    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
+    pub(crate) lanes: LaneCount,
     /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, latency: 8]
     #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(crate) size: Option<u32>,
@@ -235,7 +238,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     let profile: LinkProfile = format!("rate={text}")
         .parse()
         .map_err(|_| "must be a rate with its unit, as 1Gbps or 500Mbps".to_owned())?;
-    profile.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
+    profile.config.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
 }
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {

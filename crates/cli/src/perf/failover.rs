@@ -23,7 +23,7 @@ pub(crate) struct FailoverArgs {
 
 impl FailoverArgs {
     /// What the device is to be opened with.
-    pub(super) fn wish(&self) -> Option<Failover> {
+    pub(super) fn request(&self) -> Option<Failover> {
         let failover = Failover::to(self.backup?).mode(self.failover?);
         Some(match &self.store {
             Some(url) => failover.store(url),

@@ -67,6 +67,7 @@ pub(crate) struct Report {
     transport: String,
     device: IpAddr,
     via: &'static str,
+    lanes: usize,
     mtu: u32,
     qps: u16,
     tx_depth: u32,
@@ -87,6 +88,7 @@ impl Report {
             transport: spec.scheme.clone().unwrap_or_else(|| "RC".to_owned()),
             device: device.addr(),
             via: device.via(),
+            lanes: device.lanes(),
             mtu: device.mtu().bytes(),
             qps: spec.qps,
             tx_depth: spec.tx_depth,
@@ -98,12 +100,12 @@ impl Report {
 
     /// Prints what is measured, and the names of the columns.
     pub(crate) fn print_header(&self) {
-        let Report { test, transport, device, via, mtu, qps, tx_depth, .. } = self;
+        let Report { test, transport, device, via, lanes, mtu, qps, tx_depth, .. } = self;
         let line = "-".repeat(87);
         println!("{line}");
         println!(" bowline perf {}", test.name());
         println!(
-            " device {device} ({via})   transport {transport}   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}"
+            " device {device} ({via}, lanes {lanes})   transport {transport}   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}"
         );
         println!("{line}");
         match test.metric() {

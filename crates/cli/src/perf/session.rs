@@ -99,7 +99,8 @@ impl Made {
 
 /// Opens the NIC as the options say.
 fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
-    let mut builder = Device::builder(addr).via(args.via);
+    let mut builder =
+        Device::builder(addr).via(args.via).lanes(args.lanes).notice(crate::output::notice);
     if let Some(mtu) = args.mtu {
         builder = builder.mtu(mtu);
     }
@@ -112,7 +113,7 @@ fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
     if let Some(mode) = args.fec {
         builder = builder.fec(mode);
     }
-    if let Some(failover) = args.failover.wish() {
+    if let Some(failover) = args.failover.request() {
         builder = builder.failover(failover);
     }
     Ok(builder.open()?)

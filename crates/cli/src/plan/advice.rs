@@ -4,10 +4,14 @@ use bowline_chart::text;
 use bowline_plan::{Axis, Crossover, Goal, Loss, PlanError, Scheme, Transfer, choose, crossovers};
 use serde_json::{Value, json};
 
+use super::needs::command;
+
 /// Which scheme to take, why, and where the answer changes.
 pub(super) struct Advice {
     pub(super) scheme: &'static str,
     pub(super) reason: String,
+    /// How to run it.
+    pub(super) command: String,
     pub(super) crossovers: Vec<(Crossover, &'static str)>,
 }
 
@@ -21,7 +25,8 @@ impl Advice {
         let found = crossovers(transfer, candidates, goal)?;
         let crossovers = found.into_iter().map(|c| (c, candidates[c.scheme].name())).collect();
         let reason = reason(transfer, candidates, chosen, goal)?;
-        Ok(Advice { scheme: candidates[chosen].name(), reason, crossovers })
+        let command = command(&candidates[chosen]);
+        Ok(Advice { scheme: candidates[chosen].name(), reason, command, crossovers })
     }
 
     /// One line for each place where the answer changes.
@@ -111,27 +116,29 @@ fn reason(
     let lost = text::share(transfer.completion(&Scheme::sr_nack())?.repair_probability());
     let parity_s =
         transfer.completion(if coded { scheme } else { rival })?.least_s() - transfer.ideal_s();
+    let parity = text::time(parity_s);
     let against = format!("{} would take {}", rival.name(), text::time(rival_s));
     let because = if coded {
+        let piece = if matches!(scheme, Scheme::Lowar { .. }) { "packet" } else { "chunk" };
         format!(
-            "{lost} of messages lose a chunk, which parity repairs in place for {} more on the \
-             wire, while each repetition costs a round trip",
-            text::time(parity_s)
+            "{lost} of messages lose a {piece}, which parity repairs in place for {parity} more on \
+             the wire, while each repetition costs a round trip",
         )
+    } else if law.mean_s() < 1.05 * transfer.ideal_s()
+        && transfer.ideal_s() < 2.0 * transfer.link().rtt_s
+    {
+        format!("only {lost} of messages lose a chunk, not worth {parity} of parity")
+    } else if *scheme == Scheme::GoBackN {
+        format!("so little is lost that going back takes less than {parity} of parity")
     } else if transfer.ideal_s() > 2.0 * transfer.link().rtt_s {
-        let parity = text::time(parity_s);
         format!("repetitions hide behind the injection of the rest, while parity adds {parity}")
-    } else if law.mean_s() < 1.05 * transfer.ideal_s() {
-        format!(
-            "only {lost} of messages lose a chunk, not worth {} of parity",
-            text::time(parity_s)
-        )
     } else {
         "so much is lost that parity does not suffice, and coding repeats on top of it".to_owned()
     };
     Ok(format!("{head}; {against}: {because}."))
 }
 
-fn is_coded(scheme: &Scheme) -> bool {
+/// Whether repairs travel along, before anything is known to be lost.
+pub(super) fn is_coded(scheme: &Scheme) -> bool {
     matches!(scheme, Scheme::Erasure(_) | Scheme::Lowar { .. })
 }

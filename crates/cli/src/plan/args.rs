@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bowline::LinkProfile;
-use bowline_io::units;
+use bowline_link::units;
 use bowline_plan::{
     Axis, Coding, Erasure, GilbertElliott, Goal, Link, Loss, Message, PlanError, Scheme, Transfer,
     rtt_of_distance_s,
@@ -52,7 +52,7 @@ pub(crate) struct PlanArgs {
           allow_hyphen_values = true)]
     mtu: u64,
     /// Schemes to compare, and to choose from: gbn, sr-rto, sr-nack, ec-mds, ec-xor, lowar,
-    /// best-effort [default: all, to choose from those that a message can choose]
+    /// best-effort [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parse_scheme)]
     scheme: Vec<&'static str>,
     /// Data and parity chunks of a submessage
@@ -84,7 +84,7 @@ pub(crate) struct PlanArgs {
     /// Draw how completion times change with this
     #[arg(long, value_enum, value_name = "AXIS")]
     pub(super) sweep: Option<AxisArg>,
-    /// Draw where coding leads over selective repeat, by size and loss on this link
+    /// Draw where coding leads over repeating alone, by size and loss on this link
     #[arg(long, conflicts_with = "sweep")]
     pub(super) heatmap: bool,
     /// Where to write what is drawn, as SVG [default: plan-AXIS.svg, plan-heatmap.svg]
@@ -158,16 +158,12 @@ impl PlanArgs {
         Ok(schemes.into_iter().filter(wanted).collect())
     }
 
-    /// The schemes to choose from, the simplest first: those asked for, or those that a message of
-    /// `crates/sdr` can choose.
+    /// The schemes to choose from, those that ask for least first: of the other end, and of the CPU. All
+    /// of them can be run.
     pub(super) fn candidates(&self) -> Result<Vec<Scheme>, String> {
-        const SIMPLEST_FIRST: [&str; 6] = ["sr-nack", "sr-rto", "gbn", "lowar", "ec-xor", "ec-mds"];
-        const PER_MESSAGE: [&str; 4] = ["sr-nack", "sr-rto", "ec-xor", "ec-mds"];
+        const SIMPLEST_FIRST: [&str; 6] = ["gbn", "sr-nack", "sr-rto", "lowar", "ec-xor", "ec-mds"];
         let mut schemes = self.schemes()?;
-        schemes.retain(|scheme| {
-            let chosen = !self.scheme.is_empty() || PER_MESSAGE.contains(&scheme.name());
-            chosen && scheme.is_reliable()
-        });
+        schemes.retain(Scheme::is_reliable);
         schemes.sort_by_key(|scheme| SIMPLEST_FIRST.iter().position(|n| *n == scheme.name()));
         if schemes.is_empty() {
             return Err("--scheme: best-effort is no way to be reliable: add one, as in \
@@ -247,18 +243,18 @@ fn parse_loss(text: &str) -> Result<Loss, String> {
         format!("`{text}` is no probability below 1: write 1e-5, 0.1% or, in bursts, ge(1e-5,12%)")
     };
     let profile: LinkProfile = format!("loss={text}").parse().map_err(|_| wrong())?;
-    match profile.loss {
-        bowline::Loss::None => Ok(Loss::Packet(0.0)),
-        bowline::Loss::Iid(p) if p < 1.0 => Ok(Loss::Packet(p)),
-        bowline::Loss::Iid(_) => Err(wrong()),
-        bowline::Loss::GilbertElliott { good_to_bad, bad_to_good, loss_bad, loss_good } => {
-            Ok(Loss::Bursts(GilbertElliott {
-                to_bad: good_to_bad,
-                to_good: bad_to_good,
-                loss_good,
-                loss_bad,
-            }))
+    match profile.faults.loss {
+        bowline_link::Loss::None => Ok(Loss::Packet(0.0)),
+        bowline_link::Loss::Iid(p) if p < bowline_link::Prob::ALWAYS => {
+            Ok(Loss::Packet(p.as_f64()))
         }
+        bowline_link::Loss::GilbertElliott(model) => Ok(Loss::Bursts(GilbertElliott {
+            to_bad: model.good_to_bad.as_f64(),
+            to_good: model.bad_to_good.as_f64(),
+            loss_good: model.loss_good.as_f64(),
+            loss_bad: model.loss_bad.as_f64(),
+        })),
+        bowline_link::Loss::Iid(_) | bowline_link::Loss::Bursts(_) => Err(wrong()),
     }
 }
 

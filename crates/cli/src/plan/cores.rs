@@ -6,35 +6,63 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bowline_codes::{Code, Family, Kernel};
-use bowline_plan::{Coding, Erasure, Scheme};
+use bowline_plan::{Coding, Message, Scheme};
 
 /// Data that one core encodes, by code and shape.
 pub(super) struct CodingRates {
-    chunk_bytes: usize,
+    message: Message,
     bytes_per_s: BTreeMap<String, f64>,
 }
 
 /// Enough for the caches to be no help, little enough to answer at once.
 const WORKING_SET_BYTES: usize = 12 << 20;
 const MEASURE: Duration = Duration::from_millis(12);
+/// Passes over it, the first not counted.
+const MIN_PASSES: u32 = 4;
 /// A longer chunk costs no more than this per byte.
-const MAX_CHUNK: u64 = 256 << 10;
+const MAX_PIECE: u64 = 256 << 10;
+
+/// What is encoded: a code, and how long its pieces are.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    coding: Coding,
+    k: u32,
+    m: u32,
+    piece_bytes: usize,
+}
+
+impl Work {
+    /// What a scheme encodes as messages of that shape leave; nothing if it does not code.
+    ///
+    /// LoWAR's lanes are the modulo groups of XOR, with packets in the place of chunks.
+    fn of(scheme: &Scheme, message: &Message) -> Option<Work> {
+        let (coding, k, m, bytes) = match scheme {
+            Scheme::Erasure(code) => (code.coding, code.k, code.m, message.chunk_bytes),
+            Scheme::Lowar { r, c } => (Coding::Xor, *r, *c, message.mtu_bytes),
+            _ => return None,
+        };
+        Some(Work { coding, k, m, piece_bytes: bytes.min(MAX_PIECE) as usize })
+    }
+
+    fn key(&self) -> String {
+        let kernel = Kernel::best().name();
+        format!("{:?}({},{}) {} {kernel}", self.coding, self.k, self.m, self.piece_bytes)
+    }
+}
 
 impl CodingRates {
     /// Rates for these schemes: from the user's cache, or measured and written there.
-    pub(super) fn load(schemes: &[Scheme], chunk_bytes: u64) -> CodingRates {
-        let chunk_bytes = chunk_bytes.min(MAX_CHUNK) as usize;
+    pub(super) fn load(schemes: &[Scheme], message: Message) -> CodingRates {
         let cache = cache_file();
         let stored = cache.as_ref().and_then(|path| fs::read_to_string(path).ok());
         let bytes_per_s = stored.and_then(|text| serde_json::from_str(&text).ok());
-        let mut rates = CodingRates { chunk_bytes, bytes_per_s: bytes_per_s.unwrap_or_default() };
+        let mut rates = CodingRates { message, bytes_per_s: bytes_per_s.unwrap_or_default() };
         let mut news = false;
-        for scheme in schemes {
-            if let Scheme::Erasure(code) = scheme
-                && !rates.bytes_per_s.contains_key(&rates.key(code))
-                && let Some(rate) = measure(code, chunk_bytes)
+        for work in schemes.iter().filter_map(|scheme| Work::of(scheme, &message)) {
+            if !rates.bytes_per_s.contains_key(&work.key())
+                && let Some(rate) = measure(&work)
             {
-                rates.bytes_per_s.insert(rates.key(code), rate);
+                rates.bytes_per_s.insert(work.key(), rate);
                 news = true;
             }
         }
@@ -48,15 +76,10 @@ impl CodingRates {
 
     /// Cores that encode as fast as data leaves, parity between it: `BW k / (k + m)`.
     pub(super) fn cores(&self, scheme: &Scheme, bandwidth_bps: f64) -> Option<f64> {
-        let Scheme::Erasure(code) = scheme else { return None };
-        let rate = self.bytes_per_s.get(&self.key(code))?;
-        let (k, m) = (f64::from(code.k), f64::from(code.m));
+        let work = Work::of(scheme, &self.message)?;
+        let rate = self.bytes_per_s.get(&work.key())?;
+        let (k, m) = (f64::from(work.k), f64::from(work.m));
         Some(bandwidth_bps / 8.0 * k / (k + m) / rate)
-    }
-
-    fn key(&self, code: &Erasure) -> String {
-        let kernel = Kernel::best().name();
-        format!("{:?}({},{}) {} {kernel}", code.coding, code.k, code.m, self.chunk_bytes)
     }
 }
 
@@ -67,32 +90,34 @@ fn cache_file() -> Option<PathBuf> {
     dir.map(|dir| dir.join("bowline/coding-rates.json"))
 }
 
-/// Bytes of data per second; the best pass counts, because others share the machine.
-fn measure(code: &Erasure, chunk_bytes: usize) -> Option<f64> {
-    let family = match code.coding {
+/// Bytes of data per second. Others share the machine, and may have the core for longer than all of
+/// this takes: of each block the best of some passes counts.
+fn measure(work: &Work) -> Option<f64> {
+    let family = match work.coding {
         Coding::Mds => Family::Mds,
         Coding::Xor => Family::Xor,
     };
-    let (k, m) = (code.k as usize, code.m as usize);
+    let (k, m, piece_bytes) = (work.k as usize, work.m as usize, work.piece_bytes);
     let coder = Code::new(family, k, m).ok()?;
-    let blocks = (WORKING_SET_BYTES / ((k + m) * chunk_bytes)).max(1);
-    let data = vec![0x5a_u8; blocks * k * chunk_bytes];
-    let mut parity = vec![0_u8; blocks * m * chunk_bytes];
-    let mut best = 0.0_f64;
+    let blocks = (WORKING_SET_BYTES / ((k + m) * piece_bytes)).max(1);
+    let data = vec![0x5a_u8; blocks * k * piece_bytes];
+    let mut parity = vec![0_u8; blocks * m * piece_bytes];
+    let mut best_s = vec![f64::INFINITY; blocks];
     let started = Instant::now();
-    let mut warm = false;
-    while started.elapsed() < MEASURE || best == 0.0 {
-        let pass = Instant::now();
-        let blocks = data.chunks(k * chunk_bytes).zip(parity.chunks_mut(m * chunk_bytes));
-        for (data, parity) in blocks {
-            let data: Vec<&[u8]> = data.chunks(chunk_bytes).collect();
-            let mut parity: Vec<&mut [u8]> = parity.chunks_mut(chunk_bytes).collect();
+    let mut passes = 0;
+    while started.elapsed() < MEASURE || passes < MIN_PASSES {
+        let pieces = data.chunks(k * piece_bytes).zip(parity.chunks_mut(m * piece_bytes));
+        for (best_s, (data, parity)) in best_s.iter_mut().zip(pieces) {
+            let data: Vec<&[u8]> = data.chunks(piece_bytes).collect();
+            let mut parity: Vec<&mut [u8]> = parity.chunks_mut(piece_bytes).collect();
+            let block = Instant::now();
             coder.encode(&data, &mut parity).ok()?;
+            // The first pass meets memory that is not there yet.
+            if passes > 0 {
+                *best_s = best_s.min(block.elapsed().as_secs_f64().max(1e-9));
+            }
         }
-        // The first pass meets memory that is not there yet.
-        if std::mem::replace(&mut warm, true) {
-            best = best.max(data.len() as f64 / pass.elapsed().as_secs_f64().max(1e-9));
-        }
+        passes += 1;
     }
-    Some(best)
+    Some(data.len() as f64 / best_s.iter().sum::<f64>())
 }

@@ -1,10 +1,10 @@
-//! Figure 9 for the user's own link: where coding leads over selective repeat.
+//! Figure 9 for the user's own link: where coding leads over repeating alone.
 
 use bowline_chart::{Axis as ChartAxis, Heatmap, Unit};
 use bowline_plan::{Axis, Goal, Scheme, Transfer};
 use serde_json::{Value, json};
 
-use super::advice::loss_kind;
+use super::advice::{is_coded, loss_kind};
 use super::sweep::{range, spread};
 
 /// Cells each way.
@@ -17,7 +17,7 @@ pub(super) fn heatmap(
     goal: Goal,
 ) -> Result<Heatmap, String> {
     let (coded, repeating): (Vec<Scheme>, Vec<Scheme>) =
-        candidates.iter().partition(|scheme| matches!(scheme, Scheme::Erasure(_)));
+        candidates.iter().partition(|scheme| is_coded(scheme));
     if coded.is_empty() || repeating.is_empty() {
         return Err(
             "--scheme: a heatmap compares coding with repeating: name some of both, as in \

@@ -5,6 +5,9 @@ mod allreduce;
 mod args;
 mod cores;
 mod heatmap;
+#[cfg(test)]
+mod laws;
+mod needs;
 mod point;
 mod report;
 mod row;

@@ -9,12 +9,15 @@ use serde_json::{Value, json};
 use super::advice::{Advice, loss_kind};
 use super::args::{PlanArgs, named};
 use super::cores::CodingRates;
+use super::needs;
 use super::row::Row;
 
 /// What is said about one point.
 pub(super) struct Point {
     pub(super) transfer: Transfer,
     pub(super) rows: Vec<Row>,
+    /// What the schemes of the rows need at the other end.
+    pub(super) needs: Vec<String>,
     pub(super) advice: Advice,
 }
 
@@ -22,7 +25,7 @@ impl Point {
     pub(super) fn new(args: &PlanArgs) -> Result<Point, String> {
         let transfer = args.transfer()?;
         let schemes = args.schemes()?;
-        let rates = CodingRates::load(&schemes, args.message().chunk_bytes);
+        let rates = CodingRates::load(&schemes, args.message());
         let mut rows = Vec::new();
         for scheme in &schemes {
             let mut row = Row::new(&transfer, scheme, &rates)?;
@@ -32,7 +35,7 @@ impl Point {
             rows.push(row);
         }
         let advice = Advice::new(&transfer, &args.candidates()?, args.goal()).map_err(named)?;
-        Ok(Point { transfer, rows, advice })
+        Ok(Point { transfer, rows, needs: needs::lines(&schemes), advice })
     }
 
     /// The link and the message in a line.
@@ -92,7 +95,12 @@ impl Point {
             let share = text::share(missing.repair_probability);
             let _ = writeln!(out, "best-effort leaves something out of {share} of messages");
         }
+        let _ = writeln!(out, "\nneeded at the other end");
+        for line in &self.needs {
+            let _ = writeln!(out, "  {line}");
+        }
         let _ = writeln!(out, "\nrecommended: {}", self.advice.reason);
+        let _ = writeln!(out, "  run it by {}", self.advice.command);
         for line in self.advice.crossover_lines(&self.transfer) {
             let _ = writeln!(out, "  {line}");
         }
@@ -112,6 +120,7 @@ impl Point {
             "ideal_s": self.transfer.ideal_s(),
             "recommended": self.advice.scheme,
             "reason": self.advice.reason,
+            "command": self.advice.command,
             "crossovers": self.advice.json(),
             "schemes": self.rows,
         })

@@ -56,6 +56,8 @@ fn summary(page: &mut Page, point: &Point) {
         let share = text::share(row.repair_probability);
         page.paragraph(&format!("Best effort leaves something out of {share} of messages."));
     }
+    page.paragraph(&format!("Run it by {}.", point.advice.command.replace('`', "")));
+    page.heading("What each needs at the other end").list(&point.needs);
     let lines = point.advice.crossover_lines(&point.transfer);
     if !lines.is_empty() {
         page.heading("Where the answer changes").list(&lines);

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::args::named;
 use super::cores::CodingRates;
+use super::needs::Peer;
 
 /// One scheme.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +23,8 @@ pub(super) struct Row {
     pub(super) repair_probability: f64,
     /// Cores that coding takes at the link's rate; none for schemes that do not code.
     pub(super) cores: Option<f64>,
+    /// Who must be at the other end.
+    pub(super) peer: Peer,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sampled: Option<Times>,
 }
@@ -76,6 +79,7 @@ impl Row {
             bandwidth_overhead: law.bandwidth_overhead(),
             repair_probability: law.repair_probability(),
             cores: rates.cores(scheme, transfer.link().bandwidth_bps),
+            peer: Peer::of(scheme),
             sampled: None,
         })
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 
-use bowline_rails::Mode;
+use bowline_device::Mode;
 use clap::Args;
 
 use super::parse_device;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::timeline;
+use crate::output;
 
 /// A file for the program's library to write its report to; removed when done.
 pub(super) struct File(PathBuf);
@@ -42,7 +43,7 @@ pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
         if json {
             eprintln!("{report}");
         } else {
-            eprint!("{}", describe(report));
+            describe(report).lines().for_each(|line| eprintln!("{}", output::plain(line)));
         }
     }
     Ok(())

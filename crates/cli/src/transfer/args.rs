@@ -53,7 +53,7 @@ pub(crate) struct SendArgs {
 
 /// Receive files and directories from `bowline send`
 ///
-/// Takes one transfer after the other, from whoever can connect, and writes nothing outside of its
+/// Takes up to four transfers at a time, from whoever can connect, and writes nothing outside of its
 /// directory. A file appears under its name when all of it is there and checked; until then it is
 /// NAME.bowline-part, which the next attempt goes on with.
 #[derive(Args)]
@@ -62,7 +62,8 @@ pub(crate) struct SendArgs {
     bowline recv /data -d 192.0.2.7              from the network of that address\n  \
     bowline recv /data --once --json             one transfer, then a report\n\n\
     A file that exists and is the same is left alone. One that differs is an error unless \
-    --overwrite is given. Use it where you trust those who can reach the port: senders are not \
+    --overwrite is given, and a directory that exists keeps its permissions. A sender that makes \
+    no progress for two minutes is given up. Use it where you trust those who can reach the port: senders are not \
     asked who they are.")]
 pub(crate) struct RecvArgs {
     /// Directory to write to
@@ -77,7 +78,7 @@ pub(crate) struct RecvArgs {
     /// End after one transfer, successful or not
     #[arg(long)]
     pub(super) once: bool,
-    /// Replace files that exist and differ
+    /// Replace files that exist and differ, and change the permissions of directories that exist
     #[arg(long)]
     pub(super) overwrite: bool,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -96,5 +97,5 @@ fn schemes() -> impl TypedValueParser<Value = String> {
 fn parse_rate(text: &str) -> Result<u64, String> {
     let profile: LinkProfile =
         format!("rate={text}").parse().map_err(|e: bowline::ParseLinkError| e.to_string())?;
-    profile.rate_bps.ok_or_else(|| "write 1Gbps or 100Mbps".to_owned())
+    profile.config.rate_bps.ok_or_else(|| "write 1Gbps or 100Mbps".to_owned())
 }

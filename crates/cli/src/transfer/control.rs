@@ -1,8 +1,9 @@
 //! The conversation beside the data, and everything else that can happen to an end.
 
+use std::cell::Cell;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline::{Channel, ReliableEvent};
 
@@ -18,14 +19,18 @@ const SILENCE: Duration = Duration::from_secs(60);
 const QUEUE: usize = 256;
 
 /// What an end's main thread hears of.
-pub(super) enum Event {
-    /// The peer has said something, or is gone.
-    Peer(Result<Message, bowline::Error>),
+pub(super) enum Event<P = Message> {
+    /// The peer has said something.
+    Peer(P),
     /// A message of the queue pair is over, or the queue pair is.
     Queue(Result<ReliableEvent, bowline::Error>),
     /// A thread is through with a segment.
     Segment(Result<Handled, Failure>),
 }
+
+/// What the peer has said as it came, since a message may take more memory when it is decoded; or the
+/// peer is gone.
+pub(super) type Heard = Result<Vec<u8>, bowline::Error>;
 
 /// What a thread did with a segment.
 pub(super) struct Handled {
@@ -43,17 +48,25 @@ pub(super) struct Control {
     peer: &'static str,
     outgoing: SyncSender<Message>,
     writer: JoinHandle<()>,
-    events: Receiver<Event>,
-    event_sender: Sender<Event>,
+    events: Receiver<Event<Heard>>,
+    event_sender: Sender<Event<Heard>>,
     /// A token for each of the peer's messages that has not been handled. Events of this end's own
     /// threads need none: each has a slot, so there are few, and a thread that waited for the main
     /// thread while that waits for it would wait for ever.
     unhandled: Receiver<()>,
+    /// How long the peer may make no progress, and since when it has made none.
+    patience: Option<Duration>,
+    progress: Cell<Instant>,
 }
 
 impl Control {
-    /// Takes the conversation over from its set-up.
-    pub(super) fn start(mut channel: Channel, peer: &'static str) -> Result<Control, Failure> {
+    /// Takes the conversation over from its set-up. A peer that says it is alive and nothing else is given
+    /// up after `patience`.
+    pub(super) fn start(
+        mut channel: Channel,
+        peer: &'static str,
+        patience: Option<Duration>,
+    ) -> Result<Control, Failure> {
         channel.set_timeout(SILENCE);
         let reading = channel.try_clone()?;
         let (event_sender, events) = mpsc::channel();
@@ -63,7 +76,8 @@ impl Control {
         thread::spawn(move || listen(reading, &heard, &token));
         let (outgoing, to_send) = mpsc::sync_channel(QUEUE);
         let writer = thread::spawn(move || talk(channel, &to_send));
-        Ok(Control { peer, outgoing, writer, events, event_sender, unhandled })
+        let progress = Cell::new(Instant::now());
+        Ok(Control { peer, outgoing, writer, events, event_sender, unhandled, patience, progress })
     }
 
     /// Says something to the peer. If it is gone, the next event says so.
@@ -77,23 +91,39 @@ impl Control {
     }
 
     /// For threads that make events.
-    pub(super) fn event_sender(&self) -> Sender<Event> {
+    pub(super) fn event_sender(&self) -> Sender<Event<Heard>> {
         self.event_sender.clone()
+    }
+
+    /// The peer has done something that brings the transfer nearer to its end, or was not asked for
+    /// anything until now.
+    pub(super) fn note_progress(&self) {
+        self.progress.set(Instant::now());
     }
 
     /// The next event.
     pub(super) fn next(&self) -> Result<Event, Failure> {
         // This end holds a sender itself, so there is always one.
-        let event = self.events.recv()?;
-        if let Event::Peer(_) = event {
-            let _ = self.unhandled.try_recv();
-        }
-        match event {
-            Event::Peer(Err(e)) => Err(self.lost(&e)),
-            Event::Peer(Ok(Message::Abort(why))) => {
-                Err(format!("the {} gave up: {why}", self.peer).into())
+        let event = match self.patience {
+            None => self.events.recv()?,
+            Some(patience) => {
+                let left = patience.checked_sub(self.progress.get().elapsed());
+                // However many events there are: those of a peer that makes no progress gain no time.
+                let event = left.and_then(|left| self.events.recv_timeout(left).ok());
+                event.ok_or_else(|| self.stuck(patience))?
             }
-            event => Ok(event),
+        };
+        let heard = match event {
+            Event::Peer(heard) => heard,
+            Event::Queue(event) => return Ok(Event::Queue(event)),
+            Event::Segment(handled) => return Ok(Event::Segment(handled)),
+        };
+        let _ = self.unhandled.try_recv();
+        let bytes = heard.map_err(|e| self.lost(&e))?;
+        match postcard::from_bytes(&bytes) {
+            Ok(Message::Abort(why)) => Err(format!("the {} gave up: {why}", self.peer).into()),
+            Ok(message) => Ok(Event::Peer(message)),
+            Err(_) => Err(self.unexpected()),
         }
     }
 
@@ -101,13 +131,18 @@ impl Control {
     pub(super) fn hear(&self) -> Result<Message, Failure> {
         loop {
             match self.next()? {
-                Event::Peer(Ok(Message::Alive)) => {}
-                Event::Peer(Ok(message)) => return Ok(message),
+                Event::Peer(Message::Alive) => {}
+                Event::Peer(message) => return Ok(message),
                 Event::Queue(Err(e)) => return Err(e.into()),
                 Event::Segment(Err(e)) => return Err(e),
-                Event::Peer(Err(_)) | Event::Queue(Ok(_)) | Event::Segment(Ok(_)) => {}
+                Event::Queue(Ok(_)) | Event::Segment(Ok(_)) => {}
             }
         }
+    }
+
+    fn stuck(&self, patience: Duration) -> Failure {
+        let (peer, seconds) = (self.peer, patience.as_secs_f64());
+        format!("the {peer} has made no progress for {seconds} s, and is given up").into()
     }
 
     /// An error for what should not have been said now.
@@ -135,14 +170,9 @@ impl Control {
     }
 }
 
-fn listen(mut channel: Channel, events: &Sender<Event>, token: &SyncSender<()>) {
+fn listen(mut channel: Channel, events: &Sender<Event<Heard>>, token: &SyncSender<()>) {
     loop {
-        let heard = channel.recv().and_then(|bytes| {
-            postcard::from_bytes::<Message>(&bytes).map_err(|e| bowline::Error::Invalid {
-                what: "message from the peer",
-                why: format!("{e}: run the same release on both ends"),
-            })
-        });
+        let heard = channel.recv();
         let is_last = heard.is_err();
         if token.send(()).is_err() || events.send(Event::Peer(heard)).is_err() || is_last {
             return;

@@ -87,13 +87,13 @@ impl Dir {
         Ok((fd, name))
     }
 
-    /// Makes a directory, unless it is there.
-    pub(super) fn make_dir(&self, entry: &Entry) -> io::Result<()> {
+    /// Makes a directory, unless it is there; returns whether it did.
+    pub(super) fn make_dir(&self, entry: &Entry) -> io::Result<bool> {
         let (parent, name) = self.parent(entry)?;
         // The receiver has to write into it, whatever it will be in the end.
         match mkdirat(&*parent, name, Mode::from_raw_mode(entry.mode & 0o777 | 0o700)) {
-            Err(Errno::EXIST) => open_dir(&parent, name).map(|_| ()),
-            made => Ok(made?),
+            Err(Errno::EXIST) => open_dir(&parent, name).map(|_| false),
+            made => Ok(made.map(|()| true)?),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::BlockHash;
 
 /// Of this exchange; both ends must have the same.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Claims in one message: well below what a setup message can carry.
 pub(super) const MAX_CLAIMS: usize = 1024;
 /// Bytes of entries in one message, about.
@@ -100,6 +100,8 @@ pub(super) enum Message {
     Claims(Vec<Claim>),
     /// Receiver: those were all.
     EndOfClaims,
+    /// Sender: so many claimed blocks were compared. For who waits while large files are read.
+    Checked(u32),
     /// Sender: claimed blocks that are not those of its files.
     Denied(Vec<u32>),
     /// Sender: those were all; both ends know now what is to be moved.

@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bowline::{Channel, RecvId, ReliableEvent};
 use indicatif::ProgressBar;
 
 use super::Failure;
 use super::args::RecvArgs;
-use super::control::{Control, Event, Handled};
+use super::control::{Control, Event, Handled, Heard};
 use super::digest::{BlockHash, BlockHasher};
 use super::dir::Dir;
 use super::files::PIECE_BYTES;
+use super::list::List;
 use super::message::{Entry, Hello, MAX_CLAIMS, Message, VERSION, Welcome};
 use super::report::Report;
 use super::session::{Nic, SLOTS, Session, workers};
@@ -23,22 +24,31 @@ use super::store::Store;
 use super::tree::{Place, Segments, Tree};
 use crate::output;
 
-/// Files and directories of one transfer at most.
-const MAX_ENTRIES: usize = 10_000_000;
+/// A sender that sends nothing for so long, though it says that it is alive, is given up: others want to
+/// send too. Reading a segment and sending it over the slowest link takes less.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Receives one tree from a sender.
-pub(super) fn receive(args: &RecvArgs, dir: &Dir, mut channel: Channel) -> Result<Report, Failure> {
+pub(super) fn receive(
+    args: &RecvArgs,
+    dir: &Dir,
+    mut channel: Channel,
+    patience: Duration,
+) -> Result<Report, Failure> {
     let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
     let nic = Nic::open(args.device, args.link.as_ref());
     let answer = match &nic {
-        _ if hello.version != VERSION => Err("it is another release".to_owned()),
+        _ if hello.version != VERSION => Err(format!(
+            "its protocol is version {VERSION}, this sender's {}: run the same release",
+            hello.version
+        )),
         Ok(nic) => Ok(Welcome { mtu: nic.mtu_bytes() }),
         Err(e) => Err(e.to_string()),
     };
     channel.send(&postcard::to_stdvec(&answer)?)?;
     answer?;
     let session = nic?.connect(&mut channel, hello.mtu, &hello.scheme, None)?;
-    let control = Control::start(channel, "sender")?;
+    let control = Control::start(channel, "sender", Some(patience))?;
     let outcome = converse(args, dir, &hello, &session, &control);
     control.close(&outcome);
     outcome
@@ -92,18 +102,16 @@ fn converse(
 }
 
 fn listen_to_list(control: &Control) -> Result<Tree, Failure> {
-    let mut tree = Tree::default();
+    let mut list = List::default();
     loop {
         match control.hear()? {
-            Message::Entries(entries) if tree.entries().len() + entries.len() <= MAX_ENTRIES => {
+            Message::Entries(entries) => {
                 for entry in entries {
-                    tree.push(entry).ok_or("this is more than one transfer can carry")?;
+                    list.push(entry)?;
+                    control.note_progress();
                 }
             }
-            Message::Entries(_) => {
-                return Err(format!("one transfer takes at most {MAX_ENTRIES} files").into());
-            }
-            Message::EndOfEntries => return Ok(tree),
+            Message::EndOfEntries => return list.finish(),
             _ => return Err(control.unexpected()),
         }
     }
@@ -115,9 +123,20 @@ fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failu
         control.send(Message::Claims(batch.to_vec()));
     }
     control.send(Message::EndOfClaims);
+    control.note_progress();
+    let mut checked = 0;
     loop {
         match control.hear()? {
-            Message::Denied(blocks) => blocks.into_iter().for_each(|block| store.deny(block)),
+            Message::Checked(blocks) if blocks > checked => {
+                checked = blocks;
+                control.note_progress();
+            }
+            Message::Checked(_) => {}
+            Message::Denied(blocks) => {
+                if blocks.into_iter().filter(|block| store.deny(*block)).count() > 0 {
+                    control.note_progress();
+                }
+            }
             Message::EndOfDenied => return Ok(()),
             _ => return Err(control.unexpected()),
         }
@@ -203,17 +222,26 @@ impl Inbound<'_> {
     }
 
     fn coordinate(&mut self, jobs: &Sender<Job>, hashes: &mut [BlockHash]) -> Result<(), Failure> {
+        self.control.note_progress();
+        let mut landed = 0;
         while self.open > 0 {
-            match self.control.next()? {
+            let event = self.control.next()?;
+            // Of a large segment over a slow link nothing else is seen for a while.
+            let new = self.session.landed()?;
+            if new > landed {
+                landed = new;
+                self.control.note_progress();
+            }
+            match event {
                 Event::Segment(handled) => self.handled(handled?, hashes)?,
                 Event::Queue(event) => self.received(event?)?,
-                Event::Peer(Ok(Message::Hashes { segment, hashes })) => {
+                Event::Peer(Message::Hashes { segment, hashes }) => {
                     if hashes.len() != self.segments.get(segment).len() || hashes.is_empty() {
                         return Err(self.control.unexpected());
                     }
                     self.hashes.insert(segment, hashes);
                 }
-                Event::Peer(Ok(Message::Alive)) => {}
+                Event::Peer(Message::Alive) => {}
                 Event::Peer(_) => return Err(self.control.unexpected()),
             }
             self.dispatch(jobs)?;
@@ -271,6 +299,7 @@ impl Inbound<'_> {
                     all[*block as usize] = hash;
                 }
                 self.progress[segment as usize] = Progress::Done;
+                self.control.note_progress();
                 self.open -= 1;
                 self.bar.inc(bytes as u64);
             }
@@ -305,7 +334,7 @@ struct Writer<'a> {
     segments: &'a Segments,
     store: &'a Store<'a>,
     queue: &'a Mutex<Receiver<Job>>,
-    events: Sender<Event>,
+    events: Sender<Event<Heard>>,
 }
 
 impl Writer<'_> {

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bowline::{Channel, ReliableEvent, WriteId, WriteOptions};
 use indicatif::ProgressBar;
 
 use super::Failure;
 use super::args::SendArgs;
-use super::control::{Control, Event, Handled};
+use super::control::{Control, Event, Handled, Heard};
 use super::digest::BlockHash;
 use super::files::{PIECE_BYTES, hash_block, read_block};
 use super::message::{ENTRIES_BYTES, Hello, MAX_CLAIMS, Message, VERSION, Welcome};
@@ -22,6 +22,9 @@ use super::scan::{Source, mtime};
 use super::session::{Nic, SLOTS, Session, workers};
 use super::tree::Segments;
 use crate::output;
+
+/// While it compares, the sender says this often how far it is.
+const CHECKED_EVERY: Duration = Duration::from_secs(2);
 
 /// Sends a tree over a connection to a receiver.
 pub(super) fn send(
@@ -39,7 +42,8 @@ pub(super) fn send(
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
     let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
     let session = nic.connect(&mut channel, welcome.mtu, &args.scheme, args.rate)?;
-    let control = Control::start(channel, "receiver")?;
+    // It may read for hours what it has already.
+    let control = Control::start(channel, "receiver", None)?;
     let outcome = converse(args, source, &session, &control);
     control.close(&outcome);
     outcome
@@ -120,7 +124,12 @@ fn check_claims(
     let mut denied = Vec::new();
     let bar = output::progress(claims.len() as u64, "checking what is there");
     let mut open: Option<(usize, File)> = None;
-    for claim in claims {
+    let mut told = Instant::now();
+    for (checked, claim) in (0..).zip(claims) {
+        if told.elapsed() > CHECKED_EVERY {
+            control.send(Message::Checked(checked));
+            told = Instant::now();
+        }
         if claim.block >= source.tree.blocks() {
             return Err(control.unexpected());
         }
@@ -241,15 +250,15 @@ impl Outbound<'_> {
             match self.control.next()? {
                 Event::Segment(read) => self.post(read?)?,
                 Event::Queue(event) => self.written(event?)?,
-                Event::Peer(Ok(Message::Again { segment })) if segment < self.segments.len() => {
+                Event::Peer(Message::Again { segment }) if segment < self.segments.len() => {
                     self.again += 1;
                     self.waiting.push_back(segment);
                 }
-                Event::Peer(Ok(Message::Complete { digest })) => {
+                Event::Peer(Message::Complete { digest }) => {
                     self.bar.finish_and_clear();
                     return Ok(digest);
                 }
-                Event::Peer(Ok(Message::Alive)) => {}
+                Event::Peer(Message::Alive) => {}
                 Event::Peer(_) => return Err(self.control.unexpected()),
             }
         }
@@ -284,7 +293,7 @@ struct Reader<'a, 'h> {
     segments: &'a Segments,
     queue: &'a Mutex<Receiver<Job>>,
     hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
-    events: Sender<Event>,
+    events: Sender<Event<Heard>>,
     outgoing: SyncSender<Message>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Nic {
 impl Nic {
     /// Opens the NIC of an address.
     pub(super) fn open(addr: IpAddr, link: Option<&LinkProfile>) -> Result<Nic, Failure> {
-        let mut builder = Device::builder(addr);
+        let mut builder = Device::builder(addr).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
         }
@@ -81,6 +81,12 @@ impl Session {
         slot * bytes..(slot + 1) * bytes
     }
 
+    /// Packets that have landed, each counted once.
+    pub(super) fn landed(&self) -> Result<u64, Failure> {
+        let landing = self.qp.stats()?.landing;
+        Ok(landing.packets - landing.duplicates - landing.late)
+    }
+
     /// Posts a slot for a segment to come.
     pub(super) fn post(&self, slot: usize) -> Result<bowline::RecvId, Failure> {
         loop {
@@ -93,7 +99,7 @@ impl Session {
     }
 
     /// Turns what becomes of messages into events, until told to stop.
-    pub(super) fn watch(&self, events: &Sender<Event>, stop: &AtomicBool) {
+    pub(super) fn watch<P>(&self, events: &Sender<Event<P>>, stop: &AtomicBool) {
         while !stop.load(Ordering::Acquire) {
             let event = match self.qp.wait(TICK) {
                 Ok(None) => continue,

@@ -11,7 +11,7 @@ use indicatif::HumanBytes;
 
 use super::Failure;
 use super::digest::{BLOCK_BYTES, BlockHash};
-use super::dir::{Dir, Found, check_path};
+use super::dir::{Dir, Found};
 use super::files::{PIECE_BYTES, hash_block, read_block};
 use super::message::{Claim, Entry};
 use super::partial::{self, Record};
@@ -27,6 +27,8 @@ pub(super) struct Store<'a> {
     overwrite: bool,
     /// Files that were there before.
     existing: HashSet<usize>,
+    /// Directories that were there before, which keep their permissions and times.
+    kept_dirs: HashSet<usize>,
     /// Blocks that need not come.
     there: HashMap<u32, BlockHash>,
     /// Files of which something has come.
@@ -53,14 +55,18 @@ impl<'a> Store<'a> {
             tree,
             overwrite,
             existing: HashSet::new(),
+            kept_dirs: HashSet::new(),
             there: HashMap::new(),
             open: Mutex::default(),
         };
-        check_entries(tree)?;
         let mut piece = vec![0; PIECE_BYTES];
         for (index, entry) in tree.entries().iter().enumerate() {
             if !entry.is_file() {
-                dir.make_dir(entry).map_err(|e| dir.failed("make the directory", entry, &e))?;
+                let made = dir.make_dir(entry);
+                let made = made.map_err(|e| dir.failed("make the directory", entry, &e))?;
+                if !made && !overwrite {
+                    store.kept_dirs.insert(index);
+                }
                 continue;
             }
             match dir.find(entry).map_err(|e| dir.failed("look at", entry, &e))? {
@@ -118,9 +124,9 @@ impl<'a> Store<'a> {
         claims
     }
 
-    /// The sender says that its block is another.
-    pub(super) fn deny(&mut self, block: u32) {
-        self.there.remove(&block);
+    /// The sender says that its block is another; returns whether it was there.
+    pub(super) fn deny(&mut self, block: u32) -> bool {
+        self.there.remove(&block).is_some()
     }
 
     /// Hash of a block that is there.
@@ -260,30 +266,16 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Gives directories their permissions and times, the inner ones first.
+    /// Gives new directories their permissions and times, the inner ones first.
     pub(super) fn finish_dirs(&self) -> Result<(), Failure> {
-        for entry in self.tree.entries().iter().rev().filter(|entry| !entry.is_file()) {
+        for (index, entry) in self.tree.entries().iter().enumerate().rev() {
+            if entry.is_file() || self.kept_dirs.contains(&index) {
+                continue;
+            }
             self.dir.finish_dir(entry).map_err(|e| self.dir.failed("finish", entry, &e))?;
         }
         Ok(())
     }
-}
-
-/// Refuses what no honest sender would send.
-fn check_entries(tree: &Tree) -> Result<(), Failure> {
-    let mut seen = HashSet::new();
-    for entry in tree.entries() {
-        if let Err(why) = check_path(&entry.path) {
-            return Err(format!("the path {:?} is refused: {why}", entry.name()).into());
-        }
-        if !seen.insert(&entry.path[..]) {
-            return Err(format!("the path {:?} is refused: it comes twice", entry.name()).into());
-        }
-        if entry.mtime.nanos >= 1_000_000_000 {
-            return Err(format!("{:?} is refused: its time is none", entry.name()).into());
-        }
-    }
-    Ok(())
 }
 
 fn in_the_way(entry: &Entry) -> Failure {

@@ -4,7 +4,7 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bowline::{Connector, Listener, WriteOptions};
 
@@ -44,6 +44,15 @@ fn random_addr() -> std::net::IpAddr {
 
 /// Runs a receiver into `dir`, and `sender` against it once they are connected.
 fn against(dir: &Path, sender: impl FnOnce(&Session, &Control)) -> Result<Report, Failure> {
+    against_impatient(dir, Duration::from_secs(60), sender)
+}
+
+/// The same with a receiver of so much patience.
+fn against_impatient(
+    dir: &Path,
+    patience: Duration,
+    sender: impl FnOnce(&Session, &Control),
+) -> Result<Report, Failure> {
     let device = random_addr();
     let listener = Listener::bind((device, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,7 +68,8 @@ fn against(dir: &Path, sender: impl FnOnce(&Session, &Control)) -> Result<Report
     thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             let dir = Dir::open(&args.dir)?;
-            receiver::receive(&args, &dir, listener.accept_timeout(Duration::from_secs(10))?)
+            let channel = listener.accept_timeout(Duration::from_secs(10))?;
+            receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
         let nic = Nic::open(random_addr(), None).unwrap();
@@ -69,7 +79,7 @@ fn against(dir: &Path, sender: impl FnOnce(&Session, &Control)) -> Result<Report
         let welcome: Result<Welcome, String> =
             postcard::from_bytes(&channel.recv().unwrap()).unwrap();
         let session = nic.connect(&mut channel, welcome.unwrap().mtu, scheme, None).unwrap();
-        let control = Control::start(channel, "receiver").unwrap();
+        let control = Control::start(channel, "receiver", None).unwrap();
         sender(&session, &control);
         control.close(&Ok(()));
         receiver.join().unwrap()
@@ -139,6 +149,59 @@ fn a_segment_that_stays_damaged_is_an_error() {
     });
     assert!(report.unwrap_err().to_string().contains("damaged twice"));
     assert!(!scratch.inner().join("b").exists());
+}
+
+#[test]
+fn a_sender_that_only_says_it_is_alive_is_given_up() {
+    type Idle = fn(&Session, &Control);
+    let idle: [Idle; 3] = [
+        |_, _| {},
+        // It never says which claims hold.
+        |_, control| list(control, &[file(b"a", 1000)]),
+        // It sends hashes, and no data.
+        |_, control| {
+            begin(control, [&[1; 10], &[2; 10]]);
+            control.send(Message::Hashes { segment: 0, hashes: vec![[0; 32]; 2] });
+        },
+    ];
+    for idle in idle {
+        let scratch = Scratch::new();
+        let start = Instant::now();
+        // Longer than an end is silent before it says that it is alive.
+        let patience = Duration::from_secs(3);
+        let report = against_impatient(&scratch.inner(), patience, |session, control| {
+            idle(session, control);
+            // Until the receiver says that it gives up; `Control` says that this end is alive.
+            while control.hear().is_ok() {}
+        });
+        let error = report.unwrap_err().to_string();
+        assert!(error.contains("no progress"), "{error}");
+        assert!(start.elapsed() >= patience, "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn directories_that_exist_keep_their_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    let old = scratch.inner().join("old");
+    fs::create_dir(&old).unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o700)).unwrap();
+    let directory = |path: &[u8]| Entry { kind: Kind::Directory, mode: 0o777, ..file(path, 0) };
+    let before = fs::metadata(&old).unwrap().modified().unwrap();
+    let report = against(&scratch.inner(), |_, control| {
+        list(control, &[directory(b"old"), directory(b"new")]);
+        assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
+        control.send(Message::EndOfDenied);
+        assert_eq!(control.hear().unwrap(), Message::Ready);
+        assert!(matches!(control.hear().unwrap(), Message::Complete { .. }));
+        control.send(Message::Agreed);
+    });
+    report.unwrap();
+    let mode =
+        |name: &str| fs::metadata(scratch.inner().join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("old"), mode("new")), (0o700, 0o777));
+    assert_eq!(fs::metadata(&old).unwrap().modified().unwrap(), before);
 }
 
 #[test]

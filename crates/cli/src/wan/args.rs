@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bowline_io::{LinkProfile, units};
+use bowline_link::{LinkProfile, units};
 use clap::Args;
 
 /// Put a long, narrow, lossy link between two network namespaces, and run programs at its ends
@@ -74,6 +74,7 @@ impl WanArgs {
     pub(super) fn late_limit(&self) -> Duration {
         const AT_LEAST: Duration = Duration::from_millis(1);
         let (there, back) = self.links();
-        self.late_limit.unwrap_or_else(|| AT_LEAST.max(there.delay.max(back.delay) / 50))
+        let delay = Duration::from_nanos(there.config.delay_ns.max(back.config.delay_ns));
+        self.late_limit.unwrap_or_else(|| AT_LEAST.max(delay / 50))
     }
 }

@@ -6,11 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, CqId, Event, MrKey, NicConfig, PdId, QpAttr, QpInit,
     QpState, QpType, RecvWr, Region as NicRegion, SendWr, Sge, Time, TxCaps, UdDest,
 };
-use bowline_sim::net::{Faults, LinkConfig, Topology, pair};
+use bowline_sim::net::{Topology, pair};
 use bowline_sim::{App, HostConfig, HostId, NicId, RxId, TxId, World};
 use bowline_wire::Qpn;
 
@@ -24,7 +25,7 @@ use crate::{
 pub fn lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
     let addrs = if ipv6 { Topology::ipv6(2) } else { Topology::ipv4(2) };
     let cable = LinkConfig {
-        bandwidth_bps: 10_000_000_000,
+        rate_bps: Some(10_000_000_000),
         delay_ns: 5_000,
         queue_bytes: 4 << 20,
         ecn: None,
@@ -152,7 +153,7 @@ impl End for SimEnd {
         let qpn = made.qpn;
         let id = QpId(self.qps.len());
         self.qps.push(made);
-        let connected = options.qp_type != QpType::Ud;
+        let connected = options.qp_type.descriptor().connected;
         self.modify(
             id,
             &QpAttr {

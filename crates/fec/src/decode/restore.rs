@@ -114,6 +114,9 @@ impl Decoder {
         psn: Psn,
         has_prefix: bool,
     ) -> Result<HeldPacket, Failure> {
+        if self.held.is_full() {
+            return Err(Failure::NoMemory);
+        }
         let mut sum = Unit::take(cx.pool, self.mtu).ok_or(Failure::NoMemory)?;
         let complete = self.sum_of_rest(&mut sum, header, body, has_prefix).is_some();
         let bytes = cx.pool.take(self.mtu);

@@ -122,7 +122,7 @@ pub(super) struct End {
     pub(super) counters: Arc<FecCounters>,
     pub(super) sent: Tape,
     pub(super) seen: Tape,
-    addr: IpAddr,
+    pub(super) addr: IpAddr,
 }
 
 pub(super) struct Rig {

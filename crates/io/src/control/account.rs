@@ -3,44 +3,52 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::{ControlServer, faults};
-use crate::Lane;
+use bowline_nic::Counters;
+
+use super::faults;
+use crate::{Lane, LaneError, PortCounters};
 
 /// A device's account of itself, as one line of JSON: process, program, name, address, what carries its
-/// packets, counters.
-/// `None` once the lane has ended.
-pub fn account(device: &str, lane: &Lane) -> Option<String> {
-    let (nic, port) = lane.counters().ok()?;
+/// packets, how many lanes it has, and the counters of all of them together.
+/// `None` once a lane has ended.
+pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
+    let caps = lanes.first()?.port_caps();
+    let (nic, port) = total_counters(lanes).ok()?;
+    let failures: Vec<String> = lanes.iter().filter_map(|l| l.port_failure()).map(quote).collect();
     Some(format!(
-        "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"via\":\"{}\",\"nic\":{},\"port\":{}}}",
+        "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"via\":\"{}\",\"lanes\":{},\
+         \"broken\":[{}],\"nic\":{},\"port\":{}}}",
         std::process::id(),
         quote(&std::env::args().next().unwrap_or_default()),
         quote(device),
-        lane.port_caps().addr,
-        lane.port_caps().via,
+        caps.addr,
+        caps.via,
+        lanes.len(),
+        failures.join(","),
         counters(nic.iter()),
         counters(port.iter()),
     ))
 }
 
-/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to `fault`
-/// and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
-pub fn answer(device: &str, lane: &Lane, line: &str) -> String {
-    match line.split_once(' ').unwrap_or((line, "")) {
-        ("counters", "") => account(device, lane).unwrap_or_default(),
-        ("faults", "") => faults::state(device, lane),
-        ("fault", request) => faults::order(device, lane, request),
-        _ => String::new(),
+/// What the engines and ports of several lanes have done and seen together.
+pub fn total_counters(lanes: &[Arc<Lane>]) -> Result<(Counters, PortCounters), LaneError> {
+    let mut total = (Counters::default(), PortCounters::default());
+    for lane in lanes {
+        let (nic, port) = lane.counters()?;
+        total.0.merge(&nic);
+        total.1.merge(&port);
     }
+    Ok(total)
 }
 
-impl ControlServer {
-    /// Answers for a lane ([`answer`]), which it does not keep alive.
-    pub fn for_lane(device: &str, lane: &Arc<Lane>) -> std::io::Result<ControlServer> {
-        let (name, lane) = (device.to_owned(), Arc::downgrade(lane));
-        ControlServer::start(device, move |line| {
-            lane.upgrade().map_or_else(String::new, |lane| answer(&name, &lane, line))
-        })
+/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to `fault`
+/// and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
+pub fn answer(device: &str, lanes: &[Arc<Lane>], line: &str) -> String {
+    match line.split_once(' ').unwrap_or((line, "")) {
+        ("counters", "") => account(device, lanes).unwrap_or_default(),
+        ("faults", "") => faults::state(device, lanes),
+        ("fault", request) => faults::order(device, lanes, request),
+        _ => String::new(),
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::{MAX_ANSWER, name_prefix};
-use crate::sys::effective_uid;
+use crate::sys::{connect_abstract, effective_uid, peer_uid};
 
 /// A device of a live process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,8 +15,11 @@ pub struct Peer {
     pub pid: u32,
     /// The device's name in it.
     pub device: String,
-    name: String,
+    pub(super) name: String,
 }
+
+/// How long a process may take to accept a connection when it is only looked for.
+const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// All devices of live processes of this user on this host (in this network namespace).
 pub fn live() -> io::Result<Vec<Peer>> {
@@ -26,6 +28,12 @@ pub fn live() -> io::Result<Vec<Peer>> {
     peers.sort();
     // An accepted connection carries its listener's name too.
     peers.dedup();
+    // One that is busy stays in the list: it is asked, and does not answer in time. One of another
+    // user, or that is gone by now, is none of ours.
+    peers.retain(|peer| match connect(peer, LOOK_PATIENCE) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    });
     Ok(peers)
 }
 
@@ -38,9 +46,21 @@ fn parse(line: &str) -> Option<Peer> {
     Some(Peer { pid, device: parts.next()?.to_owned(), name: name.to_owned() })
 }
 
+/// Connects to a process, if it is one of this user. Anybody may take any abstract name; the kernel
+/// knows who did.
+fn connect(peer: &Peer, patience: Duration) -> io::Result<UnixStream> {
+    let stream = connect_abstract(&peer.name, patience)?;
+    let (owner, me) = (peer_uid(&stream)?, effective_uid());
+    if owner != me {
+        let what = format!("the socket {:?} is user {owner}'s, not user {me}'s", peer.name);
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(stream)
+}
+
 /// Asks a device's process for something; gives up after `patience`.
 pub fn ask(peer: &Peer, request: &str, patience: Duration) -> io::Result<String> {
-    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&peer.name)?)?;
+    let mut stream = connect(peer, patience)?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     stream.write_all(request.as_bytes())?;

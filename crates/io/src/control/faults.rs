@@ -1,11 +1,15 @@
 //! What a device says about its faults, and how it takes orders for more.
 
+use std::sync::Arc;
+
 use super::account::quote;
 use crate::fault::{FaultRequest, LinkState};
 use crate::{Faults, Lane};
 
 /// A device's link and faults, as one line of JSON.
-pub(super) fn state(device: &str, lane: &Lane) -> String {
+pub(super) fn state(device: &str, lanes: &[Arc<Lane>]) -> String {
+    let Some(lane) = lanes.first() else { return String::new() };
+    // What is ordered is ordered of every lane.
     let orders = lane.faults().map(Faults::list).unwrap_or_default();
     let orders: Vec<String> = orders
         .iter()
@@ -14,10 +18,8 @@ pub(super) fn state(device: &str, lane: &Lane) -> String {
             format!("{{\"fault\":{},\"left_ms\":{left}}}", quote(&action.to_string()))
         })
         .collect();
-    let link = match lane.link() {
-        LinkState::Up => "up",
-        LinkState::Down => "down",
-    };
+    let up = lanes.iter().any(|lane| lane.link() == LinkState::Up);
+    let link = if up { "up" } else { "down" };
     format!(
         "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"link\":\"{link}\",\"faults\":[{}]}}",
         std::process::id(),
@@ -29,15 +31,15 @@ pub(super) fn state(device: &str, lane: &Lane) -> String {
 }
 
 /// Does as it is told, and says what that comes to; an error as JSON if it cannot.
-pub(super) fn order(device: &str, lane: &Lane, request: &str) -> String {
+pub(super) fn order(device: &str, lanes: &[Arc<Lane>], request: &str) -> String {
     let error = |why: &str| format!("{{\"error\":{}}}", quote(why));
-    let Some(faults) = lane.faults() else {
+    if lanes.iter().all(|lane| lane.faults().is_none()) {
         return error("this device cannot be made to fail");
-    };
+    }
     match request.parse::<FaultRequest>() {
         Ok(request) => {
-            faults.apply(&request);
-            state(device, lane)
+            lanes.iter().filter_map(|lane| lane.faults()).for_each(|faults| faults.apply(&request));
+            state(device, lanes)
         }
         Err(why) => error(&why.to_string()),
     }

@@ -14,7 +14,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
-pub use account::{account, answer};
+pub use account::{account, answer, total_counters};
 pub use client::{Peer, ask, live};
 pub use server::ControlServer;
 

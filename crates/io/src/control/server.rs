@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{MAX_REQUEST, name_prefix};
-use crate::sys::{effective_uid, peer_uid};
+use crate::sys::{effective_uid, peer_uid, spawn_background};
 
 /// How long a client may take to say what it wants.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -36,9 +36,8 @@ impl ControlServer {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         let stopping = Arc::new(AtomicBool::new(false));
         let for_thread = Arc::clone(&stopping);
-        let thread = std::thread::Builder::new()
-            .name("bowline-control".into())
-            .spawn(move || serve(&listener, &for_thread, &handler))?;
+        let thread =
+            spawn_background("bowline-control", move || serve(&listener, &for_thread, &handler))?;
         Ok(ControlServer { name, stopping, thread: Some(thread) })
     }
 }

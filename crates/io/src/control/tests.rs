@@ -42,3 +42,24 @@ fn a_silent_or_endless_client_does_not_hold_the_server_up_for_long() {
     assert_eq!(ask(&peer, "hello", PATIENCE).unwrap(), "ok");
     drop(server);
 }
+
+#[test]
+fn a_name_that_another_user_has_taken_is_not_believed() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let me = crate::sys::effective_uid();
+    let pid = std::process::id();
+    let impostor = std::thread::spawn(move || {
+        let name = format!("{}{pid}/0/control-test-c", name_prefix(me));
+        let stranger = crate::sys::namespace::become_user(65_534);
+        let addr = SocketAddr::from_abstract_name(name).unwrap();
+        stranger.then(|| UnixListener::bind_addr(&addr).unwrap())
+    });
+    let Some(_listener) = impostor.join().unwrap() else { return };
+    assert_eq!(find("control-test-c"), None);
+    let name = format!("{}{pid}/0/control-test-c", name_prefix(me));
+    let peer = Peer { pid, device: "control-test-c".into(), name };
+    let refused = ask(&peer, "counters", PATIENCE).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(refused.to_string().contains("65534"), "{refused}");
+}

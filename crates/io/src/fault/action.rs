@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::impair::{LinkProfile, Loss, units};
+use bowline_link::{Faults, LinkProfile, Loss, ParseLinkError, units};
 
 /// Shorter turns than this would be more system calls than traffic.
 const MIN_FLAP: Duration = Duration::from_millis(1);
@@ -89,10 +89,10 @@ impl FromStr for FaultAction {
 
 /// Loss is written as in a link's profile, of which it may use nothing else but the seed.
 fn parse_loss(text: &str) -> Result<FaultAction, ParseFaultError> {
-    let profile: LinkProfile =
-        text.parse().map_err(|e: crate::ParseLinkError| ParseFaultError(e.why))?;
-    let (loss, seed) = (profile.loss, profile.seed);
-    if profile != (LinkProfile { loss, seed, ..LinkProfile::default() }) {
+    let profile: LinkProfile = text.parse().map_err(|e: ParseLinkError| ParseFaultError(e.why))?;
+    let (loss, seed) = (profile.faults.loss, profile.seed);
+    let faults = Faults { loss, ..Faults::default() };
+    if profile != (LinkProfile { faults, seed, ..LinkProfile::default() }) {
         let why = format!("`{text}`: of a link's profile a fault has only loss and seed");
         return Err(ParseFaultError(why));
     }

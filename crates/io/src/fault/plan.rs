@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use bowline_link::Loss;
+
 use super::action::{Direction, FaultAction, FaultRequest};
-use crate::impair::Loss;
 
 /// Faults of different kinds, at most one of each: a later one takes the place of an earlier.
 #[derive(Debug, Default)]

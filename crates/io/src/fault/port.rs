@@ -2,14 +2,12 @@
 
 use std::time::Instant;
 
+use bowline_link::{Fate, Link, LinkConfig, Loss};
 use bowline_nic::{FrameMeta, Time, TxBatch};
 use bowline_wire::FlowKey;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use super::Faults;
 use super::plan::Effects;
-use crate::impair::{Fate, Link, LinkProfile, Loss};
 use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 
 /// Packets that are sent on in one batch while some are lost; at least a burst of any port.
@@ -38,23 +36,23 @@ pub struct FaultPort<P> {
 /// Loss by one order, with randomness for each direction.
 struct Draw {
     order: u64,
-    inward: (Link, ChaCha8Rng),
-    outward: (Link, ChaCha8Rng),
+    inward: Link,
+    outward: Link,
 }
 
 impl Draw {
     fn new(order: u64, loss: Loss, seed: u64) -> Draw {
         let direction = |stream| {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream(stream);
-            (Link::new(LinkProfile { loss, ..LinkProfile::default() }), rng)
+            let mut link = Link::new(LinkConfig::default(), seed, stream);
+            link.set_faults(bowline_link::Faults { loss, ..Default::default() });
+            link
         };
         Draw { order, inward: direction(0), outward: direction(1) }
     }
 }
 
-fn is_lost((link, rng): &mut (Link, ChaCha8Rng), now: Time, len: usize) -> bool {
-    link.admit(now, len, rng) == Fate::Lost
+fn is_lost(link: &mut Link, now: Time, len: usize) -> bool {
+    link.admit(now, len, false) == Fate::Lost
 }
 
 impl<P: Port> FaultPort<P> {

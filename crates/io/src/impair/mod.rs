@@ -1,23 +1,19 @@
 //! Middleware that makes a port's link worse, as a network would: for what it sends.
 
 mod held;
-mod link;
-mod profile;
-pub mod units;
 
 #[cfg(test)]
 mod tests;
 
-use bowline_nic::{Time, TxBatch};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_link::{Fate, Link, LinkProfile};
+use bowline_nic::{ECN_CE, ECN_MASK, Time, TxBatch};
 use bowline_wire::FlowKey;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 use crate::fault::Faults;
 use crate::port::{FrameSink, Outbox, Port, PortCaps, PortCounters, PortError, PortFds, earlier};
 use held::{Held, HeldPackets};
-pub use link::{Fate, Link};
-pub use profile::{LinkProfile, Loss, ParseLinkError};
 
 /// Packets released in one batch.
 const BATCH_PACKETS: usize = 64;
@@ -37,31 +33,60 @@ const IP_UDP_BYTES: usize = 28;
 /// A port below that drops or blocks adds to what the profile says; the counters tell.
 pub struct Impair<P> {
     inner: P,
-    link: Link,
-    rng: ChaCha8Rng,
+    link: SharedLink,
+    /// Counts what the link has done; of several ports that share one, the first does.
+    counts: bool,
     held: HeldPackets,
     slack_ns: u64,
     /// Being sent; holds the rest if the port below is full.
     outbox: Outbox,
     /// When the last call was.
     now: Time,
-    counters: PortCounters,
+    /// Packets that were too many to hold.
+    overflows: u64,
+    max_lateness_ns: u64,
+}
+
+/// A link that several ports send over: the lanes of a device share its rate, its queue and its losses.
+#[derive(Clone)]
+pub struct SharedLink {
+    link: Arc<Mutex<Link>>,
+    slack_ns: u64,
+}
+
+impl SharedLink {
+    /// A link with this profile.
+    pub fn new(profile: &LinkProfile) -> SharedLink {
+        let config = &profile.config;
+        let coarse = config.rate_bps.is_some() || config.delay_ns >= SLACK_MIN_DELAY_NS;
+        let link = Arc::new(Mutex::new(Link::from_profile(profile, 0)));
+        SharedLink { link, slack_ns: if coarse { SLACK_NS } else { 0 } }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Link> {
+        // The model has no state that a panic could leave half-changed.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<P: Port> Impair<P> {
     /// Puts a link with this profile behind a port.
-    pub fn new(inner: P, profile: LinkProfile) -> Impair<P> {
-        let delay_ns = profile.delay.as_nanos();
-        let coarse = profile.rate_bps.is_some() || delay_ns >= u128::from(SLACK_MIN_DELAY_NS);
+    pub fn new(inner: P, profile: &LinkProfile) -> Impair<P> {
+        Impair::over(inner, &SharedLink::new(profile), true)
+    }
+
+    /// Puts a link behind a port that others send over, too. One of them `counts` what the link does.
+    pub fn over(inner: P, link: &SharedLink, counts: bool) -> Impair<P> {
         Impair {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),
-            rng: ChaCha8Rng::seed_from_u64(profile.seed),
             held: HeldPackets::new(),
-            slack_ns: if coarse { SLACK_NS } else { 0 },
-            link: Link::new(profile),
+            slack_ns: link.slack_ns,
+            link: link.clone(),
+            counts,
             inner,
             now: Time::ZERO,
-            counters: PortCounters::default(),
+            overflows: 0,
+            max_lateness_ns: 0,
         }
     }
 
@@ -72,28 +97,22 @@ impl<P: Port> Impair<P> {
 
     fn admit(&mut self, now: Time, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
         let len = frame.len() + IP_UDP_BYTES;
-        match self.link.admit(now, len, &mut self.rng) {
-            Fate::Lost => self.counters.impair_lost += 1,
-            Fate::QueueFull => self.counters.impair_queue_full += 1,
-            Fate::Arrives { at, duplicate, corrupt_bit, reordered } => {
-                self.counters.impair_reordered += u64::from(reordered);
-                let mut held = Held { at, key: *key, tos, sealed_id, frame };
-                if let Some(bit) = corrupt_bit {
-                    held.flip_bit(bit);
-                    self.counters.impair_corrupted += 1;
-                }
-                if duplicate {
-                    self.counters.impair_duplicated += 1;
-                    self.hold(held.clone());
-                }
-                self.hold(held);
-            }
+        let fate = self.link.lock().admit(now, len, tos & ECN_MASK != 0);
+        let Fate::Arrives(arrival) = fate else { return };
+        let tos = if arrival.is_marked { tos | ECN_CE } else { tos };
+        let mut held = Held { at: arrival.at, key: *key, tos, sealed_id, frame };
+        if let Some(damage) = arrival.damage {
+            held.flip_bit(damage.bit(len));
         }
+        if let Some(at) = arrival.copy_at {
+            self.hold(Held { at, ..held.clone() });
+        }
+        self.hold(held);
     }
 
     fn hold(&mut self, held: Held) {
         if !self.held.push(held) {
-            self.counters.impair_queue_full += 1;
+            self.overflows += 1;
         }
     }
 
@@ -109,9 +128,7 @@ impl<P: Port> Impair<P> {
             while self.outbox.room() > 0
                 && let Some(held) = self.held.pop_due(now)
             {
-                let lateness = now.nanos_since(held.at);
-                let max = &mut self.counters.impair_max_lateness_ns;
-                *max = lateness.max(*max);
+                self.max_lateness_ns = self.max_lateness_ns.max(now.nanos_since(held.at));
                 self.outbox.push(&held.key, held.tos, held.sealed_id, &held.frame);
             }
             if self.outbox.is_empty() {
@@ -177,13 +194,19 @@ impl<P: Port> Port for Impair<P> {
 
     fn counters(&self) -> PortCounters {
         let mut all = self.inner.counters();
-        let ours = &self.counters;
-        all.impair_lost += ours.impair_lost;
-        all.impair_queue_full += ours.impair_queue_full;
-        all.impair_duplicated += ours.impair_duplicated;
-        all.impair_corrupted += ours.impair_corrupted;
-        all.impair_reordered += ours.impair_reordered;
-        all.impair_max_lateness_ns = all.impair_max_lateness_ns.max(ours.impair_max_lateness_ns);
+        all.impair_queue_full += self.overflows;
+        all.impair_max_lateness_ns = all.impair_max_lateness_ns.max(self.max_lateness_ns);
+        if !self.counts {
+            return all;
+        }
+        let link = self.link.lock();
+        let link = link.stats();
+        all.impair_lost += link.lost;
+        all.impair_queue_full += link.queue_drops;
+        all.impair_duplicated += link.duplicated;
+        all.impair_corrupted += link.corrupted;
+        all.impair_reordered += link.reordered;
+        all.impair_marked += link.marked;
         all
     }
 

@@ -1,170 +1,14 @@
-//! The link's model by its statistics, the profile's text form, and the middleware in memory.
+//! The middleware in memory. The model has its tests in its own crate.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
-use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_nic::{ECN_CE, ECN_ECT0, FrameMeta, Time, TxBatch};
 use bowline_wire::{Bth, FlowKey};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
-use super::{Fate, Impair, Link, LinkProfile, Loss};
+use super::{Impair, SharedLink};
 use crate::memory_port::{MemoryHub, MemoryPort};
 use crate::port::Port;
 use crate::testing::{icrc_is_right, push_packets};
-
-fn profile(text: &str) -> LinkProfile {
-    text.parse().expect("a right profile")
-}
-
-/// The fates of `count` packets of `len` bytes, one every `gap_ns`.
-fn fates(text: &str, count: usize, len: usize, gap_ns: u64) -> Vec<Fate> {
-    let profile = profile(text);
-    let mut rng = ChaCha8Rng::seed_from_u64(profile.seed);
-    let mut link = Link::new(profile);
-    (0..count).map(|i| link.admit(Time::from_nanos(i as u64 * gap_ns), len, &mut rng)).collect()
-}
-
-fn arrivals(fates: &[Fate]) -> Vec<Time> {
-    fates
-        .iter()
-        .filter_map(|f| match f {
-            Fate::Arrives { at, .. } => Some(*at),
-            _ => None,
-        })
-        .collect()
-}
-
-fn share(fates: &[Fate], which: impl Fn(&Fate) -> bool) -> f64 {
-    fates.iter().filter(|f| which(f)).count() as f64 / fates.len() as f64
-}
-
-#[test]
-fn a_perfect_link_does_nothing() {
-    let fates = fates("", 1000, 4096, 10);
-    let perfect = |(i, f): (usize, &Fate)| {
-        *f == Fate::Arrives {
-            at: Time::from_nanos(i as u64 * 10),
-            duplicate: false,
-            corrupt_bit: None,
-            reordered: false,
-        }
-    };
-    assert!(fates.iter().enumerate().all(perfect));
-}
-
-#[test]
-fn independent_loss_is_as_frequent_as_asked_for() {
-    let lost = share(&fates("loss=1%,seed=3", 200_000, 1000, 0), |f| *f == Fate::Lost);
-    assert!((0.009..0.011).contains(&lost), "{lost}");
-}
-
-#[test]
-fn bursts_of_loss_are_as_long_and_as_rare_as_asked_for() {
-    let fates = fates("loss=ge(0.001,0.1),seed=5", 500_000, 1000, 0);
-    let lost = share(&fates, |f| *f == Fate::Lost);
-    // In the long run bad for p / (p + r) of the time.
-    assert!((0.007..0.013).contains(&lost), "{lost}");
-    let starts = fates.windows(2).filter(|w| w[0] != Fate::Lost && w[1] == Fate::Lost).count();
-    let length = lost * fates.len() as f64 / starts as f64;
-    assert!((8.0..12.0).contains(&length), "{length}");
-}
-
-#[test]
-fn a_rate_spaces_packets_and_delay_moves_them() {
-    // 1250 bytes at 1 Gbit/s take 10 µs.
-    let at = arrivals(&fates("rate=1Gbps,delay=5ms", 100, 1250, 0));
-    assert_eq!(at[0], Time::from_micros(5_010));
-    assert!(at.windows(2).all(|w| w[1].nanos_since(w[0]) == 10_000));
-}
-
-#[test]
-fn a_full_queue_drops_the_tail() {
-    let fates = fates("rate=1Gbps,queue=125000B", 1000, 1250, 0);
-    assert_eq!(share(&fates, |f| *f == Fate::QueueFull), 0.9);
-    assert!(fates[..100].iter().all(|f| *f != Fate::QueueFull));
-}
-
-#[test]
-fn jitter_varies_the_delay_without_reordering() {
-    let at = arrivals(&fates("delay=10ms,jitter=2ms,seed=1", 10_000, 1000, 1_000_000));
-    assert!(at.is_sorted());
-    let delays: Vec<u64> =
-        at.iter().enumerate().map(|(i, t)| t.as_nanos() - i as u64 * 1_000_000).collect();
-    assert!(delays.iter().all(|d| (8_000_000..=12_000_000).contains(d)));
-    assert!(delays.iter().any(|d| *d < 9_500_000) && delays.iter().any(|d| *d > 11_500_000));
-}
-
-#[test]
-fn reordering_duplication_and_corruption_are_as_frequent_as_asked_for() {
-    let fates = fates("delay=1ms,reorder=2%,duplicate=3%,corrupt=4%,seed=9", 100_000, 1000, 10_000);
-    let arrives = |want: fn(bool, bool, bool) -> bool| {
-        share(&fates, |f| match f {
-            Fate::Arrives { duplicate, corrupt_bit, reordered, .. } => {
-                want(*reordered, *duplicate, corrupt_bit.is_some())
-            }
-            _ => false,
-        })
-    };
-    assert!((0.018..0.022).contains(&arrives(|r, _, _| r)));
-    assert!((0.028..0.032).contains(&arrives(|_, d, _| d)));
-    assert!((0.038..0.042).contains(&arrives(|_, _, c| c)));
-    assert!(!arrivals(&fates).is_sorted());
-}
-
-#[test]
-fn a_seed_repeats_its_course() {
-    let text = "loss=5%,jitter=1ms,delay=2ms,duplicate=5%,seed=42";
-    assert_eq!(fates(text, 1000, 500, 7), fates(text, 1000, 500, 7));
-    assert_ne!(fates(text, 1000, 500, 7), fates("loss=5%,seed=43", 1000, 500, 7));
-}
-
-#[test]
-fn a_profile_reads_as_written() {
-    let text = "loss=0.1%,delay=10ms,jitter=1ms,rate=1Gbps,reorder=1%,duplicate=1%,\
-                corrupt=0.01%,queue=8MiB,seed=7";
-    let p = profile(text);
-    assert_eq!(p.loss, Loss::Iid(0.001));
-    assert_eq!(p.delay, Duration::from_millis(10));
-    assert_eq!(p.rate_bps, Some(1_000_000_000));
-    assert_eq!(p.queue_limit_bytes, 8 << 20);
-    assert_eq!(p.seed, 7);
-    assert_eq!(profile(&p.to_string()), p);
-    let bursty = profile(" loss=ge(0.1%, 20%, 90%, 0.01%) , rate=2.5Gbps,delay=1.5us");
-    assert_eq!(profile(&bursty.to_string()), bursty);
-    assert_eq!(profile(""), LinkProfile::default());
-    assert_eq!(LinkProfile::default().to_string(), "");
-}
-
-#[test]
-fn a_queue_may_be_written_in_round_trips_at_full_rate() {
-    // 1 Gbit/s for 40 ms.
-    assert_eq!(profile("queue=1bdp,rate=1gbit,delay=20ms").queue_limit_bytes, 5_000_000);
-    assert_eq!(profile("rate=1Gbps,delay=20ms,queue=0.5bdp").queue_limit_bytes, 2_500_000);
-}
-
-#[test]
-fn what_is_wrong_in_a_profile_is_named() {
-    for (text, names) in [
-        ("loss=101%", "loss=101%"),
-        ("los=1%", "`los`"),
-        ("delay=10", "delay=10"),
-        ("delay=-1ms", "delay=-1ms"),
-        ("rate=0bps", "rate=0bps"),
-        ("rate=fast", "rate=fast"),
-        ("queue=8", "queue=8"),
-        ("delay=1ms,queue=1bdp", "takes a rate"),
-        ("queue=xbdp,rate=1Gbps,delay=1ms", "queue=xbdp"),
-        ("loss=ge(1%)", "ge(p,r)"),
-        ("loss=ge(1%,2%", "loss=ge(1%,2%"),
-        ("delay=1ms,seed", "`seed`"),
-        ("loss=nan", "loss=nan"),
-    ] {
-        let error = text.parse::<LinkProfile>().expect_err(text).to_string();
-        assert!(error.contains(names), "{error}");
-        assert!(error.contains("loss=0.1%,delay=10ms"), "{error}");
-    }
-}
 
 /// Two ends in memory, the first behind a link.
 struct Rig {
@@ -181,7 +25,7 @@ impl Rig {
         let a = hub.port(addr(1), 4791, 1 << 20).expect("the hub is empty");
         let b = hub.port(addr(2), 4791, 1 << 20).expect("nobody is there");
         let key = FlowKey { src: addr(1), dst: addr(2), src_port: 4791, dst_port: 4791 };
-        Rig { a: Impair::new(a, profile(text)), b, key, now: Time::ZERO }
+        Rig { a: Impair::new(a, &text.parse().expect("a right profile")), b, key, now: Time::ZERO }
     }
 
     fn send(&mut self, first_psn: u32, lens: &[usize]) {
@@ -261,4 +105,55 @@ fn duplicates_and_reordered_packets_are_whole() {
     assert_eq!(broken, 0);
     assert_eq!(psns.len() as u64, 500 + c.impair_duplicated);
     assert!(!psns.is_sorted() && c.impair_reordered > 20);
+}
+
+#[test]
+fn a_congested_queue_marks_packets_that_can_be_marked() {
+    // 1140 bytes each: from the third on a packet finds more than 2 kB.
+    let mut rig = Rig::new("rate=1Gbps,ecn=red(2kB,2001B,100%)");
+    for tos in [0, 0, 0, ECN_ECT0, ECN_ECT0] {
+        let mut plain = TxBatch::new(rig.a.caps().tx, 1);
+        push_packets(&mut plain, &rig.key, 0x01_0002, 0, &[1096]);
+        let mut batch = TxBatch::new(rig.a.caps().tx, 1);
+        batch.push_sealed(&rig.key, tos, 0, plain.bytes(&plain.packets(&plain.bursts()[0])[0]));
+        rig.a.send(rig.now, &batch, 0).expect("memory works");
+    }
+    let mut marks = Vec::new();
+    while let Some(at) = rig.a.poll_timeout() {
+        rig.now = at;
+        rig.a.flush(rig.now).expect("memory works");
+        rig.b
+            .recv(rig.now, &mut |meta: &FrameMeta, _: &[u8]| marks.push(meta.tos & ECN_CE))
+            .expect("memory works");
+    }
+    assert_eq!(marks, [0, 0, 0, ECN_CE, ECN_CE]);
+    assert_eq!(rig.a.counters().impair_marked, 2);
+}
+
+#[test]
+fn ports_on_one_link_share_its_rate_and_count_it_once() {
+    let hub = MemoryHub::new();
+    let (from, to) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+    let _sink = hub.port(to, 4791, 1 << 20).expect("nobody is there");
+    let link = SharedLink::new(&"rate=1Gbps,delay=10ms".parse().expect("a right profile"));
+    let mut lanes: Vec<Impair<MemoryPort>> = (0..2)
+        .map(|lane| {
+            let port = hub.port_for(from, 4791, lane, 64).expect("nobody is there");
+            Impair::over(port, &link, lane == 0)
+        })
+        .collect();
+    let key = FlowKey { src: from, dst: to, src_port: 4791, dst_port: 4791 };
+    for lane in &mut lanes {
+        let mut batch = TxBatch::new(lane.caps().tx, 100);
+        push_packets(&mut batch, &key, 0x01_0002, 0, &[4096; 100]);
+        assert_eq!(lane.send(Time::ZERO, &batch, 0).expect("it works"), batch.bursts().len());
+    }
+    // The second lane's packets are behind the first one's: 200 packets of 4140 bytes.
+    let mut now = Time::ZERO;
+    while let Some(at) = lanes[1].poll_timeout() {
+        now = now.max(at);
+        lanes[1].flush(now).expect("memory works");
+    }
+    let took = now.nanos_since(Time::ZERO);
+    assert!((16_600_000..16_750_000).contains(&took), "{took}");
 }

@@ -1,13 +1,13 @@
 //! One engine and one port, and the order in which they are called. No threads in here.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 
-use super::Channel;
 use super::task::Tasks;
-use crate::port::{ClosedPort, FrameSink, Port, PortError, earlier};
+use super::{Channel, CqNotify, EventSink};
+use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 
 /// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
 /// the engine.
@@ -45,6 +45,8 @@ impl FrameSink for Inlet<'_> {
 pub(super) struct Engine {
     pub(super) nic: Nic,
     pub(super) port: Box<dyn Port>,
+    /// Why the port broke, for everybody who asks for the link.
+    broken: Arc<OnceLock<String>>,
     batch: TxBatch,
     /// The batch holds bursts that the port could not take yet.
     blocked: bool,
@@ -56,8 +58,8 @@ pub(super) struct Engine {
     deferred: bool,
     last_transmit: Time,
     now: Time,
-    cq_channels: HashMap<CqId, (Arc<Channel<u64>>, u64)>,
-    events: Arc<Channel<Event>>,
+    cq_notify: HashMap<CqId, CqNotify>,
+    events: Arc<dyn EventSink>,
     /// Who is told of paths that failed, and by which tag.
     path_watcher: Option<(Arc<Channel<u64>>, u64)>,
     pub(super) tasks: Tasks,
@@ -67,13 +69,15 @@ impl Engine {
     pub(super) fn new(
         nic: Nic,
         port: Box<dyn Port>,
+        broken: Arc<OnceLock<String>>,
         batch_packets: usize,
-        events: Arc<Channel<Event>>,
+        events: Arc<dyn EventSink>,
     ) -> Engine {
         let batch = TxBatch::new(port.caps().tx, batch_packets.max(1));
         Engine {
             nic,
             port,
+            broken,
             batch,
             blocked: false,
             write_awaited: false,
@@ -81,7 +85,7 @@ impl Engine {
             deferred: false,
             last_transmit: Time::ZERO,
             now: Time::ZERO,
-            cq_channels: HashMap::new(),
+            cq_notify: HashMap::new(),
             events,
             path_watcher: None,
             tasks: Tasks::default(),
@@ -97,40 +101,63 @@ impl Engine {
     }
 
     /// Receives, fires timers and transmits, once and within bounds.
-    pub(super) fn round(&mut self, now: Time) -> Result<Progress, PortError> {
-        let frames = self.receive(now)?;
-        let packets = self.transmit(now)?;
+    pub(super) fn round(&mut self, now: Time) -> Progress {
+        let frames = self.receive(now);
+        let packets = self.transmit(now);
         self.dispatch();
-        Ok(Progress { frames, packets })
+        Progress { frames, packets }
     }
 
     /// A round for a thread that polls: like [`Engine::round`], but answers to what has just
     /// arrived wait until the application has seen it. It will post or poll again in a moment, and
     /// an acknowledgement then shares a system call with what it posts; should it not, the lane's
     /// thread sends it.
-    pub(super) fn polled_round(&mut self, now: Time) -> Result<Progress, PortError> {
+    pub(super) fn polled_round(&mut self, now: Time) -> Progress {
         let mut packets = 0;
         if self.deferred {
-            packets += self.transmit(now)?;
+            packets += self.transmit(now);
         }
-        let frames = self.receive(now)?;
+        let frames = self.receive(now);
         if frames > 0 && packets == 0 {
             self.deferred = true;
         } else {
-            packets += self.transmit(now)?;
+            packets += self.transmit(now);
         }
         self.dispatch();
-        Ok(Progress { frames, packets })
+        Progress { frames, packets }
     }
 
     /// Takes what has arrived, and fires timers; returns how many frames came.
-    fn receive(&mut self, now: Time) -> Result<usize, PortError> {
-        let frames = self.port.recv(now, &mut Inlet { nic: &mut self.nic, now })?;
+    fn receive(&mut self, now: Time) -> usize {
+        let received = self.port.recv(now, &mut Inlet { nic: &mut self.nic, now });
+        let frames = received.unwrap_or_else(|error| self.port_broke(&error));
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }
         self.tasks.run(&mut self.nic, now);
-        Ok(frames)
+        frames
+    }
+
+    /// The port is broken for good: from now on the engine is a NIC whose cable is out. Whoever asks for
+    /// the link hears that it is down, so that connections with a backup move there; all others fail
+    /// by their own timers, with completions that say so.
+    #[cold]
+    fn port_broke(&mut self, error: &PortError) -> usize {
+        // The first reason is the one that counts.
+        let _ = self.broken.set(error.to_string());
+        self.port = Box::new(ClosedPort::after(&*self.port));
+        self.batch.clear();
+        self.blocked = false;
+        self.write_awaited = false;
+        0
+    }
+
+    /// What to sleep on, and whether the clock has to do instead: a port without descriptors must be
+    /// looked at now and then, a broken one need not.
+    pub(super) fn fds(&self) -> (PortFds, bool) {
+        let fds = self.port.fds();
+        let blind = fds.read.iter().all(Option::is_none) && self.broken.get().is_none();
+        (fds, blind)
     }
 
     /// Runs the lane's tasks: something was done to the engine.
@@ -140,7 +167,11 @@ impl Engine {
     }
 
     /// Sends what is ready, up to a bound; returns how many packets left.
-    pub(super) fn transmit(&mut self, now: Time) -> Result<usize, PortError> {
+    pub(super) fn transmit(&mut self, now: Time) -> usize {
+        self.try_transmit(now).unwrap_or_else(|error| self.port_broke(&error))
+    }
+
+    fn try_transmit(&mut self, now: Time) -> Result<usize, PortError> {
         self.deferred = false;
         self.more_to_send = false;
         let mut packets = 0;
@@ -197,23 +228,23 @@ impl Engine {
         while let Some(event) = self.nic.poll_event() {
             match event {
                 Event::CqNotify(cq) => {
-                    if let Some((channel, token)) = self.cq_channels.get(&cq) {
-                        channel.push(*token);
+                    if let Some(notify) = self.cq_notify.get(&cq) {
+                        notify.raise();
                     }
                 }
                 Event::PathFailed(qpn) => match &self.path_watcher {
                     Some((watcher, tag)) => watcher.push(tag | u64::from(qpn.get())),
-                    None => self.events.push(event),
+                    None => self.events.event(event),
                 },
-                other => self.events.push(other),
+                other => self.events.event(other),
             }
         }
     }
 
-    pub(super) fn set_cq_channel(&mut self, cq: CqId, to: Option<(Arc<Channel<u64>>, u64)>) {
+    pub(super) fn set_cq_notify(&mut self, cq: CqId, to: Option<CqNotify>) {
         match to {
-            Some(to) => self.cq_channels.insert(cq, to),
-            None => self.cq_channels.remove(&cq),
+            Some(to) => self.cq_notify.insert(cq, to),
+            None => self.cq_notify.remove(&cq),
         };
     }
 
@@ -252,9 +283,9 @@ impl Engine {
     }
 
     fn close_channels(&self) {
-        self.events.close();
-        for (channel, _) in self.cq_channels.values() {
-            channel.close();
+        self.events.closed();
+        for notify in self.cq_notify.values() {
+            notify.channel.close();
         }
     }
 }

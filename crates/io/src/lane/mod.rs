@@ -12,6 +12,7 @@ mod channel;
 mod engine;
 mod error;
 mod guard;
+mod notify;
 mod task;
 mod thread;
 
@@ -26,17 +27,18 @@ use std::time::{Duration, Instant};
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use bowline_nic::{Counters, CqId, Event, Nic, Time};
+use bowline_nic::{Counters, CqId, Nic, Time};
 
 use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
-use crate::sys::EventFd;
+use crate::sys::{EventFd, spawn_background};
 use alarm::Alarm;
 use carrier::Carrier;
 pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
 use guard::EngineGuard;
+pub use notify::{CqNotify, EventSink};
 pub use task::{Task, TaskId};
 
 /// How a lane behaves.
@@ -53,8 +55,8 @@ pub struct LaneConfig {
     /// [`Lane::post`] leaves packets to the next poll when others left less than this ago. Zero
     /// sends every post at once.
     pub coalesce: Duration,
-    /// Events kept for [`Lane::events`]; further ones are counted and lost.
-    pub max_events: usize,
+    /// When the lane's clock was zero. Lanes of one device have the same, so that their times compare.
+    pub epoch: Instant,
 }
 
 impl Default for LaneConfig {
@@ -65,7 +67,7 @@ impl Default for LaneConfig {
             takeover: Duration::from_micros(100),
             spin: Duration::from_micros(40),
             coalesce: Duration::from_micros(8),
-            max_events: 4096,
+            epoch: Instant::now(),
         }
     }
 }
@@ -87,9 +89,7 @@ const POSTS_COUNT_FOR: Duration = Duration::from_millis(1);
 struct Shared {
     config: LaneConfig,
     caps: PortCaps,
-    epoch: Instant,
     engine: Mutex<Engine>,
-    events: Arc<Channel<Event>>,
     /// Threads that wait for the engine's lock.
     contenders: AtomicU32,
     /// When somebody last began to poll, in nanoseconds of the lane's clock.
@@ -106,30 +106,32 @@ struct Shared {
     /// The interface below, once somebody has asked for it.
     carrier: OnceLock<Option<Carrier>>,
     stopping: AtomicBool,
+    /// Why the port broke.
+    broken: Arc<OnceLock<String>>,
     /// Why the lane ended.
-    epitaph: Mutex<Option<String>>,
+    end_reason: Mutex<Option<String>>,
 }
 
 impl Lane {
-    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on.
+    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on; its events,
+    /// except those about completion queues, go to `events`.
     pub fn start(
         nic: Nic,
         port: Box<dyn Port>,
         config: LaneConfig,
+        events: Arc<dyn EventSink>,
     ) -> Result<Arc<Lane>, LaneError> {
-        let events = Arc::new(Channel::new(config.max_events).map_err(LaneError::Start)?);
         let caps = port.caps();
         let wake = Arc::new(EventFd::flag().map_err(LaneError::Start)?);
         let faults = port.faults().cloned();
         if let Some(faults) = &faults {
             faults.wake_on_change(Arc::clone(&wake));
         }
-        let engine = Engine::new(nic, port, config.batch_packets, Arc::clone(&events));
+        let broken = Arc::new(OnceLock::new());
+        let engine = Engine::new(nic, port, Arc::clone(&broken), config.batch_packets, events);
         let shared = Arc::new(Shared {
             caps,
-            epoch: Instant::now(),
             engine: Mutex::new(engine),
-            events,
             contenders: AtomicU32::new(0),
             last_polled: AtomicU64::new(0),
             last_seen: AtomicU64::new(0),
@@ -139,18 +141,17 @@ impl Lane {
             faults,
             carrier: OnceLock::new(),
             stopping: AtomicBool::new(false),
-            epitaph: Mutex::new(None),
+            broken,
+            end_reason: Mutex::new(None),
             config,
         });
         let for_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name(shared.config.name.clone())
-            .spawn(move || for_thread.live())
+        let thread = spawn_background(shared.config.name.clone(), move || for_thread.live())
             .map_err(LaneError::Start)?;
         Ok(Arc::new(Lane { shared, thread: Mutex::new(Some(thread)) }))
     }
 
-    /// The lane's clock: nanoseconds since its start.
+    /// The lane's clock: nanoseconds since its epoch.
     pub fn now(&self) -> Time {
         self.shared.now()
     }
@@ -195,21 +196,11 @@ impl Lane {
     pub fn poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let now = shared.now();
-        let mut presence = Presence::begin(shared, now);
+        let presence = Presence::begin(shared, now);
         shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
         let free = if shared.is_contended() { None } else { shared.try_lock()? };
         match free {
-            Some(mut engine) => {
-                let now = engine.advance(now);
-                let progress = engine.polled_round(now)?;
-                let result = f(&mut engine.nic, now);
-                shared.leave(&engine);
-                drop(engine);
-                if !progress.is_idle() {
-                    presence.until = shared.now();
-                }
-                Ok(result)
-            }
+            Some(engine) => Ok(shared.polled(engine, presence, now, f)),
             None => {
                 let mut engine = shared.lock_contended()?;
                 let now = engine.advance(now);
@@ -220,6 +211,17 @@ impl Lane {
         }
     }
 
+    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has completed.
+    pub fn collect<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        let shared = &*self.shared;
+        let mut engine = match shared.try_lock()? {
+            Some(engine) => engine,
+            None => shared.lock_contended()?,
+        };
+        let now = engine.advance(shared.now());
+        Ok(f(&mut engine.nic, now))
+    }
+
     /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
     /// over at once rather than when it notices.
     pub fn stop_polling(&self) {
@@ -228,21 +230,28 @@ impl Lane {
         }
     }
 
-    /// Sends `token` to `channel` whenever the engine notifies of `cq`
-    /// ([`Nic::arm_cq`]). Several queues, of several lanes too, may share a channel.
-    pub fn notify_cq(
-        &self,
-        cq: CqId,
-        channel: Arc<Channel<u64>>,
-        token: u64,
-    ) -> Result<(), LaneError> {
-        self.shared.lock()?.set_cq_channel(cq, Some((channel, token)));
+    /// As [`Lane::poll`], but `None` at once if another thread has the engine.
+    pub fn try_poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<Option<R>, LaneError> {
+        let shared = &*self.shared;
+        if shared.is_contended() {
+            return Ok(None);
+        }
+        let Some(engine) = shared.try_lock()? else { return Ok(None) };
+        let now = shared.now();
+        let presence = Presence::begin(shared, now);
+        shared.last_polled.store(now.as_nanos(), Ordering::Relaxed);
+        Ok(Some(shared.polled(engine, presence, now, f)))
+    }
+
+    /// Raises `notify` whenever the engine notifies of `cq` ([`Nic::arm_cq`]).
+    pub fn notify_cq(&self, cq: CqId, notify: CqNotify) -> Result<(), LaneError> {
+        self.shared.lock()?.set_cq_notify(cq, Some(notify));
         Ok(())
     }
 
     /// Stops notifying of `cq`: to be called when it is destroyed.
     pub fn forget_cq(&self, cq: CqId) -> Result<(), LaneError> {
-        self.shared.lock()?.set_cq_channel(cq, None);
+        self.shared.lock()?.set_cq_notify(cq, None);
         Ok(())
     }
 
@@ -265,11 +274,6 @@ impl Lane {
         Ok(())
     }
 
-    /// The engine's events, except those about completion queues.
-    pub fn events(&self) -> &Arc<Channel<Event>> {
-        &self.shared.events
-    }
-
     /// What engine and port have done and seen.
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         let engine = self.shared.lock()?;
@@ -282,20 +286,28 @@ impl Lane {
         self.shared.faults.as_ref()
     }
 
-    /// Whether the link works, as far as this end can know: down while a fault says so, and while the
-    /// interface is down or has no carrier.
+    /// Whether the link works, as far as this end can know: down while a fault says so, while the
+    /// interface is down or has no carrier, and for good once the port is broken.
     ///
     /// Cheap enough to be asked often. The interface is looked at when asked, and then at most every
     /// few milliseconds; whoever hears of a change sooner ([`LinkNews`](crate::LinkNews)) calls
     /// [`Lane::recheck_link`] first. Takes no lock of the lane, so that tasks may ask.
     pub fn link(&self) -> LinkState {
         let shared = &*self.shared;
+        if shared.broken.get().is_some() {
+            return LinkState::Down;
+        }
         let faults = shared.faults.as_ref().map_or(LinkState::Up, Faults::link);
         let carrier = || shared.carrier.get_or_init(|| Carrier::of(shared.caps.addr));
         match faults {
             LinkState::Down => LinkState::Down,
             LinkState::Up => carrier().as_ref().map_or(LinkState::Up, |c| c.state(shared.now())),
         }
+    }
+
+    /// Why the port is broken, if it is. The lane goes on without: its connections find nobody.
+    pub fn port_failure(&self) -> Option<&str> {
+        self.shared.broken.get().map(String::as_str)
     }
 
     /// Has the interface looked at when the link is asked for next.
@@ -360,17 +372,37 @@ impl Shared {
         };
         if let Ok(mut engine) = self.engine.lock() {
             let now = engine.advance(self.now());
-            // The last acknowledgements; a port that fails now is of no interest any more.
+            // The last acknowledgements.
             let _ = catch_unwind(AssertUnwindSafe(|| engine.transmit(now)));
         }
-        *self.epitaph.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        *self.end_reason.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         self.stopping.store(true, Ordering::Release);
         self.engine.lock().unwrap_or_else(PoisonError::into_inner).close();
     }
 
     #[inline]
     fn now(&self) -> Time {
-        Time::from_nanos(nanos(self.epoch.elapsed()))
+        Time::from_nanos(nanos(self.config.epoch.elapsed()))
+    }
+
+    /// A round for a thread that polls and has the engine, then `f`.
+    #[inline]
+    fn polled<R>(
+        &self,
+        mut engine: EngineGuard<'_>,
+        mut presence: Presence<'_>,
+        now: Time,
+        f: impl FnOnce(&mut Nic, Time) -> R,
+    ) -> R {
+        let now = engine.advance(now);
+        let progress = engine.polled_round(now);
+        let result = f(&mut engine.nic, now);
+        self.leave(&engine);
+        drop(engine);
+        if !progress.is_idle() {
+            presence.until = self.now();
+        }
+        result
     }
 
     /// Takes the engine for a caller that is not the lane's thread. With `in_order`, what was left
@@ -388,12 +420,12 @@ impl Shared {
         };
         let mut now = engine.advance(self.now());
         if in_order && engine.has_deferred() {
-            engine.transmit(now)?;
+            engine.transmit(now);
         }
         let result = f(&mut engine.nic, now);
         engine.run_tasks(now);
         if !engine.defer(now, coalesce_ns) {
-            if engine.transmit(now)? > 0 && coalesce_ns > 0 {
+            if engine.transmit(now) > 0 && coalesce_ns > 0 {
                 now = self.now();
                 engine.transmitted(now);
             }
@@ -437,12 +469,12 @@ impl Shared {
 
     #[inline]
     fn check_alive(&self) -> Result<(), LaneError> {
-        if self.stopping.load(Ordering::Acquire) { self.check_epitaph() } else { Ok(()) }
+        if self.stopping.load(Ordering::Acquire) { self.check_end_reason() } else { Ok(()) }
     }
 
     #[cold]
-    fn check_epitaph(&self) -> Result<(), LaneError> {
-        match &*self.epitaph.lock().unwrap_or_else(PoisonError::into_inner) {
+    fn check_end_reason(&self) -> Result<(), LaneError> {
+        match &*self.end_reason.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(reason) => Err(LaneError::dead(reason.clone())),
             // Still going down: the thread itself has to get at the engine.
             None => Ok(()),

@@ -4,18 +4,20 @@ mod faults;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline_nic::{
-    Access, Buffer, Completion, Connect, CqId, MrKey, Mtu, Nic, NicConfig, QpInit, QpType, Region,
-    Remote, SendOp, SendWr, Sge, Time, WcStatus,
+    Access, Buffer, Completion, Connect, CqId, Event, MrKey, Mtu, Nic, NicConfig, QpInit, QpType,
+    Region, Remote, SendOp, SendWr, Sge, Time, WcStatus,
 };
 use bowline_wire::{Psn, Qpn};
 
-use super::{Channel, ChannelClosed, Lane, LaneConfig, LaneError};
+use super::{Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError};
+use crate::fault::LinkState;
 use crate::memory_port::MemoryHub;
 use crate::port::Port;
-use crate::testing::{Narrow, fresh_addr};
+use crate::testing::{Brittle, Narrow, fresh_addr};
 use crate::udp::{UdpConfig, UdpPort};
 
 const LEN: usize = 1 << 20;
@@ -30,6 +32,7 @@ struct End {
     cq: CqId,
     qpn: Qpn,
     channel: Arc<Channel<u64>>,
+    events: Arc<Channel<Event>>,
 }
 
 impl End {
@@ -40,7 +43,9 @@ impl End {
         config.peer_udp_port = peer_udp_port;
         let nic = Nic::new(config).expect("the defaults are right");
         let lane_config = LaneConfig { name: name.to_owned(), ..LaneConfig::default() };
-        let lane = Lane::start(nic, port, lane_config).expect("threads can be started");
+        let events = Arc::new(Channel::new(64).expect("a descriptor is to be had"));
+        let sink = Arc::clone(&events) as Arc<dyn EventSink>;
+        let lane = Lane::start(nic, port, lane_config, sink).expect("threads can be started");
         let buffer = Buffer::new(LEN);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = Region::owned(Arc::clone(&buffer));
@@ -56,8 +61,8 @@ impl End {
             })
             .expect("the lane lives");
         let channel = Arc::new(Channel::new(16).expect("descriptors are left"));
-        lane.notify_cq(cq, Arc::clone(&channel), 77).expect("the lane lives");
-        End { lane, addr: caps.addr, buffer, key, cq, qpn, channel }
+        lane.notify_cq(cq, CqNotify::new(Arc::clone(&channel), 77)).expect("the lane lives");
+        End { lane, addr: caps.addr, buffer, key, cq, qpn, channel, events }
     }
 
     fn connect(&self, peer: IpAddr, peer_qpn: Qpn) {
@@ -299,9 +304,9 @@ fn several_threads_share_a_lane() {
             scope.spawn(move || {
                 let start = Instant::now();
                 (0..10).for_each(|i| a.write(b, thread * 10 + i, 20_000));
-                while done.load(std::sync::atomic::Ordering::Relaxed) < 40 {
+                while done.load(Ordering::Relaxed) < 40 {
                     assert!(start.elapsed() < PATIENCE);
-                    done.fetch_add(a.poll().len(), std::sync::atomic::Ordering::Relaxed);
+                    done.fetch_add(a.poll().len(), Ordering::Relaxed);
                 }
             });
         }
@@ -317,7 +322,7 @@ fn a_panic_under_the_lock_is_an_error_for_everybody_else() {
     assert!(matches!(a.lane.with(|_, _| ()), Err(LaneError::Dead { .. })));
     assert!(matches!(a.lane.poll(|_, _| ()), Err(LaneError::Dead { .. })));
     assert_eq!(a.channel.wait(Some(PATIENCE)), Err(ChannelClosed));
-    assert_eq!(a.lane.events().wait(Some(PATIENCE)), Err(ChannelClosed));
+    assert_eq!(a.events.wait(Some(PATIENCE)), Err(ChannelClosed));
 }
 
 #[test]
@@ -342,4 +347,28 @@ fn what_a_full_port_cannot_take_waits() {
     a.write(&b, 1, LEN);
     assert!(all_succeeded(&a.sleep_for(1)));
     assert_eq!(b.buffer.to_vec(LEN - 8, 8), [0x77; 8]);
+}
+
+#[test]
+fn a_port_that_breaks_is_a_link_that_is_down_and_the_lane_goes_on() {
+    let hub = MemoryHub::new();
+    let breaks = Arc::new(AtomicBool::new(false));
+    let [a, b] = [1, 2].map(|i: u8| {
+        let inner = hub.port([10, 2, 0, i].into(), 4791, 4096).expect("nobody is there");
+        let port = Brittle { inner, breaks: Arc::clone(&breaks) };
+        End::new(Box::new(port), 4791, &format!("t-brittle-{i}"))
+    });
+    a.connect_with(b.addr, b.qpn, 8);
+    b.connect_with(a.addr, a.qpn, 8);
+    a.write(&b, 1, 100);
+    assert!(all_succeeded(&a.sleep_for(1)));
+    assert_eq!((a.lane.link(), a.lane.port_failure()), (LinkState::Up, None));
+
+    breaks.store(true, Ordering::Relaxed);
+    a.write(&b, 2, 100);
+    let done = a.sleep_for(1);
+    assert_eq!(done[0].status, WcStatus::RetryExcErr);
+    assert_eq!(a.lane.link(), LinkState::Down);
+    assert!(a.lane.port_failure().is_some_and(|why| why.contains("brittle")));
+    a.lane.with(|_, _| ()).expect("the lane goes on without its port");
 }

@@ -81,7 +81,7 @@ fn nap(shared: &Shared, nap_ns: u64) -> u64 {
 /// Runs one round, and sleeps if there has been nothing to do for long enough.
 fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Result<(), LaneError> {
     let now = engine.advance(shared.now());
-    let progress = engine.round(now)?;
+    let progress = engine.round(now);
     if !progress.is_idle() {
         spin.worked(now);
         drop(engine);
@@ -95,8 +95,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
         std::hint::spin_loop();
         return Ok(());
     }
-    let fds = engine.port.fds();
-    let blind = fds.read.iter().all(Option::is_none);
+    let (fds, blind) = engine.fds();
     let limit = if blind { Some(now.plus_nanos(BLIND_SLEEP_NS)) } else { None };
     let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
     // Published under the engine's lock: whoever changes the deadline afterwards sees it.

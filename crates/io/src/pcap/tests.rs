@@ -8,7 +8,7 @@ use bowline_nic::{FrameMeta, IpId, Time, TxBatch};
 use bowline_wire::{FlowKey, IcrcVerdict, LinkType, RoceFrame};
 use pcap_file::pcap::PcapReader;
 
-use super::PcapTap;
+use super::{PcapFile, PcapTap};
 use crate::memory_port::MemoryHub;
 use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use crate::testing::push_packets;
@@ -60,7 +60,8 @@ fn capture(addrs: [IpAddr; 2]) -> [Vec<u8>; 2] {
     let files = [Shared::default(), Shared::default()];
     let [mut a, mut b] = [0, 1].map(|i| {
         let port = Blind(hub.port(addrs[i], 4791, 100).expect("nobody is there"));
-        PcapTap::new(port, Box::new(files[i].clone())).expect("memory takes all")
+        let file = PcapFile::new(Box::new(files[i].clone())).expect("memory takes all");
+        PcapTap::new(port, file)
     });
     let key = FlowKey { src: addrs[0], dst: addrs[1], src_port: 4791, dst_port: 4791 };
     let mut batch = TxBatch::new(a.caps().tx, 20);

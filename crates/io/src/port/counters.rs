@@ -14,6 +14,15 @@ macro_rules! port_counters {
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$((stringify!($field), concat!($($help),+), self.$field)),*].into_iter()
             }
+
+            /// Adds the counters of another port to these; of maxima, the greater stays.
+            pub fn merge(&mut self, other: &PortCounters) {
+                $(self.$field = if stringify!($field).contains("_max_") {
+                    self.$field.max(other.$field)
+                } else {
+                    self.$field + other.$field
+                };)*
+            }
         }
     };
 }
@@ -81,6 +90,8 @@ port_counters! {
     impair_corrupted,
     /// Packets let past others by impairment.
     impair_reordered,
+    /// Packets that impairment marked: congestion experienced.
+    impair_marked,
     /// The most nanoseconds that impairment released a packet too late.
     impair_max_lateness_ns,
     /// Packets that came in and were dropped by a fault on demand.

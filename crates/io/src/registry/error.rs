@@ -65,6 +65,19 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
+    /// Whether the place where processes meet is at fault, rather than who is there or what this
+    /// process lacks.
+    pub(crate) fn is_about_place(&self) -> bool {
+        match self {
+            RegistryError::NotPrivate { .. } => true,
+            RegistryError::File { source, .. } => !matches!(
+                source.raw_os_error(),
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR)
+            ),
+            _ => false,
+        }
+    }
+
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> RegistryError {
         move |source| RegistryError::File { path: path.to_owned(), source }
     }

@@ -1,8 +1,9 @@
 //! Joining the processes on an address.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bowline_nic::Time;
@@ -30,6 +31,8 @@ pub(crate) struct Place {
     pub(crate) addr: IpAddr,
     pub(crate) udp_port: u16,
     pub(crate) base_dir: Option<PathBuf>,
+    /// Is told what does not work as it should.
+    pub(crate) notice: fn(&str),
 }
 
 /// Joins the processes at `place` with the socket that `bind` opens.
@@ -56,8 +59,7 @@ pub(crate) fn join(
     let handover = Handover::open(&dir, &stem, prefix)?;
     let socket = bind()?;
     let buffer = recv_buffer(&socket);
-    let rooms = Rooms::open(&dir, (place.addr, place.udp_port), prefix, buffer)
-        .map_err(RegistryError::file(&dir))?;
+    let rooms = open_rooms(place, &dir, prefix, buffer).map_err(RegistryError::file(&dir))?;
     let group = SocketAddr::new(place.addr, place.udp_port);
     let index =
         find_place(&file, &mut table, &socket, group)?.ok_or(RegistryError::Strangers { path })?;
@@ -88,6 +90,18 @@ pub(crate) fn join(
     };
     membership.list(&table);
     Ok((socket, membership))
+}
+
+/// Opens the room of this process, or goes on without one where there is no storage for it.
+fn open_rooms(place: &Place, dir: &Path, prefix: u8, buffer: u64) -> io::Result<Rooms> {
+    let at = (place.addr, place.udp_port);
+    Rooms::open(dir, at, prefix, buffer).or_else(|error| {
+        (place.notice)(&format!(
+            "{}: {error}; local senders will not wait for room, and what does not fit a socket is lost",
+            dir.display()
+        ));
+        Rooms::without_own(dir, place.udp_port, prefix)
+    })
 }
 
 /// What a socket's receive buffer takes, as the kernel counts.

@@ -296,7 +296,8 @@ impl Membership {
     }
 
     /// Prepares for the socket's closing, which must follow while `self` still lives: the table
-    /// stays locked until then.
+    /// stays locked until then. What comes for the last socket of the group meanwhile comes here already,
+    /// and is to be handed on first.
     pub(crate) fn leave(&mut self, socket: &UdpSocket) {
         self.rooms.close();
         if self.file.lock_within(LEAVE_PATIENCE).is_err() {
@@ -306,13 +307,15 @@ impl Membership {
         let Ok(mut table) = self.file.load() else {
             return;
         };
+        // Whoever has left before may have moved us; no probe need have said so yet.
+        let index = table.get(self.prefix).map_or(self.index, |us| us.index);
         self.bury_dead(&mut table);
         table.set(self.prefix, None);
         // The kernel will move the last socket into our place.
         if let Some((prefix, mut last)) = table.members().max_by_key(|(_, m)| m.index)
-            && last.index > self.index
+            && last.index > index
         {
-            last.index = self.index;
+            last.index = index;
             table.set(prefix, Some(last));
         }
         if table.members().next().is_none() {
@@ -321,6 +324,7 @@ impl Membership {
         } else if self.file.store(&table).is_ok() {
             let _ = attach(socket, &table);
         }
+        self.list(&table);
     }
 
     /// Readable when others have handed frames on.

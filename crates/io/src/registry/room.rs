@@ -75,18 +75,21 @@ impl Rooms {
         buffer_bytes: u64,
     ) -> io::Result<Rooms> {
         let own = SharedWords::create(&path_of(dir, &dir::stem(addr, udp_port)), WORDS)?;
-        let rooms = Rooms {
-            dir: dir.to_owned(),
-            udp_port,
-            own,
-            prefix,
-            peers: HashMap::new(),
-            recheck: None,
-        };
+        let rooms = Rooms::new(dir, udp_port, prefix, own);
         rooms.drained(rooms.sent());
         // Buffers are accounted for in whole allocations, and given back with some delay.
         rooms.own(LIMIT).store(buffer_bytes / 8 * 3, Ordering::Relaxed);
         Ok(rooms)
+    }
+
+    /// Rooms of others alone: nobody waits for this process, as if it were on another host.
+    pub(super) fn without_own(dir: &Path, udp_port: u16, prefix: u8) -> io::Result<Rooms> {
+        Ok(Rooms::new(dir, udp_port, prefix, SharedWords::private(WORDS)?))
+    }
+
+    fn new(dir: &Path, udp_port: u16, prefix: u8, own: SharedWords) -> Rooms {
+        let dir = dir.to_owned();
+        Rooms { dir, udp_port, own, prefix, peers: HashMap::new(), recheck: None }
     }
 
     #[inline]

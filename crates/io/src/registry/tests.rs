@@ -121,6 +121,38 @@ fn a_clean_leave_moves_the_last_port_without_loss() {
 }
 
 #[test]
+fn one_that_was_moved_leaves_without_misleading_others() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
+    // The last one moves into the first one's place, and leaves before it has seen a probe there.
+    ports.remove(0);
+    ports.pop();
+    // The kernel would choose by the sender's port if it were led past the end.
+    for _ in 0..16 {
+        let peer = Peer::new(addr);
+        ports.iter().for_each(|port| peer.send(port.qpn_prefix()));
+    }
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [16; 2]);
+    assert!(ports.iter().all(|p| p.counters().misrouted == 0));
+}
+
+#[test]
+fn a_leaving_port_hands_on_what_it_has_for_others() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..3).map(|_| open(addr, &dir)).collect();
+    // As it is between a port's leaving and the closing of its socket: what is for the last one comes to it.
+    let table = ports[0].membership_for_test().file.load().expect("the table is whole");
+    let (first, last) = (ports[0].qpn_prefix(), ports[2].qpn_prefix());
+    let index = table.get(first).expect("it is a member").index;
+    let routes = table.members().map(|(p, m)| (p, if p == last { index } else { m.index }));
+    ports[0].attach_for_test(&steering::program(routes));
+    let peer = Peer::new(addr);
+    (0..10).for_each(|_| peer.send(last));
+    ports.remove(0);
+    assert_eq!(run(&mut ports, clock, Duration::from_millis(30)), [0, 10]);
+}
+
+#[test]
 fn wrong_steering_is_noticed_and_put_right() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
@@ -204,6 +236,37 @@ fn a_directory_that_others_may_write_to_is_refused() {
     std::fs::set_permissions(&inner, std::fs::Permissions::from_mode(0o777)).expect("our own");
     let refused = try_open(addr, &dir);
     assert!(matches!(refused, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
+}
+
+/// On a file system of 32 KiB with so many taken: whether a port opened, and the frames that it got.
+fn open_beside(taken: usize) -> Option<Result<usize, PortError>> {
+    let dir = TempDir::new();
+    let opened = std::thread::spawn(move || {
+        if !crate::sys::namespace::mount_small_memory(&dir.0, 32 << 10) {
+            return None;
+        }
+        std::fs::write(dir.0.join("big"), vec![1; taken]).expect("there is room for that");
+        let (addr, clock) = (fresh_addr(), Instant::now());
+        Some(try_open(addr, &dir).map(|port| {
+            Peer::new(addr).send(port.qpn_prefix());
+            run(&mut [port], clock, Duration::from_millis(10))[0]
+        }))
+    });
+    opened.join().expect("the thread has not panicked")
+}
+
+#[test]
+fn a_file_system_without_room_for_counts_is_gone_without() {
+    // The table takes a page, the counts sixteen.
+    let Some(opened) = open_beside(0) else { return };
+    assert_eq!(opened.expect("a port without counts"), 1);
+}
+
+#[test]
+fn a_full_file_system_is_an_error_that_names_it() {
+    let Some(opened) = open_beside(32 << 10) else { return };
+    let refused = opened.expect_err("there is no room for the table");
+    assert!(matches!(&refused, PortError::Registry(e) if e.is_about_place()), "{refused}");
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! Network namespaces for tests.
+//! Namespaces for tests.
+
+use std::ffi::CString;
+use std::path::Path;
 
 /// Takes the calling thread, and no other, to a network of its own; `false`, with a word of why, where
 /// that cannot be had.
@@ -21,4 +24,44 @@ pub(crate) fn thread_id() -> i32 {
 pub(crate) fn ip(arguments: &str) -> bool {
     let done = std::process::Command::new("ip").args(arguments.split(' ')).status();
     done.is_ok_and(|status| status.success())
+}
+
+/// Gives the calling thread, and no other, a small file system of memory at `dir`; `false`, with a word
+/// of why, where that cannot be had.
+pub(crate) fn mount_small_memory(dir: &Path, bytes: usize) -> bool {
+    let at = CString::new(dir.to_str().expect("a plain path")).expect("without zeroes");
+    let size = CString::new(format!("size={bytes}")).expect("without zeroes");
+    // SAFETY: `unshare` concerns this thread alone, and `mount` reads strings that live.
+    let mounted = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                c"none".as_ptr(),
+                c"/".as_ptr(),
+                std::ptr::null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                std::ptr::null(),
+            ) == 0
+            && libc::mount(
+                c"tmpfs".as_ptr(),
+                at.as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                size.as_ptr().cast(),
+            ) == 0
+    };
+    if !mounted {
+        println!("skipped: a mount namespace takes root");
+    }
+    mounted
+}
+
+/// Makes the calling thread, and no other, another user's; `false`, with a word of why, where that takes
+/// rights that this process does not have.
+pub(crate) fn become_user(uid: u32) -> bool {
+    // SAFETY: the system call itself, unlike the library's function, concerns this thread alone.
+    let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) } == 0;
+    if !done {
+        println!("skipped: to act as another user takes root");
+    }
+    done
 }

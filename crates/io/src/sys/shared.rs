@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -29,11 +29,12 @@ impl SharedWords {
             .truncate(false)
             .mode(0o600)
             .open(path)?;
-        // Never made shorter: whoever has it mapped would fault.
-        if file.metadata()?.len() < (len * 8) as u64 {
-            file.set_len((len * 8) as u64)?;
-        }
-        SharedWords::map(&file, len)
+        SharedWords::map_file(&file, len)
+    }
+
+    /// Words that nobody else sees.
+    pub(crate) fn private(len: usize) -> io::Result<SharedWords> {
+        SharedWords::map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, len)
     }
 
     /// Opens a file of `len` words that somebody else has made.
@@ -42,15 +43,18 @@ impl SharedWords {
         if file.metadata()?.len() < (len * 8) as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        SharedWords::map(&file, len)
+        SharedWords::map_file(&file, len)
     }
 
-    fn map(file: &File, len: usize) -> io::Result<SharedWords> {
+    fn map_file(file: &File, len: usize) -> io::Result<SharedWords> {
+        allocate(file, len * 8)?;
+        SharedWords::map(libc::MAP_SHARED, file.as_raw_fd(), len)
+    }
+
+    fn map(flags: libc::c_int, fd: RawFd, len: usize) -> io::Result<SharedWords> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file is as long as it.
-        let start = unsafe {
-            libc::mmap(ptr::null_mut(), len * 8, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice; a file is as long as it.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len * 8, access, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -68,6 +72,20 @@ impl SharedWords {
         // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; the file
         // is private to this user and never made shorter, and all access to it is atomic.
         unsafe { self.start.add(index).as_ref() }
+    }
+}
+
+/// Makes sure that a file has `len` bytes, all of them in storage; it is never made shorter, since
+/// whoever has it mapped would fault. A hole would fault as well, when it is written to and the file
+/// system is full.
+fn allocate(file: &File, len: usize) -> io::Result<()> {
+    loop {
+        // SAFETY: touches no memory of this process.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as libc::off_t) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            code => return Err(io::Error::from_raw_os_error(code)),
+        }
     }
 }
 

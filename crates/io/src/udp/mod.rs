@@ -32,6 +32,8 @@ use tx_ring::TxRing;
 const MAX_BURST_BYTES_V4: u32 = 65_507;
 const MAX_BURST_BYTES_V6: u32 = 65_487;
 
+/// Rounds of receiving before a socket is closed.
+const MAX_REST: usize = 1024;
 /// How often a burst is tried again when the kernel says that it is out of buffers.
 const MAX_TRIES_WITHOUT_BUFFERS: u32 = 3;
 
@@ -46,6 +48,10 @@ pub enum Sharing {
     SameUser {
         /// Where they meet; by default `$XDG_RUNTIME_DIR`, or else shared memory. All that share
         /// an address must name the same.
+        ///
+        /// If the default cannot be used (no shared memory, a full one, another user's directory
+        /// under the name), the port has the address for itself, and says so
+        /// ([`UdpConfig::notice`]). A directory that is named here must work.
         registry_dir: Option<PathBuf>,
     },
 }
@@ -70,6 +76,8 @@ pub struct UdpConfig {
     /// Datagrams, of up to 64 KiB each, taken from the kernel in one call at most. Memory that is
     /// never used is never touched.
     pub recv_slots: usize,
+    /// Is told, in a sentence, of what does not work as it should but can be done without.
+    pub notice: fn(&str),
 }
 
 impl UdpConfig {
@@ -84,6 +92,7 @@ impl UdpConfig {
             gso: true,
             gro: true,
             recv_slots: 32,
+            notice: |_| {},
         }
     }
 }
@@ -126,14 +135,7 @@ impl UdpPort {
                 });
             }
             Sharing::SameUser { registry_dir } => {
-                let place = Place {
-                    addr: config.addr,
-                    udp_port: config.udp_port,
-                    base_dir: registry_dir.clone(),
-                };
-                let bind = || options::bind(config, interface.index);
-                let (socket, membership) = registry::join(&place, bind)?;
-                (socket, Some(Box::new(membership)))
+                open_shared(config, interface.index, registry_dir.as_ref())?
             }
         };
         let udp_port =
@@ -243,6 +245,21 @@ impl UdpPort {
         Ok(done)
     }
 
+    /// Takes what is left in a socket that is about to be closed, so that frames of others do not die with it.
+    fn hand_on_rest(&mut self) {
+        // Bounded: somebody may go on sending to this end for ever.
+        for _ in 0..MAX_REST {
+            match self.rx.recv(self.socket.as_raw_fd()) {
+                Ok(received @ 1..) => {
+                    for slot in 0..received {
+                        self.deliver(Time::ZERO, slot, &mut |_: &FrameMeta, _: &[u8]| {});
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
     fn deliver(&mut self, now: Time, slot: usize, sink: &mut dyn FrameSink) -> usize {
         let message = self.rx.message(slot);
         let counters = &mut self.counters;
@@ -275,7 +292,40 @@ impl Drop for UdpPort {
     fn drop(&mut self) {
         if let Some(membership) = &mut self.membership {
             membership.leave(&self.socket);
+            self.hand_on_rest();
         }
+    }
+}
+
+/// A socket among those of other processes; or one alone on the address, where the usual place for
+/// processes to meet cannot be used and nobody else is there.
+fn open_shared(
+    config: &UdpConfig,
+    scope: u32,
+    registry_dir: Option<&PathBuf>,
+) -> Result<(UdpSocket, Option<Box<Membership>>), PortError> {
+    let place = Place {
+        addr: config.addr,
+        udp_port: config.udp_port,
+        base_dir: registry_dir.cloned(),
+        notice: config.notice,
+    };
+    match registry::join(&place, || options::bind(config, scope)) {
+        Ok((socket, membership)) => Ok((socket, Some(Box::new(membership)))),
+        Err(PortError::Registry(error)) if registry_dir.is_none() && error.is_about_place() => {
+            let alone = UdpConfig { sharing: Sharing::Exclusive, ..config.clone() };
+            match options::bind(&alone, scope) {
+                Ok(socket) => {
+                    let addr = config.addr;
+                    (config.notice)(&format!("{error}; no other process can share {addr}"));
+                    Ok((socket, None))
+                }
+                // Another process has the address: what keeps this one from sharing it is to blame.
+                Err(PortError::InUse { .. }) => Err(error.into()),
+                Err(other) => Err(other),
+            }
+        }
+        Err(error) => Err(error),
     }
 }
 

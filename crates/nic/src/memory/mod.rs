@@ -96,6 +96,13 @@ impl MemoryTable {
         }
     }
 
+    /// Random bytes from where keys come from.
+    pub(crate) fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
+        let mut secret = [0; N];
+        self.keys.fill_bytes(&mut secret);
+        secret
+    }
+
     pub(crate) fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
         let id = match self.domains.iter().position(Option::is_none) {
             Some(id) => id,

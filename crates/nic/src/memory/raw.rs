@@ -29,8 +29,9 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Alignment of every buffer: a page, so that registered memory never shares one.
-    pub const ALIGN: usize = 4096;
+    /// Alignment of every buffer: a page, so that registered memory never shares one. Kernels for other
+    /// processors than x86 have pages of up to 64 KiB.
+    pub const ALIGN: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
     /// Allocates `len` zero bytes.
     pub fn new(len: usize) -> Arc<Buffer> {

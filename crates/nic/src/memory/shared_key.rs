@@ -13,6 +13,13 @@ pub struct SharedKey {
     pub(super) revocation: Revocation,
 }
 
+impl SharedKey {
+    /// The key itself.
+    pub fn key(&self) -> MrKey {
+        self.key
+    }
+}
+
 /// Whether a peer's SEND with invalidate has revoked remote use of a key, on whichever NIC it came.
 ///
 /// Regions that no peer may revoke have nothing to share, and cost their users nothing.

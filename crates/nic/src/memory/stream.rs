@@ -8,7 +8,8 @@
 //!
 //! Others may see streaming stores in any order. A program may wait for a completion, or for the last
 //! byte of a message: the packet that ends a message is stored the ordinary way, after all others have
-//! settled. To settle after every packet would cost what streaming gains.
+//! settled. To settle after every packet would cost what streaming gains. Processors other than x86
+//! promise no order of ordinary stores either, so that there every store counts as streamed.
 
 #![allow(unsafe_code)]
 
@@ -20,6 +21,9 @@ const CACHE_BYTES: u64 = 1 << 20;
 const RUNS: usize = 4;
 /// Shorter writes are not worth it.
 const MIN_BYTES: usize = 512;
+
+/// Other threads see ordinary stores in the order in which they were made.
+const STORES_ARE_ORDERED: bool = cfg!(target_arch = "x86_64");
 
 /// Where a region was written of late: runs of writes, each of which went on where the one before
 /// had ended.
@@ -58,9 +62,16 @@ impl Default for Trail {
 }
 
 impl Trail {
-    /// Takes note of a write; tells whether to stream it.
+    /// Takes note of a write; tells whether to [`copy`] it, and [`settle`] in the end.
     #[inline]
     pub(super) fn goes_on(&self, offset: usize, len: usize) -> bool {
+        let pays = self.follow(offset, len);
+        pays || !STORES_ARE_ORDERED
+    }
+
+    /// Takes note of a write; tells whether streaming it pays.
+    #[inline]
+    fn follow(&self, offset: usize, len: usize) -> bool {
         if offset != self.next.get() {
             self.begin(offset);
         }
@@ -98,7 +109,7 @@ pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// What was streamed is seen before anything that is stored from now on.
+/// What was copied is seen before anything that is stored from now on.
 #[inline]
 pub(super) fn settle() {
     // SAFETY: every x86-64 processor has the instruction.
@@ -106,6 +117,8 @@ pub(super) fn settle() {
     unsafe {
         core::arch::x86_64::_mm_sfence();
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -146,7 +159,7 @@ mod tests {
     fn streamed(len: usize, places: impl IntoIterator<Item = usize>) -> Vec<bool> {
         let trail = Trail::default();
         let message = |place: usize| {
-            let packets = (0..len / 4096).map(|k| trail.goes_on(place + k * 4096, 4096));
+            let packets = (0..len / 4096).map(|k| trail.follow(place + k * 4096, 4096));
             let streamed: Vec<bool> = packets.collect();
             assert!(streamed.iter().all(|s| *s == streamed[0]), "a message is written in one way");
             streamed[0]
@@ -171,6 +184,14 @@ mod tests {
     fn messages_far_apart_are_streamed() {
         let places = (1..40).map(|n| n * 37 % 64 * 8 * MIB + 4096);
         assert!(streamed(2 * MIB, places).iter().all(|streamed| *streamed));
+    }
+
+    #[test]
+    fn only_x86_orders_stores_that_are_not_streamed() {
+        let trail = Trail::default();
+        trail.goes_on(0, 4096);
+        let unordered = cfg!(not(target_arch = "x86_64"));
+        assert_eq!(trail.goes_on(0, 8), unordered, "a short packet of a message, to warm memory");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::error::ControlError;
 use crate::qp::Hold;
 use crate::qp::body::{Carry, QpBody, Resume};
 use crate::time::Time;
-use crate::types::{AddressVector, QpState, RecvWr, SrqId};
+use crate::types::{AddressVector, QpState};
 
 /// A fence in a QP's requests: see [`Nic::fence_sends`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,32 +190,6 @@ impl Nic {
         qp.fail_unreachable(&mut self.shared.cx(&self.config, now));
         self.after(slot);
         Ok(())
-    }
-
-    /// Receives that wait on a shared queue.
-    pub fn srq_len(&self, srq: SrqId) -> Option<u32> {
-        self.shared.srqs.len(srq)
-    }
-
-    /// Takes up to `max` receives off a shared queue, oldest first, and hands them to `to`, which
-    /// says whether it took it; one that is not taken goes back. Returns how many were.
-    pub fn take_srq_recvs(
-        &mut self,
-        srq: SrqId,
-        max: u32,
-        mut to: impl FnMut(&RecvWr<'_>) -> bool,
-    ) -> Result<u32, ControlError> {
-        let mut wqe = crate::queue::RecvWqe::default();
-        for taken in 0..max {
-            if !self.shared.srqs.remove(srq, &mut wqe)? {
-                return Ok(taken);
-            }
-            if !to(&RecvWr { wr_id: wqe.wr_id, sges: &wqe.sges }) {
-                self.shared.srqs.give_back(srq, &wqe);
-                return Ok(taken);
-            }
-        }
-        Ok(max)
     }
 
     fn movable(&mut self, qpn: Qpn) -> Result<&mut crate::qp::Qp, ControlError> {

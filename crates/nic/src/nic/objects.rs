@@ -12,7 +12,7 @@ use crate::events::EventQueue;
 use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::qp::{Qp, state};
-use crate::queue::{CqTable, SrqTable};
+use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
 use crate::rate::{ControllerFactory, Feedback};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
@@ -107,6 +107,12 @@ impl Nic {
         self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
     }
 
+    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
+    /// that need a secret of their own.
+    pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
+        self.shared.memory.draw_secret()
+    }
+
     /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
     /// address space from address zero on, which peers may write. What they write to a slot goes
     /// where [`Nic::bind_slot`] says, and at first nowhere.
@@ -183,6 +189,11 @@ impl Nic {
         self.shared.cqs.create(depth)
     }
 
+    /// How many completions a queue holds, to be looked at without the engine.
+    pub fn cq_level(&mut self, cq: CqId) -> Result<CqLevel, ControlError> {
+        self.shared.cqs.level(cq)
+    }
+
     /// Removes a completion queue that no QP uses.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.shared.cqs.destroy(cq)
@@ -206,10 +217,24 @@ impl Nic {
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
+        // Checked before so much memory is asked for.
         at_most("max_wr", max_wr, 1, self.config.max_wr)?;
-        at_most("max_sge", max_sge.into(), 0, self.config.max_sge.into())?;
+        self.adopt_srq(pd, &SharedSrq::new(max_wr, max_sge))
+    }
+
+    /// A shared receive queue itself, to post to it without the engine, and to let QPs of another
+    /// engine take from it ([`Nic::adopt_srq`]).
+    pub fn share_srq(&self, srq: SrqId) -> Result<SharedSrq, ControlError> {
+        self.shared.srqs.share(srq)
+    }
+
+    /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
+    /// that must be registered here under the same keys ([`Nic::register_as`]).
+    pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
+        at_most("max_wr", srq.max_wr(), 1, self.config.max_wr)?;
+        at_most("max_sge", srq.max_sge().into(), 0, self.config.max_sge.into())?;
         self.shared.memory.hold_pd(pd)?;
-        let made = self.shared.srqs.create(pd, max_wr, max_sge);
+        let made = self.shared.srqs.adopt(pd, srq.clone());
         if made.is_err() {
             self.shared.memory.release_pd(pd);
         }

@@ -1,6 +1,8 @@
 //! Completion queues: bounded rings, with notification and overflow.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_wire::Qpn;
 
@@ -16,9 +18,33 @@ enum Armed {
     Solicited,
 }
 
+/// How many completions a queue holds, for those who do not have the engine. It has a cache line to
+/// itself, and is behind by what the engine's owner is doing right now.
+#[derive(Clone, Debug)]
+pub struct CqLevel(Arc<Padded>);
+
+/// Two lines, since processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded(AtomicUsize);
+
+impl CqLevel {
+    /// Whether the queue is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.0.load(Ordering::Relaxed) == 0
+    }
+
+    #[inline]
+    fn set(&self, completions: usize) {
+        self.0.0.store(completions, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 struct Cq {
     ring: VecDeque<Completion>,
+    level: CqLevel,
     depth: usize,
     armed: Armed,
     overflowed: bool,
@@ -43,6 +69,7 @@ impl CqTable {
     pub(crate) fn create(&mut self, depth: u32) -> Result<CqId, ControlError> {
         let cq = Cq {
             ring: VecDeque::with_capacity(depth as usize),
+            level: CqLevel(Arc::default()),
             depth: depth as usize,
             armed: Armed::No,
             overflowed: false,
@@ -51,6 +78,10 @@ impl CqTable {
         let limit = u64::from(self.max);
         let full = ControlError::Exhausted { what: "completion queues", limit };
         super::insert(&mut self.slots, self.max, cq).map(CqId).ok_or(full)
+    }
+
+    pub(crate) fn level(&mut self, id: CqId) -> Result<CqLevel, ControlError> {
+        Ok(self.get(id)?.level.clone())
     }
 
     pub(crate) fn destroy(&mut self, id: CqId) -> Result<(), ControlError> {
@@ -86,10 +117,13 @@ impl CqTable {
 
     #[inline]
     pub(crate) fn poll(&mut self, id: CqId, out: &mut [Completion]) -> Result<usize, ControlError> {
-        let ring = &mut self.get(id)?.ring;
+        let Cq { ring, level, .. } = self.get(id)?;
         let n = ring.len().min(out.len());
         for (slot, completion) in out.iter_mut().zip(ring.drain(..n)) {
             *slot = completion;
+        }
+        if n > 0 {
+            level.set(ring.len());
         }
         Ok(n)
     }
@@ -118,6 +152,7 @@ impl CqTable {
             return;
         }
         cq.ring.push_back(completion);
+        cq.level.set(cq.ring.len());
         let raise = match cq.armed {
             Armed::No => false,
             Armed::Any => true,
@@ -152,6 +187,7 @@ impl CqTable {
             }
             stays
         });
+        cq.level.set(cq.ring.len());
         taken
     }
 
@@ -159,6 +195,7 @@ impl CqTable {
     pub(crate) fn purge(&mut self, id: CqId, qpn: Qpn) {
         if let Ok(cq) = self.get(id) {
             cq.ring.retain(|c| c.qpn != qpn);
+            cq.level.set(cq.ring.len());
         }
     }
 

@@ -3,10 +3,14 @@
 mod cq;
 mod recv;
 mod send;
+mod srq;
 
+pub use cq::CqLevel;
 pub(crate) use cq::CqTable;
-pub(crate) use recv::{RecvQueue, RecvWqe, SrqTable};
+pub(crate) use recv::{RecvQueue, RecvWqe};
 pub(crate) use send::{SendQueue, Wqe};
+pub use srq::SharedSrq;
+pub(crate) use srq::SrqTable;
 
 /// Puts a value into the first free slot, growing up to `max`; returns its index.
 fn insert<T>(slots: &mut Vec<Option<T>>, max: u32, value: T) -> Option<u32> {

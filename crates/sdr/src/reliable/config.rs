@@ -130,7 +130,7 @@ impl ReliableInfo {
         }
     }
 
-    pub(super) fn sdr(&self) -> &SdrInfo {
+    pub(crate) fn sdr(&self) -> &SdrInfo {
         &self.sdr
     }
 

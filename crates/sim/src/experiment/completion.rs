@@ -1,9 +1,9 @@
 //! Completion time of one reliable message over a long lossy cable.
 
+use bowline_link::LinkConfig;
 use bowline_sdr::{ReliableConfig, ReliableStats, SdrConfig};
 
 use super::session::{Losses, Session};
-use crate::net::LinkConfig;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl CompletionConfig {
     /// A message over a cable of that rate and round trip, paced to the rate.
     pub fn new(bytes: u64, bits_per_sec: u64, rtt_ns: u64) -> CompletionConfig {
         let cable = LinkConfig {
-            bandwidth_bps: bits_per_sec,
+            rate_bps: Some(bits_per_sec),
             delay_ns: rtt_ns / 2,
             queue_bytes: 256 << 20,
             ecn: None,
@@ -55,7 +55,7 @@ impl CompletionConfig {
 
     /// What a message takes at least: its time on the wire and a round trip.
     pub fn ideal_ns(&self) -> f64 {
-        let wire_ns = self.bytes as f64 * 8e9 / self.cable.bandwidth_bps as f64;
+        let wire_ns = self.cable.transmit_ns(self.bytes) as f64;
         wire_ns + 2.0 * self.cable.delay_ns as f64
     }
 }

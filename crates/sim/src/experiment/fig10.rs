@@ -117,7 +117,7 @@ pub fn model(config: &CompletionConfig, scheme: &str, p: f64) -> f64 {
     let rtt_ns = 2.0 * config.cable.delay_ns as f64;
     let rounds: f64 = (1..40).map(|r| 1.0 - (1.0 - p.powi(r)).powf(chunks)).sum();
     let coded = |failing: f64| {
-        let parity_ns = config.bytes as f64 * m / k * 8e9 / config.cable.bandwidth_bps as f64;
+        let parity_ns = config.cable.transmit_ns(config.bytes) as f64 * m / k;
         parity_ns + failing * 2.0 * rtt_ns
     };
     let added_ns = match scheme {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_fec::{FecConfig, FecCounters, FecMode, FecShim, FecSnapshot, Pool};
+use bowline_link::{Faults, LinkConfig, Loss};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, CqId, Mtu, QpInit, QpType, Region, Remote, SendOp, SendWr,
     Sge, Time, WcStatus,
@@ -11,7 +12,7 @@ use bowline_nic::{
 use bowline_wire::Qpn;
 
 use super::two_hosts;
-use crate::net::{Faults, LinkConfig, LinkId, Loss};
+use crate::net::LinkId;
 use crate::world::{App, NicId, World};
 
 /// What is measured.

@@ -1,8 +1,7 @@
+use bowline_link::{LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
 
 use super::goodput::{Goodput, GoodputConfig, goodput};
-use crate::net::{LinkConfig, Loss};
-use crate::rng::Prob;
 
 const MTU: u32 = 1024;
 
@@ -12,7 +11,7 @@ fn config(loss: f64, rtt_us: u64) -> GoodputConfig {
     GoodputConfig {
         seed: 1,
         cable: LinkConfig {
-            bandwidth_bps: 10_000_000_000,
+            rate_bps: Some(10_000_000_000),
             delay_ns: rtt_us * 500,
             queue_bytes: 64 << 20,
             ecn: None,

@@ -8,9 +8,10 @@ mod scaled;
 mod session;
 mod steps;
 
+use bowline_link::LinkConfig;
 use bowline_nic::{NicConfig, TxCaps};
 
-use crate::net::{LinkConfig, Topology, pair};
+use crate::net::{Topology, pair};
 use crate::world::{HostConfig, RxId, TxId, World};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};

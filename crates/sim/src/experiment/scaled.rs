@@ -6,12 +6,12 @@
 //! costs a hundredth of the work; and where a round trip is so short that the schemes' shortest timers
 //! would show, time is stretched.
 
+use bowline_link::LinkConfig;
 use bowline_nic::Mtu;
 use bowline_sdr::{ImmLayout, ReliableConfig, SdrConfig};
 use bowline_wire::{Bth, ICRC_LEN, ImmDt, Reth};
 
 use super::session::{Losses, Session};
-use crate::net::LinkConfig;
 
 /// Payload of a packet.
 const MTU: Mtu = Mtu::B256;
@@ -77,7 +77,7 @@ impl Scaled {
         reliable.check().ok()?;
         let cable = LinkConfig {
             // The pacer sets the rate, not the cable.
-            bandwidth_bps: (rate * 100.0) as u64,
+            rate_bps: Some((rate * 100.0) as u64),
             delay_ns: rtt_ns / 2,
             queue_bytes: 256 << 20,
             ecn: None,

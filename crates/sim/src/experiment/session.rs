@@ -1,5 +1,6 @@
 //! A reliable connection over one cable on virtual time, and messages over it, one after the other.
 
+use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::{Access, AddressVector, Buffer, Region, Time};
 use bowline_sdr::{
     Decision, ReliableConfig, ReliableEvent, ReliableQp, ReliableStats, SdrError, Source,
@@ -7,8 +8,6 @@ use bowline_sdr::{
 };
 
 use super::two_hosts;
-use crate::net::{Faults, LinkConfig, Loss};
-use crate::rng::Prob;
 use crate::world::{App, NicId, World};
 
 const SENDER: NicId = NicId(0);

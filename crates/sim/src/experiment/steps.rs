@@ -1,11 +1,11 @@
 //! A link whose loss steps: what a connection that chooses its schemes takes, against each scheme
 //! alone and the best of them in hindsight.
 
+use bowline_link::LinkConfig;
 use bowline_nic::Mtu;
 use bowline_sdr::{Decision, ReliableConfig, SdrConfig};
 
 use super::session::{Losses, Session};
-use crate::net::LinkConfig;
 
 /// A link, and messages over it.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub struct StepsRun {
 pub fn steps(config: &StepsConfig, scheme: &str) -> Option<StepsRun> {
     let cable = LinkConfig {
         // Headers are not what is measured: the pacer sets the rate.
-        bandwidth_bps: 2 * config.bandwidth_bps,
+        rate_bps: Some(2 * config.bandwidth_bps),
         delay_ns: config.rtt_ns / 2,
         queue_bytes: 256 << 20,
         ecn: None,

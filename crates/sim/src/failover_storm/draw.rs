@@ -1,11 +1,11 @@
 //! Drawing a scenario with failover from its seed.
 
 use bowline_failover::{Config, Mode, Rail};
+use bowline_link::{Faults, LinkConfig, Prob};
 use bowline_nic::{Mtu, QpType};
 
 use super::scenario::{Cut, FailoverPlan, Outage};
-use crate::net::{Faults, LinkConfig};
-use crate::rng::{Prob, SimRng};
+use crate::rng::SimRng;
 use crate::storm::{
     ConnPlan, HostPlan, OpKind, OpMix, OpPlan, Role, Scenario, Severity, Shape, draw_coalescing,
     draw_end, draw_faults, draw_fec, draw_host, draw_link, draw_ops,
@@ -18,7 +18,7 @@ const STREAM: u64 = 0xfa11;
 /// Payload bytes of all operations together.
 const BYTE_BUDGET: u64 = 400_000;
 /// Queues that hold all there is to send.
-const DEEP_QUEUE_BYTES: u32 = 16 << 20;
+const DEEP_QUEUE_BYTES: u64 = 16 << 20;
 /// Nothing fails before connections are set up and agents know of each other.
 const CALM_NS: u64 = 2 * MILLISECOND;
 
@@ -88,7 +88,7 @@ fn draw_machine(rng: &mut SimRng, guess: bool) -> HostPlan {
 fn draw_cable(rng: &mut SimRng, mild: bool) -> LinkConfig {
     let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
     let mut cable = draw_link(rng, delay_ns);
-    cable.bandwidth_bps = cable.bandwidth_bps.max(10_000_000_000);
+    cable.rate_bps = cable.rate_bps.max(Some(10_000_000_000));
     if mild {
         cable.queue_bytes = DEEP_QUEUE_BYTES;
     }

@@ -1,32 +1,19 @@
-//! A host with two NICs, and the agent that looks after both.
+//! A host with two NICs, and the supervisor of the connections between them.
 
-use bowline_failover::{Agent, Config, LinkId, Rail, Rails, Report};
-use bowline_nic::{CqId, Nic, PdId, SrqId, Time};
+use bowline_failover::mirror::Place;
+use bowline_failover::{Config, Rail, Report, Supervisor};
+use bowline_nic::{CqId, Time};
 use bowline_wire::Qpn;
 
+use crate::engines::DeviceEngines;
 use crate::world::{NicId, World};
-
-/// The two NICs of a machine, lent to its agent.
-struct Lent<'a> {
-    world: &'a mut World,
-    nics: [NicId; 2],
-}
-
-impl Rails for Lent<'_> {
-    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
-        let now = self.world.now();
-        f(self.world.nic_mut(self.nics[rail.index()]), now);
-    }
-}
 
 /// A host with two NICs.
 pub(super) struct Machine {
-    agent: Agent,
+    supervisor: Supervisor,
     pub(super) nics: [NicId; 2],
-    /// On the second NIC: what mirrors the first one's.
-    pub(super) pd: PdId,
-    pub(super) cqs: Vec<CqId>,
-    pub(super) srq: Option<SrqId>,
+    /// Moves that the program's sleepers have been woken for.
+    moves_seen: u64,
     /// How far the agent's clock is ahead.
     ahead_ns: u64,
     /// The agent is not called before.
@@ -51,15 +38,12 @@ impl Machine {
         config: &Config,
         ahead_ns: u64,
     ) -> Machine {
-        let agent = Agent::new(config.clone(), &mut Lent { world, nics });
-        let agent = agent.expect("within the limits");
-        let pd = world.nic_mut(nics[1]).alloc_pd().expect("within the limits");
+        let engines = DeviceEngines::new(world, nics[0], Some(nics[1]));
+        let supervisor = Supervisor::new(&engines, || config.clone()).expect("within the limits");
         Machine {
-            agent,
+            supervisor,
             nics,
-            pd,
-            cqs: Vec::new(),
-            srq: None,
+            moves_seen: 0,
             ahead_ns,
             asleep_until: Time::ZERO,
             armed: Time::NEVER,
@@ -69,18 +53,25 @@ impl Machine {
         }
     }
 
-    pub(super) fn agent(&self) -> &Agent {
-        &self.agent
+    pub(super) fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 
-    /// Calls the agent.
+    /// Calls the supervisor.
     pub(super) fn with<R>(
         &mut self,
         world: &mut World,
-        f: impl FnOnce(&mut Agent, Time, &mut dyn Rails) -> R,
+        f: impl FnOnce(&mut Supervisor, Time, &DeviceEngines<'_>) -> R,
     ) -> R {
         let now = self.clock(world);
-        f(&mut self.agent, now, &mut Lent { world, nics: self.nics })
+        let [first, backup] = self.nics;
+        f(&mut self.supervisor, now, &DeviceEngines::new(world, first, Some(backup)))
+    }
+
+    /// Whether connections have moved since the last call.
+    pub(super) fn has_moved(&mut self) -> bool {
+        let moves = self.supervisor.moves();
+        core::mem::replace(&mut self.moves_seen, moves) != moves
     }
 
     fn clock(&self, world: &World) -> Time {
@@ -93,7 +84,8 @@ impl Machine {
 
     /// A completion queue has something; tells whether it is the agent's own.
     pub(super) fn notified(&mut self, nic: NicId, cq: CqId) -> bool {
-        let own = self.agent.control_cqs()[self.rail_of(nic).index()] == cq;
+        let at = Place { rail: self.rail_of(nic), lane: 0 };
+        let own = self.supervisor.control_cqs().any(|control| control == (at, cq));
         self.mail |= own;
         own
     }
@@ -116,7 +108,7 @@ impl Machine {
 
     /// Lets the agent do what there is to do; tells whether there was anything.
     pub(super) fn drive(&mut self, world: &mut World) -> bool {
-        let due = self.agent.deadline().is_some_and(|at| at <= self.clock(world));
+        let due = self.supervisor.deadline().is_some_and(|at| at <= self.clock(world));
         if self.is_asleep(world) || !(due || self.mail || !self.failed.is_empty()) {
             return false;
         }
@@ -124,10 +116,13 @@ impl Machine {
         assert!(called < MAX_CALLS_PER_INSTANT, "an agent never comes to rest");
         self.called = (world.now(), called);
         for (rail, qpn) in core::mem::take(&mut self.failed) {
-            self.with(world, |agent, now, rails| agent.path_failed(now, rails, rail, qpn));
+            let at = Place { rail, lane: 0 };
+            self.with(world, |supervisor, now, engines| {
+                supervisor.path_failed(now, engines, at, qpn);
+            });
         }
         self.mail = false;
-        self.with(world, |agent, now, rails| agent.handle(now, rails));
+        self.with(world, |supervisor, now, engines| supervisor.handle(now, engines));
         true
     }
 
@@ -137,7 +132,7 @@ impl Machine {
             // Whoever resumes it looks again.
             return None;
         }
-        let at = self.agent.deadline()?.as_nanos().saturating_sub(self.ahead_ns);
+        let at = self.supervisor.deadline()?.as_nanos().saturating_sub(self.ahead_ns);
         let at = Time::from_nanos(at).max(self.asleep_until).max(world.now());
         (at < self.armed).then(|| {
             self.armed = at;
@@ -151,10 +146,6 @@ impl Machine {
     }
 
     pub(super) fn poll_report(&mut self) -> Option<Report> {
-        self.agent.poll_report()
-    }
-
-    pub(super) fn home(&self, link: LinkId) -> Option<Rail> {
-        self.agent.home(link)
+        self.supervisor.poll_report()
     }
 }

@@ -3,12 +3,11 @@
 use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
-use bowline_nic::Time;
+use bowline_link::{Fate, Link, LinkConfig, LinkStats};
+use bowline_nic::{ECN_CE, ECN_MASK, Time};
 
-use super::link::{Fate, Link, LinkConfig, LinkStats};
 use crate::hash::mix;
 use crate::packet::Packet;
-use crate::rng::SimRng;
 
 /// A host's port or a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +22,7 @@ pub const SWITCH_LATENCY_NS: u64 = 300;
 
 /// Rate and delay of the way from a host to itself.
 const LOOPBACK: LinkConfig =
-    LinkConfig { bandwidth_bps: 200_000_000_000, delay_ns: 500, queue_bytes: 16 << 20, ecn: None };
+    LinkConfig { rate_bps: Some(200_000_000_000), delay_ns: 500, queue_bytes: 16 << 20, ecn: None };
 
 #[derive(Debug)]
 struct Node {
@@ -74,8 +73,7 @@ impl Network {
     fn add_link(&mut self, from: NodeId, to: NodeId, config: LinkConfig) -> LinkId {
         let id = LinkId(self.links.len() as u32);
         // Every link draws from a stream of its own, far from the scenario's.
-        let rng = SimRng::new(self.seed, (1 << 32) + u64::from(id.0));
-        self.links.push(Link::new(config, rng));
+        self.links.push(Link::new(config, self.seed, (1 << 32) + u64::from(id.0)));
         self.ends.push(to);
         self.nodes[from.0 as usize].out.push(id);
         id
@@ -146,9 +144,20 @@ impl Network {
         self.nodes[node.0 as usize].addr
     }
 
-    /// Puts a packet on a link.
+    /// Puts a packet on a link, which may mark or change it.
     pub fn send(&mut self, now: Time, link: LinkId, packet: &mut Packet) -> Fate {
-        self.links[link.0 as usize].send(now, packet)
+        let is_ecn_capable = packet.tos & ECN_MASK != 0;
+        let fate =
+            self.links[link.0 as usize].admit(now, packet.wire_len() as usize, is_ecn_capable);
+        if let Fate::Arrives(arrival) = fate {
+            if arrival.is_marked {
+                packet.tos |= ECN_CE;
+            }
+            if let Some(damage) = arrival.damage {
+                packet.corrupt(damage);
+            }
+        }
+        fate
     }
 
     /// A link, to change its faults.
@@ -172,7 +181,7 @@ impl Network {
     pub fn stats(&self) -> LinkStats {
         let mut total = LinkStats::default();
         for link in &self.links {
-            total.merge(link.stats());
+            total.merge(&link.stats());
         }
         total
     }

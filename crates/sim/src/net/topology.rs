@@ -2,7 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::link::LinkConfig;
+use bowline_link::LinkConfig;
+
 use super::network::{Network, NodeId};
 
 /// A routed network and the hosts' ports in it.

@@ -1,13 +1,27 @@
 use core::net::IpAddr;
 
+use bowline_link::{Arrival, Fate, LinkConfig};
 use bowline_nic::Time;
 
-use super::link::{Fate, LinkConfig};
-use super::link_tests::packet;
 use super::topology::{Topology, dumbbell, fat_tree, pair, ring, star};
+use crate::packet::Packet;
 
 const CABLE: LinkConfig =
-    LinkConfig { bandwidth_bps: 10_000_000_000, delay_ns: 1_000, queue_bytes: 1 << 20, ecn: None };
+    LinkConfig { rate_bps: Some(10_000_000_000), delay_ns: 1_000, queue_bytes: 1 << 20, ecn: None };
+
+fn packet(dst: IpAddr) -> Packet {
+    Packet {
+        bytes: vec![0x5a; 500],
+        src: Topology::ipv4(1)[0],
+        dst,
+        src_port: 4791,
+        dst_port: 4791,
+        tos: 0,
+        ttl: 64,
+        ip_id: 0,
+        digest: 0,
+    }
+}
 
 /// Carries a packet from one host to another, link by link; returns the number of links.
 fn cross(topology: &mut Topology, from: usize, dst: IpAddr) -> Option<usize> {
@@ -15,11 +29,8 @@ fn cross(topology: &mut Topology, from: usize, dst: IpAddr) -> Option<usize> {
     let mut now = Time::ZERO;
     for hops in 1..=16 {
         let link = topology.network.next_hop(node, dst)?;
-        let mut one = packet(500);
-        one.dst = dst;
-        let Fate::Arrives { at, .. } = topology.network.send(now, link, &mut one) else {
-            return None;
-        };
+        let fate = topology.network.send(now, link, &mut packet(dst));
+        let Fate::Arrives(Arrival { at, .. }) = fate else { return None };
         assert!(at > now, "a link takes time");
         (now, node) = (at, topology.network.end_of(link));
         if topology.network.addr_of(node) == Some(dst) {

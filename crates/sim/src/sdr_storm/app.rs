@@ -1,5 +1,6 @@
 //! Both ends of both connections, as the world drives them.
 
+use bowline_link::Faults;
 use bowline_nic::{AddressVector, Nic, Time};
 
 use super::plain::PlainEnd;
@@ -7,7 +8,6 @@ use super::reliable::ReliableEnd;
 use super::report::SdrCoverage;
 use super::scenario::SdrScenario;
 use crate::check::Sink;
-use crate::net::Faults;
 use crate::world::{App, HostId, NicId, World};
 
 /// How long to wait before a receive that had no room is tried again.

@@ -1,11 +1,11 @@
 //! Drawing a scenario from its seed.
 
+use bowline_link::{Corruption, Faults, GilbertElliott, LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
 use bowline_sdr::{ImmLayout, ReliableConfig, SdrConfig};
 
 use super::scenario::{MessagePlan, PlainMessage, PlainPlan, SdrScenario};
-use crate::net::{Corruption, Faults, GilbertElliott, LinkConfig, Loss};
-use crate::rng::{Prob, SimRng};
+use crate::rng::SimRng;
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -23,7 +23,7 @@ impl SdrScenario {
         let rng = &mut SimRng::new(seed, STREAM);
         let coalesce_ns = SimRng::new(seed, COALESCING).pick(&[0, 0, 4, 10]) * MICROSECOND;
         let cable = LinkConfig {
-            bandwidth_bps: rng.pick(&[1, 10, 25, 100]) * SECOND,
+            rate_bps: Some(rng.pick(&[1, 10, 25, 100]) * SECOND),
             delay_ns: rng.pick(&[1, 20, 500, 5_000]) * MICROSECOND,
             queue_bytes: rng.pick(&[16 << 20, 16 << 20, 1 << 20, 64 << 10]),
             ecn: None,

@@ -1,8 +1,7 @@
 //! A scenario as data: everything a seed decided, before anything happens.
 
+use bowline_link::{Faults, LinkConfig};
 use bowline_sdr::{ReliableConfig, SdrConfig};
-
-use crate::net::{Faults, LinkConfig};
 
 /// All that one seed draws.
 #[derive(Clone, Debug)]

@@ -1,5 +1,10 @@
 //! The application of a storm: reacts to completions and timers.
 
+use core::convert::Infallible;
+
+use bowline_failover::Rail;
+use bowline_failover::mirror::{Place, Turn};
+use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
 
 use super::crime::Crime;
@@ -9,7 +14,6 @@ use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::check::Sink;
 use crate::failover_storm::Runtime;
-use crate::net::Faults;
 use crate::world::{App, HostId, NicId, World};
 
 /// What a timer is for.
@@ -143,11 +147,10 @@ impl<'a> Storm<'a> {
             match event {
                 Event::CqNotify(cq) => {
                     self.coverage.cq_notifications += 1;
-                    let mirrored = self.failover.as_mut().and_then(|f| f.notified(owner, nic, cq));
-                    let state = &mut self.nics[owner];
-                    let here = || state.cqs.iter().position(|c| nic.0 == owner && *c == cq);
-                    if let Some(index) = mirrored.or_else(here) {
-                        state.ready[index] = true;
+                    let of_agent =
+                        self.failover.as_mut().is_some_and(|f| f.notified(owner, nic, cq));
+                    if !of_agent {
+                        self.notified(nic, cq);
                     }
                 }
                 Event::CqOverflow(cq) => self.overflowed(world, nic, cq),
@@ -193,9 +196,8 @@ impl<'a> Storm<'a> {
             any |= self.drain_cq(world, nic, index, batch);
             if event_driven {
                 // What came between the last poll and the arming would raise no notification.
-                for (nic, cq) in self.queues(nic, index) {
-                    world.poll_nic(nic).arm_cq(cq, false).expect("the queue exists");
-                }
+                let cq = &self.nics[nic.0].cqs[index];
+                let Ok(()) = cq.arm(&self.engines(world, nic), || self.is_split(nic), false);
                 any |= self.drain_cq(world, nic, index, batch);
             }
         }
@@ -211,28 +213,37 @@ impl<'a> Storm<'a> {
 
     fn drain_cq(&mut self, world: &mut World, nic: NicId, index: usize, batch: usize) -> bool {
         let mut any = false;
-        let mut polled = [Completion::default(); POLL_MAX];
-        for (engine, cq) in self.queues(nic, index) {
-            loop {
-                let count = world.poll_nic(engine).poll_cq(cq, &mut polled[..batch]);
-                let count = count.expect("the queue exists");
-                for completion in &polled[..count] {
-                    any = true;
-                    self.completed(world, nic, completion);
-                }
-                if count < batch {
-                    break;
-                }
+        loop {
+            let mut polled = [Completion::default(); POLL_MAX];
+            let mut filled = 0;
+            let cq = &self.nics[nic.0].cqs[index];
+            let split = self.is_split(nic);
+            let engines = self.engines(world, nic);
+            let Ok(count) = cq.poll(&engines, split, Turn::default, batch, |nic, _, cq, room| {
+                let room = &mut polled[filled..filled + room];
+                let taken = nic.poll_cq(cq, room).expect("the queue exists");
+                filled += taken;
+                Ok::<_, Infallible>(taken)
+            });
+            if count == 0 {
+                return any;
+            }
+            any = true;
+            for completion in &polled[..count] {
+                self.completed(world, nic, completion);
             }
         }
-        any
     }
 
-    /// A completion queue of the program's, and its mirror on the machine's second NIC.
-    fn queues(&self, nic: NicId, index: usize) -> impl Iterator<Item = (NicId, CqId)> + use<> {
-        let own = (nic, self.nics[nic.0].cqs[index]);
-        let mirror = self.failover.as_ref().map(|f| f.mirror_of(nic.0, index));
-        core::iter::once(own).chain(mirror)
+    /// An engine notifies of a completion queue of the program's.
+    fn notified(&mut self, nic: NicId, cq: CqId) {
+        let owner = self.program_nic(nic);
+        let rail = if nic == owner { Rail::Default } else { Rail::Backup };
+        let state = &mut self.nics[owner.0];
+        let at = Place { rail, lane: 0 };
+        if let Some(index) = state.cqs.iter().position(|c| c.id(at) == cq) {
+            state.ready[index] |= state.cqs[index].notified();
+        }
     }
 
     pub(super) fn nic_plan(&self, nic: NicId) -> &'a super::scenario::NicPlan {

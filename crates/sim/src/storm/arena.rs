@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, Region, Sge};
+use bowline_failover::mirror::{self, Pd};
+use bowline_nic::{Access, Buffer, MrKey, Region, Sge};
 
 use crate::check::bytes::RegionModel;
 use crate::check::guards::Guards;
+use crate::engines::DeviceEngines;
 use crate::rng::SimRng;
 
 /// A registered range and the model of what it holds.
@@ -15,7 +17,6 @@ pub(super) struct Zone {
     pub(super) len: usize,
     pub(super) iova: u64,
     pub(super) key: MrKey,
-    pub(super) access: Access,
     pub(super) model: RegionModel,
 }
 
@@ -48,11 +49,6 @@ impl Zone {
         }
     }
 
-    /// The range, to be registered elsewhere too.
-    pub(super) fn region(&self) -> Region {
-        Region::part(self.buffer.clone(), self.base, self.len).expect("a zone is in its buffer")
-    }
-
     /// The word at `at`.
     pub(super) fn word(&self, at: usize) -> u64 {
         self.buffer.load_u64(self.base + at)
@@ -71,8 +67,8 @@ pub(super) type ZonePlan = (usize, Access);
 impl Arena {
     /// Allocates and registers zones; returns them in order.
     pub(super) fn new(
-        nic: &mut Nic,
-        pd: PdId,
+        engines: &DeviceEngines<'_>,
+        pd: &Pd,
         plans: &[ZonePlan],
         rng: &mut SimRng,
     ) -> (Arena, Vec<Zone>) {
@@ -89,11 +85,12 @@ impl Arena {
             guards.add(&buffer, at..base);
             // Peers' addresses have nothing to do with places in memory.
             let iova = (rng.bits() >> 8) & !7;
-            let region = Region::part(buffer.clone(), base, *len).expect("a zone is in its buffer");
-            let key = nic.register(pd, region, iova, *access).expect("within the limits");
+            let region = || Region::part(buffer.clone(), base, *len);
+            let key = mirror::register(engines, pd, region, iova, *access);
+            let key = key.expect("within the limits");
             let model = RegionModel::new(&buffer, base, *len, rng.bits());
-            let (buffer, len, access) = (buffer.clone(), *len, *access);
-            zones.push(Zone { buffer, base, len, iova, key, access, model });
+            let (buffer, len) = (buffer.clone(), *len);
+            zones.push(Zone { buffer, base, len, iova, key, model });
             at = base + len;
         }
         guards.add(&buffer, at..total);

@@ -26,7 +26,7 @@ impl Storm<'_> {
                 if end < self.ends.len() =>
             {
                 let owner = &self.ends[end];
-                (owner.nic == nic && owner.qpn == completion.qpn, id)
+                (owner.nic == nic && owner.qp.qpn() == completion.qpn, id)
             }
             Some(id @ WrId::Shared { nic: owner, .. }) => (owner == nic.0, id),
             _ => {

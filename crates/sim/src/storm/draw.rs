@@ -1,12 +1,12 @@
 //! Drawing a scenario from its seed.
 
+use bowline_link::{Bursts, Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss, Prob};
 use bowline_nic::{DcqcnParams, Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
 use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
-use crate::net::{Bursts, Corruption, Ecn, Faults, GilbertElliott, LinkConfig, Loss};
-use crate::rng::{Prob, SimRng};
+use crate::rng::SimRng;
 use crate::world::{RxId, TxId};
 
 /// Stream of draws about ports that coalesce.
@@ -16,7 +16,7 @@ const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
 const OVERFLOWING_SENDS: u32 = 8;
 /// Queues that hold all there is to send, repetitions included.
-const DEEP_QUEUE_BYTES: u32 = 4 << 20;
+const DEEP_QUEUE_BYTES: u64 = 4 << 20;
 /// Payload bytes of all operations together: what makes a seed a few thousand packets.
 const BYTE_BUDGET: u64 = 700_000;
 
@@ -89,8 +89,8 @@ impl Scenario {
 /// How long an answer may take when everything that is ever sent waits in one queue before it.
 /// Where connections may give up, timeouts are shorter than that now and then.
 fn slowest_round_trip_ns(access: &LinkConfig, core: &LinkConfig, severity: Severity) -> u64 {
-    let slowest_bps = access.bandwidth_bps.min(core.bandwidth_bps);
-    let queueing_ns = (BYTE_BUDGET + 2 * LONG_READ) * 8 * 1_000 / (slowest_bps / 1_000_000);
+    let bytes = BYTE_BUDGET + 2 * LONG_READ;
+    let queueing_ns = access.transmit_ns(bytes).max(core.transmit_ns(bytes));
     let share = if severity == Severity::Rough { 8 } else { 1 };
     4 * (access.delay_ns + 2 * core.delay_ns + 10 * MICROSECOND) + queueing_ns / share
 }
@@ -147,7 +147,7 @@ pub(crate) fn draw_link(rng: &mut SimRng, delay_ns: u64) -> LinkConfig {
     let queue_bytes = rng.pick(&[16 << 20, 16 << 20, 4 << 20, 1 << 20, 128 << 10]);
     let kmin_bytes = rng.pick(&[2_000, 10_000, 50_000]);
     LinkConfig {
-        bandwidth_bps: rng.pick(&[1, 10, 10, 25, 100]) * 1_000_000_000,
+        rate_bps: Some(rng.pick(&[1, 10, 10, 25, 100]) * 1_000_000_000),
         delay_ns,
         queue_bytes,
         ecn: rng.percent(50).then(|| Ecn {

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use bowline_nic::{CqId, PdId, SrqId, Time};
-use bowline_wire::Qpn;
+use bowline_failover::mirror::{Cq, Pd, Qp, QpParts, Srq};
+use bowline_nic::Time;
 
 use super::arena::{Arena, Zone};
 use super::memory::{EndMemory, Pieces};
@@ -15,7 +15,10 @@ use crate::world::NicId;
 /// One end of a connection.
 pub(super) struct End {
     pub(super) nic: NicId,
-    pub(super) qpn: Qpn,
+    pub(super) qp: Qp,
+    /// Where its requests complete: the index of a queue of its NIC's, unless it has one of its own.
+    pub(super) cq: usize,
+    pub(super) uses_srq: bool,
     pub(super) memory: EndMemory,
     /// Next operation to post, and when it may be.
     pub(super) next_op: usize,
@@ -43,7 +46,7 @@ pub(super) struct End {
     pub(super) psn: u32,
     pub(super) psns_used: u32,
     /// A queue of its own that is made to overflow.
-    pub(super) tiny_cq: Option<CqId>,
+    pub(super) tiny_cq: Option<Cq>,
 }
 
 /// Where a connection is in its life.
@@ -69,8 +72,8 @@ pub(super) struct Conn {
 
 /// What the ends at one engine share.
 pub(super) struct NicState {
-    pub(super) pd: PdId,
-    pub(super) cqs: Vec<CqId>,
+    pub(super) pd: Pd,
+    pub(super) cqs: Vec<Cq>,
     /// Queues with a notification not yet looked at; all of them if not event-driven.
     pub(super) ready: Vec<bool>,
     /// When a slow poller polls next, and whether it asked to be woken then.
@@ -83,9 +86,23 @@ pub(super) struct NicState {
     pub(super) srq: Option<SrqState>,
 }
 
+impl NicState {
+    /// What an end's queue pair is made of.
+    pub(super) fn parts<'a>(
+        &'a self,
+        cq: usize,
+        tiny_cq: Option<&'a Cq>,
+        uses_srq: bool,
+    ) -> QpParts<'a> {
+        let cq = tiny_cq.unwrap_or_else(|| &self.cqs[cq]);
+        let srq = self.srq.as_ref().filter(|_| uses_srq).map(|srq| &srq.queue);
+        QpParts { pd: &self.pd, send_cq: cq, recv_cq: cq, srq }
+    }
+}
+
 /// A shared receive queue.
 pub(super) struct SrqState {
-    pub(super) id: SrqId,
+    pub(super) queue: Srq,
     pub(super) arena: Arena,
     pub(super) zone: Zone,
     pub(super) buffers: Vec<Pieces>,

@@ -3,13 +3,13 @@
 //! An end's `nic` and `qpn` are those that the program knows; [`Storm::home`] says where its queues
 //! are. Without failover that is the same.
 
-use bowline_failover::{Mode, Outcome, Report};
-use bowline_nic::{MrKey, Region, Time};
+use bowline_failover::{Mode, Outcome, Rail, Report};
+use bowline_nic::Time;
 use bowline_wire::Qpn;
 
 use super::app::{Action, Storm};
-use super::arena::Zone;
 use super::end::ConnState;
+use crate::engines::DeviceEngines;
 use crate::failover_storm::Runtime;
 use crate::world::{NicId, World};
 
@@ -36,34 +36,34 @@ impl Storm<'_> {
 
     /// Where an end's queues are now.
     pub(super) fn home(&self, end: usize) -> (NicId, Qpn) {
-        match &self.failover {
-            Some(failover) => failover.home(end),
-            None => (self.ends[end].nic, self.ends[end].qpn),
-        }
+        let state = &self.ends[end];
+        let rail = self.failover.as_ref().and_then(|failover| failover.rail(end));
+        let (at, qpn) = state.qp.on(rail.unwrap_or(Rail::Default));
+        let nic = match at.rail {
+            Rail::Default => state.nic,
+            Rail::Backup => self.backup_of(state.nic).unwrap_or(state.nic),
+        };
+        (nic, qpn)
+    }
+
+    /// The second NIC of a machine, by its first.
+    pub(super) fn backup_of(&self, nic: NicId) -> Option<NicId> {
+        self.failover.as_ref().map(|failover| failover.backup(nic.0))
+    }
+
+    /// The engines of the device that a program knows as `nic`.
+    pub(super) fn engines<'w>(&self, world: &'w mut World, nic: NicId) -> DeviceEngines<'w> {
+        DeviceEngines::new(world, nic, self.backup_of(nic))
+    }
+
+    /// Whether some connection of a device is on its second NIC.
+    pub(super) fn is_split(&self, nic: NicId) -> bool {
+        self.failover.as_ref().is_some_and(|failover| failover.is_split(nic.0))
     }
 
     /// The NIC that the program knows, of the machine that an engine belongs to.
     pub(super) fn program_nic(&self, nic: NicId) -> NicId {
         NicId(nic.0 % self.nics.len())
-    }
-
-    /// Registers a machine's memory on its second NIC too.
-    pub(super) fn mirror(&self, world: &mut World, nic: NicId, zone: &Zone) {
-        let named = (zone.key, zone.region());
-        self.mirror_region(world, nic, named, zone.iova, zone.access);
-    }
-
-    pub(super) fn mirror_region(
-        &self,
-        world: &mut World,
-        nic: NicId,
-        named: (MrKey, Region),
-        iova: u64,
-        access: bowline_nic::Access,
-    ) {
-        if let Some(failover) = &self.failover {
-            failover.mirror_region(world, nic.0, named, iova, access);
-        }
     }
 
     /// An end is connected: its agent looks after it, and hears of the peer's spare when it is due.
@@ -72,7 +72,7 @@ impl Storm<'_> {
         let delays = failover.plan().entries_ns[conn];
         let epoch = self.conns[conn].epoch;
         for end in [conn * 2, conn * 2 + 1] {
-            failover.adopt(self.scenario.seed, end, world);
+            failover.adopt(self.scenario.seed, end, &self.ends[end].qp, world);
         }
         for (side, delay) in delays.into_iter().enumerate() {
             let healed = self.healed.then_some(0);
@@ -131,18 +131,33 @@ impl Storm<'_> {
         self.drive_agent(world, machine);
     }
 
-    /// Lets an agent do what there is to do, and puts shared receives where they are needed.
+    /// Lets an agent do what there is to do.
     pub(super) fn drive_agent(&mut self, world: &mut World, machine: usize) -> bool {
         let Some(failover) = &mut self.failover else { return false };
-        let mut any = failover.drive(world, machine);
-        if let Some(srq) = self.nics[machine].srq.as_ref().map(|srq| srq.id) {
-            any |= failover.share_receives(world, machine, srq);
-        }
+        let any = failover.drive(world, machine);
         self.hear_agent(world, machine);
         any
     }
 
+    /// An end ends: it is at home afterwards.
+    pub(super) fn release(&mut self, world: &mut World, end: usize) {
+        let Some(failover) = &mut self.failover else { return };
+        failover.release(world, end, &self.ends[end].qp);
+        self.wake_sleepers(self.ends[end].nic.0);
+    }
+
+    /// When connections have moved, what a sleeper waits for may come on the other rail.
+    fn wake_sleepers(&mut self, machine: usize) {
+        if self.failover.as_mut().is_some_and(|failover| failover.has_moved(machine)) {
+            let state = &mut self.nics[machine];
+            for (cq, ready) in state.cqs.iter().zip(&mut state.ready) {
+                *ready |= cq.notified();
+            }
+        }
+    }
+
     fn hear_agent(&mut self, world: &mut World, machine: usize) {
+        self.wake_sleepers(machine);
         while let Some(report) = self.failover.as_mut().and_then(|f| f.poll_report(machine)) {
             world.note(u64::from(report.epoch), || format!("machine {machine}: {report:?}"));
             self.judge_report(world, machine, &report);
@@ -197,14 +212,16 @@ impl Storm<'_> {
         plan.map_or(0, |plan| PATIENCE_AFTER_HEALING * plan.config.give_up_ns)
     }
 
-    /// What must be true of failover when all is at rest.
+    /// What must be true of shared receives when all is at rest: none is missing.
     pub(super) fn judge_failover(&mut self, world: &mut World) {
-        let Some(failover) = &mut self.failover else { return };
         let now = world.now();
         for (machine, nic) in self.nics.iter().enumerate() {
-            let shared = nic.srq.as_ref().map(|srq| (srq.id, srq.receives.len()));
-            let judged = failover.judge(world, machine, shared);
-            self.sink.check(now, "failover", judged);
+            if let Some(srq) = &nic.srq {
+                let (posted, held) = (srq.receives.len(), srq.queue.len() as usize);
+                let what = format!("machine {machine}: {posted} receives posted, {held} held");
+                let judged = if posted == held { Ok(()) } else { Err(what) };
+                self.sink.check(now, "failover", judged);
+            }
         }
     }
 }

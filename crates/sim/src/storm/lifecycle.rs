@@ -1,5 +1,6 @@
 //! Connections that are made anew, and what gradual crimes take away.
 
+use bowline_failover::mirror::{self, Cq, Place};
 use bowline_nic::{CqId, QpAttr, QpState};
 use bowline_wire::Qpn;
 
@@ -7,6 +8,7 @@ use super::app::{Action, Storm};
 use super::crime::Crime;
 use super::end::{ConnState, End};
 use super::scenario::Role;
+use crate::engines::refusal;
 use crate::hash::mix;
 use crate::world::{NicId, World};
 
@@ -49,9 +51,6 @@ impl Storm<'_> {
             return;
         }
         for end in ends {
-            if let Some(failover) = &mut self.failover {
-                failover.release(world, end);
-            }
             self.modify(world, end, QpState::Reset);
         }
         self.renew(world, conn);
@@ -65,6 +64,10 @@ impl Storm<'_> {
     }
 
     fn modify(&mut self, world: &mut World, end: usize, state: QpState) {
+        // One that ends is at home first.
+        if matches!(state, QpState::Err | QpState::Reset) {
+            self.release(world, end);
+        }
         let ((nic, qpn), now) = (self.home(end), world.now());
         let attr = QpAttr { state: Some(state), ..QpAttr::default() };
         if let Err(error) = world.nic_mut(nic).modify_qp(now, qpn, &attr) {
@@ -94,7 +97,7 @@ impl Storm<'_> {
     /// A send queue has run dry: set it going again.
     pub(super) fn drained(&mut self, world: &mut World, nic: NicId, qpn: Qpn) {
         let here = &self.nics[nic.0].ends;
-        let Some(end) = here.iter().copied().find(|end| self.ends[*end].qpn == qpn) else {
+        let Some(end) = here.iter().copied().find(|end| self.ends[*end].qp.qpn() == qpn) else {
             self.sink.report(world.now(), "lifecycle", format!("an unknown QP {qpn} drained"));
             return;
         };
@@ -155,7 +158,8 @@ impl Storm<'_> {
 
     /// A completion queue overflowed, as it was made to.
     pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, cq: CqId) {
-        let here = |end: &End| end.nic == nic && end.tiny_cq == Some(cq);
+        let is_tiny = |tiny: &Cq| tiny.id(Place::lane(0)) == cq;
+        let here = |end: &End| end.nic == nic && end.tiny_cq.as_ref().is_some_and(is_tiny);
         let Some(end) = self.ends.iter().position(here) else {
             let what = "a queue of sufficient depth overflowed";
             self.sink.report(world.now(), "completions", what);
@@ -175,22 +179,27 @@ impl Storm<'_> {
         let (criminal, victim) = (conn * 2, conn * 2 + 1);
         let done = match crime {
             Crime::PeerGone => {
-                let (nic, qpn) = (self.ends[victim].nic, self.ends[victim].qpn);
-                world.nic_mut(nic).destroy_qp(qpn)
+                let end = &self.ends[victim];
+                let state = &self.nics[end.nic.0];
+                let parts = state.parts(end.cq, end.tiny_cq.as_ref(), end.uses_srq);
+                end.qp.destroy(&self.engines(world, end.nic), &parts)
             }
             Crime::RemoteDereg => {
                 let nic = self.ends[victim].nic;
                 let slots = &mut self.ends[victim].memory.slots;
                 slots.model.freeze(&slots.buffer);
-                world.nic_mut(nic).deregister(slots.key)
+                let key = slots.key;
+                mirror::deregister(&self.engines(world, nic), &self.nics[nic.0].pd, key)
             }
             Crime::LocalDereg => {
                 let nic = self.ends[criminal].nic;
-                world.nic_mut(nic).deregister(self.ends[criminal].memory.src.key)
+                let key = self.ends[criminal].memory.src.key;
+                mirror::deregister(&self.engines(world, nic), &self.nics[nic.0].pd, key)
             }
             _ => Ok(()),
         };
         if let Err(error) = done {
+            let error = refusal(error);
             self.sink.report(world.now(), "lifecycle", format!("{crime:?}: {error}"));
         }
     }

@@ -1,14 +1,14 @@
 //! Where an end's operations read and write: every operation gets places of its own, except
 //! WRITEs that are meant to go over earlier ones.
 
-use std::sync::Arc;
-
-use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, QpType, Region};
+use bowline_failover::mirror::{self, Pd};
+use bowline_nic::{Access, Buffer, MrKey, QpType, Region};
 
 use super::arena::{Arena, Zone};
 use super::draw_ops::REVOCABLE_BYTES;
 use super::scenario::{ConnPlan, EndPlan, OpKind, OpPlan, Target};
 use crate::check::pattern;
+use crate::engines::DeviceEngines;
 use crate::hash::mix;
 use crate::rng::SimRng;
 use crate::world::{NicId, World};
@@ -57,8 +57,6 @@ pub(super) struct EndMemory {
     pub(super) places: Vec<Place>,
     /// Receive buffers: one for each message of the peer's, or a ring of equal ones.
     pub(super) recv_pieces: Vec<Pieces>,
-    /// Regions that the peer's SENDs may revoke.
-    pub(super) revocable: Vec<(MrKey, Arc<Buffer>)>,
 }
 
 /// Seed of the bytes that operation `op` of end `end` sends.
@@ -212,7 +210,7 @@ fn lay_out_receives(
 /// Lays out and registers the memory of both ends of a connection; `first_end` numbers them.
 pub(super) fn build(
     world: &mut World,
-    pds: [PdId; 2],
+    pds: [(&Pd, Option<NicId>); 2],
     conn: &ConnPlan,
     first_end: usize,
     rng: &mut SimRng,
@@ -220,43 +218,36 @@ pub(super) fn build(
     let layouts = [0, 1].map(|side| lay_out(rng, conn, &conn.ends[side]));
     let seed = world.seed();
     let mut memories = [0, 1].map(|side| {
-        let nic = world.nic_mut(NicId(conn.ends[side].nic));
-        EndMemory::new(nic, pds[side], conn, side, &layouts, rng)
+        let (pd, backup) = pds[side];
+        let engines = DeviceEngines::new(world, NicId(conn.ends[side].nic), backup);
+        EndMemory::new(&engines, pd, conn, side, &layouts, rng)
     });
-    let mut revocable = [Vec::new(), Vec::new()];
     for side in [0, 1] {
         memories[side].fill_sources(&conn.ends[side], seed, first_end + side);
-        let peer_nic = world.nic_mut(NicId(conn.ends[1 - side].nic));
+        let (pd, backup) = pds[1 - side];
+        let engines = DeviceEngines::new(world, NicId(conn.ends[1 - side].nic), backup);
         for (op, place) in conn.ends[side].ops.iter().zip(&mut memories[side].places) {
             if op.kind == OpKind::SendInvalidate {
-                let (key, buffer) = register_revocable(peer_nic, pds[1 - side]);
-                place.invalidate = Some(key.0);
-                revocable[1 - side].push((key, buffer));
+                place.invalidate = Some(register_revocable(&engines, pd).0);
             }
         }
-    }
-    for (memory, regions) in memories.iter_mut().zip(revocable) {
-        memory.revocable = regions;
     }
     memories
 }
 
 /// A region that a peer's SEND may revoke.
-fn register_revocable(nic: &mut Nic, pd: PdId) -> (MrKey, Arc<Buffer>) {
+fn register_revocable(engines: &DeviceEngines<'_>, pd: &Pd) -> MrKey {
     let buffer = Buffer::new(REVOCABLE_BYTES as usize);
-    let region = Region::owned(buffer.clone());
-    (nic.register(pd, region, 0, revocable_access()).expect("within the limits"), buffer)
-}
-
-/// Rights of a region that a peer's SEND may revoke.
-pub(super) fn revocable_access() -> Access {
-    Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE
+    let region = || Some(Region::owned(buffer.clone()));
+    // Rights of a region that a peer's SEND may revoke.
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE;
+    mirror::register(engines, pd, region, 0, access).expect("within the limits")
 }
 
 impl EndMemory {
     fn new(
-        nic: &mut Nic,
-        pd: PdId,
+        engines: &DeviceEngines<'_>,
+        pd: &Pd,
         conn: &ConnPlan,
         side: usize,
         layouts: &[Layout; 2],
@@ -274,13 +265,12 @@ impl EndMemory {
             (recv_len.max(MIN_ZONE), write),
             (SWAP_WORDS * 8, write | Access::REMOTE_ATOMIC),
         ];
-        let (arena, zones) = Arena::new(nic, pd, &plans, rng);
+        let (arena, zones) = Arena::new(engines, pd, &plans, rng);
         let Ok([src, results, slots, reads, recv, swaps]) = <[Zone; 6]>::try_from(zones) else {
             unreachable!("as many zones as plans")
         };
         let places = own.places.clone();
-        let revocable = Vec::new();
-        EndMemory { arena, src, results, slots, reads, recv, swaps, places, recv_pieces, revocable }
+        EndMemory { arena, src, results, slots, reads, recv, swaps, places, recv_pieces }
     }
 
     /// Puts every message where its operation takes it from.
@@ -297,11 +287,6 @@ impl EndMemory {
                 rest = tail;
             }
         }
-    }
-
-    /// All that is registered, but for what can be revoked.
-    pub(super) fn zones(&self) -> [&Zone; 6] {
-        [&self.src, &self.results, &self.slots, &self.reads, &self.recv, &self.swaps]
     }
 
     /// Whether memory holds what the models say.

@@ -1,13 +1,14 @@
 //! Posting sends.
 
 use bowline_nic::{
-    AddressVector, Payload, PostError, QpType, Remote, SendFlags, SendOp, SendWr, Sge, UdDest,
-    WcOpcode,
+    AddressVector, Nic, Payload, PostError, QpType, Remote, SendFlags, SendOp, SendWr, Sge, Time,
+    UdDest, WcOpcode,
 };
+use bowline_wire::Qpn;
 
 use super::app::{Action, Storm};
 use super::crime::Crime;
-use super::end::WrId;
+use super::end::{End, WrId};
 use super::memory::{SWAP_WORDS, op_pattern};
 use super::scenario::{OpKind, OpPlan};
 use super::setup::{ADD_WORDS, QKEY};
@@ -62,11 +63,12 @@ impl Storm<'_> {
         let ud = (self.conn_plan(end).qp_type == QpType::Ud).then(|| {
             let peer = &self.ends[end ^ 1];
             let av = AddressVector::new(world.nic(peer.nic).config().addr);
-            UdDest { av, qpn: peer.qpn, qkey: if op.stray { QKEY ^ 1 } else { QKEY } }
+            UdDest { av, qpn: peer.qp.qpn(), qkey: if op.stray { QKEY ^ 1 } else { QKEY } }
         });
         let wr = SendWr { wr_id, op: send_op, payload, flags, ud };
-        let ((nic, qpn), now) = (self.home(end), world.now());
-        match world.nic_mut(nic).post_send(now, qpn, &wr) {
+        let now = world.now();
+        let posted = self.post_to(world, end, |nic, now, qpn| nic.post_send(now, qpn, &wr));
+        match posted {
             Ok(()) => self.posted(world, end, index, &op, send_op),
             // The QP may have failed without our having polled that yet.
             Err(PostError::WrongState(_)) if self.may_have_failed(world, end) => {
@@ -89,6 +91,22 @@ impl Storm<'_> {
                 self.at(world, at, Action::Look);
             }
         }
+    }
+
+    /// Posts to an end's queue pair, wherever it is.
+    pub(super) fn post_to(
+        &self,
+        world: &mut World,
+        end: usize,
+        mut post: impl FnMut(&mut Nic, Time, Qpn) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        let End { nic, qp, .. } = &self.ends[end];
+        let Ok(posted) =
+            qp.post(&self.engines(world, *nic), |nic, now, qpn| match post(nic, now, qpn) {
+                Err(PostError::Away) => None,
+                done => Some(done),
+            });
+        posted.unwrap_or(Err(PostError::Away))
     }
 
     /// Whether an end's QP is in error, legally so or not: completions will tell.

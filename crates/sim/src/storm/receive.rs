@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use bowline_link::LinkConfig;
 use bowline_nic::{Completion, QpType, RecvWr, Sge, Time, WcOpcode, WcStatus};
 
 use super::app::{Action, Storm};
@@ -10,7 +11,6 @@ use super::end::WrId;
 use super::memory::{GRH_LEN, Pieces};
 use super::post::spoil_key;
 use crate::check::delivery::Message;
-use crate::net::LinkConfig;
 use crate::world::{NicId, World};
 
 impl Storm<'_> {
@@ -53,8 +53,8 @@ impl Storm<'_> {
             Some(Crime::RecvBadLocalKey) => spoil_key(&mut sges),
             _ => {}
         }
-        let (nic, qpn) = self.home(end);
-        match world.nic_mut(nic).post_recv(qpn, &RecvWr { wr_id, sges: &sges }) {
+        let wr = RecvWr { wr_id, sges: &sges };
+        match self.post_to(world, end, |nic, _, qpn| nic.post_recv(qpn, &wr)) {
             Ok(()) => {
                 world.note(wr_id, || format!("post receive {wr_id:#x}"));
                 self.ends[end].receives.post(wr_id);
@@ -83,7 +83,7 @@ impl Storm<'_> {
             let wr_id = WrId::Shared { nic: nic.0, buffer }.encode();
             let sges: Vec<Sge> =
                 srq.buffers[buffer].iter().map(|(at, len)| srq.zone.sge(*at, *len)).collect();
-            let posted = world.nic_mut(nic).post_srq_recv(srq.id, &RecvWr { wr_id, sges: &sges });
+            let posted = srq.queue.post(&RecvWr { wr_id, sges: &sges });
             srq.receives.post(wr_id);
             if let Err(error) = posted {
                 let what = format!("shared receive {wr_id:#x} refused: {error}");
@@ -143,8 +143,11 @@ impl Storm<'_> {
         completion: &Completion,
     ) {
         let now = world.now();
-        let Some(end) =
-            self.nics[nic.0].ends.iter().copied().find(|e| self.ends[*e].qpn == completion.qpn)
+        let Some(end) = self.nics[nic.0]
+            .ends
+            .iter()
+            .copied()
+            .find(|e| self.ends[*e].qp.qpn() == completion.qpn)
         else {
             self.sink.report(
                 now,
@@ -281,7 +284,7 @@ impl Storm<'_> {
         if grh {
             self.judge_grh(world, end, &bytes[..header_len])?;
         }
-        if grh && completion.src_qpn != self.ends[end ^ 1].qpn {
+        if grh && completion.src_qpn != self.ends[end ^ 1].qp.qpn() {
             return Err(format!(
                 "datagram from QP {}, which is not the sender",
                 completion.src_qpn

@@ -1,11 +1,11 @@
 //! What a storm exercised: a seed that touches nothing proves nothing.
 
 use bowline_fec::FecSnapshot;
+use bowline_link::LinkStats;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
 use crate::failover_storm::FailoverCoverage;
-use crate::net::LinkStats;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
 

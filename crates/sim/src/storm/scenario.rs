@@ -1,11 +1,11 @@
 //! A scenario as data: everything a seed decided, before anything happens.
 
 use bowline_fec::FecConfig;
+use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
 use crate::failover_storm::FailoverPlan;
-use crate::net::{Faults, LinkConfig};
 use crate::world::{RxId, TxId};
 
 /// All that one seed draws.

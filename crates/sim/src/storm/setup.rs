@@ -3,7 +3,8 @@
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
 
-use bowline_nic::{Access, Connect, NicConfig, QpInit, QpType, Region, Time};
+use bowline_failover::mirror::{Cq, Pd, Place, Qp, QpParts, Srq};
+use bowline_nic::{Access, Connect, NicConfig, QpInit, QpType, Time};
 use bowline_wire::Psn;
 
 use super::app::{Action, Storm};
@@ -111,28 +112,23 @@ impl Storm<'_> {
 
     fn make_nic(&mut self, world: &mut World, nic: NicId, rng: &mut SimRng) -> NicState {
         let plan = self.nic_plan(nic);
-        let engine = world.nic_mut(nic);
-        let pd = engine.alloc_pd().expect("within the limits");
+        let engines = &self.engines(world, nic);
+        let pd = Pd::create(engines).expect("within the limits");
         let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
-        let (arena, mut zones) = Arena::new(engine, pd, &[(ADD_WORDS * 8, access)], rng);
+        let (arena, mut zones) = Arena::new(engines, &pd, &[(ADD_WORDS * 8, access)], rng);
         let adds = zones.remove(0);
-        self.mirror(world, nic, &adds);
         let add_words =
             (0..ADD_WORDS).map(|word| AddWord::new(adds.word(word * 8), rng.bits() | 1)).collect();
         let srq = plan.srq.map(|srq| {
-            let engine = world.nic_mut(nic);
-            let id = engine.create_srq(pd, srq.depth, MAX_SGE).expect("within the limits");
+            let queue = Srq::create(engines, &pd, srq.depth, MAX_SGE).expect("within the limits");
             let len = SHARED_RECV_LEN;
             let total = len * srq.depth as usize;
-            let (arena, mut zones) = Arena::new(engine, pd, &[(total, Access::LOCAL_WRITE)], rng);
-            self.mirror(world, nic, &zones[0]);
-            if let Some(failover) = &mut self.failover {
-                failover.mirror_srq(world, nic.0, srq, MAX_SGE);
-            }
+            let plans = [(total, Access::LOCAL_WRITE)];
+            let (arena, mut zones) = Arena::new(engines, &pd, &plans, rng);
             let buffers =
                 (0..srq.depth as usize).map(|i| vec![(i * len, 100), (i * len + 100, len - 100)]);
             SrqState {
-                id,
+                queue,
                 arena,
                 zone: zones.remove(0),
                 buffers: buffers.collect(),
@@ -157,32 +153,29 @@ impl Storm<'_> {
     fn make_conn(&mut self, world: &mut World, index: usize, rng: &mut SimRng) {
         let conn = &self.scenario.conns[index];
         let nics = [0, 1].map(|side| conn.ends[side].nic);
-        let pds = nics.map(|nic| self.nics[nic].pd);
+        let pds = nics.map(|nic| (&self.nics[nic].pd, self.backup_of(NicId(nic))));
         let memories = memory::build(world, pds, conn, index * 2, rng);
         for (side, memory) in memories.into_iter().enumerate() {
             let plan = &conn.ends[side];
             let nic = NicId(plan.nic);
-            for zone in memory.zones() {
-                self.mirror(world, nic, zone);
-            }
-            for (key, buffer) in &memory.revocable {
-                let named = (*key, Region::owned(buffer.clone()));
-                self.mirror_region(world, nic, named, 0, memory::revocable_access());
-            }
             let number = self.ends.len();
-            let tiny_cq = side == 0 && conn.role == Role::Sacrificial(Crime::CqOverflow);
-            let init = self.qp_init(world, nic, conn.qp_type, plan, tiny_cq);
-            let qpn = world.nic_mut(nic).create_qp(&init).expect("within the limits");
+            let tiny = side == 0 && conn.role == Role::Sacrificial(Crime::CqOverflow);
+            let tiny_cq =
+                tiny.then(|| Cq::create(&self.engines(world, nic), 1).expect("within the limits"));
+            let cq = if tiny { 0 } else { self.cq_for(world, nic, plan) };
+            let parts = self.nics[nic.0].parts(cq, tiny_cq.as_ref(), plan.uses_srq);
+            let init = qp_init(conn.qp_type, plan, &parts);
+            let moves = conn.qp_type.descriptor().movable;
+            let qp = Qp::create(&self.engines(world, nic), 0, &parts, &init, moves);
+            let qp = qp.expect("within the limits");
             if let Some(config) = plan.fec {
-                self.fec.put_under(world.nic_mut(nic), nic, qpn, config);
-            }
-            if let Some(failover) = &mut self.failover {
-                let cq = self.nics[nic.0].cqs.iter().position(|cq| *cq == init.send_cq);
-                let cq = cq.expect("the queue exists");
-                let (second, spare) = failover.make_spare(world, nic.0, qpn, &init, cq);
-                if let Some(config) = plan.fec {
+                self.fec.put_under(world.nic_mut(nic), nic, qp.qpn(), config);
+                if let (Some(spare), Some(second)) = (qp.spare(), self.backup_of(nic)) {
                     self.fec.put_under(world.nic_mut(second), second, spare, config);
                 }
+            }
+            if let Some(failover) = &mut self.failover {
+                failover.add_end(nic.0, &qp);
             }
             self.nics[nic.0].ends.push(number);
             let receives = if plan.uses_srq {
@@ -192,7 +185,9 @@ impl Storm<'_> {
             };
             self.ends.push(End {
                 nic,
-                qpn,
+                qp,
+                cq,
+                uses_srq: plan.uses_srq,
                 memory,
                 next_op: 0,
                 ready_at: Time::from_nanos(plan.ops.first().map_or(0, |op| op.think_ns)),
@@ -209,7 +204,7 @@ impl Storm<'_> {
                 was_flushed: false,
                 psn: plan.psn,
                 psns_used: 0,
-                tiny_cq: tiny_cq.then_some(init.send_cq),
+                tiny_cq,
             });
         }
         for side in 0..2 {
@@ -222,46 +217,24 @@ impl Storm<'_> {
         self.conns.push(Conn { state: ConnState::Up, epoch: 0, failed: false, crime_done: false });
     }
 
-    /// A completion queue that can hold exactly what may be outstanding.
-    fn qp_init(
-        &mut self,
-        world: &mut World,
-        nic: NicId,
-        qp_type: QpType,
-        plan: &EndPlan,
-        tiny_cq: bool,
-    ) -> QpInit {
+    /// A completion queue that can hold exactly what may be outstanding, by its index.
+    fn cq_for(&mut self, world: &mut World, nic: NicId, plan: &EndPlan) -> usize {
         let nic_plan = self.nic_plan(nic);
         let shared_depth = nic_plan.srq.map_or(0, |srq| srq.depth);
         let depth = |end: &EndPlan| end.send_depth + end.recv_depth;
+        if nic_plan.one_cq && !self.nics[nic.0].cqs.is_empty() {
+            return 0;
+        }
+        let all = self.scenario.conns.iter().flat_map(|conn| &conn.ends);
+        let here = all.filter(|end| end.nic == nic.0).map(depth).sum();
+        let entries = shared_depth + if nic_plan.one_cq { here } else { depth(plan) };
+        let engines = &self.engines(world, nic);
+        let cq = Cq::create(engines, entries).expect("within the limits");
+        let Ok(()) = cq.arm(engines, || false, false);
         let state = &mut self.nics[nic.0];
-        let cq = if tiny_cq {
-            world.nic_mut(nic).create_cq(1).expect("within the limits")
-        } else if nic_plan.one_cq && !state.cqs.is_empty() {
-            state.cqs[0]
-        } else {
-            let all = self.scenario.conns.iter().flat_map(|conn| &conn.ends);
-            let here = all.filter(|end| end.nic == nic.0).map(depth).sum();
-            let entries = shared_depth + if nic_plan.one_cq { here } else { depth(plan) };
-            let engine = world.nic_mut(nic);
-            let cq = engine.create_cq(entries).expect("within the limits");
-            engine.arm_cq(cq, false).expect("the queue exists");
-            state.cqs.push(cq);
-            state.ready.push(true);
-            if let Some(failover) = &mut self.failover {
-                failover.mirror_cq(world, nic.0, entries);
-            }
-            cq
-        };
-        let mut init = QpInit::new(qp_type, state.pd, cq);
-        init.srq = state.srq.as_ref().filter(|_| plan.uses_srq).map(|srq| srq.id);
-        init.max_send_wr = plan.send_depth;
-        init.max_recv_wr = plan.recv_depth;
-        init.max_send_sge = MAX_SGE;
-        init.max_recv_sge = MAX_SGE;
-        init.max_inline = plan.max_inline;
-        init.signal_all = plan.signal_all;
-        init
+        state.cqs.push(cq);
+        state.ready.push(true);
+        state.cqs.len() - 1
     }
 
     /// Takes both QPs of a connection from reset to ready.
@@ -284,7 +257,7 @@ impl Storm<'_> {
     fn bring_up(&mut self, world: &mut World, end: usize) {
         let conn = self.conn_plan(end);
         let plan = self.end_plan(end);
-        let (nic, qpn) = (self.ends[end].nic, self.ends[end].qpn);
+        let (nic, qpn) = (self.ends[end].nic, self.ends[end].qp.qpn());
         let peer = &self.ends[end ^ 1];
         let dst = world.nic(peer.nic).config().addr;
         let now = world.now();
@@ -304,7 +277,7 @@ impl Storm<'_> {
                 timeout: plan.timeout,
                 retry_count: plan.retry_count,
                 rnr_retry: plan.rnr_retry,
-                ..Connect::new(dst, peer.qpn)
+                ..Connect::new(dst, peer.qp.qpn())
             };
             engine.connect(now, qpn, &connect)
         };
@@ -353,4 +326,16 @@ fn qp_access(qp_type: QpType, role: Role, side: usize) -> Access {
         access.remove(Access::REMOTE_WRITE);
     }
     access
+}
+
+fn qp_init(qp_type: QpType, plan: &EndPlan, parts: &QpParts<'_>) -> QpInit {
+    let at = Place::lane(0);
+    let mut init = QpInit::new(qp_type, parts.pd.id(at), parts.send_cq.id(at));
+    init.max_send_wr = plan.send_depth;
+    init.max_recv_wr = plan.recv_depth;
+    init.max_send_sge = MAX_SGE;
+    init.max_recv_sge = MAX_SGE;
+    init.max_inline = plan.max_inline;
+    init.signal_all = plan.signal_all;
+    init
 }

@@ -1,12 +1,13 @@
 //! Packets between engines: out of a batch onto a link, over switches, into the next engine.
 
+use bowline_link::{Arrival, Fate};
 use bowline_nic::{FrameMeta, Time, TxBatch};
 use bowline_wire::{ICRC_LEN, OpKind, Opcode, icrc_replace};
 
 use super::host::{HostId, NicId, TxId};
 use super::queue::EventKind;
 use super::{Record, World};
-use crate::net::{Fate, LinkId, NodeId, SWITCH_LATENCY_NS};
+use crate::net::{LinkId, NodeId, SWITCH_LATENCY_NS};
 use crate::packet::{Packet, PacketId};
 
 /// Hops of a fresh packet: more than any topology here needs, so that only a loop runs out.
@@ -92,7 +93,7 @@ impl World {
         let packet = self.packets.get_mut(id);
         let digest = packet.digest;
         match self.network.send(at, link, packet) {
-            Fate::QueueDrop => {
+            Fate::QueueFull => {
                 self.record(Record::QueueDrop, u64::from(link.0), digest, || {
                     format!("link{}: queue full, dropped", link.0)
                 });
@@ -105,7 +106,7 @@ impl World {
                 });
                 self.packets.discard(id);
             }
-            Fate::Arrives { at, copy_at } => {
+            Fate::Arrives(Arrival { at, copy_at, .. }) => {
                 let node = self.network.end_of(link);
                 if let Some(copy_at) = copy_at {
                     let packet = self.packets.duplicate(id);

@@ -8,7 +8,7 @@ use crate::vnet::{GSO_UDP_L4, NEEDS_CSUM};
 const HEADERS: usize = 28;
 
 fn line(text: &str) -> Line {
-    Line::new(text.parse().expect("a right profile"), Direction::ToRight)
+    Line::new(&text.parse().expect("a right profile"), Direction::ToRight)
 }
 
 /// A UDP superpacket whose payload numbers its segments, each `size` bytes, from `first` on.
@@ -160,6 +160,27 @@ fn corrupt_segments_have_a_checksum_that_tells() {
 }
 
 #[test]
+fn a_congested_queue_marks_segments_that_can_be_marked() {
+    // 1250 bytes at 1 Gbit/s are 10 µs: from the third on a segment finds more than 2 kB.
+    let mut line = line("rate=1Gbps,ecn=red(2kB,2001B,100%)");
+    for (first, segments, ecn) in [(0, 4, 0), (10, 1, 0b01), (20, 4, 0b10)] {
+        let mut bytes = superpacket(first, segments, 1250 - HEADERS);
+        bytes[VNET_BYTES + 1] = ecn;
+        feed(&mut line, Time::ZERO, &bytes);
+    }
+    let mut tos = Vec::new();
+    while let Some(release) = line.release(Time::from_millis(1)) {
+        let bytes = [release.headers, release.payload].concat();
+        let ip = &bytes[VNET_BYTES..VNET_BYTES + 20];
+        tos.push((ip[1], (bytes.len() - VNET_BYTES - HEADERS).div_ceil(1250 - HEADERS)));
+        let sum: u32 = ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+        assert!(ip[1] == 0 || sum.is_multiple_of(0xffff), "the header's checksum is right");
+    }
+    assert_eq!(tos, [(0, 4), (0b11, 1), (0b11, 4)]);
+    assert_eq!(line.counters().marked, 5);
+}
+
+#[test]
 fn a_line_without_memory_says_so() {
     let mut line = line("rate=1kbps,queue=1GB");
     let mut fed = 0;
@@ -173,7 +194,7 @@ fn a_line_without_memory_says_so() {
 }
 
 fn survivors(text: &str, direction: Direction, sizes: &[usize]) -> Vec<u32> {
-    let mut line = Line::new(text.parse().expect("a right profile"), direction);
+    let mut line = Line::new(&text.parse().expect("a right profile"), direction);
     let mut first = 0;
     for (turn, segments) in sizes.iter().enumerate() {
         feed(&mut line, Time::from_micros(turn as u64), &superpacket(first, *segments, 100));

@@ -8,8 +8,12 @@
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
+use core::sync::atomic::{Ordering, compiler_fence};
 
 use super::table;
+
+#[cfg(test)]
+mod tests;
 
 /// The register after `bytes`.
 #[inline]
@@ -32,29 +36,50 @@ fn update_long(reg: u32, bytes: &[u8]) -> u32 {
 
 /// The register after `bytes`, which are copied to the start of `room`.
 ///
+/// Others may write `bytes` meanwhile. Then it is the register of the copy: every byte of the source is
+/// read once, and what is summed up is what was read.
+///
 /// # Panics
 /// If there is less room than bytes.
 #[inline]
 pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
-    let room = &mut room[..bytes.len()];
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= MIN_BYTES && x86::is_available() {
-        let (words, rest) = bytes.split_at(bytes.len() & !3);
-        let (words_room, rest_room) = room.split_at_mut(words.len());
-        copy_only(rest, rest_room);
-        // SAFETY: the processor has what the function needs, these are whole words, and the room is as long.
-        let reg = unsafe { x86::copy(reg, words, words_room) };
-        return table::update(reg, rest);
+        return copy_wide(reg, bytes, room);
     }
-    copy_only(bytes, room);
-    if bytes.len() < MIN_BYTES { table::update(reg, bytes) } else { by_crate(reg, bytes) }
+    copy_narrow(reg, bytes, room)
 }
 
+/// For a processor that [`x86::is_available`] has found to be wide, and at least a word.
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
 #[inline]
-fn copy_only(bytes: &[u8], room: &mut [MaybeUninit<u8>]) {
+fn copy_wide(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+    let room = &mut room[..bytes.len()];
+    let (words, rest) = bytes.split_at(bytes.len() & !3);
+    let (words_room, rest_room) = room.split_at_mut(words.len());
+    let rest = copied(rest, rest_room);
+    // SAFETY: the processor has what the function needs, these are whole words, and the room is as long.
+    let reg = unsafe { x86::copy(reg, words, words_room) };
+    table::update(reg, rest)
+}
+
+/// For any processor.
+#[inline]
+fn copy_narrow(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+    let copy = copied(bytes, &mut room[..bytes.len()]);
+    if copy.len() < MIN_BYTES { table::update(reg, copy) } else { by_crate(reg, copy) }
+}
+
+/// Copies `bytes` and returns the copy.
+#[inline]
+fn copied<'a>(bytes: &[u8], room: &'a mut [MaybeUninit<u8>]) -> &'a [u8] {
     let room = &mut room[..bytes.len()];
     // SAFETY: the room is as long, and borrowed for this alone.
     unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
+    // The compiler may not read `bytes` again in place of the copy.
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: so many bytes have just been written.
+    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), bytes.len()) }
 }
 
 /// From this many bytes on, vectors beat the tables; measured.

@@ -22,6 +22,7 @@ const X8_INVERSE: u32 = {
 };
 
 /// x^n.
+#[cfg(target_arch = "x86_64")]
 pub(super) const fn x_to(n: usize) -> u32 {
     let mut v = ONE;
     let mut i = 0;

@@ -1,10 +1,9 @@
 //! Goodput against loss, bursts, and message size: figures 9, 11 and 12.
 
 use bowline_fec::FecMode;
+use bowline_link::{Bursts, Loss, Prob};
 
 use super::{Figure, FigureRow, GaveUp, RATE_BPS, bar, code, gbps, iid, row, run, wan};
-use crate::net::{Bursts, Loss};
-use crate::rng::Prob;
 
 /// What the paper's figure 9 shows, or its text says: ConnectX-5 in Gbit/s, and what LoWAR(32, 1) has of it.
 fn paper(rtt_ms: u64, loss: f64) -> &'static str {

@@ -7,11 +7,10 @@ mod latency;
 use core::fmt;
 
 use bowline_fec::FecMode;
+use bowline_link::{LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
 
 use super::{Goodput, GoodputConfig};
-use crate::net::{LinkConfig, Loss};
-use crate::rng::Prob;
 
 /// Which figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,10 +131,10 @@ pub fn wan(
     GoodputConfig {
         seed,
         cable: LinkConfig {
-            bandwidth_bps,
+            rate_bps: Some(bandwidth_bps),
             delay_ns: rtt_us * 500,
             // Holds what is in flight twice: the losses asked for are the only ones.
-            queue_bytes: (bdp * 2).max(16 << 20),
+            queue_bytes: u64::from(bdp * 2).max(16 << 20),
             ecn: None,
         },
         loss,

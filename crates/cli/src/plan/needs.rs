@@ -1,0 +1,80 @@
+//! What a scheme needs at the other end of a link, and how Bowline runs it.
+
+use std::fmt::Write;
+
+use bowline_plan::Scheme;
+use serde::Serialize;
+
+/// Who must be at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Peer {
+    /// Any NIC that speaks RoCEv2.
+    AnyRoce,
+    /// Bowline with FEC on. The ends find out about each other; one without gets plain go-back-N.
+    BowlineFec,
+    /// Bowline, and a program that uses its reliable queue pairs.
+    BowlineReliable,
+}
+
+impl Peer {
+    pub(super) fn of(scheme: &Scheme) -> Peer {
+        match scheme {
+            // RC; and UC, where nothing is repeated.
+            Scheme::GoBackN | Scheme::BestEffort => Peer::AnyRoce,
+            Scheme::Lowar { .. } => Peer::BowlineFec,
+            Scheme::SelectiveRepeat { .. } | Scheme::Erasure(_) => Peer::BowlineReliable,
+        }
+    }
+
+    /// In a sentence.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Peer::AnyRoce => "any RoCEv2 NIC",
+            Peer::BowlineFec => {
+                "Bowline with FEC on; the ends agree on it when they connect, and programs stay as they are"
+            }
+            Peer::BowlineReliable => {
+                "Bowline, and a program that writes through its reliable queue pairs"
+            }
+        }
+    }
+}
+
+/// How to run a scheme.
+pub(super) fn command(scheme: &Scheme) -> String {
+    match scheme {
+        Scheme::GoBackN | Scheme::BestEffort => "`bowline run -- PROGRAM`, or a NIC".to_owned(),
+        Scheme::Lowar { r, c } => format!("`bowline run --fec {r},{c} -- PROGRAM` at both ends"),
+        other => {
+            format!("`bowline send --scheme {}`, or `ReliableQp` of the Rust crate", other.name())
+        }
+    }
+}
+
+/// The needs of all these schemes, a line each for those that need the same.
+pub(super) fn lines(schemes: &[Scheme]) -> Vec<String> {
+    let mut groups: Vec<(Peer, String)> = Vec::new();
+    for scheme in schemes {
+        let peer = Peer::of(scheme);
+        match groups.iter_mut().find(|(other, _)| *other == peer) {
+            // Writing to a String cannot fail.
+            Some((_, names)) => drop(write!(names, ", {}", scheme.name())),
+            None => groups.push((peer, scheme.name().to_owned())),
+        }
+    }
+    groups.into_iter().map(|(peer, names)| format!("{names}: {}", peer.text())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_that_need_the_same_share_a_line() {
+        let lines = lines(&Scheme::all());
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0].starts_with("gbn, best-effort: any RoCEv2"), "{lines:?}");
+        assert!(lines.iter().any(|l| l.starts_with("lowar: Bowline with FEC")), "{lines:?}");
+    }
+}

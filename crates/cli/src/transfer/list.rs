@@ -1,0 +1,96 @@
+//! The sender's list of files and directories, checked as it comes.
+
+use std::mem::size_of;
+
+use super::Failure;
+use super::dir::check_path;
+use super::message::Entry;
+use super::tree::Tree;
+
+/// Memory for one list at most, which holds about two million files.
+const MAX_BYTES: usize = 256 << 20;
+/// Beside its path, what an entry takes here and in the tables that are made of it.
+const ENTRY_BYTES: usize = size_of::<Entry>() + 64;
+
+/// What has come of a list.
+#[derive(Default)]
+pub(super) struct List {
+    tree: Tree,
+    bytes: usize,
+}
+
+impl List {
+    /// Takes an entry, unless no honest sender would send it, or there are too many.
+    pub(super) fn push(&mut self, entry: Entry) -> Result<(), Failure> {
+        if let Err(why) = check_path(&entry.path) {
+            return Err(format!("the path {:?} is refused: {why}", entry.name()).into());
+        }
+        if entry.mtime.nanos >= 1_000_000_000 {
+            return Err(format!("{:?} is refused: its time is none", entry.name()).into());
+        }
+        self.bytes += ENTRY_BYTES + entry.path.len();
+        if self.bytes > MAX_BYTES {
+            let count = self.tree.entries().len();
+            return Err(format!(
+                "the list of files is too long: after {count} entries it takes more than {} MiB; \
+                 send the directories in it one by one",
+                MAX_BYTES >> 20
+            )
+            .into());
+        }
+        self.tree.push(entry).ok_or_else(|| "this is more than one transfer can carry".into())
+    }
+
+    /// The list is complete: no path may come twice.
+    pub(super) fn finish(self) -> Result<Tree, Failure> {
+        let mut paths: Vec<&[u8]> =
+            self.tree.entries().iter().map(|entry| &entry.path[..]).collect();
+        paths.sort_unstable();
+        match paths.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => {
+                let name = String::from_utf8_lossy(pair[0]);
+                Err(format!("the path {name:?} is refused: it comes twice").into())
+            }
+            None => Ok(self.tree),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Kind, Timestamp};
+    use super::*;
+
+    fn directory(path: Vec<u8>) -> Entry {
+        Entry { path, kind: Kind::Directory, mode: 0o755, mtime: Timestamp::default() }
+    }
+
+    #[test]
+    fn a_list_without_end_is_refused_before_it_fills_the_memory() {
+        let mut list = List::default();
+        let error = (0_u32..)
+            .find_map(|number| {
+                let path = format!("{}{number}", "x".repeat(4000));
+                list.push(directory(path.into_bytes())).err()
+            })
+            .unwrap();
+        assert!(error.to_string().contains("too long"), "{error}");
+        let held: usize = list.tree.entries().iter().map(|entry| entry.path.len()).sum();
+        assert!(held <= MAX_BYTES, "{held} bytes are held");
+        // Short paths count as well.
+        let mut list = List::default();
+        let refused = (0_u32..).find(|n| list.push(directory(n.to_string().into_bytes())).is_err());
+        assert!(refused.is_some_and(|count| count < 3_000_000), "{refused:?}");
+    }
+
+    #[test]
+    fn every_entry_is_looked_at_when_it_comes() {
+        let mut list = List::default();
+        list.push(directory(b"a".to_vec())).unwrap();
+        assert!(list.push(directory(b"../a".to_vec())).is_err());
+        let mtime = Timestamp { secs: 0, nanos: 1_000_000_000 };
+        assert!(list.push(Entry { mtime, ..directory(b"b".to_vec()) }).is_err());
+        list.push(directory(b"a".to_vec())).unwrap();
+        assert!(list.finish().unwrap_err().to_string().contains("comes twice"));
+    }
+}

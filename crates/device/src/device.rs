@@ -1,0 +1,228 @@
+//! An open device.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use bowline_failover::Rail;
+use bowline_failover::mirror::{self, Names, Place};
+use bowline_fec::{Fec, FecSnapshot};
+use bowline_io::control::{self, ControlServer};
+use bowline_io::{
+    Channel, CqNotify, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
+};
+use bowline_nic::{Counters, Event, NicConfig, Time};
+
+use crate::engines::LaneEngines;
+use crate::failover::{Account, Failover};
+use crate::placement::Placement;
+
+/// An open device: lanes, and what they have in common.
+pub struct Device {
+    pub(crate) name: String,
+    pub(crate) engines: Arc<LaneEngines>,
+    pub(crate) names: Arc<RwLock<Names>>,
+    pub(crate) events: Arc<Channel<Event>>,
+    pub(crate) placement: Placement,
+    pub(crate) fec: Option<Fec>,
+    /// What the engines were made with.
+    pub(crate) config: NicConfig,
+    pub(crate) failover: Option<Failover>,
+    /// Tell `bowline devinfo` about the device and its backup, if that could be arranged.
+    pub(crate) controls: Mutex<Vec<ControlServer>>,
+}
+
+impl Device {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> IpAddr {
+        self.config.addr
+    }
+
+    /// What its engines were made with: limits, address, the largest MTU.
+    pub fn config(&self) -> &NicConfig {
+        &self.config
+    }
+
+    /// What its ports are and can do.
+    pub fn port_caps(&self) -> PortCaps {
+        self.lanes()[0].port_caps()
+    }
+
+    /// Its lanes.
+    pub fn lanes(&self) -> &[Arc<Lane>] {
+        self.engines.rail(Rail::Default)
+    }
+
+    /// The lanes of its backup; none if it has no backup.
+    pub fn backup_lanes(&self) -> &[Arc<Lane>] {
+        self.engines.rail(Rail::Backup)
+    }
+
+    /// A lane, for protocols that run in it.
+    pub fn lane(&self, lane: usize) -> &Arc<Lane> {
+        self.engines.lane(Place::lane(lane))
+    }
+
+    /// The clock of all its lanes.
+    pub fn now(&self) -> Time {
+        self.lanes()[0].now()
+    }
+
+    /// Chooses a lane for a queue pair, or for a protocol with queue pairs of its own, and counts it
+    /// there until [`Device::release_lane`].
+    pub fn take_lane(&self, hint: Option<usize>) -> usize {
+        self.placement.take(hint)
+    }
+
+    /// What was placed on a lane is gone.
+    pub fn release_lane(&self, lane: usize) {
+        self.placement.release(lane);
+    }
+
+    /// Whether the port carries anything: one lane of its own or of its backup is enough.
+    pub fn link(&self) -> LinkState {
+        let up = self.engines.all().iter().any(|lane| lane.link() == LinkState::Up);
+        if up { LinkState::Up } else { LinkState::Down }
+    }
+
+    /// Its events, except those about completions. It is closed once an engine of its own has ended.
+    pub fn events(&self) -> &Arc<Channel<Event>> {
+        &self.events
+    }
+
+    /// What its engines and ports have done and seen.
+    pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
+        control::total_counters(self.lanes())
+    }
+
+    /// What forward error correction has done, if there is any.
+    pub fn fec_counters(&self) -> Option<FecSnapshot> {
+        self.fec.as_ref().map(Fec::counters)
+    }
+
+    /// What has become of its connections, if it has a backup.
+    pub fn failover_account(&self) -> Option<Account> {
+        self.failover.as_ref().map(Failover::account)
+    }
+
+    /// Makes its ports fail, or ends that.
+    pub fn fault(&self, request: &FaultRequest) {
+        self.lanes().iter().filter_map(|l| l.faults()).for_each(|faults| faults.apply(request));
+    }
+
+    /// Its account of itself as one line of JSON, with its forward error correction and failover if it
+    /// has any; `None` once an engine has ended.
+    pub fn report(&self) -> Option<String> {
+        let mut report = control::account(&self.name, self.lanes())?;
+        let mut add = |name: &str, value: &str| {
+            if report.pop().is_some() {
+                report.push_str(&format!(",\"{name}\":{value}}}"));
+            }
+        };
+        if let Some(counters) = self.fec_counters() {
+            let fields: Vec<String> =
+                counters.iter().map(|(name, _, n)| format!("\"{name}\":{n}")).collect();
+            add("fec", &format!("{{{}}}", fields.join(",")));
+        }
+        if let Some(account) = self.failover_account() {
+            add("failover", &account.to_json());
+        }
+        Some(report)
+    }
+
+    /// The account of its backup, if it has one.
+    pub fn backup_report(&self) -> Option<String> {
+        control::account(&backup_name(&self.name), self.backup_lanes())
+    }
+
+    /// The caller, who has polled until now, is about to sleep.
+    pub fn stop_polling(&self) {
+        self.engines.all().iter().for_each(|lane| lane.stop_polling());
+    }
+
+    /// Ends the device: what is ready leaves, threads stop, the address is free. Later calls give
+    /// [`LaneError::Dead`].
+    pub fn shut_down(&self) {
+        drop(std::mem::take(&mut *self.controls.lock().unwrap_or_else(PoisonError::into_inner)));
+        if let Some(failover) = &self.failover {
+            failover.shutdown();
+        }
+        self.engines.all().iter().for_each(|lane| lane.shutdown());
+    }
+
+    /// Begins to answer those who ask about the device and its backup.
+    pub(crate) fn listen(self: &Arc<Device>) {
+        let device = Arc::downgrade(self);
+        let own = ControlServer::start(&self.name, move |line| {
+            let Some(device) = device.upgrade() else { return String::new() };
+            match line {
+                "counters" => device.report().unwrap_or_default(),
+                _ => control::answer(&device.name, device.lanes(), line),
+            }
+        });
+        let backup = self.failover.is_some().then(|| {
+            let (name, device) = (backup_name(&self.name), Arc::downgrade(self));
+            ControlServer::start(&name.clone(), move |line| {
+                let Some(device) = device.upgrade() else { return String::new() };
+                control::answer(&name, device.backup_lanes(), line)
+            })
+        });
+        // Without, nobody can ask: the device works all the same.
+        let servers = [Some(own), backup].into_iter().flatten().filter_map(Result::ok);
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner).extend(servers);
+    }
+
+    #[inline]
+    pub(crate) fn engines(&self) -> &LaneEngines {
+        &self.engines
+    }
+
+    pub(crate) fn names(&self) -> &RwLock<Names> {
+        &self.names
+    }
+
+    #[inline]
+    pub(crate) fn failover(&self) -> Option<&Failover> {
+        self.failover.as_ref()
+    }
+
+    /// Whether some connection is on the backup rail.
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        self.failover.as_ref().is_some_and(Failover::is_split)
+    }
+
+    /// Whoever waits for the queue's event is woken when connections move.
+    pub(crate) fn watch_cq(&self, cq: &mirror::Cq, notify: &CqNotify) {
+        if let Some(failover) = &self.failover {
+            failover.watch_cq(cq.ids()[0], notify.clone());
+        }
+    }
+
+    pub(crate) fn unwatch_cq(&self, cq: &mirror::Cq) {
+        if let Some(failover) = &self.failover {
+            failover.unwatch_cq(cq.ids()[0]);
+        }
+    }
+}
+
+/// The name of a device's backup, for those who look from outside: programs do not see it.
+pub(crate) fn backup_name(name: &str) -> String {
+    format!("{name}-backup")
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({} at {}, {} lanes)", self.name, self.addr(), self.lanes().len())
+    }
+}

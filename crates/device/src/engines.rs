@@ -1,0 +1,108 @@
+//! The lanes of a device, lent to its objects.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bowline_failover::mirror::{Engines, Layout, Place, Turn};
+use bowline_failover::{Rail, Supervisor};
+use bowline_io::{Lane, LaneError};
+use bowline_nic::{Nic, Time};
+
+/// All lanes: those of the default rail, then those of the backup.
+pub(crate) struct LaneEngines {
+    lanes: Box<[Arc<Lane>]>,
+    layout: Layout,
+    /// Waits until no connection is between two lanes.
+    moves: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl LaneEngines {
+    pub(crate) fn new(lanes: Vec<Arc<Lane>>, layout: Layout) -> LaneEngines {
+        debug_assert_eq!(lanes.len(), layout.places().count());
+        LaneEngines { lanes: lanes.into_boxed_slice(), layout, moves: OnceLock::new() }
+    }
+
+    /// How to wait for moves, once there is something that moves connections.
+    pub(crate) fn wait_for_moves_by(&self, wait: impl Fn() + Send + Sync + 'static) {
+        // There is one failover of a device.
+        let _ = self.moves.set(Box::new(wait));
+    }
+
+    #[inline]
+    pub(crate) fn lane(&self, at: Place) -> &Arc<Lane> {
+        &self.lanes[self.layout.index(at)]
+    }
+
+    /// The lanes of a rail; none of a backup that is not there.
+    pub(crate) fn rail(&self, rail: Rail) -> &[Arc<Lane>] {
+        let start = rail.index() * self.layout.lanes;
+        self.lanes.get(start..start + self.layout.lanes).unwrap_or_default()
+    }
+
+    pub(crate) fn all(&self) -> &[Arc<Lane>] {
+        &self.lanes
+    }
+
+    /// A supervisor of all connections between the two rails.
+    pub(crate) fn supervisor(
+        &self,
+        config: impl FnMut() -> bowline_failover::Config,
+    ) -> Result<Supervisor, bowline_nic::ControlError> {
+        Supervisor::new(self, config)
+    }
+}
+
+impl Engines for LaneEngines {
+    type Error = LaneError;
+
+    #[inline]
+    fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    #[inline]
+    fn with<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).with(f)
+    }
+
+    #[inline]
+    fn post<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).post(f)
+    }
+
+    #[inline]
+    fn poll<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).poll(f)
+    }
+
+    fn try_poll<R>(
+        &self,
+        at: Place,
+        f: impl FnOnce(&mut Nic, Time) -> R,
+    ) -> Result<Option<R>, LaneError> {
+        self.lane(at).try_poll(f)
+    }
+
+    fn collect<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
+        self.lane(at).collect(f)
+    }
+
+    fn wait_for_moves(&self) {
+        if let Some(wait) = self.moves.get() {
+            wait();
+        }
+    }
+}
+
+/// Whose turn it is to be polled by the calling thread.
+pub(crate) fn turn() -> Turn {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        static OTHERS_FIRST: Cell<bool> = const { Cell::new(false) };
+    }
+    let others_first = OTHERS_FIRST.get();
+    OTHERS_FIRST.set(!others_first);
+    Turn { thread: THREAD.with(|thread| *thread), others_first }
+}

@@ -1,0 +1,72 @@
+//! Why a device could not be opened, or an object not be made.
+
+use std::io;
+use std::net::IpAddr;
+
+use bowline_failover::mirror::MirrorError;
+use bowline_io::{LaneError, PortError};
+use bowline_nic::ControlError;
+use bowline_store::StoreError;
+
+/// Why a device could not be opened, or an object not be made or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The address or its socket cannot be used.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The backup cannot be opened.
+    #[error("its backup at {addr} cannot be opened: {source}")]
+    Backup {
+        /// The backup's address.
+        addr: IpAddr,
+        /// Why.
+        source: PortError,
+    },
+    /// A lane could not start, or has ended.
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    /// An engine refused.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The store's URL or the job's name is wrong.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A setting that cannot work.
+    #[error("invalid {what}: {why}")]
+    Invalid {
+        /// Which setting.
+        what: &'static str,
+        /// Why, or what would do.
+        why: String,
+    },
+    /// Objects of two devices were mixed.
+    #[error("{what} belongs to another device: make both from the same one")]
+    Foreign {
+        /// The object.
+        what: &'static str,
+    },
+    /// The system refused something.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried, to be read after "cannot".
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl DeviceError {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> DeviceError {
+        move |source| DeviceError::System { what, source }
+    }
+}
+
+impl From<MirrorError<LaneError>> for DeviceError {
+    fn from(error: MirrorError<LaneError>) -> DeviceError {
+        match error {
+            MirrorError::Engine(error) => DeviceError::Lane(error),
+            MirrorError::Control(error) => DeviceError::Control(error),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Events of all lanes, in one channel.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bowline_failover::Rail;
+use bowline_failover::mirror::{Layout, Names, Place};
+use bowline_io::{Channel, EventSink};
+use bowline_nic::Event;
+
+/// Events kept; further ones are counted and lost.
+pub(crate) const MAX_EVENTS: usize = 4096;
+
+/// Hands the events of one engine to the program, about the objects that it knows.
+pub(crate) struct EngineEvents {
+    pub(crate) at: Place,
+    pub(crate) layout: Layout,
+    pub(crate) names: Arc<RwLock<Names>>,
+    pub(crate) events: Arc<Channel<Event>>,
+}
+
+impl EventSink for EngineEvents {
+    fn event(&self, event: Event) {
+        // Held for look-ups only, so nobody waits here for an engine.
+        let names = self.names.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = names.translate(self.layout, self.at, event) {
+            self.events.push(event);
+        }
+    }
+
+    /// A device whose own engine has ended is broken. Without a backup's it goes on.
+    fn closed(&self) {
+        if self.at.rail == Rail::Default {
+            self.events.closed();
+        }
+    }
+}

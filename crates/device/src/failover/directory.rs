@@ -1,0 +1,397 @@
+//! Finding peers: what the store is asked and told, on a thread of its own.
+//!
+//! A store may be slow, down or gone. All that this delays is the making of backups: orders queue up
+//! here and are carried out when it answers, in any order, so that two ends that wait for each other's
+//! entries never block each other.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bowline_failover::Life;
+use bowline_io::{Channel, spawn_background};
+use bowline_store::{Key, Store, StoreError};
+
+use super::driver::Token;
+use crate::Log;
+
+/// How long an entry lives without being put again, and how often it is.
+const TTL: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(10);
+/// How often the store is asked whether it still has what it was told: it may have been restarted
+/// empty, or removed, and peers that connect now should not wait for the next refresh.
+const CHECK: Duration = Duration::from_secs(1);
+/// How long to wait before asking again for an entry that is not there: at first, and at most.
+const ASK_MIN: Duration = Duration::from_millis(1);
+const ASK_MAX: Duration = Duration::from_millis(500);
+/// Once found, an entry is looked at again after these: what was found may be what a process left
+/// behind that had the same number, before the peer's own was there.
+const LOOK_AGAIN: [Duration; 3] =
+    [Duration::from_millis(5), Duration::from_millis(100), Duration::from_secs(1)];
+/// How long somebody who has to may wait for the store.
+const SYNC_PATIENCE: Duration = Duration::from_millis(100);
+/// How long to leave a store alone that is down: at first, and at most.
+const DOWN_MIN: Duration = Duration::from_millis(50);
+const DOWN_MAX: Duration = Duration::from_secs(2);
+
+/// What was found, until the supervisor's thread takes it.
+type Found = Mutex<Vec<(Life, Vec<u8>)>>;
+
+enum Order {
+    Put(Life, Key, Vec<u8>),
+    Remove(Key),
+    Want(Life, Key),
+    Forget(Life),
+    /// Says when all orders before it have been carried out, or tried.
+    Sync(Sender<()>),
+    Stop,
+}
+
+/// The way to the store's thread, and back.
+pub(super) struct Directory {
+    orders: Mutex<Sender<Order>>,
+    found: Arc<Found>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Directory {
+    /// Starts the thread. What it finds is announced by a token in `inbox`.
+    pub(super) fn start(
+        store: Box<dyn Store>,
+        inbox: Arc<Channel<u64>>,
+        log: Log,
+    ) -> io::Result<Directory> {
+        let (orders, to_do) = channel();
+        let found = Arc::default();
+        let worker = StoreWorker {
+            store,
+            log,
+            inbox,
+            found: Arc::clone(&found),
+            own: HashMap::new(),
+            gone: Vec::new(),
+            wanted: HashMap::new(),
+            waiting: Vec::new(),
+            check: Instant::now(),
+            down: None,
+        };
+        let thread = spawn_background("bowline-store", move || worker.work(&to_do))?;
+        Ok(Directory { orders: Mutex::new(orders), found, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Puts an entry of this process, and keeps it alive.
+    pub(super) fn put(&self, who: Life, key: Key, value: Vec<u8>) {
+        self.order(Order::Put(who, key, value));
+    }
+
+    /// Takes an entry of this process back.
+    pub(super) fn remove(&self, key: Key) {
+        self.order(Order::Remove(key));
+    }
+
+    /// Looks for a peer's entry until it is there.
+    pub(super) fn want(&self, who: Life, key: Key) {
+        self.order(Order::Want(who, key));
+    }
+
+    /// Stops looking.
+    pub(super) fn forget(&self, who: Life) {
+        self.order(Order::Forget(who));
+    }
+
+    /// Waits until the store knows what it has been told, but not for one that is slow.
+    pub(super) fn sync(&self) {
+        let (done, wait) = channel();
+        self.order(Order::Sync(done));
+        // A store that is down delays backups, and nothing else.
+        let _ = wait.recv_timeout(SYNC_PATIENCE);
+    }
+
+    /// The entries found since the last call.
+    pub(super) fn found(&self) -> Vec<(Life, Vec<u8>)> {
+        std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes all entries back, if the store answers, and ends the thread.
+    pub(super) fn shutdown(&self) {
+        self.order(Order::Stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there means that no entry is put or found any more; peers time out.
+            let _ = thread.join();
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // Once the thread has ended there is nobody to carry it out, nor anybody to mind.
+        let _ = self.orders.lock().unwrap_or_else(PoisonError::into_inner).send(order);
+    }
+}
+
+/// The thread's own.
+struct StoreWorker {
+    store: Box<dyn Store>,
+    log: Log,
+    inbox: Arc<Channel<u64>>,
+    found: Arc<Found>,
+    own: HashMap<Key, Own>,
+    /// Own entries to be taken back.
+    gone: Vec<Key>,
+    wanted: HashMap<Life, Wanted>,
+    waiting: Vec<Sender<()>>,
+    /// When to look whether own entries are still there.
+    check: Instant,
+    /// Since when the store does not answer.
+    down: Option<Down>,
+}
+
+struct Own {
+    who: Life,
+    value: Vec<u8>,
+    due: Instant,
+    state: OwnState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnState {
+    /// The store has not been told of it yet.
+    New,
+    /// The store has it.
+    Stored,
+    /// The store does not take it, and it was said so.
+    Refused,
+}
+
+struct Wanted {
+    key: Key,
+    due: Instant,
+    delay: Duration,
+    found: Option<Vec<u8>>,
+    looks: usize,
+    /// It was said that it cannot be had.
+    told: bool,
+}
+
+impl Wanted {
+    /// Not there: later, and later each time.
+    fn again(&mut self, now: Instant) {
+        self.due = now + self.delay;
+        self.delay = (self.delay * 2).min(ASK_MAX);
+    }
+}
+
+struct Down {
+    until: Instant,
+    delay: Duration,
+}
+
+impl StoreWorker {
+    fn work(mut self, orders: &Receiver<Order>) {
+        loop {
+            let next = match self.due() {
+                None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(due) => orders.recv_timeout(due.saturating_duration_since(Instant::now())),
+            };
+            let mut next = match next {
+                Ok(order) => Some(order),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return self.leave(),
+            };
+            // All orders that are there, before any of them makes us wait for the store.
+            while let Some(order) = next {
+                if matches!(order, Order::Stop) {
+                    return self.leave();
+                }
+                self.note(order);
+                next = orders.try_recv().ok();
+            }
+            self.carry_out();
+            for done in self.waiting.drain(..) {
+                // Whoever has given up waiting does not mind.
+                let _ = done.send(());
+            }
+        }
+    }
+
+    fn note(&mut self, order: Order) {
+        let due = Instant::now();
+        match order {
+            Order::Put(who, key, value) => {
+                self.gone.retain(|gone| *gone != key);
+                self.own.insert(key, Own { who, value, due, state: OwnState::New });
+            }
+            Order::Remove(key) => {
+                self.own.remove(&key);
+                self.gone.push(key);
+            }
+            Order::Want(who, key) => {
+                let wanted =
+                    Wanted { key, due, delay: ASK_MIN, found: None, looks: 0, told: false };
+                self.wanted.insert(who, wanted);
+            }
+            Order::Forget(who) => {
+                self.wanted.remove(&who);
+            }
+            Order::Sync(done) => self.waiting.push(done),
+            Order::Stop => {}
+        }
+    }
+
+    /// When there is something to do.
+    fn due(&self) -> Option<Instant> {
+        let gone = self.gone.first().map(|_| Instant::now());
+        let own = self.own.values().map(|own| own.due.min(self.check)).min();
+        let wanted = self.wanted.values().map(|wanted| wanted.due).min();
+        let due = [gone, own, wanted].into_iter().flatten().min()?;
+        Some(self.down.as_ref().map_or(due, |down| due.max(down.until)))
+    }
+
+    /// Does what is due, until the store fails.
+    fn carry_out(&mut self) {
+        let now = Instant::now();
+        if self.down.as_ref().is_some_and(|down| now < down.until) {
+            return;
+        }
+        if self.down.is_some() {
+            // It may come back without what it had.
+            self.put_all_again(now);
+        }
+        let done = self
+            .check(now)
+            .and_then(|()| self.put_own(now))
+            .and_then(|()| self.ask(now))
+            .and_then(|()| self.take_back());
+        match done {
+            Ok(()) => {
+                if self.down.take().is_some() {
+                    self.log.warn("failover: the store answers again");
+                }
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &StoreError) {
+        let delay = match &self.down {
+            Some(down) => (down.delay * 2).min(DOWN_MAX),
+            None => {
+                self.log.warn(&format!(
+                    "failover: {error}; connections keep what backups they have, and get new ones \
+                     when it answers again"
+                ));
+                DOWN_MIN
+            }
+        };
+        self.down = Some(Down { until: Instant::now() + delay, delay });
+    }
+
+    /// Looks whether the store still has one of the own entries, which stands for all.
+    fn check(&mut self, now: Instant) -> Result<(), StoreError> {
+        if now < self.check {
+            return Ok(());
+        }
+        let stored = |own: &Own| own.state == OwnState::Stored && own.due > now;
+        if let Some((key, own)) = self.own.iter().find(|(_, own)| stored(own)) {
+            match self.store.get(key) {
+                Ok(Some(value)) if value == own.value => {}
+                Err(error) if error.is_transient() => return Err(error),
+                _ => {
+                    self.log.warn(
+                        "failover: the store has lost the entries of this process (restarted, or \
+                         emptied?); it gets them anew",
+                    );
+                    self.put_all_again(now);
+                }
+            }
+        }
+        self.check = now + CHECK;
+        Ok(())
+    }
+
+    fn put_all_again(&mut self, now: Instant) {
+        self.own.values_mut().for_each(|own| own.due = now);
+    }
+
+    fn put_own(&mut self, now: Instant) -> Result<(), StoreError> {
+        for (key, own) in self.own.iter_mut().filter(|(_, own)| own.due <= now) {
+            own.state = match self.store.put(key, &own.value, TTL) {
+                Ok(()) => OwnState::Stored,
+                // One key's trouble, and not the store's: the others go on.
+                Err(error) if !error.is_transient() => {
+                    if own.state != OwnState::Refused {
+                        self.log.warn(&format!(
+                            "failover: {error}. Until then QP {} has no backup",
+                            own.who.qpn
+                        ));
+                    }
+                    OwnState::Refused
+                }
+                Err(error) => return Err(error),
+            };
+            own.due = now + REFRESH;
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, now: Instant) -> Result<(), StoreError> {
+        let refused = |own: &&Own| own.state == OwnState::Refused;
+        let refused: HashSet<Life> = self.own.values().filter(refused).map(|own| own.who).collect();
+        for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
+            if refused.contains(who) {
+                // Whose own entry is another job's by name would find that job's peer, and could not
+                // be followed by its own.
+                wanted.again(now);
+                continue;
+            }
+            match self.store.get(&wanted.key) {
+                Ok(None) => wanted.again(now),
+                Ok(Some(value)) => {
+                    if wanted.found.as_ref() != Some(&value) {
+                        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+                        found.push((*who, value.clone()));
+                        wanted.found = Some(value);
+                        self.inbox.push(Token::Found.encode());
+                    }
+                    // Removed below when it was the last look.
+                    wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or_default();
+                    wanted.looks += 1;
+                }
+                Err(error) if !error.is_transient() => {
+                    if !wanted.told {
+                        self.log.warn(&format!("failover: {error}"));
+                        wanted.told = true;
+                    }
+                    wanted.again(now);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.wanted.retain(|_, wanted| wanted.looks <= LOOK_AGAIN.len());
+        Ok(())
+    }
+
+    fn take_back(&mut self) -> Result<(), StoreError> {
+        while let Some(key) = self.gone.last() {
+            match self.store.remove(key) {
+                Err(error) if error.is_transient() => return Err(error),
+                // What it refuses to remove expires.
+                _ => _ = self.gone.pop(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes all entries back. The first that fails is the last that is tried: they expire anyway.
+    fn leave(mut self) {
+        if self.down.is_none() {
+            self.gone.extend(self.own.drain().map(|(key, _)| key));
+            let _ = self.take_back();
+        }
+    }
+}

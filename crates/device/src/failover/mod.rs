@@ -1,0 +1,264 @@
+//! Failover in the product: the threads, the clock and the store around a [`Supervisor`].
+
+mod account;
+mod directory;
+mod driver;
+
+use std::collections::HashMap;
+use std::iter;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bowline_failover::mirror::{Engines, Qp};
+use bowline_failover::{Config, Entry, Life, Mode, Report, Supervisor};
+use bowline_io::{Channel, CqNotify, spawn_background};
+use bowline_nic::{CqId, Time};
+use bowline_store::{Key, StoreError};
+use bowline_wire::Qpn;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub use account::Account;
+use account::Tally;
+use directory::Directory;
+use driver::Token;
+
+use crate::engines::LaneEngines;
+use crate::{BackupSpec, DeviceError, Log, random_bytes};
+
+/// Tokens that can wait for the supervisor's thread: more than there can be connections.
+const MAX_TOKENS: usize = 1 << 20;
+
+/// Keeps the reliable connections of a device alive.
+///
+/// One thread runs the supervisor and nothing that could make it wait; another talks to the store.
+pub(crate) struct Failover {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the program's threads and the supervisor's share.
+struct Shared {
+    mode: Mode,
+    engines: Arc<LaneEngines>,
+    /// Connections on the backup rail.
+    away: AtomicUsize,
+    core: Arc<Mutex<Core>>,
+    /// Completion queues that somebody may wait for.
+    cqs: Mutex<HashMap<CqId, CqNotify>>,
+    /// What wakes the supervisor's thread.
+    inbox: Arc<Channel<u64>>,
+    directory: Directory,
+    log: Log,
+    stopping: AtomicBool,
+}
+
+/// The supervisor and what belongs to it, under one lock. Whoever has it may take a lane's lock, never
+/// the other way round.
+struct Core {
+    supervisor: Supervisor,
+    tally: Tally,
+    random: ChaCha20Rng,
+    /// Moves that sleepers have been woken for.
+    moves_seen: u64,
+}
+
+/// Keeps connections where they are.
+pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its lock")] MutexGuard<'a, Core>);
+
+/// The key under which a queue pair's entry is found.
+fn key(addr: IpAddr, qpn: Qpn) -> Result<Key, StoreError> {
+    Key::new(format!("qp/{addr}/{:06x}", qpn.get()))
+}
+
+impl Failover {
+    /// Starts looking after the connections between the two rails.
+    pub(crate) fn start(
+        engines: &Arc<LaneEngines>,
+        spec: &BackupSpec,
+        log: Log,
+    ) -> Result<Failover, DeviceError> {
+        let url = spec.store_url.clone().unwrap_or_else(bowline_store::default_url);
+        let store = bowline_store::open(&url, &spec.job)?;
+        let inbox = Channel::new(MAX_TOKENS).map_err(DeviceError::system("make a channel"))?;
+        let inbox = Arc::new(inbox);
+        let seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
+        let mut random = ChaCha20Rng::from_seed(seed);
+        let supervisor = engines.supervisor(|| Config::new(spec.mode, random.next_u32()))?;
+        for (at, cq) in supervisor.control_cqs() {
+            let lane = engines.lane(at);
+            lane.notify_cq(cq, CqNotify::new(Arc::clone(&inbox), Token::Control.encode()))?;
+            lane.watch_paths(Arc::clone(&inbox), Token::path_tag(engines.layout(), at))?;
+        }
+        let directory = Directory::start(store, Arc::clone(&inbox), log.clone())
+            .map_err(DeviceError::system("start a thread"))?;
+        let core = Core { supervisor, tally: Tally::default(), random, moves_seen: 0 };
+        let core = Arc::new(Mutex::new(core));
+        let for_waiters = Arc::clone(&core);
+        engines.wait_for_moves_by(move || drop(lock(&for_waiters)));
+        let shared = Arc::new(Shared {
+            mode: spec.mode,
+            engines: Arc::clone(engines),
+            away: AtomicUsize::new(0),
+            core,
+            cqs: Mutex::default(),
+            inbox,
+            directory,
+            log,
+            stopping: AtomicBool::new(false),
+        });
+        let for_thread = Arc::clone(&shared);
+        let thread = spawn_background("bowline-failover", move || driver::run(&for_thread))
+            .map_err(DeviceError::system("start a thread"))?;
+        Ok(Failover { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Whether some connection is on the backup rail.
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        // Not relaxed: whoever arms a queue must not miss a move that saw it unarmed.
+        self.shared.away.load(Ordering::SeqCst) != 0
+    }
+
+    /// What has happened so far.
+    pub(crate) fn account(&self) -> Account {
+        let core = self.shared.core();
+        let count = core.supervisor.count();
+        core.tally.account(self.shared.mode, count, core.supervisor.away())
+    }
+
+    /// Keeps connections where they are while the result lives.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held(self.shared.core())
+    }
+
+    /// Looks after a queue pair from now on, and tells peers of its spare.
+    pub(crate) fn begin(&self, qp: &Qp) {
+        self.shared.begin(&mut self.shared.core(), qp);
+    }
+
+    /// The queue pair is connected: looks for what its peer has as a backup.
+    pub(crate) fn connected(&self, qp: &Qp, peer: IpAddr, peer_qpn: Qpn) {
+        let life = self.shared.core().supervisor.life_of(qp.qpn());
+        if let (Some(life), Ok(key)) = (life, key(peer, peer_qpn)) {
+            self.shared.directory.want(life, key);
+        }
+    }
+
+    /// Brings a queue pair home and forgets it, before the program fails or destroys it.
+    pub(crate) fn end(&self, qp: &Qp) {
+        self.shared.end(&mut self.shared.core(), qp);
+    }
+
+    /// As [`Failover::end`], before the program resets it: it may be connected again.
+    pub(crate) fn reset(&self, qp: &Qp) {
+        let mut core = self.shared.core();
+        self.shared.end(&mut core, qp);
+        self.shared.begin(&mut core, qp);
+        drop(core);
+        // The peer may be about to look for what it was before.
+        self.shared.directory.sync();
+    }
+
+    pub(crate) fn watch_cq(&self, cq: CqId, notify: CqNotify) {
+        self.shared.cqs().insert(cq, notify);
+    }
+
+    pub(crate) fn unwatch_cq(&self, cq: CqId) {
+        self.shared.cqs().remove(&cq);
+    }
+
+    /// Ends failover: connections stay where they are, and entries leave the store.
+    pub(crate) fn shutdown(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        self.shared.inbox.push(Token::Wake.encode());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there has ended failover already.
+            let _ = thread.join();
+        }
+        self.shared.directory.shutdown();
+    }
+}
+
+fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
+    core.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn core(&self) -> MutexGuard<'_, Core> {
+        lock(&self.core)
+    }
+
+    fn cqs(&self) -> MutexGuard<'_, HashMap<CqId, CqNotify>> {
+        self.cqs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The clock that the supervisor goes by.
+    fn now(&self) -> Time {
+        self.engines.all()[0].now()
+    }
+
+    /// Calls the supervisor, and sees to what follows from it.
+    fn supervise<R>(
+        &self,
+        core: &mut Core,
+        call: impl FnOnce(&mut Supervisor, Time, &LaneEngines) -> R,
+    ) -> R {
+        let result = call(&mut core.supervisor, self.now(), &self.engines);
+        // Before sleepers are looked at: see `mirror::Cq::arm`.
+        self.away.store(core.supervisor.away(), Ordering::SeqCst);
+        let moves = core.supervisor.moves();
+        if std::mem::replace(&mut core.moves_seen, moves) != moves {
+            // What a sleeper waits for may come on the other rail, which it has not armed.
+            self.cqs().values().for_each(CqNotify::raise);
+        }
+        let reports: Vec<Report> = iter::from_fn(|| core.supervisor.poll_report()).collect();
+        for line in account::describe(&reports) {
+            self.log.warn(&line);
+        }
+        reports.into_iter().for_each(|report| core.tally.enter(report));
+        result
+    }
+
+    /// Makes a queue pair known to its agent and to peers.
+    fn begin(&self, core: &mut Core, qp: &Qp) {
+        let token = u128::from(core.random.next_u64()) << 64 | u128::from(core.random.next_u64());
+        if let (Some((life, entry)), Ok(key)) = (core.supervisor.add(qp, token), self.own_key(qp)) {
+            self.directory.put(life, key, entry.encode());
+        }
+    }
+
+    /// Brings a queue pair home and forgets it.
+    fn end(&self, core: &mut Core, qp: &Qp) {
+        let ended = self.supervise(core, |supervisor, _, engines| supervisor.remove(engines, qp));
+        let Some(life) = ended else { return };
+        self.directory.forget(life);
+        if let Ok(key) = self.own_key(qp) {
+            self.directory.remove(key);
+        }
+    }
+
+    fn own_key(&self, qp: &Qp) -> Result<Key, StoreError> {
+        key(self.engines.all()[0].port_caps().addr, qp.qpn())
+    }
+
+    /// The store has found the peer of a connection.
+    fn peer_found(&self, who: Life, entry: &Entry) {
+        let core = &mut self.core();
+        let found = self
+            .supervise(core, |supervisor, _, engines| supervisor.peer_found(engines, who, entry));
+        match found {
+            Ok(true) => {
+                let (qpn, addr) = (who.qpn, entry.addrs[1]);
+                self.log.info(&format!("failover: QP {qpn} has a backup, to {addr}"));
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.log.warn(&format!("failover: QP {} has no backup: {error}", who.qpn));
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Opening a device.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+use bowline_failover::Rail;
+use bowline_failover::mirror::{Layout, Names};
+use bowline_fec::{Fec, FecConfig};
+use bowline_io::{
+    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink, Sharing,
+    UdpConfig, Via,
+};
+use bowline_nic::{Event, Mtu, Nic, NicConfig};
+
+use crate::device::backup_name;
+use crate::engines::LaneEngines;
+use crate::events::{EngineEvents, MAX_EVENTS};
+use crate::failover::Failover;
+use crate::placement::Placement;
+use crate::{Device, DeviceError, DeviceSpec, random_bytes};
+
+/// A port, and the prefix that every QPN of the engine on it must have.
+pub type Opened = (Box<dyn Port>, u8);
+
+/// What the engines of a device share.
+struct Common {
+    layout: Layout,
+    config: NicConfig,
+    fec: Option<Fec>,
+    names: Arc<RwLock<Names>>,
+    events: Arc<Channel<Event>>,
+    epoch: Instant,
+}
+
+impl DeviceSpec {
+    /// Opens the device.
+    pub fn open(&self) -> Result<Arc<Device>, DeviceError> {
+        self.check()?;
+        let lanes = self.lanes.get();
+        let mut ports = self.open_rail(&self.udp, self.pcap.clone(), lanes)?;
+        if let Some(backup) = &self.backup {
+            let udp = UdpConfig { addr: backup.addr, ..self.udp.clone() };
+            let pcap = self.pcap.as_ref().map(|file| file.with_extension("backup.pcap"));
+            let opened = self.open_rail(&udp, pcap, lanes);
+            let addr = backup.addr;
+            ports.extend(opened.map_err(|source| DeviceError::Backup { addr, source })?);
+        }
+        self.start(ports)
+    }
+
+    /// Opens the device on ports of the caller's making, one for each lane and then one for each of the
+    /// backup's; addresses, impairment and capture of the specification are not looked at.
+    pub fn open_on(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
+        let wanted = self.lanes.get() * if self.backup.is_some() { 2 } else { 1 };
+        if ports.len() != wanted {
+            let why = format!("{} given, the device has {wanted}", ports.len());
+            return Err(DeviceError::Invalid { what: "number of ports", why });
+        }
+        self.start(ports)
+    }
+
+    fn start(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
+        let layout = Layout { lanes: self.lanes.get(), backed: self.backup.is_some() };
+        let events = Channel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
+        let common = Common {
+            layout,
+            config: self.nic_config(&ports)?,
+            fec: self.fec.map(|mode| Fec::new(FecConfig::new(mode))),
+            names: Arc::default(),
+            events: Arc::new(events),
+            epoch: Instant::now(),
+        };
+        let mut lanes = Vec::with_capacity(ports.len());
+        for (index, opened) in ports.into_iter().enumerate() {
+            lanes.push(self.start_lane(&common, index, opened)?);
+        }
+        let engines = Arc::new(LaneEngines::new(lanes, layout));
+        let failover = match &self.backup {
+            Some(backup) => Some(Failover::start(&engines, backup, self.log.clone())?),
+            None => None,
+        };
+        let device = Arc::new(Device {
+            name: self.name.clone(),
+            engines,
+            names: common.names,
+            events: common.events,
+            placement: Placement::new(layout.lanes),
+            fec: common.fec,
+            config: common.config,
+            failover,
+            controls: Mutex::default(),
+        });
+        device.listen();
+        Ok(device)
+    }
+
+    fn check(&self) -> Result<(), DeviceError> {
+        let invalid = |what, why: String| Err(DeviceError::Invalid { what, why });
+        let lanes = self.lanes.get();
+        if self.backup.as_ref().is_some_and(|backup| backup.addr == self.udp.addr) {
+            return invalid("backup", format!("{} cannot be its own backup", self.name));
+        }
+        if lanes > 1 && matches!(self.via, Via::Xdp(_)) {
+            let why = "an AF_XDP device has one lane, since it has one queue of its NIC".into();
+            return invalid("number of lanes", why);
+        }
+        if lanes > 1 && matches!(self.udp.sharing, Sharing::Exclusive) {
+            let why = "lanes share their address, so it cannot be exclusive: use one lane".into();
+            return invalid("number of lanes", why);
+        }
+        Ok(())
+    }
+
+    /// Opens the ports of all lanes of a rail, impaired and captured as asked for.
+    fn open_rail(
+        &self,
+        udp: &UdpConfig,
+        pcap: Option<PathBuf>,
+        lanes: usize,
+    ) -> Result<Vec<Opened>, PortError> {
+        let pcap = pcap.map(PcapFile::create).transpose()?;
+        // The lanes of a rail have one cable.
+        let link = self.link.as_ref().map(SharedLink::new);
+        (0..lanes)
+            .map(|lane| {
+                let (mut port, qpn_prefix) = self.via.open(udp)?;
+                if let Some(file) = &pcap {
+                    port = Box::new(PcapTap::new(port, file.clone()));
+                }
+                if let Some(link) = &link {
+                    port = Box::new(Impair::over(port, link, lane == 0));
+                }
+                Ok((port, qpn_prefix))
+            })
+            .collect()
+    }
+
+    /// What the engines have in common. Connections must fit all ports they may move to.
+    fn nic_config(&self, ports: &[Opened]) -> Result<NicConfig, DeviceError> {
+        let caps = ports[0].0.caps();
+        let mut config = NicConfig::new(caps.addr, [0; 32]);
+        config.udp_port = caps.udp_port;
+        config.peer_udp_port = caps.udp_port;
+        let smallest = ports.iter().map(|(port, _)| port.caps().ip_mtu).min();
+        config.max_mtu = self.check_mtu(smallest.unwrap_or(caps.ip_mtu))?;
+        let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
+        set(&mut config.window_bytes, self.limits.window_bytes);
+        set(&mut config.max_qps, self.limits.max_qps);
+        set(&mut config.max_mrs, self.limits.max_mrs);
+        set(&mut config.max_wr, self.limits.max_wr);
+        set(&mut config.max_cqe, self.limits.max_cqe);
+        Ok(config)
+    }
+
+    /// The MTU asked for, or else the largest, if the interface carries it.
+    fn check_mtu(&self, ip_mtu: u32) -> Result<Mtu, DeviceError> {
+        let largest = Mtu::for_ip_mtu(ip_mtu).ok_or_else(|| DeviceError::Invalid {
+            what: "address",
+            why: format!("its interface carries only {ip_mtu} bytes a packet, too few for RoCEv2"),
+        })?;
+        match self.limits.mtu {
+            Some(mtu) if mtu > largest => Err(DeviceError::Invalid {
+                what: "MTU",
+                why: format!(
+                    "{} bytes do not fit the interface's {ip_mtu}: use {} or less",
+                    mtu.bytes(),
+                    largest.bytes()
+                ),
+            }),
+            Some(mtu) => Ok(mtu),
+            None => Ok(largest),
+        }
+    }
+
+    /// Makes an engine on a port, and the lane that runs both.
+    fn start_lane(
+        &self,
+        common: &Common,
+        index: usize,
+        (port, qpn_prefix): Opened,
+    ) -> Result<Arc<Lane>, DeviceError> {
+        let layout = common.layout;
+        let mut config = common.config.clone();
+        config.addr = port.caps().addr;
+        config.key_seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
+        config.qpn_prefix = qpn_prefix;
+        let mut nic = Nic::new(config)?;
+        if let Some(fec) = &common.fec {
+            fec.install(&mut nic);
+        }
+        let Some(at) = layout.places().nth(index) else {
+            return Err(DeviceError::Invalid { what: "lane", why: format!("there is no {index}") });
+        };
+        let name = match at.rail {
+            Rail::Default => self.name.clone(),
+            Rail::Backup => backup_name(&self.name),
+        };
+        let suffix = if layout.lanes > 1 { format!(".{}", at.lane) } else { String::new() };
+        let config = LaneConfig {
+            name: format!("bowline-{name}{suffix}"),
+            epoch: common.epoch,
+            ..LaneConfig::default()
+        };
+        let sink = EngineEvents {
+            at,
+            layout,
+            names: Arc::clone(&common.names),
+            events: Arc::clone(&common.events),
+        };
+        Ok(Lane::start(nic, port, config, Arc::new(sink))?)
+    }
+}

@@ -1,0 +1,296 @@
+//! Completion queues.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use bowline_nic::{Completion, ControlError, CqId, CqLevel, Nic, Time};
+
+use super::users::Users;
+use super::{Engines, Layout, MirrorError, Place, end_everywhere, everywhere};
+use crate::rail::Rail;
+
+/// A completion queue: a queue on every engine, polled as one.
+///
+/// Only lanes that have queue pairs of it are polled, so that two threads that work on queue pairs of
+/// different lanes, each with a queue of its own, never meet.
+#[derive(Debug)]
+pub struct Cq {
+    ids: Box<[CqId]>,
+    levels: Box<[CqLevel]>,
+    layout: Layout,
+    /// Lanes that have queue pairs of it, a bit each.
+    lanes: AtomicU64,
+    /// How many on each lane; whoever changes `lanes` holds the lock.
+    per_lane: Mutex<Box<[u32]>>,
+    /// What was asked for since the last event.
+    armed: AtomicU8,
+    /// Whose turn it is to be polled first while connections are on both rails.
+    backup_first: AtomicBool,
+    users: Users,
+}
+
+pub(super) const WHAT: &str = "completion queue";
+
+/// Takes completions of an engine's queue, up to a number, and says how many.
+type Take<'a, X> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X> + 'a;
+
+/// Who polls, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// A number of the thread's own: threads that differ in it drive different lanes.
+    pub thread: usize,
+    /// Lanes that the thread does not drive come first: every other time, so that none waits for ever.
+    pub others_first: bool,
+}
+
+const UNARMED: u8 = 0;
+const SOLICITED: u8 = 1;
+const ANY: u8 = 2;
+
+impl Cq {
+    /// Makes a queue for `depth` completions of each lane.
+    pub fn create<E: Engines>(engines: &E, depth: u32) -> Result<Cq, MirrorError<E::Error>> {
+        let undo = |nic: &mut Nic, (id, _): &(CqId, CqLevel)| _ = nic.destroy_cq(*id);
+        let make = |nic: &mut Nic, _| {
+            let id = nic.create_cq(depth)?;
+            Ok((id, nic.cq_level(id)?))
+        };
+        let (ids, levels): (Vec<_>, Vec<_>) = everywhere(engines, make, undo)?.into_iter().unzip();
+        let layout = engines.layout();
+        Ok(Cq {
+            ids: ids.into_boxed_slice(),
+            levels: levels.into_boxed_slice(),
+            layout,
+            lanes: AtomicU64::new(0),
+            per_lane: Mutex::new(vec![0; layout.lanes].into_boxed_slice()),
+            armed: AtomicU8::new(UNARMED),
+            backup_first: AtomicBool::new(false),
+            users: Users::default(),
+        })
+    }
+
+    /// What an engine calls it.
+    #[inline]
+    pub fn id(&self, at: Place) -> CqId {
+        self.ids[self.layout.index(at)]
+    }
+
+    /// What every engine calls it, in the order of the layout's places.
+    pub fn ids(&self) -> &[CqId] {
+        &self.ids
+    }
+
+    /// A queue pair of a lane is about to complete here. Once it exists, [`Cq::joined`] follows.
+    pub(super) fn hold(&self, lane: usize) -> Result<(), ControlError> {
+        self.users.hold(WHAT)?;
+        self.count(lane, |users| *users += 1);
+        Ok(())
+    }
+
+    /// A queue pair of a lane is gone.
+    pub(super) fn release(&self, lane: usize) {
+        self.count(lane, |users| *users = users.saturating_sub(1));
+        self.users.release();
+    }
+
+    fn count(&self, lane: usize, change: impl FnOnce(&mut u32)) {
+        let mut per_lane = self.per_lane.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut per_lane[lane]);
+        let bits = per_lane.iter().enumerate().map(|(lane, n)| u64::from(*n > 0) << lane);
+        self.lanes.store(bits.fold(0, |all, bit| all | bit), Ordering::SeqCst);
+    }
+
+    /// Whoever waits for an event waits for this lane's completions, too: it may be its first.
+    pub(super) fn joined<E: Engines>(&self, engines: &E, lane: usize) -> Result<(), E::Error> {
+        match self.armed.load(Ordering::SeqCst) {
+            UNARMED => Ok(()),
+            armed => self.arm_at(engines, Place::lane(lane), armed == SOLICITED),
+        }
+    }
+
+    /// Polls up to `wanted` completions through `take`, which gets the queue to ask, how many there is
+    /// room for, and says how many it took. `split` tells whether some connection is on the backup
+    /// rail.
+    ///
+    /// Whoever polls drives one lane: the only one that has queue pairs of the queue or, if there are
+    /// several, the one that `turn` names. The others drive themselves, each on a core of its own, and
+    /// are asked only for what they have completed.
+    #[inline]
+    pub fn poll<E: Engines, X: From<E::Error>>(
+        &self,
+        engines: &E,
+        split: bool,
+        turn: impl FnOnce() -> Turn,
+        wanted: usize,
+        mut take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X>,
+    ) -> Result<usize, X> {
+        let lanes = self.lanes.load(Ordering::Relaxed);
+        if !split && lanes.count_ones() <= 1 {
+            // Without queue pairs the first lane is driven, as a program that polls expects.
+            let lane = lanes.trailing_zeros() as usize % 64;
+            let at = Place::lane(lane);
+            return engines.poll(at, |nic, now| take(nic, now, self.ids[lane], wanted))?;
+        }
+        self.poll_many(engines, split, turn(), wanted, &mut take)
+    }
+
+    #[inline(never)]
+    fn poll_many<E: Engines, X: From<E::Error>>(
+        &self,
+        engines: &E,
+        split: bool,
+        turn: Turn,
+        wanted: usize,
+        take: &mut Take<'_, X>,
+    ) -> Result<usize, X> {
+        let lanes = self.lanes.load(Ordering::Relaxed).max(1);
+        let home = nth_lane(lanes, turn.thread);
+        let mut taken = 0;
+        if turn.others_first {
+            taken += self.collect(engines, split, lanes & !(1 << home), wanted, take)?;
+        }
+        let mut entered = false;
+        for rail in self.rails(split) {
+            let at = Place { rail, lane: home };
+            let (cq, left) = (self.id(at), wanted - taken);
+            // It is driven, although the room may be used up.
+            let got = engines.try_poll(at, |nic, now| match left {
+                0 => Ok(0),
+                _ => take(nic, now, cq, left),
+            })?;
+            entered |= got.is_some();
+            taken += got.transpose()?.unwrap_or(0);
+        }
+        if !turn.others_first {
+            taken += self.collect(engines, split, lanes & !(1 << home), wanted - taken, take)?;
+        }
+        if entered || taken > 0 {
+            return Ok(taken);
+        }
+        // Another thread has the lane: waiting lets it finish, if it has to share a core with this one.
+        let at = Place::lane(home);
+        engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
+    }
+
+    /// Takes what lanes have completed, without driving them. Lanes that have nothing are not touched.
+    fn collect<E: Engines, X: From<E::Error>>(
+        &self,
+        engines: &E,
+        split: bool,
+        lanes: u64,
+        wanted: usize,
+        take: &mut Take<'_, X>,
+    ) -> Result<usize, X> {
+        let mut taken = 0;
+        for lane in (0..self.layout.lanes).filter(|lane| lanes & 1 << lane != 0) {
+            for rail in self.rails(split) {
+                let at = Place { rail, lane };
+                let left = wanted - taken;
+                if left > 0 && !self.levels[self.layout.index(at)].is_empty() {
+                    let cq = self.id(at);
+                    taken += engines.collect(at, |nic, now| take(nic, now, cq, left))??;
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Takes completions that are there into `out`, and drives no engine.
+    pub fn take<E: Engines, X: From<E::Error> + From<ControlError>>(
+        &self,
+        engines: &E,
+        split: bool,
+        out: &mut [Completion],
+    ) -> Result<usize, X> {
+        let lanes = self.lanes.load(Ordering::Relaxed);
+        let mut filled = 0;
+        self.collect(engines, split, lanes, out.len(), &mut |nic, _, cq, room| {
+            let got = nic.poll_cq(cq, &mut out[filled..filled + room])?;
+            filled += got;
+            Ok(got)
+        })
+    }
+
+    /// The rails that may have completions, each first in turn, so that a busy one does not starve the
+    /// other.
+    fn rails(&self, split: bool) -> impl Iterator<Item = Rail> + use<> {
+        let swap = split && self.backup_first.fetch_xor(true, Ordering::Relaxed);
+        let (first, second) = match (split, swap) {
+            (false, _) => (Rail::Default, None),
+            (true, false) => (Rail::Default, Some(Rail::Backup)),
+            (true, true) => (Rail::Backup, Some(Rail::Default)),
+        };
+        core::iter::once(first).chain(second)
+    }
+
+    /// Asks for one event at the next completion, or at the next that is solicited or failed.
+    ///
+    /// `is_split` is asked after the queue counts as armed: a connection that moves after that makes
+    /// its owner [`wake`](Cq::is_armed) the queue.
+    pub fn arm<E: Engines>(
+        &self,
+        engines: &E,
+        is_split: impl FnOnce() -> bool,
+        solicited_only: bool,
+    ) -> Result<(), E::Error> {
+        let wanted = if solicited_only { SOLICITED } else { ANY };
+        self.armed.fetch_max(wanted, Ordering::SeqCst);
+        let split = self.layout.backed && is_split();
+        let lanes = self.lanes.load(Ordering::SeqCst);
+        for lane in (0..self.layout.lanes).filter(|lane| lanes & 1 << lane != 0) {
+            self.arm_at(engines, Place::lane(lane), solicited_only)?;
+            if split {
+                self.arm_at(engines, Place { rail: Rail::Backup, lane }, solicited_only)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn arm_at<E: Engines>(
+        &self,
+        engines: &E,
+        at: Place,
+        solicited_only: bool,
+    ) -> Result<(), E::Error> {
+        // The queue exists as long as this does.
+        engines.with(at, |nic, _| nic.arm_cq(self.id(at), solicited_only)).map(drop)
+    }
+
+    /// An engine has raised the event: whether the program is to hear of it. Several engines may be
+    /// armed, and the program has asked for one event.
+    #[inline]
+    pub fn notified(&self) -> bool {
+        self.armed.swap(UNARMED, Ordering::SeqCst) != UNARMED
+    }
+
+    /// Whether somebody waits for an event.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != UNARMED
+    }
+
+    /// Destroys the queue, if no queue pair uses it.
+    pub fn destroy<E: Engines>(&self, engines: &E) -> Result<(), MirrorError<E::Error>> {
+        self.users.end(WHAT)?;
+        end_everywhere(engines, &self.ids, |nic, id| nic.destroy_cq(id))
+    }
+}
+
+/// The `n`-th lane of a set that is not empty, counted around.
+fn nth_lane(lanes: u64, n: usize) -> usize {
+    let skip = n % lanes.count_ones() as usize;
+    let rest = (0..skip).fold(lanes, |lanes, _| lanes & (lanes - 1));
+    rest.trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_take_turns_at_the_lanes_of_a_set() {
+        let drives = |lanes, n| (0..n).map(|thread| nth_lane(lanes, thread)).collect::<Vec<_>>();
+        assert_eq!(drives(0b1, 3), [0, 0, 0]);
+        assert_eq!(drives(0b1010_0100, 4), [2, 5, 7, 2]);
+        assert_eq!(nth_lane(u64::MAX, 63), 63);
+    }
+}

@@ -1,0 +1,100 @@
+//! Memory regions: the same memory under the same key on every engine.
+
+use bowline_nic::{Access, ControlError, MrKey, Region};
+
+use super::{Engines, MirrorError, Pd, Place, pd};
+
+/// How often to draw another key when an engine has it already. Keys are random numbers of 32 bits, so
+/// one is hardly ever taken.
+const MAX_KEYS_TRIED: usize = 8;
+
+/// Registers memory on every engine or on none. `region` gives the memory once for each; `None` if
+/// there cannot be such memory.
+pub fn register<E: Engines>(
+    engines: &E,
+    pd: &Pd,
+    region: impl Fn() -> Option<Region>,
+    iova: u64,
+    access: Access,
+) -> Result<MrKey, MirrorError<E::Error>> {
+    pd.users.hold(pd::WHAT)?;
+    let key = (0..MAX_KEYS_TRIED)
+        .find_map(|_| register_once(engines, pd, &region, iova, access).transpose())
+        .unwrap_or(Err(ControlError::Busy { what: "every key drawn" }.into()));
+    if key.is_err() {
+        pd.users.release();
+    }
+    key
+}
+
+/// `None` if some engine has the key that the first one drew.
+fn register_once<E: Engines>(
+    engines: &E,
+    pd: &Pd,
+    region: &impl Fn() -> Option<Region>,
+    iova: u64,
+    access: Access,
+) -> Result<Option<MrKey>, MirrorError<E::Error>> {
+    let region = || {
+        let why = "it reaches beyond the address space";
+        region().ok_or(ControlError::Invalid { what: "memory", why })
+    };
+    let mut shared = None;
+    let mut done = Vec::new();
+    for at in engines.layout().places() {
+        let memory = region()?;
+        let pd = pd.id(at);
+        let one = engines.with(at, |nic, _| match &shared {
+            None => {
+                let key = nic.register(pd, memory, iova, access)?;
+                nic.share_key(key).map(Some)
+            }
+            Some(key) => nic.register_as(key, pd, memory, iova, access).map(|()| None),
+        });
+        match one {
+            Ok(Ok(first)) => {
+                shared = shared.or(first);
+                done.push(at);
+            }
+            refused => {
+                if let Some(key) = &shared {
+                    undo(engines, key.key(), &done);
+                }
+                return match refused {
+                    Ok(Err(ControlError::Busy { .. })) => Ok(None),
+                    Ok(Err(error)) => Err(error.into()),
+                    Err(error) => Err(MirrorError::Engine(error)),
+                    Ok(Ok(_)) => Ok(None),
+                };
+            }
+        }
+    }
+    Ok(shared.map(|key| key.key()))
+}
+
+fn undo<E: Engines>(engines: &E, key: MrKey, places: &[Place]) {
+    for at in places {
+        // An engine that has ended has nothing left to undo.
+        let _ = engines.with(*at, |nic, _| nic.deregister(key));
+    }
+}
+
+/// Ends a registration on every engine. All are tried; the first error is returned.
+pub fn deregister<E: Engines>(
+    engines: &E,
+    pd: &Pd,
+    key: MrKey,
+) -> Result<(), MirrorError<E::Error>> {
+    let mut result = Ok(());
+    for at in engines.layout().places() {
+        let one = match engines.with(at, |nic, _| nic.deregister(key)) {
+            Ok(done) => done.map_err(MirrorError::Control),
+            Err(error) => Err(MirrorError::Engine(error)),
+        };
+        result = result.and(one);
+    }
+    if result.is_ok() {
+        pd.users.release();
+    }
+    result
+}

@@ -1,0 +1,181 @@
+//! All connections of a device that can move: one agent for each lane, and which connection is which.
+
+use std::collections::HashMap;
+
+use bowline_nic::{ControlError, CqId, Nic, Time};
+use bowline_wire::Qpn;
+
+use crate::agent::{Agent, LinkId};
+use crate::config::Config;
+use crate::entry::Entry;
+use crate::mirror::{Engines, Place, Qp};
+use crate::rail::{Rail, Rails};
+use crate::report::Report;
+
+/// A queue pair in one of its lives: one that is reset begins another, and what was looked up for the
+/// life before means nothing to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Life {
+    /// The queue pair's number on the default rail.
+    pub qpn: Qpn,
+    /// Which life of it.
+    pub life: u64,
+}
+
+/// Looks after the connections of a device that may move between its rails.
+///
+/// A connection moves between the two engines of its lane, and each lane has an [`Agent`] of its own:
+/// its queue pairs, its datagrams, its probes. Everything that holds for an agent's owner holds for a
+/// supervisor's.
+pub struct Supervisor {
+    agents: Vec<Agent>,
+    watched: HashMap<Qpn, Watched>,
+    lives: u64,
+}
+
+struct Watched {
+    link: LinkId,
+    lane: usize,
+    life: u64,
+    /// What its peer has as a backup is known.
+    ready: bool,
+}
+
+/// The two engines of a lane, as its agent sees them.
+struct LaneRails<'a, E> {
+    engines: &'a E,
+    lane: usize,
+}
+
+impl<E: Engines> Rails for LaneRails<'_, E> {
+    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
+        // An engine that has ended takes its connections along: there is nothing to be done about it.
+        let _ = self.engines.with(Place { rail, lane: self.lane }, |nic, now| f(nic, now));
+    }
+}
+
+impl Supervisor {
+    /// A supervisor for the lanes of a device that has both rails. `config` gives the configuration of
+    /// each lane's agent.
+    pub fn new<E: Engines>(
+        engines: &E,
+        mut config: impl FnMut() -> Config,
+    ) -> Result<Supervisor, ControlError> {
+        let agents = (0..engines.layout().lanes)
+            .map(|lane| Agent::new(config(), &mut LaneRails { engines, lane }))
+            .collect::<Result<_, _>>()?;
+        Ok(Supervisor { agents, watched: HashMap::new(), lives: 0 })
+    }
+
+    /// The completion queues that agents' datagrams arrive at.
+    pub fn control_cqs(&self) -> impl Iterator<Item = (Place, CqId)> {
+        self.agents.iter().enumerate().flat_map(|(lane, agent)| {
+            let cqs = Rail::ALL.into_iter().zip(agent.control_cqs());
+            cqs.map(move |(rail, cq)| (Place { rail, lane }, cq))
+        })
+    }
+
+    /// Looks after a queue pair, whose entry for the peer is returned. `None` if it has no spare.
+    pub fn add(&mut self, qp: &Qp, token: u128) -> Option<(Life, Entry)> {
+        let agent = &mut self.agents[qp.lane()];
+        let link = agent.add([qp.qpn(), qp.spare()?], token);
+        let entry = agent.entry(link)?;
+        self.lives += 1;
+        let life = self.lives;
+        self.watched.insert(qp.qpn(), Watched { link, lane: qp.lane(), life, ready: false });
+        Some((Life { qpn: qp.qpn(), life }, entry))
+    }
+
+    /// The life that a queue pair is in, if it is looked after.
+    pub fn life_of(&self, qpn: Qpn) -> Option<Life> {
+        self.watched.get(&qpn).map(|watched| Life { qpn, life: watched.life })
+    }
+
+    /// Takes what is known of a peer, unless the queue pair has another life by now. Tells whether this
+    /// is what made it ready to move.
+    pub fn peer_found<E: Engines>(
+        &mut self,
+        engines: &E,
+        who: Life,
+        entry: &Entry,
+    ) -> Result<bool, ControlError> {
+        let watched = self.watched.get_mut(&who.qpn).filter(|w| w.life == who.life);
+        let Some(watched) = watched else { return Ok(false) };
+        let rails = &mut LaneRails { engines, lane: watched.lane };
+        self.agents[watched.lane].connect(rails, watched.link, entry)?;
+        Ok(!std::mem::replace(&mut watched.ready, true))
+    }
+
+    /// Brings a queue pair home and forgets it. Tells which life that ends.
+    pub fn remove<E: Engines>(&mut self, engines: &E, qp: &Qp) -> Option<Life> {
+        let Watched { link, lane, life, .. } = self.watched.remove(&qp.qpn())?;
+        self.agents[lane].remove(&mut LaneRails { engines, lane }, link);
+        qp.seen_on(Rail::Default);
+        Some(Life { qpn: qp.qpn(), life })
+    }
+
+    /// An engine says that a guarded QP's path has failed.
+    pub fn path_failed<E: Engines>(&mut self, now: Time, engines: &E, at: Place, qpn: Qpn) {
+        let Place { rail, lane } = at;
+        if let Some(agent) = self.agents.get_mut(lane) {
+            agent.path_failed(now, &mut LaneRails { engines, lane }, rail, qpn);
+        }
+    }
+
+    /// The link of one lane's port went down or came up.
+    pub fn port_changed<E: Engines>(&mut self, now: Time, engines: &E, at: Place, up: bool) {
+        let Place { rail, lane } = at;
+        if let Some(agent) = self.agents.get_mut(lane) {
+            agent.port_changed(now, &mut LaneRails { engines, lane }, rail, up);
+        }
+    }
+
+    /// Does what is due, and answers what has arrived.
+    pub fn handle<E: Engines>(&mut self, now: Time, engines: &E) {
+        for (lane, agent) in self.agents.iter_mut().enumerate() {
+            agent.handle(now, &mut LaneRails { engines, lane });
+        }
+    }
+
+    /// When to call [`Supervisor::handle`], if nothing arrives before.
+    pub fn deadline(&self) -> Option<Time> {
+        self.agents.iter().filter_map(Agent::deadline).min()
+    }
+
+    /// Connections that are on the backup rail now.
+    pub fn away(&self) -> usize {
+        self.agents.iter().map(Agent::away).sum()
+    }
+
+    /// How often a connection has been put into a QP, on either rail.
+    pub fn moves(&self) -> u64 {
+        self.agents.iter().map(Agent::moves).sum()
+    }
+
+    /// How many connections there are, and how many of them are ready to move.
+    pub fn count(&self) -> (usize, usize) {
+        (self.watched.len(), self.watched.values().filter(|watched| watched.ready).count())
+    }
+
+    /// Where a queue pair is, if it is looked after.
+    pub fn home(&self, qpn: Qpn) -> Option<Rail> {
+        let watched = self.watched.get(&qpn)?;
+        self.agents[watched.lane].home(watched.link)
+    }
+
+    /// The agents, lane by lane.
+    pub fn agents(&self) -> &[Agent] {
+        &self.agents
+    }
+
+    /// What happened next.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.agents.iter_mut().find_map(Agent::poll_report)
+    }
+
+    /// What the peer of a queue pair needs to know, now.
+    pub fn entry(&self, qpn: Qpn) -> Option<Entry> {
+        let watched = self.watched.get(&qpn)?;
+        self.agents[watched.lane].entry(watched.link)
+    }
+}

@@ -1,0 +1,64 @@
+//! Who hears of a lane's events.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bowline_nic::Event;
+
+use super::Channel;
+
+/// Takes a lane's events, with the engine's lock held: it must be quick, and must not call the lane.
+pub trait EventSink: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: Event);
+
+    /// The lane has ended: nothing will happen any more.
+    fn closed(&self);
+}
+
+impl EventSink for Channel<Event> {
+    fn event(&self, event: Event) {
+        self.push(event);
+    }
+
+    fn closed(&self) {
+        self.close();
+    }
+}
+
+type Gate = dyn Fn() -> bool + Send + Sync;
+
+/// Whom to tell of completions: a channel, and by which token. Several queues, of several lanes too, may
+/// share a channel.
+#[derive(Clone)]
+pub struct CqNotify {
+    pub(super) channel: Arc<Channel<u64>>,
+    token: u64,
+    /// Asked each time whether to tell at all.
+    gate: Option<Arc<Gate>>,
+}
+
+impl CqNotify {
+    /// Sends `token` to `channel`.
+    pub fn new(channel: Arc<Channel<u64>>, token: u64) -> CqNotify {
+        CqNotify { channel, token, gate: None }
+    }
+
+    /// Only if `gate` agrees: of several lanes that were armed for one event, the first to have it.
+    pub fn gated(self, gate: impl Fn() -> bool + Send + Sync + 'static) -> CqNotify {
+        CqNotify { gate: Some(Arc::new(gate)), ..self }
+    }
+
+    /// Tells, if the gate agrees.
+    pub fn raise(&self) {
+        if self.gate.as_ref().is_none_or(|gate| gate()) {
+            self.channel.push(self.token);
+        }
+    }
+}
+
+impl fmt::Debug for CqNotify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CqNotify(token {:#x})", self.token)
+    }
+}

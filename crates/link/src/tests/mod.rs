@@ -1,0 +1,5 @@
+//! The model by its statistics, and the text form.
+
+mod link;
+mod loss;
+mod profile;

@@ -1,0 +1,177 @@
+//! Shared receive queues: of several QPs, and of several engines.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::recv::{RecvQueue, RecvWqe};
+use crate::counters::Counters;
+use crate::error::{ControlError, PostError};
+use crate::events::EventQueue;
+use crate::types::{Event, PdId, RecvWr, SrqId};
+
+/// A shared receive queue, for the engines that take from it.
+///
+/// The QPs that share a queue may be on several engines: lanes of one device, or the two NICs that a
+/// connection moves between. All of them take from the one queue here, under a lock of its own, so that
+/// no receive is ever on the wrong engine. Posting takes this lock and no engine's.
+#[derive(Clone, Debug)]
+pub struct SharedSrq {
+    inner: Arc<Mutex<SrqInner>>,
+    max_wr: u32,
+    max_sge: u8,
+}
+
+#[derive(Debug)]
+struct SrqInner {
+    queue: RecvQueue,
+    /// Raise an event when fewer than this are left; 0 for never.
+    limit: u32,
+}
+
+impl SharedSrq {
+    /// A queue for `max_wr` receives of up to `max_sge` pieces of memory each. Engines take from it once
+    /// they have adopted it ([`Nic::adopt_srq`](crate::Nic::adopt_srq)).
+    pub fn new(max_wr: u32, max_sge: u8) -> SharedSrq {
+        let inner = SrqInner { queue: RecvQueue::new(max_wr, max_sge), limit: 0 };
+        SharedSrq { inner: Arc::new(Mutex::new(inner)), max_wr, max_sge }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.lock().queue.post(wr)
+    }
+
+    /// Raises [`Event::SrqLimit`] once, on the engine whose QP takes a receive and leaves fewer than
+    /// `limit`; 0 for never.
+    pub fn set_limit(&self, limit: u32) -> Result<(), ControlError> {
+        if limit > self.max_wr {
+            let why = "the limit is above the queue's size";
+            return Err(ControlError::Invalid { what: "srq limit", why });
+        }
+        self.lock().limit = limit;
+        Ok(())
+    }
+
+    /// Receives that wait.
+    pub fn len(&self) -> u32 {
+        self.lock().queue.len()
+    }
+
+    /// Whether no receive waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Receives that it has room for.
+    pub fn max_wr(&self) -> u32 {
+        self.max_wr
+    }
+
+    /// Pieces of memory that one receive can name.
+    pub fn max_sge(&self) -> u8 {
+        self.max_sge
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SrqInner> {
+        // Nothing panics under this lock: the ring is whole even if it is poisoned.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug)]
+struct Srq {
+    shared: SharedSrq,
+    pd: PdId,
+    /// QPs of this engine that take from it.
+    users: u32,
+}
+
+/// All shared receive queues of a NIC.
+#[derive(Debug)]
+pub(crate) struct SrqTable {
+    slots: Vec<Option<Srq>>,
+    max: u32,
+}
+
+impl SrqTable {
+    pub(crate) fn new(max: u32) -> SrqTable {
+        SrqTable { slots: Vec::new(), max }
+    }
+
+    /// Takes from a queue that another engine takes from, too.
+    pub(crate) fn adopt(&mut self, pd: PdId, shared: SharedSrq) -> Result<SrqId, ControlError> {
+        let srq = Srq { shared, pd, users: 0 };
+        let limit = u64::from(self.max);
+        let full = ControlError::Exhausted { what: "shared receive queues", limit };
+        super::insert(&mut self.slots, self.max, srq).map(SrqId).ok_or(full)
+    }
+
+    /// The queue itself, for other engines to take from and for anybody to post to.
+    pub(crate) fn share(&self, id: SrqId) -> Result<SharedSrq, ControlError> {
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        slot.map(|srq| srq.shared.clone()).ok_or(MISSING)
+    }
+
+    /// Removes a queue that no QP uses; returns its domain.
+    pub(crate) fn destroy(&mut self, id: SrqId) -> Result<PdId, ControlError> {
+        let srq = self.get(id)?;
+        if srq.users > 0 {
+            return Err(ControlError::Busy { what: "the shared receive queue" });
+        }
+        let pd = srq.pd;
+        self.slots[id.0 as usize] = None;
+        Ok(pd)
+    }
+
+    pub(crate) fn hold(&mut self, id: SrqId) -> Result<(), ControlError> {
+        self.get(id)?.users += 1;
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, id: SrqId) {
+        if let Ok(srq) = self.get(id) {
+            srq.users = srq.users.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn set_limit(&mut self, id: SrqId, limit: u32) -> Result<(), ControlError> {
+        self.get(id)?.shared.set_limit(limit)
+    }
+
+    pub(crate) fn post(&mut self, id: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.get(id).map_err(|_| PostError::NotFound)?.shared.post(wr)
+    }
+
+    /// Takes the oldest request, raising the limit event when the queue runs low.
+    pub(crate) fn take(
+        &mut self,
+        id: SrqId,
+        wqe: &mut RecvWqe,
+        counters: &mut Counters,
+        events: &mut EventQueue,
+    ) -> bool {
+        let Ok(srq) = self.get(id) else { return false };
+        let mut inner = srq.shared.lock();
+        let taken = inner.queue.take(wqe);
+        if taken && inner.queue.len() < inner.limit {
+            // The standard disarms the limit once it has fired.
+            inner.limit = 0;
+            drop(inner);
+            events.push(Event::SrqLimit(id), counters);
+        }
+        taken
+    }
+
+    /// Puts a request that was taken back to where it was.
+    pub(crate) fn give_back(&mut self, id: SrqId, wqe: &RecvWqe) {
+        if let Ok(srq) = self.get(id) {
+            srq.shared.lock().queue.give_back(wqe);
+        }
+    }
+
+    fn get(&mut self, id: SrqId) -> Result<&mut Srq, ControlError> {
+        self.slots.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(MISSING)
+    }
+}
+
+const MISSING: ControlError = ControlError::NotFound { what: "shared receive queue" };

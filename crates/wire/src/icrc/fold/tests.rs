@@ -1,0 +1,76 @@
+//! Memory that its owner writes while it is copied and summed up: the sum is the copy's.
+
+extern crate std;
+
+use core::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+use super::{MIN_BYTES, copy, copy_narrow, table};
+
+type Copy = fn(u32, &[u8], &mut [MaybeUninit<u8>]) -> u32;
+
+/// Every way of copying that this processor has, and the fewest bytes it is for.
+fn ways() -> Vec<(&'static str, usize, Copy)> {
+    let mut ways: Vec<(&'static str, usize, Copy)> =
+        std::vec![("any", 0, copy), ("narrow", 0, copy_narrow)];
+    #[cfg(all(target_arch = "x86_64", feature = "std"))]
+    if super::x86::is_available() {
+        ways.push(("wide", MIN_BYTES, super::copy_wide));
+    }
+    ways
+}
+
+/// A payload without a tail and with one, below and above what vectors take, and a packet's.
+const LENGTHS: [usize; 8] = [3, 8, 24, 31, 35, 66, 1023, 4096];
+const WORDS: usize = 4096 / 8;
+
+/// Long enough for thousands of copies of each kind beside a writer.
+const TIME: Duration = Duration::from_millis(60);
+
+#[test]
+fn the_sum_is_that_of_the_copy_while_the_source_changes() {
+    let source: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut value = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                for word in &source {
+                    value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                    word.store(value, Ordering::Relaxed);
+                }
+            }
+        });
+        for (name, min_bytes, way) in ways() {
+            for len in LENGTHS.into_iter().filter(|len| *len >= min_bytes) {
+                if let Some(round) = first_wrong_sum(way, &source, len) {
+                    stop.store(true, Ordering::Relaxed);
+                    panic!("{name}, {len} bytes: copy {round} has another's sum");
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn first_wrong_sum(way: Copy, source: &[AtomicU64], len: usize) -> Option<usize> {
+    #[allow(unsafe_code)]
+    // SAFETY: the words are there for as long. They change meanwhile, as registered memory does.
+    let bytes = unsafe { core::slice::from_raw_parts(source.as_ptr().cast::<u8>(), len) };
+    let end = Instant::now() + TIME;
+    let mut round = 0;
+    while Instant::now() < end {
+        let mut room = [MaybeUninit::new(0_u8); 4096];
+        let reg = way(7, bytes, &mut room);
+        #[allow(unsafe_code)]
+        // SAFETY: all of it was written when it was made.
+        let room = room.map(|byte| unsafe { byte.assume_init() });
+        if reg != table::update(7, &room[..len]) {
+            return Some(round);
+        }
+        round += 1;
+    }
+    None
+}
