@@ -197,7 +197,7 @@ impl Decoder {
                 self.begin(psn, position.starts(), coding);
             }
             self.sum_up(cx, packet);
-            if position.ends() || self.block.count == self.block.r {
+            if position.ends() || self.block.count >= self.block.r {
                 self.block.open = false;
                 if position.ends() {
                     self.release_units(cx.pool);

@@ -190,7 +190,7 @@ impl Clock for WallClock {
 
 /// What makes a queue pair of ours ready to receive.
 pub(super) fn path_attr(qp_type: QpType, to: &Connection) -> QpAttr {
-    let (connected, reliable) = (qp_type != QpType::Ud, qp_type == QpType::Rc);
+    let (connected, reliable) = (qp_type.descriptor().connected, qp_type.descriptor().reliable);
     QpAttr {
         state: Some(QpState::Rtr),
         av: connected.then_some(AddressVector::new(to.addr)),
@@ -205,7 +205,7 @@ pub(super) fn path_attr(qp_type: QpType, to: &Connection) -> QpAttr {
 
 /// What makes it ready to send.
 pub(super) fn ready_attr(qp_type: QpType, to: &Connection) -> QpAttr {
-    let reliable = qp_type == QpType::Rc;
+    let reliable = qp_type.descriptor().reliable;
     QpAttr {
         state: Some(QpState::Rts),
         sq_psn: Some(Psn::new(to.sq_psn)),

@@ -153,7 +153,7 @@ impl End for SimEnd {
         let qpn = made.qpn;
         let id = QpId(self.qps.len());
         self.qps.push(made);
-        let connected = options.qp_type != QpType::Ud;
+        let connected = options.qp_type.descriptor().connected;
         self.modify(
             id,
             &QpAttr {

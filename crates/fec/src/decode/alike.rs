@@ -122,7 +122,7 @@ impl Decoder {
             && !self.response
             && self.coding.is_some();
         if follow {
-            let left = block.r - block.count;
+            let left = block.r.saturating_sub(block.count);
             self.alike = Alike {
                 left,
                 whole: left,
