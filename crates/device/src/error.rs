@@ -57,6 +57,14 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
+    /// Whether the processes on an address could not find each other.
+    pub(crate) fn is_registry(&self) -> bool {
+        let (DeviceError::Port(port) | DeviceError::Backup { source: port, .. }) = self else {
+            return false;
+        };
+        matches!(port, PortError::Registry(_))
+    }
+
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> DeviceError {
         move |source| DeviceError::System { what, source }
     }

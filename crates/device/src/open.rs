@@ -38,6 +38,19 @@ impl DeviceSpec {
     pub fn open(&self) -> Result<Arc<Device>, DeviceError> {
         self.check()?;
         let lanes = self.lanes.get();
+        let ports = match self.open_rails(lanes) {
+            // Lanes share their address by the registry. Where that cannot be used, one goes without.
+            Err(error) if lanes > 1 && error.is_registry() => {
+                (self.udp.notice)(&format!("{error}; the device has one lane, not {lanes}"));
+                self.open_rails(1)?
+            }
+            opened => opened?,
+        };
+        self.start(ports)
+    }
+
+    /// Opens the ports of all lanes, of the device and then of its backup.
+    fn open_rails(&self, lanes: usize) -> Result<Vec<Opened>, DeviceError> {
         let mut ports = self.open_rail(&self.udp, self.pcap.clone(), lanes)?;
         if let Some(backup) = &self.backup {
             let udp = UdpConfig { addr: backup.addr, ..self.udp.clone() };
@@ -46,7 +59,7 @@ impl DeviceSpec {
             let addr = backup.addr;
             ports.extend(opened.map_err(|source| DeviceError::Backup { addr, source })?);
         }
-        self.start(ports)
+        Ok(ports)
     }
 
     /// Opens the device on ports of the caller's making, one for each lane and then one for each of the
@@ -61,7 +74,9 @@ impl DeviceSpec {
     }
 
     fn start(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
-        let layout = Layout { lanes: self.lanes.get(), backed: self.backup.is_some() };
+        let backed = self.backup.is_some();
+        let lanes = if backed { ports.len() / 2 } else { ports.len() };
+        let layout = Layout { lanes, backed };
         let events = Channel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
         let common = Common {
             layout,
