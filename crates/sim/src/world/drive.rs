@@ -9,7 +9,7 @@ use crate::trace::Record;
 
 /// Rounds of polling and posting after one event. An engine that never runs dry would hang the
 /// world; this turns it into a violation.
-const MAX_ROUNDS: u32 = 10_000;
+const MAX_ROUNDS: usize = 10_000;
 /// Timeouts of one engine at one instant, for the same reason.
 const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
 /// Packets from one engine at one instant, for the same reason: many times the largest window.
@@ -111,10 +111,14 @@ impl World {
     /// Polls an engine and asks the application, until both have nothing more to say; then does
     /// the same for engines that the application touched on the way.
     fn settle(&mut self, nic: NicId, app: &mut impl App) {
+        self.settle_one(nic, app);
+        self.settle_touched(app);
+    }
+
+    fn settle_one(&mut self, nic: NicId, app: &mut impl App) {
         for _ in 0..MAX_ROUNDS {
             self.pump(nic);
             if !app.on_activity(self, nic) && !self.engines[nic.0].touched {
-                self.settle_touched(app);
                 return;
             }
         }
@@ -122,13 +126,15 @@ impl World {
     }
 
     fn settle_touched(&mut self, app: &mut impl App) {
-        // Engines of paused hosts are polled when these resume.
-        while let Some(nic) = self.touched.pop() {
+        for _ in 0..MAX_ROUNDS + self.engines.len() {
+            let Some(nic) = self.touched.pop() else { return };
             let engine = &self.engines[nic.0];
+            // Engines of paused hosts are polled when these resume.
             if engine.touched && !self.is_paused(engine.host) {
-                self.settle(nic, app);
+                self.settle_one(nic, app);
             }
         }
+        self.fabric.violate("engines and their applications never come to rest".to_owned());
     }
 
     fn settle_all(&mut self, app: &mut impl App) {
