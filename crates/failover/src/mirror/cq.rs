@@ -159,7 +159,12 @@ impl Cq {
                 _ => take(nic, now, cq, left),
             })?;
             entered |= got.is_some();
-            taken += got.transpose()?.unwrap_or(0);
+            taken += match got {
+                Some(got) => got?,
+                // Another thread drives it. What it had completed before the caller armed the queue
+                // raises no event, so it must not be left there.
+                None => self.collect_at(engines, at, left, take)?,
+            };
         }
         if !turn.others_first {
             taken += self.collect(engines, split, lanes & !(1 << home), wanted - taken, take)?;
@@ -184,15 +189,26 @@ impl Cq {
         let mut taken = 0;
         for lane in (0..self.layout.lanes).filter(|lane| lanes & 1 << lane != 0) {
             for rail in self.rails(split) {
-                let at = Place { rail, lane };
-                let left = wanted - taken;
-                if left > 0 && !self.levels[self.layout.index(at)].is_empty() {
-                    let cq = self.id(at);
-                    taken += engines.collect(at, |nic, now| take(nic, now, cq, left))??;
-                }
+                taken += self.collect_at(engines, Place { rail, lane }, wanted - taken, take)?;
             }
         }
         Ok(taken)
+    }
+
+    /// Takes what an engine has completed. One that has nothing is not touched: whatever it completed
+    /// before somebody last had it is seen without it.
+    fn collect_at<E: Engines, X: From<E::Error>>(
+        &self,
+        engines: &E,
+        at: Place,
+        wanted: usize,
+        take: &mut Take<'_, X>,
+    ) -> Result<usize, X> {
+        if wanted == 0 || self.levels[self.layout.index(at)].is_empty() {
+            return Ok(0);
+        }
+        let cq = self.id(at);
+        engines.collect(at, |nic, now| take(nic, now, cq, wanted))?
     }
 
     /// Takes completions that are there into `out`, and drives no engine.

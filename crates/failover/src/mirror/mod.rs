@@ -22,6 +22,9 @@ mod region;
 mod srq;
 mod users;
 
+#[cfg(test)]
+mod tests;
+
 use bowline_nic::{ControlError, Nic, Time};
 
 pub use cq::{Cq, Turn};
