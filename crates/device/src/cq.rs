@@ -6,7 +6,7 @@ use bowline_failover::mirror::{self, Engines, Place};
 use bowline_io::{Channel, CqNotify, LaneError};
 use bowline_nic::{Completion, CqId, Nic, Time};
 
-use crate::engines::turn;
+use crate::turn::turn;
 use crate::{Device, DeviceError};
 
 /// A completion queue for queue pairs of any lane.

@@ -1,10 +1,8 @@
 //! The lanes of a device, lent to its objects.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bowline_failover::mirror::{Engines, Layout, Place, Turn};
+use bowline_failover::mirror::{Engines, Layout, Place};
 use bowline_failover::{Rail, Supervisor};
 use bowline_io::{Lane, LaneError};
 use bowline_nic::{Nic, Time};
@@ -93,16 +91,4 @@ impl Engines for LaneEngines {
             wait();
         }
     }
-}
-
-/// Whose turn it is to be polled by the calling thread.
-pub(crate) fn turn() -> Turn {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-        static OTHERS_FIRST: Cell<bool> = const { Cell::new(false) };
-    }
-    let others_first = OTHERS_FIRST.get();
-    OTHERS_FIRST.set(!others_first);
-    Turn { thread: THREAD.with(|thread| *thread), others_first }
 }

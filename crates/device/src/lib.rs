@@ -33,6 +33,7 @@ mod qp;
 mod random;
 mod spec;
 mod srq;
+mod turn;
 
 pub use bowline_failover::mirror::{MAX_LANES, Place};
 pub use bowline_failover::{Mode, Rail};

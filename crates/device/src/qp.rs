@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use bowline_failover::mirror::{self, QpParts};
+use bowline_failover::mirror::{self, Engines, QpParts};
 use bowline_io::LaneError;
 use bowline_nic::{ModifyError, Nic, QpAttr, QpInfo, QpInit, QpState, QpType, Time};
 use bowline_wire::Qpn;
 
-use crate::{Cq, Device, DeviceError, Pd, Srq};
+use crate::{Cq, Device, DeviceError, Pd, Srq, turn};
 
 /// What a queue pair is to be.
 pub struct QpRequest {
@@ -116,7 +116,11 @@ impl Qp {
         &self,
         post: impl FnMut(&mut Nic, Time, Qpn) -> Option<R>,
     ) -> Result<Option<R>, LaneError> {
-        self.mirror.post(self.device().engines(), post)
+        let engines = self.device().engines();
+        if engines.layout().lanes > 1 {
+            turn::posted(self.mirror.lane());
+        }
+        self.mirror.post(engines, post)
     }
 
     /// Calls the engine that has its queues, with its number there.

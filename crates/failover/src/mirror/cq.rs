@@ -37,7 +37,9 @@ type Take<'a, X> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X> + 
 /// Who polls, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// A number of the thread's own: threads that differ in it drive different lanes.
+    /// The lane that the thread works on, if it has one: it drives that, if the queue has queue pairs there.
+    pub home: Option<usize>,
+    /// A number of the thread's own. Threads without a lane that differ in it drive different ones.
     pub thread: usize,
     /// Lanes that the thread does not drive come first: every other time, so that none waits for ever.
     pub others_first: bool,
@@ -144,7 +146,10 @@ impl Cq {
         take: &mut Take<'_, X>,
     ) -> Result<usize, X> {
         let lanes = self.lanes.load(Ordering::Relaxed).max(1);
-        let home = nth_lane(lanes, turn.thread);
+        let home = match turn.home {
+            Some(home) if home < 64 && lanes & 1 << home != 0 => home,
+            _ => nth_lane(lanes, turn.thread),
+        };
         let mut taken = 0;
         if turn.others_first {
             taken += self.collect(engines, split, lanes & !(1 << home), wanted, take)?;

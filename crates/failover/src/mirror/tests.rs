@@ -121,7 +121,7 @@ fn what_a_busy_engine_has_completed_is_not_left_there() {
         rig.complete(lane);
         let Ok(()) = rig.cq.arm(&rig.engines, || false, false);
         rig.engines.busy.set(Some(lane));
-        assert_eq!(rig.poll(Turn { thread: lane, others_first: false }), [lane as u64]);
+        assert_eq!(rig.poll(Turn { thread: lane, ..Turn::default() }), [lane as u64]);
     }
 }
 
@@ -132,10 +132,10 @@ fn every_lane_is_collected_from_whichever_is_driven() {
             let rig = Rig::new();
             rig.complete(0);
             rig.complete(1);
-            let mut lanes = rig.poll(Turn { thread, others_first });
+            let mut lanes = rig.poll(Turn { home: None, thread, others_first });
             lanes.sort_unstable();
             assert_eq!(lanes, [0, 1]);
-            assert_eq!(rig.poll(Turn { thread, others_first }), []);
+            assert_eq!(rig.poll(Turn { home: None, thread, others_first }), []);
         }
     }
 }
