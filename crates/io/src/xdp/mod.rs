@@ -223,8 +223,8 @@ impl XdpPort {
 }
 
 /// The queue to use, if that is certain.
-fn choose_queue(interface: &str, queues: u32, wish: Option<u32>) -> Result<u32, PortError> {
-    match wish {
+fn choose_queue(interface: &str, queues: u32, asked: Option<u32>) -> Result<u32, PortError> {
+    match asked {
         Some(queue) => Ok(queue),
         None if queues == 1 => Ok(0),
         None => {

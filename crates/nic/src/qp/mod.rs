@@ -4,7 +4,7 @@ pub(crate) mod body;
 mod sink;
 pub(crate) mod state;
 
-use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
+use bowline_wire::{Bth, CNP_RESERVED_LEN, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 
 use crate::admit::Admission;
 use crate::config::NicConfig;
@@ -583,14 +583,14 @@ impl Qp {
     }
 }
 
-/// Congestion notification: a BTH with BECN set and 16 reserved bytes (RoCEv2 annex, A17.9.3). It is not the
+/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is not the
 /// transport's, and passes no shim.
 fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.cnp_pending = false;
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));
     bth.becn = true;
     let mut header = HeaderBuf::new(&bth);
-    header.push::<16>(|_| {});
+    header.push::<CNP_RESERVED_LEN>(|_| {});
     let Some(flow) = core.flow.as_mut() else { return };
     let bytes = batch.push(flow, 0, &header, &[]);
     cx.counters.tx_cnps += 1;
