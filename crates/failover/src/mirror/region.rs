@@ -51,23 +51,21 @@ fn register_once<E: Engines>(
             }
             Some(key) => nic.register_as(key, pd, memory, iova, access).map(|()| None),
         });
-        match one {
+        let refusal = match one {
             Ok(Ok(first)) => {
                 shared = shared.or(first);
                 done.push(at);
+                continue;
             }
-            refused => {
-                if let Some(key) = &shared {
-                    undo(engines, key.key(), &done);
-                }
-                return match refused {
-                    Ok(Err(ControlError::Busy { .. })) => Ok(None),
-                    Ok(Err(error)) => Err(error.into()),
-                    Err(error) => Err(MirrorError::Engine(error)),
-                    Ok(Ok(_)) => Ok(None),
-                };
-            }
+            // It has the key already.
+            Ok(Err(ControlError::Busy { .. })) => None,
+            Ok(Err(error)) => Some(MirrorError::Control(error)),
+            Err(error) => Some(MirrorError::Engine(error)),
+        };
+        if let Some(key) = &shared {
+            undo(engines, key.key(), &done);
         }
+        return refusal.map_or(Ok(None), Err);
     }
     Ok(shared.map(|key| key.key()))
 }
