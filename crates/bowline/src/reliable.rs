@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_io::{Channel as EventChannel, Lane, Task, TaskId};
+use bowline_io::{EventChannel, Lane, Task, TaskId};
 use bowline_nic::{AddressVector, Nic, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
