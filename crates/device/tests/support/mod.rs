@@ -14,7 +14,7 @@ use bowline_device::{
 use bowline_io::{EventChannel, Lane, LaneError};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, ControlError, MrKey, Payload, PostError, QpType, RecvWr,
-    Remote, SendFlags, SendOp, SendWr, Sge,
+    Remote, SendOp, SendWr, Sge,
 };
 use bowline_wire::{Psn, Qpn};
 
@@ -164,13 +164,7 @@ impl Host {
         len: usize,
     ) -> Result<(), PostError> {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = SendWr {
-            wr_id,
-            op,
-            payload: Payload::Sges(&sges),
-            flags: SendFlags::SIGNALED,
-            ud: None,
-        };
+        let wr = SendWr { payload: Payload::Sges(&sges), ..SendWr::new(wr_id, op, &[]) };
         conn.qp
             .post(|nic, now, qpn| away(nic.post_send(now, qpn, &wr)))
             .unwrap()
@@ -179,7 +173,7 @@ impl Host {
 
     pub fn post_recv(&self, conn: &Conn, wr_id: u64, at: usize, len: usize) {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         conn.qp
             .post(|nic, _, qpn| away(nic.post_recv(qpn, &wr)))
             .unwrap()
@@ -189,7 +183,7 @@ impl Host {
 
     pub fn post_srq(&self, srq: &Srq, wr_id: u64, at: usize, len: usize) {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         srq.post(&wr).unwrap();
     }
 

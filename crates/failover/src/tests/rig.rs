@@ -233,7 +233,7 @@ impl Rig {
     pub(super) fn recv(&mut self, host: usize, wr_id: u64) {
         let host = &mut self.hosts[host];
         let sges = [Sge::new(host.key, BASE + 0x4_0000, 0x1_0000)];
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         if host.nics[0].post_recv(host.qpns[0], &wr).is_err() {
             host.nics[1].post_recv(host.qpns[1], &wr).unwrap();
         }

@@ -305,7 +305,7 @@ impl End {
         self.nic.connect(now, self.qpn, &connect).unwrap();
         for id in 0..64 {
             let sge = [Sge::new(self.key, (MEMORY / 2) as u64, (MEMORY / 2) as u32)];
-            let wr = RecvWr { wr_id: 1_000 + id, sges: &sge };
+            let wr = RecvWr::new(1_000 + id, &sge);
             self.nic.post_recv(self.qpn, &wr).unwrap();
         }
     }

@@ -73,11 +73,14 @@ impl Packets {
             let is_last = numbers.peek().is_none();
             let wr = SendWr {
                 // None of the pieces', but for the last.
-                wr_id: if is_last { wr_id } else { u64::MAX },
-                op: SendOp::SendImm(self.series.imm(number - first)),
                 payload: Payload::Sges(if len == 0 { &[] } else { &sge }),
                 flags: if is_last { SendFlags::SIGNALED } else { SendFlags::empty() },
                 ud: Some(dest),
+                ..SendWr::new(
+                    if is_last { wr_id } else { u64::MAX },
+                    SendOp::SendImm(self.series.imm(number - first)),
+                    &[],
+                )
             };
             nic.post_send(now, qpn, &wr)?;
         }
@@ -166,7 +169,7 @@ impl Datagrams {
 
     fn post(&self, nic: &mut Nic, slot: u64) -> Result<(), PostError> {
         let sge = Sge::new(self.key, slot * u64::from(self.size), self.size);
-        nic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
+        nic.post_srq_recv(self.srq, &RecvWr::new(slot, &[sge]))
     }
 
     /// Checks that a message can be put where its receiver wants it.
