@@ -216,9 +216,12 @@ impl Agent {
 
     fn take(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, message: &Message) {
         let Some(id) = self.by_qpn.get(&(Rail::Default, message.to)).copied() else { return };
-        let known = |link: &&mut Link| link.token == message.token && link.peer.is_some();
-        let Some(link) = self.links.get_mut(&id).filter(known) else { return };
-        if link.phase == Phase::Failed {
+        let Some(link) = self.links.get(&id) else { return };
+        if link.token != message.token {
+            self.counters.strangers += 1;
+            return;
+        }
+        if link.peer.is_none() || link.phase == Phase::Failed {
             return;
         }
         match message.kind {

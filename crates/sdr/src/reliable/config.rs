@@ -130,7 +130,8 @@ impl ReliableInfo {
         }
     }
 
-    pub(crate) fn sdr(&self) -> &SdrInfo {
+    /// The SDR connection underneath.
+    pub fn sdr(&self) -> &SdrInfo {
         &self.sdr
     }
 

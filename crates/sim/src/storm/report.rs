@@ -5,6 +5,7 @@ use bowline_link::LinkStats;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
+use crate::attack::AttackCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
@@ -130,6 +131,8 @@ pub struct Coverage {
     pub atomic_requests_sent: u64,
     /// Packets that came in one datagram with the one before.
     pub coalesced: u64,
+    /// What an attacker did.
+    pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
     /// What became of connections with failover.
@@ -185,6 +188,7 @@ impl Coverage {
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
+        self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
