@@ -218,11 +218,12 @@ impl Agent {
 
     fn take(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, message: &Message) {
         let Some(id) = self.by_qpn.get(&(Rail::Default, message.to)).copied() else { return };
-        let known = |connection: &&mut Connection| {
-            connection.token == message.token && connection.peer.is_some()
-        };
-        let Some(connection) = self.connections.get_mut(&id).filter(known) else { return };
-        if connection.phase == Phase::Failed {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.token != message.token {
+            self.counters.strangers += 1;
+            return;
+        }
+        if connection.peer.is_none() || connection.phase == Phase::Failed {
             return;
         }
         match message.kind {

@@ -48,6 +48,16 @@ impl SdrInfo {
         out
     }
 
+    /// The QP of the control channel. QP numbers are no secret.
+    pub fn control(&self) -> Qpn {
+        self.control
+    }
+
+    /// The QPs that messages come by, by generation, then channel.
+    pub fn data(&self) -> &[Qpn] {
+        &self.qpns
+    }
+
     /// What a peer has sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<SdrInfo, SdrError> {
         let mut rest = bytes;

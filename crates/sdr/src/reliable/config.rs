@@ -148,8 +148,8 @@ impl ReliableInfo {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn parts(&self) -> &[SdrInfo] {
+    /// The SDR connections underneath, in the order of their stripes.
+    pub fn parts(&self) -> &[SdrInfo] {
         &self.sdr
     }
 

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use bowline_failover::mirror::{Place, Qp};
-use bowline_failover::{Agent, Life, Rail, Report};
+use bowline_failover::{Agent, Entry, Life, Rail, Report};
 use bowline_nic::CqId;
 use bowline_wire::Qpn;
 
@@ -125,6 +125,12 @@ impl Runtime {
             .with(world, |supervisor, _, engines| supervisor.peer_found(engines, life, &entry))
             .map(drop)
             .map_err(|error| format!("end {end}: the peer's entry is refused: {error}"))
+    }
+
+    /// What the peer of an end knows of it.
+    pub(crate) fn entry(&self, end: usize) -> Option<Entry> {
+        let end = &self.ends[end];
+        end.life.and_then(|_| self.machines[end.machine].supervisor().entry(end.qpn))
     }
 
     /// A completion queue has something; tells whether it is an agent's own.

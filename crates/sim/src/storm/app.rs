@@ -12,6 +12,7 @@ use super::end::{Conn, ConnState, End, NicState};
 use super::fec::FecWorld;
 use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
+use crate::attack::{AttackPlan, Forger};
 use crate::check::Sink;
 use crate::engines::DeviceNics;
 use crate::failover_storm::Runtime;
@@ -57,6 +58,14 @@ pub(super) enum Action {
         index: usize,
         up: bool,
     },
+    /// Both ends of a hostage that has failed are put into error.
+    Bury {
+        conn: usize,
+    },
+    /// An attacker sends what it has forged.
+    Attack {
+        forgeries: u32,
+    },
     /// An end hears of its peer's spare.
     Entry {
         end: usize,
@@ -77,6 +86,9 @@ pub(super) struct Storm<'a> {
     pub(super) coverage: Coverage,
     pub(super) fec: FecWorld,
     pub(super) failover: Option<Runtime>,
+    /// Makes an attacker's packets.
+    pub(super) forger: Forger,
+    pub(super) forged_bytes: usize,
     pub(super) healed: bool,
     actions: Vec<Action>,
 }
@@ -96,6 +108,11 @@ impl<'a> Storm<'a> {
             coverage: Coverage::default(),
             fec: FecWorld::new(scenario.seed),
             failover: None,
+            forger: Forger::new(
+                AttackPlan::guesses(scenario.seed),
+                scenario.attack.as_ref().is_some_and(|attack| attack.own_ids),
+            ),
+            forged_bytes: 0,
             healed: false,
             actions: vec![Action::Look],
         }
@@ -120,9 +137,14 @@ impl<'a> Storm<'a> {
 
     pub(super) fn crime_of(&self, end: usize) -> Option<Crime> {
         match self.conn_plan(end).role {
-            Role::Normal => None,
+            Role::Normal | Role::Hostage => None,
             Role::Sacrificial(crime) => Some(crime),
         }
+    }
+
+    /// Whether an attacker guesses the PSNs of an end's connection.
+    pub(super) fn is_hostage(&self, end: usize) -> bool {
+        self.conn_plan(end).role == Role::Hostage
     }
 
     fn heal(&mut self, world: &mut World) {
@@ -261,9 +283,16 @@ impl<'a> Storm<'a> {
             })
             && self.conns.iter().enumerate().all(|(index, conn)| match conn.state {
                 ConnState::Draining => false,
-                ConnState::Dead => [0, 1].iter().all(|s| self.ends[index * 2 + s].sends.is_empty()),
+                ConnState::Dead => [0, 1].iter().all(|s| self.has_drained(index * 2 + s)),
                 ConnState::Up => [0, 1].iter().all(|side| self.end_is_done(index * 2 + side)),
             })
+    }
+
+    /// Whether nothing of an end whose connection is dead is outstanding. The last requests of a
+    /// hostage may have succeeded without a word.
+    pub(super) fn has_drained(&self, end: usize) -> bool {
+        let sends = &self.ends[end].sends;
+        sends.is_empty() || (self.is_hostage(end) && sends.is_drained())
     }
 
     pub(super) fn end_is_done(&self, end: usize) -> bool {
@@ -271,7 +300,9 @@ impl<'a> Storm<'a> {
         let reliable = self.conn_plan(end).qp_type == bowline_nic::QpType::Rc;
         state.next_op == self.end_plan(end).ops.len()
             && state.sends.is_empty()
-            && (!reliable || state.delivery.all_delivered() || self.crime_of(end).is_some())
+            && (!reliable
+                || state.delivery.all_delivered()
+                || self.conn_plan(end).role != Role::Normal)
     }
 }
 
@@ -295,6 +326,8 @@ impl App for Storm<'_> {
             Action::Agent { machine } => self.wake_agent(world, machine),
             Action::Nap { machine, ns } => self.nap(world, machine, ns),
             Action::Outage { index, up } => self.outage(world, index, up),
+            Action::Bury { conn } => self.bury(world, conn),
+            Action::Attack { forgeries } => self.attack(world, forgeries),
             Action::Entry { end, epoch } => self.introduce(world, end, epoch),
         }
     }

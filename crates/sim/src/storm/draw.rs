@@ -6,6 +6,7 @@ use bowline_nic::{DcqcnParams, Mtu, QpType, RateControl, TxCaps};
 use super::crime::Crime;
 use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
+use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 use crate::world::{RxId, TxId};
 
@@ -23,7 +24,7 @@ const BYTE_BUDGET: u64 = 700_000;
 
 impl Scenario {
     /// The scenario of a seed.
-    pub fn draw(seed: u64) -> Scenario {
+    pub fn draw(seed: u64, attacker: Attacker) -> Scenario {
         let rng = &mut SimRng::new(seed, 0);
         let mut hosts: Vec<HostPlan> = Vec::new();
         let ipv6 = rng.percent(20);
@@ -52,6 +53,10 @@ impl Scenario {
         let mut conns = draw_conns(rng, &hosts, nic_count, rtt_ns, heal_ns);
         conns.extend(draw_sacrifices(rng, nic_count, rtt_ns));
         super::fec::draw(seed, &mut conns);
+        let attack = AttackPlan::draw(seed, attacker, host_count, heal_ns);
+        if attack.is_some() {
+            conns.extend(super::hostage::draw(seed, nic_count, rtt_ns, heal_ns));
+        }
         let rough = severity == Severity::Rough;
         let mut pauses = Vec::new();
         let mut outages = Vec::new();
@@ -84,6 +89,7 @@ impl Scenario {
             heal_ns,
             mild,
             failover: None,
+            attack,
         }
     }
 }
@@ -259,7 +265,7 @@ fn draw_conns(
 }
 
 /// Two engines, now and then the same one: a host talks to itself too.
-fn draw_two(rng: &mut SimRng, nic_count: usize) -> [usize; 2] {
+pub(super) fn draw_two(rng: &mut SimRng, nic_count: usize) -> [usize; 2] {
     let a = rng.below(nic_count as u64) as usize;
     let b = rng.below(nic_count as u64) as usize;
     if a == b && !rng.percent(20) { [a, (b + 1) % nic_count] } else { [a, b] }

@@ -3,6 +3,7 @@
 
 mod app;
 mod arena;
+mod attack;
 mod complete;
 mod crime;
 mod draw;
@@ -11,6 +12,7 @@ mod end;
 mod failover;
 mod fec;
 mod finish;
+mod hostage;
 mod lifecycle;
 mod many;
 mod memory;

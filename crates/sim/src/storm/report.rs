@@ -5,6 +5,7 @@ use bowline_link::LinkStats;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
+use crate::attack::AttackCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
@@ -132,6 +133,8 @@ pub struct Coverage {
     pub coalesced: u64,
     /// QPs on other lanes than the first of their device.
     pub lanes: u64,
+    /// What an attacker did.
+    pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
     /// What became of connections with failover.
@@ -189,6 +192,7 @@ impl Coverage {
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
         self.lanes += other.lanes;
+        self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);

@@ -137,6 +137,9 @@ impl Storm<'_> {
         }
         for index in 0..self.scenario.conns.len() {
             self.make_conn(world, index, rng);
+            if self.scenario.conns[index].role == Role::Hostage {
+                self.surrender(index);
+            }
         }
         for index in 0..self.conns.len() {
             self.connect(world, index);
@@ -336,6 +339,10 @@ impl Storm<'_> {
         for (cable, at, ns) in &scenario.outages {
             self.at(world, Time::from_nanos(*at), Action::LinkDown { cable: *cable });
             self.at(world, Time::from_nanos(at + ns), Action::LinkUp { cable: *cable });
+        }
+        for burst in scenario.attack.iter().flat_map(|attack| &attack.bursts) {
+            let action = Action::Attack { forgeries: burst.forgeries };
+            self.at(world, Time::from_nanos(burst.at_ns), action);
         }
         for (conn, plan) in scenario.conns.iter().enumerate() {
             for at in &plan.reconnects_ns {
