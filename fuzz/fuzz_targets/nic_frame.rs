@@ -54,7 +54,7 @@ impl World {
         let (now, remote) = (self.now, Remote { addr: 0x1000, rkey: 0x42 });
         for (qpn, qp_type) in self.qps {
             let recv = self.sge(0, 3_000);
-            self.nic.post_recv(qpn, &RecvWr { wr_id: 1, sges: &recv }).ok();
+            self.nic.post_recv(qpn, &RecvWr::new(1, &recv)).ok();
             if qp_type == QpType::Rc {
                 let (read, word, write) = (self.sge(4_000, 5_000), self.sge(10_000, 8), self.sge(0, 3_000));
                 let add = SendOp::FetchAdd { remote, add: 1 };

@@ -9,8 +9,8 @@ use bowline_bench_sys::pin;
 use bowline_device::{Cq, Device, DeviceSpec, Mr, Opened, Pd, Qp, QpRequest};
 use bowline_io::{LaneError, MemoryHub};
 use bowline_nic::{
-    Access, Buffer, Completion, Connect, ControlError, Payload, PostError, QpType, Remote,
-    SendFlags, SendOp, SendWr, Sge, WcStatus,
+    Access, Buffer, Completion, Connect, ControlError, Payload, PostError, QpType, Remote, SendOp,
+    SendWr, Sge, WcStatus,
 };
 use bowline_wire::Qpn;
 
@@ -152,11 +152,8 @@ impl Pair {
         let sges = [Sge::new(ours.mr.key(), ours.memory.addr() + at, bytes)];
         let remote = Remote { addr: theirs.memory.addr() + at, rkey: theirs.mr.key().0 };
         let wr = SendWr {
-            wr_id: lane as u64,
-            op: SendOp::Write(remote),
             payload: Payload::Sges(&sges),
-            flags: SendFlags::SIGNALED,
-            ud: None,
+            ..SendWr::new(lane as u64, SendOp::Write(remote), &[])
         };
         let posted = ours.qps[lane]
             .post(|nic, now, qpn| Some((0..BATCH).try_for_each(|_| nic.post_send(now, qpn, &wr))));

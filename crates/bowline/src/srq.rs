@@ -36,7 +36,7 @@ impl Srq {
         if !Arc::ptr_eq(mr.pd(), &self.inner.pd) {
             return Err(Error::Foreign { what: "the memory region", of: "protection domain" });
         }
-        self.post_recv(&RecvWr { wr_id, sges: &[mr.sge(range)?] })
+        self.post_recv(&RecvWr::new(wr_id, &[mr.sge(range)?]))
     }
 
     /// Posts a receive.

@@ -94,7 +94,7 @@ fn inline_data_needs_no_registration() {
 #[test]
 fn a_batch_is_posted_at_once() {
     let (a, b) = pair(QpType::Rc);
-    let recv = RecvWr { wr_id: 0, sges: &[] };
+    let recv = RecvWr::new(0, &[]);
     b.qp.post_recv_batch(&[recv; 10]).unwrap();
     let wr = SendWr { payload: Payload::Inline(&[]), ..SendWr::new(5, SendOp::Send, &[]) };
     a.qp.post_send_batch(&[wr; 10]).unwrap();

@@ -8,7 +8,7 @@ use bowline_failover::mirror::{self, Names, Place};
 use bowline_fec::{Fec, FecSnapshot};
 use bowline_io::control::{self, ControlServer};
 use bowline_io::{
-    Channel, CqNotify, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
+    CqNotify, EventChannel, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
 };
 use bowline_nic::{Counters, Event, NicConfig, Time};
 
@@ -21,7 +21,7 @@ pub struct Device {
     pub(crate) name: String,
     pub(crate) engines: Arc<LaneEngines>,
     pub(crate) names: Arc<RwLock<Names>>,
-    pub(crate) events: Arc<Channel<Event>>,
+    pub(crate) events: Arc<EventChannel<Event>>,
     pub(crate) placement: Placement,
     pub(crate) fec: Option<Fec>,
     /// What the engines were made with.
@@ -90,7 +90,7 @@ impl Device {
     }
 
     /// Its events, except those about completions. It is closed once an engine of its own has ended.
-    pub fn events(&self) -> &Arc<Channel<Event>> {
+    pub fn events(&self) -> &Arc<EventChannel<Event>> {
         &self.events
     }
 

@@ -8,8 +8,8 @@ use bowline_failover::Rail;
 use bowline_failover::mirror::{Layout, Names};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::{
-    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink, Sharing,
-    UdpConfig, Via,
+    EventChannel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink,
+    Sharing, UdpConfig, Via,
 };
 use bowline_nic::{Event, Mtu, Nic, NicConfig};
 
@@ -33,7 +33,7 @@ struct Common {
     config: NicConfig,
     fec: Option<Fec>,
     names: Arc<RwLock<Names>>,
-    events: Arc<Channel<Event>>,
+    events: Arc<EventChannel<Event>>,
     epoch: Instant,
 }
 
@@ -81,7 +81,8 @@ impl DeviceSpec {
         let backed = self.backup.is_some();
         let lanes = if backed { ports.len() / 2 } else { ports.len() };
         let layout = Layout { lanes, backed };
-        let events = Channel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
+        let events =
+            EventChannel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
         let common = Common {
             layout,
             config: self.nic_config(&ports)?,

@@ -73,7 +73,7 @@ impl Control {
     fn post_receive(&self, nic: &mut Nic, slot: u64) {
         let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
         // There is a place on the queue for each slot.
-        let _ = nic.post_recv(self.qpn, &RecvWr { wr_id: slot, sges: &sges });
+        let _ = nic.post_recv(self.qpn, &RecvWr::new(slot, &sges));
     }
 
     /// Sends a message. One that finds no room is as good as lost.
@@ -86,11 +86,10 @@ impl Control {
         message: &Message,
     ) {
         let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
             payload: Payload::Inline(&message.encode()),
             flags: SendFlags::empty(),
             ud: Some(UdDest { av: AddressVector::new(to.0), qpn: to.1, qkey }),
+            ..SendWr::new(0, SendOp::Send, &[])
         };
         let _ = nic.post_send(now, self.qpn, &wr);
     }

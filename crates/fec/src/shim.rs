@@ -163,7 +163,7 @@ impl FecShim {
                 self.responses_in.expect(psn, 1, &self.pool);
                 (false, 1)
             }
-            OpKind::Ack | OpKind::Cnp | OpKind::Repair => return,
+            OpKind::Ack | OpKind::Cnp | OpKind::Repair | OpKind::Probe | OpKind::Feedback => return,
         };
         let params = self.active();
         let shared = (&self.pool, &*self.counters);
@@ -398,7 +398,7 @@ impl Shim for FecShim {
                 self.on_shim_packet(now, packet, up);
                 true
             }
-            OpKind::Cnp => {
+            OpKind::Cnp | OpKind::Probe | OpKind::Feedback => {
                 up(packet);
                 false
             }

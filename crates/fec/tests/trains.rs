@@ -217,7 +217,7 @@ fn play(ip: Ip, qp_type: QpType, fec: FecMode, messages: &[Message], fates: &[Fa
         receiver.connect(ip.addr(1), sender.qpn);
         for wr_id in 0..RECEIVES {
             let sges = [Sge::new(receiver.key, 0, MEMORY as u32)];
-            receiver.nic.post_recv(receiver.qpn, &RecvWr { wr_id, sges: &sges }).unwrap();
+            receiver.nic.post_recv(receiver.qpn, &RecvWr::new(wr_id, &sges)).unwrap();
         }
     }
     let mut now = Time::from_millis(1);

@@ -29,7 +29,7 @@ pub(crate) fn run(input: &[u8]) {
         let qpn = qpns[qp];
         match op % 8 {
             0 => {
-                let _ = host.nic.post_recv(qpn, &RecvWr { wr_id: 1, sges: &sge });
+                let _ = host.nic.post_recv(qpn, &RecvWr::new(1, &sge));
             }
             1 => {
                 let remote = Remote { addr: 0, rkey: 1 };

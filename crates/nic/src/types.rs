@@ -6,6 +6,8 @@ use core::net::IpAddr;
 use bitflags::bitflags;
 use bowline_wire::{Psn, Qpn};
 
+use crate::time::Time;
+
 pub use crate::transport::{Operations, QpType, TransportDescriptor};
 
 /// A protection domain of one NIC.
@@ -98,9 +100,9 @@ impl Mtu {
 
     /// The largest whose packets, headers included, fit an IP MTU.
     pub fn for_ip_mtu(ip_mtu: u32) -> Option<Mtu> {
-        // IPv6 and UDP headers, BTH, the longest extension headers of a data packet (RETH and
+        // IPv6 and UDP headers, BTH, the longest extension headers of a data packet (XPETH, RETH and
         // ImmDt) and the ICRC.
-        const OVERHEAD: u32 = 40 + 8 + 12 + 20 + 4;
+        const OVERHEAD: u32 = 40 + 8 + 12 + 36 + 4;
         Mtu::ALL.into_iter().rev().find(|m| m.bytes() + OVERHEAD <= ip_mtu)
     }
 }
@@ -261,13 +263,18 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// To whom; UD only.
     pub ud: Option<UdDest>,
+    /// When it ends, whatever has been sent or read by then; XP only.
+    pub deadline: Time,
+    /// How many blocks of one MTU share a packet, a power of two; XP only. 0 and 1 are none.
+    pub stride: u16,
 }
 
 impl<'a> SendWr<'a> {
     /// A signaled request over registered memory.
     pub fn new(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> Self {
         let payload = Payload::Sges(sges);
-        SendWr { wr_id, op, payload, flags: SendFlags::SIGNALED, ud: None }
+        let flags = SendFlags::SIGNALED;
+        SendWr { wr_id, op, payload, flags, ud: None, deadline: Time::NEVER, stride: 0 }
     }
 
     /// Bytes of the message.
@@ -286,6 +293,15 @@ pub struct RecvWr<'a> {
     pub wr_id: u64,
     /// Where the message goes.
     pub sges: &'a [Sge],
+    /// When it ends, whatever has arrived by then; XP only.
+    pub deadline: Time,
+}
+
+impl<'a> RecvWr<'a> {
+    /// A receive that waits as long as it takes.
+    pub fn new(wr_id: u64, sges: &'a [Sge]) -> Self {
+        RecvWr { wr_id, sges, deadline: Time::NEVER }
+    }
 }
 
 /// What became of a work request. The standard's list, with its numbers in the verbs API.
@@ -371,6 +387,20 @@ pub enum WcOpcode {
     RecvWriteImm,
 }
 
+/// What ended a work request that has succeeded, at least in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum EndMark {
+    /// Everything was sent, or is there.
+    #[default]
+    Whole,
+    /// The last packet is there, and others are missing.
+    Last,
+    /// The deadline has passed.
+    Deadline,
+    /// Later messages have begun.
+    Preempted,
+}
+
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -380,7 +410,8 @@ pub struct Completion {
     pub status: WcStatus,
     /// Kind of request.
     pub opcode: WcOpcode,
-    /// Bytes received, read or written.
+    /// Bytes received, read or written. After another end than [`EndMark::Whole`]: those that are there, or
+    /// were sent.
     pub byte_len: u32,
     /// Immediate data, for a receive.
     pub imm: Option<u32>,
@@ -394,6 +425,8 @@ pub struct Completion {
     pub grh: bool,
     /// The sender asked to raise a solicited-only notification.
     pub solicited: bool,
+    /// What ended it. Only XP knows other ends than [`EndMark::Whole`].
+    pub end: EndMark,
 }
 
 impl Default for Completion {
@@ -410,6 +443,7 @@ impl Default for Completion {
             src_qpn: Qpn::new(0),
             grh: false,
             solicited: false,
+            end: EndMark::Whole,
         }
     }
 }

@@ -110,8 +110,8 @@ fn round(
     let recv = [Sge::new(b.key, 500_000, 20_000)];
     let word = [Sge::new(a.key, 100_000, 8)];
     let remote = Remote { addr: 4096, rkey: b.key.0 };
-    b.nic.post_recv(b.qpn, &RecvWr { wr_id: 1, sges: &recv }).ok();
-    b.nic.post_recv(b.qpn, &RecvWr { wr_id: 2, sges: &recv }).ok();
+    b.nic.post_recv(b.qpn, &RecvWr::new(1, &recv)).ok();
+    b.nic.post_recv(b.qpn, &RecvWr::new(2, &recv)).ok();
     let mut ops = [None; 5];
     ops[0] = Some(SendWr::new(1, SendOp::Write(remote), &local));
     ops[1] = Some(SendWr::new(2, SendOp::Send, &local));

@@ -221,7 +221,7 @@ impl Control {
     fn post_recv(&self, nic: &mut Nic, slot: u64) -> Result<(), SdrError> {
         let size = (self.headroom + MAX_MESSAGE) as u32;
         let sge = Sge::new(self.key, slot * u64::from(size), size);
-        Ok(nic.post_recv(self.qpn, &RecvWr { wr_id: slot, sges: &[sge] })?)
+        Ok(nic.post_recv(self.qpn, &RecvWr::new(slot, &[sge]))?)
     }
 
     /// Sends a message, or, if too many are on their way, drops it: whoever depends on one sends it
@@ -232,12 +232,11 @@ impl Control {
         let mut bytes = [0; MAX_MESSAGE];
         let len = emit(header, payload, token, &mut bytes);
         let wr = SendWr {
-            // None of the pieces'.
-            wr_id: u64::MAX,
-            op: SendOp::Send,
             payload: Payload::Inline(&bytes[..len]),
             flags: SendFlags::empty(),
             ud: self.peer,
+            // None of the pieces'.
+            ..SendWr::new(u64::MAX, SendOp::Send, &[])
         };
         if nic.post_send(now, self.qpn, &wr).is_err() {
             self.dropped += 1;

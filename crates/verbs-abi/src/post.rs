@@ -90,7 +90,7 @@ unsafe fn send_one(
     // SAFETY: on a UD QP the caller filled in the union's datagram part.
     let ud = if qp_type.descriptor().connected { None } else { Some(unsafe { destination(wr) }?) };
     let mut post = |payload: Payload<'_>| {
-        nic.post_send(now, qpn, &SendWr { wr_id: wr.wr_id, op, payload, flags, ud })
+        nic.post_send(now, qpn, &SendWr { payload, flags, ud, ..SendWr::new(wr.wr_id, op, &[]) })
             .map_err(Errno::from)
     };
     if wr.send_flags & IBV_SEND_INLINE != 0 {
@@ -224,7 +224,7 @@ unsafe fn recv_chain(
             // SAFETY: `count` entries by the caller's word.
             _ => unsafe { core::slice::from_raw_parts(wr.sg_list, count) },
         };
-        with_sges(list, |sges| post(&RecvWr { wr_id: wr.wr_id, sges }))?;
+        with_sges(list, |sges| post(&RecvWr::new(wr.wr_id, sges)))?;
         *at = wr.next;
     }
     Ok(())

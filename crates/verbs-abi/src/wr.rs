@@ -122,7 +122,11 @@ impl Builder {
                     Piece::Inline(range) => Payload::Inline(&self.inline[range.clone()]),
                 };
                 let &Request { wr_id, op, flags, ud, .. } = request;
-                nic.post_send(now, qpn, &SendWr { wr_id, op, payload, flags, ud })?;
+                nic.post_send(
+                    now,
+                    qpn,
+                    &SendWr { payload, flags, ud, ..SendWr::new(wr_id, op, &[]) },
+                )?;
                 Ok(())
             })
         })

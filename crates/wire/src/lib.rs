@@ -67,6 +67,7 @@ mod rdeth;
 mod repair;
 mod reth;
 mod udp;
+mod xp;
 
 pub use aeth::{Aeth, AethMut, AethView, NakCode, Syndrome};
 pub use atomic::{
@@ -96,6 +97,7 @@ pub use repair::{
 };
 pub use reth::{Reth, RethMut, RethView};
 pub use udp::{UdpHeader, UdpMut, UdpView};
+pub use xp::{XpCc, XpCcMut, XpCcView, XpEth, XpEthMut, XpEthView, XpTimeLeft};
 
 /// UDP destination port of every RoCEv2 packet (IANA: roce).
 pub const ROCE_UDP_PORT: u16 = 4791;

@@ -14,6 +14,7 @@ fn names_are_those_people_know() {
     assert_eq!(name(0x2b), "UC_WRITE_ONLY_IMM");
     assert_eq!(name(0x64), "UD_SEND_ONLY");
     assert_eq!(name(0x81), "CNP");
+    assert_eq!(name(0xc7), "XP_WRITE_LAST_IMM");
     assert_eq!(name(0x5c), "0x5c");
 }
 
@@ -34,6 +35,10 @@ fn header_lengths_are_those_of_the_specification() {
     assert_eq!(len(Opcode::UD_SEND_ONLY_IMM), 12);
     assert_eq!(len(Opcode::RD_WRITE_ONLY_IMM), 32);
     assert_eq!(len(Opcode::XRC_FETCH_ADD), 32);
+    assert_eq!(len(Opcode::XP_SEND_MIDDLE), 16);
+    assert_eq!(len(Opcode::XP_WRITE_LAST_IMM), 36);
+    assert_eq!(len(Opcode::XP_READ_REQ), 36);
+    assert_eq!(len(Opcode::XP_FEEDBACK), 28);
 }
 
 #[test]
@@ -50,7 +55,8 @@ fn the_table_agrees_with_itself() {
         assert_eq!(info.name.contains("SEND"), info.kind == OpKind::Send, "{opcode}");
         assert_eq!(info.name.contains("WRITE"), info.kind == OpKind::Write, "{opcode}");
         assert_eq!(info.ext.aeth.is_some(), {
-            info.kind.is_response() && info.position != Position::Middle
+            let acknowledges = info.service != Service::Xp && info.position != Position::Middle;
+            info.kind.is_response() && acknowledges
         });
     }
 }
@@ -63,6 +69,7 @@ fn positions_start_and_end_messages() {
         [First, Middle, Last, Only].map(ends),
         [(true, false), (false, false), (false, true), (true, true)]
     );
-    assert_eq!(Opcode(0xc0).service(), None);
+    assert_eq!(Opcode(0xc0).service(), Some(Service::Xp));
+    assert_eq!(Opcode(0xe0).service(), None);
     assert_eq!(Opcode(0x81).service(), Some(Service::Cnp));
 }

@@ -36,6 +36,9 @@ round_trips! {
     ieth_round_trips: Ieth;
     rdeth_round_trips: Rdeth;
     xrc_eth_round_trips: XrcEth;
+    xp_eth_round_trips: XpEth;
+    xp_time_left_round_trips: XpTimeLeft;
+    xp_cc_round_trips: XpCc;
     udp_round_trips: UdpHeader;
 }
 

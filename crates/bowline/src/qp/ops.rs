@@ -145,7 +145,7 @@ impl Qp {
     ///
     /// A datagram is preceded there by the 40 bytes of its GRH.
     pub fn recv(&self, wr_id: u64, mr: &Mr, range: Range<usize>) -> Result<(), Error> {
-        self.post_recv(&RecvWr { wr_id, sges: &[self.sge(mr, range)?] })
+        self.post_recv(&RecvWr::new(wr_id, &[self.sge(mr, range)?]))
     }
 
     /// Posts any send work request.

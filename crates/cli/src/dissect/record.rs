@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use bowline_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, FrameError, IcrcVerdict, PacketView, Reth, RoceFrame,
-    UdpHeader,
+    UdpHeader, XpCc, XpEth,
 };
 use serde::{Serialize, Serializer};
 
@@ -61,6 +61,13 @@ pub(super) struct Ext {
     pub(super) imm: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) invalidate_rkey: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpeth")]
+    pub(super) xpeth: Option<XpEth>,
+    /// Microseconds that are left to an XP READ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) time_left_us: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpcc")]
+    pub(super) xpcc: Option<XpCc>,
 }
 
 /// What is known about a packet's ICRC.
@@ -204,6 +211,9 @@ impl Ext {
             deth: packet.deth(),
             imm: packet.imm(),
             invalidate_rkey: packet.ieth().map(|ieth| ieth.rkey),
+            xpeth: packet.xpeth(),
+            time_left_us: packet.xp_time_left().map(|left| left.0),
+            xpcc: packet.xpcc(),
         }
     }
 }
@@ -245,6 +255,33 @@ fn atomic_ack<S: Serializer>(
 fn deth<S: Serializer>(value: &Option<Deth>, serializer: S) -> Result<S::Ok, S::Error> {
     let fields =
         value.map(|v| Fields([("qkey", v.qkey.into()), ("src_qpn", v.src_qpn.get().into())]));
+    fields.serialize(serializer)
+}
+
+fn xpeth<S: Serializer>(value: &Option<XpEth>, serializer: S) -> Result<S::Ok, S::Error> {
+    let fields = value.map(|v| {
+        Fields([
+            ("wqe_seq", v.wqe_seq.into()),
+            ("recv_seq", v.recv_seq.into()),
+            ("len", v.len.into()),
+            ("stride_log2", v.stride_log2.into()),
+            ("token", v.token.get().into()),
+        ])
+    });
+    fields.serialize(serializer)
+}
+
+fn xpcc<S: Serializer>(value: &Option<XpCc>, serializer: S) -> Result<S::Ok, S::Error> {
+    let fields = value.map(|v| {
+        Fields([
+            ("token", v.token.get().into()),
+            ("stamp_ns", v.stamp_ns.into()),
+            ("hold_ns", v.hold_ns.into()),
+            ("bytes", v.bytes.to_string().into()),
+            ("marked_bytes", v.marked_bytes.into()),
+            ("credit_bytes", v.credit_bytes.into()),
+        ])
+    });
     fields.serialize(serializer)
 }
 

@@ -2,6 +2,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bowline_wire::{
+    Bth, DatagramHeaders, ExtHeaders, FlowKey, IP_UDP_MAX_LEN, ImmDt, Opcode, Packet, Psn, Qpn,
+    Reth, XpEth, emit_ip_udp_headers,
+};
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
 use pcap_file::pcapng::blocks::interface_description::{
@@ -147,6 +151,51 @@ fn text_has_a_line_a_packet_and_the_totals() {
     assert_eq!(text.lines().filter(|line| line.contains(" > ")).count(), 21);
     assert_eq!(text.lines().filter(|line| line.ends_with("icrc=BAD")).count(), 3);
     assert!(text.contains("21 packets: ICRC ok 18, BAD 3"));
+}
+
+#[test]
+fn xp_packets_say_where_they_belong() {
+    let ext = ExtHeaders {
+        xpeth: Some(XpEth {
+            wqe_seq: 0xffff_fffe,
+            recv_seq: 7,
+            len: 10_000,
+            stride_log2: 2,
+            token: Psn::new(0xabcdef),
+        }),
+        reth: Some(Reth { va: 0x1000, rkey: 0x55, len: 10_000 }),
+        imm: Some(ImmDt(9)),
+        ..ExtHeaders::default()
+    };
+    let bth = Bth::new(Opcode::XP_WRITE_LAST_IMM, Qpn::new(0x11), Psn::new(2));
+    let packet = Packet { bth, ext, payload: &[5; 1808], pad_bytes: [0; 3], icrc: 0 };
+    let mut bytes = vec![0; packet.wire_len().unwrap()];
+    packet.emit(&mut bytes).unwrap();
+    let flow = FlowKey {
+        src: "10.0.0.1".parse().unwrap(),
+        dst: "10.0.0.2".parse().unwrap(),
+        src_port: 4791,
+        dst_port: 4791,
+    };
+    let headers = DatagramHeaders { flow, tos: 0, ttl: 64, ip_id: 0 };
+    let mut out = [0; IP_UDP_MAX_LEN];
+    let frame = [emit_ip_udp_headers(&headers, &bytes, &mut out).unwrap(), &bytes].concat();
+    let file = Scratch::pcap(header(DataLink::RAW), &[(Duration::ZERO, frame)]);
+    let json = dissect(&file.0);
+    let packet = &json["packets"][0];
+    assert_eq!(packet["service"], "XP");
+    assert_eq!(packet["opcode"], "XP_WRITE_LAST_IMM");
+    assert_eq!(packet["psn"], 2);
+    assert_eq!(packet["xpeth"]["wqe_seq"], 0xffff_fffe_u32);
+    assert_eq!(packet["xpeth"]["token"], 0xabcdef);
+    assert_eq!(packet["reth"]["va"], "0x1000");
+    assert_eq!(packet["imm"], 9);
+    assert_eq!(packet["payload_len"], 1808);
+    let mut text = Vec::new();
+    super::write_text(&mut Capture::open(&file.0).unwrap(), &mut text).unwrap();
+    let text = String::from_utf8(text).unwrap();
+    let expected = "seq=0xfffffffe recv=0x7 message=10000 token=0xabcdef stride=4";
+    assert!(text.contains(expected), "{text}");
 }
 
 fn sample_path() -> PathBuf {

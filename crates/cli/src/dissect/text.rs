@@ -89,6 +89,21 @@ fn push_extended(ext: &Ext, text: &mut String) -> std::fmt::Result {
     if let Some(imm) = ext.imm {
         write!(text, " imm={imm:#x}")?;
     }
+    if let Some(xp) = ext.xpeth {
+        write!(text, " seq={:#x} recv={:#x} message={}", xp.wqe_seq, xp.recv_seq, xp.len)?;
+        write!(text, " token={:#x}", xp.token.get())?;
+        if xp.stride_log2 > 0 {
+            write!(text, " stride={}", 1_u64.checked_shl(xp.stride_log2.into()).unwrap_or(0))?;
+        }
+    }
+    if let Some(left) = ext.time_left_us {
+        write!(text, " left={left}us")?;
+    }
+    if let Some(cc) = ext.xpcc {
+        write!(text, " token={:#x} stamp={} hold={}", cc.token.get(), cc.stamp_ns, cc.hold_ns)?;
+        write!(text, " bytes={} marked={}", cc.bytes, cc.marked_bytes)?;
+        write!(text, " credit={}", cc.credit_bytes)?;
+    }
     if let Some(rkey) = ext.invalidate_rkey {
         write!(text, " invalidate={rkey:#x}")?;
     }

@@ -172,6 +172,8 @@ pub(crate) struct Spec {
     pub(crate) inline: u32,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
+    /// Lanes that carry a message of a scheme together, at both ends.
+    pub(crate) spread: usize,
     pub(crate) explain: bool,
 }
 
@@ -194,6 +196,7 @@ impl Spec {
             inline: args.inline.unwrap_or(default(64, 0) as u32),
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
+            spread: args.lanes.get(),
             explain: args.explain,
         }
     }
@@ -210,6 +213,7 @@ impl Spec {
             && (1..=1024).contains(&spec.qps)
             && (1..=8192).contains(&spec.tx_depth)
             && spec.inline <= 1024
+            && (1..=64).contains(&spec.spread)
             && spec.iters >= 1;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
     }

@@ -106,7 +106,7 @@ impl Rig {
     /// Posts `count` receives on a QP.
     pub(crate) fn post_receives(&self, qp: usize, count: usize) -> Result<(), Box<dyn Error>> {
         let sges = [self.sge(self.landing(qp), self.slot)?];
-        let wrs = [RecvWr { wr_id: wr_id(qp, 0), sges: &sges }; BATCH as usize];
+        let wrs = [RecvWr::new(wr_id(qp, 0), &sges); BATCH as usize];
         let mut left = count;
         while left > 0 {
             let now = left.min(wrs.len());
@@ -144,7 +144,7 @@ impl Rig {
                     false => Payload::Sges(&sges[i]),
                 };
                 let flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
-                SendWr { wr_id: wr_id(qp, n), op: self.op(qp, n), payload, flags, ud: None }
+                SendWr { payload, flags, ..SendWr::new(wr_id(qp, n), self.op(qp, n), &[]) }
             });
             self.qps[qp].post_send_batch(&wrs[..count as usize])?;
             next += count;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use bowline::LinkProfile;
+use bowline::{LaneCount, LinkProfile};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, builder::TypedValueParser};
 
@@ -43,6 +43,10 @@ pub(crate) struct SendArgs {
     /// Send no faster than this, as 1Gbps: what the way carries [default: as fast as it goes]
     #[arg(long, value_parser = parse_rate)]
     pub(super) rate: Option<u64>,
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
+    /// as both ends have carry every block together
+    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
+    pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
@@ -81,6 +85,10 @@ pub(crate) struct RecvArgs {
     /// Replace files that exist and differ, and change the permissions of directories that exist
     #[arg(long)]
     pub(super) overwrite: bool,
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
+    /// as both ends have carry every block together
+    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
+    pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,

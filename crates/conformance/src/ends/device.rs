@@ -120,7 +120,7 @@ impl End for DeviceEnd {
     fn post_recv(&mut self, qp: QpId, wr_id: u64, into: Piece) -> Outcome {
         let sge = [self.sge(into)];
         let sges = if into.len == 0 { &[][..] } else { &sge };
-        Ok(self.qp(qp)?.qp.post_recv(&RecvWr { wr_id, sges })?)
+        Ok(self.qp(qp)?.qp.post_recv(&RecvWr::new(wr_id, sges))?)
     }
 
     fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome {
@@ -132,7 +132,7 @@ impl End for DeviceEnd {
             qpn: Qpn::new(to.qpn),
             qkey: to.qkey,
         });
-        let wr = SendWr { wr_id: send.wr_id, op: send.op, payload, flags: send.flags, ud };
+        let wr = SendWr { payload, flags: send.flags, ud, ..SendWr::new(send.wr_id, send.op, &[]) };
         Ok(self.qp(qp)?.qp.post_send(&wr)?)
     }
 

@@ -199,15 +199,13 @@ impl End for SimEnd {
         let sges = if into.len == 0 { &[][..] } else { &sge };
         let mut world = self.world.borrow_mut();
         let nic = world.nic_mut(self.nic);
-        nic.post_recv(self.qps[qp.0].qpn, &RecvWr { wr_id, sges }).map_err(failure)
+        nic.post_recv(self.qps[qp.0].qpn, &RecvWr::new(wr_id, sges)).map_err(failure)
     }
 
     fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome {
         let bytes = if send.inline { self.peek(send.piece)? } else { Vec::new() };
         let sge = [self.sge(send.piece)];
         let wr = SendWr {
-            wr_id: send.wr_id,
-            op: send.op,
             payload: inline_or_sges(send, &bytes, &sge),
             flags: send.flags,
             ud: send.to.map(|to| UdDest {
@@ -215,6 +213,7 @@ impl End for SimEnd {
                 qpn: Qpn::new(to.qpn),
                 qkey: to.qkey,
             }),
+            ..SendWr::new(send.wr_id, send.op, &[])
         };
         let mut world = self.world.borrow_mut();
         let now = world.now();

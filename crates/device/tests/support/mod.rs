@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use bowline_device::{
     BackupSpec, Cq, Device, DeviceSpec, LaneCount, Log, Mode, Mr, Pd, Qp, QpRequest, Rail, Srq,
 };
-use bowline_io::{Channel, Lane, LaneError};
+use bowline_io::{EventChannel, Lane, LaneError};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, ControlError, MrKey, Payload, PostError, QpType, RecvWr,
-    Remote, SendFlags, SendOp, SendWr, Sge,
+    Remote, SendOp, SendWr, Sge,
 };
 use bowline_wire::{Psn, Qpn};
 
@@ -60,7 +60,7 @@ pub struct Host {
     pub addr: IpAddr,
     pub pd: Arc<Pd>,
     pub cq: Arc<Cq>,
-    pub channel: Arc<Channel<u64>>,
+    pub channel: Arc<EventChannel<u64>>,
     pub memory: Arc<Buffer>,
     pub key: MrKey,
 }
@@ -96,7 +96,7 @@ impl Host {
     /// A host around a device that is open.
     pub fn on(device: Arc<Device>) -> Host {
         let pd = Arc::new(Pd::create(&device).unwrap());
-        let channel = Arc::new(Channel::new(1 << 16).unwrap());
+        let channel = Arc::new(EventChannel::new(1 << 16).unwrap());
         let cq = Cq::create(&device, 4096, Some((Arc::clone(&channel), TOKEN))).unwrap();
         let memory = Buffer::new(LEN);
         let access = Access::all() - Access::REMOTE_INVALIDATE;
@@ -164,13 +164,7 @@ impl Host {
         len: usize,
     ) -> Result<(), PostError> {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = SendWr {
-            wr_id,
-            op,
-            payload: Payload::Sges(&sges),
-            flags: SendFlags::SIGNALED,
-            ud: None,
-        };
+        let wr = SendWr { payload: Payload::Sges(&sges), ..SendWr::new(wr_id, op, &[]) };
         conn.qp
             .post(|nic, now, qpn| away(nic.post_send(now, qpn, &wr)))
             .unwrap()
@@ -179,7 +173,7 @@ impl Host {
 
     pub fn post_recv(&self, conn: &Conn, wr_id: u64, at: usize, len: usize) {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         conn.qp
             .post(|nic, _, qpn| away(nic.post_recv(qpn, &wr)))
             .unwrap()
@@ -189,7 +183,7 @@ impl Host {
 
     pub fn post_srq(&self, srq: &Srq, wr_id: u64, at: usize, len: usize) {
         let sges = [Sge { addr: at as u64, len: len as u32, lkey: self.key.0 }];
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         srq.post(&wr).unwrap();
     }
 

@@ -68,7 +68,7 @@ impl Rig {
         let rig = Rig { engines, pd, cq, qps };
         rig.qps.iter().for_each(|qp| {
             rig.modify(qp, QpState::Init);
-            let wr = RecvWr { wr_id: qp.lane() as u64, sges: &[] };
+            let wr = RecvWr::new(qp.lane() as u64, &[]);
             let Ok(posted) = qp.post(&rig.engines, |nic, _, qpn| Some(nic.post_recv(qpn, &wr)));
             assert_eq!(posted, Some(Ok(())));
         });

@@ -310,7 +310,7 @@ impl End {
     pub(super) fn post_receives(&mut self, count: u64) {
         for id in 0..count {
             let sge = [Sge::new(self.key, (MEMORY / 2) as u64, (MEMORY / 2) as u32)];
-            let wr = RecvWr { wr_id: 1_000 + id, sges: &sge };
+            let wr = RecvWr::new(1_000 + id, &sge);
             self.nic.post_recv(self.qpn, &wr).unwrap();
         }
     }

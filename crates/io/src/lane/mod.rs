@@ -8,9 +8,9 @@
 
 mod alarm;
 mod carrier;
-mod channel;
 mod engine;
 mod error;
+mod event_channel;
 mod guard;
 mod notify;
 mod task;
@@ -34,9 +34,9 @@ use crate::port::{Port, PortCaps, PortCounters};
 use crate::sys::{EventFd, spawn_background};
 use alarm::Alarm;
 use carrier::Carrier;
-pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
+pub use event_channel::{ChannelClosed, EventChannel};
 use guard::EngineGuard;
 pub use notify::{CqNotify, EventSink};
 pub use task::{Task, TaskId};
@@ -257,7 +257,7 @@ impl Lane {
 
     /// Sends `tag | qpn` to `channel` for every guarded QP whose path has failed
     /// ([`Nic::guard_qp`]), instead of an event. Tags use the upper 32 bits.
-    pub fn watch_paths(&self, channel: Arc<Channel<u64>>, tag: u64) -> Result<(), LaneError> {
+    pub fn watch_paths(&self, channel: Arc<EventChannel<u64>>, tag: u64) -> Result<(), LaneError> {
         self.shared.lock()?.watch_paths(channel, tag);
         Ok(())
     }

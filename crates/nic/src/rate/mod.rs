@@ -6,14 +6,18 @@
 //! each of the QP's turns and after everything that it has told. The controllers of this module are
 //! made of nothing but that; others can be written anywhere.
 
+mod bbr;
 mod dcqcn;
 mod fixed;
+mod report;
 
 use core::fmt::Debug;
 use std::sync::Arc;
 
+pub use bbr::BbrParams;
 pub use dcqcn::DcqcnParams;
 pub use fixed::FixedRate;
+pub use report::{Heard, Report, ReportMeter};
 
 use crate::time::Time;
 use crate::types::{Mtu, TransportDescriptor};
@@ -35,7 +39,9 @@ pub struct ControlledConnection {
 }
 
 impl ControlledConnection {
-    pub(crate) fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
+    /// A connection of this transport. A protocol that spreads one connection over several QPs builds the
+    /// controller itself.
+    pub fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
         ControlledConnection { transport, mtu }
     }
 }
@@ -120,6 +126,9 @@ pub struct Acked {
     pub in_flight_bytes: u64,
     /// There is nothing more to send for now.
     pub app_limited: bool,
+    /// When it had arrived, in nanoseconds of the peer's clock, where the peer tells. It says how fast data
+    /// arrives, however unevenly feedback does.
+    pub arrival_ns: Option<u64>,
 }
 
 /// What is thought lost.

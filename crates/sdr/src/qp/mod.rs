@@ -13,8 +13,8 @@ use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::path::{PathMeter, PathStats};
 use crate::recv::{Receiver, RecvHandle};
-use crate::send::{Injected, Lane, SendHandle, Sender, Source, send_queue};
-use crate::table::{Channel, ChunkBitmap, LandingCounters, LandingStats, RecvTable};
+use crate::send::{Injected, PacketQp, SendHandle, Sender, Source, send_queue};
+use crate::table::{ChunkBitmap, LandingCounters, LandingStats, PacketLanding, RecvTable};
 use crate::ud::Datagrams;
 
 /// How long a sender waits for receives to be posted before it asks, at first and at most.
@@ -78,7 +78,7 @@ impl SdrQp {
             Some(datagrams) => datagrams.recv_cq,
             None => nic.create_cq(1)?,
         };
-        let mut lanes = Vec::new();
+        let mut packet_qps = Vec::new();
         let mut roots = Vec::new();
         let mut counters = Vec::new();
         for generation in 0..config.generations {
@@ -96,20 +96,20 @@ impl SdrQp {
                 let qpn = nic.create_qp(&init)?;
                 let counted = Arc::new(LandingCounters::default());
                 let channel =
-                    Channel { table: table.clone(), counters: counted.clone(), generation };
+                    PacketLanding { table: table.clone(), counters: counted.clone(), generation };
                 match &mut datagrams {
                     Some(datagrams) => datagrams.add(qpn, channel),
                     None => nic.set_landing(qpn, Box::new(channel))?,
                 }
                 counters.push(counted);
-                lanes.push(Lane::new(qpn));
+                packet_qps.push(PacketQp::new(qpn));
             }
         }
         let control = Control::new(nic, pd, send_cq, config.transport)?;
         Ok(SdrQp {
             send_cq,
             data_recv_cq,
-            sender: Sender::new(lanes, send_cq),
+            sender: Sender::new(packet_qps, send_cq),
             receiver: Receiver::new(table, roots, config),
             datagrams,
             counters,
@@ -132,7 +132,7 @@ impl SdrQp {
             config: self.config.clone(),
             control: self.control.qpn,
             token: self.control.token,
-            qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
+            qpns: self.sender.qps().iter().map(|qp| qp.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
             qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
         }
@@ -158,12 +158,12 @@ impl SdrQp {
             None => bring_up(nic, now, qpn, peer, av, &self.config),
         };
         let dest = |qpn| peer.qkey.map(|qkey| UdDest { av, qpn, qkey });
-        for (lane, peer_qpn) in self.sender.lanes_mut().iter_mut().zip(&peer.qpns) {
-            bring_up(nic, lane.qpn, *peer_qpn)?;
-            lane.dest = dest(*peer_qpn);
+        for (qp, peer_qpn) in self.sender.qps_mut().iter_mut().zip(&peer.qpns) {
+            bring_up(nic, qp.qpn, *peer_qpn)?;
+            qp.dest = dest(*peer_qpn);
             if let Some(bps) = self.config.rate_bps {
                 let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
-                nic.set_rate_controller(now, lane.qpn, Some(Arc::new(FixedRate { bits_per_sec })))?;
+                nic.set_rate_controller(now, qp.qpn, Some(Arc::new(FixedRate { bits_per_sec })))?;
             }
         }
         bring_up(nic, self.control.qpn, peer.control)?;
@@ -171,7 +171,7 @@ impl SdrQp {
         self.control.peer_token = Some(peer.token);
         self.control.listen(nic)?;
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.connect(nic, self.sender.lanes())?;
+            datagrams.connect(nic, self.sender.qps())?;
         }
         self.sender.roots.clone_from(&peer.roots);
         self.connected = true;
@@ -448,8 +448,8 @@ impl SdrQp {
     /// Removes the QP's objects from the NIC.
     pub fn destroy(self, nic: &mut Nic) {
         // Each may be gone already, with the device.
-        for lane in self.sender.lanes() {
-            let _ = nic.destroy_qp(lane.qpn);
+        for qp in self.sender.qps() {
+            let _ = nic.destroy_qp(qp.qpn);
         }
         self.control.destroy(nic);
         for root in &self.receiver.roots {

@@ -20,8 +20,8 @@ use crate::control::MAX_MESSAGE;
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
 use crate::recv::Receiver;
-use crate::send::{Lane, Source};
-use crate::table::Channel;
+use crate::send::{PacketQp, Source};
+use crate::table::PacketLanding;
 
 /// Bytes of a receive that a datagram's payload comes behind.
 pub(crate) const GRH: usize = Grh::LEN;
@@ -73,11 +73,14 @@ impl Packets {
             let is_last = numbers.peek().is_none();
             let wr = SendWr {
                 // None of the pieces', but for the last.
-                wr_id: if is_last { wr_id } else { u64::MAX },
-                op: SendOp::SendImm(self.series.imm(number - first)),
                 payload: Payload::Sges(if len == 0 { &[] } else { &sge }),
                 flags: if is_last { SendFlags::SIGNALED } else { SendFlags::empty() },
                 ud: Some(dest),
+                ..SendWr::new(
+                    if is_last { wr_id } else { u64::MAX },
+                    SendOp::SendImm(self.series.imm(number - first)),
+                    &[],
+                )
             };
             nic.post_send(now, qpn, &wr)?;
         }
@@ -118,7 +121,7 @@ pub(crate) struct Datagrams {
 
 /// One of our QPs, and who may send to it.
 struct Origin {
-    channel: Channel,
+    channel: PacketLanding,
     peer: Option<UdDest>,
 }
 
@@ -150,15 +153,15 @@ impl Datagrams {
     }
 
     /// What comes to a QP of ours belongs to a channel.
-    pub(crate) fn add(&mut self, qpn: Qpn, channel: Channel) {
+    pub(crate) fn add(&mut self, qpn: Qpn, channel: PacketLanding) {
         self.origins.insert(qpn, Origin { channel, peer: None });
     }
 
     /// Takes what the peers of our QPs send from now on.
-    pub(crate) fn connect(&mut self, nic: &mut Nic, lanes: &[Lane]) -> Result<(), SdrError> {
-        for lane in lanes {
-            if let Some(origin) = self.origins.get_mut(&lane.qpn) {
-                origin.peer = lane.dest;
+    pub(crate) fn connect(&mut self, nic: &mut Nic, qps: &[PacketQp]) -> Result<(), SdrError> {
+        for qp in qps {
+            if let Some(origin) = self.origins.get_mut(&qp.qpn) {
+                origin.peer = qp.dest;
             }
         }
         Ok((0..u64::from(self.receives)).try_for_each(|slot| self.post(nic, slot))?)
@@ -166,7 +169,7 @@ impl Datagrams {
 
     fn post(&self, nic: &mut Nic, slot: u64) -> Result<(), PostError> {
         let sge = Sge::new(self.key, slot * u64::from(self.size), self.size);
-        nic.post_srq_recv(self.srq, &RecvWr { wr_id: slot, sges: &[sge] })
+        nic.post_srq_recv(self.srq, &RecvWr::new(slot, &[sge]))
     }
 
     /// Checks that a message can be put where its receiver wants it.

@@ -9,7 +9,7 @@ use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 use crate::storm::{
     ConnPlan, HostPlan, OpKind, OpMix, OpPlan, Role, Scenario, Severity, Shape, draw_coalescing,
-    draw_end, draw_faults, draw_fec, draw_host, draw_link, draw_ops,
+    draw_end, draw_faults, draw_fec, draw_host, draw_lanes, draw_link, draw_ops,
 };
 
 const MICROSECOND: u64 = 1_000;
@@ -77,6 +77,7 @@ impl Scenario {
         };
         draw_fec(seed, &mut scenario.conns);
         draw_coalescing(seed, &mut scenario.hosts);
+        draw_lanes(seed, &mut scenario.hosts);
         scenario
     }
 }

@@ -1,6 +1,8 @@
 //! What a process that uses failover does around its supervisor: the exchange of entries, and cables that
 //! die. Its objects are those of the product ([`bowline_failover::mirror`]).
 
+use std::rc::Rc;
+
 use bowline_failover::mirror::{Place, Qp};
 use bowline_failover::{Agent, Entry, Life, Rail, Report};
 use bowline_nic::CqId;
@@ -9,8 +11,9 @@ use bowline_wire::Qpn;
 use super::machine::Machine;
 use super::report::FailoverCoverage;
 use super::scenario::{FailoverPlan, Outage};
+use crate::engines::DeviceNics;
 use crate::hash::mix;
-use crate::world::{NicId, World};
+use crate::world::World;
 
 /// One end of a connection.
 struct EndLink {
@@ -33,14 +36,17 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Agents for a world whose hosts are the machines' first NICs, then their second ones.
-    pub(crate) fn new(world: &mut World, plan: &FailoverPlan) -> Runtime {
-        let count = world.nic_count() / 2;
-        let machines = (0..count)
-            .map(|index| {
-                let nics = [NicId(index), NicId(count + index)];
-                Machine::new(world, nics, &plan.config, plan.clocks_ahead_ns[index])
-            })
+    /// Agents for machines, each a device on two rails.
+    pub(crate) fn new(
+        world: &mut World,
+        plan: &FailoverPlan,
+        devices: &[Rc<DeviceNics>],
+    ) -> Runtime {
+        let count = devices.len();
+        let machines = devices
+            .iter()
+            .zip(&plan.clocks_ahead_ns)
+            .map(|(nics, ahead_ns)| Machine::new(world, nics, &plan.config, *ahead_ns))
             .collect();
         Runtime {
             plan: plan.clone(),
@@ -58,11 +64,6 @@ impl Runtime {
 
     pub(crate) fn machine_count(&self) -> usize {
         self.machines.len()
-    }
-
-    /// The second NIC of a machine.
-    pub(crate) fn backup(&self, machine: usize) -> NicId {
-        self.machines[machine].nics[1]
     }
 
     /// Whether some connection of a machine is on its second NIC.
@@ -133,12 +134,12 @@ impl Runtime {
     }
 
     /// A completion queue has something; tells whether it is an agent's own.
-    pub(crate) fn notified(&mut self, machine: usize, nic: NicId, cq: CqId) -> bool {
-        self.machines[machine].notified(nic, cq)
+    pub(crate) fn notified(&mut self, machine: usize, at: Place, cq: CqId) -> bool {
+        self.machines[machine].notified(at, cq)
     }
 
-    pub(crate) fn path_failed(&mut self, machine: usize, nic: NicId, qpn: Qpn) {
-        self.machines[machine].path_failed(nic, qpn);
+    pub(crate) fn path_failed(&mut self, machine: usize, at: Place, qpn: Qpn) {
+        self.machines[machine].path_failed(at, qpn);
     }
 
     /// Lets an agent do what there is to do.
@@ -191,10 +192,11 @@ impl Runtime {
 
     fn port_changed(&mut self, world: &mut World, machine: usize, rail: Rail, up: bool) {
         self.coverage.port_changes += 1;
-        let at = Place { rail, lane: 0 };
-        self.machines[machine].with(world, |supervisor, now, engines| {
-            supervisor.port_changed(now, engines, at, up);
-        });
+        for lane in 0..self.machines[machine].lanes() {
+            self.machines[machine].with(world, |supervisor, now, engines| {
+                supervisor.port_changed(now, engines, Place { rail, lane }, up);
+            });
+        }
     }
 
     /// All ports are up, and agents awake.

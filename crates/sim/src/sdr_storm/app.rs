@@ -87,7 +87,7 @@ impl<'a> SdrStorm<'a> {
         let mut known = Vec::new();
         for (host, (reliable, plain)) in infos.iter().enumerate() {
             let (first, second) = (&scenario.reliable.sdr, &scenario.plain.config);
-            known.push(Known::new(host, first.mtu.bytes(), first.layout, reliable.sdr()));
+            known.push(Known::new(host, first.mtu.bytes(), first.layout, &reliable.parts()[0]));
             known.push(Known::new(host, second.mtu.bytes(), second.layout, plain));
         }
         for (host, state) in hosts.iter_mut().enumerate() {

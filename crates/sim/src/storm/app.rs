@@ -1,8 +1,8 @@
 //! The application of a storm: reacts to completions and timers.
 
 use core::convert::Infallible;
+use std::rc::Rc;
 
-use bowline_failover::Rail;
 use bowline_failover::mirror::{Place, Turn};
 use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
@@ -14,6 +14,7 @@ use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
 use crate::attack::{AttackPlan, Forger};
 use crate::check::Sink;
+use crate::engines::DeviceNics;
 use crate::failover_storm::Runtime;
 use crate::world::{App, HostId, NicId, World};
 
@@ -76,6 +77,8 @@ pub(super) enum Action {
 pub(super) struct Storm<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) sink: Sink,
+    /// Which engines each NIC that the program knows has.
+    pub(super) devices: Vec<Rc<DeviceNics>>,
     pub(super) nics: Vec<NicState>,
     pub(super) conns: Vec<Conn>,
     /// Two for each connection.
@@ -94,10 +97,11 @@ pub(super) struct Storm<'a> {
 const POLL_MAX: usize = 16;
 
 impl<'a> Storm<'a> {
-    pub(super) fn new(scenario: &'a Scenario) -> Storm<'a> {
+    pub(super) fn new(scenario: &'a Scenario, devices: Vec<Rc<DeviceNics>>) -> Storm<'a> {
         Storm {
             scenario,
             sink: Sink::new(scenario.seed),
+            devices,
             nics: Vec::new(),
             conns: Vec::new(),
             ends: Vec::new(),
@@ -163,28 +167,29 @@ impl<'a> Storm<'a> {
 
     fn poll_events(&mut self, world: &mut World, nic: NicId) -> bool {
         let mut any = false;
-        let owner = self.program_nic(nic).0;
+        let (device, at) = self.device_of(nic);
+        let owner = device.0;
         while let Some(event) = world.poll_nic(nic).poll_event() {
             any = true;
             match event {
                 Event::CqNotify(cq) => {
                     self.coverage.cq_notifications += 1;
                     let of_agent =
-                        self.failover.as_mut().is_some_and(|f| f.notified(owner, nic, cq));
+                        self.failover.as_mut().is_some_and(|f| f.notified(owner, at, cq));
                     if !of_agent {
-                        self.notified(nic, cq);
+                        self.notified(device, at, cq);
                     }
                 }
-                Event::CqOverflow(cq) => self.overflowed(world, nic, cq),
+                Event::CqOverflow(cq) => self.overflowed(world, device, at, cq),
                 Event::LastWqeReached(_) => self.coverage.last_wqe_events += 1,
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
                     self.coverage.qp_error_events += 1;
                 }
-                Event::SqDrained(qpn) => self.drained(world, NicId(owner), qpn),
+                Event::SqDrained(qpn) => self.drained(world, device, qpn),
                 Event::PathFailed(qpn) => {
                     // Without failover no QP is guarded.
                     if let Some(failover) = &mut self.failover {
-                        failover.path_failed(owner, nic, qpn);
+                        failover.path_failed(owner, at, qpn);
                     }
                 }
                 Event::CommEstablished(_) | Event::SrqLimit(_) => {}
@@ -258,11 +263,8 @@ impl<'a> Storm<'a> {
     }
 
     /// An engine notifies of a completion queue of the program's.
-    fn notified(&mut self, nic: NicId, cq: CqId) {
-        let owner = self.program_nic(nic);
-        let rail = if nic == owner { Rail::Default } else { Rail::Backup };
-        let state = &mut self.nics[owner.0];
-        let at = Place { rail, lane: 0 };
+    fn notified(&mut self, device: NicId, at: Place, cq: CqId) {
+        let state = &mut self.nics[device.0];
         if let Some(index) = state.cqs.iter().position(|c| c.id(at) == cq) {
             state.ready[index] |= state.cqs[index].notified();
         }
@@ -335,7 +337,7 @@ impl App for Storm<'_> {
             return false;
         }
         let mut any = self.poll_events(world, nic);
-        let nic = self.program_nic(nic);
+        let (nic, _) = self.device_of(nic);
         any |= self.drive_agent(world, nic.0);
         any |= self.poll_completions(world, nic);
         any |= self.post_shared_receives(world, nic);

@@ -122,11 +122,8 @@ impl Storm<'_> {
     fn target(&mut self, world: &World, end: usize, rail: Rail) -> Target {
         let place = |end: usize| -> (NicId, Qpn) {
             let state = &self.ends[end];
-            let spare = state.qp.spare().zip(self.backup_of(state.nic));
-            match spare.filter(|_| rail == Rail::Backup) {
-                Some((qpn, nic)) => (nic, qpn),
-                None => (state.nic, state.qp.qpn()),
-            }
+            let (at, qpn) = state.qp.on(rail);
+            (self.devices[state.nic.0].at(at), qpn)
         };
         let ((nic, qpn), (peer, _)) = (place(end), place(end ^ 1));
         let plan = self.conn_plan(end);

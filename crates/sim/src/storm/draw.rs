@@ -12,6 +12,7 @@ use crate::world::{RxId, TxId};
 
 /// Stream of draws about ports that coalesce.
 const COALESCING: u64 = 0x9a0;
+const LANES: u64 = 0x9a2;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
@@ -33,6 +34,7 @@ impl Scenario {
             hosts.push(draw_host(rng, guess));
         }
         draw_coalescing(seed, &mut hosts);
+        draw_lanes(seed, &mut hosts);
         let shape = draw_shape(rng, host_count);
         let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
         let access = draw_link(rng, delay_ns);
@@ -135,8 +137,17 @@ pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
+/// Gives some devices several lanes. Drawn apart, so that everything else about a seed stays as it is.
+pub(crate) fn draw_lanes(seed: u64, hosts: &mut [HostPlan]) {
+    let rng = &mut SimRng::new(seed, LANES);
+    for nic in hosts.iter_mut().flat_map(|host| &mut host.nics) {
+        nic.lanes = rng.pick(&[1, 1, 2, 3]);
+    }
+}
+
 fn draw_nic(rng: &mut SimRng) -> NicPlan {
     NicPlan {
+        lanes: 1,
         window_bytes: rng.pick(&[1 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10]),
         one_cq: rng.percent(50),
         event_driven: rng.percent(30),

@@ -163,8 +163,8 @@ impl Storm<'_> {
     }
 
     /// A completion queue overflowed, as it was made to.
-    pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, cq: CqId) {
-        let is_tiny = |tiny: &Cq| tiny.id(Place::lane(0)) == cq;
+    pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, at: Place, cq: CqId) {
+        let is_tiny = |tiny: &Cq| tiny.id(at) == cq;
         let here = |end: &End| end.nic == nic && end.tiny_cq.as_ref().is_some_and(is_tiny);
         let Some(end) = self.ends.iter().position(here) else {
             let what = "a queue of sufficient depth overflowed";

@@ -65,7 +65,7 @@ impl Storm<'_> {
             let av = AddressVector::new(world.nic(peer.nic).config().addr);
             UdDest { av, qpn: peer.qp.qpn(), qkey: if op.stray { QKEY ^ 1 } else { QKEY } }
         });
-        let wr = SendWr { wr_id, op: send_op, payload, flags, ud };
+        let wr = SendWr { payload, flags, ud, ..SendWr::new(wr_id, send_op, &[]) };
         let now = world.now();
         let posted = self.post_to(world, end, |nic, now, qpn| nic.post_send(now, qpn, &wr));
         match posted {

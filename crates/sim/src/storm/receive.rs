@@ -58,7 +58,7 @@ impl Storm<'_> {
             Some(Crime::RecvBadLocalKey) => spoil_key(&mut sges),
             _ => {}
         }
-        let wr = RecvWr { wr_id, sges: &sges };
+        let wr = RecvWr::new(wr_id, &sges);
         match self.post_to(world, end, |nic, _, qpn| nic.post_recv(qpn, &wr)) {
             Ok(()) => {
                 world.note(wr_id, || format!("post receive {wr_id:#x}"));
@@ -88,7 +88,7 @@ impl Storm<'_> {
             let wr_id = WrId::Shared { nic: nic.0, buffer }.encode();
             let sges: Vec<Sge> =
                 srq.buffers[buffer].iter().map(|(at, len)| srq.zone.sge(*at, *len)).collect();
-            let posted = srq.queue.post(&RecvWr { wr_id, sges: &sges });
+            let posted = srq.queue.post(&RecvWr::new(wr_id, &sges));
             srq.receives.post(wr_id);
             if let Err(error) = posted {
                 let what = format!("shared receive {wr_id:#x} refused: {error}");

@@ -131,6 +131,8 @@ pub struct Coverage {
     pub atomic_requests_sent: u64,
     /// Packets that came in one datagram with the one before.
     pub coalesced: u64,
+    /// QPs on other lanes than the first of their device.
+    pub lanes: u64,
     /// What an attacker did.
     pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
@@ -164,6 +166,7 @@ impl Coverage {
             ("READ requests sent", self.read_requests_sent),
             ("atomic requests sent", self.atomic_requests_sent),
             ("packets coalesced", self.coalesced),
+            ("QPs on further lanes", self.lanes),
         ]
         .into_iter()
     }
@@ -188,6 +191,7 @@ impl Coverage {
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
+        self.lanes += other.lanes;
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.failover.merge(&other.failover);

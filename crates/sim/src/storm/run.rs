@@ -60,12 +60,12 @@ pub(crate) fn run_scenario(
     scenario: &Scenario,
     log: Option<Box<dyn Write>>,
 ) -> io::Result<SeedReport> {
-    let mut world = build_world(scenario);
+    let (mut world, devices) = build_world(scenario);
     if let Some(log) = log {
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
-    let mut storm = Storm::new(scenario);
+    let mut storm = Storm::new(scenario, devices);
     storm.set_up_world(&mut world);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
     world.run_until(&mut storm, deadline);

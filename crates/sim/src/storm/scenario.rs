@@ -79,6 +79,8 @@ pub struct HostPlan {
 /// An engine and how its application behaves.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
+    /// Engines that it has, which share its queues and regions.
+    pub lanes: usize,
     /// Window towards a peer.
     pub window_bytes: u32,
     /// All QPs complete into one queue.

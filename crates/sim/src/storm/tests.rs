@@ -55,6 +55,7 @@ fn no_seed_breaks_a_rule() {
         ("bad requests caught", coverage.crimes_caught),
         ("CQ notifications", coverage.cq_notifications),
         ("packets coalesced", coverage.coalesced),
+        ("QPs on further lanes", coverage.lanes),
     ] {
         assert!(count > 10, "{name}: {count}");
     }

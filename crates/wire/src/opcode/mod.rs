@@ -7,7 +7,9 @@ use core::fmt;
 
 pub use self::set::OpcodeSet;
 
-use crate::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth, XrcEth};
+use crate::{
+    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
+};
 
 /// The first byte of a packet. Any value; [`Opcode::info`] says whether it is a known one.
 #[repr(transparent)]
@@ -40,6 +42,7 @@ impl Opcode {
             3 => Some(Service::Ud),
             4 => Some(Service::Cnp),
             5 => Some(Service::Xrc),
+            6 => Some(Service::Xp),
             // A manufacturer's own.
             _ => None,
         }
@@ -126,6 +129,12 @@ pub struct ExtLayout {
     pub imm: Option<u8>,
     /// Offset of the [`Ieth`].
     pub ieth: Option<u8>,
+    /// Offset of the [`XpEth`].
+    pub xpeth: Option<u8>,
+    /// Offset of the [`XpTimeLeft`].
+    pub xp_time_left: Option<u8>,
+    /// Offset of the [`XpCc`].
+    pub xpcc: Option<u8>,
     len: u8,
 }
 
@@ -151,6 +160,9 @@ impl ExtLayout {
         atomic_ack: None,
         imm: None,
         ieth: None,
+        xpeth: None,
+        xp_time_left: None,
+        xpcc: None,
         len: 0,
     };
 
@@ -164,6 +176,9 @@ impl ExtLayout {
         atomic_ack: AtomicAckEth;
         imm: ImmDt;
         ieth: Ieth;
+        xpeth: XpEth;
+        xp_time_left: XpTimeLeft;
+        xpcc: XpCc;
     }
 }
 
@@ -182,6 +197,8 @@ pub enum Service {
     Cnp,
     /// Extended reliable connected.
     Xrc,
+    /// OptiNIC's express path: best effort with deadlines.
+    Xp,
 }
 
 impl Service {
@@ -194,6 +211,7 @@ impl Service {
             Self::Ud => "UD",
             Self::Cnp => "CNP",
             Self::Xrc => "XRC",
+            Self::Xp => "XP",
         }
     }
 }
@@ -221,6 +239,10 @@ pub enum OpKind {
     Cnp,
     /// LoWAR repair.
     Repair,
+    /// Asks for [`OpKind::Feedback`].
+    Probe,
+    /// What a rate controller is told.
+    Feedback,
 }
 
 impl OpKind {

@@ -193,4 +193,30 @@ opcodes! {
     XRC_SEND_LAST_INV = 0xb6, Xrc, Send, Last, [xrceth ieth];
     /// XRC: SEND in one packet that invalidates a key.
     XRC_SEND_ONLY_INV = 0xb7, Xrc, Send, Only, [xrceth ieth];
+    /// XP: Packet of a SEND, not its last.
+    XP_SEND_MIDDLE = 0xc0, Xp, Send, Middle, [xpeth];
+    /// XP: Last packet of a SEND.
+    XP_SEND_LAST = 0xc1, Xp, Send, Last, [xpeth];
+    /// XP: Packet of a SEND with immediate data, not its last.
+    XP_SEND_MIDDLE_IMM = 0xc2, Xp, Send, Middle, [xpeth imm];
+    /// XP: Last packet of a SEND with immediate data.
+    XP_SEND_LAST_IMM = 0xc3, Xp, Send, Last, [xpeth imm];
+    /// XP: Packet of an RDMA WRITE, not its last.
+    XP_WRITE_MIDDLE = 0xc4, Xp, Write, Middle, [xpeth reth];
+    /// XP: Last packet of an RDMA WRITE.
+    XP_WRITE_LAST = 0xc5, Xp, Write, Last, [xpeth reth];
+    /// XP: Packet of an RDMA WRITE with immediate data, not its last.
+    XP_WRITE_MIDDLE_IMM = 0xc6, Xp, Write, Middle, [xpeth reth imm];
+    /// XP: Last packet of an RDMA WRITE with immediate data.
+    XP_WRITE_LAST_IMM = 0xc7, Xp, Write, Last, [xpeth reth imm];
+    /// XP: RDMA READ request, with the time that is left to it.
+    XP_READ_REQ = 0xc8, Xp, ReadRequest, Only, [xpeth reth xp_time_left];
+    /// XP: Packet of an RDMA READ response, not its last.
+    XP_READ_RESP_MID = 0xc9, Xp, ReadResponse, Middle, [xpeth];
+    /// XP: Last packet of an RDMA READ response.
+    XP_READ_RESP_LAST = 0xca, Xp, ReadResponse, Last, [xpeth];
+    /// XP: A rate controller's probe.
+    XP_PROBE = 0xd0, Xp, Probe, Only, [xpcc];
+    /// XP: The answer to a probe.
+    XP_FEEDBACK = 0xd1, Xp, Feedback, Only, [xpcc];
 }

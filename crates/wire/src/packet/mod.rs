@@ -6,7 +6,7 @@ pub use repr::{ExtHeaders, Packet};
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, BthView, Deth, ICRC_LEN, Ieth, ImmDt, Opcode, OpcodeInfo,
-    ParseError, Psn, Qpn, Rdeth, Reth, XrcEth,
+    ParseError, Psn, Qpn, Rdeth, Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
 };
 
 /// A packet whose lengths, opcode and version were checked. The ICRC was not: it covers headers
@@ -168,6 +168,24 @@ impl<'a> PacketView<'a> {
     #[inline]
     pub fn xrceth(&self) -> Option<XrcEth> {
         self.ext_at(self.info.ext.xrceth).map(XrcEth::parse)
+    }
+
+    /// XP extended transport header.
+    #[inline]
+    pub fn xpeth(&self) -> Option<XpEth> {
+        self.ext_at(self.info.ext.xpeth).map(XpEth::parse)
+    }
+
+    /// What is left to an XP READ.
+    #[inline]
+    pub fn xp_time_left(&self) -> Option<XpTimeLeft> {
+        self.ext_at(self.info.ext.xp_time_left).map(XpTimeLeft::parse)
+    }
+
+    /// XP congestion control header.
+    #[inline]
+    pub fn xpcc(&self) -> Option<XpCc> {
+        self.ext_at(self.info.ext.xpcc).map(XpCc::parse)
     }
 
     /// The payload, without pad and ICRC.

@@ -3,7 +3,7 @@
 use super::PacketView;
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EmitError, ExtLayout, ICRC_LEN, Ieth, ImmDt, Rdeth,
-    Reth, XrcEth,
+    Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
 };
 
 /// A packet from BTH to ICRC as plain values.
@@ -42,6 +42,12 @@ pub struct ExtHeaders {
     pub imm: Option<ImmDt>,
     /// Invalidate extended transport header.
     pub ieth: Option<Ieth>,
+    /// XP extended transport header.
+    pub xpeth: Option<XpEth>,
+    /// What is left to an XP READ.
+    pub xp_time_left: Option<XpTimeLeft>,
+    /// XP congestion control header.
+    pub xpcc: Option<XpCc>,
 }
 
 impl<'a> From<PacketView<'a>> for Packet<'a> {
@@ -60,6 +66,9 @@ impl<'a> From<PacketView<'a>> for Packet<'a> {
                 atomic_ack: view.atomic_ack(),
                 imm: view.imm().map(ImmDt),
                 ieth: view.ieth(),
+                xpeth: view.xpeth(),
+                xp_time_left: view.xp_time_left(),
+                xpcc: view.xpcc(),
             },
             payload: view.payload(),
             pad_bytes,
@@ -114,7 +123,7 @@ macro_rules! emit_headers {
 impl ExtHeaders {
     fn emit(&self, layout: &ExtLayout, out: &mut [u8]) -> Result<(), EmitError> {
         emit_headers!(self, layout, out;
-            rdeth deth xrceth reth atomic aeth atomic_ack imm ieth);
+            rdeth deth xrceth reth atomic aeth atomic_ack imm ieth xpeth xp_time_left xpcc);
         Ok(())
     }
 }

@@ -147,7 +147,7 @@ impl Pair {
 
     fn recv(&mut self, i: usize, wr_id: u64, sges: &[Sge]) {
         let end = &mut self.ends[i];
-        end.nic.post_recv(end.qpn, &RecvWr { wr_id, sges }).unwrap();
+        end.nic.post_recv(end.qpn, &RecvWr::new(wr_id, sges)).unwrap();
     }
 
     /// Everything that one end wants to send now.

@@ -73,7 +73,7 @@ impl Rig {
     fn recv(&mut self, host: usize, wr_id: u64, offset: u64, len: u32) {
         let at = self.at(host);
         let sges = [Sge::new(self.keys[host], BASE + offset, len)];
-        self.nics[at].post_recv(self.qpns[at], &RecvWr { wr_id, sges: &sges }).unwrap();
+        self.nics[at].post_recv(self.qpns[at], &RecvWr::new(wr_id, &sges)).unwrap();
     }
 
     fn remote(&self, host: usize, offset: u64) -> Remote {
@@ -202,7 +202,7 @@ fn posts_to_a_qp_that_is_away_are_refused_and_a_spare_needs_a_peer() {
     rig.switch(Carry::Transport);
     let wr = SendWr::new(1, SendOp::Send, &[]);
     assert_eq!(rig.nics[0].post_send(rig.now, rig.qpns[0], &wr), Err(PostError::Away));
-    let recv = RecvWr { wr_id: 1, sges: &[] };
+    let recv = RecvWr::new(1, &[]);
     assert_eq!(rig.nics[0].post_recv(rig.qpns[0], &recv), Err(PostError::Away));
     assert!(rig.nics[0].is_away(rig.qpns[0]) && !rig.nics[1].is_away(rig.qpns[1]));
     // A second connection cannot go where one is.

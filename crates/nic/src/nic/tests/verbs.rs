@@ -144,10 +144,10 @@ fn a_shared_receive_queue_serves_its_qps_and_warns_when_low() {
     p.ends[0].nic.modify_qp(now, qpn, &reset).unwrap();
     p.connect(0, 1);
     p.connect(1, 0);
-    let refused = p.ends[1].nic.post_recv(p.ends[1].qpn, &RecvWr { wr_id: 0, sges: &[] });
+    let refused = p.ends[1].nic.post_recv(p.ends[1].qpn, &RecvWr::new(0, &[]));
     assert_eq!(refused, Err(PostError::UsesSrq));
     for i in 0..3 {
-        p.ends[1].nic.post_srq_recv(srq, &RecvWr { wr_id: i, sges: &[] }).unwrap();
+        p.ends[1].nic.post_srq_recv(srq, &RecvWr::new(i, &[])).unwrap();
     }
     p.ends[1].nic.set_srq_limit(srq, 2).unwrap();
     p.post(0, 1, SendOp::Send, &[]);
