@@ -23,6 +23,10 @@ use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 /// A port, and the prefix that every QPN of the engine on it must have.
 pub type Opened = (Box<dyn Port>, u8);
 
+/// Where the numbers of an engine's QPs may begin. An engine has a table of all numbers up to the last, so
+/// that more would cost memory.
+const FIRST_QPNS: u16 = 1 << 14;
+
 /// What the engines of a device share.
 struct Common {
     layout: Layout,
@@ -201,6 +205,8 @@ impl DeviceSpec {
         config.addr = port.caps().addr;
         config.key_seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
         config.qpn_prefix = qpn_prefix;
+        let first: [u8; 2] = random_bytes().map_err(DeviceError::system("read randomness"))?;
+        config.first_qpn = u16::from_le_bytes(first) % FIRST_QPNS;
         let mut nic = Nic::new(config)?;
         if let Some(fec) = &common.fec {
             fec.install(&mut nic);

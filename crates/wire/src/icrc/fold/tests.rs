@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-use super::{MIN_BYTES, copy, copy_narrow, table};
+use super::{LiveBytes, MIN_BYTES, copy, copy_narrow, table};
 
-type Copy = fn(u32, &[u8], &mut [MaybeUninit<u8>]) -> u32;
+type Copy = fn(u32, LiveBytes<'_>, &mut [MaybeUninit<u8>]) -> u32;
 
 /// Every way of copying that this processor has, and the fewest bytes it is for.
 fn ways() -> Vec<(&'static str, usize, Copy)> {
@@ -58,7 +58,7 @@ fn the_sum_is_that_of_the_copy_while_the_source_changes() {
 fn first_wrong_sum(way: Copy, source: &[AtomicU64], len: usize) -> Option<usize> {
     #[allow(unsafe_code)]
     // SAFETY: the words are there for as long. They change meanwhile, as registered memory does.
-    let bytes = unsafe { core::slice::from_raw_parts(source.as_ptr().cast::<u8>(), len) };
+    let bytes = unsafe { LiveBytes::new(source.as_ptr().cast(), len) };
     let end = Instant::now() + TIME;
     let mut round = 0;
     while Instant::now() < end {
