@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_io::{Channel as EventChannel, Lane, Task, TaskId};
-use bowline_nic::{AddressVector, Nic, Time};
+use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
     ReliableStats, Source, WriteId, WriteOptions,
@@ -141,10 +141,20 @@ impl ReliableQp {
         self.with(|engine, _, _| Ok(engine.info()))
     }
 
-    /// Connects to a peer at an address.
+    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
+    /// leave at the rate that the path is found to have.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         let av = AddressVector::new(addr);
-        self.with(|engine, nic, now| Ok(engine.connect(nic, now, av, peer)?))
+        let chosen = self.pd.device().congestion().cloned();
+        // On one host there is no path to share, and the port waits for room.
+        let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
+        let default = (!is_local).then(|| RateControl::Bbr(BbrParams::default()));
+        self.with(|engine, nic, now| {
+            if engine.config().sdr.congestion.is_none() {
+                engine.set_congestion(chosen.or(default));
+            }
+            Ok(engine.connect(nic, now, av, peer)?)
+        })
     }
 
     /// Exchanges what both ends need over a setup connection, and connects.

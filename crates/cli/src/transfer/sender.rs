@@ -36,7 +36,7 @@ pub(super) fn send(
         Some(addr) => addr,
         None => channel.local_addr()?.ip(),
     };
-    let nic = Nic::open(addr, args.link.as_ref())?;
+    let nic = Nic::open(addr, args.link.as_ref(), args.cc.as_ref())?;
     let hello = Hello { version: VERSION, scheme: args.scheme.clone(), mtu: nic.mtu_bytes() };
     channel.send(&postcard::to_stdvec(&hello)?)?;
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use bowline::{
-    Access, Channel, Device, LinkProfile, Mr, Mtu, Pd, ReliableConfig, ReliableQp, SdrError,
+    Access, Channel, Device, LinkProfile, Mr, Mtu, Pd, RateControl, ReliableConfig, ReliableQp,
+    SdrError,
 };
 
 use super::Failure;
@@ -34,10 +35,17 @@ pub(super) struct Nic {
 
 impl Nic {
     /// Opens the NIC of an address.
-    pub(super) fn open(addr: IpAddr, link: Option<&LinkProfile>) -> Result<Nic, Failure> {
+    pub(super) fn open(
+        addr: IpAddr,
+        link: Option<&LinkProfile>,
+        cc: Option<&RateControl>,
+    ) -> Result<Nic, Failure> {
         let mut builder = Device::builder(addr).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
+        }
+        if let Some(cc) = cc {
+            builder = builder.congestion_control(cc.clone());
         }
         let device = builder.open()?;
         let pd = device.alloc_pd()?;

@@ -72,7 +72,7 @@ fn against_impatient(
             receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
-        let nic = Nic::open(random_addr(), None).unwrap();
+        let nic = Nic::open(random_addr(), None, None).unwrap();
         let scheme = "sr-nack";
         let hello = Hello { version: VERSION, scheme: scheme.into(), mtu: nic.mtu_bytes() };
         channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();

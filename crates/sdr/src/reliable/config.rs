@@ -110,7 +110,7 @@ impl ReliableConfig {
 }
 
 /// What one end of a reliable connection tells the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReliableInfo {
     sdr: SdrInfo,
     max_write: u64,
