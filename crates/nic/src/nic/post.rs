@@ -6,6 +6,7 @@ use super::Nic;
 use crate::error::PostError;
 use crate::qp::{Hold, Qp};
 use crate::time::Time;
+use crate::transport::max_stride;
 use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
 
 impl Nic {
@@ -20,6 +21,10 @@ impl Nic {
         qp.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
+        } else if qp.core.descriptor.deadlines {
+            let Qp { core, transport, .. } = &mut **qp;
+            transport.posted(core, &mut self.shared.cx(&self.config, now), wr.deadline);
+            self.shared.sched.arm(slot, qp);
         }
         self.after(slot);
         Ok(())
@@ -44,6 +49,12 @@ impl Nic {
         if qp.core.state == QpState::Err {
             // Flushing reads no time.
             qp.core.flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
+            self.after(slot);
+        } else if qp.core.descriptor.deadlines {
+            let Qp { core, transport, .. } = &mut **qp;
+            // Nor does what follows from a deadline that is still to come.
+            transport.posted(core, &mut self.shared.cx(&self.config, Time::ZERO), wr.deadline);
+            self.shared.sched.arm(slot, qp);
             self.after(slot);
         }
         Ok(())
@@ -83,6 +94,11 @@ fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
             return Err(PostError::NoReads);
         }
         _ => {}
+    }
+    let strided = wr.stride > 1 && core.descriptor.deadlines;
+    let max = max_stride(core.mtu());
+    if strided && (!wr.stride.is_power_of_two() || u32::from(wr.stride) > max) {
+        return Err(PostError::BadStride { given: wr.stride, max });
     }
     let max = core.descriptor.max_message(core.mtu());
     if len > max {
