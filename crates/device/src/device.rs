@@ -10,7 +10,7 @@ use bowline_io::control::{self, ControlServer};
 use bowline_io::{
     CqNotify, EventChannel, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
 };
-use bowline_nic::{Counters, Event, NicConfig, Time};
+use bowline_nic::{Counters, Event, NicConfig, RateControl, Time};
 
 use crate::engines::LaneEngines;
 use crate::failover::{Account, Failover};
@@ -24,6 +24,7 @@ pub struct Device {
     pub(crate) events: Arc<EventChannel<Event>>,
     pub(crate) placement: Placement,
     pub(crate) fec: Option<Fec>,
+    pub(crate) congestion: Option<RateControl>,
     /// What the engines were made with.
     pub(crate) config: NicConfig,
     pub(crate) failover: Option<Failover>,
@@ -97,6 +98,11 @@ impl Device {
     /// What its engines and ports have done and seen.
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         control::total_counters(self.lanes())
+    }
+
+    /// What limits how fast its queue pairs send that are not told otherwise.
+    pub fn congestion(&self) -> Option<&RateControl> {
+        self.congestion.as_ref()
     }
 
     /// What forward error correction has done, if there is any.

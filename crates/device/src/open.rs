@@ -11,7 +11,7 @@ use bowline_io::{
     EventChannel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink,
     Sharing, UdpConfig, Via,
 };
-use bowline_nic::{Event, Mtu, Nic, NicConfig};
+use bowline_nic::{Event, Mtu, Nic, NicConfig, RateControl};
 
 use crate::device::backup_name;
 use crate::engines::LaneEngines;
@@ -107,6 +107,7 @@ impl DeviceSpec {
             events: common.events,
             placement: Placement::new(layout.lanes),
             fec: common.fec,
+            congestion: self.congestion.clone(),
             config: common.config,
             failover,
             controls: Mutex::default(),
@@ -211,6 +212,8 @@ impl DeviceSpec {
         if let Some(fec) = &common.fec {
             fec.install(&mut nic);
         }
+        let congestion = self.congestion.as_ref().and_then(RateControl::factory);
+        nic.set_default_rate_controller(congestion);
         let Some(at) = layout.places().nth(index) else {
             return Err(DeviceError::Invalid { what: "lane", why: format!("there is no {index}") });
         };

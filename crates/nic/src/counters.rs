@@ -93,6 +93,10 @@ counters! {
         drop_sequence,
         /// Frames dropped: stale or unexpected responses.
         drop_stale,
+        /// Packets dropped: of a message that has ended, or that later ones have preempted.
+        drop_late,
+        /// Packets dropped: without the connection's token.
+        drop_token,
         /// Messages of unreliable QPs dropped: a packet was missing.
         drop_message,
         /// Messages of unreliable QPs dropped: no receive was posted.

@@ -160,4 +160,12 @@ pub enum PostError {
     /// A datagram without destination, or a destination on a connected QP.
     #[error("a UD request needs a destination, and only a UD request has one")]
     BadDestination,
+    /// A stride that is no power of two, or leaves less than four bytes of each block in a packet.
+    #[error("stride {given}: it must be a power of two, at most {max} at this path MTU")]
+    BadStride {
+        /// What was given.
+        given: u16,
+        /// Largest allowed.
+        max: u32,
+    },
 }

@@ -10,18 +10,20 @@ use crate::frame::{FrameMeta, IpId};
 use crate::shim::Shim;
 use crate::tx::{Flow, PSN_AT, psn_of};
 
-/// By opcode: whether a packet is from the middle of a SEND or WRITE.
-static IS_MIDDLE: [bool; 256] = {
-    let mut is_middle = [false; 256];
+/// By opcode: bytes of the headers of a packet from the middle of a SEND or WRITE; 0 for any other.
+static MIDDLE_HEADERS: [u8; 256] = {
+    let mut headers = [0; 256];
     let mut opcode = 0;
-    while opcode < is_middle.len() {
-        if let Some(info) = Opcode(opcode as u8).info() {
-            is_middle[opcode] = matches!(info.position, Position::Middle)
-                && matches!(info.kind, OpKind::Send | OpKind::Write);
+    while opcode < headers.len() {
+        if let Some(info) = Opcode(opcode as u8).info()
+            && matches!(info.position, Position::Middle)
+            && matches!(info.kind, OpKind::Send | OpKind::Write)
+        {
+            headers[opcode] = Bth::LEN as u8 + info.ext_len;
         }
         opcode += 1;
     }
-    is_middle
+    headers
 };
 
 /// Frames behind each other in a datagram, looked at one by one.
@@ -29,6 +31,8 @@ pub(crate) struct Train<'a> {
     bytes: &'a [u8],
     frame_len: usize,
     is_write: bool,
+    /// Extended headers, which all have.
+    ext: &'a [u8],
     /// What all BTHs start with.
     alike: &'a [u8],
     /// Of the frame that is looked at next.
@@ -52,8 +56,8 @@ impl<'a> Train<'a> {
         // Of a trailing frame that is shorter nothing is known.
         let whole = bytes.len() / frame_len;
         let starts = whole >= 2
-            && frame_len > Bth::LEN + ICRC_LEN
-            && IS_MIDDLE[usize::from(bytes[0])]
+            && frame_len > MIDDLE_HEADERS[usize::from(bytes[0])] as usize + ICRC_LEN
+            && MIDDLE_HEADERS[usize::from(bytes[0])] > 0
             && bytes[..PSN_AT] == bytes[frame_len..][..PSN_AT];
         if starts { whole } else { 0 }
     }
@@ -72,6 +76,7 @@ impl<'a> Train<'a> {
             bytes,
             frame_len: frame.len(),
             is_write: first.info().kind == OpKind::Write,
+            ext: &frame[Bth::LEN..][..usize::from(first.info().ext_len)],
             alike: &frame[..PSN_AT],
             psn: first.psn(),
             ip_id: meta.ip_id,
@@ -88,7 +93,17 @@ impl<'a> Train<'a> {
 
     /// Bytes of payload of each frame.
     pub(crate) fn payload_len(&self) -> usize {
-        self.frame_len - Bth::LEN - ICRC_LEN
+        self.frame_len - self.header_len() - ICRC_LEN
+    }
+
+    /// Extended headers of each frame.
+    pub(crate) fn ext(&self) -> &'a [u8] {
+        self.ext
+    }
+
+    #[inline]
+    fn header_len(&self) -> usize {
+        Bth::LEN + self.ext.len()
     }
 
     /// Whether the frames are of a WRITE, not of a SEND.
@@ -113,7 +128,7 @@ impl<'a> Train<'a> {
         let payload = match self.seen.checked_sub(1) {
             Some(left) => {
                 self.seen = left;
-                self.bytes.get(Bth::LEN..self.frame_len - ICRC_LEN)?
+                self.bytes.get(self.header_len()..self.frame_len - ICRC_LEN)?
             }
             None if self.shim.is_some() => return None,
             None => self.intact(self.bytes, 0)?,
@@ -142,15 +157,19 @@ impl<'a> Train<'a> {
     fn intact<'b>(&self, bytes: &'b [u8], ahead: usize) -> Option<&'b [u8]> {
         let frame = bytes.get(..self.frame_len)?;
         let (body, icrc) = frame.split_last_chunk::<ICRC_LEN>()?;
-        let (bth, payload) = body.split_first_chunk::<{ Bth::LEN }>()?;
+        let (bth, rest) = body.split_first_chunk::<{ Bth::LEN }>()?;
         let psn = psn_of(bth);
         if bth[..PSN_AT] != *self.alike || psn != self.psn.add(ahead as u32) {
             return None;
         }
+        let mut payload = rest;
+        if !self.ext.is_empty() {
+            payload = rest.strip_prefix(self.ext)?;
+        }
         let mut ip_id = self.ip_id;
         ip_id.skip(ahead);
         let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id;
-        let sum = self.seed.with_deltas_behind_bth(ip_id, psn).update(payload).finish();
+        let sum = self.seed.with_deltas_behind_bth(ip_id, psn).update(rest).finish();
         (sum == u32::from_le_bytes(*icrc)).then_some(payload)
     }
 }

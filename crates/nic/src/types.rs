@@ -8,7 +8,7 @@ use bowline_wire::{Psn, Qpn};
 
 use crate::time::Time;
 
-pub use crate::transport::{Operations, QpType, TransportDescriptor};
+pub use crate::transport::{LossRecord, Operations, QpType, TransportDescriptor, XpOptions};
 
 /// A protection domain of one NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

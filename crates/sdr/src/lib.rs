@@ -8,6 +8,7 @@
 //! socket or starts a thread.
 
 mod config;
+mod congestion;
 mod control;
 mod error;
 mod imm;

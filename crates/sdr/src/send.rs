@@ -294,6 +294,13 @@ impl Sender {
         self.cleared = posted;
     }
 
+    /// Whether nothing waits to be sent that could be.
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
+        self.ready.is_empty()
+            && self.urgent.is_empty()
+            && self.qps.iter().all(|qp| qp.in_flight == 0)
+    }
+
     /// Whether a message waits for the peer to post its receive.
     pub(crate) fn waits(&self) -> bool {
         let cleared = self.cleared.saturating_sub(self.first) as usize;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_io::EventChannel;
-use bowline_nic::{AddressVector, Nic, Time};
+use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
     ReliableStats, SdrError, Source, Stripe, WriteId, WriteOptions,
@@ -134,12 +134,23 @@ impl ReliableQp {
         ReliableInfo::join(parts).ok_or(Error::Sdr(SdrError::NotConnected))
     }
 
-    /// Connects to a peer at an address.
+    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
+    /// leave at the rate that the path is found to have.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         let av = AddressVector::new(addr);
-        self.parts
-            .iter()
-            .try_for_each(|part| part.with(|engine, nic, now| engine.connect(nic, now, av, peer)))
+        let chosen = self.pd.device().congestion().cloned();
+        // On one host there is no path to share, and the port waits for room.
+        let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
+        let default = (!is_local).then(|| RateControl::Bbr(BbrParams::default()));
+        let control = chosen.or(default);
+        self.parts.iter().try_for_each(|part| {
+            part.with(|engine, nic, now| {
+                if engine.config().sdr.congestion.is_none() {
+                    engine.set_congestion(control.clone());
+                }
+                engine.connect(nic, now, av, peer)
+            })
+        })
     }
 
     /// Exchanges what both ends need over a setup connection, and connects.

@@ -36,7 +36,7 @@ pub(super) fn receive(
     patience: Duration,
 ) -> Result<Report, Failure> {
     let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
-    let nic = Nic::open(args.device, args.lanes, args.link.as_ref());
+    let nic = Nic::open(args.device, args.lanes, args.link.as_ref(), None);
     let answer = match &nic {
         _ if hello.version != VERSION => Err(format!(
             "its protocol is version {VERSION}, this sender's {}: run the same release",

@@ -36,7 +36,7 @@ pub(super) fn send(
         Some(addr) => addr,
         None => channel.local_addr()?.ip(),
     };
-    let nic = Nic::open(addr, args.lanes, args.link.as_ref())?;
+    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
     let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
     let hello = Hello { version: VERSION, scheme: args.scheme.clone(), mtu, lanes };
     channel.send(&postcard::to_stdvec(&hello)?)?;

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use bowline::{
-    Access, Channel, Device, LaneCount, LinkProfile, Mr, Mtu, Pd, ReliableConfig, ReliableQp,
-    SdrError,
+    Access, Channel, Device, LaneCount, LinkProfile, Mr, Mtu, Pd, RateControl, ReliableConfig,
+    ReliableQp, SdrError,
 };
 
 use super::Failure;
@@ -39,10 +39,14 @@ impl Nic {
         addr: IpAddr,
         lanes: LaneCount,
         link: Option<&LinkProfile>,
+        cc: Option<&RateControl>,
     ) -> Result<Nic, Failure> {
         let mut builder = Device::builder(addr).lanes(lanes).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
+        }
+        if let Some(cc) = cc {
+            builder = builder.congestion_control(cc.clone());
         }
         let device = builder.open()?;
         let pd = device.alloc_pd()?;

@@ -73,7 +73,7 @@ fn against_impatient(
             receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
-        let nic = Nic::open(random_addr(), LaneCount::default(), None).unwrap();
+        let nic = Nic::open(random_addr(), LaneCount::default(), None, None).unwrap();
         let scheme = "sr-nack";
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
         let hello = Hello { version: VERSION, scheme: scheme.into(), mtu, lanes };

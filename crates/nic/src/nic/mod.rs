@@ -264,6 +264,9 @@ impl Nic {
             if qp.deadline() <= now {
                 self.shared.sched.make_ready(slot, qp);
             }
+            if qp.core.descriptor.deadlines {
+                self.shared.sched.arm(slot, qp);
+            }
             self.after(slot);
         }
     }

@@ -17,7 +17,10 @@ use crate::rate::{ControllerFactory, Feedback};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::types::{Access, Completion, CqId, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId};
+use crate::types::{
+    Access, Completion, CqId, LossRecord, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId,
+    XpOptions,
+};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -179,6 +182,28 @@ impl Nic {
         Ok(())
     }
 
+    /// Sets how an XP QP receives. Before it is ready to receive, and again after a reset.
+    pub fn set_xp(&mut self, qpn: Qpn, options: &XpOptions) -> Result<(), ControlError> {
+        let qp = self.qp_mut(qpn)?;
+        if !options.is_valid() {
+            let why = "the window is 1, 2, 4, 8 or 16";
+            return Err(ControlError::Invalid { what: "XP options", why });
+        }
+        if !matches!(qp.core.state, QpState::Reset | QpState::Init) {
+            let why = "it is ready to receive: set them before";
+            return Err(ControlError::Invalid { what: "XP options", why });
+        }
+        let not_xp = ControlError::Invalid { what: "queue pair", why: "it is not of type XP" };
+        qp.transport.as_xp().ok_or(not_xp)?.set_options(options);
+        Ok(())
+    }
+
+    /// What was missing of the oldest partial receive or READ of an XP QP that is still on record
+    /// ([`XpOptions::loss_log`]).
+    pub fn take_loss(&mut self, qpn: Qpn) -> Option<LossRecord> {
+        self.qp_mut(qpn).ok()?.transport.as_xp()?.take_loss()
+    }
+
     /// Ends a registration. Requests that still refer to it will fail.
     pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
         self.shared.memory.deregister(key)
@@ -298,6 +323,10 @@ impl Nic {
     }
 
     fn check_qp_init(&self, init: &QpInit) -> Result<(), ControlError> {
+        if init.qp_type.descriptor().deadlines && init.srq.is_some() {
+            let why = "its receives are numbered, and so cannot be shared";
+            return Err(ControlError::Invalid { what: "shared receive queue of an XP QP", why });
+        }
         at_most("max_send_wr", init.max_send_wr, 1, self.config.max_wr)?;
         at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
         at_most("max_send_sge", init.max_send_sge.into(), 0, self.config.max_sge.into())?;

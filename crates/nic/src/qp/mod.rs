@@ -21,8 +21,8 @@ use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 use crate::types::{
-    Access, AddressVector, Completion, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
-    WcOpcode, WcStatus,
+    Access, AddressVector, Completion, EndMark, Event, Mtu, QpAttr, QpInit, QpState, SendFlags,
+    SendOp, WcOpcode, WcStatus,
 };
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
@@ -162,6 +162,7 @@ const CNP_INTERVAL_NS: u64 = 50_000;
 impl QpCore {
     fn new(qpn: Qpn, index: u32, init: &QpInit, max_mtu: Mtu) -> QpCore {
         let own_rq = if init.srq.is_some() { 0 } else { init.max_recv_wr };
+        let rq = RecvQueue::new(own_rq, init.max_recv_sge);
         QpCore {
             qpn,
             reported: qpn,
@@ -172,7 +173,7 @@ impl QpCore {
             state: QpState::Reset,
             attrs: Attrs::new(max_mtu),
             sq: SendQueue::new(init),
-            rq: RecvQueue::new(own_rq, init.max_recv_sge),
+            rq: if init.qp_type.descriptor().deadlines { rq.with_numbers() } else { rq },
             flow: None,
             limits: Limits {
                 path: None,
@@ -243,18 +244,35 @@ impl QpCore {
         if status == WcStatus::Success && !self.is_signaled(wqe.flags) {
             return;
         }
-        let opcode = match wqe.op {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
-            SendOp::Write(_) | SendOp::WriteImm(..) | SendOp::WritePackets(..) => WcOpcode::Write,
-            SendOp::Read(_) => WcOpcode::Read,
-            SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        };
         let completion = Completion {
             wr_id: wqe.wr_id,
             status,
-            opcode,
+            opcode: wc_opcode(&wqe.op),
             byte_len: wqe.len,
+            qpn: self.reported,
+            ..Completion::default()
+        };
+        cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
+    }
+
+    /// Gives a send its completion, of which so many bytes were sent or read. Whoever asked for none is told of
+    /// an early end all the same.
+    pub(crate) fn complete_send_in_part(
+        &mut self,
+        cx: &mut Cx<'_>,
+        wqe: &Wqe,
+        byte_len: u32,
+        end: EndMark,
+    ) {
+        if end == EndMark::Whole && !self.is_signaled(wqe.flags) {
+            return;
+        }
+        let completion = Completion {
+            wr_id: wqe.wr_id,
+            status: WcStatus::Success,
+            opcode: wc_opcode(&wqe.op),
+            byte_len,
+            end,
             qpn: self.reported,
             ..Completion::default()
         };
@@ -338,6 +356,18 @@ impl QpCore {
             self.last_cnp = Some(now);
             self.cnp_pending = true;
         }
+    }
+}
+
+/// Which kind of completion a request gets.
+#[inline]
+fn wc_opcode(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInvalidate(_) => WcOpcode::Send,
+        SendOp::Write(_) | SendOp::WriteImm(..) | SendOp::WritePackets(..) => WcOpcode::Write,
+        SendOp::Read(_) => WcOpcode::Read,
+        SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
+        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
     }
 }
 
@@ -573,7 +603,7 @@ impl Qp {
         }
         self.core.state = to;
         if from != to {
-            self.transport.entered(&self.core, from);
+            self.transport.entered(&mut self.core, from);
         }
         if from != to && to == QpState::Rtr {
             self.core.build_controller(cx.now);

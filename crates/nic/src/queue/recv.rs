@@ -1,6 +1,7 @@
 //! Receive queues.
 
 use crate::error::PostError;
+use crate::time::Time;
 use crate::types::{RecvWr, Sge};
 
 /// A ring of receive work requests. Its memory is allocated once.
@@ -13,6 +14,16 @@ pub(crate) struct RecvQueue {
     head: u32,
     len: u32,
     capacity: u32,
+    numbered: Numbered,
+}
+
+/// What a queue knows of its receives when messages name them by number, rather than take the oldest.
+#[derive(Debug, Default)]
+struct Numbered {
+    /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
+    deadlines: Vec<Option<Time>>,
+    /// Number of the oldest receive.
+    head: u32,
 }
 
 /// A receive taken off its queue. Its list lives in a buffer that the taker keeps and reuses.
@@ -39,7 +50,14 @@ impl RecvQueue {
             head: 0,
             len: 0,
             capacity,
+            numbered: Numbered::default(),
         }
+    }
+
+    /// Lets receives be named by number: see [`RecvQueue::find`].
+    pub(crate) fn with_numbers(mut self) -> RecvQueue {
+        self.numbered.deadlines = vec![None; self.capacity as usize];
+        self
     }
 
     pub(crate) fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
@@ -53,6 +71,9 @@ impl RecvQueue {
         self.wr_ids[at] = wr.wr_id;
         self.counts[at] = wr.sges.len() as u8;
         self.sges[at * self.max_sge..][..wr.sges.len()].copy_from_slice(wr.sges);
+        if let Some(deadline) = self.numbered.deadlines.get_mut(at) {
+            *deadline = Some(wr.deadline);
+        }
         self.len += 1;
         Ok(())
     }
@@ -92,5 +113,71 @@ impl RecvQueue {
     pub(crate) fn clear(&mut self) {
         self.head = 0;
         self.len = 0;
+        self.numbered.head = 0;
+    }
+}
+
+/// Which numbers the receives on a queue have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbering {
+    /// Number of the oldest receive.
+    pub(crate) head: u32,
+    /// Number of the next one to be posted.
+    pub(crate) tail: u32,
+}
+
+/// Numbered receives. They end in any order; places become free in theirs.
+impl RecvQueue {
+    /// Counts on from `by` more.
+    pub(crate) fn shift_numbers(&mut self, by: u32) {
+        self.numbered.head = self.numbered.head.wrapping_add(by);
+    }
+
+    /// Which numbers are on the queue.
+    #[inline]
+    pub(crate) fn numbers(&self) -> Numbering {
+        let head = self.numbered.head;
+        Numbering { head, tail: head.wrapping_add(self.len) }
+    }
+
+    /// Place of a receive that has not ended.
+    #[inline]
+    pub(crate) fn find(&self, number: u32) -> Option<usize> {
+        let ahead = number.wrapping_sub(self.numbered.head);
+        if ahead >= self.len {
+            return None;
+        }
+        let at = ((self.head + ahead) % self.capacity) as usize;
+        self.numbered.deadlines.get(at)?.is_some().then_some(at)
+    }
+
+    /// The scatter list of the receive at a place.
+    #[inline]
+    pub(crate) fn sges_at(&self, at: usize) -> &[Sge] {
+        &self.sges[at * self.max_sge..][..self.counts[at] as usize]
+    }
+
+    /// When the receive at a place ends.
+    pub(crate) fn deadline_at(&self, at: usize) -> Time {
+        self.numbered.deadlines[at].unwrap_or(Time::NEVER)
+    }
+
+    /// Lets the receive at a place end no later than this.
+    pub(crate) fn hasten(&mut self, at: usize, deadline: Time) {
+        if let Some(set) = &mut self.numbered.deadlines[at] {
+            *set = deadline.min(*set);
+        }
+    }
+
+    /// Ends the receive at a place; returns its `wr_id`.
+    pub(crate) fn end(&mut self, at: usize) -> u64 {
+        let wr_id = self.wr_ids[at];
+        self.numbered.deadlines[at] = None;
+        while self.len > 0 && self.numbered.deadlines[self.head as usize].is_none() {
+            self.head = (self.head + 1) % self.capacity;
+            self.len -= 1;
+            self.numbered.head = self.numbered.head.wrapping_add(1);
+        }
+        wr_id
     }
 }

@@ -3,6 +3,7 @@
 use bowline_wire::Psn;
 
 use crate::error::PostError;
+use crate::time::Time;
 use crate::types::{Payload, QpInit, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
 /// A send work request on its queue.
@@ -19,7 +20,8 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// First PSN, once started.
     pub(crate) first_psn: Psn,
-    /// The peer has carried it out on another connection: it only has to complete in its turn.
+    /// The peer has carried it out on another connection: it only has to complete in its turn. Or, where requests have
+    /// deadlines: it has completed at its own, and only takes its numbers when it is its turn.
     pub(crate) executed: bool,
 }
 
@@ -53,6 +55,14 @@ impl Wqe {
     }
 }
 
+/// What a request with a deadline has besides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    pub(crate) deadline: Time,
+    /// Blocks that share a packet, as a power of two.
+    pub(crate) stride_log2: u8,
+}
+
 /// A bounded ring of [`Wqe`]s, numbered from 0 for ever. Its memory is allocated once.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -61,6 +71,8 @@ pub(crate) struct SendQueue {
     inline: Vec<u8>,
     /// Destinations, for a UD QP.
     dests: Vec<UdDest>,
+    /// By place, where requests have deadlines.
+    timings: Vec<Timing>,
     max_sge: usize,
     max_inline: usize,
     head: u64,
@@ -81,6 +93,8 @@ const EMPTY: Wqe = Wqe {
     executed: false,
 };
 
+const UNTIMED: Timing = Timing { deadline: Time::NEVER, stride_log2: 0 };
+
 /// Longest message: 2^31 bytes, as the standard has it.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
@@ -92,6 +106,11 @@ impl SendQueue {
             sges: vec![Sge::default(); n * init.max_send_sge as usize],
             inline: vec![0; n * init.max_inline as usize],
             dests: Vec::with_capacity(if init.qp_type.descriptor().connected { 0 } else { n }),
+            timings: if init.qp_type.descriptor().deadlines {
+                vec![UNTIMED; n]
+            } else {
+                Vec::new()
+            },
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,
@@ -107,6 +126,7 @@ impl SendQueue {
             sges: Vec::new(),
             inline: Vec::new(),
             dests: Vec::new(),
+            timings: Vec::new(),
             max_sge: 0,
             max_inline: 0,
             head: 0,
@@ -196,9 +216,32 @@ impl SendQueue {
         self.dests.get(self.slot(number))
     }
 
-    /// Adds a request. The caller has checked that the QP's type and state allow it.
-    pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let (len, sge_count, inline) = self.measure(wr)?;
+    /// Deadline and layout of a request.
+    #[inline]
+    pub(crate) fn timing(&self, number: u64) -> Timing {
+        self.timings.get(self.slot(number)).copied().unwrap_or(UNTIMED)
+    }
+
+    /// Notes deadline and layout of the request that was added last.
+    pub(crate) fn time_last(&mut self, wr: &SendWr<'_>) {
+        let slot = self.slot(self.tail.wrapping_sub(1));
+        if let Some(timing) = self.timings.get_mut(slot) {
+            let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
+            *timing = Timing { deadline: wr.deadline, stride_log2 };
+        }
+    }
+
+    /// Lets a request end no later than this.
+    pub(crate) fn hasten(&mut self, number: u64, deadline: Time) {
+        let slot = self.slot(number);
+        if let Some(timing) = self.timings.get_mut(slot) {
+            timing.deadline = deadline.min(timing.deadline);
+        }
+    }
+
+    /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow it.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32) -> Result<(), PostError> {
+        let (sge_count, inline) = self.measure(wr)?;
         if self.is_full() {
             return Err(PostError::Full);
         }
@@ -224,8 +267,8 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Length, list length and inline-ness of a request, if it fits this queue.
-    fn measure(&self, wr: &SendWr<'_>) -> Result<(u32, u8, bool), PostError> {
+    /// How many entries a request's list has and whether it is inline, if it fits this queue.
+    fn measure(&self, wr: &SendWr<'_>) -> Result<(u8, bool), PostError> {
         let wants_response =
             matches!(wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         match wr.payload {
@@ -233,17 +276,11 @@ impl SendQueue {
             Payload::Inline(bytes) if bytes.len() > self.max_inline => {
                 Err(PostError::InlineTooLong { given: bytes.len(), max: self.max_inline })
             }
-            Payload::Inline(bytes) => Ok((bytes.len() as u32, 0, true)),
+            Payload::Inline(_) => Ok((0, true)),
             Payload::Sges(sges) if sges.len() > self.max_sge => {
                 Err(PostError::TooManySges { given: sges.len(), max: self.max_sge })
             }
-            Payload::Sges(sges) => {
-                let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
-                if len > MAX_MESSAGE {
-                    return Err(PostError::TooLong { given: len, max: MAX_MESSAGE });
-                }
-                Ok((len as u32, sges.len() as u8, false))
-            }
+            Payload::Sges(sges) => Ok((sges.len() as u8, false)),
         }
     }
 

@@ -7,14 +7,14 @@
 //! made of nothing but that; others can be written anywhere.
 
 mod bbr;
+mod choice;
 mod dcqcn;
 mod fixed;
 mod report;
 
-use core::fmt::Debug;
-use std::sync::Arc;
-
 pub use bbr::BbrParams;
+pub use choice::{ParseRateControlError, RateControl};
+use core::fmt::Debug;
 pub use dcqcn::DcqcnParams;
 pub use fixed::FixedRate;
 pub use report::{Heard, Report, ReportMeter};
@@ -162,33 +162,6 @@ impl Feedback {
             Feedback::Lost(lost) => controller.on_lost(now, lost),
             Feedback::Marked(bytes) => controller.on_marked(now, *bytes),
             Feedback::Credit(bytes) => controller.on_credit(now, *bytes),
-        }
-    }
-}
-
-/// One of this module's controllers, as a value that can be compared and kept.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RateControl {
-    /// As fast as the window allows.
-    Unlimited,
-    /// Never faster than this.
-    Fixed {
-        /// Bits per second of UDP payload.
-        bits_per_sec: u64,
-    },
-    /// DCQCN: sends ECN-capable packets and slows down on CNPs.
-    Dcqcn(DcqcnParams),
-}
-
-impl RateControl {
-    /// The factory of such controllers; none where there is nothing to control.
-    pub fn factory(&self) -> Option<Arc<dyn ControllerFactory>> {
-        match self {
-            RateControl::Unlimited => None,
-            RateControl::Fixed { bits_per_sec } => {
-                Some(Arc::new(FixedRate { bits_per_sec: *bits_per_sec }))
-            }
-            RateControl::Dcqcn(params) => Some(Arc::new(params.clone())),
         }
     }
 }

@@ -63,6 +63,11 @@ impl ReportMeter {
         }
     }
 
+    /// Packets have so many bytes, as far as is known: some are shorter than others.
+    pub fn set_packet_bytes(&mut self, bytes: u64) {
+        self.packet_bytes = bytes;
+    }
+
     /// A stamp is put behind the first `sent` packets. Stamps differ.
     pub fn on_stamp(&mut self, now: Time, sent: u64) {
         self.stamps[self.stamped % STAMPS] = (now, sent);

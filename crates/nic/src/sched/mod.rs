@@ -122,6 +122,15 @@ impl Scheduler {
         }
     }
 
+    /// Makes sure that a QP's timer fires by its transport's deadline, also if it is queued: its port may be slow to
+    /// give it its turn.
+    pub(crate) fn arm(&mut self, slot: u32, qp: &Qp) {
+        let deadline = qp.transport.deadline();
+        if deadline != Time::NEVER && self.timers.deadline(slot).is_none_or(|set| deadline < set) {
+            self.timers.set(slot, deadline);
+        }
+    }
+
     /// A QP's turn begins.
     #[inline]
     pub(crate) fn begin_turn(&mut self, qp: &mut Qp) {

@@ -77,6 +77,9 @@ pub struct TransportDescriptor {
     pub movable: bool,
     /// Single-packet WRITEs with immediate may go to a [`Landing`](crate::Landing).
     pub landings: bool,
+    /// Requests have deadlines and may complete in part ([`EndMark`](crate::EndMark)). Receives are numbered, so that
+    /// none can come from a shared queue.
+    pub deadlines: bool,
     /// A fresh one for a QP.
     pub(crate) build: fn() -> Box<dyn Transport>,
 }

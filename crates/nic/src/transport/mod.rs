@@ -6,10 +6,13 @@ mod outbound;
 mod rc;
 mod uc;
 mod ud;
+mod xp;
 
 use bowline_wire::{PacketView, Psn};
 
 pub use self::descriptor::{Operations, TransportDescriptor};
+pub(crate) use self::xp::max_stride;
+pub use self::xp::{LossRecord, XpOptions};
 
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
@@ -36,7 +39,7 @@ pub(crate) struct Position {
 /// [`QpCore::fail`], which take effect when the call returns, and never looks at another QP.
 pub(crate) trait Transport: Send {
     /// The QP has just changed its state from `from` to what `core` says.
-    fn entered(&mut self, core: &QpCore, from: QpState);
+    fn entered(&mut self, core: &mut QpCore, from: QpState);
 
     /// A packet for this QP: intact, from the right peer, of this transport's service.
     /// `meta` is absent for a packet that a shim has restored.
@@ -86,6 +89,16 @@ pub(crate) trait Transport: Send {
         None
     }
 
+    /// A request or receive with this deadline was posted. Called where requests have deadlines.
+    fn posted(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, deadline: Time) {
+        let _ = (core, cx, deadline);
+    }
+
+    /// XP's own, if this is XP.
+    fn as_xp(&mut self) -> Option<&mut xp::Xp> {
+        None
+    }
+
     /// Whether nothing that was started is unfinished.
     fn is_drained(&self, core: &QpCore) -> bool;
 
@@ -126,11 +139,13 @@ pub enum QpType {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// OptiNIC's express path: best effort with deadlines.
+    Xp,
 }
 
 impl QpType {
     /// All of them.
-    pub const ALL: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+    pub const ALL: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Xp];
 
     /// The number by which Bowline's set-up exchanges name it.
     pub const fn code(self) -> u8 {
@@ -138,6 +153,7 @@ impl QpType {
             QpType::Rc => 1,
             QpType::Uc => 2,
             QpType::Ud => 3,
+            QpType::Xp => 4,
         }
     }
 
@@ -153,6 +169,7 @@ impl QpType {
             QpType::Rc => &rc::DESCRIPTOR,
             QpType::Uc => &uc::DESCRIPTOR,
             QpType::Ud => &ud::DESCRIPTOR,
+            QpType::Xp => &xp::DESCRIPTOR,
         }
     }
 }

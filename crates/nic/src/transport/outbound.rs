@@ -1,6 +1,6 @@
 //! Cutting a SEND or WRITE into packets: the same for RC and UC.
 
-use bowline_wire::{Bth, ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
+use bowline_wire::{ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
 
 use crate::memory::{AccessDenied, Segment};
 use crate::qp::{Cx, QpCore, Sink};
@@ -137,10 +137,21 @@ pub(crate) fn header(core: &QpCore, service: u8, piece: Piece<'_>, ack_req: bool
     header
 }
 
-/// Bytes, BTH to ICRC, of a packet in the middle of a message.
+/// How many packets like the one with this header, at most `most`, can be sent as one run; they carry a whole MTU.
 #[inline]
-fn middle_len(mtu: u32) -> u32 {
-    (Bth::LEN + ICRC_LEN) as u32 + mtu
+pub(crate) fn run_len(
+    core: &QpCore,
+    cx: &Cx<'_>,
+    sink: &Sink<'_>,
+    header: &HeaderBuf,
+    most: u32,
+) -> u32 {
+    let len = (header.as_slice().len() + ICRC_LEN) as u32 + core.mtu();
+    let mut packets = most.min(sink.run_room(len));
+    if core.limits.pacer.is_controlled() {
+        packets = packets.min(core.limits.pacer.burst_packets(cx.now, len));
+    }
+    packets
 }
 
 /// Sends packets from the middle of a message as one run, at most `most`; `header` is the first one's.
@@ -154,10 +165,7 @@ pub(crate) fn send_run(
     most: u32,
 ) -> u32 {
     let mtu = core.mtu();
-    let mut packets = most.min(sink.run_room(middle_len(mtu)));
-    if core.limits.pacer.is_controlled() {
-        packets = packets.min(core.limits.pacer.burst_packets(cx.now, middle_len(mtu)));
-    }
+    let packets = run_len(core, cx, sink, header, most);
     if packets < 2 {
         return 0;
     }

@@ -31,6 +31,7 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     shimmable: true,
     movable: false,
     landings: true,
+    deadlines: false,
     build: || Box::<Uc>::default(),
 };
 
@@ -52,7 +53,7 @@ impl Default for Uc {
 }
 
 impl Transport for Uc {
-    fn entered(&mut self, core: &QpCore, from: QpState) {
+    fn entered(&mut self, core: &mut QpCore, from: QpState) {
         match core.state {
             QpState::Rtr => self.expected_psn = core.attrs.rq_psn,
             QpState::Rts if from == QpState::Rtr => self.next_psn = core.attrs.sq_psn,

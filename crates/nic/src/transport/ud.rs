@@ -29,6 +29,7 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     shimmable: false,
     movable: false,
     landings: false,
+    deadlines: false,
     build: || Box::<Ud>::default(),
 };
 
@@ -46,7 +47,7 @@ impl Default for Ud {
 }
 
 impl Transport for Ud {
-    fn entered(&mut self, core: &QpCore, from: QpState) {
+    fn entered(&mut self, core: &mut QpCore, from: QpState) {
         if core.state == QpState::Rts && from == QpState::Rtr {
             self.next_psn = core.attrs.sq_psn;
         }

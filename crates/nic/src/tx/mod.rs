@@ -524,9 +524,8 @@ impl TxBatch {
         u64::from(len)
     }
 
-    /// Appends packets that have no header but the BTH and differ in their PSNs only: `header` is the
-    /// first one's, and `payload` is cut into theirs, of `payload_len` bytes each, a multiple of four.
-    /// Returns how many packets and bytes they are.
+    /// Appends packets that differ in their PSNs only: `header` is the first one's, and `payload` is cut into
+    /// theirs, of `payload_len` bytes each, a multiple of four. Returns how many packets and bytes they are.
     ///
     /// # Panics
     /// If they do not fit.
@@ -538,8 +537,8 @@ impl TxBatch {
         mut payload: Segment,
         payload_len: u32,
     ) -> (u32, u64) {
-        let len = Bth::LEN as u32 + payload_len + ICRC_LEN as u32;
-        let (bth, _) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+        let len = u32::from(header.len) + payload_len + ICRC_LEN as u32;
+        let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
         let (seed, mut alike) = flow.seed(len, bth);
         let (alike_bytes, mut psn) = (&bth[..ACK_AT], psn_of(bth));
         let (tos, is_v4) = (flow.tos | ecn, flow.key.dst.is_ipv4());
@@ -550,7 +549,7 @@ impl TxBatch {
             self.packets.push(TxPacket {
                 start: self.bytes.len() as u32,
                 len,
-                header_len: Bth::LEN as u8,
+                header_len: header.len,
                 trailer_len: ICRC_LEN as u8,
                 alike: alike && ip_id != 0,
             });
@@ -559,7 +558,11 @@ impl TxBatch {
             self.bytes.reserve(len as usize);
             self.bytes.extend_from_slice(alike_bytes);
             self.bytes.extend_from_slice(&last_word.to_be_bytes());
-            let icrc = seed.with_deltas_behind_bth(if is_v4 { ip_id } else { 0 }, psn);
+            let mut icrc = seed.with_deltas_behind_bth(if is_v4 { ip_id } else { 0 }, psn);
+            if !ext.is_empty() {
+                icrc = icrc.update(ext);
+                self.bytes.extend_from_slice(ext);
+            }
             let icrc = piece.append_summed(icrc, &mut self.bytes);
             self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
             psn = psn.next();

@@ -127,7 +127,7 @@ impl ReliableConfig {
 const MAX_STRIPES: u32 = 64;
 
 /// What one end of a reliable connection tells the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReliableInfo {
     /// Of each QP that carries messages together.
     sdr: Vec<SdrInfo>,

@@ -23,7 +23,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bowline_nic::{AddressVector, Nic, PdId, Time};
+use bowline_nic::{AddressVector, Nic, PdId, RateControl, Time};
 
 pub use config::{ReliableConfig, ReliableInfo};
 pub use context::{MAX_TELL, RecvCx, SendCx};
@@ -150,6 +150,18 @@ impl ReliableQp {
         self.sdr.connect(nic, now, av, sdr)
     }
 
+    /// Chooses what finds the rate out, before the QP is connected: see [`SdrConfig::congestion`].
+    ///
+    /// [`SdrConfig::congestion`]: crate::SdrConfig::congestion
+    pub fn set_congestion(&mut self, congestion: Option<RateControl>) {
+        self.sdr.set_congestion(congestion);
+    }
+
+    /// The rate at which packets leave now, where it is known.
+    pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
+        self.sdr.rate_bps(now)
+    }
+
     /// The schemes of the connection, in the order of their indices.
     pub fn schemes(&self) -> &[Arc<dyn Scheme>] {
         &self.config.schemes
@@ -206,7 +218,7 @@ impl ReliableQp {
             }
         }
         let bytes = if parity.is_some() { shape.coded_bytes() } else { len };
-        let wire_ns = match self.config.sdr.rate_bps {
+        let wire_ns = match self.sdr.rate_bps(now) {
             Some(bps) => (bytes as f64 * 8e9 / bps as f64) as u64,
             None => 0,
         };

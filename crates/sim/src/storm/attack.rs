@@ -56,7 +56,7 @@ impl Storm<'_> {
                 let kind = self.forger.rng.pick(&Forgery::RC);
                 self.attack_connection(world, end, kind, &target);
             }
-            QpType::Uc => {
+            QpType::Uc | QpType::Xp => {
                 let kind = self.forger.rng.pick(&Forgery::UC);
                 self.attack_connection(world, end, kind, &target);
             }

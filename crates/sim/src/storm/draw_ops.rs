@@ -92,7 +92,7 @@ fn draw_kind(rng: &mut SimRng, qp_type: QpType) -> OpKind {
     const UD: [OpKind; 2] = [OpKind::Send, OpKind::SendImm];
     match qp_type {
         QpType::Rc => rng.pick(&RC),
-        QpType::Uc => rng.pick(&UC),
+        QpType::Uc | QpType::Xp => rng.pick(&UC),
         QpType::Ud => rng.pick(&UD),
     }
 }
@@ -132,7 +132,7 @@ fn draw_op(rng: &mut SimRng, kind: OpKind, mix: &OpMix, end: &EndPlan) -> OpPlan
 fn draw_stray(rng: &mut SimRng, kind: OpKind, qp_type: QpType) -> bool {
     let can_vanish = match qp_type {
         QpType::Rc => false,
-        QpType::Uc => kind.is_write(),
+        QpType::Uc | QpType::Xp => kind.is_write(),
         QpType::Ud => true,
     };
     can_vanish && rng.percent(5)

@@ -195,7 +195,7 @@ fn lay_out_receives(
             }
             buffers
         }
-        QpType::Uc | QpType::Ud => {
+        QpType::Uc | QpType::Ud | QpType::Xp => {
             let grh = if conn.qp_type == QpType::Ud { GRH_LEN } else { 0 };
             let longest = peer.ops.iter().map(payload).max().unwrap_or(0) + grh;
             let mut buffers = Vec::new();

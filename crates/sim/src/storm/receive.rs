@@ -124,7 +124,9 @@ impl Storm<'_> {
             let judged = match self.conn_plan(end).qp_type {
                 _ if self.is_hostage(end) => Ok(()),
                 QpType::Rc => self.judge_reliable(end, completion, &pieces, None),
-                QpType::Uc => self.judge_unreliable(world, end, completion, &pieces, 0),
+                QpType::Uc | QpType::Xp => {
+                    self.judge_unreliable(world, end, completion, &pieces, 0)
+                }
                 QpType::Ud => self.judge_unreliable(world, end, completion, &pieces, GRH_LEN),
             };
             self.sink.check(now, "delivery", judged);

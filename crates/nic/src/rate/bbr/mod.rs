@@ -410,10 +410,11 @@ impl RateController for Bbr {
         self.in_flight = acked.in_flight_bytes;
         let bytes = (acked.bytes as f64 * self.overhead) as u64;
         self.round.delivered = self.round.delivered.saturating_add(bytes);
-        if let Some(rtt_ns) = acked.rtt_ns {
-            self.on_rtt(now, rtt_ns.max(1));
+        let timed = acked.rtt_ns.map(|rtt_ns| rtt_ns.clamp(1, MAX_RTT_NS));
+        if let Some(rtt_ns) = timed {
+            self.on_rtt(now, rtt_ns);
         }
-        let Some(rtt_ns) = acked.rtt_ns.or(self.smoothed_rtt_ns) else {
+        let Some(rtt_ns) = timed.or(self.smoothed_rtt_ns) else {
             self.delivery.add(bytes);
             return;
         };
@@ -454,6 +455,7 @@ impl RateController for Bbr {
 /// No path has more in flight: what a peer says must not overflow anything.
 const MAX_BYTES: u64 = 1 << 40;
 const MAX_BPS: u64 = 1 << 50;
+const MAX_RTT_NS: u64 = 60_000_000_000;
 
 fn bytes_in(bps: u64, ns: u64) -> u64 {
     let bytes = u128::from(bps) * u128::from(ns) / 8_000_000_000;

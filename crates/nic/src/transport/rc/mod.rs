@@ -39,6 +39,7 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     shimmable: true,
     movable: true,
     landings: false,
+    deadlines: false,
     build: || Box::<Rc>::default(),
 };
 
@@ -51,7 +52,7 @@ pub(super) struct Rc {
 }
 
 impl Transport for Rc {
-    fn entered(&mut self, core: &QpCore, from: QpState) {
+    fn entered(&mut self, core: &mut QpCore, from: QpState) {
         match core.state {
             QpState::Rtr => self.responder.start(core),
             QpState::Rts if from == QpState::Rtr => self.requester.start(core),

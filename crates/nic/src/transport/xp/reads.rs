@@ -1,0 +1,302 @@
+//! READs: one at a time each way, until the deadline that the requester has sent along.
+
+use bowline_wire::{Opcode, PacketView, Psn, Reth, XpEth, XpTimeLeft};
+
+use super::arrivals::Arrivals;
+use super::layout::Layout;
+use super::loss::LossRecord;
+use super::responder::check_fragment;
+use super::{Xp, before, first_number};
+use crate::memory::AccessDenied;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::queue::Wqe;
+use crate::time::Time;
+use crate::transport::outbound;
+use crate::tx::{HeaderBuf, pad_of};
+use crate::types::{Access, EndMark, Remote, SendOp};
+
+/// The READ that waits for its answer, at the head of the send queue.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// READs before it.
+    count: u32,
+    arrivals: Arrivals,
+    bits: Vec<u64>,
+    has_last: bool,
+}
+
+/// The peer's READ that is being answered.
+#[derive(Debug, Default)]
+pub(super) struct Serving {
+    read: Option<Read>,
+    /// Number of the request taken last.
+    last: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    seq: u32,
+    remote: Remote,
+    layout: Layout,
+    /// Next fragment to be sent.
+    next: u32,
+    deadline: Time,
+}
+
+impl Serving {
+    pub(super) fn is_busy(&self) -> bool {
+        self.read.is_some()
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.read = None;
+    }
+}
+
+/// As requester.
+impl Xp {
+    /// Whether the oldest request is a READ.
+    pub(super) fn is_reading(&self, core: &QpCore) -> bool {
+        core.sq.get(core.sq.head()).is_some_and(|wqe| matches!(wqe.op, SendOp::Read(_)))
+    }
+
+    fn read_seq(&self, core: &QpCore) -> u32 {
+        let count = self.more.as_ref().map_or(0, |more| more.reading.count);
+        first_number(core.attrs.sq_psn).wrapping_add(count)
+    }
+
+    pub(super) fn send_read_request(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        wqe: &Wqe,
+        remote: Remote,
+    ) {
+        let timing = core.sq.timing(core.sq.head());
+        let left_us = match timing.deadline {
+            Time::NEVER => 0,
+            deadline => deadline.nanos_since(cx.now).div_ceil(1_000).clamp(1, u32::MAX.into()),
+        };
+        let eth = XpEth {
+            wqe_seq: self.read_seq(core),
+            recv_seq: 0,
+            len: wqe.len,
+            stride_log2: timing.stride_log2,
+            token: core.attrs.sq_psn,
+        };
+        let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.len };
+        let mut header = HeaderBuf::new(&core.bth(Opcode::XP_READ_REQ, Psn::new(0)));
+        header.push(|bytes| eth.emit(bytes));
+        header.push(|bytes| reth.emit(bytes));
+        header.push(|bytes| XpTimeLeft(left_us as u32).emit(bytes));
+        cx.segments.clear();
+        let ecn = core.data_ecn();
+        sink.send(core, cx, &header, ecn);
+        self.next_packet = 1;
+        // The answer needs a place to be kept track of.
+        self.more();
+    }
+
+    /// Takes a fragment of an answer; tells whether the READ has ended.
+    pub(super) fn receive_read_response(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        eth: &XpEth,
+    ) -> bool {
+        let number = core.sq.head();
+        let wqe = core.sq.get(number).copied().filter(|wqe| matches!(wqe.op, SendOp::Read(_)));
+        let expected = self.next_packet > 0 && eth.wqe_seq == self.read_seq(core);
+        let Some(wqe) = wqe.filter(|_| expected) else {
+            cx.counters.drop_late += 1;
+            return false;
+        };
+        let agrees = wqe.len == eth.len && core.sq.timing(number).stride_log2 == eth.stride_log2;
+        let layout = check_fragment(core.mtu(), packet, eth).filter(|_| agrees);
+        let (Some(layout), Some(more)) = (layout, &mut self.more) else {
+            cx.counters.drop_malformed += 1;
+            return false;
+        };
+        let (k, fragments, reading) = (packet.psn().get(), layout.fragments(), &mut more.reading);
+        if reading.arrivals.has(&reading.bits, k) {
+            cx.counters.duplicates += 1;
+            return false;
+        }
+        let (sges, pd) = (core.sq.sges(number), core.init.pd);
+        let is_last = packet.info().position.ends();
+        let whole = reading.arrivals.completes(&reading.bits, k, fragments);
+        let ends = whole || (is_last && more.grace_ns == 0);
+        let placed = layout.try_pieces(k, |offset, from, len| {
+            cx.memory.scatter(pd, sges, offset, &packet.payload()[from..from + len], ends)
+        });
+        if placed.is_err() {
+            self.fail_request(core, cx);
+            return true;
+        }
+        reading.arrivals.mark(&mut reading.bits, k, fragments);
+        reading.has_last |= is_last;
+        if ends {
+            self.end_read(core, cx, &wqe, if whole { EndMark::Whole } else { EndMark::Last });
+        } else if is_last {
+            let deadline = cx.now.plus_nanos(more.grace_ns);
+            core.sq.hasten(number, deadline);
+            self.wake = self.wake.min(deadline);
+        }
+        ends
+    }
+
+    /// Ends the READ at the head of the queue, with what has arrived.
+    pub(super) fn end_read(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, end: EndMark) {
+        cx.memory.settle();
+        let stride_log2 = core.sq.timing(core.sq.head()).stride_log2;
+        let layout = Layout { mtu: core.mtu(), len: wqe.len, stride_log2 };
+        let (mut bytes, mut end) = (0, end);
+        if let Some(more) = self.more.as_mut().filter(|_| self.next_packet > 0) {
+            let Reading { arrivals, bits, has_last, .. } = &more.reading;
+            bytes = arrivals.bytes(bits, &layout);
+            if *has_last && end == EndMark::Deadline {
+                end = EndMark::Last;
+            }
+            if end != EndMark::Whole && more.log.is_on() {
+                more.log.push(LossRecord::new(wqe.wr_id, &layout, |k| arrivals.has(bits, k)));
+            }
+        }
+        self.pop_request(core);
+        core.complete_send_in_part(cx, wqe, bytes, end);
+    }
+
+    /// Answers to the READ that was at the head of the queue come too late.
+    pub(super) fn end_reading(&mut self) {
+        let reading = &mut self.more().reading;
+        reading.count = reading.count.wrapping_add(1);
+        reading.arrivals = Arrivals::default();
+        reading.has_last = false;
+    }
+}
+
+/// As responder.
+impl Xp {
+    /// Takes a request; tells whether there is something to send.
+    pub(super) fn receive_read_request(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+        eth: &XpEth,
+    ) -> bool {
+        let (Some(reth), Some(left)) = (packet.reth(), packet.xp_time_left()) else { return false };
+        let first = first_number(core.attrs.rq_psn);
+        let last = self.more.as_ref().and_then(|more| more.serving.last);
+        if !before(last.unwrap_or(first.wrapping_sub(1)), eth.wqe_seq) {
+            cx.counters.drop_late += 1;
+            return false;
+        }
+        let layout = Layout::new(core.mtu(), eth.len, eth.stride_log2)
+            .filter(|layout| layout.fragments() <= super::MAX_PSNS && reth.len == eth.len);
+        let Some(layout) = layout else {
+            cx.counters.drop_malformed += 1;
+            return false;
+        };
+        let (pd, right) = (core.init.pd, Access::REMOTE_READ);
+        let allowed = core.attrs.access.contains(right)
+            && (reth.len == 0
+                || cx.memory.check_remote(pd, reth.rkey, reth.va, reth.len, right).is_ok());
+        let deadline = match left.0 {
+            0 => Time::NEVER,
+            us => cx.now.plus_nanos(u64::from(us) * 1_000),
+        };
+        let remote = Remote { addr: reth.va, rkey: reth.rkey };
+        let read = Read { seq: eth.wqe_seq, remote, layout, next: 0, deadline };
+        let serving = &mut self.more().serving;
+        serving.last = Some(eth.wqe_seq);
+        // Whatever the peer may not read, it does not wait any longer for what it asked for before.
+        serving.read = allowed.then_some(read);
+        cx.counters.access_violations += u64::from(!allowed);
+        allowed
+    }
+
+    /// Sends up to `budget` packets of the answer under way; returns how many, and what holds it up.
+    pub(super) fn transmit_answers(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> (u32, Progress) {
+        let mut sent = 0;
+        let Some(more) = &mut self.more else { return (0, Progress::Idle) };
+        while let Some(read) = &mut more.serving.read {
+            if read.deadline <= cx.now {
+                more.serving.read = None;
+                break;
+            }
+            if sent >= budget {
+                return (sent, Progress::More);
+            }
+            if core.limits.pacer.next() > cx.now {
+                return (sent, Progress::Paced);
+            }
+            if !sink.has_room() {
+                return (sent, Progress::More);
+            }
+            let Ok(packets) = send_answer(core, cx, sink, read, budget - sent) else {
+                // The region is gone.
+                cx.counters.access_violations += 1;
+                more.serving.read = None;
+                break;
+            };
+            sent += packets;
+            read.next += packets;
+            if read.next == read.layout.fragments() {
+                more.serving.read = None;
+            }
+        }
+        (sent, Progress::Idle)
+    }
+}
+
+/// Sends a fragment of an answer, or as many as make a run, at most `most`; returns how many.
+fn send_answer(
+    core: &mut QpCore,
+    cx: &mut Cx<'_>,
+    sink: &mut Sink<'_>,
+    read: &Read,
+    most: u32,
+) -> Result<u32, AccessDenied> {
+    let Read { seq, remote, layout, next: k, .. } = *read;
+    let last = layout.fragments() - 1;
+    let opcode = if k == last { Opcode::XP_READ_RESP_LAST } else { Opcode::XP_READ_RESP_MID };
+    let mut bth = core.bth(opcode, Psn::new(k));
+    bth.pad = pad_of(layout.len_of(k) as usize);
+    let eth = XpEth {
+        wqe_seq: seq,
+        recv_seq: 0,
+        len: layout.len,
+        stride_log2: layout.stride_log2,
+        token: core.attrs.sq_psn,
+    };
+    let mut header = HeaderBuf::new(&bth);
+    header.push(|bytes| eth.emit(bytes));
+    let (ecn, pd) = (core.data_ecn(), core.init.pd);
+    let at = |offset: u32| remote.addr.wrapping_add(offset.into());
+    cx.segments.clear();
+    if layout.is_contiguous() {
+        let packets = outbound::run_len(core, cx, sink, &header, most.min(last - k));
+        if packets > 1 {
+            let len = packets * layout.mtu;
+            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(k * layout.mtu), len)?);
+            sink.send_run(core, cx, &header, ecn, layout.mtu);
+            return Ok(packets);
+        }
+    }
+    layout.try_pieces(k, |offset, _, len| {
+        if len > 0 {
+            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(offset), len as u32)?);
+        }
+        Ok(())
+    })?;
+    sink.send(core, cx, &header, ecn);
+    Ok(1)
+}
