@@ -27,6 +27,7 @@ mod sys;
 mod testing;
 mod udp;
 mod via;
+mod word;
 mod xdp;
 
 pub use bowline_link::{LinkProfile, Loss, ParseLinkError, Prob};
