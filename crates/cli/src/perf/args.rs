@@ -88,6 +88,9 @@ pub(crate) struct PerfArgs {
     /// fastest; write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
+    /// Bytes that a scheme repeats at a time when a packet is lost: a power of two packets
+    #[arg(long, value_name = "BYTES", requires = "scheme", value_parser = parse_bytes)]
+    pub(crate) chunk: Option<u32>,
     /// With --scheme auto: print which schemes were taken, and why
     #[arg(long, requires = "scheme")]
     pub(crate) explain: bool,
@@ -177,6 +180,8 @@ pub(crate) struct Spec {
     pub(crate) inline: u32,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
+    #[serde(default)]
+    pub(crate) chunk: Option<u32>,
     pub(crate) explain: bool,
 }
 
@@ -199,6 +204,7 @@ impl Spec {
             inline: args.inline.unwrap_or(default(64, 0) as u32),
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
+            chunk: args.chunk,
             explain: args.explain,
         }
     }

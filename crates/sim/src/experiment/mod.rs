@@ -39,3 +39,5 @@ fn two_hosts(seed: u64, cable: LinkConfig) -> World {
 
 #[cfg(test)]
 mod goodput_tests;
+#[cfg(test)]
+mod session_tests;
