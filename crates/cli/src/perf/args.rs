@@ -88,6 +88,9 @@ pub(crate) struct PerfArgs {
     /// fastest; write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
+    /// Bytes that a scheme repeats at a time when a packet is lost: a power of two packets
+    #[arg(long, value_name = "BYTES", requires = "scheme", value_parser = parse_bytes)]
+    pub(crate) chunk: Option<u32>,
     /// With --scheme auto: print which schemes were taken, and why
     #[arg(long, requires = "scheme")]
     pub(crate) explain: bool,
@@ -179,6 +182,8 @@ pub(crate) struct Spec {
     pub(crate) rate_bps: Option<u64>,
     /// Lanes that carry a message of a scheme together, at both ends.
     pub(crate) spread: usize,
+    #[serde(default)]
+    pub(crate) chunk: Option<u32>,
     pub(crate) explain: bool,
 }
 
@@ -202,6 +207,7 @@ impl Spec {
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
             spread: args.lanes.get(),
+            chunk: args.chunk,
             explain: args.explain,
         }
     }
