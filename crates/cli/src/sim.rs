@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{failover_storm, sdr_storm, storm};
+use bowline_sim::{failover_storm, sdr_storm, storm, xp_storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -25,6 +25,7 @@ use crate::experiment;
     bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n  \
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
     bowline sim storm --failover                 the same with two NICs per host, which die\n  \
+    bowline sim storm --xp                       the same for XP: deadlines, preemption, late packets\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -46,7 +47,8 @@ enum SimCommand {
     bowline sim storm --start 5000 --seeds 100 --json\n  \
     bowline sim storm --seed 42 --trace 42.log\n  \
     bowline sim storm --sdr --seeds 2000\n  \
-    bowline sim storm --failover --seeds 2000\n\n\
+    bowline sim storm --failover --seeds 2000\n  \
+    bowline sim storm --xp --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -67,6 +69,9 @@ struct StormArgs {
     /// SDR and its reliability schemes instead of the NIC's own transports
     #[arg(long, conflicts_with = "failover")]
     sdr: bool,
+    /// XP, best effort with deadlines, alone
+    #[arg(long, conflicts_with_all = ["failover", "sdr"])]
+    xp: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
@@ -77,9 +82,10 @@ struct StormArgs {
 
 impl StormArgs {
     fn kind(&self) -> StormKind {
-        match (self.sdr, self.failover) {
-            (true, _) => StormKind::Sdr,
-            (_, true) => StormKind::Failover,
+        match (self.sdr, self.failover, self.xp) {
+            (true, ..) => StormKind::Sdr,
+            (_, true, _) => StormKind::Failover,
+            (.., true) => StormKind::Xp,
             _ => StormKind::Plain,
         }
     }
@@ -91,6 +97,7 @@ enum StormKind {
     Plain,
     Sdr,
     Failover,
+    Xp,
 }
 
 impl StormKind {
@@ -99,6 +106,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed,
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
+            StormKind::Xp => xp_storm::run_seed,
         }
     }
 
@@ -107,6 +115,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed_traced,
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
+            StormKind::Xp => xp_storm::run_seed_traced,
         }
     }
 
@@ -116,6 +125,7 @@ impl StormKind {
             StormKind::Plain => "",
             StormKind::Sdr => " --sdr",
             StormKind::Failover => " --failover",
+            StormKind::Xp => " --xp",
         }
     }
 }
@@ -209,7 +219,9 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     if kind == StormKind::Failover {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
-    if kind == StormKind::Sdr {
+    if kind == StormKind::Xp {
+        text += &section("application", coverage.xp.iter().map(owned));
+    } else if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
     } else {
         text += &section("operations", kinds);
@@ -277,6 +289,7 @@ fn to_json(outcome: &Outcome, kind: StormKind, seconds: f64) -> Value {
         "trace_hash": format!("{:016x}", totals.trace_hash),
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
+        "xp": table(&mut totals.coverage.xp.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

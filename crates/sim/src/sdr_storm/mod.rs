@@ -8,7 +8,7 @@
 
 mod app;
 mod draw;
-mod memory;
+pub(crate) mod memory;
 mod plain;
 mod reliable;
 mod report;

@@ -8,6 +8,7 @@ use super::scenario::OpKind;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
+use crate::xp_storm::XpCoverage;
 
 /// Operations posted, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +133,8 @@ pub struct Coverage {
     pub coalesced: u64,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
+    /// What the storm over XP exercised.
+    pub xp: XpCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -186,6 +189,7 @@ impl Coverage {
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
         self.sdr.merge(&other.sdr);
+        self.xp.merge(&other.xp);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
