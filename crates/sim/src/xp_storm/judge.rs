@@ -144,6 +144,7 @@ impl Judge<'_> {
         memory.restore(place, len.into());
         if !unseen {
             end.close_writes(self.scenario, index);
+            self.check_preempting(end, index)?;
         }
         if unseen && is_write {
             // Nothing of it was placed where it would have gone.
@@ -161,6 +162,25 @@ impl Judge<'_> {
         let later = messages.iter().skip(index + 1).filter(|m| m.kind != Kind::Read).count();
         if later < window {
             return Err(format!("preempted, but only {later} later messages were posted"));
+        }
+        Ok(())
+    }
+
+    /// A packet of message `index` has arrived: receives of messages out of the window have ended.
+    fn check_preempting(&self, end: &End, index: usize) -> Result<(), String> {
+        let window = usize::from(self.scenario.options[end.host].window);
+        let messages = &self.scenario.messages[1 - end.host][..index];
+        let mut number = messages.iter().filter(|m| m.kind.takes_receive()).count();
+        let mut later = 0;
+        for message in messages.iter().rev() {
+            later += usize::from(message.kind != Kind::Read);
+            if message.kind.takes_receive() {
+                number -= 1;
+                let open = end.receives.get(number).is_some_and(|posted| !posted.ended);
+                if open && later >= window {
+                    return Err(format!("{later} messages later, receive {number} has not ended"));
+                }
+            }
         }
         Ok(())
     }
@@ -223,7 +243,8 @@ fn pieces_of(k: u32, len: u32, stride: u32, mtu: u32) -> Vec<Range<usize>> {
     let stride = stride.max(1);
     let group = k / stride * stride * mtu;
     if group + stride * mtu > len {
-        return vec![(k * mtu) as usize..((k + 1) * mtu).min(len) as usize];
+        let range = (k * mtu) as usize..((k + 1) * mtu).min(len) as usize;
+        return std::iter::once(range).collect();
     }
     let part = mtu / stride;
     let first = |block| (group + block * mtu + k % stride * part) as usize;
@@ -231,7 +252,7 @@ fn pieces_of(k: u32, len: u32, stride: u32, mtu: u32) -> Vec<Range<usize>> {
 }
 
 fn whole_of(len: u32) -> Vec<Range<u32>> {
-    if len > 0 { vec![0..len] } else { Vec::new() }
+    (len > 0).then_some(0..len).into_iter().collect()
 }
 
 fn holes(completion: &Completion, record: Option<&LossRecord>) -> Vec<Range<u32>> {
