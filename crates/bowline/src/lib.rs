@@ -80,9 +80,10 @@ pub use bowline_io::{
 };
 pub use bowline_nic::{
     Access, Acked, AddressVector, Buffer, Completion, ControlError, ControlledConnection,
-    ControllerFactory, Counters, CqId, DcqcnParams, Event, FixedRate, Lost, ModifyError, MrKey,
-    Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController,
-    RecvWr, Remote, SendFlags, SendOp, SendWr, Sent, Sge, SrqId, Time, UdDest, WcOpcode, WcStatus,
+    ControllerFactory, Counters, CqId, DcqcnParams, EndMark, Event, FixedRate, LossRecord, Lost,
+    ModifyError, MrKey, Mtu, Payload, PostError, QpAttr, QpCounters, QpState, QpType, RateControl,
+    RateController, RecvWr, Remote, SendFlags, SendOp, SendWr, Sent, Sge, SrqId, Time, UdDest,
+    WcOpcode, WcStatus, XpOptions,
 };
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_device::{self as device, QpRequest};
-use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, XpOptions};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
@@ -41,6 +41,7 @@ pub struct QpBuilder {
     qkey: u32,
     lane: Option<usize>,
     controllers: Option<Arc<dyn ControllerFactory>>,
+    xp: Option<XpOptions>,
 }
 
 impl QpBuilder {
@@ -61,6 +62,7 @@ impl QpBuilder {
             qkey: DEFAULT_QKEY,
             lane: None,
             controllers: None,
+            xp: None,
         }
     }
 
@@ -134,6 +136,12 @@ impl QpBuilder {
         self
     }
 
+    /// How a queue pair of type XP receives; one message at a time, which its last packet ends, unless set.
+    pub fn xp(mut self, options: XpOptions) -> Self {
+        self.xp = Some(options);
+        self
+    }
+
     /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
     pub fn build(self) -> Result<Qp, Error> {
         let psn = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
@@ -167,6 +175,9 @@ impl QpBuilder {
         };
         if let Some(factory) = self.controllers {
             qp.set_rate_controller(factory)?;
+        }
+        if let Some(options) = self.xp {
+            qp.control(|nic, _, qpn| nic.set_xp(qpn, &options))??;
         }
         let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {
