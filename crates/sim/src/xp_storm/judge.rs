@@ -166,23 +166,16 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// A packet of message `index` has arrived: receives of messages out of the window have ended.
+    /// A packet of message `index` has arrived: receives that many later messages have passed have ended.
     fn check_preempting(&self, end: &End, index: usize) -> Result<(), String> {
         let window = usize::from(self.scenario.options[end.host].window);
         let messages = &self.scenario.messages[1 - end.host][..index];
-        let mut number = messages.iter().filter(|m| m.kind.takes_receive()).count();
-        let mut later = 0;
-        for message in messages.iter().rev() {
-            later += usize::from(message.kind != Kind::Read);
-            if message.kind.takes_receive() {
-                number -= 1;
-                let open = end.receives.get(number).is_some_and(|posted| !posted.ended);
-                if open && later >= window {
-                    return Err(format!("{later} messages later, receive {number} has not ended"));
-                }
-            }
+        let before = messages.iter().filter(|m| m.kind.takes_receive()).count();
+        let over = (before + 1).saturating_sub(window).min(end.receives.len());
+        match end.receives[..over].iter().position(|posted| !posted.ended) {
+            Some(number) => Err(format!("receive {number} has not ended before that")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whoever says that the last fragment is there has it.
