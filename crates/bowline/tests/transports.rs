@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use bowline::{
-    Access, CompletionError, Error, Fault, Payload, QpState, QpType, RecvWr, SendOp, SendWr,
-    WcOpcode, WcStatus,
+    Access, CompletionError, EndMark, Error, Fault, Payload, QpState, QpType, RecvWr, SendOp,
+    SendWr, WcOpcode, WcStatus,
 };
 use common::{ALL, End, PATIENCE, pair, pattern, poll_one};
 
@@ -203,4 +205,38 @@ fn misuse_is_refused_before_anything_is_sent() {
     let error = a.pd.qp(QpType::Rc, &b.cq).build().unwrap_err();
     assert!(matches!(error, Error::Foreign { .. }), "{error}");
     assert_eq!(error.fault(), Fault::Caller);
+}
+
+#[test]
+fn xp_messages_arrive_and_end_by_their_deadline() {
+    let (a, b) = pair(QpType::Xp);
+    a.mr.write_at(0, &pattern(100_000));
+    b.qp.recv(1, &b.mr, 0..0).unwrap();
+    a.qp.write_imm(1, &a.mr, 0..100_000, b.remote(), 3).unwrap();
+    let got = poll_one(&b.cq);
+    assert_eq!((got.imm, got.byte_len, got.end), (Some(3), 100_000, EndMark::Whole));
+    assert_eq!(b.mr.to_vec(0, 100_000), pattern(100_000));
+
+    // Nobody sends to this one.
+    let timeout = Duration::from_millis(20);
+    let started = Instant::now();
+    let deadline = b.qp.deadline_in(timeout).unwrap();
+    let sges = [b.mr.sge(200_000..300_000).unwrap()];
+    b.qp.post_recv(&RecvWr { deadline, ..RecvWr::new(2, &sges) }).unwrap();
+    let got = poll_one(&b.cq);
+    assert_eq!((got.wr_id, got.byte_len, got.end), (2, 0, EndMark::Deadline));
+    assert!(started.elapsed() >= timeout);
+
+    // So the next message is not its.
+    b.qp.recv(3, &b.mr, 200_000..300_000).unwrap();
+    a.qp.send(2, &a.mr, 0..50_000).unwrap();
+    a.qp.send(3, &a.mr, 50_000..60_000).unwrap();
+    let got = poll_one(&b.cq);
+    assert_eq!((got.wr_id, got.byte_len), (3, 10_000));
+    assert_eq!(b.mr.to_vec(200_000, 10_000), pattern(60_000)[50_000..]);
+
+    let reads = a.qp.read(4, &a.mr, 0..50_000, b.remote().slice(200_000..250_000).unwrap());
+    reads.unwrap();
+    let read = std::iter::repeat_with(|| poll_one(&a.cq)).find(|got| got.wr_id == 4).unwrap();
+    assert_eq!((read.byte_len, read.end), (50_000, EndMark::Whole));
 }

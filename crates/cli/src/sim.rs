@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{failover_storm, sdr_storm, storm};
+use bowline_sim::{failover_storm, sdr_storm, storm, xp_storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -26,6 +26,7 @@ use crate::experiment;
     bowline sim storm --seed 42 --trace 42.log   one of them again, with a log of its events\n  \
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
     bowline sim storm --failover                 the same with two NICs per host, which die\n  \
+    bowline sim storm --xp                       the same for XP: deadlines, preemption, late packets\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -48,7 +49,8 @@ enum SimCommand {
     bowline sim storm --seed 42 --trace 42.log\n  \
     bowline sim storm --sdr --seeds 2000\n  \
     bowline sim storm --failover --seeds 2000\n  \
-    bowline sim storm --attacker --seeds 500\n\n\
+    bowline sim storm --attacker --seeds 500\n  \
+    bowline sim storm --xp --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -69,11 +71,14 @@ struct StormArgs {
     /// SDR and its reliability schemes instead of the NIC's own transports
     #[arg(long, conflicts_with = "failover")]
     sdr: bool,
+    /// XP, best effort with deadlines, alone
+    #[arg(long, conflicts_with_all = ["failover", "sdr"])]
+    xp: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
     /// Somebody who knows no secret forges packets in every seed, not just in those that draw it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "xp")]
     attacker: bool,
     /// Write a readable log of the seed's events
     #[arg(long, value_name = "FILE", requires = "seed")]
@@ -82,9 +87,10 @@ struct StormArgs {
 
 impl StormArgs {
     fn kind(&self) -> StormKind {
-        match (self.sdr, self.failover) {
-            (true, _) => StormKind::Sdr,
-            (_, true) => StormKind::Failover,
+        match (self.sdr, self.failover, self.xp) {
+            (true, ..) => StormKind::Sdr,
+            (_, true, _) => StormKind::Failover,
+            (.., true) => StormKind::Xp,
             _ => StormKind::Plain,
         }
     }
@@ -106,6 +112,7 @@ enum StormKind {
     Plain,
     Sdr,
     Failover,
+    Xp,
 }
 
 impl StormKind {
@@ -114,6 +121,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed,
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
+            StormKind::Xp => |seed, _| xp_storm::run_seed(seed),
         }
     }
 
@@ -122,6 +130,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed_traced,
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
+            StormKind::Xp => |seed, _, log| xp_storm::run_seed_traced(seed, log),
         }
     }
 
@@ -131,6 +140,7 @@ impl StormKind {
             StormKind::Plain => "",
             StormKind::Sdr => " --sdr",
             StormKind::Failover => " --failover",
+            StormKind::Xp => " --xp",
         }
     }
 }
@@ -227,7 +237,9 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     if kind == StormKind::Failover {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
-    if kind == StormKind::Sdr {
+    if kind == StormKind::Xp {
+        text += &section("application", coverage.xp.iter().map(owned));
+    } else if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
     } else {
         text += &section("operations", kinds);
@@ -296,6 +308,7 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
         "attacker": table(&mut totals.coverage.attack.iter().map(owned)),
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
+        "xp": table(&mut totals.coverage.xp.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bowline_nic::{
     Access, Buffer, FrameMeta, IpId, MrKey, Nic, NicConfig, PdId, Region, Time, TxBatch, TxCaps,
 };
-use bowline_wire::{Bth, Deth, FlowKey, ImmDt, Opcode, Psn, Qpn, ROCE_UDP_PORT, Reth, icrc_of};
+use bowline_wire::{
+    Bth, Deth, FlowKey, ImmDt, Opcode, Psn, Qpn, ROCE_UDP_PORT, Reth, XpEth, icrc_of,
+};
 
 /// The host's address, and its peer's.
 pub(crate) const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -98,6 +100,13 @@ impl Packet {
     pub(crate) fn reth(mut self, va: u64, rkey: u32, len: u32) -> Packet {
         let mut bytes = [0; Reth::LEN];
         Reth { va, rkey, len }.emit(&mut bytes);
+        self.bytes.extend(bytes);
+        self
+    }
+
+    pub(crate) fn xpeth(mut self, eth: &XpEth) -> Packet {
+        let mut bytes = [0; XpEth::LEN];
+        eth.emit(&mut bytes);
         self.bytes.extend(bytes);
         self
     }

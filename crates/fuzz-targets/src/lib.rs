@@ -12,15 +12,17 @@ mod host;
 mod sdr;
 mod setup;
 mod store;
+mod xp;
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("sdr", sdr::plain),
     ("reliable", sdr::reliable),
     ("fec", fec::run),
+    ("xp", xp::run),
     ("failover", failover::run),
     ("setup", setup::run),
     ("store", store::run),

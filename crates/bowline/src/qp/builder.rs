@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_device::{self as device, QpRequest};
-use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, RateControl};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, RateControl, XpOptions};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
@@ -42,6 +42,7 @@ pub struct QpBuilder {
     lane: Option<usize>,
     /// Some if chosen, and none of it if that is no control.
     controllers: Option<Option<Arc<dyn ControllerFactory>>>,
+    xp: Option<XpOptions>,
 }
 
 impl QpBuilder {
@@ -62,6 +63,7 @@ impl QpBuilder {
             qkey: DEFAULT_QKEY,
             lane: None,
             controllers: None,
+            xp: None,
         }
     }
 
@@ -142,6 +144,12 @@ impl QpBuilder {
         self
     }
 
+    /// How a queue pair of type XP receives; one message at a time, which its last packet ends, unless set.
+    pub fn xp(mut self, options: XpOptions) -> Self {
+        self.xp = Some(options);
+        self
+    }
+
     /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
     pub fn build(self) -> Result<Qp, Error> {
         let psn = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
@@ -175,6 +183,9 @@ impl QpBuilder {
         };
         if let Some(factory) = self.controllers {
             qp.choose_controller(factory)?;
+        }
+        if let Some(options) = self.xp {
+            qp.control(|nic, _, qpn| nic.set_xp(qpn, &options))??;
         }
         let connected = self.qp_type.descriptor().connected;
         qp.modify(&QpAttr {

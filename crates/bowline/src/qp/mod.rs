@@ -5,10 +5,12 @@ mod connect;
 mod ops;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_device as device;
 use bowline_nic::{
-    ControllerFactory, Nic, PostError, QpAttr, QpCounters, QpState, QpType, RateControl, Time,
+    ControllerFactory, LossRecord, Nic, PostError, QpAttr, QpCounters, QpState, QpType,
+    RateControl, Time,
 };
 use bowline_wire::{Psn, Qpn};
 
@@ -117,6 +119,19 @@ impl Qp {
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
         Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
+    }
+
+    /// The deadline of a request that may take so long from now on: for [`SendWr::deadline`](crate::SendWr::deadline)
+    /// and [`RecvWr::deadline`](crate::RecvWr::deadline) of an XP queue pair.
+    pub fn deadline_in(&self, timeout: Duration) -> Result<Time, Error> {
+        let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        self.control(|_, now, _| now.plus_nanos(nanos))
+    }
+
+    /// What was missing of the oldest partial receive or READ of an XP queue pair that is still on record
+    /// ([`XpOptions::loss_log`](crate::XpOptions::loss_log)).
+    pub fn take_loss(&self) -> Result<Option<LossRecord>, Error> {
+        self.control(|nic, _, qpn| nic.take_loss(qpn))
     }
 
     fn device(&self) -> &device::Device {

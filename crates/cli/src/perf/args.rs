@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{FecMode, LaneCount, LinkProfile, Mtu, RateControl, Via};
+use bowline::{FecMode, LaneCount, LinkProfile, Mtu, QpType, RateControl, Via};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -83,11 +83,17 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
+    /// Transport of the QPs. uc and xp lose what the network loses; a latency test that loses a message does not end
+    #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
+    pub(crate) transport: Transport,
     /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
     /// ec-mds, ec-xor, or auto, which takes for each message the one that the planner expects to be
     /// fastest; write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
+    /// Bytes that a scheme repeats at a time when a packet is lost: a power of two packets
+    #[arg(long, value_name = "BYTES", requires = "scheme", value_parser = parse_bytes)]
+    pub(crate) chunk: Option<u32>,
     /// With --scheme auto: print which schemes were taken, and why
     #[arg(long, requires = "scheme")]
     pub(crate) explain: bool,
@@ -115,6 +121,44 @@ pub(crate) struct PerfArgs {
     /// Print one JSON object as the last line
     #[arg(long, alias = "out_json")]
     pub(crate) json: bool,
+}
+
+/// Transport of the QPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Transport {
+    /// Reliable connection
+    #[default]
+    Rc,
+    /// Unreliable connection
+    Uc,
+    /// OptiNIC's express path: best effort with deadlines
+    Xp,
+}
+
+impl Transport {
+    /// The QPs' type.
+    pub(crate) fn qp_type(self) -> QpType {
+        match self {
+            Transport::Rc => QpType::Rc,
+            Transport::Uc => QpType::Uc,
+            Transport::Xp => QpType::Xp,
+        }
+    }
+
+    /// Refuses a test that cannot be run over it.
+    pub(crate) fn check(self, test: Test) -> Result<(), String> {
+        let can = match test {
+            Test::WriteBw | Test::WriteLat | Test::SendLat => true,
+            // A receiver that is slower than the sender would have to be waited for.
+            Test::SendBw | Test::AtomicLat => self == Transport::Rc,
+            Test::ReadBw | Test::ReadLat => self != Transport::Uc,
+        };
+        let name = test.name();
+        can.then_some(()).ok_or(format!(
+            "{name} is not for this --transport: use rc, e.g. `bowline perf {name}`"
+        ))
+    }
 }
 
 /// What to measure.
@@ -175,10 +219,14 @@ pub(crate) struct Spec {
     /// Bytes that a QP's messages cycle through.
     pub(crate) region: u32,
     pub(crate) inline: u32,
+    #[serde(default)]
+    pub(crate) transport: Transport,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
     /// Lanes that carry a message of a scheme together, at both ends.
     pub(crate) spread: usize,
+    #[serde(default)]
+    pub(crate) chunk: Option<u32>,
     pub(crate) explain: bool,
 }
 
@@ -199,9 +247,11 @@ impl Spec {
             tx_depth: args.tx_depth,
             region: if latency { 0 } else { args.region.unwrap_or(0) },
             inline: args.inline.unwrap_or(default(64, 0) as u32),
+            transport: args.transport,
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
             spread: args.lanes.get(),
+            chunk: args.chunk,
             explain: args.explain,
         }
     }
@@ -220,6 +270,7 @@ impl Spec {
             && spec.inline <= 1024
             && (1..=64).contains(&spec.spread)
             && spec.iters >= 1;
+        spec.transport.check(spec.test)?;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
     }
 

@@ -42,7 +42,7 @@ impl End {
         let config = ReliableConfig {
             sdr: SdrConfig {
                 mtu: device.mtu(),
-                chunk_bytes: CHUNK_BYTES.max(device.mtu().bytes()),
+                chunk_bytes: spec.chunk.unwrap_or(CHUNK_BYTES.max(device.mtu().bytes())),
                 rate_bps: spec.rate_bps,
                 ..SdrConfig::default()
             },

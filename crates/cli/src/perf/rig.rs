@@ -4,8 +4,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, Buffer, Completion, CompletionExt, Cq, Device, Mr, Payload, Qp, QpType, RecvWr,
-    RemoteMr, SendFlags, SendOp, SendWr, Sge,
+    Access, Buffer, Completion, CompletionExt, Cq, Device, Mr, Payload, Qp, RecvWr, RemoteMr,
+    SendFlags, SendOp, SendWr, Sge,
 };
 
 use super::args::{Spec, Test};
@@ -58,7 +58,7 @@ impl Rig {
         let cq = device.create_cq((spec.tx_depth + RECEIVES) * u32::from(spec.qps) + 1)?;
         let qps = (0..spec.qps)
             .map(|_| {
-                pd.qp(QpType::Rc, &cq)
+                pd.qp(spec.transport.qp_type(), &cq)
                     // One more to close a run that ends between two signaled requests.
                     .max_send_wr(spec.tx_depth + 1)
                     .max_recv_wr(RECEIVES)

@@ -61,6 +61,7 @@ pub(crate) fn connect(args: &PerfArgs, host: &str) -> Result<Agreed, Box<dyn Err
         None => channel.local_addr()?.ip(),
     };
     let spec = Spec::new(args);
+    spec.transport.check(spec.test)?;
     let made = Made::new(args, addr, spec.clone())?;
     channel.send(&serde_json::to_vec(&spec)?)?;
     let answer = channel.recv()?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bowline_link::units;
 
-use super::{BbrParams, ControllerFactory, DcqcnParams, FixedRate};
+use super::{BbrParams, ControllerFactory, DcqcnParams, EqdsParams, FixedRate, SwiftParams};
 
 /// DCQCN's line rate unless said otherwise: more than a software NIC sends.
 const LINE_RATE_BPS: u64 = 100_000_000_000;
@@ -25,6 +25,10 @@ pub enum RateControl {
     Dcqcn(DcqcnParams),
     /// A model of a long, shared path.
     Bbr(BbrParams),
+    /// Swift: keeps the round trip at a target.
+    Swift(SwiftParams),
+    /// EQDS: sends what the receiver grants.
+    Eqds(EqdsParams),
 }
 
 impl RateControl {
@@ -37,6 +41,8 @@ impl RateControl {
             }
             RateControl::Dcqcn(params) => Some(Arc::new(params.clone())),
             RateControl::Bbr(params) => Some(Arc::new(params.clone())),
+            RateControl::Swift(params) => Some(Arc::new(params.clone())),
+            RateControl::Eqds(params) => Some(Arc::new(params.clone())),
         }
     }
 }
@@ -52,7 +58,7 @@ pub struct ParseRateControlError {
 impl FromStr for RateControl {
     type Err = ParseRateControlError;
 
-    /// `none`, `fixed:1Gbps`, `dcqcn`, `dcqcn:25Gbps` (the line's rate) or `bbr`.
+    /// `none`, `fixed:1Gbps`, `dcqcn`, `dcqcn:25Gbps` (the line's rate), `swift` or `bbr`.
     fn from_str(text: &str) -> Result<RateControl, ParseRateControlError> {
         let (name, rate) = match text.split_once(':') {
             Some((name, rate)) => (name, Some(rate)),
@@ -66,20 +72,29 @@ impl FromStr for RateControl {
             ("dcqcn", rate) => {
                 Ok(RateControl::Dcqcn(DcqcnParams::new(rate.unwrap_or(LINE_RATE_BPS))))
             }
+            ("swift", None) => Ok(RateControl::Swift(SwiftParams::default())),
+            ("eqds", _) => {
+                let why = "credit comes from a program at the receiver: see rate::EqdsParams";
+                Err(error(format!("{why}; write none, fixed:1Gbps, dcqcn, swift or bbr")))
+            }
             ("bbr", None) => Ok(RateControl::Bbr(BbrParams::default())),
-            _ => Err(error("write none, fixed:1Gbps, dcqcn, dcqcn:25Gbps or bbr".to_owned())),
+            _ => {
+                Err(error("write none, fixed:1Gbps, dcqcn, dcqcn:25Gbps, swift or bbr".to_owned()))
+            }
         }
     }
 }
 
 impl fmt::Display for RateControl {
-    /// As it is read; constants that differ from the defaults are not written.
+    /// As it is read, where it can be; constants that differ from the defaults are not written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RateControl::Unlimited => f.write_str("none"),
             RateControl::Fixed { bits_per_sec } => write!(f, "fixed:{bits_per_sec}bps"),
             RateControl::Dcqcn(params) => write!(f, "dcqcn:{}bps", params.line_rate_bps),
             RateControl::Bbr(_) => f.write_str("bbr"),
+            RateControl::Swift(_) => f.write_str("swift"),
+            RateControl::Eqds(params) => write!(f, "eqds:{}bps", params.line_rate_bps),
         }
     }
 }
@@ -90,11 +105,11 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for text in ["none", "fixed:1Gbps", "dcqcn", "dcqcn:25Gbps", "bbr"] {
+        for text in ["none", "fixed:1Gbps", "dcqcn", "dcqcn:25Gbps", "bbr", "swift"] {
             let control: RateControl = text.parse().unwrap();
             assert_eq!(control.to_string().parse::<RateControl>().unwrap(), control, "{text}");
         }
-        for bad in ["", "BBR", "fixed", "fixed:25", "bbr:1Gbps", "cubic"] {
+        for bad in ["", "BBR", "fixed", "fixed:25", "bbr:1Gbps", "cubic", "eqds"] {
             let error = bad.parse::<RateControl>().unwrap_err().to_string();
             assert!(error.contains("Gbps"), "{error}");
         }

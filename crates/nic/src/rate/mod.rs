@@ -9,15 +9,19 @@
 mod bbr;
 mod choice;
 mod dcqcn;
+mod eqds;
 mod fixed;
 mod report;
+mod swift;
 
 pub use bbr::BbrParams;
 pub use choice::{ParseRateControlError, RateControl};
 use core::fmt::Debug;
 pub use dcqcn::DcqcnParams;
+pub use eqds::{EqdsParams, Grantor};
 pub use fixed::FixedRate;
 pub use report::{Heard, Report, ReportMeter};
+pub use swift::SwiftParams;
 
 use crate::time::Time;
 use crate::types::{Mtu, TransportDescriptor};
@@ -63,6 +67,12 @@ pub trait RateController: Debug + Send {
     /// Most bytes in flight, on transports that know what is; `None` is no limit. It applies on top
     /// of the window of the path or the QP, and a packet always goes if nothing is in flight.
     fn window_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Most bytes that one turn may send, for controllers that count what they allow; `None` is no limit. A turn
+    /// that is allowed anything sends a packet at least.
+    fn turn_bytes(&self) -> Option<u64> {
         None
     }
 

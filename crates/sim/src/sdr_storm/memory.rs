@@ -12,7 +12,7 @@ use crate::check::pattern;
 const GAP: usize = 96;
 
 /// A buffer whose every byte is known, unless it is somebody's place for the moment.
-pub(super) struct Memory {
+pub(crate) struct Memory {
     buffer: Arc<Buffer>,
     key: MrKey,
     seed: u64,
@@ -22,7 +22,7 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Memory with places of these lengths.
-    pub(super) fn new(nic: &mut Nic, pd: PdId, lens: &[u64], seed: u64) -> Memory {
+    pub(crate) fn new(nic: &mut Nic, pd: PdId, lens: &[u64], seed: u64) -> Memory {
         let mut at = GAP;
         let mut places = Vec::with_capacity(lens.len());
         for len in lens {
@@ -30,7 +30,7 @@ impl Memory {
             at += *len as usize + GAP;
         }
         let buffer = Buffer::new(at);
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let key = nic.register(pd, Region::owned(buffer.clone()), 0, access);
         let memory = Memory { buffer, key: key.expect("within the limits"), seed, places };
         memory.restore_range(0..at);
@@ -38,29 +38,29 @@ impl Memory {
     }
 
     /// A place, for requests.
-    pub(super) fn at(&self, place: usize) -> Source {
+    pub(crate) fn at(&self, place: usize) -> Source {
         Source { key: self.key, addr: self.places[place] as u64 }
     }
 
     /// What is at a place.
-    pub(super) fn read(&self, place: usize, len: u64) -> Vec<u8> {
+    pub(crate) fn read(&self, place: usize, len: u64) -> Vec<u8> {
         self.buffer.to_vec(self.places[place], len as usize)
     }
 
     /// What is at a place when nobody has written to it.
-    pub(super) fn untouched(&self, place: usize, len: u64) -> Vec<u8> {
+    pub(crate) fn untouched(&self, place: usize, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         pattern::fill_from(self.seed, self.places[place], &mut bytes);
         bytes
     }
 
     /// Puts a message at a place.
-    pub(super) fn write(&self, place: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, place: usize, bytes: &[u8]) {
         self.buffer.write_at(self.places[place], bytes);
     }
 
     /// The application has its bytes back and does as it likes with them.
-    pub(super) fn restore(&self, place: usize, len: u64) {
+    pub(crate) fn restore(&self, place: usize, len: u64) {
         self.restore_range(self.places[place]..self.places[place] + len as usize);
     }
 
@@ -74,7 +74,7 @@ impl Memory {
     ///
     /// # Errors
     /// The first byte that changed.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let mut expected = vec![0; self.buffer.len()];
         pattern::fill_from(self.seed, 0, &mut expected);
         match pattern::first_difference(&expected, &self.buffer.to_vec(0, expected.len())) {

@@ -9,7 +9,7 @@
 mod app;
 mod attack;
 mod draw;
-mod memory;
+pub(crate) mod memory;
 mod plain;
 mod reliable;
 mod report;

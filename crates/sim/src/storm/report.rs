@@ -9,6 +9,7 @@ use crate::attack::AttackCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
+use crate::xp_storm::XpCoverage;
 
 /// Operations posted, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,6 +138,8 @@ pub struct Coverage {
     pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
+    /// What the storm over XP exercised.
+    pub xp: XpCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -194,6 +197,7 @@ impl Coverage {
         self.lanes += other.lanes;
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
+        self.xp.merge(&other.xp);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);

@@ -129,9 +129,10 @@ impl Default for Xp {
     }
 }
 
-/// The first number of messages, receives and READs of a connection with this token.
+/// The first number of messages, receives and READs of a connection with this token. Its bits are all over it, so that
+/// a test can begin where numbers wrap around.
 fn first_number(token: Psn) -> u32 {
-    token.get() << 8
+    token.get() << 8 | token.get() & 0xff
 }
 
 /// Whether number `a` comes before number `b`.

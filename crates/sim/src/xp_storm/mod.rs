@@ -1,0 +1,20 @@
+//! The storm over XP: messages with deadlines between two hosts whose cable loses, reorders, doubles, damages
+//! and delays what it carries, past every deadline. Nothing is healed: every request ends by itself.
+//!
+//! Checkers: nothing is placed outside of its message or after its end, every request ends by its deadline, the bytes
+//! that are reported are those that are there, and what is said to be missing is exactly what is missing.
+
+mod app;
+mod draw;
+mod end;
+mod judge;
+mod report;
+mod run;
+mod scenario;
+
+pub use report::XpCoverage;
+pub use run::{run_seed, run_seed_traced};
+pub use scenario::{Kind, MessagePlan, ReceivePlan, XpScenario};
+
+#[cfg(test)]
+mod tests;
