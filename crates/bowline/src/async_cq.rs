@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use bowline_io::Channel;
+use bowline_io::EventChannel;
 use bowline_nic::Completion;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -31,7 +31,7 @@ pub struct AsyncCq {
 }
 
 #[derive(Debug)]
-struct Notifications(Arc<Channel<u64>>);
+struct Notifications(Arc<EventChannel<u64>>);
 
 impl AsRawFd for Notifications {
     fn as_raw_fd(&self) -> RawFd {

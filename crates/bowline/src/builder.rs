@@ -6,7 +6,7 @@ use std::path::Path;
 use bowline_device::{DeviceSpec, LaneCount};
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Sharing, Via};
-use bowline_nic::Mtu;
+use bowline_nic::{Mtu, RateControl};
 
 use crate::{Device, Error, Failover};
 
@@ -120,6 +120,21 @@ impl DeviceBuilder {
     /// ```
     pub fn fec(mut self, mode: FecMode) -> Self {
         self.spec.fec = Some(mode);
+        self
+    }
+
+    /// Limits how fast queue pairs send that are not told otherwise: see `docs/congestion.md`. Without it a
+    /// [`ReliableQp`](crate::ReliableQp) to another host finds its rate out, and others send as fast as their windows allow.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let device = Device::builder("127.9.1.9".parse().unwrap());
+    /// let device = device.congestion_control("dcqcn:25Gbps".parse()?).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn congestion_control(mut self, control: RateControl) -> Self {
+        self.spec.congestion = Some(control);
         self
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_device as device;
-use bowline_io::Channel;
+use bowline_io::EventChannel;
 use bowline_nic::{Completion, CqId};
 
 use crate::{CompletionExt, Error};
@@ -24,13 +24,13 @@ pub struct Cq {
 
 pub(crate) struct CqInner {
     pub(crate) core: Arc<device::Cq>,
-    channel: Arc<Channel<u64>>,
+    channel: Arc<EventChannel<u64>>,
     turn: Turn,
 }
 
 impl Cq {
     pub(crate) fn new(device: &Arc<device::Device>, depth: u32) -> Result<Cq, Error> {
-        let channel = Channel::new(NOTIFICATIONS)
+        let channel = EventChannel::new(NOTIFICATIONS)
             .map_err(|e| Error::system("make a notification channel", e))?;
         let channel = Arc::new(channel);
         let core = device::Cq::create(device, depth, Some((Arc::clone(&channel), 0)))?;
@@ -111,7 +111,7 @@ impl Cq {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn channel(&self) -> &Arc<Channel<u64>> {
+    pub(crate) fn channel(&self) -> &Arc<EventChannel<u64>> {
         &self.inner.channel
     }
 }

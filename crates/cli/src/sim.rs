@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
 use bowline_sim::{failover_storm, sdr_storm, storm, xp_storm};
 use clap::{Args, Subcommand};
@@ -48,6 +49,7 @@ enum SimCommand {
     bowline sim storm --seed 42 --trace 42.log\n  \
     bowline sim storm --sdr --seeds 2000\n  \
     bowline sim storm --failover --seeds 2000\n  \
+    bowline sim storm --attacker --seeds 500\n  \
     bowline sim storm --xp --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
@@ -75,6 +77,9 @@ struct StormArgs {
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
+    /// Somebody who knows no secret forges packets in every seed, not just in those that draw it
+    #[arg(long, conflicts_with = "xp")]
+    attacker: bool,
     /// Write a readable log of the seed's events
     #[arg(long, value_name = "FILE", requires = "seed")]
     trace: Option<PathBuf>,
@@ -89,6 +94,16 @@ impl StormArgs {
             _ => StormKind::Plain,
         }
     }
+
+    fn attacker(&self) -> Attacker {
+        if self.attacker { Attacker::Always } else { Attacker::Drawn }
+    }
+
+    /// The options that decide what a seed is.
+    fn flags(&self) -> String {
+        let attacker = if self.attacker { " --attacker" } else { "" };
+        format!("{}{attacker}", self.kind().flag())
+    }
 }
 
 /// Which storm.
@@ -101,21 +116,21 @@ enum StormKind {
 }
 
 impl StormKind {
-    fn run_seed(self) -> fn(u64) -> SeedReport {
+    fn run_seed(self) -> fn(u64, Attacker) -> SeedReport {
         match self {
             StormKind::Plain => storm::run_seed,
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
-            StormKind::Xp => xp_storm::run_seed,
+            StormKind::Xp => |seed, _| xp_storm::run_seed(seed),
         }
     }
 
-    fn run_seed_traced(self) -> fn(u64, Box<dyn Write>) -> io::Result<SeedReport> {
+    fn run_seed_traced(self) -> fn(u64, Attacker, Box<dyn Write>) -> io::Result<SeedReport> {
         match self {
             StormKind::Plain => storm::run_seed_traced,
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
-            StormKind::Xp => xp_storm::run_seed_traced,
+            StormKind::Xp => |seed, _, log| xp_storm::run_seed_traced(seed, log),
         }
     }
 
@@ -143,8 +158,7 @@ pub(crate) fn run(args: SimArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let (Some(seed), Some(path)) = (args.seed, &args.trace) {
-        trace(args.kind(), seed, path)
-            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        trace(args, seed, path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let (first, default_count) = match args.seed {
         Some(seed) => (seed, 1),
@@ -156,8 +170,9 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     let bar = progress_bar(seeds.end - seeds.start, args.json);
     let failed = AtomicU64::new(0);
     let started = Instant::now();
-    let kind = args.kind();
-    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), kind.run_seed(), |_, failure| {
+    let (kind, flags, attacker) = (args.kind(), args.flags(), args.attacker());
+    let run = |seed| kind.run_seed()(seed, attacker);
+    let outcome = run_many(seeds, args.jobs.unwrap_or(cores), run, |_, failure| {
         bar.inc(1);
         if failure.is_some() {
             let count = failed.fetch_add(1, Ordering::Relaxed) + 1;
@@ -168,9 +183,9 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let seconds = started.elapsed().as_secs_f64();
     let text = if args.json {
-        serde_json::to_string_pretty(&to_json(&outcome, kind, seconds))? + "\n"
+        serde_json::to_string_pretty(&to_json(&outcome, &flags, seconds))? + "\n"
     } else {
-        totals_text(&outcome.totals, kind, seconds) + &failures_text(&outcome.failures, kind)
+        totals_text(&outcome.totals, kind, seconds) + &failures_text(&outcome.failures, &flags)
     };
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever reads the first lines only has seen what he wanted.
@@ -182,10 +197,10 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Writes the log of a seed's events. If an engine panics, the log ends there; the run that follows
 /// reports it.
-fn trace(kind: StormKind, seed: u64, path: &Path) -> io::Result<()> {
+fn trace(args: &StormArgs, seed: u64, path: &Path) -> io::Result<()> {
     let log = Box::new(BufWriter::new(File::create(path)?));
-    let run = kind.run_seed_traced();
-    if let Ok(report) = catch_unwind(|| run(seed, log)) {
+    let (run, attacker) = (args.kind().run_seed_traced(), args.attacker());
+    if let Ok(report) = catch_unwind(|| run(seed, attacker, log)) {
         report?;
     }
     eprintln!("events of seed {seed}: {}", path.display());
@@ -216,6 +231,9 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     let engines = coverage.nic.iter().map(|(name, _, n)| (name.replace('_', " "), n));
     let shims = coverage.fec.iter().map(|(name, _, n)| (name.replace('_', " "), n));
     text += &section("faults", totals.faults.iter().map(owned));
+    if !coverage.attack.is_empty() {
+        text += &section("attacker", coverage.attack.iter().map(owned));
+    }
     if kind == StormKind::Failover {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
@@ -240,7 +258,7 @@ fn section(title: &str, rows: impl Iterator<Item = (String, u64)>) -> String {
     format!("{title}\n{rows}")
 }
 
-fn failures_text(failures: &[Failure], kind: StormKind) -> String {
+fn failures_text(failures: &[Failure], flags: &str) -> String {
     let mut text = String::new();
     for failure in failures.iter().take(MAX_FAILURES_SHOWN) {
         text += &format!("\nseed {} failed\n", failure.seed);
@@ -250,7 +268,7 @@ fn failures_text(failures: &[Failure], kind: StormKind) -> String {
         for violation in &failure.violations {
             text += &format!("  {violation}\n");
         }
-        text += &format!("  replay: {}\n", replay_command(failure.seed, kind));
+        text += &format!("  replay: {}\n", replay_command(failure.seed, flags));
     }
     if failures.len() > MAX_FAILURES_SHOWN {
         let seeds: Vec<String> = failures.iter().map(|f| f.seed.to_string()).collect();
@@ -259,11 +277,11 @@ fn failures_text(failures: &[Failure], kind: StormKind) -> String {
     text
 }
 
-fn replay_command(seed: u64, kind: StormKind) -> String {
-    format!("bowline sim storm{} --seed {seed} --trace storm-{seed}.log", kind.flag())
+fn replay_command(seed: u64, flags: &str) -> String {
+    format!("bowline sim storm{flags} --seed {seed} --trace storm-{seed}.log")
 }
 
-fn to_json(outcome: &Outcome, kind: StormKind, seconds: f64) -> Value {
+fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
     let totals = &outcome.totals;
     let table = |rows: &mut dyn Iterator<Item = (String, u64)>| {
         Value::Object(rows.map(|(name, n)| (name, Value::from(n))).collect::<Map<_, _>>())
@@ -276,7 +294,7 @@ fn to_json(outcome: &Outcome, kind: StormKind, seconds: f64) -> Value {
                 "seed": failure.seed,
                 "panic": failure.panic,
                 "violations": failure.violations.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "replay": replay_command(failure.seed, kind),
+                "replay": replay_command(failure.seed, flags),
             })
         })
         .collect();
@@ -287,6 +305,7 @@ fn to_json(outcome: &Outcome, kind: StormKind, seconds: f64) -> Value {
         "packets": totals.packets,
         "virtual_seconds": totals.virtual_ns as f64 / 1e9,
         "trace_hash": format!("{:016x}", totals.trace_hash),
+        "attacker": table(&mut totals.coverage.attack.iter().map(owned)),
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "xp": table(&mut totals.coverage.xp.iter().map(owned)),

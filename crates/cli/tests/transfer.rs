@@ -134,6 +134,21 @@ fn failed(output: &Output, expected: &str) {
 }
 
 #[test]
+fn lanes_carry_blocks_together_as_many_as_both_ends_have() {
+    let scratch = Scratch::new();
+    let bytes: Vec<u8> = (0..40 * MIB + 12_345).map(|at| (at * 31 + at / 255) as u8).collect();
+    let file = scratch.write("in/file", &bytes);
+    for (ours, theirs) in [("3", "2"), ("1", "4")] {
+        let out = scratch.path(&format!("out/{ours}-{theirs}"));
+        fs::create_dir_all(&out).unwrap();
+        let recv = Recv::start(&out, &["--once", "--lanes", theirs, "--link", "loss=0.1%"]);
+        recv.send_ok(&[&file], &["--lanes", ours, "--link", "loss=0.1%"]);
+        recv.report();
+        assert!(fs::read(out.join("file")).unwrap() == bytes);
+    }
+}
+
+#[test]
 fn a_tree_arrives_as_it_is() {
     let scratch = Scratch::new();
     let big = noise(50_000_000, 1);

@@ -13,9 +13,9 @@ fn random_addr() -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(127, a.max(1), b, c.clamp(1, 254)))
 }
 
-fn passes(profile: Profile, link: Option<&str>) {
+fn passes(profile: Profile, lanes: &str, link: Option<&str>) {
     let ends = [0, 1].map(|_| -> Box<dyn End> {
-        let mut builder = Device::builder(random_addr());
+        let mut builder = Device::builder(random_addr()).lanes(lanes.parse().expect("a number"));
         if let Some(link) = link {
             builder = builder.link(link.parse().expect("it is a link profile"));
         }
@@ -34,10 +34,20 @@ fn passes(profile: Profile, link: Option<&str>) {
 
 #[test]
 fn over_udp() {
-    passes(Profile::Clean, None);
+    passes(Profile::Clean, "1", None);
 }
 
 #[test]
 fn over_udp_that_loses_doubles_and_reorders() {
-    passes(Profile::Faulty, Some("loss=1%,duplicate=1%,reorder=1%,delay=50us,seed=3"));
+    passes(Profile::Faulty, "1", Some("loss=1%,duplicate=1%,reorder=1%,delay=50us,seed=3"));
+}
+
+#[test]
+fn over_lanes() {
+    passes(Profile::Clean, "3", None);
+}
+
+#[test]
+fn over_lanes_that_lose_double_and_reorder() {
+    passes(Profile::Faulty, "3", Some("loss=1%,duplicate=1%,reorder=1%,delay=50us,seed=3"));
 }

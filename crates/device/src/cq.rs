@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError};
 
 use bowline_failover::mirror::{self, Engines, Place};
-use bowline_io::{Channel, CqNotify, LaneError};
+use bowline_io::{CqNotify, EventChannel, LaneError};
 use bowline_nic::{Completion, CqId, Nic, Time};
 
 use crate::turn::turn;
@@ -22,7 +22,7 @@ impl Cq {
     pub fn create(
         device: &Arc<Device>,
         depth: u32,
-        notify: Option<(Arc<Channel<u64>>, u64)>,
+        notify: Option<(Arc<EventChannel<u64>>, u64)>,
     ) -> Result<Cq, DeviceError> {
         let mirror = Arc::new(mirror::Cq::create(device.engines(), depth)?);
         let notify = notify.map(|(channel, token)| {

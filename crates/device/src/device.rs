@@ -8,9 +8,9 @@ use bowline_failover::mirror::{self, Names, Place};
 use bowline_fec::{Fec, FecSnapshot};
 use bowline_io::control::{self, ControlServer};
 use bowline_io::{
-    Channel, CqNotify, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
+    CqNotify, EventChannel, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
 };
-use bowline_nic::{Counters, Event, NicConfig, Time};
+use bowline_nic::{Counters, Event, NicConfig, RateControl, Time};
 
 use crate::engines::LaneEngines;
 use crate::failover::{Account, Failover};
@@ -21,9 +21,10 @@ pub struct Device {
     pub(crate) name: String,
     pub(crate) engines: Arc<LaneEngines>,
     pub(crate) names: Arc<RwLock<Names>>,
-    pub(crate) events: Arc<Channel<Event>>,
+    pub(crate) events: Arc<EventChannel<Event>>,
     pub(crate) placement: Placement,
     pub(crate) fec: Option<Fec>,
+    pub(crate) congestion: Option<RateControl>,
     /// What the engines were made with.
     pub(crate) config: NicConfig,
     pub(crate) failover: Option<Failover>,
@@ -90,13 +91,18 @@ impl Device {
     }
 
     /// Its events, except those about completions. It is closed once an engine of its own has ended.
-    pub fn events(&self) -> &Arc<Channel<Event>> {
+    pub fn events(&self) -> &Arc<EventChannel<Event>> {
         &self.events
     }
 
     /// What its engines and ports have done and seen.
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         control::total_counters(self.lanes())
+    }
+
+    /// What limits how fast its queue pairs send that are not told otherwise.
+    pub fn congestion(&self) -> Option<&RateControl> {
+        self.congestion.as_ref()
     }
 
     /// What forward error correction has done, if there is any.

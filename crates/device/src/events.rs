@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bowline_failover::Rail;
 use bowline_failover::mirror::{Layout, Names, Place};
-use bowline_io::{Channel, EventSink};
+use bowline_io::{EventChannel, EventSink};
 use bowline_nic::Event;
 
 /// Events kept; further ones are counted and lost.
@@ -15,7 +15,7 @@ pub(crate) struct EngineEvents {
     pub(crate) at: Place,
     pub(crate) layout: Layout,
     pub(crate) names: Arc<RwLock<Names>>,
-    pub(crate) events: Arc<Channel<Event>>,
+    pub(crate) events: Arc<EventChannel<Event>>,
 }
 
 impl EventSink for EngineEvents {

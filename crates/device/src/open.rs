@@ -8,10 +8,10 @@ use bowline_failover::Rail;
 use bowline_failover::mirror::{Layout, Names};
 use bowline_fec::{Fec, FecConfig};
 use bowline_io::{
-    Channel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink, Sharing,
-    UdpConfig, Via,
+    EventChannel, Impair, Lane, LaneConfig, PcapFile, PcapTap, Port, PortError, SharedLink,
+    Sharing, UdpConfig, Via,
 };
-use bowline_nic::{Event, Mtu, Nic, NicConfig};
+use bowline_nic::{Event, Mtu, Nic, NicConfig, RateControl};
 
 use crate::device::backup_name;
 use crate::engines::LaneEngines;
@@ -23,13 +23,17 @@ use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 /// A port, and the prefix that every QPN of the engine on it must have.
 pub type Opened = (Box<dyn Port>, u8);
 
+/// Where the numbers of an engine's QPs may begin. An engine has a table of all numbers up to the last, so
+/// that more would cost memory.
+const FIRST_QPNS: u16 = 1 << 14;
+
 /// What the engines of a device share.
 struct Common {
     layout: Layout,
     config: NicConfig,
     fec: Option<Fec>,
     names: Arc<RwLock<Names>>,
-    events: Arc<Channel<Event>>,
+    events: Arc<EventChannel<Event>>,
     epoch: Instant,
 }
 
@@ -77,7 +81,8 @@ impl DeviceSpec {
         let backed = self.backup.is_some();
         let lanes = if backed { ports.len() / 2 } else { ports.len() };
         let layout = Layout { lanes, backed };
-        let events = Channel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
+        let events =
+            EventChannel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
         let common = Common {
             layout,
             config: self.nic_config(&ports)?,
@@ -102,6 +107,7 @@ impl DeviceSpec {
             events: common.events,
             placement: Placement::new(layout.lanes),
             fec: common.fec,
+            congestion: self.congestion.clone(),
             config: common.config,
             failover,
             controls: Mutex::default(),
@@ -200,10 +206,14 @@ impl DeviceSpec {
         config.addr = port.caps().addr;
         config.key_seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
         config.qpn_prefix = qpn_prefix;
+        let first: [u8; 2] = random_bytes().map_err(DeviceError::system("read randomness"))?;
+        config.first_qpn = u16::from_le_bytes(first) % FIRST_QPNS;
         let mut nic = Nic::new(config)?;
         if let Some(fec) = &common.fec {
             fec.install(&mut nic);
         }
+        let congestion = self.congestion.as_ref().and_then(RateControl::factory);
+        nic.set_default_rate_controller(congestion);
         let Some(at) = layout.places().nth(index) else {
             return Err(DeviceError::Invalid { what: "lane", why: format!("there is no {index}") });
         };

@@ -10,7 +10,7 @@ use bowline_failover::Mode;
 use bowline_failover::mirror::MAX_LANES;
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Sharing, UdpConfig, Via};
-use bowline_nic::Mtu;
+use bowline_nic::{Mtu, RateControl};
 
 use crate::Log;
 
@@ -35,6 +35,8 @@ pub struct DeviceSpec {
     pub pcap: Option<PathBuf>,
     /// How connections are protected by forward error correction.
     pub fec: Option<FecMode>,
+    /// What limits how fast queue pairs send that are not told otherwise.
+    pub congestion: Option<RateControl>,
     /// Where reliable connections go on when its NIC fails.
     pub backup: Option<BackupSpec>,
     /// What it may take up.
@@ -55,6 +57,7 @@ impl DeviceSpec {
             link: None,
             pcap: None,
             fec: None,
+            congestion: None,
             backup: None,
             limits: Limits::default(),
             log: Log::silent(),

@@ -45,6 +45,8 @@ fn queue_pairs_spread_over_lanes_and_share_everything_else() {
     assert_eq!(lanes.len(), LANES, "one on each");
     let prefixes: HashSet<u8> = ours.iter().map(|conn| conn.qpn.prefix()).collect();
     assert_eq!(prefixes.len(), LANES, "each lane has a prefix of its own");
+    let numbers: HashSet<u16> = ours.iter().map(|conn| conn.qpn.low16()).collect();
+    assert!(numbers.len() > 1, "where an engine's numbers begin is drawn: {numbers:?}");
     a.fill(|at| (at * 31 + at / 255) as u8);
     // One region, under one key, whichever lane carries the request.
     let part = LEN / LANES;

@@ -6,10 +6,10 @@ use bowline_nic::{ControlError, CqId, Time};
 use bowline_wire::Qpn;
 
 use crate::config::Config;
+use crate::connection::{Connection, Phase};
 use crate::control::Control;
 use crate::counters::Counters;
 use crate::entry::Entry;
-use crate::link::{Link, Phase};
 use crate::message::{Kind, Message};
 use crate::probe::Probes;
 use crate::rail::{Rail, Rails, on};
@@ -18,7 +18,7 @@ use crate::report::{Cause, Report};
 /// A connection of an agent's. An identifier is not used twice, so one of a connection that was
 /// removed names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(u64);
+pub struct ConnectionId(u64);
 
 /// Looks after the connections of a process that may move between two NICs.
 ///
@@ -34,8 +34,8 @@ pub struct LinkId(u64);
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) controls: [Control; 2],
-    pub(crate) links: BTreeMap<LinkId, Link>,
-    by_qpn: HashMap<(Rail, Qpn), LinkId>,
+    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    by_qpn: HashMap<(Rail, Qpn), ConnectionId>,
     next: u64,
     pub(crate) ports_down: [bool; 2],
     pub(crate) probes: Probes,
@@ -67,7 +67,7 @@ impl Agent {
         Ok(Agent {
             config,
             controls: [first, second],
-            links: BTreeMap::new(),
+            connections: BTreeMap::new(),
             by_qpn: HashMap::new(),
             next: 0,
             ports_down: [false; 2],
@@ -85,26 +85,26 @@ impl Agent {
     }
 
     /// Looks after a connection: its QP on the default NIC, and its spare on the other.
-    pub fn add(&mut self, qpns: [Qpn; 2], token: u128) -> LinkId {
-        let id = LinkId(self.next);
+    pub fn add(&mut self, qpns: [Qpn; 2], token: u128) -> ConnectionId {
+        let id = ConnectionId(self.next);
         self.next += 1;
         for rail in Rail::ALL {
             self.by_qpn.insert((rail, qpns[rail.index()]), id);
         }
-        self.links.insert(id, Link::new(qpns, token));
+        self.connections.insert(id, Connection::new(qpns, token));
         id
     }
 
     /// What the peer needs to know of a connection.
-    pub fn entry(&self, link: LinkId) -> Option<Entry> {
-        let link = self.links.get(&link)?;
+    pub fn entry(&self, connection: ConnectionId) -> Option<Entry> {
+        let connection = self.connections.get(&connection)?;
         let [first, second] = &self.controls;
         Some(Entry {
             addrs: [first.addr, second.addr],
-            qpns: link.qpns,
+            qpns: connection.qpns,
             agents: [first.qpn, second.qpn],
             qkey: self.config.qkey,
-            token: link.token,
+            token: connection.token,
         })
     }
 
@@ -113,14 +113,14 @@ impl Agent {
     pub fn connect(
         &mut self,
         rails: &mut dyn Rails,
-        link: LinkId,
+        connection: ConnectionId,
         peer: &Entry,
     ) -> Result<(), ControlError> {
-        let Some(link) = self.links.get_mut(&link) else { return Ok(()) };
-        if link.peer == Some(*peer) || link.home != Rail::Default {
+        let Some(connection) = self.connections.get_mut(&connection) else { return Ok(()) };
+        if connection.peer == Some(*peer) || connection.home != Rail::Default {
             return Ok(());
         }
-        let [first, spare] = link.qpns;
+        let [first, spare] = connection.qpns;
         let gone = Err(ControlError::NotFound { what: "NIC" });
         on(rails, Rail::Backup, |nic, _| {
             let av = bowline_nic::AddressVector::new(peer.addrs[1]);
@@ -129,37 +129,37 @@ impl Agent {
         })
         .unwrap_or(gone)?;
         on(rails, Rail::Default, |nic, _| nic.guard_qp(first, true)).unwrap_or(gone)?;
-        link.peer = Some(*peer);
+        connection.peer = Some(*peer);
         Ok(())
     }
 
     /// Looks after a connection no more, and brings it home if it is away, its sends withheld: for
     /// one that is about to be reset or destroyed.
-    pub fn remove(&mut self, rails: &mut dyn Rails, link: LinkId) {
-        if let Some(link) = self.links.get_mut(&link) {
-            self.moves += u64::from(link.bring_home(rails));
+    pub fn remove(&mut self, rails: &mut dyn Rails, connection: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            self.moves += u64::from(connection.bring_home(rails));
         }
-        if let Some(link) = self.links.remove(&link) {
+        if let Some(connection) = self.connections.remove(&connection) {
             for rail in Rail::ALL {
-                self.by_qpn.remove(&(rail, link.qpns[rail.index()]));
+                self.by_qpn.remove(&(rail, connection.qpns[rail.index()]));
             }
-            on(rails, Rail::Default, |nic, _| nic.guard_qp(link.qpns[0], false));
+            on(rails, Rail::Default, |nic, _| nic.guard_qp(connection.qpns[0], false));
         }
     }
 
     /// A guarded QP has exhausted its retries and is held.
     pub fn path_failed(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, qpn: Qpn) {
         let Some(id) = self.by_qpn.get(&(rail, qpn)).copied() else { return };
-        let Some(link) = self.links.get(&id) else { return };
+        let Some(connection) = self.connections.get(&id) else { return };
         // News that is old: the connection was made anew, or moved, since.
         let held = on(rails, rail, |nic, _| nic.is_held(qpn)) == Some(true);
-        if link.home != rail || !held {
+        if connection.home != rail || !held {
             return;
         }
         let silence =
             on(rails, rail, |nic, now| nic.last_progress(qpn).map(|at| now.nanos_since(at)));
         let cause = if self.ports_down[rail.index()] { Cause::LocalPort } else { Cause::Path };
-        match link.phase {
+        match connection.phase {
             Phase::Waiting(_) | Phase::Failed => {}
             Phase::Settled | Phase::Returning(_) | Phase::Draining { .. } => {
                 self.begin_move(now, rails, id, cause, silence.flatten());
@@ -173,11 +173,13 @@ impl Agent {
         if up || self.ports_down[rail.other().index()] {
             return;
         }
-        let stranded: Vec<LinkId> = self
-            .links
+        let stranded: Vec<ConnectionId> = self
+            .connections
             .iter()
-            .filter(|(_, link)| {
-                link.home == rail && link.peer.is_some() && link.phase != Phase::Failed
+            .filter(|(_, connection)| {
+                connection.home == rail
+                    && connection.peer.is_some()
+                    && connection.phase != Phase::Failed
             })
             .map(|(id, _)| *id)
             .collect();
@@ -197,14 +199,14 @@ impl Agent {
             }
             self.inbox = inbox;
         }
-        let due: Vec<LinkId> = self
-            .links
+        let due: Vec<ConnectionId> = self
+            .connections
             .iter()
-            .filter(|(_, link)| link.deadline().is_some_and(|at| at <= now))
+            .filter(|(_, connection)| connection.deadline().is_some_and(|at| at <= now))
             .map(|(id, _)| *id)
             .collect();
         for id in due {
-            match self.links.get(&id).map(|link| link.phase) {
+            match self.connections.get(&id).map(|connection| connection.phase) {
                 Some(Phase::Waiting(_)) => self.wait_on(now, rails, id),
                 Some(Phase::Returning(_)) => self.return_on(now, rails, id),
                 Some(Phase::Draining { .. }) => self.drain_on(now, rails, id),
@@ -216,9 +218,12 @@ impl Agent {
 
     fn take(&mut self, now: Time, rails: &mut dyn Rails, rail: Rail, message: &Message) {
         let Some(id) = self.by_qpn.get(&(Rail::Default, message.to)).copied() else { return };
-        let known = |link: &&mut Link| link.token == message.token && link.peer.is_some();
-        let Some(link) = self.links.get_mut(&id).filter(known) else { return };
-        if link.phase == Phase::Failed {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.token != message.token {
+            self.counters.strangers += 1;
+            return;
+        }
+        if connection.peer.is_none() || connection.phase == Phase::Failed {
             return;
         }
         match message.kind {
@@ -235,21 +240,21 @@ impl Agent {
         &self,
         rails: &mut dyn Rails,
         rail: Rail,
-        id: LinkId,
+        id: ConnectionId,
         kind: Kind,
         number: u32,
     ) {
-        let Some(link) = self.links.get(&id) else { return };
-        let Some(peer) = &link.peer else { return };
+        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(peer) = &connection.peer else { return };
         let message = Message {
             kind,
             to: peer.qpns[0],
             token: peer.token,
-            epoch: link.epoch,
+            epoch: connection.epoch,
             number,
-            rail: link.home,
+            rail: connection.home,
             ports_down: self.ports_down,
-            resume: link.resume,
+            resume: connection.resume,
         };
         let to = (peer.addrs[rail.index()], peer.agents[rail.index()]);
         let control = &self.controls[rail.index()];
@@ -258,13 +263,13 @@ impl Agent {
 
     /// When to call [`Agent::handle`], if nothing arrives before.
     pub fn deadline(&self) -> Option<Time> {
-        let links = self.links.values().filter_map(Link::deadline).min();
-        links.into_iter().chain(self.probes.deadline()).min()
+        let connections = self.connections.values().filter_map(Connection::deadline).min();
+        connections.into_iter().chain(self.probes.deadline()).min()
     }
 
     /// Connections that are on the backup rail now.
     pub fn away(&self) -> usize {
-        self.links.values().filter(|link| link.home == Rail::Backup).count()
+        self.connections.values().filter(|connection| connection.home == Rail::Backup).count()
     }
 
     /// How often a connection has been put into a QP, on either rail.
@@ -278,8 +283,8 @@ impl Agent {
     }
 
     /// Where a connection is.
-    pub fn home(&self, link: LinkId) -> Option<Rail> {
-        Some(self.links.get(&link)?.home)
+    pub fn home(&self, connection: ConnectionId) -> Option<Rail> {
+        Some(self.connections.get(&connection)?.home)
     }
 
     /// What happened next.
@@ -294,12 +299,12 @@ impl Agent {
     }
 
     /// Fails a connection as if there were no failover.
-    pub(crate) fn fail(&mut self, rails: &mut dyn Rails, id: LinkId, why: Report) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        self.moves += u64::from(link.bring_home(rails));
-        let qpn = link.qpn();
-        on(rails, link.home, |nic, now| nic.fail_qp(now, qpn));
-        link.phase = Phase::Failed;
+    pub(crate) fn fail(&mut self, rails: &mut dyn Rails, id: ConnectionId, why: Report) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.moves += u64::from(connection.bring_home(rails));
+        let qpn = connection.qpn();
+        on(rails, connection.home, |nic, now| nic.fail_qp(now, qpn));
+        connection.phase = Phase::Failed;
         debug_assert!(why.outcome.handover().is_none());
         self.report(why);
     }

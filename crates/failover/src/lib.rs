@@ -10,10 +10,10 @@
 
 mod agent;
 mod config;
+mod connection;
 mod control;
 mod counters;
 mod entry;
-mod link;
 mod message;
 pub mod mirror;
 mod moving;
@@ -26,7 +26,7 @@ mod supervisor;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{Agent, LinkId};
+pub use agent::{Agent, ConnectionId};
 pub use config::{Config, Mode, UnknownMode};
 pub use counters::Counters;
 pub use entry::{BadEntry, Entry};

@@ -2,8 +2,8 @@
 
 use bowline_nic::{Carry, ControlError, QpState, Resume, Time};
 
-use crate::agent::{Agent, LinkId};
-use crate::link::{Handover, Link, Phase};
+use crate::agent::{Agent, ConnectionId};
+use crate::connection::{Connection, Handover, Phase};
 use crate::message::{Kind, Message};
 use crate::rail::{Rail, Rails, on};
 use crate::report::{Cause, Outcome, Report};
@@ -19,7 +19,7 @@ enum Stuck {
     Immovable,
 }
 
-impl Link {
+impl Connection {
     /// A connection that has failed by itself stays where it is.
     fn check_alive(&self, rails: &mut dyn Rails) -> Result<(), Stuck> {
         let qpn = self.qpn();
@@ -84,25 +84,25 @@ impl Agent {
         &mut self,
         now: Time,
         rails: &mut dyn Rails,
-        id: LinkId,
+        id: ConnectionId,
         cause: Cause,
         detect_ns: Option<u64>,
     ) {
-        let Some(link) = self.links.get(&id) else { return };
-        let from = link.home;
-        if link.peer.is_none() {
-            let why = self.failed(now, link, cause, detect_ns, Outcome::NoBackup);
+        let Some(connection) = self.connections.get(&id) else { return };
+        let from = connection.home;
+        if connection.peer.is_none() {
+            let why = self.failed(now, connection, cause, detect_ns, Outcome::NoBackup);
             return self.fail(rails, id, why);
         }
         // Where the other rail's own port is down there is no point in going.
         let to = if self.ports_down[from.other().index()] { from } else { from.other() };
-        let epoch = link.epoch.wrapping_add(1);
+        let epoch = connection.epoch.wrapping_add(1);
         let Some(requests) = self.relocate(now, rails, id, to, cause, detect_ns) else { return };
         self.counters.begun += 1;
-        let Some(link) = self.links.get_mut(&id) else { return };
-        self.counters.overtaken += u64::from(matches!(link.phase, Phase::Waiting(_)));
-        link.epoch = epoch;
-        link.phase = Phase::Waiting(Handover {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.counters.overtaken += u64::from(matches!(connection.phase, Phase::Waiting(_)));
+        connection.epoch = epoch;
+        connection.phase = Phase::Waiting(Handover {
             since: now,
             from,
             cause,
@@ -119,17 +119,20 @@ impl Agent {
         &mut self,
         now: Time,
         rails: &mut dyn Rails,
-        id: LinkId,
+        id: ConnectionId,
         to: Rail,
         cause: Cause,
         detect_ns: Option<u64>,
     ) -> Option<u64> {
         let (carry, max_idle) = (self.config.mode.carry(), self.config.max_idle_moves);
-        let link = self.links.get_mut(&id)?;
-        let outcome = match link.check_alive(rails).and_then(|()| link.relocate(rails, to, carry)) {
+        let connection = self.connections.get_mut(&id)?;
+        let outcome = match connection
+            .check_alive(rails)
+            .and_then(|()| connection.relocate(rails, to, carry))
+        {
             Ok(requests) => {
                 self.moves += 1;
-                if requests == 0 || link.idle_moves <= max_idle {
+                if requests == 0 || connection.idle_moves <= max_idle {
                     return Some(requests);
                 }
                 Outcome::NoProgress
@@ -137,26 +140,26 @@ impl Agent {
             Err(Stuck::Atomic) => Outcome::AtomicInFlight,
             Err(Stuck::Immovable) => {
                 // It has failed by itself, and the program knows.
-                link.phase = Phase::Failed;
+                connection.phase = Phase::Failed;
                 return None;
             }
         };
-        let why = self.failed(now, self.links.get(&id)?, cause, detect_ns, outcome);
+        let why = self.failed(now, self.connections.get(&id)?, cause, detect_ns, outcome);
         self.fail(rails, id, why);
         None
     }
 
     /// Says `Move` again, over either rail in turn, or gives up.
-    pub(crate) fn wait_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let Phase::Waiting(handover) = &mut link.phase else { return };
+    pub(crate) fn wait_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Phase::Waiting(handover) = &mut connection.phase else { return };
         if now.nanos_since(handover.since) >= self.config.give_up_ns {
             let (cause, detect_ns) = (handover.cause, handover.detect_ns);
-            let Some(link) = self.links.get(&id) else { return };
-            let why = self.failed(now, link, cause, detect_ns, Outcome::NoAnswer);
+            let Some(connection) = self.connections.get(&id) else { return };
+            let why = self.failed(now, connection, cause, detect_ns, Outcome::NoAnswer);
             return self.fail(rails, id, why);
         }
-        let rail = if handover.said % 2 == 0 { link.home } else { link.home.other() };
+        let rail = if handover.said % 2 == 0 { connection.home } else { connection.home.other() };
         handover.repeat_at =
             now.plus_nanos(self.config.repeat_ns << (handover.said / 2).min(MAX_BACKOFF));
         handover.said += 1;
@@ -169,38 +172,41 @@ impl Agent {
         now: Time,
         rails: &mut dyn Rails,
         rail: Rail,
-        id: LinkId,
+        id: ConnectionId,
         message: &Message,
     ) {
-        let Some(link) = self.links.get(&id) else { return };
-        let ahead = message.epoch.wrapping_sub(link.epoch).cast_signed();
+        let Some(connection) = self.connections.get(&id) else { return };
+        let ahead = message.epoch.wrapping_sub(connection.epoch).cast_signed();
         let wants_answer = message.kind == Kind::Move;
-        let waiting = matches!(link.phase, Phase::Waiting(_));
+        let waiting = matches!(connection.phase, Phase::Waiting(_));
         let follows = ahead > 0
-            || (ahead == 0 && message.rail != link.home && waiting && !self.outranks_peer(link));
+            || (ahead == 0
+                && message.rail != connection.home
+                && waiting
+                && !self.outranks_peer(connection));
         if follows {
             self.counters.followed += 1;
             self.counters.overtaken += u64::from(waiting);
             self.follow(now, rails, id, message);
-        } else if ahead == 0 && message.rail == link.home && waiting {
+        } else if ahead == 0 && message.rail == connection.home && waiting {
             self.counters.crossed += u64::from(wants_answer);
             self.settle(now, rails, id, message);
         }
         // An older epoch is answered with the current one, which the peer then follows; one's own is
         // answered again, since the first answer may have been lost.
-        let Some(link) = self.links.get(&id) else { return };
-        let disputed = link.epoch == message.epoch && link.home != message.rail;
-        if wants_answer && !disputed && link.phase != Phase::Failed {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let disputed = connection.epoch == message.epoch && connection.home != message.rail;
+        if wants_answer && !disputed && connection.phase != Phase::Failed {
             self.say(rails, rail, id, Kind::Moved, 0);
         }
     }
 
     /// Goes where the peer has gone.
-    fn follow(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId, message: &Message) {
-        let Some(link) = self.links.get(&id) else { return };
-        let from = link.home;
+    fn follow(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId, message: &Message) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let from = connection.home;
         // What was under way is superseded, but its cause and its beginning are the true ones.
-        let (since, detect_ns, own_cause) = match link.phase {
+        let (since, detect_ns, own_cause) = match connection.phase {
             Phase::Waiting(handover) => (handover.since, handover.detect_ns, Some(handover.cause)),
             _ => (now, None, None),
         };
@@ -213,30 +219,30 @@ impl Agent {
         });
         let moved = self.relocate(now, rails, id, message.rail, cause, detect_ns);
         let Some(requests) = moved else { return };
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.epoch = message.epoch;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.epoch = message.epoch;
         let (repeat_at, said) = (now, 0);
-        link.phase =
+        connection.phase =
             Phase::Waiting(Handover { since, from, cause, detect_ns, requests, repeat_at, said });
         self.settle(now, rails, id, message);
     }
 
     /// Both ends are on the same rail: sends may go.
-    fn settle(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId, message: &Message) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let Phase::Waiting(handover) = link.phase else { return };
+    fn settle(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId, message: &Message) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Phase::Waiting(handover) = connection.phase else { return };
         let resume = (self.config.mode.carry() == Carry::Requests).then_some(message.resume);
-        let (qpn, home) = (link.qpn(), link.home);
+        let (qpn, home) = (connection.qpn(), connection.home);
         on(rails, home, |nic, _| nic.release_sends(qpn, resume));
-        link.phase = Phase::Settled;
+        connection.phase = Phase::Settled;
         let cause = match handover.cause {
             Cause::Path if message.ports_down[handover.from.index()] => Cause::PeerPort,
             cause => cause,
         };
         let report = Report {
             at: now,
-            qpn: link.qpns[0],
-            epoch: link.epoch,
+            qpn: connection.qpns[0],
+            epoch: connection.epoch,
             from: handover.from,
             to: home,
             cause,
@@ -252,21 +258,30 @@ impl Agent {
 
     /// Which of two ends has its way when they disagree, and which one returns: by address and
     /// number, which both know.
-    pub(crate) fn outranks_peer(&self, link: &Link) -> bool {
-        let Some(peer) = &link.peer else { return false };
-        let ours = (self.controls[0].addr.to_canonical(), link.qpns[0].get());
+    pub(crate) fn outranks_peer(&self, connection: &Connection) -> bool {
+        let Some(peer) = &connection.peer else { return false };
+        let ours = (self.controls[0].addr.to_canonical(), connection.qpns[0].get());
         ours > (peer.addrs[0].to_canonical(), peer.qpns[0].get())
     }
 
     fn failed(
         &self,
         now: Time,
-        link: &Link,
+        connection: &Connection,
         cause: Cause,
         detect_ns: Option<u64>,
         outcome: Outcome,
     ) -> Report {
-        let (qpn, epoch) = (link.qpns[0], link.epoch);
-        Report { at: now, qpn, epoch, from: link.home, to: link.home, cause, detect_ns, outcome }
+        let (qpn, epoch) = (connection.qpns[0], connection.epoch);
+        Report {
+            at: now,
+            qpn,
+            epoch,
+            from: connection.home,
+            to: connection.home,
+            cause,
+            detect_ns,
+            outcome,
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use bowline_nic::Time;
 use bowline_wire::Qpn;
 
-use crate::agent::{Agent, LinkId};
-use crate::link::Phase;
+use crate::agent::{Agent, ConnectionId};
+use crate::connection::Phase;
 use crate::message::Kind;
 use crate::rail::{Rail, Rails};
 use crate::report::Cause;
@@ -20,7 +20,7 @@ type PeerKey = (IpAddr, Qpn);
 #[derive(Debug)]
 struct Probe {
     /// One of the connections to the peer, in whose name the question is asked.
-    link: LinkId,
+    connection: ConnectionId,
     /// The question that was asked last, and the last one that was answered. Where the way is long,
     /// several are out.
     number: u32,
@@ -56,30 +56,30 @@ impl Probes {
 }
 
 impl Agent {
-    fn peer_key(&self, id: LinkId) -> Option<PeerKey> {
-        let peer = self.links.get(&id)?.peer.as_ref()?;
+    fn peer_key(&self, id: ConnectionId) -> Option<PeerKey> {
+        let peer = self.connections.get(&id)?.peer.as_ref()?;
         Some((peer.addrs[0], peer.agents[0]))
     }
 
     /// Starts, goes on with and ends probes, and returns where the rail is good.
     pub(crate) fn probe(&mut self, now: Time, rails: &mut dyn Rails) {
-        let mut wanted: BTreeMap<PeerKey, LinkId> = BTreeMap::new();
-        for (id, link) in &self.links {
+        let mut wanted: BTreeMap<PeerKey, ConnectionId> = BTreeMap::new();
+        for (id, connection) in &self.connections {
             // One end returns, the other follows.
-            if link.home == Rail::Backup
-                && link.phase == Phase::Settled
-                && self.outranks_peer(link)
+            if connection.home == Rail::Backup
+                && connection.phase == Phase::Settled
+                && self.outranks_peer(connection)
                 && let Some(key) = self.peer_key(*id)
             {
                 wanted.insert(key, *id);
             }
         }
         self.probes.probes.retain(|key, _| wanted.contains_key(key));
-        for (key, link) in wanted {
+        for (key, connection) in wanted {
             let next_at = now.plus_nanos(self.config.probe_ns);
             let asked = self.probes.asked;
             let fresh = Probe {
-                link,
+                connection,
                 number: asked,
                 heard: asked,
                 next_at,
@@ -93,7 +93,7 @@ impl Agent {
             if !probe.answered {
                 probe.good_since = None;
             }
-            probe.link = link;
+            probe.connection = connection;
             probe.answered = false;
             self.probes.asked = asked.wrapping_add(1);
             probe.number = self.probes.asked;
@@ -105,13 +105,13 @@ impl Agent {
             if good && !self.ports_down[Rail::Default.index()] {
                 self.return_from(now, rails, key);
             } else {
-                self.say(rails, Rail::Default, link, Kind::Probe, number);
+                self.say(rails, Rail::Default, connection, Kind::Probe, number);
             }
         }
     }
 
     /// The peer answered a question.
-    pub(crate) fn heard_echo(&mut self, now: Time, id: LinkId, number: u32) {
+    pub(crate) fn heard_echo(&mut self, now: Time, id: ConnectionId, number: u32) {
         let Some(key) = self.peer_key(id) else { return };
         if let Some(probe) = self.probes.probes.get_mut(&key)
             && is_between(number, probe.heard, probe.number)
@@ -125,12 +125,12 @@ impl Agent {
     /// The rail to a peer is good: all connections to it return.
     fn return_from(&mut self, now: Time, rails: &mut dyn Rails, key: PeerKey) {
         self.probes.probes.remove(&key);
-        let returning: Vec<LinkId> = self
-            .links
+        let returning: Vec<ConnectionId> = self
+            .connections
             .iter()
-            .filter(|(id, link)| {
-                let settled = link.home == Rail::Backup && link.phase == Phase::Settled;
-                settled && self.outranks_peer(link) && self.peer_key(**id) == Some(key)
+            .filter(|(id, connection)| {
+                let settled = connection.home == Rail::Backup && connection.phase == Phase::Settled;
+                settled && self.outranks_peer(connection) && self.peer_key(**id) == Some(key)
             })
             .map(|(id, _)| *id)
             .collect();
@@ -140,7 +140,7 @@ impl Agent {
     }
 
     /// Keeps book of returns, and of those that did not last.
-    pub(crate) fn note_move(&mut self, now: Time, id: LinkId, cause: Cause) {
+    pub(crate) fn note_move(&mut self, now: Time, id: ConnectionId, cause: Cause) {
         let Some(key) = self.peer_key(id) else { return };
         let (first, max) = (self.config.good_for_ns, self.config.good_for_max_ns);
         if cause == Cause::Return {

@@ -7,9 +7,9 @@
 
 use bowline_nic::{Fence, Time};
 
-use crate::agent::{Agent, LinkId};
+use crate::agent::{Agent, ConnectionId};
 use crate::config::Mode;
-use crate::link::{Fencing, Phase};
+use crate::connection::{Fencing, Phase};
 use crate::message::{Kind, Message};
 use crate::rail::{Rail, Rails, on};
 use crate::report::Cause;
@@ -19,29 +19,29 @@ const LOOK_NS: u64 = 1_000_000;
 
 impl Agent {
     /// The default rail is good: back.
-    pub(crate) fn begin_return(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+    pub(crate) fn begin_return(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         match self.config.mode {
             Mode::Exact => self.begin_move(now, rails, id, Cause::Return, None),
             Mode::Shift => {
                 self.fence(rails, id);
-                let Some(link) = self.links.get_mut(&id) else { return };
-                link.attempt = link.attempt.wrapping_add(1);
-                link.phase = Phase::Returning(Fencing { asked: None, next_at: now });
+                let Some(connection) = self.connections.get_mut(&id) else { return };
+                connection.attempt = connection.attempt.wrapping_add(1);
+                connection.phase = Phase::Returning(Fencing { asked: None, next_at: now });
                 self.return_on(now, rails, id);
             }
         }
     }
 
-    fn fence(&self, rails: &mut dyn Rails, id: LinkId) {
-        let Some(link) = self.links.get(&id) else { return };
-        let qpn = link.qpn();
-        on(rails, link.home, |nic, _| nic.fence_sends(qpn));
+    fn fence(&self, rails: &mut dyn Rails, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let qpn = connection.qpn();
+        on(rails, connection.home, |nic, _| nic.fence_sends(qpn));
     }
 
-    fn is_drained(&self, rails: &mut dyn Rails, id: LinkId) -> bool {
-        let Some(link) = self.links.get(&id) else { return false };
-        let qpn = link.qpn();
-        let drained = on(rails, link.home, |nic, _| {
+    fn is_drained(&self, rails: &mut dyn Rails, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        let qpn = connection.qpn();
+        let drained = on(rails, connection.home, |nic, _| {
             if nic.fence(qpn) == Fence::WaitSignaled && nic.outstanding(qpn) == 0 {
                 // All is done though nothing asked for a completion: the fence is here.
                 let _ = nic.fence_sends(qpn);
@@ -52,20 +52,20 @@ impl Agent {
     }
 
     /// Lets go of a fence: the return is off.
-    fn unfence(&mut self, rails: &mut dyn Rails, id: LinkId) {
-        let Some(link) = self.links.get_mut(&id) else { return };
-        link.phase = Phase::Settled;
-        let (qpn, home) = (link.qpn(), link.home);
+    fn unfence(&mut self, rails: &mut dyn Rails, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.phase = Phase::Settled;
+        let (qpn, home) = (connection.qpn(), connection.home);
         on(rails, home, |nic, _| nic.release_sends(qpn, None));
     }
 
     /// Looks whether the fence is drained, and then asks the peer to come along.
-    pub(crate) fn return_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+    pub(crate) fn return_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let drained = self.is_drained(rails, id);
         let (repeat, patience) = (self.config.repeat_ns, self.config.drain_ns * 4);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let (number, home) = (link.attempt, link.home);
-        let Phase::Returning(fencing) = &mut link.phase else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (number, home) = (connection.attempt, connection.home);
+        let Phase::Returning(fencing) = &mut connection.phase else { return };
         if !drained {
             fencing.next_at = now.plus_nanos(LOOK_NS);
             return;
@@ -86,37 +86,37 @@ impl Agent {
         now: Time,
         rails: &mut dyn Rails,
         rail: Rail,
-        id: LinkId,
+        id: ConnectionId,
         message: &Message,
     ) {
         let until = now.plus_nanos(self.config.drain_ns);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        if message.epoch != link.epoch || link.home != Rail::Backup {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if message.epoch != connection.epoch || connection.home != Rail::Backup {
             return;
         }
         // One that was called off is over, however late it is heard of again: the peer has no fence any
         // more.
         let over = |refused: u32| message.number.wrapping_sub(refused).cast_signed() <= 0;
-        if link.refused.is_some_and(over) {
+        if connection.refused.is_some_and(over) {
             return self.say(rails, rail, id, Kind::Busy, message.number);
         }
-        if link.phase == Phase::Settled {
-            link.phase = Phase::Draining { number: message.number, until };
+        if connection.phase == Phase::Settled {
+            connection.phase = Phase::Draining { number: message.number, until };
             self.fence(rails, id);
         }
         self.drain_on(now, rails, id);
     }
 
     /// Begins the return if all is done, or calls it off if it takes too long.
-    pub(crate) fn drain_on(&mut self, now: Time, rails: &mut dyn Rails, id: LinkId) {
+    pub(crate) fn drain_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let drained = self.is_drained(rails, id);
-        let Some(link) = self.links.get_mut(&id) else { return };
-        let Phase::Draining { number, until } = link.phase else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Phase::Draining { number, until } = connection.phase else { return };
         if drained {
             self.begin_move(now, rails, id, Cause::Return, None);
         } else if until <= now {
-            link.refused = Some(number);
-            let home = link.home;
+            connection.refused = Some(number);
+            let home = connection.home;
             self.counters.refused += 1;
             self.unfence(rails, id);
             self.say(rails, home, id, Kind::Busy, number);
@@ -124,10 +124,15 @@ impl Agent {
     }
 
     /// The peer could not drain.
-    pub(crate) fn heard_busy(&mut self, rails: &mut dyn Rails, id: LinkId, message: &Message) {
-        let Some(link) = self.links.get(&id) else { return };
-        let ours = link.epoch == message.epoch && link.attempt == message.number;
-        if ours && matches!(link.phase, Phase::Returning(_)) {
+    pub(crate) fn heard_busy(
+        &mut self,
+        rails: &mut dyn Rails,
+        id: ConnectionId,
+        message: &Message,
+    ) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let ours = connection.epoch == message.epoch && connection.attempt == message.number;
+        if ours && matches!(connection.phase, Phase::Returning(_)) {
             self.unfence(rails, id);
         }
     }

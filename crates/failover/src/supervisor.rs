@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bowline_nic::{ControlError, CqId, Nic, Time};
 use bowline_wire::Qpn;
 
-use crate::agent::{Agent, LinkId};
+use crate::agent::{Agent, ConnectionId};
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::mirror::{Engines, Place, Qp};
@@ -34,7 +34,7 @@ pub struct Supervisor {
 }
 
 struct Watched {
-    link: LinkId,
+    connection: ConnectionId,
     lane: usize,
     life: u64,
     /// What its peer has as a backup is known.
@@ -78,11 +78,11 @@ impl Supervisor {
     /// Looks after a queue pair, whose entry for the peer is returned. `None` if it has no spare.
     pub fn add(&mut self, qp: &Qp, token: u128) -> Option<(Life, Entry)> {
         let agent = &mut self.agents[qp.lane()];
-        let link = agent.add([qp.qpn(), qp.spare()?], token);
-        let entry = agent.entry(link)?;
+        let connection = agent.add([qp.qpn(), qp.spare()?], token);
+        let entry = agent.entry(connection)?;
         self.lives += 1;
         let life = self.lives;
-        self.watched.insert(qp.qpn(), Watched { link, lane: qp.lane(), life, ready: false });
+        self.watched.insert(qp.qpn(), Watched { connection, lane: qp.lane(), life, ready: false });
         Some((Life { qpn: qp.qpn(), life }, entry))
     }
 
@@ -102,14 +102,14 @@ impl Supervisor {
         let watched = self.watched.get_mut(&who.qpn).filter(|w| w.life == who.life);
         let Some(watched) = watched else { return Ok(false) };
         let rails = &mut LaneRails { engines, lane: watched.lane };
-        self.agents[watched.lane].connect(rails, watched.link, entry)?;
+        self.agents[watched.lane].connect(rails, watched.connection, entry)?;
         Ok(!std::mem::replace(&mut watched.ready, true))
     }
 
     /// Brings a queue pair home and forgets it. Tells which life that ends.
     pub fn remove<E: Engines>(&mut self, engines: &E, qp: &Qp) -> Option<Life> {
-        let Watched { link, lane, life, .. } = self.watched.remove(&qp.qpn())?;
-        self.agents[lane].remove(&mut LaneRails { engines, lane }, link);
+        let Watched { connection, lane, life, .. } = self.watched.remove(&qp.qpn())?;
+        self.agents[lane].remove(&mut LaneRails { engines, lane }, connection);
         qp.seen_on(Rail::Default);
         Some(Life { qpn: qp.qpn(), life })
     }
@@ -160,7 +160,7 @@ impl Supervisor {
     /// Where a queue pair is, if it is looked after.
     pub fn home(&self, qpn: Qpn) -> Option<Rail> {
         let watched = self.watched.get(&qpn)?;
-        self.agents[watched.lane].home(watched.link)
+        self.agents[watched.lane].home(watched.connection)
     }
 
     /// The agents, lane by lane.
@@ -176,6 +176,6 @@ impl Supervisor {
     /// What the peer of a queue pair needs to know, now.
     pub fn entry(&self, qpn: Qpn) -> Option<Entry> {
         let watched = self.watched.get(&qpn)?;
-        self.agents[watched.lane].entry(watched.link)
+        self.agents[watched.lane].entry(watched.connection)
     }
 }

@@ -60,9 +60,9 @@ impl Known {
     /// A packet of a control message; most have the token.
     fn control(&self, script: &mut Script<'_>, transport: Transport) -> Vec<u8> {
         let flags = script.byte();
-        let mut bytes = vec![2, script.byte() % 4, 0, 0, 0, 0, 0, 0];
+        let mut bytes = vec![3, script.byte() % 5, 0, 0, 0, 0, 0, 0];
         bytes.extend(&self.token[..8]);
-        for _ in 0..6 {
+        for _ in 0..9 {
             bytes.extend(script.number().to_be_bytes());
         }
         if flags & 1 != 0 {

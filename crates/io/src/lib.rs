@@ -27,6 +27,7 @@ mod sys;
 mod testing;
 mod udp;
 mod via;
+mod word;
 mod xdp;
 
 pub use bowline_link::{LinkProfile, Loss, ParseLinkError, Prob};
@@ -35,7 +36,7 @@ pub use fault::{
 };
 pub use impair::{Impair, SharedLink};
 pub use lane::{
-    Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
+    ChannelClosed, CqNotify, EventChannel, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
 };
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline_io::{Channel, FaultPort, Lane, LaneConfig, LinkState, UdpConfig, UdpPort};
+use bowline_io::{EventChannel, FaultPort, Lane, LaneConfig, LinkState, UdpConfig, UdpPort};
 use bowline_nic::{Nic, NicConfig};
 
 const VARIABLE: &str = "BOWLINE_TEST_IN_NAMESPACE";
@@ -63,7 +63,7 @@ fn ip(args: &str) {
 fn lane(addr: &str) -> Arc<Lane> {
     let port = UdpPort::open(&UdpConfig::new(addr.parse().unwrap())).unwrap();
     let nic = Nic::new(NicConfig::new(addr.parse().unwrap(), [1; 32])).unwrap();
-    let events = Arc::new(Channel::new(64).unwrap());
+    let events = Arc::new(EventChannel::new(64).unwrap());
     Lane::start(nic, Box::new(FaultPort::new(port)), LaneConfig::default(), events).unwrap()
 }
 

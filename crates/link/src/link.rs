@@ -103,6 +103,13 @@ impl Link {
         &self.config
     }
 
+    /// What it is from `now` on. Packets that it has taken arrive when it said they would; those that come
+    /// now wait for them at the new rate. Marking that was not there before has no draws, and is left out.
+    pub fn set_config(&mut self, now: Time, config: LinkConfig) {
+        self.transmitter.change(now, &config);
+        self.config = config;
+    }
+
     /// Its faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faulty.faults = faults;

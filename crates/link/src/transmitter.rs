@@ -38,6 +38,15 @@ impl Transmitter {
         }
     }
 
+    /// From now on it has another rate and queue. What waits keeps waiting, and takes the new rate's time.
+    pub(crate) fn change(&mut self, now: Time, config: &LinkConfig) {
+        let waiting = self.queued_bytes(now);
+        let peak_ns = self.peak_ns;
+        *self = Transmitter::new(config);
+        self.free_at = now.plus_nanos(config.transmit_ns(waiting));
+        self.peak_ns = peak_ns;
+    }
+
     pub(crate) fn free_at(&self) -> Time {
         self.free_at
     }

@@ -15,6 +15,9 @@ pub struct NicConfig {
     pub peer_udp_port: u16,
     /// Top byte of every QPN of this engine, by which a kernel steers packets to its socket.
     pub qpn_prefix: u8,
+    /// Where the numbers of QPs begin, below the prefix; they go on from there, and around. What is not a
+    /// number that a QP may have wraps too. A device draws it, so that strangers have to find its QPs.
+    pub first_qpn: u16,
     /// Largest path MTU that the port carries.
     pub max_mtu: Mtu,
     /// Seed of keys. Whoever knows it can guess rkeys: outside of tests it comes from the system.
@@ -54,6 +57,7 @@ impl NicConfig {
             udp_port: bowline_wire::ROCE_UDP_PORT,
             peer_udp_port: bowline_wire::ROCE_UDP_PORT,
             qpn_prefix: 0,
+            first_qpn: 0,
             max_mtu: Mtu::B4096,
             key_seed,
             max_qps: 65_534,

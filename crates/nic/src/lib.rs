@@ -37,8 +37,8 @@ pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
 pub use queue::{CqLevel, SharedSrq};
 pub use rate::{
-    Acked, ControlledConnection, ControllerFactory, DcqcnParams, Feedback, FixedRate, Lost,
-    RateControl, RateController, Sent,
+    Acked, BbrParams, ControlledConnection, ControllerFactory, DcqcnParams, EqdsParams, Feedback,
+    FixedRate, Lost, ParseRateControlError, RateControl, RateController, Sent, SwiftParams,
 };
 pub use shim::{OutPacket, PassThrough, Run, Shim, ShimOut, ShimPeer};
 pub use time::Time;

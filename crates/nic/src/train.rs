@@ -34,7 +34,7 @@ pub(crate) struct Train<'a> {
     /// Extended headers, which all have.
     ext: &'a [u8],
     /// What all BTHs start with.
-    alike: &'a [u8],
+    alike: [u8; PSN_AT],
     /// Of the frame that is looked at next.
     psn: Psn,
     ip_id: IpId,
@@ -71,13 +71,13 @@ impl<'a> Train<'a> {
         shim: Option<&'a mut (dyn Shim + 'static)>,
     ) -> Train<'a> {
         let frame = first.as_bytes();
-        let (bth, _) = frame.split_first_chunk().expect("a packet has a BTH");
+        let (bth, _) = frame.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
         Train {
             bytes,
             frame_len: frame.len(),
             is_write: first.info().kind == OpKind::Write,
             ext: &frame[Bth::LEN..][..usize::from(first.info().ext_len)],
-            alike: &frame[..PSN_AT],
+            alike: core::array::from_fn(|at| bth[at]),
             psn: first.psn(),
             ip_id: meta.ip_id,
             seed: flow.seed(frame.len() as u32, bth).0,
@@ -94,6 +94,13 @@ impl<'a> Train<'a> {
     /// Bytes of payload of each frame.
     pub(crate) fn payload_len(&self) -> usize {
         self.frame_len - self.header_len() - ICRC_LEN
+    }
+
+    /// What is behind extended headers, if they are like those of the first frame. Apart, since frames of
+    /// most transports have none.
+    #[inline(never)]
+    fn behind_ext<'b>(&self, rest: &'b [u8]) -> Option<&'b [u8]> {
+        rest.strip_prefix(self.ext)
     }
 
     /// Extended headers of each frame.
@@ -159,13 +166,10 @@ impl<'a> Train<'a> {
         let (body, icrc) = frame.split_last_chunk::<ICRC_LEN>()?;
         let (bth, rest) = body.split_first_chunk::<{ Bth::LEN }>()?;
         let psn = psn_of(bth);
-        if bth[..PSN_AT] != *self.alike || psn != self.psn.add(ahead as u32) {
+        if bth.first_chunk() != Some(&self.alike) || psn != self.psn.add(ahead as u32) {
             return None;
         }
-        let mut payload = rest;
-        if !self.ext.is_empty() {
-            payload = rest.strip_prefix(self.ext)?;
-        }
+        let payload = if self.ext.is_empty() { rest } else { self.behind_ext(rest)? };
         let mut ip_id = self.ip_id;
         ip_id.skip(ahead);
         let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id;

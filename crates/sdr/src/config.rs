@@ -1,6 +1,6 @@
 //! What an SDR QP is made with.
 
-use bowline_nic::{Mtu, QpType};
+use bowline_nic::{Mtu, QpType, RateControl};
 
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
@@ -32,8 +32,8 @@ impl Transport {
     }
 }
 
-/// Parameters of an SDR QP. Both ends must agree on all but the rate.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Parameters of an SDR QP. Both ends must agree on all but the rate and the congestion control.
+#[derive(Clone, Debug, PartialEq)]
 pub struct SdrConfig {
     /// What carries the packets.
     pub transport: Transport,
@@ -53,6 +53,8 @@ pub struct SdrConfig {
     /// Bits per second at which packets leave, all channels together; `None` is as fast as the port
     /// takes them.
     pub rate_bps: Option<u64>,
+    /// What finds the rate out, where `rate_bps` does not say it; `None` is nothing.
+    pub congestion: Option<RateControl>,
     /// How long packets may linger in the network, in nanoseconds: a message's place is not used
     /// again, after all generations, before that.
     pub lateness_ns: u64,
@@ -69,6 +71,7 @@ impl Default for SdrConfig {
             generations: 8,
             channels: 1,
             rate_bps: None,
+            congestion: None,
             lateness_ns: 100_000_000,
         }
     }

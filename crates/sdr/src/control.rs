@@ -2,12 +2,13 @@
 //!
 //! Each carries, besides what its user has to say, what both ends always want to know: how many
 //! receives are posted (clear to send), which messages are over at their sender, how many packets
-//! have landed, and timestamps that give the round trip.
+//! have landed, and timestamps that give the round trip. Who has packets in flight sends stamps, which the peer
+//! answers with what had landed when they came.
 //!
 //! ```text
 //! version (1)  kind (1)  zero (6)  token, first half (8)
-//! stamp, echo, held, landed, posted, retired (8 each)
-//! what the user has to say (up to 944)
+//! stamp, echo, held, landed, posted, retired, probe, probe held, probe landed (8 each)
+//! what the user has to say (up to 920)
 //! token, last half (8)
 //! ```
 
@@ -25,14 +26,14 @@ use crate::token::{self, Token};
 use crate::ud;
 
 /// Longest payload of a control message.
-pub const MAX_CONTROL: usize = 944;
+pub const MAX_CONTROL: usize = 920;
 
 const TOKEN_AT: usize = 8;
 const WORDS_AT: usize = TOKEN_AT + token::HALF;
-const HEADER: usize = WORDS_AT + 6 * 8;
+const HEADER: usize = WORDS_AT + 9 * 8;
 /// Longest control message: over datagrams one packet, whatever the MTU of messages is.
 pub(crate) const MAX_MESSAGE: usize = HEADER + MAX_CONTROL + token::HALF;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Receives kept posted. What finds none is lost, as if by the network.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
@@ -54,6 +55,12 @@ pub(crate) struct Header {
     pub(crate) posted: u64,
     /// Nothing of its sender's messages below this one will be sent any more.
     pub(crate) retired: u64,
+    /// The last stamp of ours that asked for a report, or zero.
+    pub(crate) probe: u64,
+    /// How long ago it came.
+    pub(crate) probe_held: u64,
+    /// Packets that had landed when it did.
+    pub(crate) probe_landed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +72,8 @@ pub(crate) enum Kind {
     Ask,
     /// Something for the user of the channel.
     User,
+    /// The sender wants a report of what has landed.
+    Stamp,
 }
 
 impl Header {
@@ -74,9 +83,20 @@ impl Header {
             Kind::Status => 0,
             Kind::Ask => 1,
             Kind::User => 2,
+            Kind::Stamp => 3,
         };
         out[2..TOKEN_AT].fill(0);
-        let words = [self.stamp, self.echo, self.held, self.landed, self.posted, self.retired];
+        let words = [
+            self.stamp,
+            self.echo,
+            self.held,
+            self.landed,
+            self.posted,
+            self.retired,
+            self.probe,
+            self.probe_held,
+            self.probe_landed,
+        ];
         for (place, word) in out[WORDS_AT..HEADER].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }
@@ -90,6 +110,7 @@ impl Header {
             0 => Kind::Status,
             1 => Kind::Ask,
             2 => Kind::User,
+            3 => Kind::Stamp,
             _ => return None,
         };
         let mut words = head[WORDS_AT..].chunks_exact(8).map(|word| {
@@ -100,7 +121,19 @@ impl Header {
         let mut word = || words.next().unwrap_or(0);
         let [stamp, echo, held] = [word(), word(), word()];
         let [landed, posted, retired] = [word(), word(), word()];
-        Some(Header { kind, stamp, echo, held, landed, posted, retired })
+        let [probe, probe_held, probe_landed] = [word(), word(), word()];
+        Some(Header {
+            kind,
+            stamp,
+            echo,
+            held,
+            landed,
+            posted,
+            retired,
+            probe,
+            probe_held,
+            probe_landed,
+        })
     }
 }
 
@@ -288,7 +321,18 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header { kind: Kind::User, stamp: 1, echo: 2, held: 3, landed: 4, posted: 5, retired: 6 }
+        Header {
+            kind: Kind::User,
+            stamp: 1,
+            echo: 2,
+            held: 3,
+            landed: 4,
+            posted: 5,
+            retired: 6,
+            probe: 7,
+            probe_held: 8,
+            probe_landed: 9,
+        }
     }
 
     fn token() -> Token {

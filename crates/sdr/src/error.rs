@@ -39,6 +39,11 @@ pub enum SdrError {
     /// The QP has no peer yet.
     #[error("the SDR QP is not connected: call connect first")]
     NotConnected,
+    /// Of QPs that carry messages together some took one and another refused it.
+    #[error(
+        "a message was refused by some lanes only, so the connection is of no use: make another"
+    )]
+    OutOfStep,
     /// The message does not fit.
     #[error("a message of {len} bytes is longer than the {max} that the QP was made for")]
     TooLong {

@@ -9,11 +9,11 @@ use crate::imm::ImmLayout;
 use crate::token::Token;
 use crate::ud;
 
-/// Version 3 has the token of the control channel.
-const VERSION: u8 = 3;
+/// Version 3 has the token of the control channel, version 4 its stamps and reports.
+const VERSION: u8 = 4;
 
 /// One end's QPs and keys, and the parameters that both must share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SdrInfo {
     pub(crate) config: SdrConfig,
     pub(crate) control: Qpn,
@@ -46,6 +46,16 @@ impl SdrInfo {
             out.extend(key.to_be_bytes());
         }
         out
+    }
+
+    /// The QP of the control channel. QP numbers are no secret.
+    pub fn control(&self) -> Qpn {
+        self.control
+    }
+
+    /// The QPs that messages come by, by generation, then channel.
+    pub fn data(&self) -> &[Qpn] {
+        &self.qpns
     }
 
     /// What a peer has sent.
@@ -169,7 +179,7 @@ mod tests {
         let mut bytes = info().to_bytes();
         bytes[0] = 2;
         let error = SdrInfo::from_bytes(&bytes).unwrap_err();
-        assert!(error.to_string().contains("version 2, this end version 3"), "{error}");
+        assert!(error.to_string().contains("version 2, this end version 4"), "{error}");
     }
 
     proptest! {

@@ -8,6 +8,7 @@
 //! socket or starts a thread.
 
 mod config;
+mod congestion;
 mod control;
 mod error;
 mod imm;
@@ -35,8 +36,8 @@ pub use path::PathStats;
 pub use qp::SdrQp;
 pub use recv::RecvHandle;
 pub use reliable::{
-    Failure, MAX_TELL, RecvCx, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp,
-    ReliableStats, SendCx, Shape, WriteId, WriteOptions,
+    Failure, Join, MAX_TELL, RecvCx, RecvId, ReliableConfig, ReliableEvent, ReliableInfo,
+    ReliableQp, ReliableStats, SendCx, Shape, Stripe, WriteId, WriteOptions,
 };
 pub use scheme::{
     Auto, Choice, ChoiceCx, Chooser, Decision, ErasureCoding, KnownPath, Part, Scheme,

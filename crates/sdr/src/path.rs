@@ -22,6 +22,23 @@ pub struct PathStats {
     pub packets_landed: u64,
 }
 
+impl PathStats {
+    /// Adds what another QP to the same peer knows of the same path.
+    pub fn add(&mut self, other: &PathStats) {
+        let packets = (self.packets_sent + other.packets_sent).max(1) as f64;
+        let lost = |of: &PathStats| of.loss * of.packets_sent as f64;
+        self.loss = (lost(self) + lost(other)) / packets;
+        self.rtt_ns = self.rtt_ns.into_iter().chain(other.rtt_ns).min();
+        self.smoothed_rtt_ns = self.smoothed_rtt_ns.or(other.smoothed_rtt_ns);
+        self.bandwidth_bps = match (self.bandwidth_bps, other.bandwidth_bps) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+        self.packets_sent += other.packets_sent;
+        self.packets_landed += other.packets_landed;
+    }
+}
+
 /// How long the shortest round trip is believed.
 const RTT_MEMORY_NS: u64 = 10_000_000_000;
 /// Packets over which loss is smoothed.

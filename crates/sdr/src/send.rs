@@ -83,7 +83,7 @@ struct Piece {
 struct Posted {
     piece: Piece,
     /// Index of the QP.
-    lane: u32,
+    qp: u32,
     /// An empty packet that carries a fragment of the user's immediate.
     is_fragment: bool,
 }
@@ -102,23 +102,23 @@ struct Message {
 
 /// A QP on which packets of one generation leave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct PacketQp {
     pub(crate) qpn: Qpn,
     /// Where its datagrams go.
     pub(crate) dest: Option<UdDest>,
     in_flight: u32,
 }
 
-impl Lane {
-    pub(crate) fn new(qpn: Qpn) -> Lane {
-        Lane { qpn, dest: None, in_flight: 0 }
+impl PacketQp {
+    pub(crate) fn new(qpn: Qpn) -> PacketQp {
+        PacketQp { qpn, dest: None, in_flight: 0 }
     }
 }
 
 /// The sending half of an SDR QP.
 pub(crate) struct Sender {
     /// By generation, then channel.
-    lanes: Vec<Lane>,
+    qps: Vec<PacketQp>,
     /// The peer's root keys, by generation.
     pub(crate) roots: Vec<u32>,
     cq: CqId,
@@ -141,9 +141,9 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(lanes: Vec<Lane>, cq: CqId) -> Sender {
+    pub(crate) fn new(qps: Vec<PacketQp>, cq: CqId) -> Sender {
         Sender {
-            lanes,
+            qps,
             roots: Vec::new(),
             cq,
             cleared: 0,
@@ -160,12 +160,12 @@ impl Sender {
         }
     }
 
-    pub(crate) fn lanes(&self) -> &[Lane] {
-        &self.lanes
+    pub(crate) fn qps(&self) -> &[PacketQp] {
+        &self.qps
     }
 
-    pub(crate) fn lanes_mut(&mut self) -> &mut [Lane] {
-        &mut self.lanes
+    pub(crate) fn qps_mut(&mut self) -> &mut [PacketQp] {
+        &mut self.qps
     }
 
     /// Number that the next message will get.
@@ -294,6 +294,13 @@ impl Sender {
         self.cleared = posted;
     }
 
+    /// Whether nothing waits to be sent that could be.
+    pub(crate) fn has_nothing_to_send(&self) -> bool {
+        self.ready.is_empty()
+            && self.urgent.is_empty()
+            && self.qps.iter().all(|qp| qp.in_flight == 0)
+    }
+
     /// Whether a message waits for the peer to post its receive.
     pub(crate) fn waits(&self) -> bool {
         let cleared = self.cleared.saturating_sub(self.first) as usize;
@@ -338,9 +345,9 @@ impl Sender {
             self.failed = true;
             return;
         };
-        let Posted { piece, lane, is_fragment } = posted;
+        let Posted { piece, qp, is_fragment } = posted;
         self.free.push(index as u32);
-        self.lanes[lane as usize].in_flight -= 1;
+        self.qps[qp as usize].in_flight -= 1;
         self.failed |= completion.status != bowline_nic::WcStatus::Success;
         self.packets_sent += u64::from(config.packets(piece.len));
         let handle = SendHandle(piece.message);
@@ -364,12 +371,12 @@ impl Sender {
         piece: Piece,
         urgent: bool,
     ) -> bool {
-        let Some(lane) = self.pick_lane(config, piece.message) else {
+        let Some(qp) = self.pick_qp(config, piece.message) else {
             self.put_back(piece, urgent);
             return false;
         };
         let head = Piece { len: piece.len.min(max_piece(config)), ..piece };
-        match self.post_piece(nic, now, config, head, lane) {
+        match self.post_piece(nic, now, config, head, qp) {
             Ok(()) => {}
             Err(PostError::Full) => {
                 self.put_back(piece, urgent);
@@ -395,14 +402,14 @@ impl Sender {
     }
 
     /// The next channel of the message's generation that has room, in turn.
-    fn pick_lane(&mut self, config: &SdrConfig, number: u64) -> Option<u32> {
+    fn pick_qp(&mut self, config: &SdrConfig, number: u64) -> Option<u32> {
         let (generation, _) = config.place(number);
         let channels = config.channels;
-        let lane = (0..channels)
+        let qp = (0..channels)
             .map(|i| generation * channels + (self.next_channel + i) % channels)
-            .find(|lane| self.lanes[*lane as usize].in_flight < QUEUE_DEPTH)?;
-        self.next_channel = (lane % channels + 1) % channels;
-        Some(lane)
+            .find(|qp| self.qps[*qp as usize].in_flight < QUEUE_DEPTH)?;
+        self.next_channel = (qp % channels + 1) % channels;
+        Some(qp)
     }
 
     fn post_piece(
@@ -411,7 +418,7 @@ impl Sender {
         now: Time,
         config: &SdrConfig,
         piece: Piece,
-        lane: u32,
+        qp: u32,
     ) -> Result<(), PostError> {
         let message = &self.messages[(piece.message - self.first) as usize];
         let (generation, id) = config.place(piece.message);
@@ -423,13 +430,13 @@ impl Sender {
         // A message of few packets has too few immediates for the user's: empty packets beyond its
         // end carry the rest.
         let fragments = if has_imm && is_last { packets..config.layout.fragments() } else { 0..0 };
-        let Lane { qpn, dest, .. } = self.lanes[lane as usize];
+        let PacketQp { qpn, dest, .. } = self.qps[qp as usize];
         if let Some(dest) = dest {
             let (source, len) = (piece.source, piece.len as u32);
             let packets = ud::Packets { series, source, len, mtu: config.mtu.bytes(), fragments };
             packets.post(nic, now, qpn, dest, self.next_wr_id())?;
             self.packets_sent += packets.fragments.len() as u64;
-            self.note_posted(Posted { piece, lane, is_fragment: false });
+            self.note_posted(Posted { piece, qp, is_fragment: false });
             return Ok(());
         }
         let slot = u64::from(id) << config.slot_shift();
@@ -438,7 +445,7 @@ impl Sender {
         let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };
         let op = SendOp::WritePackets(remote, series);
         nic.post_send(now, qpn, &SendWr::new(self.next_wr_id(), op, sges))?;
-        self.note_posted(Posted { piece, lane, is_fragment: false });
+        self.note_posted(Posted { piece, qp, is_fragment: false });
         for packet in fragments {
             let imm = config.layout.series(id, packet, user).imm(0);
             let wr = SendWr::new(self.next_wr_id(), SendOp::WriteImm(remote, imm), &[]);
@@ -448,7 +455,7 @@ impl Sender {
             }
             self.messages[(piece.message - self.first) as usize].outstanding += 1;
             let piece = Piece { len: 0, ..piece };
-            self.note_posted(Posted { piece, lane, is_fragment: true });
+            self.note_posted(Posted { piece, qp, is_fragment: true });
         }
         Ok(())
     }
@@ -459,7 +466,7 @@ impl Sender {
     }
 
     fn note_posted(&mut self, posted: Posted) {
-        self.lanes[posted.lane as usize].in_flight += 1;
+        self.qps[posted.qp as usize].in_flight += 1;
         match self.free.pop() {
             Some(index) => self.posted[index as usize] = Some(posted),
             None => self.posted.push(Some(posted)),

@@ -143,7 +143,7 @@ fn a_forged_finish_is_no_success() {
     let mut qp = ReliableQp::new(&mut writer.nic, writer.pd, &config).unwrap();
     let peer = ReliableQp::new(&mut silent.nic, silent.pd, &config).unwrap();
     let mut now = Time::from_micros(1);
-    let control_qpn = qp.info().sdr().control;
+    let control_qpn = qp.info().parts()[0].control;
     qp.connect(&mut writer.nic, now, AddressVector::new(addr(0)), &peer.info()).unwrap();
     let source = writer.at(0);
     qp.write(&mut writer.nic, now, source, 1_000, WriteOptions::default()).unwrap();

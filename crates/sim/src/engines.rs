@@ -2,27 +2,51 @@
 
 use core::convert::Infallible;
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use bowline_failover::mirror::{Engines, Layout, MirrorError, Place};
 use bowline_nic::{Nic, Time};
 
 use crate::world::{NicId, World};
 
-/// The engines of one device: a NIC and, perhaps, its backup.
+/// Which NICs are the engines of a device: a lane each, on one rail or two.
+#[derive(Debug)]
+pub(crate) struct DeviceNics {
+    /// By rail; the backup's are none if there is no backup.
+    rails: [Vec<NicId>; 2],
+}
+
+impl DeviceNics {
+    /// Both rails have as many lanes, if there is a backup.
+    pub(crate) fn new(lanes: Vec<NicId>, backup: Vec<NicId>) -> DeviceNics {
+        assert!(backup.is_empty() || backup.len() == lanes.len(), "lanes pair up");
+        DeviceNics { rails: [lanes, backup] }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        Layout { lanes: self.rails[0].len(), backed: !self.rails[1].is_empty() }
+    }
+
+    /// The engine at a place.
+    pub(crate) fn at(&self, at: Place) -> NicId {
+        self.rails[at.rail.index()][at.lane]
+    }
+
+    /// The place of an engine of the device.
+    pub(crate) fn place_of(&self, nic: NicId) -> Option<Place> {
+        self.layout().places().find(|at| self.at(*at) == nic)
+    }
+}
+
+/// The engines of one device, for the length of a call.
 pub(crate) struct DeviceEngines<'a> {
     world: RefCell<&'a mut World>,
-    first: NicId,
-    backup: Option<NicId>,
+    nics: Rc<DeviceNics>,
 }
 
 impl<'a> DeviceEngines<'a> {
-    pub(crate) fn new(world: &'a mut World, first: NicId, backup: Option<NicId>) -> Self {
-        DeviceEngines { world: RefCell::new(world), first, backup }
-    }
-
-    fn nic(&self, at: Place) -> NicId {
-        let [first, backup] = [self.first, self.backup.unwrap_or(self.first)];
-        [first, backup][at.rail.index()]
+    pub(crate) fn new(world: &'a mut World, nics: &Rc<DeviceNics>) -> Self {
+        DeviceEngines { world: RefCell::new(world), nics: Rc::clone(nics) }
     }
 }
 
@@ -30,20 +54,20 @@ impl Engines for DeviceEngines<'_> {
     type Error = Infallible;
 
     fn layout(&self) -> Layout {
-        Layout { lanes: 1, backed: self.backup.is_some() }
+        self.nics.layout()
     }
 
     fn with<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Infallible> {
         let mut world = self.world.borrow_mut();
         let now = world.now();
-        Ok(f(world.nic_mut(self.nic(at)), now))
+        Ok(f(world.nic_mut(self.nics.at(at)), now))
     }
 
     /// Polling makes neither packets nor timeouts: the world drives engines by itself.
     fn poll<R>(&self, at: Place, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Infallible> {
         let mut world = self.world.borrow_mut();
         let now = world.now();
-        Ok(f(world.poll_nic(self.nic(at)), now))
+        Ok(f(world.poll_nic(self.nics.at(at)), now))
     }
 }
 

@@ -4,8 +4,8 @@
 //! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
 //! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
 //! judge what happened. [`failover_storm`] does so with two NICs per host and connections that move
-//! between them, [`sdr_storm`] for SDR and its schemes, [`xp_storm`] for XP. [`experiment`]
-//! measures.
+//! between them, [`sdr_storm`] for SDR and its schemes, [`xp_storm`] for XP. In some seeds an attacker
+//! forges packets ([`attack`]). [`experiment`] measures.
 //!
 //! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
 //! on a hash map's order, or know anything private of an engine. The same seed gives the same
@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod attack;
 pub mod check;
 mod engines;
 mod event;

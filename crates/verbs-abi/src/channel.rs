@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_io::Channel;
+use bowline_io::EventChannel;
 
 use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 use crate::context::{self, Context};
@@ -20,7 +20,7 @@ const MAX_EVENTS: usize = 1 << 20;
 /// A completion channel. Its events are the addresses of completion queues.
 pub(crate) struct CompChannel {
     ctx: Arc<Context>,
-    pub(crate) events: Arc<Channel<u64>>,
+    pub(crate) events: Arc<EventChannel<u64>>,
     /// Completion queues that report here.
     users: AtomicU32,
     /// Held while an event is taken and counted, and while a queue leaves.
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
         object((|| {
             let ctx = context::find(context)?;
             ctx.core()?;
-            let events = Channel::new(MAX_EVENTS)
+            let events = EventChannel::new(MAX_EVENTS)
                 .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
             let fd = events.as_raw_fd();
             sys::set_blocking(fd)?;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bowline_device::{LaneCount, Mode};
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Via};
+use bowline_nic::RateControl;
 
 use crate::log;
 
@@ -88,6 +89,16 @@ pub(crate) fn fec() -> Result<Option<FecMode>, String> {
     match std::env::var("BOWLINE_FEC") {
         Ok(text) if !text.is_empty() => {
             text.parse().map(Some).map_err(|error| format!("BOWLINE_FEC: {error}"))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The congestion control of `BOWLINE_CC`: `none`, `fixed:RATE`, `dcqcn`, `bbr`, ….
+pub(crate) fn congestion() -> Result<Option<RateControl>, String> {
+    match std::env::var("BOWLINE_CC") {
+        Ok(text) if !text.is_empty() => {
+            text.parse().map(Some).map_err(|error| format!("BOWLINE_CC: {error}"))
         }
         _ => Ok(None),
     }

@@ -16,6 +16,7 @@ pub(crate) fn of(device: &'static Device) -> Result<DeviceSpec, String> {
     spec.link = env::link()?;
     spec.pcap = env::pcap();
     spec.fec = env::fec()?;
+    spec.congestion = env::congestion()?;
     spec.backup = backup(device)?;
     spec.log = Log::new(move |severity, message| {
         let message = format!("{}: {message}", device.name);

@@ -33,6 +33,10 @@ pub struct Counters {
     pub writes: u64,
     /// Most bytes that waited for transmission.
     pub peak_queue_bytes: u64,
+    /// What waited for transmission when a segment came, in the mean.
+    pub mean_queue_bytes: u64,
+    /// When the queue last had no room for a segment, in milliseconds since the start.
+    pub last_tail_drop_ms: Option<u64>,
     /// CPU time that the far end's kernel took over packets, within the emulator's thread.
     pub far_end_busy_ns: u64,
     /// Packets that the emulator had no memory for: its fault, not the link's.

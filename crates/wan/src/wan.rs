@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use bowline_link::LinkProfile;
+use bowline_link::{LinkConfig, LinkProfile, Time};
 
 use crate::error::WanError;
 use crate::forward::Forwarder;
@@ -28,12 +28,14 @@ pub struct WanConfig {
     pub mtu: u32,
     /// Addresses of IPv6 rather than IPv4.
     pub ipv6: bool,
+    /// After how long both directions get another rate, delay and queue.
+    pub step: Option<(Duration, LinkConfig)>,
 }
 
 impl WanConfig {
     /// The same link both ways.
     pub fn new(link: LinkProfile) -> WanConfig {
-        WanConfig { to_right: link.clone(), to_left: link, mtu: 1500, ipv6: false }
+        WanConfig { to_right: link.clone(), to_left: link, mtu: 1500, ipv6: false, step: None }
     }
 
     fn addresses(&self) -> (IpAddr, IpAddr) {
@@ -85,8 +87,15 @@ impl Wan {
             Host::start(HostConfig { name, addr, mtu: config.mtu, tcp_buffer_bytes })
         };
         let (left, right) = (host("left", left)?, host("right", right)?);
-        let to_right = Line::new(&config.to_right, Direction::ToRight);
-        let to_left = Line::new(&config.to_left, Direction::ToLeft);
+        let line = |profile, direction| {
+            let mut line = Line::new(profile, direction);
+            if let Some((after, link)) = config.step {
+                line.set_step(Time::ZERO + after, link);
+            }
+            line
+        };
+        let to_right = line(&config.to_right, Direction::ToRight);
+        let to_left = line(&config.to_left, Direction::ToLeft);
         Ok(Wan {
             to_right: Forwarder::start("to-right", to_right, left.tun(), right.tun())?,
             to_left: Forwarder::start("to-left", to_left, right.tun(), left.tun())?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_device::{self as device, QpRequest};
-use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, XpOptions};
+use bowline_nic::{Access, ControllerFactory, QpAttr, QpState, QpType, RateControl, XpOptions};
 use bowline_wire::Psn;
 
 use super::{Qp, QpInner};
@@ -40,7 +40,8 @@ pub struct QpBuilder {
     access: Access,
     qkey: u32,
     lane: Option<usize>,
-    controllers: Option<Arc<dyn ControllerFactory>>,
+    /// Some if chosen, and none of it if that is no control.
+    controllers: Option<Option<Arc<dyn ControllerFactory>>>,
     xp: Option<XpOptions>,
 }
 
@@ -130,9 +131,16 @@ impl QpBuilder {
     }
 
     /// Lets a rate controller of `factory`'s choose how fast it may send, as
-    /// [`Qp::set_rate_controller`] does; no control unless set.
+    /// [`Qp::set_rate_controller`] does; what the device says unless set.
     pub fn rate_controller(mut self, factory: Arc<dyn ControllerFactory>) -> Self {
-        self.controllers = Some(factory);
+        self.controllers = Some(Some(factory));
+        self
+    }
+
+    /// Limits how fast it may send by one of Bowline's own controllers, by name as in `"bbr".parse()`; what
+    /// the device says unless set.
+    pub fn congestion_control(mut self, control: &RateControl) -> Self {
+        self.controllers = Some(control.factory());
         self
     }
 
@@ -174,7 +182,7 @@ impl QpBuilder {
             }),
         };
         if let Some(factory) = self.controllers {
-            qp.set_rate_controller(factory)?;
+            qp.choose_controller(factory)?;
         }
         if let Some(options) = self.xp {
             qp.control(|nic, _, qpn| nic.set_xp(qpn, &options))??;

@@ -1,6 +1,7 @@
 //! `bowline dissect`: what is in a capture, packet by packet, and whether each ICRC is right.
 
 mod capture;
+mod ext;
 mod record;
 #[cfg(test)]
 mod tests;

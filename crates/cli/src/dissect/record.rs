@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bowline_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, FrameError, IcrcVerdict, PacketView, Reth, RoceFrame,
-    UdpHeader, XpCc, XpEth,
-};
-use serde::{Serialize, Serializer};
+use bowline_wire::{Bth, FrameError, IcrcVerdict, RoceFrame, UdpHeader};
+use serde::Serialize;
 
 use super::capture::Frame;
+use super::ext::Ext;
 
 /// One packet.
 #[derive(Debug, Serialize)]
@@ -42,32 +40,6 @@ pub(super) struct Record {
     /// Why the packet could not be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) malformed: Option<String>,
-}
-
-/// The extended headers there are.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Ext {
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "reth")]
-    pub(super) reth: Option<Reth>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "aeth")]
-    pub(super) aeth: Option<Aeth>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "atomic")]
-    pub(super) atomic_eth: Option<AtomicEth>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "atomic_ack")]
-    pub(super) atomic_ack: Option<AtomicAckEth>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "deth")]
-    pub(super) deth: Option<Deth>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) imm: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) invalidate_rkey: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpeth")]
-    pub(super) xpeth: Option<XpEth>,
-    /// Microseconds that are left to an XP READ.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) time_left_us: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "xpcc")]
-    pub(super) xpcc: Option<XpCc>,
 }
 
 /// What is known about a packet's ICRC.
@@ -199,101 +171,4 @@ fn payload_len(roce: &RoceFrame<'_>, bth: &Bth) -> usize {
     let ext_len = bth.opcode.info().map_or(0, |info| info.ext_len);
     let overhead = UdpHeader::LEN + Bth::LEN + usize::from(ext_len) + usize::from(bth.pad) + 4;
     usize::from(roce.udp().datagram_len()).saturating_sub(overhead)
-}
-
-impl Ext {
-    fn of(packet: &PacketView<'_>) -> Self {
-        Self {
-            reth: packet.reth(),
-            aeth: packet.aeth(),
-            atomic_eth: packet.atomic_eth(),
-            atomic_ack: packet.atomic_ack(),
-            deth: packet.deth(),
-            imm: packet.imm(),
-            invalidate_rkey: packet.ieth().map(|ieth| ieth.rkey),
-            xpeth: packet.xpeth(),
-            time_left_us: packet.xp_time_left().map(|left| left.0),
-            xpcc: packet.xpcc(),
-        }
-    }
-}
-
-// The wire crate knows nothing of serialisation. Numbers of 64 bits are written as strings,
-// because many JSON readers hold numbers as doubles.
-
-fn reth<S: Serializer>(value: &Option<Reth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields =
-        value.map(|v| Fields([("va", hex(v.va)), ("rkey", v.rkey.into()), ("len", v.len.into())]));
-    fields.serialize(serializer)
-}
-
-fn aeth<S: Serializer>(value: &Option<Aeth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields = value.map(|v| {
-        let meaning = v.syndrome.to_string();
-        let syndrome = v.syndrome.to_byte();
-        Fields([("syndrome", syndrome.into()), ("meaning", meaning.into()), ("msn", v.msn.into())])
-    });
-    fields.serialize(serializer)
-}
-
-fn atomic<S: Serializer>(value: &Option<AtomicEth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields = value.map(|v| {
-        let operands = [("swap_or_add", hex(v.swap_or_add)), ("compare", hex(v.compare))];
-        let [swap_or_add, compare] = operands;
-        Fields([("va", hex(v.va)), ("rkey", v.rkey.into()), swap_or_add, compare])
-    });
-    fields.serialize(serializer)
-}
-
-fn atomic_ack<S: Serializer>(
-    value: &Option<AtomicAckEth>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    value.map(|v| Fields([("original", hex(v.original))])).serialize(serializer)
-}
-
-fn deth<S: Serializer>(value: &Option<Deth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields =
-        value.map(|v| Fields([("qkey", v.qkey.into()), ("src_qpn", v.src_qpn.get().into())]));
-    fields.serialize(serializer)
-}
-
-fn xpeth<S: Serializer>(value: &Option<XpEth>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields = value.map(|v| {
-        Fields([
-            ("wqe_seq", v.wqe_seq.into()),
-            ("recv_seq", v.recv_seq.into()),
-            ("len", v.len.into()),
-            ("stride_log2", v.stride_log2.into()),
-            ("token", v.token.get().into()),
-        ])
-    });
-    fields.serialize(serializer)
-}
-
-fn xpcc<S: Serializer>(value: &Option<XpCc>, serializer: S) -> Result<S::Ok, S::Error> {
-    let fields = value.map(|v| {
-        Fields([
-            ("token", v.token.get().into()),
-            ("stamp_ns", v.stamp_ns.into()),
-            ("hold_ns", v.hold_ns.into()),
-            ("bytes", v.bytes.to_string().into()),
-            ("marked_bytes", v.marked_bytes.into()),
-            ("credit_bytes", v.credit_bytes.into()),
-        ])
-    });
-    fields.serialize(serializer)
-}
-
-fn hex(value: u64) -> serde_json::Value {
-    format!("{value:#x}").into()
-}
-
-/// An object with a fixed list of fields, in their order.
-struct Fields<const N: usize>([(&'static str, serde_json::Value); N]);
-
-impl<const N: usize> Serialize for Fields<N> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_wire::{
     Bth, DatagramHeaders, ExtHeaders, FlowKey, IP_UDP_MAX_LEN, ImmDt, Opcode, Packet, Psn, Qpn,
-    Reth, XpEth, emit_ip_udp_headers,
+    RepairHeader, Reth, XpEth, emit_ip_udp_headers,
 };
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
@@ -153,6 +153,49 @@ fn text_has_a_line_a_packet_and_the_totals() {
     assert!(text.contains("21 packets: ICRC ok 18, BAD 3"));
 }
 
+/// A capture with one packet.
+fn capture_one(bth: Bth, ext: ExtHeaders, payload: &[u8]) -> Scratch {
+    let packet = Packet { bth, ext, payload, pad_bytes: [0; 3], icrc: 0 };
+    let mut bytes = vec![0; packet.wire_len().unwrap()];
+    packet.emit(&mut bytes).unwrap();
+    let flow = FlowKey {
+        src: "10.0.0.1".parse().unwrap(),
+        dst: "10.0.0.2".parse().unwrap(),
+        src_port: 4791,
+        dst_port: 4791,
+    };
+    let headers = DatagramHeaders { flow, tos: 0, ttl: 64, ip_id: 0 };
+    let mut out = [0; IP_UDP_MAX_LEN];
+    let frame = [emit_ip_udp_headers(&headers, &bytes, &mut out).unwrap(), &bytes].concat();
+    Scratch::pcap(header(DataLink::RAW), &[(Duration::ZERO, frame)])
+}
+
+#[test]
+fn repairs_say_what_they_repair() {
+    let repair = RepairHeader {
+        has_last: true,
+        r: 8,
+        c: 2,
+        isn: 1,
+        base: Psn::new(0xabcdef),
+        count: 5,
+        last_len: 3616,
+        ..RepairHeader::default()
+    };
+    let mut payload = [0; RepairHeader::LEN];
+    repair.emit(&mut payload);
+    let bth = Bth::new(Opcode::RC_REPAIR, Qpn::new(0x11), Psn::new(2));
+    let json = dissect(&capture_one(bth, ExtHeaders::default(), &payload).0);
+    let fec = &json["packets"][0]["fec"];
+    assert_eq!(fec["type"], "repair");
+    assert_eq!(fec["base_psn"], 0xab_cdef);
+    assert_eq!((fec["isn"].as_u64(), fec["count"].as_u64()), (Some(1), Some(5)));
+    assert_eq!((fec["has_first"].as_bool(), fec["has_last"].as_bool()), (Some(false), Some(true)));
+    // Bytes that no version of it has.
+    let json = dissect(&capture_one(bth, ExtHeaders::default(), &[0xff; 20]).0);
+    assert!(json["packets"][0].get("fec").is_none());
+}
+
 #[test]
 fn xp_packets_say_where_they_belong() {
     let ext = ExtHeaders {
@@ -168,19 +211,7 @@ fn xp_packets_say_where_they_belong() {
         ..ExtHeaders::default()
     };
     let bth = Bth::new(Opcode::XP_WRITE_LAST_IMM, Qpn::new(0x11), Psn::new(2));
-    let packet = Packet { bth, ext, payload: &[5; 1808], pad_bytes: [0; 3], icrc: 0 };
-    let mut bytes = vec![0; packet.wire_len().unwrap()];
-    packet.emit(&mut bytes).unwrap();
-    let flow = FlowKey {
-        src: "10.0.0.1".parse().unwrap(),
-        dst: "10.0.0.2".parse().unwrap(),
-        src_port: 4791,
-        dst_port: 4791,
-    };
-    let headers = DatagramHeaders { flow, tos: 0, ttl: 64, ip_id: 0 };
-    let mut out = [0; IP_UDP_MAX_LEN];
-    let frame = [emit_ip_udp_headers(&headers, &bytes, &mut out).unwrap(), &bytes].concat();
-    let file = Scratch::pcap(header(DataLink::RAW), &[(Duration::ZERO, frame)]);
+    let file = capture_one(bth, ext, &[5; 1808]);
     let json = dissect(&file.0);
     let packet = &json["packets"][0];
     assert_eq!(packet["service"], "XP");

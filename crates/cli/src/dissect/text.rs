@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::record::{Ext, Icrc, Record, Totals};
+use super::ext::{Ext, Fec};
+use super::record::{Icrc, Record, Totals};
 
 /// One line.
 pub(super) fn write_record(out: &mut impl Write, record: &Record) -> io::Result<()> {
@@ -107,7 +108,24 @@ fn push_extended(ext: &Ext, text: &mut String) -> std::fmt::Result {
     if let Some(rkey) = ext.invalidate_rkey {
         write!(text, " invalidate={rkey:#x}")?;
     }
-    Ok(())
+    ext.fec.as_ref().map_or(Ok(()), |fec| push_fec(fec, text))
+}
+
+fn push_fec(fec: &Fec, text: &mut String) -> std::fmt::Result {
+    match fec {
+        Fec::Repair { response, r, c, isn, base_psn, count, generation, .. } => {
+            let stream = if *response { " of answers" } else { "" };
+            write!(text, " repair{stream} lane={isn} code={r},{c} block={base_psn:#x}+{count}")?;
+            write!(text, " generation={generation}")
+        }
+        Fec::Announce { wants_reports, r, c } => {
+            write!(text, " announce code={r},{c} wants_reports={wants_reports}")
+        }
+        Fec::Report { expected, lost, bursts, unrepaired, longest_burst } => {
+            write!(text, " report expected={expected} lost={lost} unrepaired={unrepaired}")?;
+            write!(text, " bursts={bursts} longest={longest_burst}")
+        }
+    }
 }
 
 fn verdict(icrc: Icrc) -> &'static str {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{FecMode, LaneCount, LinkProfile, Mtu, QpType, Via};
+use bowline::{FecMode, LaneCount, LinkProfile, Mtu, QpType, RateControl, Via};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,8 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
     bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
     bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
     bowline perf write-bw 127.0.0.1 -s 1M --region 512M  from and to memory that no cache holds\n  \
-    bowline perf write-bw 127.0.0.1 -s 16M --scheme ec-mds --rate 1Gbps\n  \
+    bowline perf write-bw 192.0.2.7 -s 16M --scheme ec-mds\n  \
+    bowline perf write-bw 192.0.2.7 --cc dcqcn:25Gbps    where switches mark\n  \
     bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
     Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
@@ -90,10 +91,17 @@ pub(crate) struct PerfArgs {
     /// fastest; write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
+    /// Bytes that a scheme repeats at a time when a packet is lost: a power of two packets
+    #[arg(long, value_name = "BYTES", requires = "scheme", value_parser = parse_bytes)]
+    pub(crate) chunk: Option<u32>,
     /// With --scheme auto: print which schemes were taken, and why
     #[arg(long, requires = "scheme")]
     pub(crate) explain: bool,
-    /// Rate at which a scheme's packets leave, as 1Gbps [default: as fast as the port takes them]
+    /// What limits how fast this end sends: none, fixed:1Gbps, dcqcn, bbr, swift
+    /// [default: bbr for a scheme to another host, none otherwise]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cc: Option<RateControl>,
+    /// Rate at which a scheme's packets leave, as 1Gbps [default: as --cc says]
     #[arg(long, value_name = "RATE", requires = "scheme", value_parser = parse_rate)]
     pub(crate) rate: Option<u64>,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -215,6 +223,10 @@ pub(crate) struct Spec {
     pub(crate) transport: Transport,
     pub(crate) scheme: Option<String>,
     pub(crate) rate_bps: Option<u64>,
+    /// Lanes that carry a message of a scheme together, at both ends.
+    pub(crate) spread: usize,
+    #[serde(default)]
+    pub(crate) chunk: Option<u32>,
     pub(crate) explain: bool,
 }
 
@@ -238,6 +250,8 @@ impl Spec {
             transport: args.transport,
             scheme: args.scheme.clone(),
             rate_bps: args.rate,
+            spread: args.lanes.get(),
+            chunk: args.chunk,
             explain: args.explain,
         }
     }
@@ -254,6 +268,7 @@ impl Spec {
             && (1..=1024).contains(&spec.qps)
             && (1..=8192).contains(&spec.tx_depth)
             && spec.inline <= 1024
+            && (1..=64).contains(&spec.spread)
             && spec.iters >= 1;
         spec.transport.check(spec.test)?;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }

@@ -42,7 +42,7 @@ impl End {
         let config = ReliableConfig {
             sdr: SdrConfig {
                 mtu: device.mtu(),
-                chunk_bytes: CHUNK_BYTES.max(device.mtu().bytes()),
+                chunk_bytes: spec.chunk.unwrap_or(CHUNK_BYTES.max(device.mtu().bytes())),
                 rate_bps: spec.rate_bps,
                 ..SdrConfig::default()
             },
@@ -50,7 +50,7 @@ impl End {
             ..ReliableConfig::default()
         };
         let pd = device.alloc_pd()?;
-        let qp = ReliableQp::new(&pd, &config)?;
+        let qp = ReliableQp::spread(&pd, &config, spec.spread)?;
         let name = spec.scheme.clone().unwrap_or_default();
         let names: Vec<String> = config.schemes.iter().map(|s| s.name()).collect();
         let scheme = qp.scheme(&name).map_err(|_| {

@@ -111,6 +111,9 @@ fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
     if let Some(file) = &args.pcap {
         builder = builder.pcap(file);
     }
+    if let Some(cc) = &args.cc {
+        builder = builder.congestion_control(cc.clone());
+    }
     if let Some(mode) = args.fec {
         builder = builder.fec(mode);
     }

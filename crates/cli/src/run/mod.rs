@@ -30,7 +30,7 @@ pub(crate) use report::describe as describe_report;
     bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
@@ -52,6 +52,9 @@ pub(crate) struct RunArgs {
     /// Forward error correction towards peers that have it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     fec: Option<bowline::FecMode>,
+    /// Congestion control of all its queue pairs: none, fixed:1Gbps, dcqcn, bbr, swift [default: none]
+    #[arg(long, value_name = "NAME")]
+    cc: Option<bowline::RateControl>,
     #[command(flatten)]
     failover: FailoverArgs,
     /// Say at the end what the NIC saw, and which connections moved when and why
@@ -104,6 +107,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(fec) = &args.fec {
         command.env("BOWLINE_FEC", fec.to_string());
+    }
+    if let Some(cc) = &args.cc {
+        command.env("BOWLINE_CC", cc.to_string());
     }
     if let Some(pcap) = &args.pcap {
         command.env("BOWLINE_PCAP", pcap);

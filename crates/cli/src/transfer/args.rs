@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use bowline::LinkProfile;
+use bowline::{LaneCount, LinkProfile, RateControl};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, builder::TypedValueParser};
 
@@ -19,7 +19,7 @@ const PORT: u16 = 18517;
     bowline recv /data -d 192.0.2.7                      on the receiving host …\n  \
     bowline send model.bin 192.0.2.7                     … a file to it\n  \
     bowline send runs/ notes.txt 192.0.2.7 --json        a directory and a file\n  \
-    bowline send big.tar 192.0.2.7 --scheme ec-mds --rate 1Gbps\n\n\
+    bowline send big.tar 192.0.2.7 --scheme ec-mds\n\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
     Permissions and modification times go along; symbolic links and special files are skipped, \
     with a note. Nothing is encrypted.")]
@@ -40,9 +40,16 @@ pub(crate) struct SendArgs {
     /// takes the one that the planner expects to be fastest
     #[arg(long, default_value = "sr-nack", value_parser = schemes())]
     pub(super) scheme: String,
-    /// Send no faster than this, as 1Gbps: what the way carries [default: as fast as it goes]
+    /// What limits how fast it sends: none, fixed:1Gbps, dcqcn, bbr [default: bbr to another host]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cc: Option<RateControl>,
+    /// Send at this rate, as 1Gbps: where nobody has to find it out [default: as --cc says]
     #[arg(long, value_parser = parse_rate)]
     pub(super) rate: Option<u64>,
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
+    /// as both ends have carry every block together
+    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
+    pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
@@ -81,6 +88,10 @@ pub(crate) struct RecvArgs {
     /// Replace files that exist and differ, and change the permissions of directories that exist
     #[arg(long)]
     pub(super) overwrite: bool,
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
+    /// as both ends have carry every block together
+    #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
+    pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,

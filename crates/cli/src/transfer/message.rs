@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::BlockHash;
 
 /// Of this exchange; both ends must have the same.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// Claims in one message: well below what a setup message can carry.
 pub(super) const MAX_CLAIMS: usize = 1024;
 /// Bytes of entries in one message, about.
@@ -24,12 +24,16 @@ pub(super) struct Hello {
     pub(super) scheme: String,
     /// Path MTU in bytes that its NIC carries.
     pub(super) mtu: u32,
+    /// Lanes of its NIC.
+    pub(super) lanes: u16,
 }
 
 /// What the receiver answers, if it does not refuse.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Welcome {
     pub(super) mtu: u32,
+    /// Lanes that carry the blocks together: no more than either end has.
+    pub(super) lanes: u16,
 }
 
 /// A file or a directory.

@@ -36,18 +36,21 @@ pub(super) fn receive(
     patience: Duration,
 ) -> Result<Report, Failure> {
     let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
-    let nic = Nic::open(args.device, args.link.as_ref());
+    let nic = Nic::open(args.device, args.lanes, args.link.as_ref(), None);
     let answer = match &nic {
         _ if hello.version != VERSION => Err(format!(
             "its protocol is version {VERSION}, this sender's {}: run the same release",
             hello.version
         )),
-        Ok(nic) => Ok(Welcome { mtu: nic.mtu_bytes() }),
+        Ok(nic) => {
+            let lanes = nic.lanes().min(hello.lanes);
+            Ok(Welcome { mtu: nic.mtu_bytes(), lanes })
+        }
         Err(e) => Err(e.to_string()),
     };
     channel.send(&postcard::to_stdvec(&answer)?)?;
-    answer?;
-    let session = nic?.connect(&mut channel, hello.mtu, &hello.scheme, None)?;
+    let lanes = answer?.lanes;
+    let session = nic?.connect(&mut channel, hello.mtu, lanes, &hello.scheme, None)?;
     let control = Control::start(channel, "sender", Some(patience))?;
     let outcome = converse(args, dir, &hello, &session, &control);
     control.close(&outcome);

@@ -36,12 +36,13 @@ pub(super) fn send(
         Some(addr) => addr,
         None => channel.local_addr()?.ip(),
     };
-    let nic = Nic::open(addr, args.link.as_ref())?;
-    let hello = Hello { version: VERSION, scheme: args.scheme.clone(), mtu: nic.mtu_bytes() };
+    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
+    let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
+    let hello = Hello { version: VERSION, scheme: args.scheme.clone(), mtu, lanes };
     channel.send(&postcard::to_stdvec(&hello)?)?;
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
     let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
-    let session = nic.connect(&mut channel, welcome.mtu, &args.scheme, args.rate)?;
+    let session = nic.connect(&mut channel, welcome.mtu, welcome.lanes, &args.scheme, args.rate)?;
     // It may read for hours what it has already.
     let control = Control::start(channel, "receiver", None)?;
     let outcome = converse(args, source, &session, &control);

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use bowline::{
-    Access, Channel, Device, LinkProfile, Mr, Mtu, Pd, ReliableConfig, ReliableQp, SdrError,
+    Access, Channel, Device, LaneCount, LinkProfile, Mr, Mtu, Pd, RateControl, ReliableConfig,
+    ReliableQp, SdrError,
 };
 
 use super::Failure;
@@ -34,10 +35,18 @@ pub(super) struct Nic {
 
 impl Nic {
     /// Opens the NIC of an address.
-    pub(super) fn open(addr: IpAddr, link: Option<&LinkProfile>) -> Result<Nic, Failure> {
-        let mut builder = Device::builder(addr).notice(crate::output::notice);
+    pub(super) fn open(
+        addr: IpAddr,
+        lanes: LaneCount,
+        link: Option<&LinkProfile>,
+        cc: Option<&RateControl>,
+    ) -> Result<Nic, Failure> {
+        let mut builder = Device::builder(addr).lanes(lanes).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
+        }
+        if let Some(cc) = cc {
+            builder = builder.congestion_control(cc.clone());
         }
         let device = builder.open()?;
         let pd = device.alloc_pd()?;
@@ -49,14 +58,24 @@ impl Nic {
         self.device.mtu().bytes()
     }
 
-    /// Connects a queue pair with the peer's.
+    /// Lanes that it has.
+    pub(super) fn lanes(&self) -> u16 {
+        self.device.lanes() as u16
+    }
+
+    /// Connects a queue pair with the peer's, over so many lanes at both ends.
     pub(super) fn connect(
         &self,
         channel: &mut Channel,
         mtu_bytes: u32,
+        lanes: u16,
         scheme: &str,
         rate_bps: Option<u64>,
     ) -> Result<Session, Failure> {
+        if !(1..=self.lanes()).contains(&lanes) {
+            let why = format!("the peer wants {lanes} lanes of this end's {}", self.lanes());
+            return Err(why.into());
+        }
         let mtu = Mtu::from_bytes(mtu_bytes.min(self.mtu_bytes()));
         let mtu = mtu.ok_or_else(|| format!("the peer's MTU of {mtu_bytes} bytes is none"))?;
         let mut config = ReliableConfig { max_write: BLOCK_BYTES, ..ReliableConfig::default() };
@@ -68,7 +87,7 @@ impl Nic {
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let mr = self.pd.register(SLOTS * BLOCK_BYTES as usize, access)?;
-        let qp = ReliableQp::new(&self.pd, &config)?;
+        let qp = ReliableQp::spread(&self.pd, &config, lanes.into())?;
         qp.connect_over(channel)?;
         Ok(Session { qp, mr })
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bowline::{Connector, Listener, WriteOptions};
+use bowline::{Connector, LaneCount, Listener, WriteOptions};
 
 use super::args::RecvArgs;
 use super::control::Control;
@@ -62,6 +62,7 @@ fn against_impatient(
         port: 0,
         once: true,
         overwrite: false,
+        lanes: LaneCount::default(),
         link: None,
         json: true,
     };
@@ -72,13 +73,15 @@ fn against_impatient(
             receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
-        let nic = Nic::open(random_addr(), None).unwrap();
+        let nic = Nic::open(random_addr(), LaneCount::default(), None, None).unwrap();
         let scheme = "sr-nack";
-        let hello = Hello { version: VERSION, scheme: scheme.into(), mtu: nic.mtu_bytes() };
+        let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
+        let hello = Hello { version: VERSION, scheme: scheme.into(), mtu, lanes };
         channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
         let welcome: Result<Welcome, String> =
             postcard::from_bytes(&channel.recv().unwrap()).unwrap();
-        let session = nic.connect(&mut channel, welcome.unwrap().mtu, scheme, None).unwrap();
+        let Welcome { mtu, lanes } = welcome.unwrap();
+        let session = nic.connect(&mut channel, mtu, lanes, scheme, None).unwrap();
         let control = Control::start(channel, "receiver", None).unwrap();
         sender(&session, &control);
         control.close(&Ok(()));

@@ -29,6 +29,9 @@ pub(crate) struct WanArgs {
     /// The way from right to left, if it is another
     #[arg(long, value_name = "PROFILE")]
     pub(super) link_back: Option<LinkProfile>,
+    /// Another rate, delay and queue after a time, both ways: 10s:rate=300Mbps,delay=20ms,queue=5MB
+    #[arg(long, value_name = "TIME:PROFILE", value_parser = parse_step)]
+    pub(super) then: Option<Step>,
     /// Seed of the losses, in place of the profile's
     #[arg(long)]
     pub(super) seed: Option<u64>,
@@ -56,6 +59,25 @@ pub(crate) struct WanArgs {
     /// Print the report as JSON, one object as the last line
     #[arg(long)]
     pub(super) json: bool,
+}
+
+/// What the link becomes.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) after: Duration,
+    pub(super) link: LinkProfile,
+}
+
+fn parse_step(text: &str) -> Result<Step, String> {
+    const HOW: &str = "write a time and a profile, e.g. 10s:rate=300Mbps,delay=20ms";
+    let (after, link) = text.split_once(':').ok_or(HOW)?;
+    let after = units::parse_duration(after)?;
+    let link: LinkProfile =
+        link.parse().map_err(|e: bowline_link::ParseLinkError| e.to_string())?;
+    if link.faults != bowline_link::Faults::default() {
+        return Err(format!("a step changes rate, delay and queue only: {HOW}"));
+    }
+    Ok(Step { after, link })
 }
 
 impl WanArgs {

@@ -28,6 +28,7 @@ pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
     config.to_left = to_left;
     config.mtu = args.mtu;
     config.ipv6 = args.ipv6;
+    config.step = args.then.as_ref().map(|step| (step.after, step.link.config));
     let wan = Wan::start(config)?;
     if args.hold {
         session::print_entrances(&wan);

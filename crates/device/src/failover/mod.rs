@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use bowline_failover::mirror::{Engines, Qp};
 use bowline_failover::{Config, Entry, Life, Mode, Report, Supervisor};
-use bowline_io::{Channel, CqNotify, spawn_background};
+use bowline_io::{CqNotify, EventChannel, spawn_background};
 use bowline_nic::{CqId, Time};
 use bowline_store::{Key, StoreError};
 use bowline_wire::Qpn;
@@ -49,7 +49,7 @@ struct Shared {
     /// Completion queues that somebody may wait for.
     cqs: Mutex<HashMap<CqId, CqNotify>>,
     /// What wakes the supervisor's thread.
-    inbox: Arc<Channel<u64>>,
+    inbox: Arc<EventChannel<u64>>,
     directory: Directory,
     log: Log,
     stopping: AtomicBool,
@@ -82,7 +82,7 @@ impl Failover {
     ) -> Result<Failover, DeviceError> {
         let url = spec.store_url.clone().unwrap_or_else(bowline_store::default_url);
         let store = bowline_store::open(&url, &spec.job)?;
-        let inbox = Channel::new(MAX_TOKENS).map_err(DeviceError::system("make a channel"))?;
+        let inbox = EventChannel::new(MAX_TOKENS).map_err(DeviceError::system("make a channel"))?;
         let inbox = Arc::new(inbox);
         let seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
         let mut random = ChaCha20Rng::from_seed(seed);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bowline_device::{
     BackupSpec, Cq, Device, DeviceSpec, LaneCount, Log, Mode, Mr, Pd, Qp, QpRequest, Rail, Srq,
 };
-use bowline_io::{Channel, Lane, LaneError};
+use bowline_io::{EventChannel, Lane, LaneError};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, ControlError, MrKey, Payload, PostError, QpType, RecvWr,
     Remote, SendOp, SendWr, Sge,
@@ -60,7 +60,7 @@ pub struct Host {
     pub addr: IpAddr,
     pub pd: Arc<Pd>,
     pub cq: Arc<Cq>,
-    pub channel: Arc<Channel<u64>>,
+    pub channel: Arc<EventChannel<u64>>,
     pub memory: Arc<Buffer>,
     pub key: MrKey,
 }
@@ -96,7 +96,7 @@ impl Host {
     /// A host around a device that is open.
     pub fn on(device: Arc<Device>) -> Host {
         let pd = Arc::new(Pd::create(&device).unwrap());
-        let channel = Arc::new(Channel::new(1 << 16).unwrap());
+        let channel = Arc::new(EventChannel::new(1 << 16).unwrap());
         let cq = Cq::create(&device, 4096, Some((Arc::clone(&channel), TOKEN))).unwrap();
         let memory = Buffer::new(LEN);
         let access = Access::all() - Access::REMOTE_INVALIDATE;

@@ -11,7 +11,7 @@ use bowline_nic::{
 };
 use bowline_wire::{Psn, Qpn};
 
-use crate::agent::{Agent, LinkId};
+use crate::agent::{Agent, ConnectionId};
 use crate::config::{Config, Mode};
 use crate::message::{Kind, Message};
 use crate::rail::{Rail, Rails};
@@ -44,7 +44,7 @@ struct Host {
     key: MrKey,
     buffer: Arc<Buffer>,
     agent: Agent,
-    link: LinkId,
+    connection: ConnectionId,
     completions: Vec<Completion>,
     reports: Vec<Report>,
 }
@@ -92,9 +92,9 @@ impl Host {
             [nics[0].create_qp(&init(0)).unwrap(), nics[1].create_spare_qp(&init(1)).unwrap()];
         let config = Config::new(mode, 0x1234);
         let mut agent = Agent::new(config, &mut Nics { nics: &mut nics, now }).unwrap();
-        let link = agent.add(qpns, 0xfeed_0000 + host as u128);
+        let connection = agent.add(qpns, 0xfeed_0000 + host as u128);
         let (completions, reports) = (Vec::new(), Vec::new());
-        Host { nics, cqs, qpns, key, buffer, agent, link, completions, reports }
+        Host { nics, cqs, qpns, key, buffer, agent, connection, completions, reports }
     }
 
     fn connect(&mut self, now: Time, host: usize, dest: Qpn) {
@@ -128,10 +128,11 @@ impl Rig {
 
     pub(super) fn new(mode: Mode, seed: u64) -> Rig {
         let mut rig = Rig::unconnected(mode, seed);
-        let entries: Vec<_> = rig.hosts.iter().map(|h| h.agent.entry(h.link).unwrap()).collect();
+        let entries: Vec<_> =
+            rig.hosts.iter().map(|h| h.agent.entry(h.connection).unwrap()).collect();
         for (i, host) in rig.hosts.iter_mut().enumerate() {
             let mut rails = Nics { nics: &mut host.nics, now: rig.now };
-            host.agent.connect(&mut rails, host.link, &entries[1 - i]).unwrap();
+            host.agent.connect(&mut rails, host.connection, &entries[1 - i]).unwrap();
         }
         rig
     }
@@ -188,7 +189,7 @@ impl Rig {
     pub(super) fn remove(&mut self, host: usize) {
         let now = self.now;
         let host = &mut self.hosts[host];
-        host.agent.remove(&mut Nics { nics: &mut host.nics, now }, host.link);
+        host.agent.remove(&mut Nics { nics: &mut host.nics, now }, host.connection);
     }
 
     /// Tells an agent that a path failed, rightly or not.
@@ -209,12 +210,12 @@ impl Rig {
     }
 
     pub(super) fn homes(&self) -> [Rail; 2] {
-        [0, 1].map(|i: usize| self.hosts[i].agent.home(self.hosts[i].link).unwrap())
+        [0, 1].map(|i: usize| self.hosts[i].agent.home(self.hosts[i].connection).unwrap())
     }
 
     pub(super) fn state(&self, host: usize) -> QpState {
         let host = &self.hosts[host];
-        let rail = host.agent.home(host.link).unwrap().index();
+        let rail = host.agent.home(host.connection).unwrap().index();
         host.nics[rail].query_qp(host.qpns[rail]).unwrap().state
     }
 
@@ -249,7 +250,7 @@ impl Rig {
         let sges = [Sge::new(host.key, BASE, len)];
         let flags = SendFlags::empty();
         let wr = SendWr { flags, ..SendWr::new(0, SendOp::Write(remote), &sges) };
-        let rail = host.agent.home(host.link).unwrap().index();
+        let rail = host.agent.home(host.connection).unwrap().index();
         host.nics[rail].post_send(now, host.qpns[rail], &wr).unwrap();
     }
 
@@ -276,7 +277,7 @@ impl Rig {
     /// Tells an end to move, as somebody would who knows everything but the token.
     pub(super) fn forge_move(&mut self, host: usize) {
         let now = self.now;
-        let entry = self.hosts[host].agent.entry(self.hosts[host].link).unwrap();
+        let entry = self.hosts[host].agent.entry(self.hosts[host].connection).unwrap();
         let message = Message {
             kind: Kind::Move,
             to: entry.qpns[0],

@@ -2,6 +2,7 @@
 
 mod chain;
 mod forged;
+mod live;
 mod properties;
 mod repair;
 mod rig;

@@ -303,7 +303,12 @@ impl End {
             ..Connect::new(dst, dest)
         };
         self.nic.connect(now, self.qpn, &connect).unwrap();
-        for id in 0..64 {
+        self.post_receives(64);
+    }
+
+    /// Posts receives, all into the upper half of the memory.
+    pub(super) fn post_receives(&mut self, count: u64) {
+        for id in 0..count {
             let sge = [Sge::new(self.key, (MEMORY / 2) as u64, (MEMORY / 2) as u32)];
             let wr = RecvWr::new(1_000 + id, &sge);
             self.nic.post_recv(self.qpn, &wr).unwrap();

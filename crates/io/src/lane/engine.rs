@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 
 use super::task::Tasks;
-use super::{Channel, CqNotify, EventSink};
+use super::{CqNotify, EventChannel, EventSink};
 use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 
 /// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
@@ -61,7 +61,7 @@ pub(super) struct Engine {
     cq_notify: HashMap<CqId, CqNotify>,
     events: Arc<dyn EventSink>,
     /// Who is told of paths that failed, and by which tag.
-    path_watcher: Option<(Arc<Channel<u64>>, u64)>,
+    path_watcher: Option<(Arc<EventChannel<u64>>, u64)>,
     pub(super) tasks: Tasks,
 }
 
@@ -248,7 +248,7 @@ impl Engine {
         };
     }
 
-    pub(super) fn watch_paths(&mut self, channel: Arc<Channel<u64>>, tag: u64) {
+    pub(super) fn watch_paths(&mut self, channel: Arc<EventChannel<u64>>, tag: u64) {
         self.path_watcher = Some((channel, tag));
     }
 

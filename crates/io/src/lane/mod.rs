@@ -7,10 +7,11 @@
 //! depends on the application, and which sleeps when there is nothing to do.
 
 mod alarm;
+mod attendance;
 mod carrier;
-mod channel;
 mod engine;
 mod error;
+mod event_channel;
 mod guard;
 mod notify;
 mod task;
@@ -33,10 +34,11 @@ use crate::fault::{Faults, LinkState};
 use crate::port::{Port, PortCaps, PortCounters};
 use crate::sys::{EventFd, spawn_background};
 use alarm::Alarm;
+use attendance::Attendance;
 use carrier::Carrier;
-pub use channel::{Channel, ChannelClosed};
 use engine::Engine;
 pub use error::LaneError;
+pub use event_channel::{ChannelClosed, EventChannel};
 use guard::EngineGuard;
 pub use notify::{CqNotify, EventSink};
 pub use task::{Task, TaskId};
@@ -81,8 +83,6 @@ pub struct Lane {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Later than any time: still there.
-const AT_WORK: u64 = u64::MAX;
 /// How long posts alone keep the lane's thread away. They transmit, but do not receive.
 const POSTS_COUNT_FOR: Duration = Duration::from_millis(1);
 
@@ -94,10 +94,8 @@ struct Shared {
     contenders: AtomicU32,
     /// When somebody last began to poll, in nanoseconds of the lane's clock.
     last_polled: AtomicU64,
-    /// Until when somebody who polls has been seen at work, or [`AT_WORK`].
-    last_seen: AtomicU64,
-    /// What the lane's thread sleeps until; zero while it is awake or naps.
-    sleeps_until: AtomicU64,
+    /// Who polls, and whether the lane's thread sleeps.
+    attendance: Attendance,
     wake: Arc<EventFd>,
     /// Ends the naps of the lane's thread.
     alarm: Alarm,
@@ -134,8 +132,7 @@ impl Lane {
             engine: Mutex::new(engine),
             contenders: AtomicU32::new(0),
             last_polled: AtomicU64::new(0),
-            last_seen: AtomicU64::new(0),
-            sleeps_until: AtomicU64::new(0),
+            attendance: Attendance::new(),
             wake,
             alarm: Alarm::new().map_err(LaneError::Start)?,
             faults,
@@ -225,7 +222,7 @@ impl Lane {
     /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
     /// over at once rather than when it notices.
     pub fn stop_polling(&self) {
-        if self.shared.last_seen.swap(0, Ordering::Relaxed) != 0 {
+        if self.shared.attendance.leave() {
             self.shared.wake.raise();
         }
     }
@@ -257,7 +254,7 @@ impl Lane {
 
     /// Sends `tag | qpn` to `channel` for every guarded QP whose path has failed
     /// ([`Nic::guard_qp`]), instead of an event. Tags use the upper 32 bits.
-    pub fn watch_paths(&self, channel: Arc<Channel<u64>>, tag: u64) -> Result<(), LaneError> {
+    pub fn watch_paths(&self, channel: Arc<EventChannel<u64>>, tag: u64) -> Result<(), LaneError> {
         self.shared.lock()?.watch_paths(channel, tag);
         Ok(())
     }
@@ -342,7 +339,7 @@ struct Presence<'a> {
 impl<'a> Presence<'a> {
     #[inline]
     fn begin(shared: &'a Shared, now: Time) -> Presence<'a> {
-        shared.last_seen.store(AT_WORK, Ordering::Relaxed);
+        shared.attendance.come();
         Presence { shared, until: now }
     }
 }
@@ -350,7 +347,7 @@ impl<'a> Presence<'a> {
 impl Drop for Presence<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.shared.last_seen.store(self.until.as_nanos(), Ordering::Relaxed);
+        self.shared.attendance.seen_until(self.until);
         self.shared.alarm.put_off(self.until);
     }
 }
@@ -438,9 +435,7 @@ impl Shared {
     /// Wakes the lane's thread if it would oversleep.
     #[inline]
     fn leave(&self, engine: &Engine) {
-        let until = self.sleeps_until.load(Ordering::Relaxed);
-        if until != 0 && engine.deadline().is_some_and(|d| d.as_nanos() < until) {
-            self.sleeps_until.store(0, Ordering::Relaxed);
+        if self.attendance.would_oversleep(|| engine.deadline()) {
             self.wake.raise();
         }
     }
@@ -497,12 +492,7 @@ impl Shared {
     /// Whether somebody polls, so that the lane's thread need not drive.
     #[inline]
     fn is_attended(&self, now: Time) -> bool {
-        let seen = self.last_seen.load(Ordering::Relaxed);
-        seen != 0 && now.as_nanos().saturating_sub(seen) < nanos(self.config.takeover)
-    }
-
-    fn publish_sleep(&self, until: Time) {
-        self.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
+        self.attendance.is_attended(now, nanos(self.config.takeover))
     }
 
     fn wake_fd(&self) -> RawFd {

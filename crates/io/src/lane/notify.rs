@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bowline_nic::Event;
 
-use super::Channel;
+use super::EventChannel;
 
 /// Takes a lane's events, with the engine's lock held: it must be quick, and must not call the lane.
 pub trait EventSink: Send + Sync {
@@ -16,7 +16,7 @@ pub trait EventSink: Send + Sync {
     fn closed(&self);
 }
 
-impl EventSink for Channel<Event> {
+impl EventSink for EventChannel<Event> {
     fn event(&self, event: Event) {
         self.push(event);
     }
@@ -32,7 +32,7 @@ type Gate = dyn Fn() -> bool + Send + Sync;
 /// share a channel.
 #[derive(Clone)]
 pub struct CqNotify {
-    pub(super) channel: Arc<Channel<u64>>,
+    pub(super) channel: Arc<EventChannel<u64>>,
     token: u64,
     /// Asked each time whether to tell at all.
     gate: Option<Arc<Gate>>,
@@ -40,7 +40,7 @@ pub struct CqNotify {
 
 impl CqNotify {
     /// Sends `token` to `channel`.
-    pub fn new(channel: Arc<Channel<u64>>, token: u64) -> CqNotify {
+    pub fn new(channel: Arc<EventChannel<u64>>, token: u64) -> CqNotify {
         CqNotify { channel, token, gate: None }
     }
 

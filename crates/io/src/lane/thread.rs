@@ -98,8 +98,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
     let (fds, blind) = engine.fds();
     let limit = if blind { Some(now.plus_nanos(BLIND_SLEEP_NS)) } else { None };
     let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
-    // Published under the engine's lock: whoever changes the deadline afterwards sees it.
-    shared.publish_sleep(until);
+    shared.attendance.sleep(until);
     drop(engine);
 
     let wake = PollFd::readable(shared.wake_fd());
@@ -117,7 +116,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
     let timeout = (until != Time::NEVER).then(|| until - lay_down);
     poll(&mut set[..count], timeout)
         .map_err(|error| LaneError::dead(format!("sleeping on the port: {error}")))?;
-    shared.publish_sleep(Time::ZERO);
+    shared.attendance.wake();
     shared.clear_wake();
     spin.slept(lay_down, shared.now());
     Ok(())

@@ -235,3 +235,18 @@ proptest! {
         prop_assert_eq!(&found[..], &expected[..found.len()]);
     }
 }
+
+#[test]
+fn a_link_that_becomes_slower_keeps_what_waits() {
+    let mut link = link(GIGABIT);
+    // 8 packets of 1250 bytes take 10 µs each.
+    for _ in 0..8 {
+        link.admit(Time::ZERO, 1250, false);
+    }
+    let now = Time::from_micros(30);
+    link.set_config(now, LinkConfig { rate_bps: Some(100_000_000), ..GIGABIT });
+    assert_eq!(link.queued_bytes(now), 5 * 1250);
+    let Fate::Arrives(arrival) = link.admit(now, 1250, false) else { panic!("there is room") };
+    // Six packets of 100 µs each, and the delay.
+    assert_eq!(arrival.at, Time::from_micros(30 + 600 + 10));
+}

@@ -2,6 +2,7 @@
 //! engine reaches them.
 
 mod indirect;
+mod live;
 pub(crate) mod raw;
 mod shared_key;
 mod stream;

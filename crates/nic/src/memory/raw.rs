@@ -10,8 +10,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::sync::Arc;
 
-use bowline_wire::Icrc;
+use bowline_wire::{Icrc, LiveBytes};
 
+use super::live;
 use super::stream::{self, Trail};
 
 /// Zeroed, page-aligned memory that an application shares with a NIC.
@@ -74,7 +75,7 @@ impl Buffer {
     pub fn read_at(&self, offset: usize, out: &mut [u8]) {
         self.check(offset, out.len());
         // SAFETY: the range was checked against `self.len`; `out` is a distinct allocation.
-        unsafe { self.ptr.as_ptr().add(offset).copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) }
+        unsafe { live::load(self.ptr.as_ptr().add(offset), out) }
     }
 
     /// Copies bytes in, starting at `offset`.
@@ -84,9 +85,7 @@ impl Buffer {
     pub fn write_at(&self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
         // SAFETY: the range was checked against `self.len`; `bytes` is a distinct allocation.
-        unsafe {
-            self.ptr.as_ptr().add(offset).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-        }
+        unsafe { live::store(bytes, self.ptr.as_ptr().add(offset)) }
     }
 
     /// Sets `len` bytes from `offset` to `value`.
@@ -96,7 +95,7 @@ impl Buffer {
     pub fn fill(&self, offset: usize, len: usize, value: u8) {
         self.check(offset, len);
         // SAFETY: the range was checked against `self.len`.
-        unsafe { self.ptr.as_ptr().add(offset).write_bytes(value, len) }
+        unsafe { live::fill(self.ptr.as_ptr().add(offset), len, value) }
     }
 
     /// A copy of the range.
@@ -238,7 +237,10 @@ impl Region {
         // checked; a received frame lives in a receive ring, never in registered memory.
         unsafe {
             let to = self.ptr.as_ptr().add(offset);
-            if stream {
+            if cfg!(miri) {
+                // What the processor does as a matter of course, told to the interpreter.
+                live::store(bytes, to);
+            } else if stream {
                 stream::copy(bytes, to);
             } else {
                 to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
@@ -332,19 +334,26 @@ impl Segment {
     #[inline]
     pub(crate) fn append_summed(&self, icrc: Icrc, out: &mut Vec<u8>) -> Icrc {
         out.reserve(self.len());
-        let icrc = self.with_bytes(|bytes| icrc.update_copying(bytes, out.spare_capacity_mut()));
+        let icrc = icrc.update_copying(self.live(), out.spare_capacity_mut());
         // SAFETY: there is room for so many, and they have just been written.
         unsafe { out.set_len(out.len() + self.len()) };
         icrc
     }
 
-    /// Runs `f` over the bytes.
+    /// Appends a copy of the bytes.
+    pub(crate) fn append(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len());
+        let copied = self.live().copy_to(out.spare_capacity_mut()).len();
+        // SAFETY: there is room for so many, and they have just been written.
+        unsafe { out.set_len(out.len() + copied) };
+    }
+
+    /// The bytes, which the application may write meanwhile.
     #[inline]
-    pub(crate) fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: a segment is made from a checked range of a region or from a slice, and none
-        // outlives the engine call that made it. The application may write the memory meanwhile; `f`
-        // only folds or copies the bytes, so the worst it can see is torn data.
-        f(unsafe { core::slice::from_raw_parts(self.ptr, self.len as usize) })
+    fn live(&self) -> LiveBytes<'_> {
+        // SAFETY: a segment is made from a checked range of a region or from a slice, and none outlives the
+        // engine call that made it.
+        unsafe { LiveBytes::new(self.ptr, self.len as usize) }
     }
 }
 

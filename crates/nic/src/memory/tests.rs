@@ -172,3 +172,29 @@ fn computing_over_memory_is_checked() {
         assert!(t.with_slices(pd, &reads, &[write], |_, _| ()).is_err(), "{write:?}");
     }
 }
+
+/// The safe face of memory, and what the engine does to it, beside another thread that does the same: no data race,
+/// as Miri sees it, and every packet's ICRC is its own.
+#[test]
+fn an_owner_may_use_memory_while_the_engine_does() {
+    let buffer = Buffer::new(64);
+    let region = Region::owned(buffer.clone());
+    let rounds = if cfg!(miri) { 20 } else { 20_000 };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..rounds {
+                buffer.write_at(1, &[round as u8; 40]);
+                buffer.fill(3, 20, !(round as u8));
+                let mut out = [0; 50];
+                buffer.read_at(0, &mut out);
+            }
+        });
+        for round in 0..rounds {
+            region.write(30, &[round as u8; 20], false).unwrap();
+            let mut out = Vec::new();
+            let icrc = region.segment(2, 45).unwrap().append_summed(Icrc::START, &mut out);
+            assert_eq!(icrc, Icrc::START.update(&out), "round {round}");
+            region.segment(2, 45).unwrap().append(&mut out);
+        }
+    });
+}

@@ -54,11 +54,12 @@ impl Nic {
             landed: Vec::new(),
             together: false,
         };
+        let next_slot = RESERVED_QPNS + u32::from(config.first_qpn) % config.max_qps.max(1);
         Ok(Nic {
             config,
             qps: Vec::new(),
             qp_count: 0,
-            next_slot: RESERVED_QPNS,
+            next_slot,
             shared,
             controllers: None,
             shim_makers: Vec::new(),

@@ -4,7 +4,8 @@ use bowline_wire::Qpn;
 
 use super::Nic;
 use crate::error::PostError;
-use crate::qp::{Hold, Qp};
+use crate::qp::{Hold, Qp, QpCore};
+use crate::queue::MAX_MESSAGE;
 use crate::time::Time;
 use crate::transport::max_stride;
 use crate::types::{QpState, RecvWr, SendOp, SendWr, SrqId};
@@ -16,18 +17,27 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return Err(PostError::NotFound);
         };
-        check_send(qp, wr)?;
-        qp.core.sq.push(wr)?;
+        let len = check_send(qp, wr)?;
+        qp.core.sq.push(wr, len)?;
         qp.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
         } else if qp.core.descriptor.deadlines {
-            let Qp { core, transport, .. } = &mut **qp;
-            transport.posted(core, &mut self.shared.cx(&self.config, now), wr.deadline);
-            self.shared.sched.arm(slot, qp);
+            qp.core.sq.time_last(wr);
+            self.posted_timed(slot, now, wr.deadline);
         }
         self.after(slot);
         Ok(())
+    }
+
+    /// A request or a receive with a deadline was posted. Apart, for the sake of those that have none.
+    #[cold]
+    #[inline(never)]
+    fn posted_timed(&mut self, slot: u32, now: Time, deadline: Time) {
+        let Some(qp) = self.qps[slot as usize].as_mut() else { return };
+        let Qp { core, transport, .. } = &mut **qp;
+        transport.posted(core, &mut self.shared.cx(&self.config, now), deadline);
+        self.shared.sched.arm(slot, qp);
     }
 
     /// Adds a receive to a QP's queue.
@@ -51,10 +61,8 @@ impl Nic {
             qp.core.flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
             self.after(slot);
         } else if qp.core.descriptor.deadlines {
-            let Qp { core, transport, .. } = &mut **qp;
             // Nor does what follows from a deadline that is still to come.
-            transport.posted(core, &mut self.shared.cx(&self.config, Time::ZERO), wr.deadline);
-            self.shared.sched.arm(slot, qp);
+            self.posted_timed(slot, Time::ZERO, wr.deadline);
             self.after(slot);
         }
         Ok(())
@@ -66,8 +74,8 @@ impl Nic {
     }
 }
 
-/// Checks what does not depend on the queue itself.
-fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+/// Checks what does not depend on the queue itself. Tells how many bytes the message has.
+fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, PostError> {
     let core = &qp.core;
     if qp.moving.hold == Hold::Away {
         return Err(PostError::Away);
@@ -95,14 +103,19 @@ fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
         }
         _ => {}
     }
-    let strided = wr.stride > 1 && core.descriptor.deadlines;
-    let max = max_stride(core.mtu());
-    if strided && (!wr.stride.is_power_of_two() || u32::from(wr.stride) > max) {
-        return Err(PostError::BadStride { given: wr.stride, max });
+    if wr.stride > 1 && core.descriptor.deadlines {
+        check_stride(core, wr.stride)?;
     }
-    let max = core.descriptor.max_message(core.mtu());
+    let max = core.descriptor.max_message(core.mtu()).min(MAX_MESSAGE);
     if len > max {
         return Err(PostError::TooLong { given: len, max });
     }
-    Ok(())
+    Ok(len as u32)
+}
+
+#[cold]
+fn check_stride(core: &QpCore, given: u16) -> Result<(), PostError> {
+    let max = max_stride(core.mtu());
+    let fits = given.is_power_of_two() && u32::from(given) <= max;
+    if fits { Ok(()) } else { Err(PostError::BadStride { given, max }) }
 }

@@ -8,7 +8,7 @@ mod srq;
 pub use cq::CqLevel;
 pub(crate) use cq::CqTable;
 pub(crate) use recv::{RecvQueue, RecvWqe};
-pub(crate) use send::{SendQueue, Wqe};
+pub(crate) use send::{MAX_MESSAGE, SendQueue, Wqe};
 pub use srq::SharedSrq;
 pub(crate) use srq::SrqTable;
 

@@ -222,6 +222,15 @@ impl SendQueue {
         self.timings.get(self.slot(number)).copied().unwrap_or(UNTIMED)
     }
 
+    /// Notes deadline and layout of the request that was added last.
+    pub(crate) fn time_last(&mut self, wr: &SendWr<'_>) {
+        let slot = self.slot(self.tail.wrapping_sub(1));
+        if let Some(timing) = self.timings.get_mut(slot) {
+            let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
+            *timing = Timing { deadline: wr.deadline, stride_log2 };
+        }
+    }
+
     /// Lets a request end no later than this.
     pub(crate) fn hasten(&mut self, number: u64, deadline: Time) {
         let slot = self.slot(number);
@@ -230,9 +239,9 @@ impl SendQueue {
         }
     }
 
-    /// Adds a request. The caller has checked that the QP's type and state allow it.
-    pub(crate) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let (len, sge_count, inline) = self.measure(wr)?;
+    /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow it.
+    pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32) -> Result<(), PostError> {
+        let (sge_count, inline) = self.measure(wr)?;
         if self.is_full() {
             return Err(PostError::Full);
         }
@@ -252,18 +261,14 @@ impl SendQueue {
                 None => self.dests.push(dest),
             }
         }
-        if let Some(timing) = self.timings.get_mut(slot) {
-            let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
-            *timing = Timing { deadline: wr.deadline, stride_log2 };
-        }
         self.ring[slot] =
             Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, inline, sge_count, len, ..EMPTY };
         self.tail += 1;
         Ok(())
     }
 
-    /// Length, list length and inline-ness of a request, if it fits this queue.
-    fn measure(&self, wr: &SendWr<'_>) -> Result<(u32, u8, bool), PostError> {
+    /// How many entries a request's list has and whether it is inline, if it fits this queue.
+    fn measure(&self, wr: &SendWr<'_>) -> Result<(u8, bool), PostError> {
         let wants_response =
             matches!(wr.op, SendOp::Read(_) | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         match wr.payload {
@@ -271,17 +276,11 @@ impl SendQueue {
             Payload::Inline(bytes) if bytes.len() > self.max_inline => {
                 Err(PostError::InlineTooLong { given: bytes.len(), max: self.max_inline })
             }
-            Payload::Inline(bytes) => Ok((bytes.len() as u32, 0, true)),
+            Payload::Inline(_) => Ok((0, true)),
             Payload::Sges(sges) if sges.len() > self.max_sge => {
                 Err(PostError::TooManySges { given: sges.len(), max: self.max_sge })
             }
-            Payload::Sges(sges) => {
-                let len: u64 = sges.iter().map(|s| u64::from(s.len)).sum();
-                if len > MAX_MESSAGE {
-                    return Err(PostError::TooLong { given: len, max: MAX_MESSAGE });
-                }
-                Ok((len as u32, sges.len() as u8, false))
-            }
+            Payload::Sges(sges) => Ok((sges.len() as u8, false)),
         }
     }
 

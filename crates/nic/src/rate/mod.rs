@@ -6,14 +6,22 @@
 //! each of the QP's turns and after everything that it has told. The controllers of this module are
 //! made of nothing but that; others can be written anywhere.
 
+mod bbr;
+mod choice;
 mod dcqcn;
+mod eqds;
 mod fixed;
+mod report;
+mod swift;
 
+pub use bbr::BbrParams;
+pub use choice::{ParseRateControlError, RateControl};
 use core::fmt::Debug;
-use std::sync::Arc;
-
 pub use dcqcn::DcqcnParams;
+pub use eqds::{EqdsParams, Grantor};
 pub use fixed::FixedRate;
+pub use report::{Heard, Report, ReportMeter};
+pub use swift::SwiftParams;
 
 use crate::time::Time;
 use crate::types::{Mtu, TransportDescriptor};
@@ -35,7 +43,9 @@ pub struct ControlledConnection {
 }
 
 impl ControlledConnection {
-    pub(crate) fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
+    /// A connection of this transport. A protocol that spreads one connection over several QPs builds the
+    /// controller itself.
+    pub fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
         ControlledConnection { transport, mtu }
     }
 }
@@ -57,6 +67,12 @@ pub trait RateController: Debug + Send {
     /// Most bytes in flight, on transports that know what is; `None` is no limit. It applies on top
     /// of the window of the path or the QP, and a packet always goes if nothing is in flight.
     fn window_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// Most bytes that one turn may send, for controllers that count what they allow; `None` is no limit. A turn
+    /// that is allowed anything sends a packet at least.
+    fn turn_bytes(&self) -> Option<u64> {
         None
     }
 
@@ -120,6 +136,9 @@ pub struct Acked {
     pub in_flight_bytes: u64,
     /// There is nothing more to send for now.
     pub app_limited: bool,
+    /// When it had arrived, in nanoseconds of the peer's clock, where the peer tells. It says how fast data
+    /// arrives, however unevenly feedback does.
+    pub arrival_ns: Option<u64>,
 }
 
 /// What is thought lost.
@@ -153,33 +172,6 @@ impl Feedback {
             Feedback::Lost(lost) => controller.on_lost(now, lost),
             Feedback::Marked(bytes) => controller.on_marked(now, *bytes),
             Feedback::Credit(bytes) => controller.on_credit(now, *bytes),
-        }
-    }
-}
-
-/// One of this module's controllers, as a value that can be compared and kept.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RateControl {
-    /// As fast as the window allows.
-    Unlimited,
-    /// Never faster than this.
-    Fixed {
-        /// Bits per second of UDP payload.
-        bits_per_sec: u64,
-    },
-    /// DCQCN: sends ECN-capable packets and slows down on CNPs.
-    Dcqcn(DcqcnParams),
-}
-
-impl RateControl {
-    /// The factory of such controllers; none where there is nothing to control.
-    pub fn factory(&self) -> Option<Arc<dyn ControllerFactory>> {
-        match self {
-            RateControl::Unlimited => None,
-            RateControl::Fixed { bits_per_sec } => {
-                Some(Arc::new(FixedRate { bits_per_sec: *bits_per_sec }))
-            }
-            RateControl::Dcqcn(params) => Some(Arc::new(params.clone())),
         }
     }
 }

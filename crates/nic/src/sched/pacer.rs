@@ -10,6 +10,8 @@ pub(crate) struct Pacer {
     /// What the controller said when it was asked last.
     rate_bps: Option<u64>,
     window_bytes: u64,
+    /// What may still be sent in this turn.
+    turn_left: u64,
     wants_ecn: bool,
     /// Sent in this turn.
     turn_bytes: u64,
@@ -48,6 +50,7 @@ impl Pacer {
             controller,
             rate_bps: None,
             window_bytes: u64::MAX,
+            turn_left: u64::MAX,
             turn_bytes: 0,
             next: Time::ZERO,
             due: Time::ZERO,
@@ -115,6 +118,7 @@ impl Pacer {
         let Some(controller) = &mut self.controller else { return };
         self.rate_bps = controller.pacing_rate_bps(now);
         self.window_bytes = controller.window_bytes().unwrap_or(u64::MAX);
+        self.turn_left = controller.turn_bytes().unwrap_or(u64::MAX);
         match self.rate_bps {
             None => self.next = Time::ZERO,
             Some(0) => self.next = Time::NEVER,
@@ -136,6 +140,10 @@ impl Pacer {
             self.due = self.start(now, rate).plus_nanos(time_of(bytes, rate));
             self.rested = false;
             self.next = if self.due < self.burst_until { now } else { self.due };
+            self.turn_left = self.turn_left.saturating_sub(bytes);
+            if self.turn_left == 0 {
+                self.next = Time::NEVER;
+            }
         }
     }
 
@@ -144,6 +152,7 @@ impl Pacer {
         let Some(rate) = self.rate_bps else { return u32::MAX };
         let left = self.burst_end(now, rate).nanos_since(self.start(now, rate));
         let packets = left.div_ceil(time_of(len.into(), rate).max(1));
+        let packets = packets.min(self.turn_left.div_ceil(u64::from(len).max(1)));
         u32::try_from(packets).unwrap_or(u32::MAX).max(1)
     }
 

@@ -22,7 +22,7 @@ impl OutPacket<'_> {
     /// what is copied again may differ.
     pub fn append_payload(&self, to: &mut Vec<u8>) {
         for segment in self.payload {
-            segment.with_bytes(|bytes| to.extend_from_slice(bytes));
+            segment.append(to);
         }
     }
 }

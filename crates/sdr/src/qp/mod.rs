@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use bowline_nic::rate::Report;
 use bowline_nic::{
-    Access, AddressVector, Connect, CqId, FixedRate, Nic, PdId, QpInit, Time, UdDest,
+    Access, AddressVector, Connect, ControlledConnection, ControllerFactory, CqId, FixedRate, Nic,
+    PdId, QpInit, RateControl, Time, UdDest,
 };
 use bowline_wire::Qpn;
 
 use crate::config::{SdrConfig, Transport};
+use crate::congestion::Congestion;
 use crate::control::{Control, Header, Kind, MAX_CONTROL};
 use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::path::{PathMeter, PathStats};
 use crate::recv::{Receiver, RecvHandle};
-use crate::send::{Injected, Lane, SendHandle, Sender, Source, send_queue};
-use crate::table::{Channel, ChunkBitmap, LandingCounters, LandingStats, RecvTable};
+use crate::send::{Injected, PacketQp, SendHandle, Sender, Source, send_queue};
+use crate::table::{ChunkBitmap, LandingCounters, LandingStats, PacketLanding, RecvTable};
 use crate::ud::Datagrams;
 
 /// How long a sender waits for receives to be posted before it asks, at first and at most.
@@ -52,6 +55,9 @@ pub struct SdrQp {
     ask_ns: u64,
     /// The last stamp that the peer sent, and when it came.
     echo: Option<(u64, Time)>,
+    /// The peer's last stamp, when it came, and what had landed by then.
+    probe: Option<(u64, Time, u64)>,
+    congestion: Option<Congestion>,
     meter: PathMeter,
     /// A control message for the user, taken off the channel.
     inbox: std::collections::VecDeque<Vec<u8>>,
@@ -78,7 +84,7 @@ impl SdrQp {
             Some(datagrams) => datagrams.recv_cq,
             None => nic.create_cq(1)?,
         };
-        let mut lanes = Vec::new();
+        let mut packet_qps = Vec::new();
         let mut roots = Vec::new();
         let mut counters = Vec::new();
         for generation in 0..config.generations {
@@ -96,20 +102,20 @@ impl SdrQp {
                 let qpn = nic.create_qp(&init)?;
                 let counted = Arc::new(LandingCounters::default());
                 let channel =
-                    Channel { table: table.clone(), counters: counted.clone(), generation };
+                    PacketLanding { table: table.clone(), counters: counted.clone(), generation };
                 match &mut datagrams {
                     Some(datagrams) => datagrams.add(qpn, channel),
                     None => nic.set_landing(qpn, Box::new(channel))?,
                 }
                 counters.push(counted);
-                lanes.push(Lane::new(qpn));
+                packet_qps.push(PacketQp::new(qpn));
             }
         }
         let control = Control::new(nic, pd, send_cq, config.transport)?;
         Ok(SdrQp {
             send_cq,
             data_recv_cq,
-            sender: Sender::new(lanes, send_cq),
+            sender: Sender::new(packet_qps, send_cq),
             receiver: Receiver::new(table, roots, config),
             datagrams,
             counters,
@@ -120,6 +126,8 @@ impl SdrQp {
             ask_at: None,
             ask_ns: ASK_MIN_NS,
             echo: None,
+            probe: None,
+            congestion: None,
             meter: PathMeter::new(config.mtu.bytes()),
             inbox: std::collections::VecDeque::new(),
             config: config.clone(),
@@ -132,7 +140,7 @@ impl SdrQp {
             config: self.config.clone(),
             control: self.control.qpn,
             token: self.control.token,
-            qpns: self.sender.lanes().iter().map(|lane| lane.qpn).collect(),
+            qpns: self.sender.qps().iter().map(|qp| qp.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
             qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
         }
@@ -158,26 +166,60 @@ impl SdrQp {
             None => bring_up(nic, now, qpn, peer, av, &self.config),
         };
         let dest = |qpn| peer.qkey.map(|qkey| UdDest { av, qpn, qkey });
-        for (lane, peer_qpn) in self.sender.lanes_mut().iter_mut().zip(&peer.qpns) {
-            bring_up(nic, lane.qpn, *peer_qpn)?;
-            lane.dest = dest(*peer_qpn);
-            if let Some(bps) = self.config.rate_bps {
-                let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
-                nic.set_rate_controller(now, lane.qpn, Some(Arc::new(FixedRate { bits_per_sec })))?;
-            }
+        for (qp, peer_qpn) in self.sender.qps_mut().iter_mut().zip(&peer.qpns) {
+            bring_up(nic, qp.qpn, *peer_qpn)?;
+            qp.dest = dest(*peer_qpn);
         }
         bring_up(nic, self.control.qpn, peer.control)?;
+        // What is said here is little, and what regulates the rest must not wait for it.
+        nic.set_rate_controller(now, self.control.qpn, None)?;
         self.control.peer = dest(peer.control);
         self.control.peer_token = Some(peer.token);
         self.control.listen(nic)?;
         if let Some(datagrams) = &mut self.datagrams {
-            datagrams.connect(nic, self.sender.lanes())?;
+            datagrams.connect(nic, self.sender.qps())?;
         }
         self.sender.roots.clone_from(&peer.roots);
+        self.control_rate(nic, now)?;
         self.connected = true;
         // Its answer times the round trip.
         self.status_due = true;
         Ok(())
+    }
+
+    /// Chooses what finds the rate out, before the QP is connected.
+    pub fn set_congestion(&mut self, congestion: Option<RateControl>) {
+        self.config.congestion = congestion;
+    }
+
+    fn control_rate(&mut self, nic: &mut Nic, now: Time) -> Result<(), SdrError> {
+        let qpns: Vec<Qpn> = self.sender.qps().iter().map(|qp| qp.qpn).collect();
+        if let Some(bps) = self.config.rate_bps {
+            let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
+            let fixed: Arc<dyn ControllerFactory> = Arc::new(FixedRate { bits_per_sec });
+            for qpn in qpns {
+                nic.set_rate_controller(now, qpn, Some(Arc::clone(&fixed)))?;
+            }
+            return Ok(());
+        }
+        let factory = self.config.congestion.as_ref().and_then(RateControl::factory);
+        let Some(factory) = factory else {
+            // Not even what the NIC's other QPs have.
+            return Ok(qpns
+                .into_iter()
+                .try_for_each(|qpn| nic.set_rate_controller(now, qpn, None))?);
+        };
+        let descriptor = self.config.transport.qp_type().descriptor();
+        let connection = ControlledConnection::new(descriptor, self.config.mtu);
+        let channels = self.config.channels;
+        let congestion = Congestion::new(nic, now, &*factory, &connection, qpns, channels)?;
+        self.congestion = Some(congestion);
+        Ok(())
+    }
+
+    /// The rate at which packets leave now, where it is known.
+    pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
+        self.config.rate_bps.or_else(|| self.congestion.as_mut()?.rate_bps(now))
     }
 
     fn check_connected(&self) -> Result<(), SdrError> {
@@ -340,7 +382,13 @@ impl SdrQp {
 
     fn control_out(&mut self, nic: &mut Nic, now: Time, kind: Kind, payload: &[u8]) {
         let (echo, held) = self.echo.map_or((0, 0), |(stamp, at)| (stamp, now.nanos_since(at)));
+        let probe = self
+            .probe
+            .map_or((0, 0, 0), |(stamp, at, landed)| (stamp, now.nanos_since(at), landed));
         let header = Header {
+            probe: probe.0,
+            probe_held: probe.1,
+            probe_landed: probe.2,
             kind,
             // Zero means none.
             stamp: now.as_nanos().max(1),
@@ -364,13 +412,14 @@ impl SdrQp {
             datagrams.land(nic, &self.receiver, &self.config);
         }
         while let Some(received) = self.control.next(nic) {
-            self.on_header(now, &received.header);
+            self.on_header(nic, now, &received.header);
             if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
                 self.inbox.push_back(received.payload().to_vec());
             }
         }
         self.sender.drive(nic, now, &self.config);
         self.meter.on_sent(now, self.sender.packets_sent);
+        self.drive_congestion(nic, now);
         self.ask_if_stuck(nic, now);
         // Before the peer runs out of places for its receives.
         let untold = self.sender.retired() - self.told_retired;
@@ -379,8 +428,31 @@ impl SdrQp {
         }
     }
 
-    fn on_header(&mut self, now: Time, header: &Header) {
+    /// Asks for a report if one is due.
+    fn drive_congestion(&mut self, nic: &mut Nic, now: Time) {
+        let Some(congestion) = &mut self.congestion else { return };
+        congestion.drive(nic, now, self.sender.has_nothing_to_send());
+        if congestion.stamp_at().is_some_and(|at| at <= now) {
+            congestion.on_stamp(nic, now);
+            self.control_out(nic, now, Kind::Stamp, &[]);
+        }
+    }
+
+    fn on_header(&mut self, nic: &mut Nic, now: Time, header: &Header) {
         self.echo = Some((header.stamp, now));
+        if header.kind == Kind::Stamp {
+            self.probe = Some((header.stamp, now, self.landing_stats().packets));
+        }
+        if let Some(congestion) = self.congestion.as_mut().filter(|_| header.probe != 0) {
+            let report = Report {
+                stamp: Time::from_nanos(header.probe),
+                held_ns: header.probe_held,
+                landed_at_stamp: header.probe_landed,
+                landed: header.landed,
+                clock_ns: header.stamp,
+            };
+            congestion.on_report(nic, now, &report);
+        }
         let since = now.as_nanos().checked_sub(header.echo).filter(|_| header.echo != 0);
         if let Some(rtt) = since.and_then(|since| since.checked_sub(header.held)) {
             self.meter.on_rtt(now, rtt.max(1));
@@ -389,7 +461,7 @@ impl SdrQp {
         self.sender.clear(&self.config, header.posted);
         self.receiver.hear_retired(&self.config, now, header.retired);
         // A peer without an echo of ours waits for one to time the round trip.
-        self.status_due |= header.kind == Kind::Ask || header.echo == 0;
+        self.status_due |= matches!(header.kind, Kind::Ask | Kind::Stamp) || header.echo == 0;
     }
 
     /// A clear-to-send may have been lost: whoever waits for one asks now and then.
@@ -418,7 +490,8 @@ impl SdrQp {
 
     /// When to call [`drive`](SdrQp::drive) if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.ask_at
+        let stamp_at = self.congestion.as_ref().and_then(Congestion::stamp_at);
+        self.ask_at.into_iter().chain(stamp_at).min()
     }
 
     /// Whether the QP can no longer send: a request failed, or the NIC refused one.
@@ -448,8 +521,8 @@ impl SdrQp {
     /// Removes the QP's objects from the NIC.
     pub fn destroy(self, nic: &mut Nic) {
         // Each may be gone already, with the device.
-        for lane in self.sender.lanes() {
-            let _ = nic.destroy_qp(lane.qpn);
+        for qp in self.sender.qps() {
+            let _ = nic.destroy_qp(qp.qpn);
         }
         self.control.destroy(nic);
         for root in &self.receiver.roots {

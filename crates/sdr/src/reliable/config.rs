@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::shape::Shape;
+use super::stripe::Stripe;
 use crate::config::SdrConfig;
 use crate::error::SdrError;
 use crate::info::SdrInfo;
@@ -23,6 +24,8 @@ pub struct ReliableConfig {
     pub schemes: Vec<Arc<dyn Scheme>>,
     /// A message of which nothing has been heard for so long has failed.
     pub timeout_ns: u64,
+    /// The QP's place among those that carry messages together.
+    pub stripe: Stripe,
 }
 
 impl Default for ReliableConfig {
@@ -34,6 +37,7 @@ impl Default for ReliableConfig {
             m: 8,
             schemes: scheme::standard(),
             timeout_ns: 30_000_000_000,
+            stripe: Stripe::WHOLE,
         }
     }
 }
@@ -54,12 +58,17 @@ impl ReliableConfig {
         if self.max_write == 0 {
             return fail("longest message", "it must have at least one byte".to_owned());
         }
+        let Stripe { index, of } = self.stripe;
+        if index >= of || of > MAX_STRIPES {
+            let why = format!("{index} of {of} is no place among 1 to {MAX_STRIPES}");
+            return fail("stripe", why);
+        }
         if !(1..=250).contains(&self.schemes.len()) {
             return fail("schemes", format!("{} is not between 1 and 250", self.schemes.len()));
         }
         self.sdr_config().check()?;
         // Counted here in full: what does not fit a u32 is refused before anybody cuts it to one.
-        let groups = self.max_write.div_ceil(self.sdr.chunk_bytes.into()).div_ceil(self.k.into());
+        let groups = self.max_write.div_ceil(self.group_bytes()).div_ceil(self.stripe.of.into());
         let places = groups.saturating_mul(if self.m > 0 { 2 } else { 1 });
         let ids = u64::from(self.sdr.layout.ids());
         if places > ids {
@@ -93,9 +102,14 @@ impl ReliableConfig {
         }
     }
 
-    /// Groups that the longest message has.
+    /// Groups that the QP's share of the longest message has.
     pub(super) fn groups(&self) -> u32 {
-        self.shape(self.max_write).groups()
+        self.shape(self.max_write).groups().div_ceil(self.stripe.of)
+    }
+
+    /// Bytes of a full group's data.
+    pub(super) fn group_bytes(&self) -> u64 {
+        u64::from(self.k) * u64::from(self.sdr.chunk_bytes)
     }
 
     /// SDR messages that each message takes.
@@ -109,10 +123,14 @@ impl ReliableConfig {
     }
 }
 
+/// QPs that can carry messages together.
+const MAX_STRIPES: u32 = 64;
+
 /// What one end of a reliable connection tells the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReliableInfo {
-    sdr: SdrInfo,
+    /// Of each QP that carries messages together.
+    sdr: Vec<SdrInfo>,
     max_write: u64,
     k: u32,
     m: u32,
@@ -122,7 +140,7 @@ pub struct ReliableInfo {
 impl ReliableInfo {
     pub(super) fn new(config: &ReliableConfig, sdr: SdrInfo) -> ReliableInfo {
         ReliableInfo {
-            sdr,
+            sdr: vec![sdr],
             max_write: config.max_write,
             k: config.k,
             m: config.m,
@@ -130,12 +148,23 @@ impl ReliableInfo {
         }
     }
 
-    pub(crate) fn sdr(&self) -> &SdrInfo {
+    /// The SDR connections underneath, in the order of their stripes.
+    pub fn parts(&self) -> &[SdrInfo] {
         &self.sdr
     }
 
-    pub(super) fn check_against(&self, ours: &ReliableConfig) -> Result<(), SdrError> {
+    /// What QPs that carry messages together tell their peers, in the order of their stripes.
+    pub fn join(parts: impl IntoIterator<Item = ReliableInfo>) -> Option<ReliableInfo> {
+        let mut parts = parts.into_iter();
+        let mut whole = parts.next()?;
+        whole.sdr.extend(parts.flat_map(|part| part.sdr));
+        Some(whole)
+    }
+
+    /// The peer of a QP with these parameters, if both fit together.
+    pub(super) fn check_against(&self, ours: &ReliableConfig) -> Result<&SdrInfo, SdrError> {
         let numbers = [
+            ("messages over so many QPs:", ours.stripe.of.into(), self.sdr.len() as u64),
             ("messages of at most", ours.max_write, self.max_write),
             ("groups of", ours.k.into(), self.k.into()),
             ("parity of", ours.m.into(), self.m.into()),
@@ -150,16 +179,19 @@ impl ReliableInfo {
                 return Err(SdrError::Mismatch { what, ours, theirs });
             }
         }
-        Ok(())
+        self.sdr.get(ours.stripe.index as usize).ok_or(SdrError::Info("it ends early"))
     }
 
     /// To be carried to the peer by whatever means.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let sdr = self.sdr.to_bytes();
         let mut out = Vec::new();
         out.extend(self.max_write.to_be_bytes());
-        out.extend([self.k as u16, self.m as u16, sdr.len() as u16].map(u16::to_be_bytes).concat());
-        out.extend(sdr);
+        let counts = [self.k, self.m, self.sdr.len() as u32];
+        out.extend(counts.map(|count| (count as u16).to_be_bytes()).concat());
+        for part in self.sdr.iter().map(SdrInfo::to_bytes) {
+            out.extend((part.len() as u16).to_be_bytes());
+            out.extend(part);
+        }
         for name in &self.schemes {
             let name = &name.as_bytes()[..name.len().min(255)];
             out.push(name.len() as u8);
@@ -170,24 +202,34 @@ impl ReliableInfo {
 
     /// What a peer has sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<ReliableInfo, SdrError> {
-        let early = SdrError::Info("it ends early");
-        let (head, rest) = bytes.split_first_chunk::<14>().ok_or(early.clone())?;
-        let short = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-        let (max_write, _) = head.split_first_chunk::<8>().ok_or(early.clone())?;
-        let (sdr, mut rest) = rest.split_at_checked(short(12).into()).ok_or(early.clone())?;
+        let early = || SdrError::Info("it ends early");
+        let (max_write, rest) = bytes.split_first_chunk::<8>().ok_or_else(early)?;
+        let (k, rest) = take_u16(rest).ok_or_else(early)?;
+        let (m, rest) = take_u16(rest).ok_or_else(early)?;
+        let (parts, mut rest) = take_u16(rest).ok_or_else(early)?;
+        if !(1..=MAX_STRIPES).contains(&parts.into()) {
+            return Err(SdrError::Info("so many QPs do not carry messages together"));
+        }
+        let mut sdr = Vec::new();
+        for _ in 0..parts {
+            let (len, tail) = take_u16(rest).ok_or_else(early)?;
+            let (part, tail) = tail.split_at_checked(len.into()).ok_or_else(early)?;
+            sdr.push(SdrInfo::from_bytes(part)?);
+            rest = tail;
+        }
         let mut schemes = Vec::new();
         while let Some((len, tail)) = rest.split_first() {
-            let (name, tail) = tail.split_at_checked((*len).into()).ok_or(early.clone())?;
+            let (name, tail) = tail.split_at_checked((*len).into()).ok_or_else(early)?;
             let name = str::from_utf8(name).map_err(|_| SdrError::Info("a scheme has no name"))?;
             schemes.push(name.to_owned());
             rest = tail;
         }
-        Ok(ReliableInfo {
-            sdr: SdrInfo::from_bytes(sdr)?,
-            max_write: u64::from_be_bytes(*max_write),
-            k: short(8).into(),
-            m: short(10).into(),
-            schemes,
-        })
+        let max_write = u64::from_be_bytes(*max_write);
+        Ok(ReliableInfo { sdr, max_write, k: k.into(), m: m.into(), schemes })
     }
+}
+
+fn take_u16(bytes: &[u8]) -> Option<(u16, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk::<2>()?;
+    Some((u16::from_be_bytes(*number), rest))
 }

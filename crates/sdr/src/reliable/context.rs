@@ -8,6 +8,7 @@ use bowline_nic::{Nic, PdId, Sge, Time};
 use super::incoming::Incoming;
 use super::outgoing::Outgoing;
 use super::shape::Shape;
+use super::stripe::Memory;
 use super::wire::Message;
 use crate::control::MAX_CONTROL;
 use crate::path::PathStats;
@@ -26,6 +27,13 @@ const MIN_RTT_NS: u64 = 1_000_000;
 
 fn rtt_ns(path: &PathStats) -> u64 {
     path.smoothed_rtt_ns.unwrap_or(UNKNOWN_RTT_NS).max(MIN_RTT_NS)
+}
+
+/// Where a data chunk is.
+fn data_sge(memory: &Memory, shape: &Shape, chunk: u32) -> Sge {
+    let bytes = shape.chunk(chunk);
+    let Source { key, addr } = memory.at(bytes.start);
+    Sge::new(key, addr, (bytes.end - bytes.start) as u32)
 }
 
 /// The sending end of a message, as its scheme sees it.
@@ -75,8 +83,7 @@ impl SendCx<'_> {
             Part::Data(chunk) if chunk < shape.chunks() => {
                 let group = shape.group_of(chunk);
                 let bytes = shape.chunk(chunk);
-                let Source { key, addr } = self.message.source;
-                let source = Source { key, addr: addr + bytes.start };
+                let source = self.message.memory.at(bytes.start);
                 let offset = bytes.start - shape.group_bytes(group).start;
                 (self.message.data_sub(group), offset, bytes.end - bytes.start, source)
             }
@@ -104,11 +111,8 @@ impl SendCx<'_> {
             .map(|index| self.message.parity_sge(group, index))
             .collect();
         let Some(parity) = parity else { return };
-        let Source { key, addr } = self.message.source;
-        let sge = |chunk| {
-            let bytes = shape.chunk(chunk);
-            Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32)
-        };
+        let memory = self.message.memory;
+        let sge = |chunk| data_sge(&memory, &shape, chunk);
         let data: Vec<Sge> = chunks.clone().map(sge).collect();
         let first = (chunks.start - shape.group(group).start) as usize;
         let coded = self.nic.with_slices(self.pd, &data, &parity, |data, parity| {
@@ -227,11 +231,7 @@ impl RecvCx<'_> {
         let data = self.shape.group(group);
         let sge = |index: usize| -> Option<Sge> {
             match index.checked_sub(data.len()) {
-                None => {
-                    let bytes = self.shape.chunk(data.start + index as u32);
-                    let Source { key, addr } = self.message.buffer;
-                    Some(Sge::new(key, addr + bytes.start, (bytes.end - bytes.start) as u32))
-                }
+                None => Some(data_sge(&self.message.memory, self.shape, data.start + index as u32)),
                 Some(parity) => self.message.parity_sge(self.shape, group, parity as u32),
             }
         };

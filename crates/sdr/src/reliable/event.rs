@@ -1,5 +1,7 @@
 //! What becomes of messages.
 
+use std::iter::Sum;
+
 use super::{RecvId, WriteId};
 use crate::table::LandingStats;
 
@@ -52,4 +54,19 @@ pub struct ReliableStats {
     pub chunks_recovered: u64,
     /// What has landed here.
     pub landing: LandingStats,
+}
+
+impl Sum for ReliableStats {
+    fn sum<I: Iterator<Item = ReliableStats>>(stats: I) -> ReliableStats {
+        stats.fold(ReliableStats::default(), |a, b| ReliableStats {
+            chunks_resent: a.chunks_resent + b.chunks_resent,
+            chunks_recovered: a.chunks_recovered + b.chunks_recovered,
+            landing: LandingStats {
+                packets: a.landing.packets + b.landing.packets,
+                duplicates: a.landing.duplicates + b.landing.duplicates,
+                late: a.landing.late + b.landing.late,
+                refused: a.landing.refused + b.landing.refused,
+            },
+        })
+    }
 }

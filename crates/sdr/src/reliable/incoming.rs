@@ -5,15 +5,15 @@ use bowline_nic::{Sge, Time};
 use super::outgoing::parity_sge;
 use super::scratch::Scratch;
 use super::shape::Shape;
+use super::stripe::Memory;
 use super::wire::Begin;
 use crate::qp::SdrQp;
 use crate::recv::RecvHandle;
 use crate::scheme::SchemeReceiver;
-use crate::send::Source;
 
 pub(super) struct Incoming {
     pub(super) id: u64,
-    pub(super) buffer: Source,
+    pub(super) memory: Memory,
     pub(super) capacity: u64,
     /// One for each of the message's places; `None` where nothing is expected.
     pub(super) handles: Vec<Option<RecvHandle>>,

@@ -12,21 +12,25 @@ mod drive;
 mod event;
 mod finish;
 mod incoming;
+mod join;
 mod loss;
 mod outgoing;
 mod scratch;
 mod shape;
+mod stripe;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bowline_nic::{AddressVector, Nic, PdId, Time};
+use bowline_nic::{AddressVector, Nic, PdId, RateControl, Time};
 
 pub use config::{ReliableConfig, ReliableInfo};
 pub use context::{MAX_TELL, RecvCx, SendCx};
 pub use event::{Failure, ReliableEvent, ReliableStats};
+pub use join::Join;
 pub use shape::Shape;
+pub use stripe::Stripe;
 
 use crate::error::SdrError;
 use crate::path::PathStats;
@@ -39,6 +43,7 @@ use incoming::Incoming;
 use loss::LossMeter;
 use outgoing::Outgoing;
 use scratch::ScratchPool;
+use stripe::Memory;
 use wire::{Begin, Message};
 
 /// A message being written.
@@ -141,8 +146,20 @@ impl ReliableQp {
         av: AddressVector,
         peer: &ReliableInfo,
     ) -> Result<(), SdrError> {
-        peer.check_against(&self.config)?;
-        self.sdr.connect(nic, now, av, peer.sdr())
+        let sdr = peer.check_against(&self.config)?;
+        self.sdr.connect(nic, now, av, sdr)
+    }
+
+    /// Chooses what finds the rate out, before the QP is connected: see [`SdrConfig::congestion`].
+    ///
+    /// [`SdrConfig::congestion`]: crate::SdrConfig::congestion
+    pub fn set_congestion(&mut self, congestion: Option<RateControl>) {
+        self.sdr.set_congestion(congestion);
+    }
+
+    /// The rate at which packets leave now, where it is known.
+    pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
+        self.sdr.rate_bps(now)
     }
 
     /// The schemes of the connection, in the order of their indices.
@@ -155,7 +172,13 @@ impl ReliableQp {
         &self.config
     }
 
-    /// Writes `len` bytes into the peer's next receive.
+    /// Whether the next message could be written now.
+    pub fn write_room(&self) -> Result<(), SdrError> {
+        self.sdr.send_room_for(self.config.places())
+    }
+
+    /// Writes `len` bytes into the peer's next receive; of a message that several QPs carry, this
+    /// QP's share of them.
     pub fn write(
         &mut self,
         nic: &mut Nic,
@@ -171,9 +194,11 @@ impl ReliableQp {
             return Err(SdrError::NoSuchScheme(options.scheme.to_string()));
         }
         // All of the message's places or none: with some, both ends would count differently.
-        self.sdr.send_room_for(self.config.places())?;
-        let shape = self.config.shape(len);
+        self.write_room()?;
         let id = self.first_out + self.outgoing.len() as u64;
+        let memory = self.memory(source, id);
+        let len = memory.share.len(len);
+        let shape = self.config.shape(len);
         let index = self.choose(now, WriteId(id), &shape, options.scheme);
         let scheme = Arc::clone(&self.config.schemes[index]);
         let parity = if scheme.uses_parity() && self.config.m > 0 {
@@ -193,7 +218,7 @@ impl ReliableQp {
             }
         }
         let bytes = if parity.is_some() { shape.coded_bytes() } else { len };
-        let wire_ns = match self.config.sdr.rate_bps {
+        let wire_ns = match self.sdr.rate_bps(now) {
             Some(bps) => (bytes as f64 * 8e9 / bps as f64) as u64,
             None => 0,
         };
@@ -201,7 +226,7 @@ impl ReliableQp {
         self.outgoing.push_back(Some(Outgoing {
             id,
             shape,
-            source,
+            memory,
             begin,
             handles,
             has_parity_subs: self.config.m > 0,
@@ -219,6 +244,10 @@ impl ReliableQp {
         }));
         self.start_cleared(nic, now);
         Ok(WriteId(id))
+    }
+
+    fn memory(&self, base: Source, id: u64) -> Memory {
+        Memory { base, share: self.config.stripe.share(id, self.config.group_bytes()) }
     }
 
     fn start_place(&mut self, used: bool, len: u64) -> Result<crate::SendHandle, SdrError> {
@@ -243,15 +272,17 @@ impl ReliableQp {
         // All of the message's places or none: with some, both ends would count differently.
         self.sdr.recv_room_for(now, self.config.places())?;
         nic.check_bindable(self.pd, buffer.key, buffer.addr, capacity as usize)?;
-        let shape = self.config.shape(capacity);
         let id = self.first_in + self.incoming.len() as u64;
+        let memory = self.memory(buffer, id);
+        let capacity = memory.share.len(capacity);
+        let shape = self.config.shape(capacity);
         let parity = if self.config.m > 0 { Some(self.scratch.take(nic)?) } else { None };
         let mut handles = Vec::with_capacity(self.config.places() as usize);
         for group in 0..self.config.groups() {
             let used = group < shape.groups();
             handles.push(if used {
                 let bytes = shape.group_bytes(group);
-                let at = Source { addr: buffer.addr + bytes.start, ..buffer };
+                let at = memory.at(bytes.start);
                 Some(self.sdr.recv_post(nic, now, at, bytes.end - bytes.start)?)
             } else {
                 self.sdr.recv_skip(now)?;
@@ -270,7 +301,7 @@ impl ReliableQp {
         }
         self.incoming.push_back(Some(Incoming {
             id,
-            buffer,
+            memory,
             capacity,
             handles,
             has_parity_subs: self.config.m > 0,

@@ -4,14 +4,15 @@ use bowline_nic::{Sge, Time};
 
 use super::scratch::Scratch;
 use super::shape::Shape;
+use super::stripe::Memory;
 use super::wire::Begin;
 use crate::scheme::{Part, SchemeSender};
-use crate::send::{Injected, SendHandle, Source};
+use crate::send::{Injected, SendHandle};
 
 pub(super) struct Outgoing {
     pub(super) id: u64,
     pub(super) shape: Shape,
-    pub(super) source: Source,
+    pub(super) memory: Memory,
     pub(super) begin: Begin,
     /// One for each of the message's places, used or not.
     pub(super) handles: Vec<SendHandle>,

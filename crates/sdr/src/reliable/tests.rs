@@ -458,3 +458,48 @@ fn an_absurd_wire_time_does_no_harm() {
     world.qps[0].outgoing[0].as_mut().unwrap().begin.wire_ns = u64::MAX;
     world.run(|world| world.events.iter().all(|events| !events.is_empty()));
 }
+
+/// The owner of a message may write it meanwhile: bytes are torn then, but nothing fails, nothing lands
+/// elsewhere, and every packet has its own ICRC.
+#[test]
+fn a_message_that_its_owner_writes_is_torn_at_worst() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for scheme in ["sr-nack", "ec-mds", "ec-xor"] {
+        let wire = Wire { loss: 0.05, ..WIRE };
+        let config = config();
+        let options = WriteOptions { scheme: config.scheme(scheme).unwrap(), imm: None };
+        let mut world = World::new(&config, wire, 7);
+        let source = world.ends[0].buffer.clone();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut value = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    value = value % 255 + 1;
+                    source.fill(0, 100_000, value);
+                }
+            });
+            for _ in 0..4 {
+                world.recv(0, 100_000);
+                world.write(0, 99_001, options);
+            }
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                world.run(|world| world.events.iter().all(|events| events.len() == 4));
+            }));
+            stop.store(true, Ordering::Relaxed);
+            done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        });
+        for events in &world.events {
+            let ok = |event: &ReliableEvent| match event {
+                ReliableEvent::Written { result, .. } => result.is_ok(),
+                ReliableEvent::Received { result, len, .. } => result.is_ok() && *len == 99_001,
+            };
+            assert!(events.iter().all(ok), "{scheme}: {events:?}");
+        }
+        for end in &world.ends {
+            assert_eq!(end.nic.counters().drop_icrc, 0, "{scheme}");
+        }
+        let beyond = world.ends[1].buffer.to_vec(99_001, 1_000);
+        assert!(beyond.iter().all(|byte| *byte == 0), "{scheme}: beyond the message");
+    }
+}

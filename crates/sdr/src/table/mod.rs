@@ -388,13 +388,13 @@ fn add(counter: &AtomicU64) {
 }
 
 /// What a QP of one generation tells of the packets that come through it.
-pub(crate) struct Channel {
+pub(crate) struct PacketLanding {
     pub(crate) table: Arc<RecvTable>,
     pub(crate) counters: Arc<LandingCounters>,
     pub(crate) generation: u32,
 }
 
-impl Channel {
+impl PacketLanding {
     /// A packet came that has no place any more.
     pub(crate) fn late(&self) {
         add(&self.counters.packets);
@@ -407,7 +407,7 @@ impl Channel {
     }
 }
 
-impl Landing for Channel {
+impl Landing for PacketLanding {
     #[inline]
     fn landed(&mut self, imm: u32, bytes: u32) {
         add(&self.counters.packets);

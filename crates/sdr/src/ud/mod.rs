@@ -20,8 +20,8 @@ use crate::control::MAX_MESSAGE;
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
 use crate::recv::Receiver;
-use crate::send::{Lane, Source};
-use crate::table::Channel;
+use crate::send::{PacketQp, Source};
+use crate::table::PacketLanding;
 
 /// Bytes of a receive that a datagram's payload comes behind.
 pub(crate) const GRH: usize = Grh::LEN;
@@ -121,7 +121,7 @@ pub(crate) struct Datagrams {
 
 /// One of our QPs, and who may send to it.
 struct Origin {
-    channel: Channel,
+    channel: PacketLanding,
     peer: Option<UdDest>,
 }
 
@@ -153,15 +153,15 @@ impl Datagrams {
     }
 
     /// What comes to a QP of ours belongs to a channel.
-    pub(crate) fn add(&mut self, qpn: Qpn, channel: Channel) {
+    pub(crate) fn add(&mut self, qpn: Qpn, channel: PacketLanding) {
         self.origins.insert(qpn, Origin { channel, peer: None });
     }
 
     /// Takes what the peers of our QPs send from now on.
-    pub(crate) fn connect(&mut self, nic: &mut Nic, lanes: &[Lane]) -> Result<(), SdrError> {
-        for lane in lanes {
-            if let Some(origin) = self.origins.get_mut(&lane.qpn) {
-                origin.peer = lane.dest;
+    pub(crate) fn connect(&mut self, nic: &mut Nic, qps: &[PacketQp]) -> Result<(), SdrError> {
+        for qp in qps {
+            if let Some(origin) = self.origins.get_mut(&qp.qpn) {
+                origin.peer = qp.dest;
             }
         }
         Ok((0..u64::from(self.receives)).try_for_each(|slot| self.post(nic, slot))?)

@@ -84,11 +84,11 @@ fn nobody_but_the_peer_controls() {
     let mut pair = SdrPair::new(&small(Transport::Ud));
     let (now, ours) = (pair.now, pair.qps[0].info());
     let to = UdDest { qpn: pair.qps[1].info().control, ..dest(&pair, 0) };
-    // A message for the user, in version 2 of the channel's protocol, with the token.
+    // A message for the user, in version 3 of the channel's protocol, with the token.
     let len = (MAX_MESSAGE - crate::MAX_CONTROL + 12) as u32;
     let token = pair.qps[1].info().token.to_bytes();
     pair.ends[0].buffer.fill(0, len as usize, 0);
-    pair.ends[0].buffer.write_at(0, &[2, 2]);
+    pair.ends[0].buffer.write_at(0, &[3, 2]);
     pair.ends[0].buffer.write_at(8, &token[..8]);
     pair.ends[0].buffer.write_at(len as usize - 8, &token[8..]);
     let other = other_qp(&mut pair.ends[0], now);

@@ -134,20 +134,25 @@ impl SwapWord {
         self.unsure.push(swap);
     }
 
-    /// Whether `value` is explained by some prefix of the failed requests; goes on from there.
+    /// Whether `value` is explained by some prefix of the failed requests, or if they need not be `in_order`, by some
+    /// of them; goes on from there.
     ///
     /// # Errors
     /// If it is not.
-    pub fn settle(&mut self, value: u64) -> Result<(), String> {
+    pub fn settle(&mut self, value: u64, in_order: bool) -> Result<(), String> {
         let mut held = self.value;
-        let mut explained = held == value;
+        let mut possible = vec![held];
         for swap in self.unsure.drain(..) {
             if held == swap.compare {
                 held = swap.swap;
             }
-            explained |= held == value;
+            if in_order {
+                possible.push(held);
+            } else if possible.contains(&swap.compare) {
+                possible.push(swap.swap);
+            }
         }
-        if !explained {
+        if !possible.contains(&value) {
             return Err(format!(
                 "the word holds {value:#x}; compare-and-swaps leave {:#x}",
                 self.value

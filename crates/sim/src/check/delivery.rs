@@ -65,6 +65,8 @@ impl Message {
 #[derive(Debug, Default)]
 pub struct Delivery {
     sent: Vec<Message>,
+    /// Messages that others sent in the sender's name, to a receiver that cannot tell.
+    forged: Vec<Message>,
     delivered: usize,
 }
 
@@ -72,6 +74,11 @@ impl Delivery {
     /// A message was posted.
     pub fn sent(&mut self, message: Message) {
         self.sent.push(message);
+    }
+
+    /// Somebody else sent a message in the sender's name, and an unreliable service may deliver it.
+    pub fn forged(&mut self, message: Message) {
+        self.forged.push(message);
     }
 
     /// Messages delivered so far, in order.
@@ -107,7 +114,8 @@ impl Delivery {
 
     /// Some message of an unreliable service that this completion and these bytes can be.
     ///
-    /// Loss, duplication and reordering are the service's right; invention is not.
+    /// Loss, duplication and reordering are the service's right, and so is taking a forgery for the peer's;
+    /// invention is not.
     ///
     /// # Errors
     /// If there is none.
@@ -118,7 +126,8 @@ impl Delivery {
         bytes: Option<&[u8]>,
     ) -> Result<Message, String> {
         self.delivered += 1;
-        let like = self.sent.iter().copied().filter(|m| m.matches(completion, header_len).is_ok());
+        let all = self.sent.iter().chain(&self.forged).copied();
+        let like = all.filter(|m| m.matches(completion, header_len).is_ok());
         let mut why = format!("no message was sent like {completion:x?}");
         for message in like {
             match bytes.map_or(Ok(()), |bytes| message.matches_bytes(bytes)) {

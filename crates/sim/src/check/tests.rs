@@ -149,12 +149,12 @@ fn swaps_make_a_chain() {
     assert!(word.returned(Swap { compare: 2, swap: 3 }, 1).is_err());
     word.failed(Swap { compare: 2, swap: 4 });
     word.failed(Swap { compare: 4, swap: 5 });
-    assert!(word.settle(3).is_err());
+    assert!(word.settle(3, true).is_err());
     let mut word = SwapWord::new(2);
     word.failed(Swap { compare: 2, swap: 4 });
     word.failed(Swap { compare: 4, swap: 5 });
-    assert!(word.settle(4).is_ok());
-    assert!(word.settle(5).is_err(), "what failed before cannot happen any more");
+    assert!(word.settle(4, true).is_ok());
+    assert!(word.settle(5, true).is_err(), "what failed before cannot happen any more");
 }
 
 fn write(wr_id: u64, range: core::ops::Range<usize>) -> Write {

@@ -2,6 +2,7 @@
 
 mod completion;
 mod fig10;
+mod flows;
 mod goodput;
 mod lowar;
 mod scaled;
@@ -15,6 +16,7 @@ use crate::net::{Topology, pair};
 use crate::world::{HostConfig, RxId, TxId, World};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};
+pub use flows::{FlowPlan, FlowsConfig, FlowsOutcome, Shape, flows, jain};
 pub use goodput::{Goodput, GoodputConfig, goodput};
 pub use lowar::{Figure, FigureBar, FigureRow, GaveUp, LowarFigure, lowar, wan};
 pub use scaled::{Scaled, ScaledCase};
@@ -39,3 +41,5 @@ fn two_hosts(seed: u64, cable: LinkConfig) -> World {
 
 #[cfg(test)]
 mod goodput_tests;
+#[cfg(test)]
+mod session_tests;

@@ -5,10 +5,11 @@ use bowline_link::{Faults, LinkConfig, Prob};
 use bowline_nic::{Mtu, QpType};
 
 use super::scenario::{Cut, FailoverPlan, Outage};
+use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 use crate::storm::{
     ConnPlan, HostPlan, OpKind, OpMix, OpPlan, Role, Scenario, Severity, Shape, draw_coalescing,
-    draw_end, draw_faults, draw_fec, draw_host, draw_link, draw_ops,
+    draw_end, draw_faults, draw_fec, draw_host, draw_lanes, draw_link, draw_ops,
 };
 
 const MICROSECOND: u64 = 1_000;
@@ -24,7 +25,7 @@ const CALM_NS: u64 = 2 * MILLISECOND;
 
 impl Scenario {
     /// The scenario with failover of a seed.
-    pub fn draw_failover(seed: u64) -> Scenario {
+    pub fn draw_failover(seed: u64, attacker: Attacker) -> Scenario {
         let rng = &mut SimRng::new(seed, STREAM);
         let ipv6 = rng.percent(20);
         let guess = !ipv6 && rng.percent(20);
@@ -72,9 +73,11 @@ impl Scenario {
             heal_ns,
             mild,
             failover: Some(failover),
+            attack: AttackPlan::draw(seed, attacker, machines, heal_ns),
         };
         draw_fec(seed, &mut scenario.conns);
         draw_coalescing(seed, &mut scenario.hosts);
+        draw_lanes(seed, &mut scenario.hosts);
         scenario
     }
 }

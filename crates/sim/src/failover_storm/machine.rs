@@ -1,17 +1,19 @@
 //! A host with two NICs, and the supervisor of the connections between them.
 
+use std::rc::Rc;
+
 use bowline_failover::mirror::Place;
-use bowline_failover::{Config, Rail, Report, Supervisor};
+use bowline_failover::{Config, Report, Supervisor};
 use bowline_nic::{CqId, Time};
 use bowline_wire::Qpn;
 
-use crate::engines::DeviceEngines;
-use crate::world::{NicId, World};
+use crate::engines::{DeviceEngines, DeviceNics};
+use crate::world::{HostId, World};
 
 /// A host with two NICs.
 pub(super) struct Machine {
     supervisor: Supervisor,
-    pub(super) nics: [NicId; 2],
+    nics: Rc<DeviceNics>,
     /// Moves that the program's sleepers have been woken for.
     moves_seen: u64,
     /// How far the agent's clock is ahead.
@@ -23,7 +25,7 @@ pub(super) struct Machine {
     /// Datagrams have come.
     mail: bool,
     /// Paths that failed while the agent slept.
-    failed: Vec<(Rail, Qpn)>,
+    failed: Vec<(Place, Qpn)>,
     /// When it was last called, and how often then.
     called: (Time, u32),
 }
@@ -34,15 +36,15 @@ const MAX_CALLS_PER_INSTANT: u32 = 10_000;
 impl Machine {
     pub(super) fn new(
         world: &mut World,
-        nics: [NicId; 2],
+        nics: &Rc<DeviceNics>,
         config: &Config,
         ahead_ns: u64,
     ) -> Machine {
-        let engines = DeviceEngines::new(world, nics[0], Some(nics[1]));
+        let engines = DeviceEngines::new(world, nics);
         let supervisor = Supervisor::new(&engines, || config.clone()).expect("within the limits");
         Machine {
             supervisor,
-            nics,
+            nics: Rc::clone(nics),
             moves_seen: 0,
             ahead_ns,
             asleep_until: Time::ZERO,
@@ -64,8 +66,7 @@ impl Machine {
         f: impl FnOnce(&mut Supervisor, Time, &DeviceEngines<'_>) -> R,
     ) -> R {
         let now = self.clock(world);
-        let [first, backup] = self.nics;
-        f(&mut self.supervisor, now, &DeviceEngines::new(world, first, Some(backup)))
+        f(&mut self.supervisor, now, &DeviceEngines::new(world, &self.nics))
     }
 
     /// Whether connections have moved since the last call.
@@ -78,20 +79,23 @@ impl Machine {
         world.now().plus_nanos(self.ahead_ns)
     }
 
-    pub(super) fn rail_of(&self, nic: NicId) -> Rail {
-        if nic == self.nics[0] { Rail::Default } else { Rail::Backup }
+    fn host(&self, world: &World) -> HostId {
+        world.host_of(self.nics.at(Place::lane(0)))
+    }
+
+    pub(super) fn lanes(&self) -> usize {
+        self.nics.layout().lanes
     }
 
     /// A completion queue has something; tells whether it is the agent's own.
-    pub(super) fn notified(&mut self, nic: NicId, cq: CqId) -> bool {
-        let at = Place { rail: self.rail_of(nic), lane: 0 };
+    pub(super) fn notified(&mut self, at: Place, cq: CqId) -> bool {
         let own = self.supervisor.control_cqs().any(|control| control == (at, cq));
         self.mail |= own;
         own
     }
 
-    pub(super) fn path_failed(&mut self, nic: NicId, qpn: Qpn) {
-        self.failed.push((self.rail_of(nic), qpn));
+    pub(super) fn path_failed(&mut self, at: Place, qpn: Qpn) {
+        self.failed.push((at, qpn));
     }
 
     pub(super) fn sleep(&mut self, until: Time) {
@@ -103,7 +107,7 @@ impl Machine {
     }
 
     pub(super) fn is_asleep(&self, world: &World) -> bool {
-        self.asleep_until > world.now() || world.is_paused(world.host_of(self.nics[0]))
+        self.asleep_until > world.now() || world.is_paused(self.host(world))
     }
 
     /// Lets the agent do what there is to do; tells whether there was anything.
@@ -115,8 +119,7 @@ impl Machine {
         let called = if self.called.0 == world.now() { self.called.1 + 1 } else { 0 };
         assert!(called < MAX_CALLS_PER_INSTANT, "an agent never comes to rest");
         self.called = (world.now(), called);
-        for (rail, qpn) in core::mem::take(&mut self.failed) {
-            let at = Place { rail, lane: 0 };
+        for (at, qpn) in core::mem::take(&mut self.failed) {
             self.with(world, |supervisor, now, engines| {
                 supervisor.path_failed(now, engines, at, qpn);
             });
@@ -128,7 +131,7 @@ impl Machine {
 
     /// When to be woken, if that has not been asked for yet.
     pub(super) fn wants_wake(&mut self, world: &World) -> Option<Time> {
-        if world.is_paused(world.host_of(self.nics[0])) {
+        if world.is_paused(self.host(world)) {
             // Whoever resumes it looks again.
             return None;
         }

@@ -39,6 +39,8 @@ pub struct FailoverCoverage {
     pub port_changes: u64,
     /// Agents that were not called for a while.
     pub naps: u64,
+    /// Agents' datagrams without a connection's token.
+    pub strangers: u64,
 }
 
 impl FailoverCoverage {
@@ -66,6 +68,7 @@ impl FailoverCoverage {
         self.crossed += counters.crossed;
         self.overtaken += counters.overtaken;
         self.refused += counters.refused;
+        self.strangers += counters.strangers;
     }
 
     /// Names and numbers.
@@ -88,6 +91,7 @@ impl FailoverCoverage {
             ("reset while away", self.removed_away),
             ("port changes", self.port_changes),
             ("agents asleep", self.naps),
+            ("datagrams without a token", self.strangers),
         ]
         .into_iter()
     }
@@ -111,5 +115,6 @@ impl FailoverCoverage {
         self.removed_away += other.removed_away;
         self.port_changes += other.port_changes;
         self.naps += other.naps;
+        self.strangers += other.strangers;
     }
 }

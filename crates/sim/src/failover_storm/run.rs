@@ -2,11 +2,12 @@
 
 use std::io::{self, Write};
 
+use crate::attack::Attacker;
 use crate::storm::{Scenario, SeedReport, run_scenario};
 
 /// Runs the storm of a seed.
-pub fn run_seed(seed: u64) -> SeedReport {
-    let scenario = Scenario::draw_failover(seed);
+pub fn run_seed(seed: u64, attacker: Attacker) -> SeedReport {
+    let scenario = Scenario::draw_failover(seed, attacker);
     run_scenario(&scenario, None).expect("without a log nothing is written")
 }
 
@@ -14,6 +15,10 @@ pub fn run_seed(seed: u64) -> SeedReport {
 ///
 /// # Errors
 /// If the log cannot be written.
-pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
-    run_scenario(&Scenario::draw_failover(seed), Some(log))
+pub fn run_seed_traced(
+    seed: u64,
+    attacker: Attacker,
+    log: Box<dyn Write>,
+) -> io::Result<SeedReport> {
+    run_scenario(&Scenario::draw_failover(seed, attacker), Some(log))
 }

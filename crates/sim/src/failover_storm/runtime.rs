@@ -1,16 +1,19 @@
 //! What a process that uses failover does around its supervisor: the exchange of entries, and cables that
 //! die. Its objects are those of the product ([`bowline_failover::mirror`]).
 
+use std::rc::Rc;
+
 use bowline_failover::mirror::{Place, Qp};
-use bowline_failover::{Agent, Life, Rail, Report};
+use bowline_failover::{Agent, Entry, Life, Rail, Report};
 use bowline_nic::CqId;
 use bowline_wire::Qpn;
 
 use super::machine::Machine;
 use super::report::FailoverCoverage;
 use super::scenario::{FailoverPlan, Outage};
+use crate::engines::DeviceNics;
 use crate::hash::mix;
-use crate::world::{NicId, World};
+use crate::world::World;
 
 /// One end of a connection.
 struct EndLink {
@@ -33,14 +36,17 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Agents for a world whose hosts are the machines' first NICs, then their second ones.
-    pub(crate) fn new(world: &mut World, plan: &FailoverPlan) -> Runtime {
-        let count = world.nic_count() / 2;
-        let machines = (0..count)
-            .map(|index| {
-                let nics = [NicId(index), NicId(count + index)];
-                Machine::new(world, nics, &plan.config, plan.clocks_ahead_ns[index])
-            })
+    /// Agents for machines, each a device on two rails.
+    pub(crate) fn new(
+        world: &mut World,
+        plan: &FailoverPlan,
+        devices: &[Rc<DeviceNics>],
+    ) -> Runtime {
+        let count = devices.len();
+        let machines = devices
+            .iter()
+            .zip(&plan.clocks_ahead_ns)
+            .map(|(nics, ahead_ns)| Machine::new(world, nics, &plan.config, *ahead_ns))
             .collect();
         Runtime {
             plan: plan.clone(),
@@ -58,11 +64,6 @@ impl Runtime {
 
     pub(crate) fn machine_count(&self) -> usize {
         self.machines.len()
-    }
-
-    /// The second NIC of a machine.
-    pub(crate) fn backup(&self, machine: usize) -> NicId {
-        self.machines[machine].nics[1]
     }
 
     /// Whether some connection of a machine is on its second NIC.
@@ -126,13 +127,19 @@ impl Runtime {
             .map_err(|error| format!("end {end}: the peer's entry is refused: {error}"))
     }
 
-    /// A completion queue has something; tells whether it is an agent's own.
-    pub(crate) fn notified(&mut self, machine: usize, nic: NicId, cq: CqId) -> bool {
-        self.machines[machine].notified(nic, cq)
+    /// What the peer of an end knows of it.
+    pub(crate) fn entry(&self, end: usize) -> Option<Entry> {
+        let end = &self.ends[end];
+        end.life.and_then(|_| self.machines[end.machine].supervisor().entry(end.qpn))
     }
 
-    pub(crate) fn path_failed(&mut self, machine: usize, nic: NicId, qpn: Qpn) {
-        self.machines[machine].path_failed(nic, qpn);
+    /// A completion queue has something; tells whether it is an agent's own.
+    pub(crate) fn notified(&mut self, machine: usize, at: Place, cq: CqId) -> bool {
+        self.machines[machine].notified(at, cq)
+    }
+
+    pub(crate) fn path_failed(&mut self, machine: usize, at: Place, qpn: Qpn) {
+        self.machines[machine].path_failed(at, qpn);
     }
 
     /// Lets an agent do what there is to do.
@@ -185,10 +192,11 @@ impl Runtime {
 
     fn port_changed(&mut self, world: &mut World, machine: usize, rail: Rail, up: bool) {
         self.coverage.port_changes += 1;
-        let at = Place { rail, lane: 0 };
-        self.machines[machine].with(world, |supervisor, now, engines| {
-            supervisor.port_changed(now, engines, at, up);
-        });
+        for lane in 0..self.machines[machine].lanes() {
+            self.machines[machine].with(world, |supervisor, now, engines| {
+                supervisor.port_changed(now, engines, Place { rail, lane }, up);
+            });
+        }
     }
 
     /// All ports are up, and agents awake.

@@ -1,9 +1,13 @@
-use super::run_seed;
-use crate::storm::Scenario;
+use crate::attack::Attacker;
 use crate::storm::testing::{is_repeatable, without_violation};
+use crate::storm::{Scenario, SeedReport};
 
 /// Enough for a change that breaks failover to be seen before it is pushed.
 const SEEDS: u64 = 60;
+
+fn run_seed(seed: u64) -> SeedReport {
+    super::run_seed(seed, Attacker::Drawn)
+}
 
 #[test]
 fn no_seed_breaks_a_rule() {
@@ -29,6 +33,14 @@ fn no_seed_breaks_a_rule() {
 }
 
 #[test]
+fn an_attacker_breaks_no_rule() {
+    let totals = without_violation(SEEDS, |seed| super::run_seed(seed, Attacker::Always));
+    let forged = totals.coverage.attack.iter().find(|(name, _)| *name == "forged agents' messages");
+    assert!(forged.is_some_and(|(_, count)| count > 100), "{forged:?}");
+    assert!(totals.coverage.failover.strangers > 100, "{}", totals.coverage.failover.strangers);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_trace() {
     is_repeatable(run_seed);
 }
@@ -36,7 +48,7 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn gentle_scenarios_never_cut_both_rails() {
     for seed in 0..500 {
-        let scenario = Scenario::draw_failover(seed);
+        let scenario = Scenario::draw_failover(seed, Attacker::Drawn);
         let outages = scenario.failover.map_or_else(Vec::new, |plan| plan.outages);
         if !scenario.mild {
             continue;

@@ -3,10 +3,12 @@
 use bowline_link::Faults;
 use bowline_nic::{AddressVector, Nic, Time};
 
+use super::attack::Known;
 use super::plain::PlainEnd;
 use super::reliable::ReliableEnd;
 use super::report::SdrCoverage;
 use super::scenario::SdrScenario;
+use crate::attack::{AttackCoverage, AttackPlan, Forger};
 use crate::check::Sink;
 use crate::world::{App, HostId, NicId, World};
 
@@ -18,6 +20,7 @@ const HEAL: u64 = 8;
 const PAUSE: u64 = 16;
 const DOWN: u64 = 32;
 const UP: u64 = 33;
+const ATTACK: u64 = 64;
 
 /// What an end is serviced with.
 pub(super) struct Service<'a> {
@@ -52,11 +55,15 @@ struct Host {
 
 /// The application of the storm.
 pub(super) struct SdrStorm<'a> {
-    scenario: &'a SdrScenario,
+    pub(super) scenario: &'a SdrScenario,
     hosts: Vec<Host>,
     pub(super) sink: Sink,
     pub(super) coverage: SdrCoverage,
     healed: bool,
+    /// What strangers know of all ends.
+    pub(super) known: Vec<Known>,
+    pub(super) forger: Forger,
+    pub(super) attacked: AttackCoverage,
 }
 
 impl<'a> SdrStorm<'a> {
@@ -77,6 +84,12 @@ impl<'a> SdrStorm<'a> {
             .collect();
         let infos: Vec<_> =
             hosts.iter().map(|h| (h.reliable.qp.info(), h.plain.qp.info())).collect();
+        let mut known = Vec::new();
+        for (host, (reliable, plain)) in infos.iter().enumerate() {
+            let (first, second) = (&scenario.reliable.sdr, &scenario.plain.config);
+            known.push(Known::new(host, first.mtu.bytes(), first.layout, &reliable.parts()[0]));
+            known.push(Known::new(host, second.mtu.bytes(), second.layout, plain));
+        }
         for (host, state) in hosts.iter_mut().enumerate() {
             let (reliable, plain) = &infos[1 - host];
             let av = AddressVector::new(world.nic(NicId(1 - host)).config().addr);
@@ -93,12 +106,19 @@ impl<'a> SdrStorm<'a> {
             world.wake_at(Time::from_nanos(*at), DOWN);
             world.wake_at(Time::from_nanos(at + ns), UP);
         }
+        for (index, burst) in scenario.attack.iter().flat_map(|a| &a.bursts).enumerate() {
+            world.wake_at(Time::from_nanos(burst.at_ns), ATTACK + index as u64);
+        }
+        let own_ids = scenario.attack.as_ref().is_some_and(|attack| attack.own_ids);
         let mut storm = SdrStorm {
             scenario,
             hosts,
             sink: Sink::new(scenario.seed),
             coverage: SdrCoverage::default(),
             healed: false,
+            known,
+            forger: Forger::new(AttackPlan::guesses(scenario.seed), own_ids),
+            attacked: AttackCoverage::default(),
         };
         storm.set_faults(world, scenario.faults);
         storm
@@ -153,6 +173,15 @@ impl<'a> SdrStorm<'a> {
         self.sink.check(world.now(), "bounds", crate::check::bounds::check(world));
     }
 
+    /// What an attacker did.
+    pub(super) fn attack_coverage(&self) -> AttackCoverage {
+        let refused =
+            |h: &Host| h.reliable.qp.stats().landing.refused + h.plain.qp.landing_stats().refused;
+        let mut coverage = self.attacked;
+        coverage.refused = self.hosts.iter().map(refused).sum();
+        coverage
+    }
+
     /// What was exercised.
     pub(super) fn coverage(&self) -> SdrCoverage {
         let mut coverage = self.coverage;
@@ -177,6 +206,12 @@ impl App for SdrStorm<'_> {
                 let host = &mut self.hosts[host as usize];
                 host.kicks += 1;
                 host.armed = Time::NEVER;
+            }
+            ATTACK.. => {
+                let bursts = self.scenario.attack.iter().flat_map(|attack| &attack.bursts);
+                if let Some(burst) = bursts.into_iter().nth((token - ATTACK) as usize) {
+                    self.attack(world, burst.forgeries);
+                }
             }
             pause => {
                 if let Some((host, _, ns)) = self.scenario.pauses.get((pause - PAUSE) as usize) {

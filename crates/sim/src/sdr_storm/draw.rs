@@ -5,6 +5,7 @@ use bowline_nic::Mtu;
 use bowline_sdr::{ImmLayout, ReliableConfig, SdrConfig};
 
 use super::scenario::{MessagePlan, PlainMessage, PlainPlan, SdrScenario};
+use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 
 const MICROSECOND: u64 = 1_000;
@@ -19,7 +20,7 @@ const PACKET_BUDGET: u64 = 250;
 
 impl SdrScenario {
     /// The scenario of a seed.
-    pub fn draw(seed: u64) -> SdrScenario {
+    pub fn draw(seed: u64, attacker: Attacker) -> SdrScenario {
         let rng = &mut SimRng::new(seed, STREAM);
         let coalesce_ns = SimRng::new(seed, COALESCING).pick(&[0, 0, 4, 10]) * MICROSECOND;
         let cable = LinkConfig {
@@ -61,6 +62,7 @@ impl SdrScenario {
             reliable,
             messages,
             plain,
+            attack: AttackPlan::draw(seed, attacker, 2, end_ns),
         }
     }
 }

@@ -7,6 +7,7 @@
 //! so that packets come late and IDs go around.
 
 mod app;
+mod attack;
 mod draw;
 pub(crate) mod memory;
 mod plain;

@@ -6,6 +6,7 @@ use bowline_nic::{NicConfig, Time, TxCaps};
 
 use super::app::SdrStorm;
 use super::scenario::SdrScenario;
+use crate::attack::Attacker;
 use crate::check::quiesce::Rest;
 use crate::net::{Topology, pair};
 use crate::storm::{Coverage, FaultCount, SeedReport};
@@ -19,20 +20,24 @@ const REST_NS: u64 = 200_000_000;
 const RING_PACKETS: usize = 512;
 
 /// Runs the storm of a seed.
-pub fn run_seed(seed: u64) -> SeedReport {
-    run(seed, None).expect("without a log nothing is written")
+pub fn run_seed(seed: u64, attacker: Attacker) -> SeedReport {
+    run(seed, attacker, None).expect("without a log nothing is written")
 }
 
 /// Runs the storm of a seed and writes a readable log of its events.
 ///
 /// # Errors
 /// If the log cannot be written.
-pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
-    run(seed, Some(log))
+pub fn run_seed_traced(
+    seed: u64,
+    attacker: Attacker,
+    log: Box<dyn Write>,
+) -> io::Result<SeedReport> {
+    run(seed, attacker, Some(log))
 }
 
-fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
-    let scenario = SdrScenario::draw(seed);
+fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
+    let scenario = SdrScenario::draw(seed, attacker);
     let mut world = build_world(&scenario);
     if let Some(log) = log {
         world.keep_log(log);
@@ -55,7 +60,8 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
     }
     world.end_log()?;
     let coalesced = world.stats().coalesced;
-    let mut coverage = Coverage { sdr: storm.coverage(), coalesced, ..Coverage::default() };
+    let (sdr, attack) = (storm.coverage(), storm.attack_coverage());
+    let mut coverage = Coverage { sdr, attack, coalesced, ..Coverage::default() };
     for nic in (0..world.nic_count()).map(NicId) {
         coverage.nic.merge(world.nic(nic).counters());
     }

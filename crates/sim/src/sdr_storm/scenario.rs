@@ -3,6 +3,8 @@
 use bowline_link::{Faults, LinkConfig};
 use bowline_sdr::{ReliableConfig, SdrConfig};
 
+use crate::attack::AttackPlan;
+
 /// All that one seed draws.
 #[derive(Clone, Debug)]
 pub struct SdrScenario {
@@ -29,6 +31,8 @@ pub struct SdrScenario {
     pub messages: [Vec<MessagePlan>; 2],
     /// The bare connection.
     pub plain: PlainPlan,
+    /// Somebody forges packets.
+    pub attack: Option<AttackPlan>,
 }
 
 /// A reliable message.

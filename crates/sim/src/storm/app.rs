@@ -1,8 +1,8 @@
 //! The application of a storm: reacts to completions and timers.
 
 use core::convert::Infallible;
+use std::rc::Rc;
 
-use bowline_failover::Rail;
 use bowline_failover::mirror::{Place, Turn};
 use bowline_link::Faults;
 use bowline_nic::{Completion, CqId, Event, Time};
@@ -12,7 +12,9 @@ use super::end::{Conn, ConnState, End, NicState};
 use super::fec::FecWorld;
 use super::report::Coverage;
 use super::scenario::{ConnPlan, EndPlan, Role, Scenario};
+use crate::attack::{AttackPlan, Forger};
 use crate::check::Sink;
+use crate::engines::DeviceNics;
 use crate::failover_storm::Runtime;
 use crate::world::{App, HostId, NicId, World};
 
@@ -56,6 +58,14 @@ pub(super) enum Action {
         index: usize,
         up: bool,
     },
+    /// Both ends of a hostage that has failed are put into error.
+    Bury {
+        conn: usize,
+    },
+    /// An attacker sends what it has forged.
+    Attack {
+        forgeries: u32,
+    },
     /// An end hears of its peer's spare.
     Entry {
         end: usize,
@@ -67,6 +77,8 @@ pub(super) enum Action {
 pub(super) struct Storm<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) sink: Sink,
+    /// Which engines each NIC that the program knows has.
+    pub(super) devices: Vec<Rc<DeviceNics>>,
     pub(super) nics: Vec<NicState>,
     pub(super) conns: Vec<Conn>,
     /// Two for each connection.
@@ -74,6 +86,9 @@ pub(super) struct Storm<'a> {
     pub(super) coverage: Coverage,
     pub(super) fec: FecWorld,
     pub(super) failover: Option<Runtime>,
+    /// Makes an attacker's packets.
+    pub(super) forger: Forger,
+    pub(super) forged_bytes: usize,
     pub(super) healed: bool,
     actions: Vec<Action>,
 }
@@ -82,16 +97,22 @@ pub(super) struct Storm<'a> {
 const POLL_MAX: usize = 16;
 
 impl<'a> Storm<'a> {
-    pub(super) fn new(scenario: &'a Scenario) -> Storm<'a> {
+    pub(super) fn new(scenario: &'a Scenario, devices: Vec<Rc<DeviceNics>>) -> Storm<'a> {
         Storm {
             scenario,
             sink: Sink::new(scenario.seed),
+            devices,
             nics: Vec::new(),
             conns: Vec::new(),
             ends: Vec::new(),
             coverage: Coverage::default(),
             fec: FecWorld::new(scenario.seed),
             failover: None,
+            forger: Forger::new(
+                AttackPlan::guesses(scenario.seed),
+                scenario.attack.as_ref().is_some_and(|attack| attack.own_ids),
+            ),
+            forged_bytes: 0,
             healed: false,
             actions: vec![Action::Look],
         }
@@ -116,9 +137,14 @@ impl<'a> Storm<'a> {
 
     pub(super) fn crime_of(&self, end: usize) -> Option<Crime> {
         match self.conn_plan(end).role {
-            Role::Normal => None,
+            Role::Normal | Role::Hostage => None,
             Role::Sacrificial(crime) => Some(crime),
         }
+    }
+
+    /// Whether an attacker guesses the PSNs of an end's connection.
+    pub(super) fn is_hostage(&self, end: usize) -> bool {
+        self.conn_plan(end).role == Role::Hostage
     }
 
     fn heal(&mut self, world: &mut World) {
@@ -141,28 +167,29 @@ impl<'a> Storm<'a> {
 
     fn poll_events(&mut self, world: &mut World, nic: NicId) -> bool {
         let mut any = false;
-        let owner = self.program_nic(nic).0;
+        let (device, at) = self.device_of(nic);
+        let owner = device.0;
         while let Some(event) = world.poll_nic(nic).poll_event() {
             any = true;
             match event {
                 Event::CqNotify(cq) => {
                     self.coverage.cq_notifications += 1;
                     let of_agent =
-                        self.failover.as_mut().is_some_and(|f| f.notified(owner, nic, cq));
+                        self.failover.as_mut().is_some_and(|f| f.notified(owner, at, cq));
                     if !of_agent {
-                        self.notified(nic, cq);
+                        self.notified(device, at, cq);
                     }
                 }
-                Event::CqOverflow(cq) => self.overflowed(world, nic, cq),
+                Event::CqOverflow(cq) => self.overflowed(world, device, at, cq),
                 Event::LastWqeReached(_) => self.coverage.last_wqe_events += 1,
                 Event::QpAccessError(_) | Event::QpRequestError(_) | Event::QpFatal(_) => {
                     self.coverage.qp_error_events += 1;
                 }
-                Event::SqDrained(qpn) => self.drained(world, NicId(owner), qpn),
+                Event::SqDrained(qpn) => self.drained(world, device, qpn),
                 Event::PathFailed(qpn) => {
                     // Without failover no QP is guarded.
                     if let Some(failover) = &mut self.failover {
-                        failover.path_failed(owner, nic, qpn);
+                        failover.path_failed(owner, at, qpn);
                     }
                 }
                 Event::CommEstablished(_) | Event::SrqLimit(_) => {}
@@ -236,11 +263,8 @@ impl<'a> Storm<'a> {
     }
 
     /// An engine notifies of a completion queue of the program's.
-    fn notified(&mut self, nic: NicId, cq: CqId) {
-        let owner = self.program_nic(nic);
-        let rail = if nic == owner { Rail::Default } else { Rail::Backup };
-        let state = &mut self.nics[owner.0];
-        let at = Place { rail, lane: 0 };
+    fn notified(&mut self, device: NicId, at: Place, cq: CqId) {
+        let state = &mut self.nics[device.0];
         if let Some(index) = state.cqs.iter().position(|c| c.id(at) == cq) {
             state.ready[index] |= state.cqs[index].notified();
         }
@@ -259,9 +283,16 @@ impl<'a> Storm<'a> {
             })
             && self.conns.iter().enumerate().all(|(index, conn)| match conn.state {
                 ConnState::Draining => false,
-                ConnState::Dead => [0, 1].iter().all(|s| self.ends[index * 2 + s].sends.is_empty()),
+                ConnState::Dead => [0, 1].iter().all(|s| self.has_drained(index * 2 + s)),
                 ConnState::Up => [0, 1].iter().all(|side| self.end_is_done(index * 2 + side)),
             })
+    }
+
+    /// Whether nothing of an end whose connection is dead is outstanding. The last requests of a
+    /// hostage may have succeeded without a word.
+    pub(super) fn has_drained(&self, end: usize) -> bool {
+        let sends = &self.ends[end].sends;
+        sends.is_empty() || (self.is_hostage(end) && sends.is_drained())
     }
 
     pub(super) fn end_is_done(&self, end: usize) -> bool {
@@ -269,7 +300,9 @@ impl<'a> Storm<'a> {
         let reliable = self.conn_plan(end).qp_type == bowline_nic::QpType::Rc;
         state.next_op == self.end_plan(end).ops.len()
             && state.sends.is_empty()
-            && (!reliable || state.delivery.all_delivered() || self.crime_of(end).is_some())
+            && (!reliable
+                || state.delivery.all_delivered()
+                || self.conn_plan(end).role != Role::Normal)
     }
 }
 
@@ -293,6 +326,8 @@ impl App for Storm<'_> {
             Action::Agent { machine } => self.wake_agent(world, machine),
             Action::Nap { machine, ns } => self.nap(world, machine, ns),
             Action::Outage { index, up } => self.outage(world, index, up),
+            Action::Bury { conn } => self.bury(world, conn),
+            Action::Attack { forgeries } => self.attack(world, forgeries),
             Action::Entry { end, epoch } => self.introduce(world, end, epoch),
         }
     }
@@ -302,7 +337,7 @@ impl App for Storm<'_> {
             return false;
         }
         let mut any = self.poll_events(world, nic);
-        let nic = self.program_nic(nic);
+        let (nic, _) = self.device_of(nic);
         any |= self.drive_agent(world, nic.0);
         any |= self.poll_completions(world, nic);
         any |= self.post_shared_receives(world, nic);

@@ -5,6 +5,7 @@ use bowline_nic::{Completion, QpType, WcOpcode, WcStatus};
 use super::app::{Action, Storm};
 use super::crime::Crime;
 use super::end::{ConnState, WrId};
+use super::hostage;
 use super::memory::SWAP_WORDS;
 use super::scenario::{OpKind, OpPlan};
 use super::setup::ADD_WORDS;
@@ -111,6 +112,10 @@ impl Storm<'_> {
         if self.conn_plan(end).qp_type != QpType::Rc {
             return;
         }
+        if self.is_hostage(end) {
+            // Whoever acknowledged it may not have been the peer.
+            return self.doubt(end, wr_id);
+        }
         let (checker, judged) = match op.kind {
             OpKind::Write | OpKind::WriteImm => {
                 let slots = &mut self.ends[end ^ 1].memory.slots;
@@ -185,9 +190,13 @@ impl Storm<'_> {
         self.ends[end].swap_words[usize::from(op.choice) % SWAP_WORDS].returned(swap, original)
     }
 
-    /// A request failed: it may have happened or not.
     fn failed(&mut self, end: usize, wr_id: u64) {
         self.coverage.failed_sends += 1;
+        self.doubt(end, wr_id);
+    }
+
+    /// A request may have happened or not.
+    pub(super) fn doubt(&mut self, end: usize, wr_id: u64) {
         let (index, op) = self.op_of(end, wr_id);
         let pieces = self.ends[end].memory.places[index].local.clone();
         match op.kind {
@@ -219,6 +228,17 @@ impl Storm<'_> {
             std::mem::replace(&mut conn.failed, true) || conn.state == ConnState::Draining;
         let (_, op) = self.op_of(end, completion.wr_id);
         match self.crime_of(end) {
+            None if self.is_hostage(end) => {
+                self.coverage.attack.hostages_failed += 1;
+                if !hostage::send_may_fail(status) || self.conn_plan(end).qp_type != QpType::Rc {
+                    let what = format!("request {:#x} failed with {status}", completion.wr_id);
+                    self.sink.report(now, "attack", what);
+                }
+                if self.conns[end / 2].state == ConnState::Up {
+                    self.conns[end / 2].state = ConnState::Draining;
+                    self.at(world, now.plus_nanos(RECOVERY_NS), Action::Bury { conn: end / 2 });
+                }
+            }
             Some(crime) => {
                 conn_dead(&mut self.conns[end / 2]);
                 self.judge_crime(world, end, crime, &op, completion);

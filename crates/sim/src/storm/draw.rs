@@ -6,11 +6,13 @@ use bowline_nic::{DcqcnParams, Mtu, QpType, RateControl, TxCaps};
 use super::crime::Crime;
 use super::draw_ops::{LONG_READ, OpMix, draw_crime_ops, draw_ops};
 use super::scenario::{ConnPlan, EndPlan, HostPlan, NicPlan, Role, Scenario, Shape, SrqPlan};
+use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 use crate::world::{RxId, TxId};
 
 /// Stream of draws about ports that coalesce.
 const COALESCING: u64 = 0x9a0;
+const LANES: u64 = 0x9a2;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
@@ -22,7 +24,7 @@ const BYTE_BUDGET: u64 = 700_000;
 
 impl Scenario {
     /// The scenario of a seed.
-    pub fn draw(seed: u64) -> Scenario {
+    pub fn draw(seed: u64, attacker: Attacker) -> Scenario {
         let rng = &mut SimRng::new(seed, 0);
         let mut hosts: Vec<HostPlan> = Vec::new();
         let ipv6 = rng.percent(20);
@@ -32,6 +34,7 @@ impl Scenario {
             hosts.push(draw_host(rng, guess));
         }
         draw_coalescing(seed, &mut hosts);
+        draw_lanes(seed, &mut hosts);
         let shape = draw_shape(rng, host_count);
         let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
         let access = draw_link(rng, delay_ns);
@@ -50,6 +53,10 @@ impl Scenario {
         let mut conns = draw_conns(rng, &hosts, nic_count, rtt_ns, heal_ns);
         conns.extend(draw_sacrifices(rng, nic_count, rtt_ns));
         super::fec::draw(seed, &mut conns);
+        let attack = AttackPlan::draw(seed, attacker, host_count, heal_ns);
+        if attack.is_some() {
+            conns.extend(super::hostage::draw(seed, nic_count, rtt_ns, heal_ns));
+        }
         let rough = severity == Severity::Rough;
         let mut pauses = Vec::new();
         let mut outages = Vec::new();
@@ -82,6 +89,7 @@ impl Scenario {
             heal_ns,
             mild,
             failover: None,
+            attack,
         }
     }
 }
@@ -129,8 +137,17 @@ pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
+/// Gives some devices several lanes. Drawn apart, so that everything else about a seed stays as it is.
+pub(crate) fn draw_lanes(seed: u64, hosts: &mut [HostPlan]) {
+    let rng = &mut SimRng::new(seed, LANES);
+    for nic in hosts.iter_mut().flat_map(|host| &mut host.nics) {
+        nic.lanes = rng.pick(&[1, 1, 2, 3]);
+    }
+}
+
 fn draw_nic(rng: &mut SimRng) -> NicPlan {
     NicPlan {
+        lanes: 1,
         window_bytes: rng.pick(&[1 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10]),
         one_cq: rng.percent(50),
         event_driven: rng.percent(30),
@@ -248,7 +265,7 @@ fn draw_conns(
 }
 
 /// Two engines, now and then the same one: a host talks to itself too.
-fn draw_two(rng: &mut SimRng, nic_count: usize) -> [usize; 2] {
+pub(super) fn draw_two(rng: &mut SimRng, nic_count: usize) -> [usize; 2] {
     let a = rng.below(nic_count as u64) as usize;
     let b = rng.below(nic_count as u64) as usize;
     if a == b && !rng.percent(20) { [a, (b + 1) % nic_count] } else { [a, b] }

@@ -3,6 +3,7 @@
 //! An end's `nic` and `qpn` are those that the program knows; [`Storm::home`] says where its queues
 //! are. Without failover that is the same.
 
+use bowline_failover::mirror::Place;
 use bowline_failover::{Mode, Outcome, Rail, Report};
 use bowline_nic::Time;
 use bowline_wire::Qpn;
@@ -19,7 +20,7 @@ const PATIENCE_AFTER_HEALING: u64 = 3;
 impl Storm<'_> {
     pub(super) fn start_agents(&mut self, world: &mut World) {
         let Some(plan) = &self.scenario.failover else { return };
-        self.failover = Some(Runtime::new(world, plan));
+        self.failover = Some(Runtime::new(world, plan, &self.devices));
         for machine in 0..plan.clocks_ahead_ns.len() {
             self.at(world, Time::ZERO, Action::Agent { machine });
         }
@@ -39,21 +40,12 @@ impl Storm<'_> {
         let state = &self.ends[end];
         let rail = self.failover.as_ref().and_then(|failover| failover.rail(end));
         let (at, qpn) = state.qp.on(rail.unwrap_or(Rail::Default));
-        let nic = match at.rail {
-            Rail::Default => state.nic,
-            Rail::Backup => self.backup_of(state.nic).unwrap_or(state.nic),
-        };
-        (nic, qpn)
-    }
-
-    /// The second NIC of a machine, by its first.
-    pub(super) fn backup_of(&self, nic: NicId) -> Option<NicId> {
-        self.failover.as_ref().map(|failover| failover.backup(nic.0))
+        (self.devices[state.nic.0].at(at), qpn)
     }
 
     /// The engines of the device that a program knows as `nic`.
     pub(super) fn engines<'w>(&self, world: &'w mut World, nic: NicId) -> DeviceEngines<'w> {
-        DeviceEngines::new(world, nic, self.backup_of(nic))
+        DeviceEngines::new(world, &self.devices[nic.0])
     }
 
     /// Whether some connection of a device is on its second NIC.
@@ -61,9 +53,11 @@ impl Storm<'_> {
         self.failover.as_ref().is_some_and(|failover| failover.is_split(nic.0))
     }
 
-    /// The NIC that the program knows, of the machine that an engine belongs to.
-    pub(super) fn program_nic(&self, nic: NicId) -> NicId {
-        NicId(nic.0 % self.nics.len())
+    /// The device that an engine belongs to, as the program knows it, and its place there.
+    pub(super) fn device_of(&self, nic: NicId) -> (NicId, Place) {
+        let places = self.devices.iter().map(|device| device.place_of(nic));
+        let found = places.enumerate().find_map(|(index, at)| Some((NicId(index), at?)));
+        found.expect("every engine is a device's")
     }
 
     /// An end is connected: its agent looks after it, and hears of the peer's spare when it is due.

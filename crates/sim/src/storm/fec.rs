@@ -36,7 +36,7 @@ pub(crate) fn draw(seed: u64, conns: &mut [ConnPlan]) {
     }
 }
 
-fn draw_config(rng: &mut SimRng) -> FecConfig {
+pub(super) fn draw_config(rng: &mut SimRng) -> FecConfig {
     let mode = match rng.below(8) {
         0 => FecMode::Off,
         1 | 2 => {
@@ -74,15 +74,27 @@ impl FecWorld {
     }
 
     pub(super) fn put_under(&mut self, engine: &mut Nic, nic: NicId, qpn: Qpn, config: FecConfig) {
-        // Some engines have hardly any memory for it.
         while self.pools.len() <= nic.0 {
-            let index = self.pools.len() as u64;
-            let bytes =
-                SimRng::new(self.seed, STREAM + 1 + index).pick(&[8 << 10, 64 << 10, 4 << 20]);
-            self.pools.push(Pool::new(bytes));
+            self.pools.push(Pool::new(self.pool_bytes(self.pools.len())));
         }
         let shim = FecShim::new(config, self.pools[nic.0].clone(), self.counters.clone());
         engine.add_shim(qpn, Box::new(shim)).expect("the QP is new");
+    }
+
+    /// Whether no engine's connections hold more memory than they may.
+    pub(super) fn check_bounds(&self) -> Result<(), String> {
+        for (nic, pool) in self.pools.iter().enumerate() {
+            let (used, limit) = (pool.used_bytes(), self.pool_bytes(nic));
+            if used > limit {
+                return Err(format!("nic{nic}: FEC holds {used} bytes of {limit}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory of an engine's pool. Some have hardly any.
+    fn pool_bytes(&self, nic: usize) -> usize {
+        SimRng::new(self.seed, STREAM + 1 + nic as u64).pick(&[8 << 10, 64 << 10, 4 << 20])
     }
 
     pub(super) fn counters(&self) -> FecSnapshot {

@@ -15,7 +15,7 @@ impl Storm<'_> {
         for (index, conn) in self.conns.iter().enumerate() {
             for end in [index * 2, index * 2 + 1] {
                 let state = &self.ends[end];
-                let idle = conn.state == ConnState::Dead && state.sends.is_empty();
+                let idle = conn.state == ConnState::Dead && self.has_drained(end);
                 if idle || (conn.state == ConnState::Up && self.end_is_done(end)) {
                     continue;
                 }
@@ -55,6 +55,11 @@ impl Storm<'_> {
     pub(super) fn judge(&mut self, world: &mut World) {
         self.judge_failover(world);
         let now = world.now();
+        for end in (0..self.ends.len()).filter(|end| self.is_hostage(*end)).collect::<Vec<_>>() {
+            for wr_id in self.ends[end].sends.reset() {
+                self.doubt(end, wr_id);
+            }
+        }
         for end in 0..self.ends.len() {
             self.excuse_partial_messages(end);
             let bytes = self.ends[end].memory.check();
@@ -85,6 +90,11 @@ impl Storm<'_> {
                 self.sink.check(now, "guards", srq.arena.check());
             }
         }
+        for (index, conn) in self.conns.iter().enumerate() {
+            let released = self.is_hostage(index * 2) && conn.state == ConnState::Up;
+            self.coverage.attack.hostages_released += u64::from(released);
+        }
         self.sink.check(now, "bounds", bounds::check(world));
+        self.sink.check(now, "bounds", self.fec.check_bounds());
     }
 }

@@ -57,6 +57,19 @@ impl Storm<'_> {
         self.connect(world, conn);
     }
 
+    /// Ends a hostage that has failed: what its other end still waits for may never come.
+    pub(super) fn bury(&mut self, world: &mut World, conn: usize) {
+        let ends = [conn * 2, conn * 2 + 1];
+        if ends.iter().any(|end| world.is_paused(world.host_of(self.ends[*end].nic))) {
+            let again = world.now().plus_nanos(DRAIN_POLL_NS);
+            return self.at(world, again, Action::Bury { conn });
+        }
+        for end in ends {
+            self.modify(world, end, QpState::Err);
+        }
+        self.conns[conn].state = ConnState::Dead;
+    }
+
     fn is_planned(&self, world: &World, conn: usize) -> bool {
         let now = world.now().as_nanos();
         let planned = &self.scenario.conns[conn].reconnects_ns;
@@ -133,16 +146,8 @@ impl Storm<'_> {
             state.first_recv = consumed;
             state.next_recv = consumed;
             state.was_flushed = false;
-            let drawn = mix(u64::from(state.psn)) as u32 % PSN_DISTANCE;
             state.psns_used = 0;
-            let distance = PSN_DISTANCE + drawn;
-            // Packets of the old connection look early to one and late to another.
-            let psn = if drawn.is_multiple_of(2) {
-                state.psn.wrapping_add(distance)
-            } else {
-                state.psn.wrapping_sub(distance)
-            };
-            state.psn = psn & 0xff_ffff;
+            state.psn = renewed_psn(state.psn);
         }
     }
 
@@ -150,15 +155,16 @@ impl Storm<'_> {
     pub(super) fn settle_swaps(&mut self, end: usize) -> Result<(), String> {
         for word in 0..self.ends[end].swap_words.len() {
             let value = self.ends[end ^ 1].memory.swaps.word(word * 8);
-            self.ends[end].swap_words[word].settle(value)?;
+            let in_order = !self.is_hostage(end);
+            self.ends[end].swap_words[word].settle(value, in_order)?;
             self.ends[end].swap_ahead[word] = value;
         }
         Ok(())
     }
 
     /// A completion queue overflowed, as it was made to.
-    pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, cq: CqId) {
-        let is_tiny = |tiny: &Cq| tiny.id(Place::lane(0)) == cq;
+    pub(super) fn overflowed(&mut self, world: &mut World, nic: NicId, at: Place, cq: CqId) {
+        let is_tiny = |tiny: &Cq| tiny.id(at) == cq;
         let here = |end: &End| end.nic == nic && end.tiny_cq.as_ref().is_some_and(is_tiny);
         let Some(end) = self.ends.iter().position(here) else {
             let what = "a queue of sufficient depth overflowed";
@@ -203,4 +209,17 @@ impl Storm<'_> {
             self.sink.report(world.now(), "lifecycle", format!("{crime:?}: {error}"));
         }
     }
+}
+
+/// The first PSN of a connection that is made anew.
+pub(super) fn renewed_psn(psn: u32) -> u32 {
+    let drawn = mix(u64::from(psn)) as u32 % PSN_DISTANCE;
+    let distance = PSN_DISTANCE + drawn;
+    // Packets of the old connection look early to one and late to another.
+    let renewed = if drawn.is_multiple_of(2) {
+        psn.wrapping_add(distance)
+    } else {
+        psn.wrapping_sub(distance)
+    };
+    renewed & 0xff_ffff
 }

@@ -1,6 +1,8 @@
 //! Where an end's operations read and write: every operation gets places of its own, except
 //! WRITEs that are meant to go over earlier ones.
 
+use std::rc::Rc;
+
 use bowline_failover::mirror::{self, Pd};
 use bowline_nic::{Access, Buffer, MrKey, QpType, Region};
 
@@ -8,10 +10,10 @@ use super::arena::{Arena, Zone};
 use super::draw_ops::REVOCABLE_BYTES;
 use super::scenario::{ConnPlan, EndPlan, OpKind, OpPlan, Target};
 use crate::check::pattern;
-use crate::engines::DeviceEngines;
+use crate::engines::{DeviceEngines, DeviceNics};
 use crate::hash::mix;
 use crate::rng::SimRng;
-use crate::world::{NicId, World};
+use crate::world::World;
 
 /// Words for compare-and-swap that an end offers its peer.
 pub(super) const SWAP_WORDS: usize = 3;
@@ -210,7 +212,7 @@ fn lay_out_receives(
 /// Lays out and registers the memory of both ends of a connection; `first_end` numbers them.
 pub(super) fn build(
     world: &mut World,
-    pds: [(&Pd, Option<NicId>); 2],
+    pds: [(&Pd, &Rc<DeviceNics>); 2],
     conn: &ConnPlan,
     first_end: usize,
     rng: &mut SimRng,
@@ -218,14 +220,14 @@ pub(super) fn build(
     let layouts = [0, 1].map(|side| lay_out(rng, conn, &conn.ends[side]));
     let seed = world.seed();
     let mut memories = [0, 1].map(|side| {
-        let (pd, backup) = pds[side];
-        let engines = DeviceEngines::new(world, NicId(conn.ends[side].nic), backup);
+        let (pd, nics) = pds[side];
+        let engines = DeviceEngines::new(world, nics);
         EndMemory::new(&engines, pd, conn, side, &layouts, rng)
     });
     for side in [0, 1] {
         memories[side].fill_sources(&conn.ends[side], seed, first_end + side);
-        let (pd, backup) = pds[1 - side];
-        let engines = DeviceEngines::new(world, NicId(conn.ends[1 - side].nic), backup);
+        let (pd, nics) = pds[1 - side];
+        let engines = DeviceEngines::new(world, nics);
         for (op, place) in conn.ends[side].ops.iter().zip(&mut memories[side].places) {
             if op.kind == OpKind::SendInvalidate {
                 place.invalidate = Some(register_revocable(&engines, pd).0);

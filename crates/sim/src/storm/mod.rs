@@ -3,6 +3,7 @@
 
 mod app;
 mod arena;
+mod attack;
 mod complete;
 mod crime;
 mod draw;
@@ -11,6 +12,7 @@ mod end;
 mod failover;
 mod fec;
 mod finish;
+mod hostage;
 mod lifecycle;
 mod many;
 mod memory;
@@ -22,7 +24,9 @@ mod scenario;
 mod setup;
 
 pub use crime::Crime;
-pub(crate) use draw::{Severity, draw_coalescing, draw_end, draw_faults, draw_host, draw_link};
+pub(crate) use draw::{
+    Severity, draw_coalescing, draw_end, draw_faults, draw_host, draw_lanes, draw_link,
+};
 pub(crate) use draw_ops::{OpMix, draw_ops};
 pub(crate) use fec::draw as draw_fec;
 pub use many::{Failure, Outcome, Totals, run_many};

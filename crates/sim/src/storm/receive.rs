@@ -6,8 +6,10 @@ use bowline_link::LinkConfig;
 use bowline_nic::{Completion, QpType, RecvWr, Sge, Time, WcOpcode, WcStatus};
 
 use super::app::{Action, Storm};
+use super::attack::FORGED;
 use super::crime::Crime;
 use super::end::WrId;
+use super::hostage;
 use super::memory::{GRH_LEN, Pieces};
 use super::post::spoil_key;
 use crate::check::delivery::Message;
@@ -25,7 +27,10 @@ impl Storm<'_> {
             let state = &self.ends[end];
             let due = state.recv_credits.front().is_some_and(|at| *at <= world.now());
             let reliable = self.conn_plan(end).qp_type == QpType::Rc;
-            let more = !reliable || state.next_recv < state.memory.recv_pieces.len();
+            // Others may have used up the receives of a hostage's messages.
+            let any_number = !reliable || self.is_hostage(end);
+            let buffers = state.memory.recv_pieces.len();
+            let more = if any_number { buffers > 0 } else { state.next_recv < buffers };
             if !due || !more {
                 return any;
             }
@@ -117,6 +122,7 @@ impl Storm<'_> {
         let pieces = self.ends[end].memory.recv_pieces[buffer].clone();
         if completion.status == WcStatus::Success {
             let judged = match self.conn_plan(end).qp_type {
+                _ if self.is_hostage(end) => Ok(()),
                 QpType::Rc => self.judge_reliable(end, completion, &pieces, None),
                 QpType::Uc | QpType::Xp => {
                     self.judge_unreliable(world, end, completion, &pieces, 0)
@@ -128,6 +134,10 @@ impl Storm<'_> {
         } else {
             self.receive_failed(world, end, completion);
             self.ends[end].memory.recv.loosen(&pieces);
+            if self.is_hostage(end) {
+                // Nobody connects it anew, so that the next one would fail as well.
+                return;
+            }
         }
         let at = now.plus_nanos(self.end_plan(end).recv_delay_ns);
         self.ends[end].recv_credits.push_back(at);
@@ -298,6 +308,10 @@ impl Storm<'_> {
         };
         let sender = &mut self.ends[end ^ 1].delivery;
         let message = sender.any_like(completion, header_len as u32, payload)?;
+        if message.wr_id == FORGED {
+            self.coverage.attack.received += 1;
+            return Ok(());
+        }
         self.judge_announced(end, &message)
     }
 
@@ -319,7 +333,21 @@ impl Storm<'_> {
     /// A receive failed: as a consequence, or as a victim.
     fn receive_failed(&mut self, world: &mut World, end: usize, completion: &Completion) {
         self.coverage.flushed_receives += 1;
+        let knows_qkeys = self.scenario.attack.as_ref().is_some_and(|attack| attack.knows_qkeys);
+        let is_datagram = self.conn_plan(end).qp_type == QpType::Ud;
+        if is_datagram && knows_qkeys && completion.status == WcStatus::LocLenErr {
+            // A forged one was too long.
+            self.coverage.attack.received += 1;
+            return;
+        }
         self.ends[end].was_flushed = true;
+        if self.is_hostage(end) {
+            if !hostage::receive_may_fail(completion.status) {
+                let what = format!("receive {:#x} failed: {}", completion.wr_id, completion.status);
+                self.sink.report(world.now(), "attack", what);
+            }
+            return;
+        }
         let crime = self.crime_of(end);
         let expected = completion.status == WcStatus::WrFlushErr
             || crime.is_some_and(|crime| crime.victim_statuses().contains(&completion.status));

@@ -5,6 +5,7 @@ use bowline_link::LinkStats;
 use bowline_nic::Counters;
 
 use super::scenario::OpKind;
+use crate::attack::AttackCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
@@ -131,6 +132,10 @@ pub struct Coverage {
     pub atomic_requests_sent: u64,
     /// Packets that came in one datagram with the one before.
     pub coalesced: u64,
+    /// QPs on other lanes than the first of their device.
+    pub lanes: u64,
+    /// What an attacker did.
+    pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
     pub sdr: SdrCoverage,
     /// What the storm over XP exercised.
@@ -164,6 +169,7 @@ impl Coverage {
             ("READ requests sent", self.read_requests_sent),
             ("atomic requests sent", self.atomic_requests_sent),
             ("packets coalesced", self.coalesced),
+            ("QPs on further lanes", self.lanes),
         ]
         .into_iter()
     }
@@ -188,6 +194,8 @@ impl Coverage {
         self.read_requests_sent += other.read_requests_sent;
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
+        self.lanes += other.lanes;
+        self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
         self.failover.merge(&other.failover);

@@ -8,6 +8,7 @@ use super::app::Storm;
 use super::report::{Coverage, FaultCount};
 use super::scenario::Scenario;
 use super::setup::build_world;
+use crate::attack::Attacker;
 use crate::check::Violation;
 use crate::check::quiesce::Rest;
 use crate::failover_storm::Runtime;
@@ -38,16 +39,20 @@ pub struct SeedReport {
 }
 
 /// Runs the storm of a seed.
-pub fn run_seed(seed: u64) -> SeedReport {
-    run_scenario(&Scenario::draw(seed), None).expect("without a log nothing is written")
+pub fn run_seed(seed: u64, attacker: Attacker) -> SeedReport {
+    run_scenario(&Scenario::draw(seed, attacker), None).expect("without a log nothing is written")
 }
 
 /// Runs the storm of a seed and writes a readable log of its events.
 ///
 /// # Errors
 /// If the log cannot be written.
-pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
-    run_scenario(&Scenario::draw(seed), Some(log))
+pub fn run_seed_traced(
+    seed: u64,
+    attacker: Attacker,
+    log: Box<dyn Write>,
+) -> io::Result<SeedReport> {
+    run_scenario(&Scenario::draw(seed, attacker), Some(log))
 }
 
 /// Runs a scenario.
@@ -55,12 +60,12 @@ pub(crate) fn run_scenario(
     scenario: &Scenario,
     log: Option<Box<dyn Write>>,
 ) -> io::Result<SeedReport> {
-    let mut world = build_world(scenario);
+    let (mut world, devices) = build_world(scenario);
     if let Some(log) = log {
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
-    let mut storm = Storm::new(scenario);
+    let mut storm = Storm::new(scenario, devices);
     storm.set_up_world(&mut world);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
     world.run_until(&mut storm, deadline);

@@ -5,6 +5,7 @@ use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
 
 use super::crime::Crime;
+use crate::attack::AttackPlan;
 use crate::failover_storm::FailoverPlan;
 use crate::world::{RxId, TxId};
 
@@ -37,6 +38,8 @@ pub struct Scenario {
     pub mild: bool,
     /// Hosts have a second NIC each, to which connections can move.
     pub failover: Option<FailoverPlan>,
+    /// Somebody forges packets.
+    pub attack: Option<AttackPlan>,
 }
 
 /// Shape of the network.
@@ -76,6 +79,8 @@ pub struct HostPlan {
 /// An engine and how its application behaves.
 #[derive(Clone, Debug)]
 pub struct NicPlan {
+    /// Engines that it has, which share its queues and regions.
+    pub lanes: usize,
     /// Window towards a peer.
     pub window_bytes: u32,
     /// All QPs complete into one queue.
@@ -106,6 +111,9 @@ pub enum Role {
     Normal,
     /// A bad request, whose failure must be the right one and harm nobody.
     Sacrificial(Crime),
+    /// Legal traffic, whose PSNs an attacker guesses. Nothing that it says of itself is to be believed
+    /// then, but it harms nobody else and comes to an end.
+    Hostage,
 }
 
 /// Two QPs that talk to each other.

@@ -2,7 +2,9 @@
 
 use core::net::IpAddr;
 use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
 
+use bowline_failover::Rail;
 use bowline_failover::mirror::{Cq, Pd, Place, Qp, QpParts, Srq};
 use bowline_nic::{Access, Connect, NicConfig, QpInit, QpType, Time};
 use bowline_wire::Psn;
@@ -16,9 +18,10 @@ use super::scenario::{EndPlan, Role, Scenario, Shape};
 use crate::check::atomics::{AddWord, SwapWord};
 use crate::check::completions::{RecvOrder, SendOrder};
 use crate::check::delivery::Delivery;
+use crate::engines::DeviceNics;
 use crate::net::{Topology, dumbbell, fat_tree, pair, rails, ring, star};
 use crate::rng::SimRng;
-use crate::world::{HostConfig, NicId, World};
+use crate::world::{HostConfig, HostId, NicId, World};
 
 /// Fetch-and-add words of an engine: few, so that QPs meet at them.
 pub(super) const ADD_WORDS: usize = 2;
@@ -28,11 +31,13 @@ const MAX_SGE: u8 = 4;
 pub(super) const QKEY: u32 = 0x1234_5678;
 /// Receive buffers of a shared queue are as long as the longest message that goes there.
 const SHARED_RECV_LEN: usize = 8 << 10;
+/// Stream from which the keys of further lanes are drawn.
+const LANE_KEYS: u64 = 0x1a7e;
 /// Packets that wait at a paused host.
 const RING_PACKETS: usize = 512;
 
-/// The world of a scenario, without connections.
-pub(super) fn build_world(scenario: &Scenario) -> World {
+/// The world of a scenario without connections, and which engines its devices have.
+pub(super) fn build_world(scenario: &Scenario) -> (World, Vec<Rc<DeviceNics>>) {
     let count = scenario.hosts.len();
     let rail_count = if scenario.shape == Shape::Rails { 2 } else { 1 };
     let ports = count * rail_count;
@@ -63,7 +68,40 @@ pub(super) fn build_world(scenario: &Scenario) -> World {
         let faults = scenario.faults[index.min(scenario.faults.len() - 1)];
         world.network_mut().link_mut(cable).set_faults(faults);
     }
-    world
+    let devices = add_lanes(&mut world, scenario, rail_count);
+    (world, devices)
+}
+
+/// Gives devices the engines that they have beside their first one.
+fn add_lanes(world: &mut World, scenario: &Scenario, rails: usize) -> Vec<Rc<DeviceNics>> {
+    let hosts = scenario.hosts.iter().enumerate();
+    let plans: Vec<_> =
+        hosts.flat_map(|(host, plan)| plan.nics.iter().map(move |nic| (host, nic))).collect();
+    let mut rng = SimRng::new(scenario.seed, LANE_KEYS);
+    let mut devices = Vec::new();
+    for (device, (host, plan)) in plans.iter().enumerate() {
+        let mut lanes = [Vec::new(), Vec::new()];
+        for (rail, lanes) in lanes.iter_mut().enumerate().take(rails) {
+            let first = NicId(rail * plans.len() + device);
+            lanes.push(first);
+            for _ in 1..plan.lanes {
+                let mut config = world.nic(first).config().clone();
+                config.key_seed = key_seed(&mut rng);
+                lanes.push(world.add_nic(HostId(rail * scenario.hosts.len() + host), config));
+            }
+        }
+        let [lanes, backup] = lanes;
+        devices.push(Rc::new(DeviceNics::new(lanes, backup)));
+    }
+    devices
+}
+
+fn key_seed(rng: &mut SimRng) -> [u8; 32] {
+    let mut seed = [0; 32];
+    for chunk in seed.as_chunks_mut::<8>().0 {
+        *chunk = rng.bits().to_le_bytes();
+    }
+    seed
 }
 
 fn nic_configs(
@@ -74,11 +112,7 @@ fn nic_configs(
     let mut rng = SimRng::new(scenario.seed, 2);
     let mut configs = Vec::new();
     for (index, nic) in plan.nics.iter().enumerate() {
-        let mut key_seed = [0; 32];
-        for chunk in key_seed.as_chunks_mut::<8>().0 {
-            *chunk = rng.bits().to_le_bytes();
-        }
-        let mut config = NicConfig::new(addr, key_seed);
+        let mut config = NicConfig::new(addr, key_seed(&mut rng));
         config.qpn_prefix = index as u8;
         config.window_bytes = nic.window_bytes;
         config.max_qps = 64;
@@ -103,6 +137,9 @@ impl Storm<'_> {
         }
         for index in 0..self.scenario.conns.len() {
             self.make_conn(world, index, rng);
+            if self.scenario.conns[index].role == Role::Hostage {
+                self.surrender(index);
+            }
         }
         for index in 0..self.conns.len() {
             self.connect(world, index);
@@ -153,7 +190,7 @@ impl Storm<'_> {
     fn make_conn(&mut self, world: &mut World, index: usize, rng: &mut SimRng) {
         let conn = &self.scenario.conns[index];
         let nics = [0, 1].map(|side| conn.ends[side].nic);
-        let pds = nics.map(|nic| (&self.nics[nic].pd, self.backup_of(NicId(nic))));
+        let pds = nics.map(|nic| (&self.nics[nic].pd, &self.devices[nic]));
         let memories = memory::build(world, pds, conn, index * 2, rng);
         for (side, memory) in memories.into_iter().enumerate() {
             let plan = &conn.ends[side];
@@ -164,14 +201,18 @@ impl Storm<'_> {
                 tiny.then(|| Cq::create(&self.engines(world, nic), 1).expect("within the limits"));
             let cq = if tiny { 0 } else { self.cq_for(world, nic, plan) };
             let parts = self.nics[nic.0].parts(cq, tiny_cq.as_ref(), plan.uses_srq);
+            // By turns, as the product places them.
+            let lane = self.nics[nic.0].ends.len() % self.devices[nic.0].layout().lanes;
             let init = qp_init(conn.qp_type, plan, &parts);
             let moves = conn.qp_type.descriptor().movable;
-            let qp = Qp::create(&self.engines(world, nic), 0, &parts, &init, moves);
+            let qp = Qp::create(&self.engines(world, nic), lane, &parts, &init, moves);
             let qp = qp.expect("within the limits");
+            self.coverage.lanes += u64::from(lane > 0);
             if let Some(config) = plan.fec {
-                self.fec.put_under(world.nic_mut(nic), nic, qp.qpn(), config);
-                if let (Some(spare), Some(second)) = (qp.spare(), self.backup_of(nic)) {
-                    self.fec.put_under(world.nic_mut(second), second, spare, config);
+                let spare = qp.spare().map(|_| qp.on(Rail::Backup));
+                for (at, qpn) in [Some(qp.on(Rail::Default)), spare].into_iter().flatten() {
+                    let engine = self.devices[nic.0].at(at);
+                    self.fec.put_under(world.nic_mut(engine), engine, qpn, config);
                 }
             }
             if let Some(failover) = &mut self.failover {
@@ -257,7 +298,8 @@ impl Storm<'_> {
     fn bring_up(&mut self, world: &mut World, end: usize) {
         let conn = self.conn_plan(end);
         let plan = self.end_plan(end);
-        let (nic, qpn) = (self.ends[end].nic, self.ends[end].qp.qpn());
+        let (at, qpn) = self.ends[end].qp.on(Rail::Default);
+        let nic = self.devices[self.ends[end].nic.0].at(at);
         let peer = &self.ends[end ^ 1];
         let dst = world.nic(peer.nic).config().addr;
         let now = world.now();
@@ -297,6 +339,10 @@ impl Storm<'_> {
         for (cable, at, ns) in &scenario.outages {
             self.at(world, Time::from_nanos(*at), Action::LinkDown { cable: *cable });
             self.at(world, Time::from_nanos(at + ns), Action::LinkUp { cable: *cable });
+        }
+        for burst in scenario.attack.iter().flat_map(|attack| &attack.bursts) {
+            let action = Action::Attack { forgeries: burst.forgeries };
+            self.at(world, Time::from_nanos(burst.at_ns), action);
         }
         for (conn, plan) in scenario.conns.iter().enumerate() {
             for at in &plan.reconnects_ns {

@@ -3,11 +3,16 @@ use std::io::{self, Write};
 use std::rc::Rc;
 
 use super::testing::without_violation;
-use super::{OpKind, Scenario, run_many, run_seed, run_seed_traced};
+use super::{OpKind, Scenario, SeedReport, run_many, run_seed_traced};
+use crate::attack::Attacker;
 use crate::rng::SimRng;
 
 /// Enough for a change that breaks the transport to be seen before it is pushed.
 const SEEDS: u64 = 200;
+
+fn run_seed(seed: u64) -> SeedReport {
+    super::run_seed(seed, Attacker::Drawn)
+}
 
 #[test]
 fn no_seed_breaks_a_rule() {
@@ -50,7 +55,21 @@ fn no_seed_breaks_a_rule() {
         ("bad requests caught", coverage.crimes_caught),
         ("CQ notifications", coverage.cq_notifications),
         ("packets coalesced", coverage.coalesced),
+        ("QPs on further lanes", coverage.lanes),
     ] {
+        assert!(count > 10, "{name}: {count}");
+    }
+}
+
+#[test]
+fn an_attacker_breaks_no_rule() {
+    let totals = without_violation(SEEDS, |seed| super::run_seed(seed, Attacker::Always));
+    let rc_and_uc = totals.coverage.attack.iter().filter(|(name, _)| {
+        // Those are for the storms of their own.
+        !["forged SDR control", "forged agents' messages", "control messages refused"]
+            .contains(name)
+    });
+    for (name, count) in rc_and_uc {
         assert!(count > 10, "{name}: {count}");
     }
 }
@@ -74,7 +93,8 @@ fn the_same_seed_gives_the_same_trace() {
     for seed in [1, 2, 3, 1_000_003] {
         let first = run_seed(seed);
         let log = SharedLog::default();
-        let again = run_seed_traced(seed, Box::new(log.clone())).expect("memory takes it");
+        let again =
+            run_seed_traced(seed, Attacker::Drawn, Box::new(log.clone())).expect("memory takes it");
         assert_eq!(first.trace_hash, again.trace_hash, "seed {seed}");
         assert_eq!(first.coverage, again.coverage);
         assert_eq!(first.virtual_time, again.virtual_time);
@@ -101,7 +121,7 @@ fn a_run_can_be_stopped() {
 #[test]
 fn scenarios_are_drawn_from_their_seed_alone() {
     for seed in 0..50 {
-        let (a, b) = (Scenario::draw(seed), Scenario::draw(seed));
+        let (a, b) = (Scenario::draw(seed, Attacker::Drawn), Scenario::draw(seed, Attacker::Drawn));
         assert_eq!(format!("{a:?}"), format!("{b:?}"));
         assert!((2..=4).contains(&a.hosts.len()));
         for end in a.conns.iter().flat_map(|conn| &conn.ends) {

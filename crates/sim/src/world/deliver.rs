@@ -62,6 +62,10 @@ impl World {
         self.fabric.record(Record::Send, nic.0 as u64, packet.digest, || {
             format!("nic{} to {}: {}", nic.0, packet.dst, packet.describe())
         });
+        self.put_on_link(route, packet);
+    }
+
+    fn put_on_link(&mut self, route: &Route, packet: Packet) {
         let id = self.fabric.packets.insert(packet);
         let peak = &mut self.fabric.stats.in_flight_peak;
         *peak = self.fabric.packets.len().max(*peak);
@@ -70,6 +74,26 @@ impl World {
             Some(link) => self.fabric.send(link, id, 0),
             None => self.fabric.drop_unroutable(id),
         }
+    }
+
+    /// Puts a packet that no engine has sent on the link from a host to the packet's destination, whoever it
+    /// says it is from.
+    pub fn inject(&mut self, from: HostId, mut packet: Packet) {
+        let route = self.route(self.hosts[from.0].node, packet.dst);
+        let bytes = core::mem::take(&mut packet.bytes);
+        packet.seal(&bytes);
+        packet.bytes = bytes;
+        self.fabric.stats.injected += 1;
+        self.fabric.record(Record::Send, u64::MAX, packet.digest, || {
+            format!(
+                "host{} injects {} to {}: {}",
+                from.0,
+                packet.src,
+                packet.dst,
+                packet.describe()
+            )
+        });
+        self.put_on_link(&route, packet);
     }
 
     /// Gives a packet the identification that a host which counts would, and the ICRC that goes

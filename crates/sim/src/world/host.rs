@@ -98,18 +98,7 @@ impl World {
         let host = HostId(self.hosts.len());
         let mut nics = Vec::with_capacity(config.nics.len());
         for nic_config in &config.nics {
-            let nic = Nic::new(nic_config.clone()).expect("the scenario's limits are legal");
-            let id = NicId(self.engines.len());
-            nics.push(id);
-            self.engines.push(Engine {
-                nic,
-                host,
-                touched: false,
-                armed: Time::NEVER,
-                last_timeout: Time::ZERO,
-                timeouts_now: 0,
-            });
-            self.touch(id);
+            nics.push(self.add_engine(host, nic_config.clone()));
         }
         let nodes = node.0 as usize + 1;
         if self.host_of_node.len() < nodes {
@@ -127,6 +116,28 @@ impl World {
             ip_id: FIRST_COUNTED_ID,
             next_guess: 0,
         });
+    }
+
+    fn add_engine(&mut self, host: HostId, config: NicConfig) -> NicId {
+        let id = NicId(self.engines.len());
+        self.engines.push(Engine {
+            nic: Nic::new(config).expect("the scenario's limits are legal"),
+            host,
+            touched: false,
+            armed: Time::NEVER,
+            last_timeout: Time::ZERO,
+            timeouts_now: 0,
+        });
+        self.touch(id);
+        id
+    }
+
+    /// Gives a host one more engine, with a QPN prefix of its own.
+    pub fn add_nic(&mut self, host: HostId, mut config: NicConfig) -> NicId {
+        config.qpn_prefix = self.hosts[host.0].nics.len() as u8;
+        let id = self.add_engine(host, config);
+        self.hosts[host.0].nics.push(id);
+        id
     }
 
     /// The batch of hosts with such ports. Only one host sends at a time, and one batch for all of them

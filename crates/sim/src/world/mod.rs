@@ -48,6 +48,8 @@ pub struct WorldStats {
     pub reads_sent: u64,
     /// Atomic requests among them.
     pub atomics_sent: u64,
+    /// Packets that no engine sent.
+    pub injected: u64,
     /// Packets given to an engine.
     pub delivered: u64,
     /// Those among them that came in one datagram with the one before.

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
-use bowline_link::{Arrival, Damage, Fate, Link, LinkProfile, Time};
+use bowline_link::{Arrival, Damage, Fate, Link, LinkConfig, LinkProfile, Time};
 
 use crate::report::{Counters, Lateness};
 use crate::ring::{MAX_READ, Ring};
@@ -61,6 +61,10 @@ pub struct Line {
     ideal: Time,
     far_end_free_at: Time,
     last_write_bytes: u64,
+    /// What the link becomes, and when.
+    step: Option<(Time, LinkConfig)>,
+    /// Sum over segments of what waited when they came.
+    queue_sum: u128,
     counters: Counters,
     lateness: Lateness,
     read_lateness: Lateness,
@@ -121,10 +125,17 @@ impl Line {
             ideal: Time::ZERO,
             far_end_free_at: Time::ZERO,
             last_write_bytes: 0,
+            step: None,
+            queue_sum: 0,
             counters: Counters::default(),
             lateness: Lateness::new(),
             read_lateness: Lateness::new(),
         }
+    }
+
+    /// From a time on the link has another rate, delay and queue. Its loss stays as it is.
+    pub fn set_step(&mut self, at: Time, config: LinkConfig) {
+        self.step = Some((at, config));
     }
 
     /// Where the next packet is to be read to; `None` if too much is held already.
@@ -171,13 +182,20 @@ impl Line {
         packet: &Superpacket,
         is_ecn_capable: bool,
     ) -> (u32, usize) {
+        if let Some((_, config)) = self.step.take_if(|(at, _)| *at <= now) {
+            self.link.set_config(now, config);
+        }
         let mut growing: Option<(Time, Piece)> = None;
         let (mut pending, mut end) = (0, 0);
         for index in 0..packet.segments() {
             let len = packet.segment_len(index);
             self.counters.segments += 1;
             self.counters.bytes += len as u64;
+            self.queue_sum += u128::from(self.link.queued_bytes(now));
             let fate = self.link.admit(now, len, is_ecn_capable);
+            if fate == Fate::QueueFull {
+                self.counters.last_tail_drop_ms = Some(now.as_nanos() / 1_000_000);
+            }
             let Fate::Arrives(Arrival { at, copy_at, damage, is_reordered, is_marked }) = fate
             else {
                 continue;
@@ -350,6 +368,7 @@ impl Line {
             corrupted: link.corrupted,
             marked: link.marked,
             peak_queue_bytes: link.queue_peak_bytes,
+            mean_queue_bytes: (self.queue_sum / u128::from(self.counters.segments.max(1))) as u64,
             ..self.counters.clone()
         }
     }

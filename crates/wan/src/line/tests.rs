@@ -250,3 +250,16 @@ fn the_two_ways_lose_different_packets() {
     let back = survivors("loss=20%,seed=4", Direction::ToLeft, &sizes);
     assert_ne!(there, back);
 }
+
+#[test]
+fn a_line_that_becomes_slower_drops_what_its_queue_no_longer_takes() {
+    let mut line = line("rate=1Gbps,queue=20kB");
+    let slow: LinkProfile = "rate=1Mbps,queue=20kB".parse().unwrap();
+    line.set_step(Time::from_millis(10), slow.config);
+    for ms in 0..20 {
+        feed(&mut line, Time::from_millis(ms), &superpacket(0, 4, 1000));
+    }
+    let counters = line.counters();
+    assert!(counters.tail_drops > 0 && counters.mean_queue_bytes > 1_000, "{counters:?}");
+    assert_eq!(counters.last_tail_drop_ms, Some(19));
+}

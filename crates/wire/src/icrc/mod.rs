@@ -11,6 +11,7 @@
 
 mod flow;
 mod fold;
+mod live;
 mod poly;
 mod table;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod tests;
 use core::mem::MaybeUninit;
 
 pub use flow::FlowKey;
+pub use live::LiveBytes;
 
 use crate::{Bth, ICRC_LEN, Psn};
 use flow::{IPV4_UDP_LEN, MaskedHeaders};
@@ -108,13 +110,13 @@ impl Icrc {
 
     /// The register after `bytes`, which are copied to the start of `room` in the same pass.
     ///
-    /// Should somebody else write `bytes` meanwhile, as an application may that is being read by a peer,
+    /// Should somebody else write the bytes meanwhile, as an application may that is being read by a peer,
     /// it is the register of what was copied.
     ///
     /// # Panics
     /// If there is less room than bytes.
     #[inline]
-    pub fn update_copying(self, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> Self {
+    pub fn update_copying(self, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> Self {
         Self(fold::copy(self.0, bytes, room))
     }
 

@@ -71,7 +71,7 @@ fn every_length_gives_the_same_by_blocks_and_by_bytes() {
         assert_eq!(Icrc::START.update(&bytes[..len]).0, by_byte, "{len}");
         assert_eq!(table::update(AFTER_PREFIX, &bytes[..len]), by_byte, "{len}");
         let mut room = [MaybeUninit::new(0); 1500];
-        let copying = Icrc::START.update_copying(&bytes[..len], &mut room[3..]);
+        let copying = Icrc::START.update_copying(bytes[..len].into(), &mut room[3..]);
         assert_eq!(copying.0, by_byte, "{len}");
         #[allow(unsafe_code)]
         // SAFETY: all of it was written when it was made.

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bowline_failover::Life;
-use bowline_io::{Channel, spawn_background};
+use bowline_io::{EventChannel, spawn_background};
 use bowline_store::{Key, Store, StoreError};
 
 use super::driver::Token;
@@ -64,7 +64,7 @@ impl Directory {
     /// Starts the thread. What it finds is announced by a token in `inbox`.
     pub(super) fn start(
         store: Box<dyn Store>,
-        inbox: Arc<Channel<u64>>,
+        inbox: Arc<EventChannel<u64>>,
         log: Log,
     ) -> io::Result<Directory> {
         let (orders, to_do) = channel();
@@ -138,7 +138,7 @@ impl Directory {
 struct StoreWorker {
     store: Box<dyn Store>,
     log: Log,
-    inbox: Arc<Channel<u64>>,
+    inbox: Arc<EventChannel<u64>>,
     found: Arc<Found>,
     own: HashMap<Key, Own>,
     /// Own entries to be taken back.

@@ -64,13 +64,13 @@ impl Store for FakeStore {
 struct Desk {
     store: FakeStore,
     directory: Directory,
-    inbox: Arc<Channel<u64>>,
+    inbox: Arc<EventChannel<u64>>,
     said: Arc<Mutex<Vec<String>>>,
 }
 
 fn desk() -> Desk {
     let store = FakeStore::default();
-    let inbox = Arc::new(Channel::new(64).unwrap());
+    let inbox = Arc::new(EventChannel::new(64).unwrap());
     let said: Arc<Mutex<Vec<String>>> = Arc::default();
     let sink = Arc::clone(&said);
     let log = Log::new(move |_, message| sink.lock().unwrap().push(message.to_owned()));

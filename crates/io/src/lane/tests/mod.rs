@@ -13,7 +13,7 @@ use bowline_nic::{
 };
 use bowline_wire::{Psn, Qpn};
 
-use super::{Channel, ChannelClosed, CqNotify, EventSink, Lane, LaneConfig, LaneError};
+use super::{ChannelClosed, CqNotify, EventChannel, EventSink, Lane, LaneConfig, LaneError};
 use crate::fault::LinkState;
 use crate::memory_port::MemoryHub;
 use crate::port::Port;
@@ -31,8 +31,8 @@ struct End {
     key: MrKey,
     cq: CqId,
     qpn: Qpn,
-    channel: Arc<Channel<u64>>,
-    events: Arc<Channel<Event>>,
+    channel: Arc<EventChannel<u64>>,
+    events: Arc<EventChannel<Event>>,
 }
 
 impl End {
@@ -43,7 +43,7 @@ impl End {
         config.peer_udp_port = peer_udp_port;
         let nic = Nic::new(config).expect("the defaults are right");
         let lane_config = LaneConfig { name: name.to_owned(), ..LaneConfig::default() };
-        let events = Arc::new(Channel::new(64).expect("a descriptor is to be had"));
+        let events = Arc::new(EventChannel::new(64).expect("a descriptor is to be had"));
         let sink = Arc::clone(&events) as Arc<dyn EventSink>;
         let lane = Lane::start(nic, port, lane_config, sink).expect("threads can be started");
         let buffer = Buffer::new(LEN);
@@ -60,7 +60,7 @@ impl End {
                 (key, cq, nic.create_qp(&init).expect("the first"))
             })
             .expect("the lane lives");
-        let channel = Arc::new(Channel::new(16).expect("descriptors are left"));
+        let channel = Arc::new(EventChannel::new(16).expect("descriptors are left"));
         lane.notify_cq(cq, CqNotify::new(Arc::clone(&channel), 77)).expect("the lane lives");
         End { lane, addr: caps.addr, buffer, key, cq, qpn, channel, events }
     }

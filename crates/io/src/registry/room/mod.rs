@@ -11,16 +11,18 @@
 //! receiver that takes nothing for a while is therefore not waited for any longer. Counts are a
 //! help, not a promise: a receiver that finds its socket empty sets them right.
 
+mod counts;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use bowline_nic::{Burst, Time};
 
 use super::dir;
 use crate::sys::SharedWords;
+use counts::Counts;
 
 /// Words of a process: two cache lines apart, since a sender writes one and the receiver another.
 const SLOT_WORDS: usize = 32;
@@ -61,6 +63,17 @@ fn path_of(dir: &Path, stem: &str) -> PathBuf {
     dir.join(format!("{stem}.room"))
 }
 
+/// The words of the process with `prefix`.
+#[inline]
+fn counts_of(words: &SharedWords, prefix: u8) -> Counts<'_> {
+    let slot = usize::from(prefix) * SLOT_WORDS;
+    Counts {
+        sent: words.word(slot + SENT),
+        taken: words.word(slot + TAKEN),
+        limit: words.word(slot + LIMIT),
+    }
+}
+
 fn cost(bytes: u64) -> u64 {
     bytes + OVERHEAD
 }
@@ -76,9 +89,8 @@ impl Rooms {
     ) -> io::Result<Rooms> {
         let own = SharedWords::create(&path_of(dir, &dir::stem(addr, udp_port)), WORDS)?;
         let rooms = Rooms::new(dir, udp_port, prefix, own);
-        rooms.drained(rooms.sent());
         // Buffers are accounted for in whole allocations, and given back with some delay.
-        rooms.own(LIMIT).store(buffer_bytes / 8 * 3, Ordering::Relaxed);
+        rooms.counts().open(buffer_bytes / 8 * 3);
         Ok(rooms)
     }
 
@@ -93,8 +105,8 @@ impl Rooms {
     }
 
     #[inline]
-    fn own(&self, word: usize) -> &std::sync::atomic::AtomicU64 {
-        self.own.word(usize::from(self.prefix) * SLOT_WORDS + word)
+    fn counts(&self) -> Counts<'_> {
+        counts_of(&self.own, self.prefix)
     }
 
     /// Nobody has to wait for this process any more.
@@ -104,7 +116,7 @@ impl Rooms {
 
     /// Nobody has to wait for the process with `prefix`, at the same address, any more.
     pub(super) fn close_for(&self, prefix: u8) {
-        self.own.word(usize::from(prefix) * SLOT_WORDS + LIMIT).store(0, Ordering::Relaxed);
+        counts_of(&self.own, prefix).close();
     }
 
     /// Removes the file of an address that the last process leaves.
@@ -115,25 +127,19 @@ impl Rooms {
     /// What others have sent to this process so far: to be read before receiving.
     #[inline]
     pub(crate) fn sent(&self) -> u64 {
-        self.own(SENT).load(Ordering::Acquire)
+        self.counts().sent()
     }
 
     /// A datagram was taken from the socket.
-    ///
-    /// Nobody else writes this word. An atomic addition would wait until everything that was streamed past the caches
-    /// for the datagram before has arrived in memory.
     #[inline]
     pub(crate) fn took(&self, bytes: usize) {
-        let taken = self.own(TAKEN).load(Ordering::Relaxed);
-        self.own(TAKEN).store(taken.wrapping_add(cost(bytes as u64)), Ordering::Release);
+        self.counts().took(cost(bytes as u64));
     }
 
     /// The socket was found empty after `sent` had been read: all of that has been taken, or lost.
     #[inline]
     pub(crate) fn drained(&self, sent: u64) {
-        if self.own(TAKEN).load(Ordering::Relaxed) != sent {
-            self.own(TAKEN).store(sent, Ordering::Release);
-        }
+        self.counts().drained(sent);
     }
 
     /// How many of the bursts there is room for, which is taken.
@@ -159,8 +165,7 @@ impl Rooms {
     pub(crate) fn give_back(&mut self, bursts: &[Burst]) {
         for burst in bursts {
             if let Some(words) = self.peers.get(&burst.dst).and_then(|peer| peer.words.as_ref()) {
-                let sent = words.word(usize::from(burst.prefix()) * SLOT_WORDS + SENT);
-                sent.fetch_sub(cost(burst.bytes.into()), Ordering::Release);
+                counts_of(words, burst.prefix()).give_back(cost(burst.bytes.into()));
             }
         }
     }
@@ -183,20 +188,15 @@ impl Peer {
     /// Whether there is a receiver with `prefix` that can be waited for.
     #[inline]
     fn is_open(&self, prefix: u8) -> bool {
-        let limit = usize::from(prefix) * SLOT_WORDS + LIMIT;
-        self.words.as_ref().is_some_and(|words| words.word(limit).load(Ordering::Relaxed) > 0)
+        self.words.as_ref().is_some_and(|words| counts_of(words, prefix).is_open())
     }
 
     /// Whether there is room for `cost` at the process with `prefix`; if so, it is taken.
     fn admits(&mut self, now: Time, prefix: u8, cost: u64) -> bool {
         let Some(words) = &self.words else { return true };
-        let slot = usize::from(prefix) * SLOT_WORDS;
-        let taken = words.word(slot + TAKEN).load(Ordering::Acquire);
-        let limit = words.word(slot + LIMIT).load(Ordering::Relaxed);
-        let sent = words.word(slot + SENT);
-        let backlog = sent.load(Ordering::Acquire).wrapping_sub(taken).cast_signed().max(0);
-        let has_room = backlog == 0 || backlog.unsigned_abs() + cost <= limit || limit == 0;
-        if has_room {
+        let counts = counts_of(words, prefix);
+        let taken = counts.taken();
+        if counts.has_room(taken, cost) {
             if !self.full.is_empty() {
                 self.full.remove(&prefix);
             }
@@ -216,10 +216,12 @@ impl Peer {
                 return true;
             }
         }
-        sent.fetch_add(cost, Ordering::AcqRel);
+        counts.take(cost);
         true
     }
 }
 
+#[cfg(test)]
+mod models;
 #[cfg(test)]
 mod tests;

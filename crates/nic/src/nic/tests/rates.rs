@@ -108,14 +108,26 @@ fn rc_tells_what_was_sent_acknowledged_and_lost() {
     let answers = p.take(1);
     p.deliver_all(&answers);
     let bytes = 2 * 1_024;
-    let acked = Acked { bytes: 1_024, rtt_ns: None, in_flight_bytes: 0, app_limited: false };
+    let acked = Acked {
+        bytes: 1_024,
+        rtt_ns: None,
+        in_flight_bytes: 0,
+        app_limited: false,
+        arrival_ns: None,
+    };
     let lost = Lost { bytes, timeout: false };
     assert_eq!(script.heard(), [Heard::Lost(lost), Heard::Acked(acked)]);
     let again = p.take(0);
     p.deliver_all(&again);
     let answers = p.take(1);
     p.deliver_all(&answers);
-    let acked = Acked { bytes: 1_476, rtt_ns: None, in_flight_bytes: 0, app_limited: true };
+    let acked = Acked {
+        bytes: 1_476,
+        rtt_ns: None,
+        in_flight_bytes: 0,
+        app_limited: true,
+        arrival_ns: None,
+    };
     assert_eq!(script.heard()[1..], [Heard::Acked(acked)]);
 
     // One that was sent once is timed, and one that nobody answers runs into the timer.
@@ -125,7 +137,13 @@ fn rc_tells_what_was_sent_acknowledged_and_lost() {
     p.deliver_all(&frames);
     let answers = p.take(1);
     p.deliver_all(&answers);
-    let acked = Acked { bytes: 64, rtt_ns: Some(9_000), in_flight_bytes: 0, app_limited: true };
+    let acked = Acked {
+        bytes: 64,
+        rtt_ns: Some(9_000),
+        in_flight_bytes: 0,
+        app_limited: true,
+        arrival_ns: None,
+    };
     assert_eq!(script.heard()[1..], [Heard::Acked(acked)]);
     p.post(0, 3, write, &[p.ends[0].sge(0, 64)]);
     p.take(0);
@@ -147,7 +165,13 @@ fn marks_on_answers_are_told_and_so_are_cnps() {
     answer[0].meta.tos |= crate::frame::ECN_CE;
     script.heard();
     p.deliver_all(&answer);
-    let acked = Acked { bytes: 1_000, rtt_ns: Some(0), in_flight_bytes: 0, app_limited: true };
+    let acked = Acked {
+        bytes: 1_000,
+        rtt_ns: Some(0),
+        in_flight_bytes: 0,
+        app_limited: true,
+        arrival_ns: None,
+    };
     assert_eq!(script.heard(), [Heard::Marked(1_000), Heard::Acked(acked)]);
     p.post(1, 1, SendOp::Write(p.ends[0].remote(0)), &[p.ends[1].sge(0, 8)]);
     let mut write = p.take(1);
@@ -206,7 +230,13 @@ fn a_protocol_above_tells_what_the_transport_cannot_know() {
     p.post(0, 1, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 8)]);
     let bytes = p.take(0)[0].bytes.len() as u64;
     let sent = Sent { bytes, in_flight_bytes: None, app_limited: true };
-    let acked = Acked { bytes: 8, rtt_ns: Some(5), in_flight_bytes: 0, app_limited: true };
+    let acked = Acked {
+        bytes: 8,
+        rtt_ns: Some(5),
+        in_flight_bytes: 0,
+        app_limited: true,
+        arrival_ns: None,
+    };
     let lost = Lost { bytes: 8, timeout: false };
     let (now, qpn) = (p.now, p.ends[0].qpn);
     for feedback in [Feedback::Acked(acked), Feedback::Lost(lost), Feedback::Marked(3)] {

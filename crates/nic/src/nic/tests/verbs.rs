@@ -45,6 +45,19 @@ fn qpns_are_not_reused_at_once() {
 }
 
 #[test]
+fn qpns_begin_where_they_are_told_and_go_around() {
+    let config = NicConfig { first_qpn: 41, max_qps: 20, ..NicConfig::new(addr(0), [0; 32]) };
+    let mut nic = Nic::new(config).unwrap();
+    let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(16).unwrap());
+    let init = QpInit::new(QpType::Rc, pd, cq);
+    let qpns: Vec<u32> = (0..20).map(|_| nic.create_qp(&init).unwrap().get()).collect();
+    // 0 and 1 are for management.
+    let expected: Vec<u32> = (0..20).map(|i| 2 + (41 + i) % 20).collect();
+    assert_eq!(qpns, expected);
+    assert!(nic.create_qp(&init).is_err());
+}
+
+#[test]
 fn rights_that_contradict_each_other_are_refused() {
     let mut end = End::new(0, |_| {});
     let b = Buffer::new(10);

@@ -46,7 +46,8 @@ impl Requester {
         }
         let in_flight_bytes = self.in_flight_bytes(core);
         let app_limited = !self.has_work(core);
-        let acked = Acked { bytes, rtt_ns, in_flight_bytes, app_limited };
+        let arrival_ns = None;
+        let acked = Acked { bytes, rtt_ns, in_flight_bytes, app_limited, arrival_ns };
         core.limits.pacer.tell(now, |controller| controller.on_acked(now, &acked));
     }
 

@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 
 use core::mem::MaybeUninit;
-use core::sync::atomic::{Ordering, compiler_fence};
 
+use super::live::LiveBytes;
 use super::table;
 
 #[cfg(test)]
@@ -42,7 +42,7 @@ fn update_long(reg: u32, bytes: &[u8]) -> u32 {
 /// # Panics
 /// If there is less room than bytes.
 #[inline]
-pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+pub(super) fn copy(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if bytes.len() >= MIN_BYTES && x86::is_available() {
         return copy_wide(reg, bytes, room);
@@ -53,11 +53,11 @@ pub(super) fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 
 /// For a processor that [`x86::is_available`] has found to be wide, and at least a word.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 #[inline]
-fn copy_wide(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+fn copy_wide(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
     let room = &mut room[..bytes.len()];
     let (words, rest) = bytes.split_at(bytes.len() & !3);
     let (words_room, rest_room) = room.split_at_mut(words.len());
-    let rest = copied(rest, rest_room);
+    let rest = rest.copy_to(rest_room);
     // SAFETY: the processor has what the function needs, these are whole words, and the room is as long.
     let reg = unsafe { x86::copy(reg, words, words_room) };
     table::update(reg, rest)
@@ -65,21 +65,9 @@ fn copy_wide(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
 
 /// For any processor.
 #[inline]
-fn copy_narrow(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
-    let copy = copied(bytes, &mut room[..bytes.len()]);
+fn copy_narrow(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
+    let copy = bytes.copy_to(room);
     if copy.len() < MIN_BYTES { table::update(reg, copy) } else { by_crate(reg, copy) }
-}
-
-/// Copies `bytes` and returns the copy.
-#[inline]
-fn copied<'a>(bytes: &[u8], room: &'a mut [MaybeUninit<u8>]) -> &'a [u8] {
-    let room = &mut room[..bytes.len()];
-    // SAFETY: the room is as long, and borrowed for this alone.
-    unsafe { bytes.as_ptr().copy_to_nonoverlapping(room.as_mut_ptr().cast(), bytes.len()) };
-    // The compiler may not read `bytes` again in place of the copy.
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: so many bytes have just been written.
-    unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), bytes.len()) }
 }
 
 /// From this many bytes on, vectors beat the tables; measured.
@@ -105,6 +93,7 @@ mod x86 {
     use core::mem::MaybeUninit;
     use core::sync::atomic::{AtomicU8, Ordering};
 
+    use super::super::live::LiveBytes;
     use super::super::poly::x_to;
     use super::super::table::POLY;
 
@@ -144,13 +133,13 @@ mod x86 {
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     pub(super) unsafe fn update(reg: u32, bytes: &[u8]) -> u32 {
         // SAFETY: the caller's word, and nothing is copied.
-        unsafe { sum::<false>(reg, bytes, core::ptr::null_mut()) }
+        unsafe { sum::<false>(reg, bytes.into(), core::ptr::null_mut()) }
     }
 
     /// # Safety
     /// As of [`sum`].
     #[target_feature(enable = "avx512f,vpclmulqdq")]
-    pub(super) unsafe fn copy(reg: u32, bytes: &[u8], room: &mut [MaybeUninit<u8>]) -> u32 {
+    pub(super) unsafe fn copy(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
         // SAFETY: the caller's word.
         unsafe { sum::<true>(reg, bytes, room.as_mut_ptr().cast()) }
     }
@@ -161,7 +150,7 @@ mod x86 {
     /// They are whole words, at least one. If `COPY`, `to` has room for all of them, elsewhere.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
-    unsafe fn sum<const COPY: bool>(reg: u32, bytes: &[u8], to: *mut u8) -> u32 {
+    unsafe fn sum<const COPY: bool>(reg: u32, bytes: LiveBytes<'_>, to: *mut u8) -> u32 {
         let from = bytes.as_ptr();
         // SAFETY: (of `load`) callers pass places below the end of `bytes`, a vector before it at
         // least; `to` has the same length.

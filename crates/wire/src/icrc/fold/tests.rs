@@ -3,13 +3,13 @@
 extern crate std;
 
 use core::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-use super::{MIN_BYTES, copy, copy_narrow, table};
+use super::{LiveBytes, MIN_BYTES, copy, copy_narrow, table};
 
-type Copy = fn(u32, &[u8], &mut [MaybeUninit<u8>]) -> u32;
+type Copy = fn(u32, LiveBytes<'_>, &mut [MaybeUninit<u8>]) -> u32;
 
 /// Every way of copying that this processor has, and the fewest bytes it is for.
 fn ways() -> Vec<(&'static str, usize, Copy)> {
@@ -24,22 +24,22 @@ fn ways() -> Vec<(&'static str, usize, Copy)> {
 
 /// A payload without a tail and with one, below and above what vectors take, and a packet's.
 const LENGTHS: [usize; 8] = [3, 8, 24, 31, 35, 66, 1023, 4096];
-const WORDS: usize = 4096 / 8;
+const BYTES: usize = 4096;
 
 /// Long enough for thousands of copies of each kind beside a writer.
 const TIME: Duration = Duration::from_millis(60);
 
 #[test]
 fn the_sum_is_that_of_the_copy_while_the_source_changes() {
-    let source: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    let source: Vec<AtomicU8> = (0..BYTES).map(|_| AtomicU8::new(0)).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut value = 0_u64;
+            let mut value = 0_u8;
             while !stop.load(Ordering::Relaxed) {
-                for word in &source {
-                    value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                    word.store(value, Ordering::Relaxed);
+                for byte in &source {
+                    value = value.wrapping_mul(167).wrapping_add(13);
+                    byte.store(value, Ordering::Relaxed);
                 }
             }
         });
@@ -55,10 +55,10 @@ fn the_sum_is_that_of_the_copy_while_the_source_changes() {
     });
 }
 
-fn first_wrong_sum(way: Copy, source: &[AtomicU64], len: usize) -> Option<usize> {
+fn first_wrong_sum(way: Copy, source: &[AtomicU8], len: usize) -> Option<usize> {
     #[allow(unsafe_code)]
-    // SAFETY: the words are there for as long. They change meanwhile, as registered memory does.
-    let bytes = unsafe { core::slice::from_raw_parts(source.as_ptr().cast::<u8>(), len) };
+    // SAFETY: the bytes are there for as long. They change meanwhile, as registered memory does.
+    let bytes = unsafe { LiveBytes::new(source.as_ptr().cast::<u8>(), len) };
     let end = Instant::now() + TIME;
     let mut round = 0;
     while Instant::now() < end {

@@ -11,11 +11,11 @@ use crate::sys::{EventFd, PollFd, poll};
 
 /// A bounded queue of events with a descriptor that is readable while it is not empty.
 ///
-/// A blocking caller uses [`wait`](Channel::wait); an event loop watches the descriptor and calls
-/// [`try_next`](Channel::try_next) until it gives `None`. When the channel is full, further events
+/// A blocking caller uses [`wait`](EventChannel::wait); an event loop watches the descriptor and calls
+/// [`try_next`](EventChannel::try_next) until it gives `None`. When the channel is full, further events
 /// are counted and lost.
 #[derive(Debug)]
-pub struct Channel<T> {
+pub struct EventChannel<T> {
     queue: Mutex<Queue<T>>,
     ready: EventFd,
     capacity: usize,
@@ -33,10 +33,10 @@ struct Queue<T> {
 #[error("the lane has ended: no event will come any more")]
 pub struct ChannelClosed;
 
-impl<T> Channel<T> {
+impl<T> EventChannel<T> {
     /// A channel for at most `capacity` events at a time.
-    pub fn new(capacity: usize) -> io::Result<Channel<T>> {
-        Ok(Channel {
+    pub fn new(capacity: usize) -> io::Result<EventChannel<T>> {
+        Ok(EventChannel {
             queue: Mutex::new(Queue { events: VecDeque::new(), closed: false }),
             ready: EventFd::semaphore()?,
             capacity,
@@ -136,7 +136,7 @@ impl<T> Channel<T> {
     }
 }
 
-impl<T> AsRawFd for Channel<T> {
+impl<T> AsRawFd for EventChannel<T> {
     /// Readable while there is an event, or after the lane's end.
     fn as_raw_fd(&self) -> RawFd {
         self.ready.as_raw_fd()

@@ -1,18 +1,21 @@
 //! Reliable queue pairs whose reliability is a choice: selective repeat, erasure coding, your own.
 
+mod part;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_io::{Channel as EventChannel, Lane, Task, TaskId};
-use bowline_nic::{AddressVector, Nic, Time};
+use bowline_io::EventChannel;
+use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
-    ReliableStats, Source, WriteId, WriteOptions,
+    ReliableStats, SdrError, Source, Stripe, WriteId, WriteOptions,
 };
 
+use self::part::{Outcomes, Part};
 use crate::pd::PdInner;
 use crate::{Channel, Error, Mr, Pd};
 
@@ -51,100 +54,103 @@ const MAX_EVENTS: usize = 1 << 16;
 /// client.join().unwrap()?;
 /// # Ok::<(), bowline::Error>(())
 /// ```
+///
+/// Its packets leave and arrive in one lane of the device. With [`spread`](ReliableQp::spread) each
+/// message is carried by several lanes together, and so by several cores.
 pub struct ReliableQp {
     pd: Arc<PdInner>,
-    running: Arc<Mutex<Running>>,
-    /// The lane that it runs in.
-    lane: usize,
-    task: TaskId,
-    events: Arc<EventChannel<ReliableEvent>>,
-    /// Memory in use by messages that are not over, sent and received.
-    held: Mutex<Held>,
+    /// One for each lane that carries messages.
+    parts: Vec<Part>,
+    outcomes: Arc<Outcomes>,
+    posting: Mutex<Posting>,
 }
 
+/// What changes when messages are posted, and when they are over.
 #[derive(Default)]
-struct Held {
+struct Posting {
+    /// Memory in use by messages that are not over.
     writes: HashMap<WriteId, Mr>,
     recvs: HashMap<RecvId, Mr>,
-}
-
-/// What runs in the device's lane.
-struct Running {
-    /// Taken when the queue pair is dropped.
-    engine: Option<Engine>,
-    events: Arc<EventChannel<ReliableEvent>>,
-}
-
-impl Task for Running {
-    fn run(&mut self, nic: &mut Nic, now: Time) {
-        if let Some(engine) = &mut self.engine {
-            engine.drive(nic, now);
-            while let Some(event) = engine.poll_event() {
-                self.events.push(event);
-            }
-        }
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.engine.as_ref()?.poll_timeout()
-    }
+    /// Some parts have taken a message and another has refused it: they no longer agree on which
+    /// message is which.
+    out_of_step: bool,
 }
 
 impl ReliableQp {
     /// Makes a queue pair in a protection domain.
     pub fn new(pd: &Pd, config: &ReliableConfig) -> Result<ReliableQp, Error> {
-        let pd = Arc::clone(&pd.inner);
-        let events = EventChannel::new(MAX_EVENTS)
-            .map_err(|e| Error::system("make a notification channel", e))?;
-        let events = Arc::new(events);
-        let lane = pd.device().take_lane(None);
-        let started = ReliableQp::start(&pd, lane, config, &events);
-        let (running, task) = started.inspect_err(|_| pd.device().release_lane(lane))?;
-        Ok(ReliableQp { pd, running, lane, task, events, held: Mutex::default() })
+        ReliableQp::start(pd, config, 1, |_| None)
+    }
+
+    /// Makes a queue pair whose messages are carried by `lanes` lanes of the device together; both
+    /// ends must ask for as many. Messages are dealt out in groups of `config.k` chunks: a message
+    /// of one group is carried by one lane, and the next by another.
+    ///
+    /// Each lane has its share of the rate, and tells the peer about its share of every message.
+    /// Short messages cost more that way: this is for messages of many groups.
+    pub fn spread(pd: &Pd, config: &ReliableConfig, lanes: usize) -> Result<ReliableQp, Error> {
+        let there_are = pd.inner.device().lanes().len();
+        ReliableQp::start(pd, config, lanes, |index| Some(index % there_are))
     }
 
     fn start(
-        pd: &PdInner,
-        lane: usize,
+        pd: &Pd,
         config: &ReliableConfig,
-        events: &Arc<EventChannel<ReliableEvent>>,
-    ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
-        let pd_id = pd.core.id_on(lane);
-        let lane = pd.device().lane(lane);
-        let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
-        let running = Running { engine: Some(engine), events: Arc::clone(events) };
-        let running = Arc::new(Mutex::new(running));
-        let task = lane.add_task(running.clone())?;
-        Ok((running, task))
+        lanes: usize,
+        hint: impl Fn(usize) -> Option<usize>,
+    ) -> Result<ReliableQp, Error> {
+        let pd = Arc::clone(&pd.inner);
+        let events = EventChannel::new(MAX_EVENTS)
+            .map_err(|e| Error::system("make a notification channel", e))?;
+        let of = u32::try_from(lanes).unwrap_or(u32::MAX);
+        let outcomes = Arc::new(Outcomes::new(of, events));
+        let mut config = config.clone();
+        config.sdr.rate_bps = config.sdr.rate_bps.map(|bps| (bps / u64::from(of.max(1))).max(1));
+        // Checked with no lanes at all as well.
+        config.stripe = Stripe { index: 0, of };
+        config.check()?;
+        let part = |index| {
+            config.stripe.index = index;
+            Part::start(&pd, hint(index as usize), &config, &outcomes)
+        };
+        let parts = (0..of).map(part).collect::<Result<_, _>>()?;
+        Ok(ReliableQp { pd, parts, outcomes, posting: Mutex::default() })
     }
 
-    fn lane(&self) -> &Lane {
-        self.pd.device().lane(self.lane)
+    /// The part that stands for all where one is enough. There is at least one.
+    fn first(&self) -> &Part {
+        &self.parts[0]
     }
 
-    /// Runs `f` on the engine, in the lane.
-    fn with<R>(
-        &self,
-        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        self.lane().with(|nic, now| {
-            let mut running = lock(&self.running);
-            match &mut running.engine {
-                Some(engine) => f(engine, nic, now),
-                None => Err(bowline_sdr::SdrError::NotConnected.into()),
-            }
-        })?
+    /// How many lanes carry its messages.
+    pub fn lanes(&self) -> usize {
+        self.parts.len()
     }
 
     /// What the peer needs to know to connect.
     pub fn info(&self) -> Result<ReliableInfo, Error> {
-        self.with(|engine, _, _| Ok(engine.info()))
+        let parts = self.parts.iter().map(|part| part.with(|engine, _, _| Ok(engine.info())));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        ReliableInfo::join(parts).ok_or(Error::Sdr(SdrError::NotConnected))
     }
 
-    /// Connects to a peer at an address.
+    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
+    /// leave at the rate that the path is found to have.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         let av = AddressVector::new(addr);
-        self.with(|engine, nic, now| Ok(engine.connect(nic, now, av, peer)?))
+        let chosen = self.pd.device().congestion().cloned();
+        // On one host there is no path to share, and the port waits for room.
+        let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
+        let default = (!is_local).then(|| RateControl::Bbr(BbrParams::default()));
+        let control = chosen.or(default);
+        self.parts.iter().try_for_each(|part| {
+            part.with(|engine, nic, now| {
+                if engine.config().sdr.congestion.is_none() {
+                    engine.set_congestion(control.clone());
+                }
+                engine.connect(nic, now, av, peer)
+            })
+        })
     }
 
     /// Exchanges what both ends need over a setup connection, and connects.
@@ -164,7 +170,7 @@ impl ReliableQp {
 
     /// Index of the scheme of that name, for [`WriteOptions`].
     pub fn scheme(&self, name: &str) -> Result<usize, Error> {
-        self.with(|engine, _, _| Ok(engine.config().scheme(name)?))
+        self.first().with(|engine, _, _| engine.config().scheme(name))
     }
 
     /// Writes a part of a region into the peer's next receive. The region is held until the message
@@ -176,9 +182,13 @@ impl ReliableQp {
         options: WriteOptions,
     ) -> Result<WriteId, Error> {
         let (source, len) = self.piece(mr, range)?;
-        let mut held = lock(&self.held);
-        let id = self.with(|engine, nic, now| Ok(engine.write(nic, now, source, len, options)?))?;
-        held.writes.insert(id, mr.clone());
+        let mut posting = lock(&self.posting);
+        let id = self.post_all(
+            &mut posting,
+            |engine, _| engine.write_room(),
+            |engine, nic, now| engine.write(nic, now, source, len, options),
+        )?;
+        posting.writes.insert(id, mr.clone());
         Ok(id)
     }
 
@@ -186,9 +196,38 @@ impl ReliableQp {
     /// written by peers, and is held until the message is over.
     pub fn recv(&self, mr: &Mr, range: Range<usize>) -> Result<RecvId, Error> {
         let (buffer, len) = self.piece(mr, range)?;
-        let mut held = lock(&self.held);
-        let id = self.with(|engine, nic, now| Ok(engine.recv(nic, now, buffer, len)?))?;
-        held.recvs.insert(id, mr.clone());
+        let mut posting = lock(&self.posting);
+        let id = self.post_all(
+            &mut posting,
+            |engine, now| engine.recv_room(now),
+            |engine, nic, now| engine.recv(nic, now, buffer, len),
+        )?;
+        posting.recvs.insert(id, mr.clone());
+        Ok(id)
+    }
+
+    /// Posts a message to all parts or to none: those that have it count on, and so do their peers.
+    fn post_all<I>(
+        &self,
+        posting: &mut Posting,
+        room: impl Fn(&Engine, Time) -> Result<(), SdrError>,
+        post: impl Fn(&mut Engine, &mut Nic, Time) -> Result<I, SdrError>,
+    ) -> Result<I, Error> {
+        if posting.out_of_step {
+            return Err(Error::Sdr(SdrError::OutOfStep));
+        }
+        let (first, others) = (self.first(), &self.parts[1..]);
+        for part in others {
+            // Nobody else posts, so the room that there is stays.
+            part.with(|engine, _, now| room(engine, now))?;
+        }
+        let id = first.with(&post)?;
+        for part in others {
+            if let Err(e) = part.with(&post) {
+                posting.out_of_step = true;
+                return Err(e);
+            }
+        }
         Ok(id)
     }
 
@@ -206,19 +245,21 @@ impl ReliableQp {
 
     /// The next message that is over, if there is one now; drives the device meanwhile.
     pub fn poll(&self) -> Result<Option<ReliableEvent>, Error> {
-        self.lane().poll(|_, _| ())?;
-        let event = self.events.try_next()?;
+        // The other lanes drive themselves.
+        self.first().lane().poll(|_, _| ())?;
+        let event = self.outcomes.events.try_next()?;
         Ok(event.inspect(|event| self.release(event)))
     }
 
     /// The next message that is over, sleeping until there is one; `None` if there was none within
     /// `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<Option<ReliableEvent>, Error> {
-        let event = match self.events.try_next()? {
+        let events = &self.outcomes.events;
+        let event = match events.try_next()? {
             Some(event) => Some(event),
             None => {
-                self.lane().stop_polling();
-                self.events.wait(Some(timeout))?
+                self.first().lane().stop_polling();
+                events.wait(Some(timeout))?
             }
         };
         Ok(event.inspect(|event| self.release(event)))
@@ -241,43 +282,36 @@ impl ReliableQp {
 
     /// Lets go of the memory of a message that is over.
     fn release(&self, event: &ReliableEvent) {
-        let mut held = lock(&self.held);
+        let mut posting = lock(&self.posting);
         let mr = match event {
-            ReliableEvent::Written { id, .. } => held.writes.remove(id),
-            ReliableEvent::Received { id, .. } => held.recvs.remove(id),
+            ReliableEvent::Written { id, .. } => posting.writes.remove(id),
+            ReliableEvent::Received { id, .. } => posting.recvs.remove(id),
         };
-        drop(held);
+        drop(posting);
         // Deregistering takes the lane.
         drop(mr);
     }
 
-    /// What is known of the path to the peer.
+    /// What is known of the path to the peer: the round trip of the first lane, loss, rate and
+    /// packets of all.
     pub fn path(&self) -> Result<PathStats, Error> {
-        self.with(|engine, _, _| Ok(engine.path()))
+        let mut whole = self.first().with(|engine, _, _| Ok(engine.path()))?;
+        for part in &self.parts[1..] {
+            whole.add(&part.with(|engine, _, _| Ok(engine.path()))?);
+        }
+        Ok(whole)
     }
 
     /// Which schemes were taken for messages written with `auto`, and why: the latest, oldest first.
+    /// Each lane decides for its share; these are the first lane's decisions.
     pub fn decisions(&self) -> Result<Vec<Decision>, Error> {
-        self.with(|engine, _, _| Ok(engine.decisions().cloned().collect()))
+        self.first().with(|engine, _, _| Ok(engine.decisions().cloned().collect()))
     }
 
     /// What the queue pair has done.
     pub fn stats(&self) -> Result<ReliableStats, Error> {
-        self.with(|engine, _, _| Ok(engine.stats()))
-    }
-}
-
-impl Drop for ReliableQp {
-    fn drop(&mut self) {
-        let lane = self.lane();
-        // A device that has ended has nothing to remove.
-        let _ = lane.remove_task(self.task);
-        let _ = lane.with(|nic, _| {
-            if let Some(engine) = lock(&self.running).engine.take() {
-                engine.destroy(nic);
-            }
-        });
-        self.pd.device().release_lane(self.lane);
+        let stats = self.parts.iter().map(|part| part.with(|engine, _, _| Ok(engine.stats())));
+        stats.sum()
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) struct Fencing {
 
 /// A connection with its spare.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct Connection {
     pub(crate) qpns: [Qpn; 2],
     pub(crate) token: u128,
     pub(crate) peer: Option<Entry>,
@@ -72,9 +72,9 @@ pub(crate) struct Link {
     pub(crate) idle_moves: u32,
 }
 
-impl Link {
-    pub(crate) fn new(qpns: [Qpn; 2], token: u128) -> Link {
-        Link {
+impl Connection {
+    pub(crate) fn new(qpns: [Qpn; 2], token: u128) -> Connection {
+        Connection {
             qpns,
             token,
             peer: None,

@@ -1,0 +1,53 @@
+//! A 64-bit word that threads or processes share: the standard library's, or a model checker's in its place.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the protocols between threads need of a word.
+pub(crate) trait Word {
+    fn new(value: u64) -> Self;
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
+}
+
+macro_rules! impl_word {
+    ($word:ty) => {
+        impl Word for $word {
+            #[inline]
+            fn new(value: u64) -> Self {
+                <$word>::new(value)
+            }
+
+            #[inline]
+            fn load(&self, order: Ordering) -> u64 {
+                self.load(order)
+            }
+
+            #[inline]
+            fn store(&self, value: u64, order: Ordering) {
+                self.store(value, order);
+            }
+
+            #[inline]
+            fn swap(&self, value: u64, order: Ordering) -> u64 {
+                self.swap(value, order)
+            }
+
+            #[inline]
+            fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+                self.fetch_add(value, order)
+            }
+
+            #[inline]
+            fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
+                self.fetch_sub(value, order)
+            }
+        }
+    };
+}
+
+impl_word!(AtomicU64);
+#[cfg(test)]
+impl_word!(loom::sync::atomic::AtomicU64);

@@ -1,0 +1,115 @@
+//! At which rate data arrives, and how it arrived lately.
+
+use crate::time::Time;
+
+/// Points in time that are remembered: some round trips.
+const MARKS: usize = 64;
+/// Of each round trip so many are remembered.
+const MARKS_PER_RTT: u64 = 16;
+
+/// What had happened by a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    now: Time,
+    /// By the receiver's clock, or ours where it tells none.
+    arrival_ns: u64,
+    delivered: u64,
+    /// The rate at which was sent.
+    pacing_bps: u64,
+}
+
+/// What arrived in the last round trip.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RateSample {
+    pub(super) bps: u64,
+    /// Part of the time there was nothing to send.
+    pub(super) app_limited: bool,
+}
+
+/// Measures the delivery rate over round trips.
+#[derive(Debug)]
+pub(super) struct Delivery {
+    pub(super) delivered: u64,
+    marks: [Mark; MARKS],
+    /// Marks made so far.
+    made: usize,
+    /// When there last was nothing to send.
+    limited_until: Option<Time>,
+    is_limited: bool,
+}
+
+impl Delivery {
+    pub(super) fn new(now: Time) -> Delivery {
+        let first = Mark { now, arrival_ns: 0, ..Mark::default() };
+        Delivery {
+            delivered: 0,
+            marks: [first; MARKS],
+            made: 0,
+            limited_until: None,
+            is_limited: true,
+        }
+    }
+
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.delivered = self.delivered.saturating_add(bytes);
+    }
+
+    /// Something was sent; `app_limited` if there is nothing more.
+    pub(super) fn on_sent(&mut self, now: Time, app_limited: bool) {
+        if self.is_limited || app_limited {
+            self.limited_until = Some(now);
+        }
+        self.is_limited = app_limited;
+    }
+
+    /// `bytes` have arrived, of packets that were sent `rtt_ns` ago.
+    pub(super) fn on_acked(
+        &mut self,
+        now: Time,
+        bytes: u64,
+        arrival_ns: u64,
+        rtt_ns: u64,
+        pacing_bps: u64,
+    ) -> Option<RateSample> {
+        self.add(bytes);
+        let sent_at = Time::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
+        let sample = self.base(sent_at).and_then(|base| self.sample(now, base, arrival_ns, rtt_ns));
+        let spacing = rtt_ns / MARKS_PER_RTT;
+        if self.made == 0 || now.nanos_since(self.mark(self.made - 1).now) >= spacing {
+            self.marks[self.made % MARKS] =
+                Mark { now, arrival_ns, delivered: self.delivered, pacing_bps };
+            self.made += 1;
+        }
+        sample
+    }
+
+    fn mark(&self, index: usize) -> &Mark {
+        &self.marks[index % MARKS]
+    }
+
+    /// The latest mark that was made by `sent_at`, or else the oldest.
+    fn base(&self, sent_at: Time) -> Option<usize> {
+        let oldest = self.made.saturating_sub(MARKS);
+        let by_then = (oldest..self.made).rev().find(|index| self.mark(*index).now <= sent_at);
+        by_then.or((self.made > oldest).then_some(oldest))
+    }
+
+    fn sample(&self, now: Time, base: usize, arrival_ns: u64, rtt_ns: u64) -> Option<RateSample> {
+        let from = self.mark(base);
+        // What a receiver's clock says must have some likeness to ours.
+        let elapsed = now.nanos_since(from.now);
+        let interval = arrival_ns.saturating_sub(from.arrival_ns).max(elapsed / 2);
+        // Less than most of a round trip says little about the rate: packets come in bursts.
+        if interval < rtt_ns / 2 || interval == 0 {
+            return None;
+        }
+        let bytes = self.delivered.saturating_sub(from.delivered);
+        let bps = u64::try_from(u128::from(bytes) * 8_000_000_000 / u128::from(interval)).ok()?;
+        // Nothing arrives faster than it was sent: more is what a queue of feedback adds.
+        let paced = (base..self.made).map(|index| self.mark(index).pacing_bps).max().unwrap_or(0);
+        let first_sent = from.now.as_nanos().saturating_sub(rtt_ns);
+        let app_limited =
+            self.is_limited || self.limited_until.is_some_and(|at| at.as_nanos() >= first_sent);
+        Some(RateSample { bps: bps.min(paced), app_limited })
+    }
+}

@@ -1,0 +1,72 @@
+//! What follows from the model: how fast to send, and how much may be in flight.
+
+use super::{Bbr, Company, MAX_BYTES, Phase, bps_of};
+
+/// Doubles the rate every round trip: 4 ln 2.
+const STARTUP_GAIN: f64 = 2.77;
+const STARTUP_WINDOW_GAIN: f64 = 2.0;
+/// Empties the queue of startup in about a round trip.
+const DRAIN_GAIN: f64 = 0.35;
+const UP_GAIN: f64 = 1.25;
+const DOWN_GAIN: f64 = 0.75;
+/// A little below the model, so that a rate that is taken for too high builds no queue.
+const CRUISE_GAIN: f64 = 0.99;
+/// Slower still while there is a queue, so that flows that each find their rate right empty it together.
+const TRIM_GAIN: f64 = 0.92;
+const TRIM_ABOVE: f64 = 1.1;
+const WINDOW_GAIN: f64 = 1.5;
+/// Beside flows that keep a queue and do not yield.
+const UNYIELDING_WINDOW_GAIN: f64 = 2.0;
+const PROBE_RTT_WINDOW_GAIN: f64 = 0.5;
+/// Less than the model says is in flight, so that a queue of our own is gone.
+const DRAINED: f64 = 0.85;
+/// A pacer's bursts, which are in flight besides what the model says.
+const BURST_BYTES: u64 = 128 << 10;
+
+impl Bbr {
+    pub(super) fn pace_bps(&self) -> u64 {
+        match &self.company {
+            Company::Yielding(compete) if self.phase != Phase::ProbeRtt => {
+                // The window is what holds it back: the pace spreads it over a round trip.
+                let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.params.initial_rtt_ns);
+                bps_of(compete.window_bytes(), rtt_ns) / 4 * 5
+            }
+            _ => (self.rate_bps() as f64 * self.pacing_gain()) as u64,
+        }
+    }
+
+    fn pacing_gain(&self) -> f64 {
+        match self.phase {
+            Phase::Startup => STARTUP_GAIN,
+            Phase::Drain => DRAIN_GAIN,
+            Phase::Up => UP_GAIN,
+            Phase::Down => DOWN_GAIN,
+            Phase::Cruise { .. } if !self.is_competing() && self.has_queue() => TRIM_GAIN,
+            Phase::Cruise { .. } | Phase::ProbeRtt => CRUISE_GAIN,
+        }
+    }
+
+    fn has_queue(&self) -> bool {
+        let rtt = self.last_rtt_ns as f64;
+        rtt > self.min_rtt_ns() as f64 * TRIM_ABOVE
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        let gain = match (self.phase, &self.company) {
+            (Phase::ProbeRtt, _) => PROBE_RTT_WINDOW_GAIN,
+            (_, Company::Yielding(compete)) if compete.is_draining => {
+                let drained = (self.bdp() as f64 * DRAINED) as u64;
+                return drained.min(compete.window_bytes()) + BURST_BYTES;
+            }
+            // Some of what counts as in flight has arrived, and its report is not here yet.
+            (_, Company::Yielding(compete)) => {
+                return compete.window_bytes().min(MAX_BYTES) / 8 * 9 + BURST_BYTES;
+            }
+            (Phase::Startup, _) => STARTUP_WINDOW_GAIN,
+            (_, Company::Unyielding(_)) => UNYIELDING_WINDOW_GAIN,
+            (_, Company::None) => WINDOW_GAIN,
+        };
+        let window = (self.bdp() as f64 * gain) as u64;
+        window.max(self.params.initial_window_bytes).min(self.window_bound) + BURST_BYTES
+    }
+}

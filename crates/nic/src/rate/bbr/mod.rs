@@ -1,0 +1,471 @@
+//! A model-based controller for long, shared, unmanaged paths, in the manner of BBR: Cardwell et al.,
+//! "BBR: Congestion-Based Congestion Control", ACM Queue 2016, and draft-ietf-ccwg-bbr. Where it departs from
+//! them, and why, is in `docs/congestion.md`.
+
+mod compete;
+mod delivery;
+mod filter;
+mod limits;
+
+use self::compete::{Compete, Others};
+use self::delivery::{Delivery, RateSample};
+use self::filter::{MaxRate, MinRtt, RecentRtt};
+use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
+use crate::time::Time;
+
+/// The rate has stopped growing if it grew less than this in three rounds, or in one that queues.
+const STARTUP_GROWTH: f64 = 1.25;
+const STARTUP_ROUNDS: u32 = 3;
+/// A round trip so much longer than the shortest has a queue in it.
+const QUEUED: f64 = 1.25;
+/// A round that loses more than this has met a full queue.
+const LOSS_LIMIT: f64 = 0.02;
+/// Cut on such a round, unless that delivered more.
+const LOSS_CUT: f64 = 0.7;
+/// A path that delivers less than this part of what the model says, while it queues, has changed.
+const CHANGED: f64 = 0.75;
+/// A queue is ours, and drained, within so many rounds.
+const DRAIN_ROUNDS: u32 = 3;
+/// A queue that was never shorter than this, of the shortest round trip, is not ours.
+const FOREIGN: f64 = 1.25;
+const FOREIGN_ROUNDS: u32 = 20;
+/// What we had alone is forgotten bit by bit, cycle by cycle.
+const OWN_FADE: f64 = 0.97;
+/// It is gone when the round trip is as short as this. Flows that do not yield empty it now and then, for less
+/// than so many rounds.
+const EMPTY: f64 = 1.12;
+const EMPTY_ROUNDS: u32 = 8;
+/// Others that do not yield are tested again after this time.
+const TEST_NS: u64 = 10_000_000_000;
+/// Beside them, only a round that loses more than this counts.
+const UNYIELDING_LOSS_LIMIT: f64 = 0.4;
+const MIN_RTT_NS: u64 = 10_000_000_000;
+const COMPETING_MIN_RTT_NS: u64 = 30_000_000_000;
+const PROBE_RTT_NS: u64 = 200_000_000;
+/// BTH and ICRC, which what is acknowledged does not count and the rate does.
+const HEADER_BYTES: f64 = 16.0;
+
+/// Constants of the controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BbrParams {
+    /// In flight before anything is known of the path.
+    pub initial_window_bytes: u64,
+    /// The round trip to assume until one is timed.
+    pub initial_rtt_ns: u64,
+    /// Never slower than this.
+    pub min_rate_bps: u64,
+    /// Never faster than this.
+    pub max_rate_bps: u64,
+}
+
+impl Default for BbrParams {
+    fn default() -> BbrParams {
+        BbrParams {
+            initial_window_bytes: 64 << 10,
+            initial_rtt_ns: 10_000_000,
+            min_rate_bps: 100_000,
+            max_rate_bps: 1_000_000_000_000,
+        }
+    }
+}
+
+impl ControllerFactory for BbrParams {
+    fn build(&self, now: Time, connection: &ControlledConnection) -> Box<dyn RateController> {
+        Box::new(Bbr::new(self.clone(), now, connection))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Startup,
+    Drain,
+    /// Faster than the model, to see whether there is more.
+    Up,
+    /// Slower, so that what this has queued goes.
+    Down,
+    /// At the model's rate, for so many rounds.
+    Cruise {
+        rounds: u32,
+    },
+    /// With little in flight, to see the shortest round trip.
+    ProbeRtt,
+}
+
+/// Who else is on the path.
+#[derive(Clone, Copy, Debug)]
+enum Company {
+    /// Nobody that keeps a queue.
+    None,
+    /// Flows that yield when packets are lost.
+    Yielding(Compete),
+    /// Flows that do not, since then.
+    Unyielding(Time),
+}
+
+/// What a round trip brought.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    start: Time,
+    delivered: u64,
+    lost: u64,
+    best_bps: u64,
+    min_rtt_ns: u64,
+}
+
+impl Round {
+    fn new(start: Time) -> Round {
+        Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns: u64::MAX }
+    }
+
+    fn is_lossier_than(&self, limit: f64) -> bool {
+        self.lost as f64 > (self.lost + self.delivered) as f64 * limit
+    }
+}
+
+#[derive(Debug)]
+struct Bbr {
+    params: BbrParams,
+    /// UDP payload for each byte of payload.
+    overhead: f64,
+    delivery: Delivery,
+    max_rate: MaxRate,
+    min_rtt: MinRtt,
+    /// Of this cycle and the last: with the queues of others in it.
+    cycle_rtt: RecentRtt,
+    smoothed_rtt_ns: Option<u64>,
+    last_rtt_ns: u64,
+    in_flight: u64,
+    company: Company,
+    /// Rounds in a row in which the queue was never short.
+    foreign_rounds: u32,
+    /// Rounds in a row in which it was empty.
+    empty_rounds: u32,
+    /// The most that the path has delivered while nobody else kept a queue.
+    own_bps: u64,
+    /// The longest round trip of this cycle and the last.
+    longest_rtt: [u64; 2],
+    phase: Phase,
+    phase_start: Time,
+    phase_rounds: u32,
+    round: Round,
+    cycles: u32,
+    /// The rate that startup has to exceed, and the rounds in which it did not.
+    full_bps: u64,
+    full_rounds: u32,
+    /// Bounds that losses have set; probing lifts them.
+    rate_bound: u64,
+    window_bound: u64,
+    /// Since when the path delivers much less than the model says, and the most that it did.
+    slow: Option<(Time, u64)>,
+}
+
+impl Bbr {
+    fn new(params: BbrParams, now: Time, connection: &ControlledConnection) -> Bbr {
+        Bbr {
+            params,
+            overhead: 1.0 + HEADER_BYTES / f64::from(connection.mtu.bytes()),
+            delivery: Delivery::new(now),
+            max_rate: MaxRate::default(),
+            min_rtt: MinRtt::new(now),
+            cycle_rtt: RecentRtt::new(),
+            smoothed_rtt_ns: None,
+            last_rtt_ns: 0,
+            in_flight: 0,
+            company: Company::None,
+            foreign_rounds: 0,
+            empty_rounds: 0,
+            own_bps: 0,
+            longest_rtt: [0; 2],
+            phase: Phase::Startup,
+            phase_start: now,
+            phase_rounds: 0,
+            round: Round::new(now),
+            cycles: 0,
+            full_bps: 0,
+            full_rounds: 0,
+            rate_bound: u64::MAX,
+            window_bound: u64::MAX,
+            slow: None,
+        }
+    }
+
+    /// The bottleneck's rate as the model has it.
+    fn rate_bps(&self) -> u64 {
+        let initial = bps_of(self.params.initial_window_bytes, self.params.initial_rtt_ns);
+        match self.max_rate.get() {
+            0 => initial,
+            bps if self.phase == Phase::Startup => bps.max(initial),
+            bps => bps.min(self.rate_bound),
+        }
+    }
+
+    fn min_rtt_ns(&self) -> u64 {
+        self.min_rtt.get().unwrap_or(self.params.initial_rtt_ns)
+    }
+
+    /// What is in flight at the model's rate without any queue.
+    fn bdp(&self) -> u64 {
+        bytes_in(self.rate_bps(), self.min_rtt_ns())
+    }
+
+    fn enter(&mut self, now: Time, phase: Phase) {
+        self.phase = phase;
+        self.phase_start = now;
+        self.phase_rounds = 0;
+        if phase == Phase::Up {
+            self.cycles += 1;
+            self.rate_bound = u64::MAX;
+            if !self.is_competing() {
+                let faded = (self.own_bps as f64 * OWN_FADE) as u64;
+                self.own_bps = faded.max(self.max_rate.get());
+            }
+            self.cycle_rtt.end_period();
+            self.longest_rtt = [0, self.longest_rtt[0]];
+        }
+    }
+
+    fn enter_cruise(&mut self, now: Time) {
+        // Flows that probe in step see each other's queues: the lengths of cycles differ.
+        let draw = (self.delivery.delivered ^ now.as_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let draw = (draw >> 32) as u32;
+        let rounds = match self.company {
+            Company::Unyielding(_) => 1 + draw % 3,
+            _ => 3 + draw % 5,
+        };
+        self.enter(now, Phase::Cruise { rounds });
+    }
+
+    /// A round ends: is the queue, if it has not been short for long, kept by others?
+    fn judge_company(&mut self, now: Time, round: &Round) {
+        let is_foreign = round.min_rtt_ns as f64 > self.min_rtt_ns() as f64 * FOREIGN;
+        self.foreign_rounds = if is_foreign { self.foreign_rounds + 1 } else { 0 };
+        let is_empty = (round.min_rtt_ns as f64) < self.min_rtt_ns() as f64 * EMPTY;
+        self.empty_rounds = if is_empty { self.empty_rounds + 1 } else { 0 };
+        match self.company {
+            Company::Yielding(_) if is_empty => self.company = Company::None,
+            Company::Unyielding(_) if self.empty_rounds >= EMPTY_ROUNDS => {
+                self.company = Company::None;
+            }
+            Company::None if self.foreign_rounds >= FOREIGN_ROUNDS => {
+                self.company = Company::Yielding(self.compete());
+            }
+            Company::Unyielding(since) if now.nanos_since(since) >= TEST_NS => {
+                self.company = Company::Yielding(self.compete());
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins with what is ours now, or with half of what was ours before somebody came.
+    fn compete(&self) -> Compete {
+        let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.min_rtt_ns());
+        Compete::new(bytes_in(self.max_rate.get().max(self.own_bps / 2), rtt_ns))
+    }
+
+    fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
+        self.last_rtt_ns = rtt_ns;
+        self.min_rtt.update(now, rtt_ns);
+        self.cycle_rtt.update(rtt_ns);
+        self.longest_rtt[0] = self.longest_rtt[0].max(rtt_ns);
+        self.round.min_rtt_ns = self.round.min_rtt_ns.min(rtt_ns);
+        let smoothed = self.smoothed_rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8);
+        self.smoothed_rtt_ns = Some(smoothed);
+    }
+
+    fn is_competing(&self) -> bool {
+        !matches!(self.company, Company::None)
+    }
+
+    fn on_sample(&mut self, now: Time, sample: RateSample, rtt_ns: u64) {
+        self.round.best_bps = self.round.best_bps.max(sample.bps);
+        if !sample.app_limited || sample.bps > self.max_rate.get() {
+            self.max_rate.update(sample.bps);
+        }
+        self.look_for_change(now, sample, rtt_ns);
+    }
+
+    /// Forgets the rate of a path that has changed.
+    fn look_for_change(&mut self, now: Time, sample: RateSample, rtt_ns: u64) {
+        let known = self.cycle_rtt.get().unwrap_or(rtt_ns) as f64;
+        let is_slow = !sample.app_limited
+            && !self.is_competing()
+            && !matches!(self.phase, Phase::Startup | Phase::ProbeRtt)
+            && (sample.bps as f64) < self.max_rate.get() as f64 * CHANGED
+            && rtt_ns as f64 > known * QUEUED;
+        if !is_slow {
+            self.slow = None;
+            return;
+        }
+        let (since, best) = self.slow.unwrap_or((now, 0));
+        let best = best.max(sample.bps);
+        self.slow = Some((since, best));
+        if now.nanos_since(since) >= self.min_rtt_ns() / 2 {
+            self.max_rate.reset(best);
+            self.slow = None;
+            self.enter(now, Phase::Down);
+        }
+    }
+
+    fn end_round(&mut self, now: Time) {
+        let round = core::mem::replace(&mut self.round, Round::new(now));
+        self.phase_rounds += 1;
+        self.max_rate.end_round();
+        if self.phase != Phase::Startup {
+            self.judge_company(now, &round);
+        }
+        let limit = match self.company {
+            Company::None => LOSS_LIMIT,
+            Company::Yielding(_) => 1.0,
+            Company::Unyielding(_) => UNYIELDING_LOSS_LIMIT,
+        };
+        if round.is_lossier_than(limit) {
+            self.on_full_queue(now, &round);
+        } else if self.phase == Phase::Up && self.in_flight > self.window_bound / 10 * 8 {
+            self.window_bound = self.window_bound.saturating_add(self.window_bound / 4);
+        }
+        match self.phase {
+            Phase::Startup => self.end_startup_round(now, &round),
+            Phase::Cruise { rounds } if self.phase_rounds >= rounds => self.enter(now, Phase::Up),
+            Phase::Up => self.enter(now, Phase::Down),
+            _ => {}
+        }
+    }
+
+    fn end_startup_round(&mut self, now: Time, round: &Round) {
+        let bps = self.max_rate.get();
+        if bps as f64 >= self.full_bps as f64 * STARTUP_GROWTH {
+            self.full_bps = bps;
+            self.full_rounds = 0;
+            return;
+        }
+        self.full_rounds += 1;
+        let queues = round.min_rtt_ns as f64 > self.min_rtt_ns() as f64 * QUEUED;
+        if queues || self.full_rounds >= STARTUP_ROUNDS {
+            self.enter(now, Phase::Drain);
+        }
+    }
+
+    /// A round has lost more than chance takes.
+    fn on_full_queue(&mut self, now: Time, round: &Round) {
+        let rate = (self.rate_bps() as f64 * LOSS_CUT) as u64;
+        self.rate_bound = rate.max(round.best_bps);
+        let window =
+            (self.window().min(self.in_flight.max(round.delivered)) as f64 * LOSS_CUT) as u64;
+        self.window_bound = window.max(round.delivered);
+        match self.phase {
+            Phase::Startup => self.enter(now, Phase::Drain),
+            Phase::Up => self.enter(now, Phase::Down),
+            _ => {}
+        }
+    }
+
+    /// Goes on to the next phase where that does not wait for the end of a round.
+    fn advance(&mut self, now: Time) {
+        let is_drained = self.in_flight <= self.bdp();
+        match self.phase {
+            Phase::Drain if is_drained => self.enter_cruise(now),
+            Phase::Down if is_drained || self.has_drained_enough(now) => self.enter_cruise(now),
+            Phase::ProbeRtt if now.nanos_since(self.phase_start) >= PROBE_RTT_NS => {
+                let seen = self.cycle_rtt.get().unwrap_or(self.min_rtt_ns());
+                self.min_rtt.replace(now, seen);
+                self.enter_cruise(now);
+            }
+            Phase::Down | Phase::Cruise { .. } if self.min_rtt_is_old(now) => {
+                self.enter(now, Phase::ProbeRtt);
+            }
+            _ => {}
+        }
+    }
+
+    /// Draining a queue that others keep makes room for them.
+    fn has_drained_enough(&self, now: Time) -> bool {
+        match self.company {
+            Company::None => self.phase_rounds >= DRAIN_ROUNDS,
+            _ => now.nanos_since(self.phase_start) >= self.min_rtt_ns(),
+        }
+    }
+
+    fn min_rtt_is_old(&self, now: Time) -> bool {
+        let limit = if self.is_competing() { COMPETING_MIN_RTT_NS } else { MIN_RTT_NS };
+        self.min_rtt.age_ns(now) >= limit
+    }
+}
+
+impl RateController for Bbr {
+    fn pacing_rate_bps(&mut self, _now: Time) -> Option<u64> {
+        let bps = self.pace_bps();
+        Some(bps.clamp(self.params.min_rate_bps.max(1), self.params.max_rate_bps.max(1)))
+    }
+
+    fn window_bytes(&self) -> Option<u64> {
+        Some(self.window())
+    }
+
+    fn on_sent(&mut self, now: Time, sent: &Sent) {
+        self.delivery.on_sent(now, sent.app_limited);
+        self.in_flight = sent.in_flight_bytes.unwrap_or(self.in_flight);
+    }
+
+    fn on_acked(&mut self, now: Time, acked: &Acked) {
+        self.in_flight = acked.in_flight_bytes;
+        let bytes = (acked.bytes as f64 * self.overhead) as u64;
+        self.round.delivered = self.round.delivered.saturating_add(bytes);
+        let timed = acked.rtt_ns.map(|rtt_ns| rtt_ns.clamp(1, MAX_RTT_NS));
+        if let Some(rtt_ns) = timed {
+            self.on_rtt(now, rtt_ns);
+        }
+        let Some(rtt_ns) = timed.or(self.smoothed_rtt_ns) else {
+            self.delivery.add(bytes);
+            return;
+        };
+        let arrival_ns = acked.arrival_ns.unwrap_or(now.as_nanos());
+        let pacing_bps = self.pacing_rate_bps(now).unwrap_or(0);
+        let sample = self.delivery.on_acked(now, bytes, arrival_ns, rtt_ns, pacing_bps);
+        if let Some(sample) = sample {
+            self.on_sample(now, sample, rtt_ns);
+        }
+        // A round trip has passed when what was sent after its beginning has arrived.
+        if now.as_nanos().saturating_sub(rtt_ns) >= self.round.start.as_nanos() {
+            self.end_round(now);
+        }
+        if let Company::Yielding(compete) = &mut self.company {
+            compete.on_acked(now, bytes, rtt_ns);
+        }
+        self.advance(now);
+    }
+
+    fn on_lost(&mut self, now: Time, lost: &Lost) {
+        self.round.lost = self.round.lost.saturating_add(lost.bytes);
+        let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.params.initial_rtt_ns);
+        let longest = self.longest_rtt[0].max(self.longest_rtt[1]);
+        // A packet that was lost while the queue was short was not lost to a full one.
+        let is_full = self.last_rtt_ns.max(rtt_ns) > self.min_rtt_ns() / 2 + longest / 2;
+        if let Company::Yielding(compete) = &mut self.company
+            && is_full
+            && compete.on_lost(now, rtt_ns) == Others::Unresponsive
+        {
+            let bps = bps_of(compete.before_cut_bytes(), rtt_ns);
+            self.max_rate.reset(bps);
+            self.company = Company::Unyielding(now);
+            (self.rate_bound, self.window_bound) = (u64::MAX, u64::MAX);
+        }
+    }
+}
+
+/// No path has more in flight: what a peer says must not overflow anything.
+const MAX_BYTES: u64 = 1 << 40;
+const MAX_BPS: u64 = 1 << 50;
+const MAX_RTT_NS: u64 = 60_000_000_000;
+
+fn bytes_in(bps: u64, ns: u64) -> u64 {
+    let bytes = u128::from(bps) * u128::from(ns) / 8_000_000_000;
+    u64::try_from(bytes).unwrap_or(MAX_BYTES).min(MAX_BYTES)
+}
+
+fn bps_of(bytes: u64, ns: u64) -> u64 {
+    let bps = u128::from(bytes) * 8_000_000_000 / u128::from(ns.max(1));
+    u64::try_from(bps).unwrap_or(MAX_BPS).min(MAX_BPS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The controller on a path, alone and beside others, on virtual time.
+
+mod controlled;
+mod path;
+mod tcp;
+
+use bowline_link::{Faults, Link, LinkConfig, Loss, Prob};
+
+use self::controlled::Controlled;
+use self::path::{Flow, Path};
+use self::tcp::{Bbr1, Cubic};
+use super::*;
+
+const MBPS_200: u64 = 200_000_000;
+
+/// 40 ms, and a queue of one bandwidth-delay product.
+fn config(bps: u64) -> LinkConfig {
+    let queue_bytes = bytes_in(bps, 40_000_000);
+    LinkConfig { rate_bps: Some(bps), delay_ns: 20_000_000, queue_bytes, ecn: None }
+}
+
+fn link(bps: u64, loss: f64) -> Link {
+    let mut link = Link::new(config(bps), 1, 0);
+    link.set_faults(Faults { loss: Loss::Iid(Prob::new(loss)), ..Faults::default() });
+    link
+}
+
+fn bbr(start: Time) -> Box<dyn Flow> {
+    Box::new(Controlled::new(&BbrParams::default(), start))
+}
+
+fn secs(s: u64) -> Time {
+    Time::from_millis(s * 1_000)
+}
+
+/// Share of the link that the first flow has beside another, from the 25th second to the 65th.
+fn share_beside(other: impl Fn(Time) -> Box<dyn Flow>, starts: [u64; 2]) -> f64 {
+    let [ours, theirs] = starts.map(secs);
+    let mut path = Path::new(link(MBPS_200, 0.0));
+    path.add(ours, bbr(ours));
+    path.add(theirs, other(theirs));
+    path.run_until(secs(25));
+    path.begin();
+    path.run_until(secs(65));
+    let [ours, theirs] = [0, 1].map(|flow| path.bps(flow));
+    assert!(ours + theirs > 0.9 * MBPS_200 as f64, "{ours} and {theirs}: the link is not full");
+    ours / (ours + theirs)
+}
+
+fn alone(flow: Box<dyn Flow>, loss: f64) -> Path {
+    let mut path = Path::new(link(MBPS_200, loss));
+    path.add(Time::ZERO, flow);
+    path.run_until(secs(1));
+    path.begin();
+    path.run_until(secs(31));
+    path
+}
+
+#[test]
+fn alone_it_fills_the_link_and_keeps_the_queue_short() {
+    let ours = alone(bbr(Time::ZERO), 0.0);
+    assert!(ours.bps(0) > 0.95 * MBPS_200 as f64, "{}", ours.bps(0));
+    let cubic = alone(Box::new(Cubic::new()), 0.0);
+    let (ours, cubic) = (ours.waited_ms(0), cubic.waited_ms(0));
+    assert!(ours < 0.25 * cubic, "{ours} ms beside CUBIC's {cubic} ms");
+}
+
+#[test]
+fn losses_by_chance_do_not_slow_it_down() {
+    for (loss, share) in [(0.001, 0.95), (0.01, 0.93)] {
+        let path = alone(bbr(Time::ZERO), loss);
+        assert!(path.bps(0) > share * MBPS_200 as f64, "{loss}: {}", path.bps(0));
+    }
+}
+
+#[test]
+fn it_shares_with_cubic_whoever_was_first() {
+    for starts in [[0, 3], [3, 0]] {
+        let share = share_beside(|_| Box::new(Cubic::new()), starts);
+        assert!((1.0 / 3.0..2.0 / 3.0).contains(&share), "{starts:?}: {share}");
+    }
+}
+
+#[test]
+fn it_shares_with_flows_that_do_not_yield() {
+    for starts in [[0, 3], [3, 0]] {
+        let share = share_beside(|at| Box::new(Bbr1::new(at)), starts);
+        assert!((1.0 / 3.0..2.0 / 3.0).contains(&share), "{starts:?}: {share}");
+    }
+}
+
+#[test]
+fn it_shares_with_itself() {
+    let share = share_beside(bbr, [0, 3]);
+    assert!((0.4..0.6).contains(&share), "{share}");
+}
+
+#[test]
+fn it_finds_the_rate_again_when_others_have_gone() {
+    let mut path = Path::new(link(MBPS_200, 0.0));
+    path.add(Time::ZERO, bbr(Time::ZERO));
+    path.add(secs(2), Box::new(Cubic::new().until(secs(12))));
+    path.run_until(secs(18));
+    path.begin();
+    path.run_until(secs(28));
+    assert!(path.bps(0) > 0.9 * MBPS_200 as f64, "{}", path.bps(0));
+    assert!(path.waited_ms(0) < 8.0, "{}", path.waited_ms(0));
+}
+
+#[test]
+fn losses_end_soon_after_the_link_has_become_slower() {
+    let mut path = Path::new(link(MBPS_200, 0.0));
+    path.add(Time::ZERO, bbr(Time::ZERO));
+    let slow = LinkConfig { rate_bps: Some(MBPS_200 * 3 / 10), ..config(MBPS_200) };
+    path.step_at(secs(8), slow);
+    path.run_until(secs(9));
+    path.begin();
+    path.run_until(secs(20));
+    let last = path.had[0].drops.last().map_or(0, |at| at.nanos_since(secs(8)));
+    assert!(last <= 5 * 40_000_000, "{last} ns after the step packets were still lost");
+    assert!(path.bps(0) > 0.9 * 0.3 * MBPS_200 as f64, "{}", path.bps(0));
+}
+
+#[test]
+fn nothing_that_it_is_told_makes_it_stop_or_panic() {
+    let connection = ControlledConnection::new(crate::QpType::Uc.descriptor(), crate::Mtu::B1024);
+    let mut controller = BbrParams::default().build(Time::ZERO, &connection);
+    let mut draw = 1u64;
+    let mut next = || {
+        draw ^= draw << 13;
+        draw ^= draw >> 7;
+        draw ^= draw << 17;
+        // Small numbers, and as large as they get.
+        draw >> (draw % 64)
+    };
+    let mut now = Time::ZERO;
+    for _ in 0..200_000 {
+        now = now.plus_nanos(next() % 100_000_000);
+        let (bytes, timeout) = (next() >> 8, next() % 2 == 0);
+        let app_limited = next() % 2 == 0;
+        match next() % 3 {
+            0 => {
+                let in_flight_bytes = Some(next());
+                controller.on_sent(now, &Sent { bytes, in_flight_bytes, app_limited });
+            }
+            1 => controller.on_lost(now, &Lost { bytes, timeout }),
+            _ => {
+                let rtt_ns = (next() % 2 == 0).then(&mut next);
+                let arrival_ns = (next() % 2 == 0).then(&mut next);
+                let in_flight_bytes = next();
+                let acked = Acked { bytes, rtt_ns, in_flight_bytes, app_limited, arrival_ns };
+                controller.on_acked(now, &acked);
+            }
+        }
+        assert!(controller.pacing_rate_bps(now).is_some_and(|bps| bps > 0));
+        assert!(controller.window_bytes().is_some_and(|bytes| bytes > 1_000));
+    }
+}

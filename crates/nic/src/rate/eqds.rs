@@ -1,0 +1,171 @@
+//! Credit from the receiver, which ends incast: Olteanu et al., "An edge-queued datagram service for all
+//! datacenter traffic", NSDI 2022, sections 3.1 and 3.2, as far as the ends go.
+//!
+//! [`EqdsParams`] makes the sender's half. A connection begins with one window that nobody has granted, so that
+//! short messages wait for nothing; the rest is sent against credit. [`Grantor`] is the receiver's half.
+
+use std::collections::VecDeque;
+
+use super::{ControlledConnection, ControllerFactory, RateController, Sent};
+use crate::time::Time;
+
+/// The sender's half.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EqdsParams {
+    /// What may be sent before any credit has come: one bandwidth-delay product at most.
+    pub initial_bytes: u64,
+    /// Credit that is kept at most; more is of a receiver that has lost count.
+    pub max_credit_bytes: u64,
+    /// Where sending stops for want of credit, the pacer spreads at this rate.
+    pub line_rate_bps: u64,
+}
+
+impl EqdsParams {
+    /// For a line of this rate.
+    pub fn new(line_rate_bps: u64) -> EqdsParams {
+        EqdsParams { initial_bytes: 16 << 10, max_credit_bytes: 16 << 20, line_rate_bps }
+    }
+}
+
+impl ControllerFactory for EqdsParams {
+    fn build(&self, _now: Time, _connection: &ControlledConnection) -> Box<dyn RateController> {
+        Box::new(Eqds { params: self.clone(), credit: self.initial_bytes as i64 })
+    }
+}
+
+#[derive(Debug)]
+struct Eqds {
+    params: EqdsParams,
+    /// Negative when the last packet was larger than what was left: the next grants pay for it.
+    credit: i64,
+}
+
+impl RateController for Eqds {
+    fn pacing_rate_bps(&mut self, _now: Time) -> Option<u64> {
+        Some(if self.credit > 0 { self.params.line_rate_bps.max(1) } else { 0 })
+    }
+
+    fn turn_bytes(&self) -> Option<u64> {
+        Some(u64::try_from(self.credit).unwrap_or(0))
+    }
+
+    fn on_sent(&mut self, _now: Time, sent: &Sent) {
+        let bytes = i64::try_from(sent.bytes).unwrap_or(i64::MAX);
+        self.credit = self.credit.saturating_sub(bytes);
+    }
+
+    fn on_credit(&mut self, _now: Time, bytes: u64) {
+        let most = i64::try_from(self.params.max_credit_bytes).unwrap_or(i64::MAX);
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.credit = self.credit.saturating_add(bytes).min(most);
+    }
+}
+
+/// A receiver's half: shares out the rate of its link among those who want to send to it.
+///
+/// Senders say how much they have to send ([`want`](Grantor::want)), and get credit by turns
+/// ([`next`](Grantor::next)), a quantum each, at a little less than the link's rate.
+#[derive(Clone, Debug)]
+pub struct Grantor {
+    quantum_bytes: u64,
+    /// Nanoseconds that a quantum takes.
+    quantum_ns: u64,
+    /// What each sender still wants, by number.
+    wanted: Vec<u64>,
+    /// Those that want something, in turn.
+    turns: VecDeque<usize>,
+    next_at: Time,
+}
+
+impl Grantor {
+    /// For a link of this rate, with credit in pieces of so many bytes.
+    pub fn new(link_bps: u64, quantum_bytes: u64) -> Grantor {
+        let quantum_ns = u128::from(quantum_bytes) * 8_000_000_000 / u128::from(link_bps.max(1));
+        Grantor {
+            quantum_bytes: quantum_bytes.max(1),
+            quantum_ns: u64::try_from(quantum_ns).unwrap_or(u64::MAX).max(1),
+            wanted: Vec::new(),
+            turns: VecDeque::new(),
+            next_at: Time::ZERO,
+        }
+    }
+
+    /// A sender has so many bytes more to send.
+    pub fn want(&mut self, sender: usize, bytes: u64) {
+        if sender >= self.wanted.len() {
+            self.wanted.resize(sender + 1, 0);
+        }
+        if self.wanted[sender] == 0 && bytes > 0 {
+            self.turns.push_back(sender);
+        }
+        self.wanted[sender] = self.wanted[sender].saturating_add(bytes);
+    }
+
+    /// Whose turn it is, and how much it may send; `None` before the time has come, or if nobody wants any.
+    pub fn next(&mut self, now: Time) -> Option<(usize, u64)> {
+        if now < self.next_at {
+            return None;
+        }
+        let sender = self.turns.pop_front()?;
+        let bytes = self.wanted[sender].min(self.quantum_bytes);
+        self.wanted[sender] -= bytes;
+        if self.wanted[sender] > 0 {
+            self.turns.push_back(sender);
+        }
+        // Time in which nobody wanted anything is not made up for: it would be a burst.
+        let from =
+            self.next_at.max(Time::from_nanos(now.as_nanos().saturating_sub(self.quantum_ns)));
+        self.next_at = from.plus_nanos(self.quantum_ns);
+        Some((sender, bytes))
+    }
+
+    /// When to ask again; `None` if nobody wants anything.
+    pub fn next_at(&self) -> Option<Time> {
+        (!self.turns.is_empty()).then_some(self.next_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Mtu, QpType};
+
+    #[test]
+    fn a_sender_stops_without_credit_and_pays_for_what_it_overdrew() {
+        let connection = ControlledConnection::new(QpType::Uc.descriptor(), Mtu::B4096);
+        let mut eqds = EqdsParams::new(100_000_000_000).build(Time::ZERO, &connection);
+        assert!(eqds.pacing_rate_bps(Time::ZERO).unwrap() > 0);
+        let sent = Sent { bytes: 24 << 10, in_flight_bytes: None, app_limited: false };
+        eqds.on_sent(Time::ZERO, &sent);
+        assert_eq!(eqds.pacing_rate_bps(Time::ZERO), Some(0));
+        eqds.on_credit(Time::ZERO, 8 << 10);
+        assert_eq!(eqds.pacing_rate_bps(Time::ZERO), Some(0), "it had sent so much too much");
+        eqds.on_credit(Time::ZERO, 1);
+        assert!(eqds.pacing_rate_bps(Time::ZERO).unwrap() > 0);
+        // A receiver that grants without end does not make it lose count.
+        (0..10).for_each(|_| eqds.on_credit(Time::ZERO, u64::MAX));
+        assert!(eqds.pacing_rate_bps(Time::ZERO).unwrap() > 0);
+    }
+
+    #[test]
+    fn credit_goes_round_at_the_rate_of_the_link() {
+        let mut grantor = Grantor::new(8_000_000_000, 1_000);
+        assert_eq!(grantor.next(Time::ZERO), None);
+        for sender in 0..3 {
+            grantor.want(sender, 2_500);
+        }
+        let mut granted = [0; 3];
+        let mut now = Time::from_nanos(5_000);
+        let start = now;
+        while let Some(at) = grantor.next_at() {
+            now = now.max(at);
+            let (sender, bytes) = grantor.next(now).expect("its time has come");
+            granted[sender] += bytes;
+            let spread = granted.iter().max().unwrap() - granted.iter().min().unwrap();
+            assert!(spread <= 1_000, "{granted:?}");
+        }
+        assert_eq!(granted, [2_500; 3]);
+        // A microsecond each, but for the first.
+        assert!((7_000..=9_000).contains(&now.nanos_since(start)), "{now}");
+    }
+}

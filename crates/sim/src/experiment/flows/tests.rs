@@ -1,0 +1,60 @@
+//! Incast and fairness, small.
+
+use bowline_link::{Ecn, Prob};
+use bowline_nic::{DcqcnParams, EqdsParams, SwiftParams};
+
+use super::*;
+
+const LINE: u64 = 100_000_000_000;
+
+fn cable() -> LinkConfig {
+    let ecn = Ecn { kmin_bytes: 100_000, kmax_bytes: 400_000, pmax: Prob::new(0.2) };
+    LinkConfig { rate_bps: Some(LINE), delay_ns: 500, queue_bytes: 4 << 20, ecn: Some(ecn) }
+}
+
+fn incast(senders: usize, control: RateControl) -> (f64, f64, FlowsOutcome) {
+    let flow = |from| FlowPlan { from, to: 0, bytes: Some(1 << 20), start_ns: 0 };
+    let outcome = flows(&FlowsConfig {
+        seed: 1,
+        shape: Shape::Star(vec![500; senders + 1]),
+        cable: cable(),
+        control,
+        flows: (1..=senders).map(flow).collect(),
+        end_ns: 1_000_000_000,
+        sample_ns: 10_000_000,
+    });
+    let took: Vec<f64> =
+        outcome.completed_ns.iter().map(|ns| ns.expect("it completes") as f64).collect();
+    let last = took.iter().copied().fold(0.0, f64::max);
+    let share = senders as f64 * f64::from(8 << 20) / (last * LINE as f64 / 1e9);
+    let rates: Vec<f64> = took.iter().map(|ns| 1.0 / ns).collect();
+    (share, jain(&rates), outcome)
+}
+
+#[test]
+fn swift_and_eqds_hold_incast() {
+    for control in
+        [RateControl::Swift(SwiftParams::default()), RateControl::Eqds(EqdsParams::new(LINE))]
+    {
+        let (share, jain, outcome) = incast(32, control.clone());
+        println!("{control}: {share:.3} {jain:.3} {} {}", outcome.drops, outcome.peak_queue_bytes);
+        assert!(share >= 0.9 && jain >= 0.95, "{control}: {share} of the link, Jain {jain}");
+        assert_eq!(outcome.drops, 0, "{control}");
+    }
+}
+
+#[test]
+fn dcqcn_converges_to_fair_shares() {
+    let flow = |from| FlowPlan { from, to: 0, bytes: None, start_ns: from as u64 * 1_000_000 };
+    let outcome = flows(&FlowsConfig {
+        seed: 1,
+        shape: Shape::Star(vec![500; 5]),
+        cable: cable(),
+        control: RateControl::Dcqcn(DcqcnParams::new(LINE)),
+        flows: (1..=4).map(flow).collect(),
+        end_ns: 60_000_000,
+        sample_ns: 2_000_000,
+    });
+    let jain = outcome.jain(15);
+    assert!(jain > 0.95, "{jain}: {:?}", outcome.gbps);
+}

@@ -1,0 +1,44 @@
+//! Connections that are not told how fast the path is.
+
+use bowline_link::LinkConfig;
+use bowline_nic::{BbrParams, Mtu, RateControl};
+use bowline_sdr::{ReliableConfig, SdrConfig};
+
+use super::{Losses, Session};
+
+const RATE_BPS: u64 = 200_000_000;
+
+/// Share of a link of 200 Mbit/s, 40 ms and a queue of one bandwidth-delay product that messages of
+/// 8 MiB have, after the first.
+fn share(scheme: &str, loss: f64) -> f64 {
+    let queue_bytes = RATE_BPS / 8 / 25;
+    let cable =
+        LinkConfig { rate_bps: Some(RATE_BPS), delay_ns: 20_000_000, queue_bytes, ecn: None };
+    let congestion = Some(RateControl::Bbr(BbrParams::default()));
+    let sdr =
+        SdrConfig { mtu: Mtu::B1024, chunk_bytes: 2 << 10, congestion, ..SdrConfig::default() };
+    let reliable = ReliableConfig { sdr, max_write: 8 << 20, ..ReliableConfig::default() };
+    let mut session = Session::connect(1, cable, &reliable);
+    session.set_losses(Losses { forward: loss, back: loss });
+    let scheme = reliable.scheme(scheme).unwrap();
+    session.write(8 << 20, scheme).expect("it arrives");
+    let nanos: u64 = (0..3).map(|_| session.write(8 << 20, scheme).expect("it arrives")).sum();
+    // Each message also takes a round trip, and what is said of its end another half.
+    let wire: u64 = 3 * ((8 << 20) * 8 * 5 + 60_000_000);
+    wire as f64 / nanos as f64
+}
+
+#[test]
+fn selective_repeat_finds_the_rate_of_the_path() {
+    for (loss, expected) in [(0.0, 0.9), (0.01, 0.85)] {
+        let share = share("sr-nack", loss);
+        assert!(share > expected, "{loss}: {share}");
+    }
+}
+
+#[test]
+fn erasure_coding_finds_the_rate_of_the_path() {
+    // Eight chunks of parity for each 32.
+    let share = share("ec-mds", 0.001);
+    assert!(share > 0.9 * 0.8, "{share}");
+}

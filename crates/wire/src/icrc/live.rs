@@ -1,0 +1,107 @@
+//! Bytes that others may write while they are read.
+
+#![allow(unsafe_code)]
+
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+/// Bytes that somebody else may write at any time: registered memory, which its owner goes on using while
+/// a NIC sends it.
+///
+/// No `&[u8]` of such bytes may exist, since a compiler may take what is behind one for constant. They can
+/// be copied, every byte once, and what was copied is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct LiveBytes<'a> {
+    ptr: *const u8,
+    len: usize,
+    lives: PhantomData<&'a u8>,
+}
+
+impl<'a> LiveBytes<'a> {
+    /// The bytes at an address.
+    ///
+    /// # Safety
+    /// The range must stay readable for `'a`. Others may write it meanwhile; what is copied then is
+    /// any mixture of old and new bytes.
+    #[inline]
+    pub const unsafe fn new(ptr: *const u8, len: usize) -> LiveBytes<'a> {
+        LiveBytes { ptr, len, lives: PhantomData }
+    }
+
+    /// How many.
+    #[inline]
+    pub const fn len(self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The first byte.
+    #[inline]
+    pub(super) const fn as_ptr(self) -> *const u8 {
+        self.ptr
+    }
+
+    /// The first `at` bytes and the others.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub(super) fn split_at(self, at: usize) -> (LiveBytes<'a>, LiveBytes<'a>) {
+        assert!(at <= self.len, "cut at {at} of {} bytes", self.len);
+        let rest = self.ptr.wrapping_add(at);
+        (LiveBytes { len: at, ..self }, LiveBytes { ptr: rest, len: self.len - at, ..self })
+    }
+
+    /// Copies the bytes to the start of `room` and returns the copy.
+    ///
+    /// # Panics
+    /// If there is less room than bytes.
+    #[inline]
+    pub fn copy_to(self, room: &mut [MaybeUninit<u8>]) -> &[u8] {
+        let room = &mut room[..self.len];
+        // SAFETY: the bytes are readable by the constructor's contract; the room is as long, and borrowed
+        // for this alone.
+        unsafe { copy(self.ptr, room.as_mut_ptr().cast(), self.len) };
+        // The compiler may not read the source again in place of the copy.
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: so many bytes have just been written.
+        unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), self.len) }
+    }
+}
+
+impl<'a> From<&'a [u8]> for LiveBytes<'a> {
+    #[inline]
+    fn from(bytes: &'a [u8]) -> LiveBytes<'a> {
+        LiveBytes { ptr: bytes.as_ptr(), len: bytes.len(), lives: PhantomData }
+    }
+}
+
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes, and they are apart.
+#[cfg(not(miri))]
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it meanwhile.
+    unsafe { from.copy_to_nonoverlapping(to, len) };
+}
+
+/// As the language wants it: what others may write is read by atomics.
+///
+/// # Safety
+/// As above.
+#[cfg(miri)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    use core::sync::atomic::AtomicU8;
+    for i in 0..len {
+        // SAFETY: the caller's word.
+        unsafe {
+            let byte = AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed);
+            to.add(i).write(byte);
+        }
+    }
+}
