@@ -1,6 +1,6 @@
 //! What follows from the model: how fast to send, and how much may be in flight.
 
-use super::{Bbr, Company, MAX_BYTES, Phase, bps_of};
+use super::{Bbr, Company, Phase};
 
 /// Doubles the rate every round trip: 4 ln 2.
 const STARTUP_GAIN: f64 = 2.77;
@@ -71,4 +71,19 @@ impl Bbr {
         let window = ((self.bdp() + self.unreported()) as f64 * gain) as u64;
         window.max(self.params.initial_window_bytes).min(self.window_bound) + BURST_BYTES
     }
+}
+
+/// No path has more in flight: what a peer says must not overflow anything.
+const MAX_BYTES: u64 = 1 << 40;
+const MAX_BPS: u64 = 1 << 50;
+pub(super) const MAX_RTT_NS: u64 = 60_000_000_000;
+
+pub(super) fn bytes_in(bps: u64, ns: u64) -> u64 {
+    let bytes = u128::from(bps) * u128::from(ns) / 8_000_000_000;
+    u64::try_from(bytes).unwrap_or(MAX_BYTES).min(MAX_BYTES)
+}
+
+pub(super) fn bps_of(bytes: u64, ns: u64) -> u64 {
+    let bps = u128::from(bytes) * 8_000_000_000 / u128::from(ns.max(1));
+    u64::try_from(bps).unwrap_or(MAX_BPS).min(MAX_BPS)
 }

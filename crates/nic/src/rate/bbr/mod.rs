@@ -10,6 +10,7 @@ mod limits;
 use self::compete::{Compete, Others};
 use self::delivery::{Delivery, RateSample};
 use self::filter::{MaxRate, MinRtt, RecentRtt};
+use self::limits::{MAX_RTT_NS, bps_of, bytes_in};
 use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
 
@@ -18,6 +19,10 @@ const STARTUP_GROWTH: f64 = 1.25;
 const STARTUP_ROUNDS: u32 = 3;
 /// A round trip so much longer than the shortest has a queue in it.
 const QUEUED: f64 = 1.25;
+/// One that is as short as this has none.
+const UNQUEUED: f64 = 1.05;
+/// A path that delivers less than this part of the model's rate, without a queue, was not used.
+const IDLE: f64 = 0.9;
 /// A round that loses more than this has met a full queue.
 const LOSS_LIMIT: f64 = 0.02;
 /// Cut on such a round, unless that delivered more.
@@ -298,10 +303,20 @@ impl Bbr {
 
     fn on_sample(&mut self, now: Time, sample: RateSample, rtt_ns: u64) {
         self.round.best_bps = self.round.best_bps.max(sample.bps);
-        if !sample.app_limited || sample.bps > self.max_rate.get() {
+        if !(sample.app_limited || self.is_idle_path(sample, rtt_ns))
+            || sample.bps > self.max_rate.get()
+        {
             self.max_rate.update(sample.bps);
         }
         self.look_for_change(now, sample, rtt_ns);
+    }
+
+    /// Little has arrived and nothing is queued: it is the sending host that was slow, for want of its core. A path
+    /// that is slower than what is sent to it has a queue.
+    fn is_idle_path(&self, sample: RateSample, rtt_ns: u64) -> bool {
+        (sample.bps as f64) < self.max_rate.get() as f64 * IDLE
+            && (rtt_ns as f64) < self.min_rtt_ns() as f64 * UNQUEUED
+            && self.phase != Phase::Startup
     }
 
     /// Forgets the rate of a path that has changed.
@@ -471,21 +486,6 @@ impl RateController for Bbr {
             (self.rate_bound, self.window_bound) = (u64::MAX, u64::MAX);
         }
     }
-}
-
-/// No path has more in flight: what a peer says must not overflow anything.
-const MAX_BYTES: u64 = 1 << 40;
-const MAX_BPS: u64 = 1 << 50;
-const MAX_RTT_NS: u64 = 60_000_000_000;
-
-fn bytes_in(bps: u64, ns: u64) -> u64 {
-    let bytes = u128::from(bps) * u128::from(ns) / 8_000_000_000;
-    u64::try_from(bytes).unwrap_or(MAX_BYTES).min(MAX_BYTES)
-}
-
-fn bps_of(bytes: u64, ns: u64) -> u64 {
-    let bps = u128::from(bytes) * 8_000_000_000 / u128::from(ns.max(1));
-    u64::try_from(bps).unwrap_or(MAX_BPS).min(MAX_BPS)
 }
 
 #[cfg(test)]

@@ -172,3 +172,18 @@ fn short_paths_are_filled_too() {
         assert!(path.bps(0) > 0.85 * bps as f64, "{bps}, {delay_ns}: {}", path.bps(0));
     }
 }
+
+/// A host that does not get its turn makes round trips longer, now and then, and takes nothing from the path.
+#[test]
+fn a_receiver_that_pauses_does_not_look_like_a_slower_path() {
+    for (pause_ms, every_ms) in [(15, 110), (25, 230), (30, 97)] {
+        let mut path = Path::new(link(MBPS_200, 0.0));
+        path.pauses_ns = (pause_ms * 1_000_000, every_ms * 1_000_000);
+        path.add(Time::ZERO, bbr(Time::ZERO));
+        path.run_until(secs(1));
+        path.begin();
+        path.run_until(secs(21));
+        let share = path.bps(0) / MBPS_200 as f64;
+        assert!(share > 0.85, "{pause_ms} ms every {every_ms} ms: {share}");
+    }
+}

@@ -67,6 +67,8 @@ pub(super) struct Path {
     pub(super) now: Time,
     step: Option<LinkConfig>,
     measured_since: Time,
+    /// How long the receiving host does nothing, and how often: reports wait.
+    pub(super) pauses_ns: (u64, u64),
 }
 
 impl Path {
@@ -81,6 +83,7 @@ impl Path {
             now: Time::ZERO,
             step: None,
             measured_since: Time::ZERO,
+            pauses_ns: (0, 1),
         }
     }
 
@@ -149,7 +152,9 @@ impl Path {
                 }
                 if is_stamp || self.flows[flow].acks() {
                     let landed = self.had[flow].landed;
-                    let at = self.now.plus_nanos(self.delay_ns);
+                    let (pause, every) = self.pauses_ns;
+                    let paused = pause.saturating_sub(self.now.as_nanos() % every);
+                    let at = self.now.plus_nanos(self.delay_ns + paused);
                     let clock = self.now;
                     self.push(at, Event::Told { flow, number, sent, landed, clock, is_stamp });
                 }
