@@ -47,10 +47,10 @@ ROWS = {
     "TCP BBR": ("tcp-bbr", "the same"),
     "quinn BBR": ("quinn-bbr", "one stream, windows of four times what fits on the way, datagrams that fill the link's packets, its round trip told"),
     "SRT": ("srt", "file mode, windows and buffers of four times what fits on the way, packets of 1500 bytes, which is the most it has"),
-    "Bowline RC": ("rc", "go-back-N, window of twice what fits on the way, paced at the link's rate"),
+    "Bowline RC": ("rc", "go-back-N, window of twice what fits on the way, paced by its congestion control"),
     "Bowline RC+FEC": ("rc-fec", "the same over LoWAR, code chosen by itself"),
-    "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB (2 KiB at 1 % where packets are smaller), paced at the link's rate"),
-    "Bowline EC": ("ec-mds", "Reed-Solomon over groups of 128 chunks of 4 KiB with 2 to 16 of parity, by the link's loss; paced at its rate"),
+    "Bowline SR": ("sr-nack", "selective repeat by NACK, chunks of 4 KiB (2 KiB at 1 % where packets are smaller); finds the rate out"),
+    "Bowline EC": ("ec-mds", "Reed-Solomon over groups of 128 chunks of 4 KiB with 2 to 16 of parity, by the link's loss; finds the rate out"),
 }
 OURS = [row for row in ROWS if row.startswith("Bowline")]
 # Bowline's packets of MTU bytes: BTH, RETH, immediate, ICRC, UDP, IP.

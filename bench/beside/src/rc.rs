@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, Channel, Completion, CompletionExt, ConnectOptions, Connector, Cq, Device, Listener,
-    Mr, Mtu, Qp, QpType, RateControl, RemoteMr,
+    Access, BbrParams, Channel, Completion, CompletionExt, ConnectOptions, Connector, Cq, Device,
+    Listener, Mr, Mtu, Qp, QpType, RateControl, RemoteMr,
 };
 
 use crate::Result;
@@ -111,9 +111,10 @@ impl Sender {
         let end = End::new(spec, spec.from)?;
         let mut channel = Connector::new().connect(spec.data_at())?;
         let remote = end.join(&mut channel)?;
-        if let Some(bits_per_sec) = spec.udp_rate() {
+        // UC hears nothing of its packets, from which a rate could be found out.
+        if spec.is_long() && spec.kind != Kind::Uc {
             for qp in &end.qps {
-                qp.set_rate_control(RateControl::Fixed { bits_per_sec })?;
+                qp.set_rate_control(RateControl::Bbr(BbrParams::default()))?;
             }
         }
         let depth = if spec.qps > 1 { 2 } else { spec.depth() };

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, Connector, Device, Listener, Mr, Mtu, ReliableConfig, ReliableEvent, ReliableQp,
-    SdrConfig, SdrError, WriteOptions,
+    Access, BbrParams, Connector, Device, Listener, Mr, Mtu, RateControl, ReliableConfig,
+    ReliableEvent, ReliableQp, SdrConfig, SdrError, WriteOptions,
 };
 
 use crate::Result;
@@ -40,7 +40,8 @@ impl End {
             sdr: SdrConfig {
                 mtu: device.mtu(),
                 chunk_bytes: u32::try_from(spec.chunk)?,
-                rate_bps: spec.udp_rate(),
+                // Nobody is told the link's rate.
+                congestion: spec.is_long().then(|| RateControl::Bbr(BbrParams::default())),
                 ..SdrConfig::default()
             },
             max_write: spec.size as u64,

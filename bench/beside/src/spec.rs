@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-/// Headers of a UDP datagram over IPv4.
-const IP_UDP_BYTES: u64 = 28;
-
 /// What connects the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
@@ -125,7 +122,7 @@ pub(crate) struct Spec {
     /// Data and parity chunks of a group (SDR)
     #[arg(long, num_args = 2, default_values_t = [32, 8], value_names = ["K", "M"])]
     pub(crate) code: Vec<u32>,
-    /// Rate of the link in bit/s, for transports that are told it
+    /// Rate of the link in bit/s, for windows: nobody paces at it
     #[arg(long, value_name = "BPS")]
     pub(crate) rate: Option<u64>,
     /// Round trip of the link in ms, for transports that are told it, and for windows
@@ -154,13 +151,6 @@ impl Spec {
     /// Bytes that fit on the way there and back; on a local link, nothing to speak of.
     pub(crate) fn bdp_bytes(&self) -> u64 {
         (self.rate.unwrap_or(0) as f64 / 8.0 * self.rtt / 1e3) as u64
-    }
-
-    /// The rate for a NIC that counts UDP payload, on a link whose rate has IP and UDP headers in it.
-    pub(crate) fn udp_rate(&self) -> Option<u64> {
-        // The shortest headers of a full packet are BTH and ICRC: with others in it, it is slower.
-        let payload = u64::from(self.mtu.unwrap_or(4096)) + 16;
-        self.rate.map(|rate| rate / (payload + IP_UDP_BYTES) * payload)
     }
 
     /// Buffers that hold what is under way, twice, whatever the link.

@@ -80,10 +80,11 @@ pub use bowline_io::{
 };
 pub use bowline_nic::{
     Access, Acked, AddressVector, BbrParams, Buffer, Completion, ControlError,
-    ControlledConnection, ControllerFactory, Counters, CqId, DcqcnParams, EndMark, Event,
-    FixedRate, LossRecord, Lost, ModifyError, MrKey, Mtu, ParseRateControlError, Payload,
+    ControlledConnection, ControllerFactory, Counters, CqId, DcqcnParams, EndMark, EqdsParams,
+    Event, FixedRate, LossRecord, Lost, ModifyError, MrKey, Mtu, ParseRateControlError, Payload,
     PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController, RecvWr, Remote,
-    SendFlags, SendOp, SendWr, Sent, Sge, SrqId, Time, UdDest, WcOpcode, WcStatus, XpOptions,
+    SendFlags, SendOp, SendWr, Sent, Sge, SrqId, SwiftParams, Time, UdDest, WcOpcode, WcStatus,
+    XpOptions,
 };
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,

@@ -140,7 +140,7 @@ impl DeviceSpec {
         pcap: Option<PathBuf>,
         lanes: usize,
     ) -> Result<Vec<Opened>, PortError> {
-        let pcap = pcap.map(PcapFile::create).transpose()?;
+        let pcap = pcap.map(|path| self.capture(path)).transpose()?;
         // The lanes of a rail have one cable.
         let link = self.link.as_ref().map(SharedLink::new);
         (0..lanes)
@@ -155,6 +155,14 @@ impl DeviceSpec {
                 Ok((port, qpn_prefix))
             })
             .collect()
+    }
+
+    /// A capture whose end on a full disk is not silent.
+    fn capture(&self, path: PathBuf) -> Result<PcapFile, PortError> {
+        let (notice, name) = (self.udp.notice, path.display().to_string());
+        PcapFile::create(path, move |error| {
+            notice(&format!("the capture {name} is not complete: {error}"));
+        })
     }
 
     /// What the engines have in common. Connections must fit all ports they may move to.

@@ -15,7 +15,7 @@ use bowline_wire::Qpn;
 /// Stamps in a round trip.
 const STAMPS_PER_RTT: u64 = 8;
 /// Shortest and longest time between two stamps, and that before a round trip is known.
-const MIN_STAMP_NS: u64 = 500_000;
+const MIN_STAMP_NS: u64 = 200_000;
 const MAX_STAMP_NS: u64 = 500_000_000;
 const FIRST_STAMP_NS: u64 = 5_000_000;
 /// Stamps without an answer after which they come half as often.

@@ -96,7 +96,8 @@ impl End {
         let (link, load) = (stage.link, stage.load);
         let sends = direction == 0;
         let mut builder = Device::builder(if sends { stage.from } else { stage.to })
-            .window_bytes(link.window_bytes());
+            .window_bytes(link.window_bytes())
+            .notice(crate::output::notice);
         if let Some(profile) = link.profile(load.link_seed(direction))? {
             builder = builder.link(profile);
         }

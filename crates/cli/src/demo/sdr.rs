@@ -48,7 +48,8 @@ impl End {
     fn new(stage: &Stage<'_>, direction: u64) -> Result<End, Box<dyn Error>> {
         let (link, load) = (stage.link, stage.load);
         let sends = direction == 0;
-        let mut builder = Device::builder(if sends { stage.from } else { stage.to });
+        let mut builder = Device::builder(if sends { stage.from } else { stage.to })
+            .notice(crate::output::notice);
         if let Some(profile) = link.profile(load.link_seed(direction))? {
             builder = builder.link(profile);
         }

@@ -1,6 +1,7 @@
 //! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time, beside the
 //! planner's model.
 
+mod congestion;
 mod draw;
 mod fig10;
 mod lowar;
@@ -31,6 +32,7 @@ use sweep::Kept;
     bowline sim run fig3a --out results        JSON, SVG and a page in results/\n  \
     bowline sim run model --check              the model against the code\n  \
     bowline sim run lowar-fig9                 FEC under a connection, beside what the paper says\n  \
+    bowline sim run incast --check             rate controllers when many send to one\n  \
     bowline sim run mine.toml --out results --resume    your own plan; finished points are kept\n\n\
     Plans are TOML files: see experiments/ in the repository.")]
 pub(crate) struct RunArgs {
@@ -101,6 +103,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(figure) = lowar::find(&args.name) {
         return lowar::run(figure, args);
     }
+    if let Some(which) = congestion::find(&args.name) {
+        return congestion::run(which, args);
+    }
     let (name, text) = find(&args.name)?;
     let experiment: Experiment = toml::from_str(&text)
         .map_err(|e| format!("{name} is no plan: {}", e.to_string().trim_end()))?;
@@ -138,7 +143,7 @@ fn list() -> String {
         };
         out += &format!("{name:<8} {title}\n");
     }
-    out + &lowar::list()
+    out + &lowar::list() + &congestion::list()
 }
 
 fn jobs(args: &RunArgs) -> usize {

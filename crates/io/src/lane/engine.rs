@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 
 use super::task::Tasks;
-use super::{CqNotify, EventChannel, EventSink};
+use super::{CqNotify, EventChannel, EventSink, nanos};
 use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 
 /// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
@@ -58,6 +59,7 @@ pub(super) struct Engine {
     deferred: bool,
     last_transmit: Time,
     now: Time,
+    epoch: Instant,
     cq_notify: HashMap<CqId, CqNotify>,
     events: Arc<dyn EventSink>,
     /// Who is told of paths that failed, and by which tag.
@@ -72,6 +74,7 @@ impl Engine {
         broken: Arc<OnceLock<String>>,
         batch_packets: usize,
         events: Arc<dyn EventSink>,
+        epoch: Instant,
     ) -> Engine {
         let batch = TxBatch::new(port.caps().tx, batch_packets.max(1));
         Engine {
@@ -85,6 +88,7 @@ impl Engine {
             deferred: false,
             last_transmit: Time::ZERO,
             now: Time::ZERO,
+            epoch,
             cq_notify: HashMap::new(),
             events,
             path_watcher: None,
@@ -103,7 +107,7 @@ impl Engine {
     /// Receives, fires timers and transmits, once and within bounds.
     pub(super) fn round(&mut self, now: Time) -> Progress {
         let frames = self.receive(now);
-        let packets = self.transmit(now);
+        let packets = self.transmit(self.now);
         self.dispatch();
         Progress { frames, packets }
     }
@@ -121,7 +125,7 @@ impl Engine {
         if frames > 0 && packets == 0 {
             self.deferred = true;
         } else {
-            packets += self.transmit(now);
+            packets += self.transmit(self.now);
         }
         self.dispatch();
         Progress { frames, packets }
@@ -134,6 +138,14 @@ impl Engine {
         if self.nic.poll_timeout().is_some_and(|t| t <= now) {
             self.nic.handle_timeout(now);
         }
+        let now = match frames {
+            // What has arrived may have come after the clock was read, if the thread has had to wait for its
+            // core meanwhile. Tasks time round trips, which would come out too short.
+            1.. if !self.tasks.is_empty() => {
+                self.advance(Time::from_nanos(nanos(self.epoch.elapsed())))
+            }
+            _ => now,
+        };
         self.tasks.run(&mut self.nic, now);
         frames
     }

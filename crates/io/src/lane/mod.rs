@@ -126,7 +126,8 @@ impl Lane {
             faults.wake_on_change(Arc::clone(&wake));
         }
         let broken = Arc::new(OnceLock::new());
-        let engine = Engine::new(nic, port, Arc::clone(&broken), config.batch_packets, events);
+        let (batch_packets, epoch) = (config.batch_packets, config.epoch);
+        let engine = Engine::new(nic, port, Arc::clone(&broken), batch_packets, events, epoch);
         let shared = Arc::new(Shared {
             caps,
             engine: Mutex::new(engine),
@@ -393,6 +394,7 @@ impl Shared {
     ) -> R {
         let now = engine.advance(now);
         let progress = engine.polled_round(now);
+        let now = engine.advance(now);
         let result = f(&mut engine.nic, now);
         self.leave(&engine);
         drop(engine);

@@ -47,6 +47,11 @@ impl Tasks {
     }
 
     #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    #[inline]
     pub(super) fn run(&mut self, nic: &mut Nic, now: Time) {
         if self.tasks.is_empty() {
             return;

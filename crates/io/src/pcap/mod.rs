@@ -4,7 +4,7 @@
 mod tests;
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,39 @@ const BUFFER_BYTES: usize = 1 << 20;
 const SNAP_LEN: u32 = 256 << 10;
 const TTL: u8 = 64;
 
-type Sink = BufWriter<Box<dyn Write + Send>>;
+type Sink = BufWriter<Watched>;
+
+/// What becomes of a capture's bytes. The first failure is told, since a capture that is short looks like any other.
+struct Watched {
+    to: Box<dyn Write + Send>,
+    on_failure: Option<Box<OnFailure>>,
+}
+
+type OnFailure = dyn FnOnce(&io::Error) + Send;
+
+impl Watched {
+    fn tell<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &done
+            && error.kind() != io::ErrorKind::Interrupted
+            && let Some(tell) = self.on_failure.take()
+        {
+            tell(error);
+        }
+        done
+    }
+}
+
+impl Write for Watched {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.tell(done)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let done = self.to.flush();
+        self.tell(done)
+    }
+}
 
 /// Writes both directions of a port to a capture: Ethernet frames with nanosecond times, one per
 /// packet as on the wire, bursts taken apart.
@@ -55,14 +87,22 @@ struct Capture {
 }
 
 impl PcapFile {
-    /// A new file at `path`; one that is there already is overwritten.
-    pub fn create(path: impl AsRef<Path>) -> Result<PcapFile, PortError> {
+    /// A new file at `path`; one that is there already is overwritten. `on_failure` hears why it is not
+    /// complete, once.
+    pub fn create(
+        path: impl AsRef<Path>,
+        on_failure: impl FnOnce(&io::Error) + Send + 'static,
+    ) -> Result<PcapFile, PortError> {
         let file = File::create(path).map_err(PortError::os("making a capture file"))?;
-        PcapFile::new(Box::new(file))
+        PcapFile::new(Box::new(file), on_failure)
     }
 
     /// A capture to anything that takes bytes.
-    pub fn new(to: Box<dyn Write + Send>) -> Result<PcapFile, PortError> {
+    pub fn new(
+        to: Box<dyn Write + Send>,
+        on_failure: impl FnOnce(&io::Error) + Send + 'static,
+    ) -> Result<PcapFile, PortError> {
+        let to = Watched { to, on_failure: Some(Box::new(on_failure)) };
         let header = PcapHeader {
             datalink: DataLink::ETHERNET,
             ts_resolution: TsResolution::NanoSecond,

@@ -60,7 +60,7 @@ fn capture(addrs: [IpAddr; 2]) -> [Vec<u8>; 2] {
     let files = [Shared::default(), Shared::default()];
     let [mut a, mut b] = [0, 1].map(|i| {
         let port = Blind(hub.port(addrs[i], 4791, 100).expect("nobody is there"));
-        let file = PcapFile::new(Box::new(files[i].clone())).expect("memory takes all");
+        let file = PcapFile::new(Box::new(files[i].clone()), |_| ()).expect("memory takes all");
         PcapTap::new(port, file)
     });
     let key = FlowKey { src: addrs[0], dst: addrs[1], src_port: 4791, dst_port: 4791 };
@@ -94,4 +94,45 @@ fn every_packet_of_a_burst_is_a_frame_with_a_right_icrc() {
 fn ipv6_is_captured_too() {
     let addr = |text: &str| text.parse().expect("an address");
     capture([addr("fd00::1"), addr("fd00::2")]).iter().for_each(|c| check(c));
+}
+
+/// A disk on which so many bytes fit.
+struct Disk(usize);
+
+impl Write for Disk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match bytes.len().min(self.0) {
+            0 => Err(io::ErrorKind::StorageFull.into()),
+            n => {
+                self.0 -= n;
+                Ok(n)
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_capture_that_is_not_complete_is_told_of_once() {
+    for room in [0, 100, 5_000] {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let by = Arc::clone(&told);
+        let file = PcapFile::new(Box::new(Disk(room)), move |error| {
+            by.lock().expect("no panic").push(error.kind());
+        })
+        .expect("the header is buffered");
+        let addrs: [IpAddr; 2] = [[10, 0, 0, 3].into(), [10, 0, 0, 4].into()];
+        let hub = MemoryHub::new();
+        let port = hub.port(addrs[0], 4791, 100).expect("nobody is there");
+        let mut tap = PcapTap::new(port, file);
+        let key = FlowKey { src: addrs[0], dst: addrs[1], src_port: 4791, dst_port: 4791 };
+        let mut batch = TxBatch::new(tap.caps().tx, 20);
+        push_packets(&mut batch, &key, 0x01_0002, 0, &[1000; 20]);
+        tap.send(Time::from_micros(5), &batch, 0).expect("memory works");
+        drop(tap);
+        assert_eq!(*told.lock().expect("no panic"), [io::ErrorKind::StorageFull], "{room}");
+    }
 }

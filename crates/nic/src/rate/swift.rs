@@ -7,7 +7,10 @@ use crate::time::Time;
 /// Swift's constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftParams {
-    /// What the target allows on top of the shortest round trip.
+    /// The least target, the same for all flows of a network: one that came when there was a queue must not take
+    /// that for a longer path.
+    pub base_target_ns: u64,
+    /// What the target allows on top of the shortest round trip, on longer paths.
     pub base_delay_ns: u64,
     /// The most that flow scaling adds to the target, for the smallest windows.
     pub max_scaling_ns: u64,
@@ -30,6 +33,7 @@ pub struct SwiftParams {
 impl Default for SwiftParams {
     fn default() -> SwiftParams {
         SwiftParams {
+            base_target_ns: 25_000,
             base_delay_ns: 5_000,
             max_scaling_ns: 50_000,
             min_scaled_packets: 0.1,
@@ -84,7 +88,8 @@ impl Swift {
         let alpha = params.max_scaling_ns as f64 / range;
         let scaled = alpha * (scale(self.cwnd) - scale(high));
         let scaled = scaled.clamp(0.0, params.max_scaling_ns as f64);
-        min_rtt_ns as f64 + params.base_delay_ns as f64 + scaled
+        let base = (min_rtt_ns + params.base_delay_ns).max(params.base_target_ns);
+        base as f64 + scaled
     }
 
     fn may_decrease(&self, now: Time) -> bool {
@@ -221,7 +226,7 @@ mod tests {
             let params = SwiftParams { initial_packets, ..SwiftParams::default() };
             let mut swift = params.build(Time::ZERO, &connection);
             ack(&mut *swift, 10, 0, 10);
-            // 35 µs: too much for a large window, not for a small one.
+            // 28 µs: too much for a large window, not for a small one.
             let before = swift.window_bytes().unwrap();
             ack(&mut *swift, 60, 1, 28);
             swift.window_bytes().unwrap() >= before

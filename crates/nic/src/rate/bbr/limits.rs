@@ -60,13 +60,15 @@ impl Bbr {
             }
             // Some of what counts as in flight has arrived, and its report is not here yet.
             (_, Company::Yielding(compete)) => {
-                return compete.window_bytes().min(MAX_BYTES) / 8 * 9 + BURST_BYTES;
+                return compete.window_bytes().min(MAX_BYTES) / 8 * 9
+                    + self.unreported()
+                    + BURST_BYTES;
             }
             (Phase::Startup, _) => STARTUP_WINDOW_GAIN,
             (_, Company::Unyielding(_)) => UNYIELDING_WINDOW_GAIN,
             (_, Company::None) => WINDOW_GAIN,
         };
-        let window = (self.bdp() as f64 * gain) as u64;
+        let window = ((self.bdp() + self.unreported()) as f64 * gain) as u64;
         window.max(self.params.initial_window_bytes).min(self.window_bound) + BURST_BYTES
     }
 }

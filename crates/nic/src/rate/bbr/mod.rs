@@ -42,6 +42,8 @@ const UNYIELDING_LOSS_LIMIT: f64 = 0.4;
 const MIN_RTT_NS: u64 = 10_000_000_000;
 const COMPETING_MIN_RTT_NS: u64 = 30_000_000_000;
 const PROBE_RTT_NS: u64 = 200_000_000;
+/// Feedback that is rarer than this does not come from a transport that is busy.
+const MAX_FEEDBACK_NS: u64 = 10_000_000;
 /// BTH and ICRC, which what is acknowledged does not count and the rate does.
 const HEADER_BYTES: f64 = 16.0;
 
@@ -134,6 +136,9 @@ struct Bbr {
     cycle_rtt: RecentRtt,
     smoothed_rtt_ns: Option<u64>,
     last_rtt_ns: u64,
+    /// When feedback last came, and how far apart it comes, smoothed.
+    heard: Option<Time>,
+    feedback_ns: u64,
     in_flight: u64,
     company: Company,
     /// Rounds in a row in which the queue was never short.
@@ -170,6 +175,8 @@ impl Bbr {
             cycle_rtt: RecentRtt::new(),
             smoothed_rtt_ns: None,
             last_rtt_ns: 0,
+            heard: None,
+            feedback_ns: 0,
             in_flight: 0,
             company: Company::None,
             foreign_rounds: 0,
@@ -206,6 +213,19 @@ impl Bbr {
     /// What is in flight at the model's rate without any queue.
     fn bdp(&self) -> u64 {
         bytes_in(self.rate_bps(), self.min_rtt_ns())
+    }
+
+    fn time_feedback(&mut self, now: Time) {
+        if let Some(last) = self.heard.replace(now) {
+            let gap = now.nanos_since(last).min(MAX_FEEDBACK_NS);
+            self.feedback_ns = self.feedback_ns - self.feedback_ns / 8 + gap / 8;
+        }
+    }
+
+    /// What counts as in flight because feedback is rare: on short paths it comes less than once a round trip.
+    fn unreported(&self) -> u64 {
+        let rare_ns = self.feedback_ns.saturating_sub(self.min_rtt_ns() / 4);
+        bytes_in(self.rate_bps(), rare_ns)
     }
 
     fn enter(&mut self, now: Time, phase: Phase) {
@@ -361,7 +381,7 @@ impl Bbr {
 
     /// Goes on to the next phase where that does not wait for the end of a round.
     fn advance(&mut self, now: Time) {
-        let is_drained = self.in_flight <= self.bdp();
+        let is_drained = self.in_flight <= self.bdp() + self.unreported();
         match self.phase {
             Phase::Drain if is_drained => self.enter_cruise(now),
             Phase::Down if is_drained || self.has_drained_enough(now) => self.enter_cruise(now),
@@ -408,6 +428,7 @@ impl RateController for Bbr {
 
     fn on_acked(&mut self, now: Time, acked: &Acked) {
         self.in_flight = acked.in_flight_bytes;
+        self.time_feedback(now);
         let bytes = (acked.bytes as f64 * self.overhead) as u64;
         self.round.delivered = self.round.delivered.saturating_add(bytes);
         let timed = acked.rtt_ns.map(|rtt_ns| rtt_ns.clamp(1, MAX_RTT_NS));

@@ -37,7 +37,6 @@ fn swift_and_eqds_hold_incast() {
         [RateControl::Swift(SwiftParams::default()), RateControl::Eqds(EqdsParams::new(LINE))]
     {
         let (share, jain, outcome) = incast(32, control.clone());
-        println!("{control}: {share:.3} {jain:.3} {} {}", outcome.drops, outcome.peak_queue_bytes);
         assert!(share >= 0.9 && jain >= 0.95, "{control}: {share} of the link, Jain {jain}");
         assert_eq!(outcome.drops, 0, "{control}");
     }

@@ -35,7 +35,7 @@ impl Controlled {
 impl Flow for Controlled {
     fn next(&mut self, now: Time) -> Next {
         if self.next_stamp <= now {
-            self.next_stamp = now.plus_nanos((self.rtt_ns / 8).max(500_000));
+            self.next_stamp = now.plus_nanos((self.rtt_ns / 8).max(200_000));
             self.meter.on_stamp(now, self.sent);
             return Next::Stamp;
         }

@@ -156,3 +156,19 @@ fn nothing_that_it_is_told_makes_it_stop_or_panic() {
         assert!(controller.window_bytes().is_some_and(|bytes| bytes > 1_000));
     }
 }
+
+#[test]
+fn short_paths_are_filled_too() {
+    for (bps, delay_ns) in
+        [(10_000_000_000, 50_000), (1_000_000_000, 200_000), (1_000_000_000, 20_000)]
+    {
+        let queue_bytes = 1 << 20;
+        let config = LinkConfig { rate_bps: Some(bps), delay_ns, queue_bytes, ecn: None };
+        let mut path = Path::new(Link::new(config, 1, 0));
+        path.add(Time::ZERO, bbr(Time::ZERO));
+        path.run_until(Time::from_millis(300));
+        path.begin();
+        path.run_until(Time::from_millis(1_300));
+        assert!(path.bps(0) > 0.85 * bps as f64, "{bps}, {delay_ns}: {}", path.bps(0));
+    }
+}

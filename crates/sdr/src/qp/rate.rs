@@ -1,0 +1,76 @@
+//! How fast an SDR QP may send, and what it hears about that.
+
+use std::sync::Arc;
+
+use bowline_nic::rate::Report;
+use bowline_nic::{ControlledConnection, ControllerFactory, FixedRate, Nic, RateControl, Time};
+use bowline_wire::Qpn;
+
+use super::SdrQp;
+use crate::congestion::Congestion;
+use crate::control::{Header, Kind};
+use crate::error::SdrError;
+
+impl SdrQp {
+    /// Chooses what finds the rate out, before the QP is connected.
+    pub fn set_congestion(&mut self, congestion: Option<RateControl>) {
+        self.config.congestion = congestion;
+    }
+
+    /// Puts a rate controller, or none, in charge of the QPs.
+    pub(super) fn control_rate(&mut self, nic: &mut Nic, now: Time) -> Result<(), SdrError> {
+        let qpns: Vec<Qpn> = self.sender.qps().iter().map(|qp| qp.qpn).collect();
+        if let Some(bps) = self.config.rate_bps {
+            let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
+            let fixed: Arc<dyn ControllerFactory> = Arc::new(FixedRate { bits_per_sec });
+            for qpn in qpns {
+                nic.set_rate_controller(now, qpn, Some(Arc::clone(&fixed)))?;
+            }
+            return Ok(());
+        }
+        let factory = self.config.congestion.as_ref().and_then(RateControl::factory);
+        let Some(factory) = factory else {
+            // Not even what the NIC's other QPs have.
+            return Ok(qpns
+                .into_iter()
+                .try_for_each(|qpn| nic.set_rate_controller(now, qpn, None))?);
+        };
+        let descriptor = self.config.transport.qp_type().descriptor();
+        let connection = ControlledConnection::new(descriptor, self.config.mtu);
+        let channels = self.config.channels;
+        let congestion = Congestion::new(nic, now, &*factory, &connection, qpns, channels)?;
+        self.congestion = Some(congestion);
+        Ok(())
+    }
+
+    /// The rate at which packets leave now, where it is known.
+    pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
+        self.config.rate_bps.or_else(|| self.congestion.as_mut()?.rate_bps(now))
+    }
+
+    /// Asks for a report if one is due.
+    pub(super) fn drive_congestion(&mut self, nic: &mut Nic, now: Time) {
+        let Some(congestion) = &mut self.congestion else { return };
+        congestion.drive(nic, now, self.sender.has_nothing_to_send());
+        if congestion.stamp_at().is_some_and(|at| at <= now) {
+            congestion.on_stamp(nic, now);
+            self.control_out(nic, now, Kind::Stamp, &[]);
+        }
+    }
+
+    /// What the peer says of our last stamp, if it has had one.
+    pub(super) fn hear_report(&mut self, nic: &mut Nic, now: Time, header: &Header) {
+        if header.probe == 0 {
+            return;
+        }
+        let Some(congestion) = &mut self.congestion else { return };
+        let report = Report {
+            stamp: Time::from_nanos(header.probe),
+            held_ns: header.probe_held,
+            landed_at_stamp: header.probe_landed,
+            landed: header.landed,
+            clock_ns: header.stamp,
+        };
+        congestion.on_report(nic, now, &report);
+    }
+}
