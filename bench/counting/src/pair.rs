@@ -86,7 +86,7 @@ struct End {
 }
 
 impl End {
-    fn new(index: u8, memory_bytes: usize, fec: Option<FecMode>) -> End {
+    fn new(qp_type: QpType, index: u8, memory_bytes: usize, fec: Option<FecMode>) -> End {
         let addr = |i: u8| IpAddr::from([10, 0, 0, i]);
         let mut config = NicConfig::new(addr(index), [index; 32]);
         config.window_bytes = 64 << 20;
@@ -98,7 +98,7 @@ impl End {
         let cq = nic.create_cq(64).expect("within the limits");
         let region = Region::owned(Buffer::new(memory_bytes));
         let key = nic.register(pd, region, 0, ACCESS).expect("within the limits");
-        let qpn = nic.create_qp(&QpInit::new(QpType::Rc, pd, cq)).expect("within the limits");
+        let qpn = nic.create_qp(&QpInit::new(qp_type, pd, cq)).expect("within the limits");
         let meta = FrameMeta {
             src: addr(3 - index),
             dst: addr(index),
@@ -132,8 +132,13 @@ pub struct Pair {
 impl Pair {
     /// An RC connection with so much memory at both ends, and FEC under it.
     pub fn new(mtu: Mtu, memory_bytes: usize, fec: Option<FecMode>) -> Pair {
-        let (mut requester, mut responder) =
-            (End::new(1, memory_bytes, fec), End::new(2, memory_bytes, fec));
+        Pair::of(QpType::Rc, mtu, memory_bytes, fec)
+    }
+
+    /// A connection of any connected type.
+    pub fn of(qp_type: QpType, mtu: Mtu, memory_bytes: usize, fec: Option<FecMode>) -> Pair {
+        let [mut requester, mut responder] =
+            [1, 2].map(|index| End::new(qp_type, index, memory_bytes, fec));
         requester.connect(responder.qpn, mtu);
         responder.connect(requester.qpn, mtu);
         let caps = TxCaps { max_segments: 64, max_burst_bytes: 65_000 };

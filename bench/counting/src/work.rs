@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use bowline_bench_counting::pair::Pair;
 use bowline_fec::FecMode;
-use bowline_nic::Mtu;
+use bowline_nic::{Mtu, QpType};
 use bowline_sdr::{ImmLayout, RecvTable};
 use bowline_wire::{FlowKey, icrc_of};
 
@@ -28,6 +28,8 @@ fn run(args: &[&str]) -> Option<()> {
     let length: u32 = length.parse().ok()?;
     match *case {
         ["stream", mtu, "plain"] => stream(mtu_of(mtu)?, None, length),
+        ["stream", mtu, "uc"] => unreliable(QpType::Uc, mtu_of(mtu)?, length),
+        ["stream", mtu, "xp"] => unreliable(QpType::Xp, mtu_of(mtu)?, length),
         ["stream", mtu, fec] => stream(mtu_of(mtu)?, Some(fec.parse().ok()?), length),
         ["small", bytes] => small(bytes.parse().ok()?, length),
         ["bitmap", chunk_shift] => bitmap(chunk_shift.parse().ok()?, length),
@@ -45,6 +47,12 @@ fn mtu_of(text: &str) -> Option<Mtu> {
 fn stream(mtu: Mtu, fec: Option<FecMode>, packets: u32) {
     let bytes = (packets * mtu.bytes()) as usize;
     Pair::new(mtu, bytes, fec).write(bytes);
+}
+
+/// The same over a transport without acknowledgements.
+fn unreliable(qp_type: QpType, mtu: Mtu, packets: u32) {
+    let bytes = (packets * mtu.bytes()) as usize;
+    Pair::of(qp_type, mtu, bytes, None).write(bytes);
 }
 
 /// So many WRITEs of a few bytes, one after the other.

@@ -19,10 +19,10 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
 pub const TARGETS: [Target; 9] = [
+    ("xp", xp::run),
     ("sdr", sdr::plain),
     ("reliable", sdr::reliable),
     ("fec", fec::run),
-    ("xp", xp::run),
     ("failover", failover::run),
     ("setup", setup::run),
     ("store", store::run),

@@ -146,6 +146,11 @@ impl Transport {
         }
     }
 
+    /// As people write it.
+    pub(crate) fn name(self) -> &'static str {
+        self.qp_type().descriptor().name
+    }
+
     /// Refuses a test that cannot be run over it.
     pub(crate) fn check(self, test: Test) -> Result<(), String> {
         let can = match test {

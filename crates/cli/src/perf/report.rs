@@ -85,7 +85,7 @@ impl Report {
     pub(crate) fn new(spec: &Spec, device: &Device) -> Report {
         Report {
             test: spec.test,
-            transport: spec.scheme.clone().unwrap_or_else(|| "RC".to_owned()),
+            transport: spec.scheme.clone().unwrap_or_else(|| spec.transport.name().to_owned()),
             device: device.addr(),
             via: device.via(),
             lanes: device.lanes(),
