@@ -9,7 +9,7 @@ use super::{Losses, Session};
 const RATE_BPS: u64 = 200_000_000;
 
 /// Share of a link of 200 Mbit/s, 40 ms and a queue of one bandwidth-delay product that messages of
-/// 8 MiB have, after the first.
+/// 32 MiB have, after the first.
 fn share(scheme: &str, loss: f64) -> f64 {
     let queue_bytes = RATE_BPS / 8 / 25;
     let cable =
@@ -17,14 +17,14 @@ fn share(scheme: &str, loss: f64) -> f64 {
     let congestion = Some(RateControl::Bbr(BbrParams::default()));
     let sdr =
         SdrConfig { mtu: Mtu::B1024, chunk_bytes: 2 << 10, congestion, ..SdrConfig::default() };
-    let reliable = ReliableConfig { sdr, max_write: 8 << 20, ..ReliableConfig::default() };
+    let reliable = ReliableConfig { sdr, max_write: 32 << 20, ..ReliableConfig::default() };
     let mut session = Session::connect(1, cable, &reliable);
     session.set_losses(Losses { forward: loss, back: loss });
     let scheme = reliable.scheme(scheme).unwrap();
-    session.write(8 << 20, scheme).expect("it arrives");
-    let nanos: u64 = (0..3).map(|_| session.write(8 << 20, scheme).expect("it arrives")).sum();
+    session.write(32 << 20, scheme).expect("it arrives");
+    let nanos: u64 = (0..3).map(|_| session.write(32 << 20, scheme).expect("it arrives")).sum();
     // Each message also takes a round trip, and what is said of its end another half.
-    let wire: u64 = 3 * ((8 << 20) * 8 * 5 + 60_000_000);
+    let wire: u64 = 3 * ((32 << 20) * 8 * 5 + 60_000_000);
     wire as f64 / nanos as f64
 }
 
