@@ -191,7 +191,7 @@ pub(crate) fn reliable(input: &[u8]) {
     let mut qp = ReliableQp::new(&mut host.nic, host.pd, &config).expect("it fits");
     let ours = qp.info().to_bytes();
     // In front of the part below are the lengths of this layer, behind it the schemes' names.
-    let at = 14..14 + usize::from(u16::from_be_bytes([ours[12], ours[13]]));
+    let at = 16..16 + usize::from(u16::from_be_bytes([ours[14], ours[15]]));
     let known = Known::new(&ours[at.clone()], Transport::Uc);
     let mut peer = ours.clone();
     peer[at.clone()].copy_from_slice(&peer_info(&ours[at], Transport::Uc));
