@@ -118,8 +118,12 @@ fn write(end: &End, bytes: u32) -> Result<super::report::BandwidthRow, Box<dyn E
     loop {
         let last = goal.messages_per_qp(start);
         while posted < last && posted - completed < end.depth {
-            end.qp.write(&end.mr, 0..bytes as usize, options)?;
-            posted += 1;
+            match end.qp.write(&end.mr, 0..bytes as usize, options) {
+                Ok(_) => posted += 1,
+                // Messages end in any order, and their numbers are free in theirs.
+                Err(bowline::Error::Sdr(SdrError::Full { .. })) if posted > completed => break,
+                Err(e) => return Err(e.into()),
+            }
         }
         if completed == posted {
             return Ok(meter.finish());
@@ -169,7 +173,9 @@ fn post(end: &End, owed: &mut u64) -> Result<(), Box<dyn Error>> {
     while *owed > 0 {
         match end.qp.recv(&end.mr, 0..end.spec.max_size()) {
             Ok(_) => *owed -= 1,
-            Err(bowline::Error::Sdr(SdrError::Quarantined)) => return Ok(()),
+            Err(bowline::Error::Sdr(SdrError::Quarantined | SdrError::Full { .. })) => {
+                return Ok(());
+            }
             Err(e) => return Err(e.into()),
         }
     }
