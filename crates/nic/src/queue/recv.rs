@@ -21,7 +21,7 @@ pub(crate) struct RecvQueue {
 #[derive(Debug, Default)]
 struct Numbered {
     /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
-    deadlines: Vec<Option<Time>>,
+    deadlines: Box<[Option<Time>]>,
     /// Number of the oldest receive.
     head: u32,
 }
@@ -56,7 +56,7 @@ impl RecvQueue {
 
     /// Lets receives be named by number: see [`RecvQueue::find`].
     pub(crate) fn with_numbers(mut self) -> RecvQueue {
-        self.numbered.deadlines = vec![None; self.capacity as usize];
+        self.numbered.deadlines = vec![None; self.capacity as usize].into();
         self
     }
 

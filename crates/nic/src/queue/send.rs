@@ -72,7 +72,7 @@ pub(crate) struct SendQueue {
     /// Destinations, for a UD QP.
     dests: Vec<UdDest>,
     /// By place, where requests have deadlines.
-    timings: Vec<Timing>,
+    timings: Box<[Timing]>,
     max_sge: usize,
     max_inline: usize,
     head: u64,
@@ -107,9 +107,9 @@ impl SendQueue {
             inline: vec![0; n * init.max_inline as usize],
             dests: Vec::with_capacity(if init.qp_type.descriptor().connected { 0 } else { n }),
             timings: if init.qp_type.descriptor().deadlines {
-                vec![UNTIMED; n]
+                vec![UNTIMED; n].into()
             } else {
-                Vec::new()
+                Box::default()
             },
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
@@ -126,7 +126,7 @@ impl SendQueue {
             sges: Vec::new(),
             inline: Vec::new(),
             dests: Vec::new(),
-            timings: Vec::new(),
+            timings: Box::default(),
             max_sge: 0,
             max_inline: 0,
             head: 0,
