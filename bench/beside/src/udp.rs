@@ -85,7 +85,7 @@ impl Sender {
 fn seal(payload: &[u8], packets: &mut Vec<u8>) {
     packets.reserve(Bth::LEN + payload.len() + ICRC_LEN);
     packets.extend_from_slice(&[0; Bth::LEN]);
-    let icrc = Icrc::START.update_copying(payload, packets.spare_capacity_mut());
+    let icrc = Icrc::START.update_copying(payload.into(), packets.spare_capacity_mut());
     // SAFETY: there is room for them, and they have just been copied there.
     unsafe { packets.set_len(packets.len() + payload.len()) };
     packets.extend_from_slice(&icrc.finish().to_le_bytes());
