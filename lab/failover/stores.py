@@ -117,15 +117,14 @@ def same_name_same_hosts(env, mode):
 
 
 def same_name_same_addresses(env, mode):
-    """Two jobs of one name in two networks with the same addresses: the second gets no backups and is
-    told why, and the first keeps its own."""
+    """Two jobs of one name in two networks with the same addresses: queue pairs have drawn numbers, so both have
+    backups, each finds its own peer, and a NIC that dies in one network is nothing to the other."""
     url = f"file://{env.tmp}/twice"
-    # Hosts of their own, on which nothing has run before: queue pairs get the same numbers.
     hosts = [tempfile.mkdtemp(dir=env.tmp) for _ in range(2)]
     with Switched() as net, Switched() as other, pair_on(env, net, mode, "send", url, hosts[0]) as first:
         first.wait_ready()
         with pair_on(env, other, mode, "send", url, hosts[1]) as second:
-            until_said(second, "two jobs seem to have this name")
+            second.wait_ready()
             done = fail_over(env, [first], "switch port down")
             texts = second.finish(SECONDS + 20)
         expect(second.codes == [0, 0], f"the second job: exit {second.codes}: {last_line(texts[0])}")
