@@ -23,6 +23,9 @@ use crate::{Channel, Error, Mr, Pd};
 /// outstanding.
 const MAX_EVENTS: usize = 1 << 16;
 
+/// Round trips from which on the rate is controlled unless somebody chooses. Below are local networks.
+const SHORTEST_RTT_NS: u64 = 1_000_000;
+
 /// A queue pair of reliable messages over unreliable packets.
 ///
 /// A message lands in the peer's receive of the same number, chunk by chunk, straight in its memory;
@@ -135,13 +138,14 @@ impl ReliableQp {
     }
 
     /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
-    /// leave at the rate that the path is found to have.
+    /// leave at the rate that the path is found to have, if its round trip is a millisecond or longer.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         let av = AddressVector::new(addr);
         let chosen = self.pd.device().congestion().cloned();
         // On one host there is no path to share, and the port waits for room.
         let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
-        let default = (!is_local).then(|| RateControl::Bbr(BbrParams::default()));
+        let long_paths = BbrParams { shortest_rtt_ns: SHORTEST_RTT_NS, ..BbrParams::default() };
+        let default = (!is_local).then_some(RateControl::Bbr(long_paths));
         let control = chosen.or(default);
         self.parts.iter().try_for_each(|part| {
             part.with(|engine, nic, now| {

@@ -63,6 +63,9 @@ pub struct BbrParams {
     pub min_rate_bps: u64,
     /// Never faster than this.
     pub max_rate_bps: u64,
+    /// A path whose shortest round trip is shorter than this is left alone: hosts are what limits there, and
+    /// what they do looks like a path that wavers. 0 controls every path.
+    pub shortest_rtt_ns: u64,
 }
 
 impl Default for BbrParams {
@@ -72,6 +75,7 @@ impl Default for BbrParams {
             initial_rtt_ns: 10_000_000,
             min_rate_bps: 100_000,
             max_rate_bps: 1_000_000_000_000,
+            shortest_rtt_ns: 0,
         }
     }
 }
@@ -209,6 +213,11 @@ impl Bbr {
             bps if self.phase == Phase::Startup => bps.max(initial),
             bps => bps.min(self.rate_bound),
         }
+    }
+
+    /// Whether the path is known to be too short to be controlled.
+    fn is_short(&self) -> bool {
+        self.min_rtt.get().is_some_and(|rtt_ns| rtt_ns < self.params.shortest_rtt_ns)
     }
 
     fn min_rtt_ns(&self) -> u64 {
@@ -428,12 +437,15 @@ impl Bbr {
 
 impl RateController for Bbr {
     fn pacing_rate_bps(&mut self, _now: Time) -> Option<u64> {
+        if self.is_short() {
+            return None;
+        }
         let bps = self.pace_bps();
         Some(bps.clamp(self.params.min_rate_bps.max(1), self.params.max_rate_bps.max(1)))
     }
 
     fn window_bytes(&self) -> Option<u64> {
-        Some(self.window())
+        (!self.is_short()).then(|| self.window())
     }
 
     fn on_sent(&mut self, now: Time, sent: &Sent) {

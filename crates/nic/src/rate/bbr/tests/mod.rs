@@ -187,3 +187,25 @@ fn a_receiver_that_pauses_does_not_look_like_a_slower_path() {
         assert!(share > 0.85, "{pause_ms} ms every {every_ms} ms: {share}");
     }
 }
+
+#[test]
+fn paths_that_are_shorter_than_asked_for_are_left_alone() {
+    let params = BbrParams { shortest_rtt_ns: 1_000_000, ..BbrParams::default() };
+    for (rtt_ns, controls) in [(200_000, false), (5_000_000, true)] {
+        let descriptor = crate::QpType::Uc.descriptor();
+        let connection = ControlledConnection::new(descriptor, crate::Mtu::B4096);
+        let mut bbr = Bbr::new(params.clone(), Time::ZERO, &connection);
+        assert!(bbr.pacing_rate_bps(Time::ZERO).is_some(), "nothing is known yet");
+        let now = Time::from_millis(10);
+        let acked = Acked {
+            bytes: 4096,
+            rtt_ns: Some(rtt_ns),
+            in_flight_bytes: 0,
+            app_limited: false,
+            arrival_ns: None,
+        };
+        bbr.on_acked(now, &acked);
+        assert_eq!(bbr.pacing_rate_bps(now).is_some(), controls);
+        assert_eq!(bbr.window_bytes().is_some(), controls);
+    }
+}
