@@ -41,7 +41,7 @@ pub enum SdrError {
     NotConnected,
     /// Of QPs that carry messages together some took one and another refused it.
     #[error(
-        "a message was refused by some lanes only, so the connection is of no use: make another"
+        "some lanes refused a message that others took, so the connection is unusable: make a new one"
     )]
     OutOfStep,
     /// The message does not fit.

@@ -73,7 +73,7 @@ impl Nic {
         rate_bps: Option<u64>,
     ) -> Result<Session, Failure> {
         if !(1..=self.lanes()).contains(&lanes) {
-            let why = format!("the peer wants {lanes} lanes of this end's {}", self.lanes());
+            let why = format!("the peer asks for {lanes} lanes, and this end has {}", self.lanes());
             return Err(why.into());
         }
         let mtu = Mtu::from_bytes(mtu_bytes.min(self.mtu_bytes()));

@@ -164,7 +164,7 @@ impl ReliableInfo {
     /// The peer of a QP with these parameters, if both fit together.
     pub(super) fn check_against(&self, ours: &ReliableConfig) -> Result<&SdrInfo, SdrError> {
         let numbers = [
-            ("messages over so many QPs:", ours.stripe.of.into(), self.sdr.len() as u64),
+            ("a lane count of", ours.stripe.of.into(), self.sdr.len() as u64),
             ("messages of at most", ours.max_write, self.max_write),
             ("groups of", ours.k.into(), self.k.into()),
             ("parity of", ours.m.into(), self.m.into()),
@@ -208,7 +208,7 @@ impl ReliableInfo {
         let (m, rest) = take_u16(rest).ok_or_else(early)?;
         let (parts, mut rest) = take_u16(rest).ok_or_else(early)?;
         if !(1..=MAX_STRIPES).contains(&parts.into()) {
-            return Err(SdrError::Info("so many QPs do not carry messages together"));
+            return Err(SdrError::Info("its messages must be spread over 1 to 64 QPs"));
         }
         let mut sdr = Vec::new();
         for _ in 0..parts {

@@ -2,7 +2,7 @@
 
 use bowline_nic::Time;
 
-use crate::world::{NicId, World};
+use crate::world::{App, NicId, World};
 
 /// How far ahead a timer may lie at rest. Engines may keep slow housekeeping timers.
 pub const IDLE_TIMER_NS: u64 = 1_000_000;
@@ -16,6 +16,19 @@ pub struct Rest {
 }
 
 impl Rest {
+    /// Lets what is in flight arrive within `rest_ns`, then watches for as long whether anything still moves.
+    ///
+    /// # Errors
+    /// What did not come to rest.
+    pub fn watch(world: &mut World, app: &mut impl App, rest_ns: u64) -> Result<(), String> {
+        let calm = world.now().plus_nanos(rest_ns);
+        world.run_idle(app, calm);
+        let at_rest = Rest::of(world);
+        let end = world.now().plus_nanos(rest_ns);
+        world.run_idle(app, end);
+        at_rest.check(world)
+    }
+
     /// The world as it is.
     pub fn of(world: &World) -> Rest {
         Rest { time: world.now(), sent: world.stats().sent, timeouts: world.stats().timeouts }

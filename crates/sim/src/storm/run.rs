@@ -38,6 +38,25 @@ pub struct SeedReport {
     pub violations: Vec<Violation>,
 }
 
+impl SeedReport {
+    /// What a world tells at its end; the storm adds what it has exercised and found.
+    pub(crate) fn of(world: &World, coverage: Coverage, found: &[Violation]) -> SeedReport {
+        let mut coverage = Coverage { coalesced: world.stats().coalesced, ..coverage };
+        for nic in (0..world.nic_count()).map(NicId) {
+            coverage.nic.merge(world.nic(nic).counters());
+        }
+        SeedReport {
+            seed: world.seed(),
+            trace_hash: world.trace_hash(),
+            packets: world.stats().sent,
+            virtual_time: world.now(),
+            faults: FaultCount::of(&world.network().stats(), world.stats()),
+            coverage,
+            violations: world.violations().iter().chain(found).cloned().collect(),
+        }
+    }
+}
+
 /// Runs the storm of a seed.
 pub fn run_seed(seed: u64, attacker: Attacker) -> SeedReport {
     run_scenario(&Scenario::draw(seed, attacker), None).expect("without a log nothing is written")
@@ -83,40 +102,23 @@ pub(crate) fn run_scenario(
         world.note(8, || violation.to_string());
     }
     world.end_log()?;
-    Ok(report(scenario.seed, storm, &world))
+    Ok(report(&storm, &world))
 }
 
 /// Lets what is in flight arrive, then watches whether anything still moves, then judges.
 fn rest(storm: &mut Storm<'_>, world: &mut World) {
-    let calm = world.now().plus_nanos(REST_NS);
-    world.run_idle(storm, calm);
-    let at_rest = Rest::of(world);
-    let end = world.now().plus_nanos(REST_NS);
-    world.run_idle(storm, end);
-    let judged = at_rest.check(world);
+    let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);
     storm.judge(world);
 }
 
-fn report(seed: u64, storm: Storm<'_>, world: &World) -> SeedReport {
-    let mut coverage = storm.coverage;
-    for nic in (0..world.nic_count()).map(NicId) {
-        coverage.nic.merge(world.nic(nic).counters());
-    }
-    coverage.fec = storm.fec.counters();
-    coverage.failover = storm.failover.as_ref().map_or_else(Default::default, Runtime::coverage);
-    coverage.read_requests_sent = world.stats().reads_sent;
-    coverage.atomic_requests_sent = world.stats().atomics_sent;
-    coverage.coalesced = world.stats().coalesced;
-    let mut violations = world.violations().to_vec();
-    violations.extend(storm.sink.into_violations());
-    SeedReport {
-        seed,
-        trace_hash: world.trace_hash(),
-        packets: world.stats().sent,
-        virtual_time: world.now(),
-        faults: FaultCount::of(&world.network().stats(), world.stats()),
-        coverage,
-        violations,
-    }
+fn report(storm: &Storm<'_>, world: &World) -> SeedReport {
+    let coverage = Coverage {
+        fec: storm.fec.counters(),
+        failover: storm.failover.as_ref().map_or_else(Default::default, Runtime::coverage),
+        read_requests_sent: world.stats().reads_sent,
+        atomic_requests_sent: world.stats().atomics_sent,
+        ..storm.coverage.clone()
+    };
+    SeedReport::of(world, coverage, storm.sink.violations())
 }

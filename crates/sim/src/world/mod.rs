@@ -8,11 +8,12 @@ mod host;
 use core::net::IpAddr;
 use std::io::{self, Write};
 
-use bowline_nic::{Nic, Time};
+use bowline_link::LinkConfig;
+use bowline_nic::{Nic, NicConfig, Time, TxCaps};
 
 use crate::check::Violation;
 use crate::event::Event;
-use crate::net::{Fabric, LinkId, Network, Topology};
+use crate::net::{Fabric, LinkId, Network, Topology, pair};
 use crate::trace::Record;
 
 pub use host::{HostConfig, HostId, NicId, RxId, TxId};
@@ -66,6 +67,9 @@ pub struct WorldStats {
     pub in_flight_peak: usize,
 }
 
+/// Packets that wait at a host of [`World::of_two`].
+const RING_PACKETS: usize = 512;
+
 /// A deterministic world on virtual time.
 pub struct World {
     fabric: Fabric,
@@ -100,6 +104,23 @@ impl World {
             world.add_host(node, config);
         }
         world
+    }
+
+    /// Two hosts with a cable between them, for protocols that need no more. Ports that coalesce have IPv6
+    /// addresses, whose packets have no identification to guess.
+    pub(crate) fn of_two(seed: u64, cable: LinkConfig, coalesce_ns: u64) -> World {
+        let addrs = if coalesce_ns > 0 { Topology::ipv6(2) } else { Topology::ipv4(2) };
+        let topology = pair(seed, [addrs[0], addrs[1]], cable);
+        let hosts = addrs.iter().enumerate().map(|(i, addr)| HostConfig {
+            nics: vec![NicConfig::new(*addr, [i as u8 + 1; 32])],
+            tx_caps: TxCaps::SINGLE,
+            tx_batch: 32,
+            tx_id: TxId::Burst,
+            rx_id: RxId::Known,
+            coalesce_ns,
+            ring_packets: RING_PACKETS,
+        });
+        World::new(seed, topology, hosts.collect())
     }
 
     /// The seed that violations name.

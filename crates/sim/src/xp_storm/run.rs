@@ -2,19 +2,14 @@
 
 use std::io::{self, Write};
 
-use bowline_nic::{NicConfig, TxCaps};
-
 use super::app::XpStorm;
 use super::scenario::XpScenario;
 use crate::check::quiesce::Rest;
-use crate::net::{Topology, pair};
-use crate::storm::{Coverage, FaultCount, SeedReport};
-use crate::world::{HostConfig, NicId, RxId, TxId, World};
+use crate::storm::{Coverage, SeedReport};
+use crate::world::World;
 
 /// How long the world is watched at rest.
 const REST_NS: u64 = 200_000_000;
-/// Packets that wait at a host.
-const RING_PACKETS: usize = 512;
 
 /// Runs the storm of a seed.
 pub fn run_seed(seed: u64) -> SeedReport {
@@ -31,7 +26,7 @@ pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport>
 
 fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
     let scenario = XpScenario::draw(seed);
-    let mut world = build_world(&scenario);
+    let mut world = World::of_two(seed, scenario.cable, scenario.coalesce_ns);
     if let Some(log) = log {
         world.keep_log(log);
     }
@@ -47,46 +42,13 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
         world.note(8, || violation.to_string());
     }
     world.end_log()?;
-    let coalesced = world.stats().coalesced;
-    let mut coverage = Coverage { xp: storm.coverage, coalesced, ..Coverage::default() };
-    for nic in (0..world.nic_count()).map(NicId) {
-        coverage.nic.merge(world.nic(nic).counters());
-    }
-    Ok(SeedReport {
-        seed,
-        trace_hash: world.trace_hash(),
-        packets: world.stats().sent,
-        virtual_time: world.now(),
-        faults: FaultCount::of(&world.network().stats(), world.stats()),
-        coverage,
-        violations: found,
-    })
+    let coverage = Coverage { xp: storm.coverage, ..Coverage::default() };
+    Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 
 /// Lets what is late arrive, then watches whether anything still moves, then judges.
 fn rest(storm: &mut XpStorm<'_>, world: &mut World) {
-    let calm = world.now().plus_nanos(REST_NS);
-    world.run_idle(storm, calm);
-    let at_rest = Rest::of(world);
-    let end = world.now().plus_nanos(REST_NS);
-    world.run_idle(storm, end);
-    let judged = at_rest.check(world);
+    let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);
     storm.judge(world);
-}
-
-fn build_world(scenario: &XpScenario) -> World {
-    let coalesce_ns = scenario.coalesce_ns;
-    let addrs = if coalesce_ns > 0 { Topology::ipv6(2) } else { Topology::ipv4(2) };
-    let topology = pair(scenario.seed, [addrs[0], addrs[1]], scenario.cable);
-    let hosts = addrs.iter().enumerate().map(|(i, addr)| HostConfig {
-        nics: vec![NicConfig::new(*addr, [i as u8 + 1; 32])],
-        tx_caps: TxCaps::SINGLE,
-        tx_batch: 32,
-        tx_id: TxId::Burst,
-        rx_id: RxId::Known,
-        coalesce_ns,
-        ring_packets: RING_PACKETS,
-    });
-    World::new(scenario.seed, topology, hosts.collect())
 }
