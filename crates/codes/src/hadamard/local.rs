@@ -210,13 +210,13 @@ impl Tile {
     #[inline(always)]
     unsafe fn spread<V: Lanes, F: Format>(&mut self, from: *const u8, first: usize, count: usize) {
         for region in 0..count {
-            let signs = self.signs(first + region);
-            for column in (0..LINE_BYTES / F::SIZE).step_by(V::LANES) {
-                // SAFETY: the caller's promise; all lines and columns are within a region.
-                unsafe {
-                    let mut words = signs.each_ref().map(|w| V::words(&w[column..]));
-                    let from = from.add(region * REGION_BYTES + column * F::SIZE);
-                    for i in 0..8 {
+            let mut signs = self.signs(first + region);
+            for i in 0..8 {
+                for column in (0..LINE_BYTES / F::SIZE).step_by(V::LANES) {
+                    // SAFETY: the caller's promise; all lines and columns are within a region.
+                    unsafe {
+                        let words = signs.each_ref().map(|w| V::words(&w[column..]));
+                        let from = from.add(region * REGION_BYTES + column * F::SIZE);
                         let lines = eight(|k| {
                             let lanes: V = F::load(from.add((i + 8 * k) * LINE_BYTES));
                             lanes.flip(words[k / 4], 8 * (k as u32 % 4))
@@ -225,9 +225,9 @@ impl Tile {
                         for k in 0..8 {
                             lines[k].store_f32::<false>(self.at::<F>(region, i + 8 * k, column));
                         }
-                        words = words.map(V::next_bit);
                     }
                 }
+                next_line(&mut signs);
             }
         }
     }
@@ -255,7 +255,7 @@ impl Tile {
                         let to = to.add(region * LINE_BYTES + column * F::SIZE);
                         for k in 0..8 {
                             let lanes = lines[k].scale(SCALE).canonical();
-                            F::store::<V, STREAM>(lanes, to.add(k * self.pitch));
+                            store::<V, F, STREAM>(lanes, to.add(k * self.pitch));
                         }
                     }
                 }
@@ -305,24 +305,47 @@ impl Tile {
         count: usize,
     ) {
         for region in 0..count {
-            let signs = self.signs(first + region);
-            for column in (0..LINE_BYTES / F::SIZE).step_by(V::LANES) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let mut words = signs.each_ref().map(|w| V::words(&w[column..]));
-                    let to = to.add(region * REGION_BYTES + column * F::SIZE);
-                    for i in 0..8 {
+            let mut signs = self.signs(first + region);
+            for i in 0..8 {
+                for column in (0..LINE_BYTES / F::SIZE).step_by(V::LANES) {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let words = signs.each_ref().map(|w| V::words(&w[column..]));
+                        let to = to.add(region * REGION_BYTES + column * F::SIZE);
                         let lines = eight(|k| V::load_f32(self.at::<F>(region, i + 8 * k, column)));
                         let lines = stages(lines);
                         for k in 0..8 {
                             let lanes = lines[k].flip(words[k / 4], 8 * (k as u32 % 4));
                             let lanes = lanes.scale(SCALE).canonical();
-                            F::store::<V, STREAM>(lanes, to.add((i + 8 * k) * LINE_BYTES));
+                            store::<V, F, STREAM>(lanes, to.add((i + 8 * k) * LINE_BYTES));
                         }
-                        words = words.map(V::next_bit);
                     }
                 }
+                next_line(&mut signs);
             }
+        }
+    }
+}
+
+/// Moves the signs of the next line to where those of this one are.
+#[inline(always)]
+fn next_line(signs: &mut [[u32; MAX_COLUMNS]; 2]) {
+    signs.as_flattened_mut().iter_mut().for_each(|word| *word >>= 1);
+}
+
+/// Only vectors that are a whole line are streamed: of pieces of a line, half of which wait for the
+/// others in a write buffer, too many go to memory on their own.
+///
+/// # Safety
+/// As of [`Lanes::store_f32`].
+#[inline(always)]
+unsafe fn store<V: Lanes, F: Format, const STREAM: bool>(lanes: V, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V::LANES * F::SIZE == LINE_BYTES {
+            F::store::<V, STREAM>(lanes, to);
+        } else {
+            F::store::<V, false>(lanes, to);
         }
     }
 }

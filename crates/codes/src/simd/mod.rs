@@ -135,8 +135,6 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// The CPU has the vectors.
     unsafe fn words(from: &[u32]) -> Self::Words;
-    /// The words shifted right by one bit.
-    fn next_bit(words: Self::Words) -> Self::Words;
     /// Lanes whose word has a one at `bit` change their sign.
     fn flip(self, words: Self::Words, bit: u32) -> Self;
 

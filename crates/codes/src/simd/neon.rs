@@ -122,12 +122,6 @@ impl Lanes for Neon {
     }
 
     #[inline(always)]
-    fn next_bit(words: Self::Words) -> Self::Words {
-        // SAFETY: see above.
-        unsafe { (vshrq_n_u32::<1>(words.0), vshrq_n_u32::<1>(words.1)) }
-    }
-
-    #[inline(always)]
     fn flip(self, words: Self::Words, bit: u32) -> Self {
         let flip = |lanes, words| {
             // SAFETY: see above.

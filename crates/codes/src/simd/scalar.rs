@@ -56,11 +56,6 @@ impl Lanes for Scalar {
     }
 
     #[inline(always)]
-    fn next_bit(words: Self::Words) -> Self::Words {
-        words.map(|word| word >> 1)
-    }
-
-    #[inline(always)]
     fn flip(self, words: Self::Words, bit: u32) -> Self {
         Self(from_fn(|i| f32::from_bits(self.0[i].to_bits() ^ (words[i] >> bit) << 31)))
     }

@@ -128,12 +128,6 @@ impl Lanes for Sixteen {
     }
 
     #[inline(always)]
-    fn next_bit(words: Self::Words) -> Self::Words {
-        // SAFETY: see above.
-        unsafe { _mm512_srli_epi32::<1>(words) }
-    }
-
-    #[inline(always)]
     fn flip(self, words: Self::Words, bit: u32) -> Self {
         // SAFETY: see above.
         unsafe {
@@ -273,12 +267,6 @@ impl Lanes for Eight {
     unsafe fn words(from: &[u32]) -> Self::Words {
         // SAFETY: see above; the slice has as many words as there are lanes, or this panics.
         unsafe { _mm256_loadu_si256(from[..Self::LANES].as_ptr().cast()) }
-    }
-
-    #[inline(always)]
-    fn next_bit(words: Self::Words) -> Self::Words {
-        // SAFETY: see above.
-        unsafe { _mm256_srli_epi32::<1>(words) }
     }
 
     #[inline(always)]
