@@ -21,8 +21,8 @@ use crate::send::Source;
 const SENDS: u32 = 2 * MAX_IN_FLIGHT;
 /// Receives of the control channel: the peer grants no more keys at a time.
 const RECEIVES: u32 = 2 * MAX_OPEN;
-/// Packets that have landed and that nobody was told of. More are counted as lost: whoever sends so
-/// many to one key without pause is no honest peer.
+/// Packets that have landed and that nobody was told of. More go unreported: an honest peer has far
+/// fewer under way.
 const MAX_LANDED: usize = 1 << 16;
 
 /// What the peer must know of a connection's objects.
