@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
-use super::super::outbound;
+use super::super::{local, outbound};
 use super::rtt::RttEstimate;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
@@ -163,13 +163,18 @@ impl Requester {
         if !self.has_work(core) {
             return Step::Stop(Progress::Idle);
         }
+        let number = self.cursor;
+        if number >= self.started
+            && let Some(wqe) = core.sq.get(number).copied().filter(|wqe| wqe.op.is_local())
+        {
+            return self.execute_local(core, cx, number, &wqe);
+        }
         if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
         }
         if !sink.has_room() {
             return Step::Stop(Progress::More);
         }
-        let number = self.cursor;
         if number >= self.started
             && let Err(stop) = self.start_request(core, cx, number)
         {
@@ -326,6 +331,28 @@ impl Requester {
         self.fresh = wqe.end_psn();
         self.started = number + 1;
         Ok(())
+    }
+
+    /// Does a request that sends nothing, once all before it are done: what it changes then changes nothing
+    /// under a request that may have to be sent again.
+    fn execute_local(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        number: u64,
+        wqe: &Wqe,
+    ) -> Step {
+        if core.sq.head() != number {
+            return Step::Stop(Progress::Idle);
+        }
+        if local::execute(core, cx, &wqe.op).is_err() {
+            self.fail_head(core, cx, WcStatus::MwBindErr);
+            return Step::Stop(Progress::Idle);
+        }
+        core.sq.pop();
+        (self.cursor, self.started) = (number + 1, number + 1);
+        core.complete_send(cx, wqe, WcStatus::Success);
+        Step::Sent(0)
     }
 
     /// A request whose own memory does not check fails, but only once all before it are done.
