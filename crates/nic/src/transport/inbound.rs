@@ -88,7 +88,7 @@ impl Inbound {
         match &mut self.message {
             // All that is left is looked at first: what a train has given must be taken.
             Message::Write { va, rkey, left, .. }
-                if train.is_write()
+                if train.kind() == OpKind::Write
                     && core.attrs.access.contains(Access::REMOTE_WRITE)
                     && cx
                         .memory
@@ -104,7 +104,7 @@ impl Inbound {
                     taken += 1;
                 }
             }
-            Message::Send { received } if !train.is_write() => {
+            Message::Send { received } if train.kind() == OpKind::Send => {
                 let room = self.wqe.capacity().saturating_sub((*received).into());
                 train.limit((room.min((u32::MAX - *received).into()) / u64::from(len)) as u32);
                 while let Some(bytes) = train.next()

@@ -143,8 +143,9 @@ impl Xp {
             return 0;
         }
         let ext = &train.ext()[XpEth::LEN..];
-        let reth = if train.is_write() { ext.first_chunk().map(Reth::parse) } else { None };
-        let takes_receive = !train.is_write() || ext.len() > Reth::LEN;
+        let is_write = train.kind() == OpKind::Write;
+        let reth = if is_write { ext.first_chunk().map(Reth::parse) } else { None };
+        let takes_receive = !is_write || ext.len() > Reth::LEN;
         if reth.is_some_and(|reth| !may_write(core, cx, &reth, eth)) {
             return 0;
         }
