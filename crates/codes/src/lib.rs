@@ -4,7 +4,7 @@
 //! what has arrived is enough, and computes what is missing, and only that, in place. Chunks are
 //! slices of the caller's memory: nothing is gathered or copied. The inner loops exist for GFNI with
 //! AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time and give the
-//! same bytes.
+//! same bytes. [`reduce`] combines tensors element by element.
 //!
 //! This crate computes and does nothing else: no IO, no clock, no threads. It allocates when a code or a
 //! plan is made, never when one is used.
@@ -42,9 +42,11 @@ mod chunks;
 mod code;
 mod error;
 mod gf;
+mod half;
 mod kernel;
 mod matrix;
 mod plan;
+pub mod reduce;
 
 pub use chunk_set::ChunkSet;
 pub use code::{Code, Family};
