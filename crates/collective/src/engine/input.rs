@@ -53,7 +53,14 @@ impl Engine {
     /// The oldest post to a peer that was not over is over.
     pub fn sent(&mut self, now: Time, to: Rank) {
         self.now = now;
-        if let Some(Some(at)) = self.peer(to).posted.pop_front() {
+        let threshold = self.credit_threshold();
+        let peer = self.peer(to);
+        let posted = peer.posted.pop_front();
+        if peer.folded - peer.told >= threshold {
+            self.owed.push_back(to);
+        }
+        self.look_at(to);
+        if let Some(Some(at)) = posted {
             self.complete(at);
         }
     }
@@ -172,15 +179,13 @@ impl Engine {
     /// A fold has been computed: its slots are free, and what waits for it may begin.
     pub fn folded(&mut self, op: OpId, step: u32) {
         let Some(schedule) = self.schedule(op).cloned() else { return };
-        let slots = self.config.slots;
+        let (slots, threshold) = (self.config.slots, self.credit_threshold());
         if let Action::Fold { terms, .. } = schedule.action(step) {
             for (index, term) in terms.clone().zip(schedule.terms(terms)) {
                 let Term::Message(from) = *term else { continue };
                 let slot = self.op(op).map_or(0, |op| op.slots[index as usize]);
                 let peer = self.peer(from);
                 peer.free(slot, slots);
-                // At half of the slots, so that the peer need not stop, and at most one message for each.
-                let threshold = u64::from(slots / 2).max(1);
                 if peer.folded - peer.told >= threshold {
                     self.owed.push_back(from);
                 }

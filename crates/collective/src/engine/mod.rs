@@ -30,6 +30,9 @@ pub struct EngineConfig {
     pub ranks: u32,
     /// Messages of one peer that wait here at most.
     pub slots: u16,
+    /// Posts to one peer that are not over at most, besides one [`Post::Note`] that ends it all. Credits
+    /// can come back before acknowledgements do.
+    pub max_posted: usize,
     /// Up to this length a message is copied into its work request.
     pub inline_bytes: usize,
     /// How long to wait for a rank before it is asked for a sign of life, and again.
@@ -126,9 +129,10 @@ impl Engine {
     /// An engine without operations.
     ///
     /// # Panics
-    /// If the group has no ranks or too many, this is none of them, or there is no slot.
+    /// If the group has no ranks or too many, this is none of them, or there is no slot or no post.
     pub fn new(config: EngineConfig) -> Engine {
-        assert!(config.ranks <= MAX_RANKS && config.rank < config.ranks && config.slots > 0);
+        assert!(config.ranks <= MAX_RANKS && config.rank < config.ranks);
+        assert!(config.slots > 0 && config.max_posted > 0);
         Engine {
             config,
             now: Time::ZERO,
@@ -305,6 +309,12 @@ impl Engine {
             self.next_heartbeat = Time::NEVER;
         }
         self.start_ops();
+    }
+
+    /// Folded messages of which a peer is told if nothing else is sent to it: half of the slots, so that it
+    /// need not stop.
+    fn credit_threshold(&self) -> u64 {
+        u64::from(self.config.slots / 2).max(1)
     }
 
     /// Has a peer looked at for something to send.

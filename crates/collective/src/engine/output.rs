@@ -2,7 +2,7 @@
 
 use super::message::{self, Kind};
 use super::peer::StepOf;
-use super::{Cause, Engine, Failure, OpId, Post};
+use super::{Cause, Engine, EngineConfig, Failure, OpId, Post};
 use crate::Rank;
 use crate::schedule::Action;
 
@@ -27,9 +27,10 @@ impl Engine {
             }
             // Nothing else carries them.
             let rank = self.owed.pop_front()?;
-            let threshold = u64::from(self.config.slots / 2).max(1);
+            let (threshold, max_posted) = (self.credit_threshold(), self.config.max_posted);
             let peer = self.peer(rank);
-            if peer.folded - peer.told >= threshold && !peer.has_left {
+            let has_room = peer.posted.len() < max_posted;
+            if peer.folded - peer.told >= threshold && has_room && !peer.has_left {
                 let credit = peer.credit();
                 self.notes.push_back((rank, Kind::Note, credit));
             }
@@ -52,7 +53,7 @@ impl Engine {
 
     /// The next message to a peer, if it can be sent.
     fn next_write(&mut self, to: Rank) -> Option<Post> {
-        let (slots, inline_bytes) = (self.config.slots, self.config.inline_bytes);
+        let EngineConfig { slots, max_posted, inline_bytes, .. } = self.config;
         let at = *self.peer(to).to_send.front()?;
         let op = self.op(at.op)?;
         if op.waits[at.step as usize] > 0 {
@@ -65,7 +66,7 @@ impl Engine {
             self.fail(Failure { rank: to, cause: Cause::Left });
             return None;
         }
-        if peer.sent - peer.folded_there >= slots.into() {
+        if peer.sent - peer.folded_there >= slots.into() || peer.posted.len() >= max_posted {
             return None;
         }
         peer.to_send.pop_front();

@@ -139,6 +139,7 @@ impl Group {
             rank,
             ranks,
             slots: config.slots,
+            max_posted: max_posted(&config) as usize,
             inline_bytes: config.inline_bytes as usize,
             heartbeat_ns: config.heartbeat_ns,
             limit_ns: config.limit_ns,
@@ -310,10 +311,15 @@ impl Group {
     }
 }
 
-/// Work requests of each kind that a queue pair has room for: a message for each slot; credits for them, of which
-/// there is one for each two slots, or each; signs of life, and one abort or good-bye.
+/// Work requests to a peer that are not over: a message for each slot and a credit for each two, and as many
+/// again whose acknowledgements come later than the credits.
+fn max_posted(config: &GroupConfig) -> u32 {
+    3 * u32::from(config.slots) + 2
+}
+
+/// Work requests of each kind that a queue pair has room for; one is for the last message of all.
 fn wr_depth(config: &GroupConfig) -> u32 {
-    2 * u32::from(config.slots) + 8
+    max_posted(config) + 1
 }
 
 fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError> {
@@ -327,7 +333,7 @@ fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError>
     if !(64..=1 << 24).contains(&config.slot_bytes) || !config.slot_bytes.is_multiple_of(64) {
         return invalid("slot size", config.slot_bytes.into());
     }
-    if !(1..=4096).contains(&config.slots) {
+    if !(1..=2048).contains(&config.slots) {
         return invalid("number of slots", config.slots.into());
     }
     if !(1..=31).contains(&config.ack_timeout) {

@@ -69,6 +69,7 @@ impl World {
                 rank,
                 ranks: shape.ranks,
                 slots: shape.slots,
+                max_posted: usize::from(shape.slots) + 1,
                 inline_bytes: shape.inline_bytes,
                 heartbeat_ns: HEARTBEAT_NS,
                 limit_ns: LIMIT_NS,
