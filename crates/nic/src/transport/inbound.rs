@@ -181,6 +181,7 @@ impl Inbound {
             }
             None => None,
         };
+        cx.counters.rx_message_bytes += end;
         self.complete(core, cx, packet, WcOpcode::Recv, end as u32, invalidated);
         Ok(true)
     }
@@ -231,6 +232,7 @@ impl Inbound {
             self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
+        cx.counters.rx_message_bytes += u64::from(total);
         match packet.imm() {
             Some(imm) if lands => cx.landed.push(Landed { qpn: core.qpn, imm, bytes: total }),
             Some(_) => self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None),

@@ -136,6 +136,7 @@ impl Xp {
             self.fail_request(core, cx, WcStatus::LocProtErr);
             return true;
         }
+        cx.counters.rx_message_bytes += packet.payload().len() as u64;
         reading.arrivals.mark(&mut reading.bits, k, fragments);
         reading.has_last |= is_last;
         if ends {
@@ -184,6 +185,7 @@ impl Xp {
                     cx.memory.scatter(pd, sges, offset, &bytes[from..from + len], false)
                 });
                 if placed.is_ok() {
+                    cx.counters.rx_message_bytes += u64::from(layout.mtu);
                     reading.arrivals.mark(&mut reading.bits, k, last + 1);
                 }
             }
