@@ -23,42 +23,26 @@
 //! ```
 
 mod element;
+mod loops;
 mod types;
 
 use std::ops::Range;
 
 pub use types::{DataType, ReduceOp, UnknownName};
 
-use element::{Bf16, Element, F16};
+use crate::Vectors;
+use loops::{Combine, CombineInto, Divide};
 
 /// How much of a result [`reduce_many`] computes from all sources before it goes on: it stays in the
 /// first-level cache meanwhile.
 const TILE_BYTES: usize = 4096;
 
-/// Calls a function that is generic in an element and its size with those of a data type.
-macro_rules! with_type {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            DataType::F32 => $function::<f32, 4>($($argument),*),
-            DataType::F64 => $function::<f64, 8>($($argument),*),
-            DataType::F16 => $function::<F16, 2>($($argument),*),
-            DataType::Bf16 => $function::<Bf16, 2>($($argument),*),
-            DataType::I8 => $function::<i8, 1>($($argument),*),
-            DataType::U8 => $function::<u8, 1>($($argument),*),
-            DataType::I32 => $function::<i32, 4>($($argument),*),
-            DataType::U32 => $function::<u32, 4>($($argument),*),
-            DataType::I64 => $function::<i64, 8>($($argument),*),
-            DataType::U64 => $function::<u64, 8>($($argument),*),
-        }
-    };
-}
 /// `acc = acc op src`, element by element.
 ///
 /// # Panics
 /// If the slices differ in length, or end in the middle of an element.
 pub fn reduce(op: ReduceOp, dtype: DataType, acc: &mut [u8], src: &[u8]) {
-    check(dtype, acc.len(), src.len());
-    with_type!(dtype, combine_in_place(op, acc, src));
+    Vectors::best().reduce(op, dtype, acc, src);
 }
 
 /// `dst = a op b`, element by element.
@@ -66,9 +50,7 @@ pub fn reduce(op: ReduceOp, dtype: DataType, acc: &mut [u8], src: &[u8]) {
 /// # Panics
 /// If the slices differ in length, or end in the middle of an element.
 pub fn reduce_into(op: ReduceOp, dtype: DataType, dst: &mut [u8], a: &[u8], b: &[u8]) {
-    check(dtype, dst.len(), a.len());
-    check(dtype, dst.len(), b.len());
-    with_type!(dtype, combine(op, dst, a, b));
+    Vectors::best().reduce_into(op, dtype, dst, a, b);
 }
 
 /// `dst = srcs[0] op srcs[1] op …`, from left to right: the same bits as by [`reduce_into`] of the
@@ -78,33 +60,16 @@ pub fn reduce_into(op: ReduceOp, dtype: DataType, dst: &mut [u8], a: &[u8], b: &
 /// If there is no source, if a source and `dst` differ in length, or if they end in the middle of an
 /// element.
 pub fn reduce_many(op: ReduceOp, dtype: DataType, dst: &mut [u8], srcs: &[&[u8]]) {
-    assert!(!srcs.is_empty(), "reduce_many: no sources; give at least one");
-    for src in srcs {
-        check(dtype, dst.len(), src.len());
-    }
-    let [first, second, rest @ ..] = srcs else {
-        return dst.copy_from_slice(srcs[0]);
-    };
-    for (i, tile) in dst.chunks_mut(TILE_BYTES).enumerate() {
-        let at = i * TILE_BYTES..i * TILE_BYTES + tile.len();
-        reduce_into(op, dtype, tile, &first[at.clone()], &second[at.clone()]);
-        for src in rest {
-            reduce(op, dtype, tile, &src[at.clone()]);
-        }
-    }
+    Vectors::best().reduce_many(op, dtype, dst, srcs);
 }
 
 /// Divides every element by `n`. Floating-point numbers are rounded to nearest, ties to even;
-/// integers toward zero.
+/// integers toward zero. By 1 is no division: all bits stay.
 ///
 /// # Panics
 /// If `n` is 0, or the slice ends in the middle of an element.
 pub fn divide(dtype: DataType, buf: &mut [u8], n: u64) {
-    assert!(n > 0, "divide: an average over 0 ranks");
-    check(dtype, buf.len(), buf.len());
-    if n > 1 {
-        with_type!(dtype, divide_all(buf, n));
-    }
+    Vectors::best().divide(dtype, buf, n);
 }
 
 /// Divides each range of elements by a number of its own: averages by the count of what arrived.
@@ -134,56 +99,55 @@ pub fn finish(op: ReduceOp, dtype: DataType, buf: &mut [u8], n: u64) {
     }
 }
 
+/// The same with chosen instructions, for tests and benches.
+impl Vectors {
+    /// See [`reduce()`].
+    pub fn reduce(self, op: ReduceOp, dtype: DataType, acc: &mut [u8], src: &[u8]) {
+        check(dtype, acc.len(), src.len());
+        self.run(Combine { op, dtype, acc, src });
+    }
+
+    /// See [`reduce_into`].
+    pub fn reduce_into(self, op: ReduceOp, dtype: DataType, dst: &mut [u8], a: &[u8], b: &[u8]) {
+        check(dtype, dst.len(), a.len());
+        check(dtype, dst.len(), b.len());
+        self.run(CombineInto { op, dtype, dst, a, b });
+    }
+
+    /// See [`reduce_many`].
+    pub fn reduce_many(self, op: ReduceOp, dtype: DataType, dst: &mut [u8], srcs: &[&[u8]]) {
+        assert!(!srcs.is_empty(), "reduce_many: no sources; give at least one");
+        for src in srcs {
+            check(dtype, dst.len(), src.len());
+        }
+        let [first, second, rest @ ..] = srcs else {
+            return dst.copy_from_slice(srcs[0]);
+        };
+        for (i, tile) in dst.chunks_mut(TILE_BYTES).enumerate() {
+            let at = i * TILE_BYTES..i * TILE_BYTES + tile.len();
+            self.reduce_into(op, dtype, tile, &first[at.clone()], &second[at.clone()]);
+            for src in rest {
+                self.reduce(op, dtype, tile, &src[at.clone()]);
+            }
+        }
+    }
+
+    /// See [`divide`].
+    pub fn divide(self, dtype: DataType, buf: &mut [u8], n: u64) {
+        assert!(n > 0, "divide: an average over 0 ranks");
+        check(dtype, buf.len(), buf.len());
+        if n > 1 {
+            self.run(Divide { dtype, buf, n });
+        }
+    }
+}
+
 /// Panics unless both slices are the same number of whole elements.
 #[track_caller]
 fn check(dtype: DataType, dst: usize, src: usize) {
     assert_eq!(dst, src, "a reduction of slices of different length");
     let size = dtype.size();
     assert_eq!(dst % size, 0, "a slice of {dst} bytes ends in the middle of an element of {dtype}");
-}
-
-fn combine_in_place<E: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], src: &[u8]) {
-    match op {
-        ReduceOp::Sum | ReduceOp::Average => zip(acc, src, E::add),
-        ReduceOp::Product => zip(acc, src, E::multiply),
-        ReduceOp::Min => zip(acc, src, E::min),
-        ReduceOp::Max => zip(acc, src, E::max),
-    }
-}
-
-fn combine<E: Element<N>, const N: usize>(op: ReduceOp, dst: &mut [u8], a: &[u8], b: &[u8]) {
-    match op {
-        ReduceOp::Sum | ReduceOp::Average => zip_into(dst, a, b, E::add),
-        ReduceOp::Product => zip_into(dst, a, b, E::multiply),
-        ReduceOp::Min => zip_into(dst, a, b, E::min),
-        ReduceOp::Max => zip_into(dst, a, b, E::max),
-    }
-}
-
-#[inline(always)]
-fn zip<E: Element<N>, const N: usize>(acc: &mut [u8], src: &[u8], op: impl Fn(E, E) -> E) {
-    for (acc, src) in acc.as_chunks_mut::<N>().0.iter_mut().zip(src.as_chunks::<N>().0) {
-        *acc = op(E::read(*acc), E::read(*src)).write();
-    }
-}
-
-#[inline(always)]
-fn zip_into<E: Element<N>, const N: usize>(
-    dst: &mut [u8],
-    a: &[u8],
-    b: &[u8],
-    op: impl Fn(E, E) -> E,
-) {
-    let sources = a.as_chunks::<N>().0.iter().zip(b.as_chunks::<N>().0);
-    for (dst, (a, b)) in dst.as_chunks_mut::<N>().0.iter_mut().zip(sources) {
-        *dst = op(E::read(*a), E::read(*b)).write();
-    }
-}
-
-fn divide_all<E: Element<N>, const N: usize>(buf: &mut [u8], n: u64) {
-    for element in buf.as_chunks_mut::<N>().0 {
-        *element = E::read(*element).divide(n).write();
-    }
 }
 
 #[cfg(test)]

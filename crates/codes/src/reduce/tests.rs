@@ -1,6 +1,27 @@
 //! The rules that the module's documentation states.
 
+use proptest::prelude::*;
+
+use super::element::{Bf16, Element, F16};
 use super::*;
+
+/// Calls a function that is generic in an element and its size with those of a data type.
+macro_rules! with_element {
+    ($dtype:expr, $function:ident $arguments:tt) => {
+        match $dtype {
+            DataType::F32 => $function::<f32, 4> $arguments,
+            DataType::F64 => $function::<f64, 8> $arguments,
+            DataType::F16 => $function::<F16, 2> $arguments,
+            DataType::Bf16 => $function::<Bf16, 2> $arguments,
+            DataType::I8 => $function::<i8, 1> $arguments,
+            DataType::U8 => $function::<u8, 1> $arguments,
+            DataType::I32 => $function::<i32, 4> $arguments,
+            DataType::U32 => $function::<u32, 4> $arguments,
+            DataType::I64 => $function::<i64, 8> $arguments,
+            DataType::U64 => $function::<u64, 8> $arguments,
+        }
+    };
+}
 
 fn bytes<const N: usize, const M: usize>(values: [[u8; M]; N]) -> Vec<u8> {
     values.as_flattened().to_vec()
@@ -94,4 +115,87 @@ fn half_an_element_is_refused() {
 #[should_panic(expected = "different length")]
 fn different_lengths_are_refused() {
     reduce_into(ReduceOp::Sum, DataType::U8, &mut [0; 3], &[0; 3], &[0; 4]);
+}
+
+/// Bytes that are often special: zeros, infinities, NaNs, subnormals, and numbers near each other.
+fn tensor() -> impl Strategy<Value = Vec<u8>> {
+    let word = prop_oneof![
+        any::<u64>(),
+        Just(0u64),
+        Just(0x8000_0000_8000_0000),
+        Just(0x7f80_0000_7c00_fc00),
+        Just(0x7fc0_1234_ffc0_0001),
+        Just(0x7ff0_0000_0000_0001),
+        Just(0xfff0_0000_0000_0000),
+        Just(0x0000_0001_8001_0001),
+        (0x3f80u64..0x4100, 0x3f80u64..0x4100).prop_map(|(a, b)| a << 48 | b << 32 | a << 16 | b),
+    ];
+    proptest::collection::vec(word, 0..90)
+        .prop_map(|words| words.into_iter().flat_map(u64::to_ne_bytes).collect())
+}
+
+/// A copy at an odd address.
+fn skewed(bytes: &[u8], skew: usize) -> Vec<u8> {
+    [&vec![0; skew], bytes].concat()
+}
+
+proptest! {
+    /// Every set of instructions against arithmetic element by element.
+    #[test]
+    fn the_same_bits_with_all_vectors(
+        op in proptest::sample::select(ReduceOp::ALL.to_vec()),
+        dtype in proptest::sample::select(DataType::ALL.to_vec()),
+        a in tensor(), b in tensor(), c in tensor(), n in 1..20u64, skew in 0..9usize,
+    ) {
+        let len = a.len().min(b.len()).min(c.len()) / 8 * 8;
+        // Ends that are no whole block.
+        let len = len.saturating_sub(dtype.size() * (skew % 3));
+        let (a, b, c) = (&a[..len], &b[..len], &c[..len]);
+        let mut pair = vec![0; len];
+        for (at, out) in pair.chunks_mut(dtype.size()).enumerate() {
+            let at = at * dtype.size()..(at + 1) * dtype.size();
+            out.copy_from_slice(&single(op, dtype, &a[at.clone()], &b[at]));
+        }
+        let mut mean = pair.clone();
+        mean.chunks_mut(dtype.size()).for_each(|x| divide_single(dtype, x, n));
+        let mut three = pair.clone();
+        Vectors::supported().last().unwrap().reduce(op, dtype, &mut three, c);
+        for vectors in Vectors::supported() {
+            let mut acc = skewed(a, skew);
+            vectors.reduce(op, dtype, &mut acc[skew..], b);
+            prop_assert_eq!(&acc[skew..], &pair, "{:?}, in place", vectors);
+            let (mut dst, src) = (vec![1; len], skewed(b, skew));
+            vectors.reduce_into(op, dtype, &mut dst, a, &src[skew..]);
+            prop_assert_eq!(&dst, &pair, "{:?}, out of place", vectors);
+            vectors.reduce_many(op, dtype, &mut dst, &[a, &src[skew..], c]);
+            prop_assert_eq!(&dst, &three, "{:?}, many", vectors);
+            vectors.divide(dtype, &mut acc[skew..], n);
+            prop_assert_eq!(&acc[skew..], &mean, "{:?}, mean", vectors);
+        }
+    }
+}
+
+/// One element by the scalar rules.
+fn single(op: ReduceOp, dtype: DataType, a: &[u8], b: &[u8]) -> Vec<u8> {
+    fn apply<E: Element<N>, const N: usize>(op: ReduceOp, a: &[u8], b: &[u8]) -> Vec<u8> {
+        let (a, b) = (E::read(a.try_into().unwrap()), E::read(b.try_into().unwrap()));
+        let result = match op {
+            ReduceOp::Sum | ReduceOp::Average => a.add(b),
+            ReduceOp::Product => a.multiply(b),
+            ReduceOp::Min => a.min(b),
+            ReduceOp::Max => a.max(b),
+        };
+        result.write().to_vec()
+    }
+    with_element!(dtype, apply(op, a, b))
+}
+
+fn divide_single(dtype: DataType, x: &mut [u8], n: u64) {
+    fn apply<E: Element<N>, const N: usize>(x: &[u8], n: u64) -> Vec<u8> {
+        let quotient = E::read(x.try_into().unwrap()).divide(n).write().to_vec();
+        // A division by 1 is none.
+        if n == 1 { x.to_vec() } else { quotient }
+    }
+    let quotient = with_element!(dtype, apply(x, n));
+    x.copy_from_slice(&quotient);
 }
