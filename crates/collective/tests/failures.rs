@@ -82,6 +82,7 @@ fn a_rank_that_leaves_is_named_if_it_was_needed() {
         }
         let now = world.now;
         world.nodes[0].engine.leave(now);
+        world.finish();
         let request = Request::new(Operation::Barrier);
         let second: Vec<_> = (1..ranks).map(|r| world.submit(r, &request, Vec::new())).collect();
         world.finish();

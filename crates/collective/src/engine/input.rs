@@ -110,8 +110,7 @@ impl Engine {
         self.now = now;
         let late = self.ops.iter().take(self.started).flatten().any(|op| op.deadline <= now);
         if late {
-            let waited_for = self.waited_for().next().unwrap_or(self.config.rank);
-            return self.fail(Failure { rank: waited_for, cause: Cause::Late });
+            return self.fail(Failure { rank: self.latest(), cause: Cause::Late });
         }
         if self.next_heartbeat > now {
             return;
@@ -133,6 +132,16 @@ impl Engine {
         let running = self.ops.iter().take(self.started).flatten();
         let deadline = running.map(|op| op.deadline).min()?;
         Some(deadline.min(self.next_heartbeat))
+    }
+
+    /// The rank that holds up the earliest step.
+    fn latest(&self) -> Rank {
+        let first = |rank: Rank| {
+            let peer = self.peers[rank as usize].as_ref();
+            let expected = peer.and_then(|peer| peer.expected.front());
+            expected.map_or((u64::MAX, u32::MAX), |expected| (expected.at.op.0, expected.at.step))
+        };
+        self.waited_for().min_by_key(|rank| first(*rank)).unwrap_or(self.config.rank)
     }
 
     /// Ranks whose messages or credits are waited for.
