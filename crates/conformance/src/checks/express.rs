@@ -183,57 +183,85 @@ fn at(time: Duration) -> Time {
     Time::from_nanos(time.as_nanos() as u64)
 }
 
-/// Sends messages of all lengths, and checks each; some of them may lose fragments.
+/// Sends messages of these lengths one after the other, and checks each; some may lose fragments.
 fn messages(
     lab: &mut Lab,
     case: &Case,
+    lengths: &[usize],
     target: impl Fn(usize) -> Target,
-    opcodes: [WcOpcode; 2],
 ) -> Outcome {
     let mut link = Link::new(lab, case)?;
-    let mtu = case.mtu.bytes() as usize;
-    let (mut whole, mut all) = (0, 0);
-    for (n, len) in [0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu, 20 * mtu + 9].into_iter().enumerate() {
-        let (target, wr_id) = (target(n), n as u64);
-        let (offset, imm) = match target {
-            Target::Send(imm) => (0, imm),
-            Target::WriteImm(offset, imm) => (offset as usize, Some(imm)),
-        };
-        let bytes = pattern(n, len);
-        // A receive for a message that is lost as a whole has to end too.
-        let time = PATIENCE / 2;
-        let receive_by = link.recv(lab, wr_id, time)?;
-        let send_by = link.send(lab, wr_id, &bytes, target, time)?;
-        let sent = link.wait(lab, SENDER, send_by)?;
-        let what = |e: Failure| Failure::new(format!("{len} bytes, {target:?}: {e}"));
-        same("the send", (sent.wr_id, sent.opcode), (wr_id, opcodes[SENDER])).map_err(what)?;
-        let got = link.wait(lab, RECEIVER, receive_by).map_err(what)?;
-        same("the receive", got.wr_id, wr_id).map_err(what)?;
-        link.judge(lab, &got, &bytes, offset).map_err(what)?;
-        if got.end == EndMark::Whole {
-            same("whole", (got.opcode, got.imm), (opcodes[RECEIVER], imm)).map_err(what)?;
-            whole += 1;
-        }
-        all += 1;
-        link.take_back(lab)?;
-        link.idle(lab, STEP * 3)?;
-        link.is_untouched(lab).map_err(what)?;
+    let mut whole = 0;
+    for (n, len) in lengths.iter().enumerate() {
+        let target = target(n);
+        let end = message(lab, &mut link, n, *len, target)
+            .map_err(|e| Failure::new(format!("message {n}, {len} bytes, {target:?}: {e}")))?;
+        whole += usize::from(end == EndMark::Whole);
     }
     link.close(lab)?;
-    if whole * 2 < all {
+    if whole * 2 < lengths.len() {
+        let all = lengths.len();
         return Err(Failure::new(format!("only {whole} of {all} messages were whole")));
     }
     Ok(())
 }
 
+/// Sends one message, and checks what becomes of it.
+fn message(
+    lab: &mut Lab,
+    link: &mut Link,
+    n: usize,
+    len: usize,
+    target: Target,
+) -> Outcome<EndMark> {
+    let (offset, imm, opcodes) = match target {
+        Target::Send(imm) => (0, imm, [WcOpcode::Send, WcOpcode::Recv]),
+        Target::WriteImm(offset, imm) => {
+            (offset as usize, Some(imm), [WcOpcode::Write, WcOpcode::RecvWriteImm])
+        }
+    };
+    let (bytes, wr_id) = (pattern(n, len), n as u64);
+    // A receive for a message that is lost as a whole has to end too.
+    let time = PATIENCE / 2;
+    let receive_by = link.recv(lab, wr_id, time)?;
+    let send_by = link.send(lab, wr_id, &bytes, target, time)?;
+    let sent = link.wait(lab, SENDER, send_by)?;
+    same("the send", (sent.wr_id, sent.opcode), (wr_id, opcodes[SENDER]))?;
+    let got = link.wait(lab, RECEIVER, receive_by)?;
+    same("the receive", got.wr_id, wr_id)?;
+    link.judge(lab, &got, &bytes, offset)?;
+    if got.end == EndMark::Whole {
+        same("a whole message", (got.opcode, got.imm), (opcodes[RECEIVER], imm))?;
+    }
+    link.take_back(lab)?;
+    link.idle(lab, STEP * 3)?;
+    link.is_untouched(lab)?;
+    Ok(got.end)
+}
+
+/// Lengths where fragments begin and end.
+fn lengths(case: &Case) -> [usize; 7] {
+    let mtu = case.mtu.bytes() as usize;
+    [0, 1, mtu - 1, mtu, mtu + 1, 5 * mtu, 20 * mtu + 9]
+}
+
 pub(super) fn sends(lab: &mut Lab, case: &Case) -> Outcome {
     let imm = |n: usize| (n % 2 == 1).then_some(0xdead_0000 + n as u32);
-    messages(lab, case, |n| Target::Send(imm(n)), [WcOpcode::Send, WcOpcode::Recv])
+    messages(lab, case, &lengths(case), |n| Target::Send(imm(n)))
 }
 
 pub(super) fn writes(lab: &mut Lab, case: &Case) -> Outcome {
     let target = |n: usize| Target::WriteImm(100 * n as u32, 0xbeef_0000 + n as u32);
-    messages(lab, case, target, [WcOpcode::Write, WcOpcode::RecvWriteImm])
+    messages(lab, case, &lengths(case), target)
+}
+
+/// As many long ones that at a loss of 1 % several of them miss something.
+pub(super) fn many(lab: &mut Lab, case: &Case) -> Outcome {
+    let lengths = [20 * case.mtu.bytes() as usize; 30];
+    messages(lab, case, &lengths, |n| match n % 2 {
+        0 => Target::Send(None),
+        _ => Target::WriteImm(n as u32, n as u32),
+    })
 }
 
 /// Requests without a peer that answers end by their deadline, and keep their numbers.

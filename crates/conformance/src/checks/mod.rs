@@ -78,6 +78,7 @@ pub static ALL: &[Check] = &[
     check("memory windows on UC", windows::on_uc),
     check("XP over UC: SEND", express::sends).despite_faults(),
     check("XP over UC: WRITE with immediate", express::writes).despite_faults(),
+    check("XP over UC: many messages", express::many).despite_faults(),
     check("XP over UC: deadlines", express::deadlines).despite_faults(),
     check("XP over UC: late packets", express::late_packets).despite_faults(),
     check("UD datagrams of every length", datagrams::lengths).at_every_mtu(),

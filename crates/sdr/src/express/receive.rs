@@ -8,7 +8,7 @@ use bowline_nic::{
 
 use super::carrier::Carrier;
 use super::fragments::{Arrived, NotTaken};
-use super::grant::Grant;
+use super::grant::{Grant, Room};
 use super::imm::{self, MAX_FRAGMENTS, MESSAGES, Op};
 use super::{ExpressCounters, ExpressRecv, MAX_MESSAGES, MAX_OPEN};
 use crate::error::SdrError;
@@ -289,19 +289,25 @@ impl<P: Copy> Receiver<P> {
             receive.end = receive.end.or(Some(EndMark::Preempted));
         }
         match (receive.stage, receive.end) {
-            (Stage::Posted, Some(_)) => return self.complete(number, completions),
+            (Stage::Posted, Some(_)) => {
+                carrier.tell(&Grant { number, room: None }.emit());
+                return self.complete(number, completions);
+            }
             (Stage::Posted, None) if *open < MAX_OPEN => {
                 receive.stage = Stage::Opening;
                 carrier.open(number, receive.request.place, receive.request.len);
             }
-            (Stage::Opened(_) | Stage::Granted, Some(_)) => {
+            (stage @ (Stage::Opened(_) | Stage::Granted), Some(_)) => {
+                if stage != Stage::Granted {
+                    carrier.tell(&Grant { number, room: None }.emit());
+                }
                 receive.stage = Stage::Revoking;
                 carrier.revoke(number);
             }
             (Stage::Opened(remote), None) => {
                 receive.stage = Stage::Granted;
                 let len = receive.request.len;
-                carrier.tell(&Grant { number, remote, len }.emit());
+                carrier.tell(&Grant { number, room: Some(Room { remote, len }) }.emit());
             }
             _ => {}
         }

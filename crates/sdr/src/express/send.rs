@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bowline_nic::{Completion, EndMark, Mtu, Remote, Time, WcOpcode, WcStatus};
 
 use super::carrier::{Carrier, Fragments};
-use super::grant::Grant;
+use super::grant::{Grant, Room};
 use super::imm::{self, MAX_FRAGMENTS, Op};
 use super::{ExpressSend, MAX_IN_FLIGHT, MAX_MESSAGES, Target};
 use crate::error::SdrError;
@@ -62,14 +62,14 @@ impl<P> Message<P> {
     }
 
     /// Where it goes, if the grant has room for it.
-    fn remote(&self, grant: &Grant) -> Option<Remote> {
+    fn remote(&self, room: &Room) -> Option<Remote> {
         let offset = match self.request.target {
             Target::Send(_) => 0,
             Target::WriteImm(offset, _) => offset,
         };
-        let fits = offset.checked_add(self.request.len).is_some_and(|end| end <= grant.len);
-        let addr = grant.remote.addr.wrapping_add(offset.into());
-        fits.then_some(Remote { addr, rkey: grant.remote.rkey })
+        let fits = offset.checked_add(self.request.len).is_some_and(|end| end <= room.len);
+        let addr = room.remote.addr.wrapping_add(offset.into());
+        fits.then_some(Remote { addr, rkey: room.remote.rkey })
     }
 }
 
@@ -131,7 +131,7 @@ impl<P: Copy> Sender<P> {
         self.wake
     }
 
-    /// The peer has granted a key; `false` if it cannot have.
+    /// The peer tells of a receive; `false` if it cannot have one.
     pub(super) fn granted(&mut self, grant: &Grant) -> bool {
         let Some(at) = grant.number.checked_sub(self.first) else {
             // Of a message that is over.
@@ -213,7 +213,12 @@ impl<P: Copy> Sender<P> {
                 continue;
             }
             let Some(grant) = message.grant else { return };
-            let Some(remote) = message.remote(&grant) else {
+            let Some(room) = grant.room else {
+                // Its receive has ended already.
+                message.end = Some((WcStatus::Success, EndMark::Preempted));
+                continue;
+            };
+            let Some(remote) = message.remote(&room) else {
                 message.end = Some((WcStatus::LocLenErr, EndMark::Whole));
                 continue;
             };

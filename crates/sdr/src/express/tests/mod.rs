@@ -314,6 +314,30 @@ fn a_message_longer_than_its_receive_fails_at_its_sender() {
 }
 
 #[test]
+fn receives_that_end_before_their_keys_are_open_hold_up_nobody() {
+    let mut pair = Pair::new(logging());
+    let ended = u64::from(MAX_OPEN) + 8;
+    for n in 0..ended {
+        pair.recv(n, 0, 100, 1000);
+    }
+    pair.settle();
+    pair.pass(1000);
+    pair.drive(1);
+    assert_eq!(std::iter::from_fn(|| pair.qps[1].poll()).count() as u64, ended);
+    pair.recv(ended, 0, 100, 1_000_000);
+    for n in 0..=ended {
+        pair.send(n, 100, Target::Send(None));
+    }
+    pair.settle();
+    let sent: Vec<_> = std::iter::from_fn(|| pair.qps[0].poll()).map(|wc| wc.end).collect();
+    // Those whose keys were granted leave, and go nowhere.
+    let whole = [EndMark::Whole; MAX_OPEN as usize];
+    assert_eq!(sent, [&whole[..], &[EndMark::Preempted; 8], &[EndMark::Whole]].concat());
+    let got = pair.completion(1);
+    assert_eq!((got.wr_id, got.byte_len, got.end), (ended, 100, EndMark::Whole));
+}
+
+#[test]
 fn a_failed_carrier_flushes_everything() {
     let mut pair = Pair::new(logging());
     pair.recv(1, 0, 100, 1_000_000);
