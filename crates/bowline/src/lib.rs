@@ -56,12 +56,14 @@
 #[cfg(feature = "tokio")]
 mod async_cq;
 mod builder;
+mod collective;
 mod cq;
 mod device;
 mod endpoint;
 mod error;
 mod failover;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod reliable;
@@ -70,6 +72,10 @@ mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_collective::{
+    Algorithm, Cause, DataType, Failure as CollectiveFailure, InvalidRequest, Operation, Rank,
+    ReduceOp, Request, UnknownAlgorithm,
+};
 pub use bowline_device::{
     Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
 };
@@ -84,7 +90,7 @@ pub use bowline_nic::{
     Event, FixedRate, LossRecord, Lost, ModifyError, MrKey, Mtu, ParseRateControlError, Payload,
     PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController, RecvWr, Remote,
     SendFlags, SendOp, SendWr, Sent, Sge, SrqId, SwiftParams, Time, UdDest, WcOpcode, WcStatus,
-    XpOptions,
+    WindowBinding, XpOptions,
 };
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
@@ -93,12 +99,14 @@ pub use bowline_sdr::{
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
+pub use collective::{CommOptions, Communicator, Tensor, Work, rendezvous};
 pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};
 pub use error::{CompletionError, CompletionExt, Error, Fault};
 pub use failover::Failover;
 pub use mr::Mr;
+pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
 pub use reliable::ReliableQp;

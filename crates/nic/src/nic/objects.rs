@@ -215,6 +215,24 @@ impl Nic {
         self.shared.memory.deregister(key)
     }
 
+    /// Allocates a memory window of type 2, and returns its key. It leads nowhere until a QP of the domain
+    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
+    /// each time.
+    pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
+        self.shared.memory.alloc_window(pd)
+    }
+
+    /// Allocates a memory window under a key that it has on another NIC already. Fails with [`ControlError::Busy`] if
+    /// the key may name something else here.
+    pub fn alloc_window_as(&mut self, key: MrKey, pd: PdId) -> Result<(), ControlError> {
+        self.shared.memory.alloc_window_as(key, pd)
+    }
+
+    /// Frees a memory window. If it is bound its key is revoked.
+    pub fn dealloc_window(&mut self, key: MrKey) -> Result<(), ControlError> {
+        self.shared.memory.dealloc_window(key)
+    }
+
     /// Makes a completion queue for `depth` completions.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
@@ -382,6 +400,7 @@ impl Nic {
         if let Some(srq) = init.srq {
             self.shared.srqs.release(srq);
         }
+        self.shared.memory.unbind_windows_of(qpn);
         self.shared.memory.release_pd(init.pd);
         self.shared.sched.wake_waiters(&mut self.qps);
         Ok(())

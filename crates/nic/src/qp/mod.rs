@@ -12,7 +12,7 @@ use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
-use crate::memory::{MemoryTable, Segment};
+use crate::memory::{MemoryTable, Peer, Segment};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{ControlledConnection, Grantor};
 use crate::sched::{Limits, Pacer, PathTable, Standing};
@@ -201,6 +201,12 @@ impl QpCore {
         self.attrs.mtu.bytes()
     }
 
+    /// On whose behalf its packets use memory.
+    #[inline]
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { pd: self.init.pd, qpn: self.qpn }
+    }
+
     /// A BTH to the peer.
     #[inline]
     pub(crate) fn bth(&self, opcode: Opcode, psn: Psn) -> Bth {
@@ -370,6 +376,8 @@ fn wc_opcode(op: &SendOp) -> WcOpcode {
         SendOp::Read(_) => WcOpcode::Read,
         SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::BindWindow(_) => WcOpcode::BindWindow,
+        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
     }
 }
 

@@ -80,7 +80,7 @@ impl Inbound {
         cx: &mut Cx<'_>,
         train: &mut Train<'_>,
     ) -> u32 {
-        let (pd, len) = (core.init.pd, core.mtu());
+        let (peer, len) = (core.peer(), core.mtu());
         if train.payload_len() != len as usize {
             return 0;
         }
@@ -92,12 +92,12 @@ impl Inbound {
                     && core.attrs.access.contains(Access::REMOTE_WRITE)
                     && cx
                         .memory
-                        .check_remote(pd, *rkey, *va, *left, Access::REMOTE_WRITE)
+                        .check_remote(peer, *rkey, *va, *left, Access::REMOTE_WRITE)
                         .is_ok() =>
             {
                 train.limit((*left).saturating_sub(1) / len);
                 while let Some(bytes) = train.next()
-                    && cx.memory.remote_write(pd, *rkey, *va, bytes, false).is_ok()
+                    && cx.memory.remote_write(peer, *rkey, *va, bytes, false).is_ok()
                 {
                     *va = va.wrapping_add(u64::from(len));
                     *left -= len;
@@ -108,7 +108,7 @@ impl Inbound {
                 let room = self.wqe.capacity().saturating_sub((*received).into());
                 train.limit((room.min((u32::MAX - *received).into()) / u64::from(len)) as u32);
                 while let Some(bytes) = train.next()
-                    && cx.memory.scatter(pd, &self.wqe.sges, *received, bytes, false).is_ok()
+                    && cx.memory.scatter(peer.pd, &self.wqe.sges, *received, bytes, false).is_ok()
                 {
                     *received += len;
                     taken += 1;
@@ -176,9 +176,7 @@ impl Inbound {
         }
         let invalidated = match packet.ieth() {
             Some(ieth) => {
-                cx.memory
-                    .remote_invalidate(core.init.pd, ieth.rkey)
-                    .map_err(|_| Refusal::Access)?;
+                cx.memory.remote_invalidate(core.peer(), ieth.rkey).map_err(|_| Refusal::Access)?;
                 Some(ieth.rkey)
             }
             None => None,
@@ -198,7 +196,7 @@ impl Inbound {
         if !core.attrs.access.contains(Access::REMOTE_WRITE) {
             return Err(Refusal::Invalid);
         }
-        let pd = core.init.pd;
+        let peer = core.peer();
         let bytes = packet.payload();
         let len = bytes.len() as u32;
         let (va, rkey, left, total) = match self.message {
@@ -209,7 +207,7 @@ impl Inbound {
                 // believes what it is told, and only the peer knows the key.
                 if reth.len > 0 || core.lands {
                     cx.memory
-                        .check_remote(pd, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
+                        .check_remote(peer, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
                         .map_err(|_| Refusal::Access)?;
                 }
                 (reth.va, reth.rkey, reth.len, reth.len)
@@ -227,7 +225,7 @@ impl Inbound {
         if len > 0 {
             // Landings are told when what they are told of has settled, once for all that arrived together.
             let ends = info.position.ends() && !(lands && cx.together);
-            cx.memory.remote_write(pd, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
+            cx.memory.remote_write(peer, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
             let va = va.wrapping_add(u64::from(len));

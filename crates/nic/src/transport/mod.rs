@@ -2,6 +2,7 @@
 
 mod descriptor;
 mod inbound;
+mod local;
 mod outbound;
 mod rc;
 mod uc;

@@ -66,7 +66,9 @@ fn exponents_of_any_size_add_up() {
 #[test]
 fn every_length_gives_the_same_by_blocks_and_by_bytes() {
     let bytes: Vec<u8> = words().map(|word| word as u8).take(1400).collect();
-    for len in 0..bytes.len() {
+    // An interpreter takes minutes for all of them.
+    let step = if cfg!(miri) { 97 } else { 1 };
+    for len in (0..bytes.len()).step_by(step) {
         let by_byte = bytes[..len].iter().fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));
         assert_eq!(Icrc::START.update(&bytes[..len]).0, by_byte, "{len}");
         assert_eq!(table::update(AFTER_PREFIX, &bytes[..len]), by_byte, "{len}");

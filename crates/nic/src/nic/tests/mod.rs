@@ -22,6 +22,7 @@ mod robustness;
 mod shims;
 mod uc_ud;
 mod verbs;
+mod windows;
 mod xp;
 mod xp_feedback;
 

@@ -35,7 +35,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
         .union(Operations::SEND_IMM)
         .union(Operations::WRITE)
         .union(Operations::WRITE_IMM)
-        .union(Operations::READ),
+        .union(Operations::READ)
+        .union(Operations::WINDOWS),
     max_packets: MAX_PSNS,
     connected: true,
     reliable: false,

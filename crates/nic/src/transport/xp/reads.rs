@@ -15,7 +15,7 @@ use crate::time::Time;
 use crate::train::Train;
 use crate::transport::outbound;
 use crate::tx::{HeaderBuf, pad_of};
-use crate::types::{Access, EndMark, Remote, SendOp};
+use crate::types::{Access, EndMark, Remote, SendOp, WcStatus};
 
 /// The READ that waits for its answer, at the head of the send queue.
 #[derive(Debug, Default)]
@@ -134,7 +134,7 @@ impl Xp {
             cx.memory.scatter(pd, sges, offset, &packet.payload()[from..from + len], ends)
         });
         if placed.is_err() {
-            self.fail_request(core, cx);
+            self.fail_request(core, cx, WcStatus::LocProtErr);
             return true;
         }
         cx.counters.rx_message_bytes += packet.payload().len() as u64;
@@ -247,10 +247,10 @@ impl Xp {
             cx.counters.drop_malformed += 1;
             return false;
         };
-        let (pd, right) = (core.init.pd, Access::REMOTE_READ);
+        let (peer, right) = (core.peer(), Access::REMOTE_READ);
         let allowed = core.attrs.access.contains(right)
             && (reth.len == 0
-                || cx.memory.check_remote(pd, reth.rkey, reth.va, reth.len, right).is_ok());
+                || cx.memory.check_remote(peer, reth.rkey, reth.va, reth.len, right).is_ok());
         let deadline = match left.0 {
             0 => Time::NEVER,
             us => cx.now.plus_nanos(u64::from(us) * 1_000),
@@ -348,21 +348,21 @@ fn send_answer(
     };
     let mut header = HeaderBuf::new(&bth);
     header.push(|bytes| eth.emit(bytes));
-    let (ecn, pd) = (core.data_ecn(), core.init.pd);
+    let (ecn, peer) = (core.data_ecn(), core.peer());
     let at = |offset: u32| remote.addr.wrapping_add(offset.into());
     cx.segments.clear();
     if layout.is_contiguous() {
         let packets = outbound::run_len(core, cx, sink, &header, most.min(last - k));
         if packets > 1 {
             let len = packets * layout.mtu;
-            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(k * layout.mtu), len)?);
+            cx.segments.push(cx.memory.remote_read(peer, remote.rkey, at(k * layout.mtu), len)?);
             sink.send_run(core, cx, &header, ecn, layout.mtu);
             return Ok(packets);
         }
     }
     layout.try_pieces(k, |offset, _, len| {
         if len > 0 {
-            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(offset), len as u32)?);
+            cx.segments.push(cx.memory.remote_read(peer, remote.rkey, at(offset), len as u32)?);
         }
         Ok(())
     })?;

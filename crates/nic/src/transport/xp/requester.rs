@@ -7,7 +7,7 @@ use super::layout::Layout;
 use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
-use crate::transport::outbound;
+use crate::transport::{local, outbound};
 use crate::tx::{HeaderBuf, MAX_HEADER, pad_of};
 use crate::types::{EndMark, QpState, SendFlags, SendOp, WcStatus};
 
@@ -45,6 +45,15 @@ impl Xp {
                 self.pop_request(core);
                 continue;
             }
+            if wqe.op.is_local() {
+                if local::execute(core, cx, &wqe.op).is_err() {
+                    self.fail_request(core, cx, WcStatus::MwBindErr);
+                    return Progress::Idle;
+                }
+                self.pop_request(core);
+                core.complete_send(cx, &wqe, WcStatus::Success);
+                continue;
+            }
             if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
@@ -64,7 +73,7 @@ impl Xp {
             }
             let most = left.min(room);
             let Ok(sent) = self.send_fragments(core, cx, sink, number, &wqe, most) else {
-                self.fail_request(core, cx);
+                self.fail_request(core, cx, WcStatus::LocProtErr);
                 return Progress::Idle;
             };
             left -= sent;
@@ -149,16 +158,19 @@ impl Xp {
             self.end_reading();
             return;
         }
+        if wqe.op.is_local() {
+            return;
+        }
         self.next_seq = self.next_seq.wrapping_add(1);
         self.next_recv = self.next_recv.wrapping_add(u32::from(wqe.is_two_sided()));
     }
 
-    /// The oldest request's own memory is not valid: it fails, and the send queue stops.
-    pub(super) fn fail_request(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+    /// The oldest request fails for a reason of this host's, and the send queue stops.
+    pub(super) fn fail_request(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
         let wqe = core.sq.get(core.sq.head()).copied();
         self.pop_request(core);
         if let Some(wqe) = wqe {
-            core.complete_send(cx, &wqe, WcStatus::LocProtErr);
+            core.complete_send(cx, &wqe, status);
         }
         self.flush_requests(core, cx, WcStatus::WrFlushErr);
         core.fail_send_queue();

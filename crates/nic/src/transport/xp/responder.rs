@@ -461,11 +461,11 @@ impl Xp {
 /// Whether the peer may write all of a message.
 #[inline]
 fn may_write(core: &QpCore, cx: &Cx<'_>, reth: &Reth, eth: &XpEth) -> bool {
-    let (pd, right) = (core.init.pd, Access::REMOTE_WRITE);
+    let (peer, right) = (core.peer(), Access::REMOTE_WRITE);
     core.attrs.access.contains(right)
         && reth.len == eth.len
         // An empty write touches nothing, so its key is not looked at.
-        && (reth.len == 0 || cx.memory.check_remote(pd, reth.rkey, reth.va, reth.len, right).is_ok())
+        && (reth.len == 0 || cx.memory.check_remote(peer, reth.rkey, reth.va, reth.len, right).is_ok())
 }
 
 /// Writes a fragment to where it belongs.
@@ -479,18 +479,18 @@ fn place(
     bytes: &[u8],
     ends: bool,
 ) -> Result<(), Refused> {
-    let pd = core.init.pd;
+    let peer = core.peer();
     layout.try_pieces(k, |offset, from, len| {
         let piece = &bytes[from..from + len];
         match target {
             _ if piece.is_empty() => Ok(()),
             Target::Receive(at) => cx
                 .memory
-                .scatter(pd, core.rq.sges_at(at), offset, piece, ends)
+                .scatter(peer.pd, core.rq.sges_at(at), offset, piece, ends)
                 .map_err(|_| Refused::Local),
             Target::Remote(reth) => cx
                 .memory
-                .remote_write(pd, reth.rkey, reth.va.wrapping_add(offset.into()), piece, ends)
+                .remote_write(peer, reth.rkey, reth.va.wrapping_add(offset.into()), piece, ends)
                 .map_err(|_| Refused::Remote),
         }
     })
