@@ -103,6 +103,11 @@ impl<'a> Train<'a> {
         self.psn
     }
 
+    /// Bytes of each frame.
+    pub(crate) fn frame_len(&self) -> usize {
+        self.frame_len
+    }
+
     /// Bytes of payload of each frame.
     pub(crate) fn payload_len(&self) -> usize {
         self.frame_len - self.header_len() - ICRC_LEN

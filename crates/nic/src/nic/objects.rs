@@ -13,7 +13,7 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::qp::{Qp, state};
 use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
-use crate::rate::{ControllerFactory, Feedback};
+use crate::rate::{ControllerFactory, Feedback, Grantor};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
@@ -24,6 +24,8 @@ use crate::types::{
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
+/// Credit goes out in pieces of about two packets.
+const CREDIT_QUANTUM_BYTES: u64 = 8 << 10;
 
 /// A QP as [`Nic::query_qp`] reports it.
 #[derive(Clone, Debug)]
@@ -48,6 +50,7 @@ impl Nic {
             cqs: CqTable::new(config.max_cqs),
             srqs: SrqTable::new(config.max_srqs),
             sched: Scheduler::new(config.window_bytes),
+            grants: config.grant_bps.map(|bps| Grantor::new(bps, CREDIT_QUANTUM_BYTES)),
             counters: Counters::default(),
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
@@ -193,15 +196,18 @@ impl Nic {
             let why = "it is ready to receive: set them before";
             return Err(ControlError::Invalid { what: "XP options", why });
         }
-        let not_xp = ControlError::Invalid { what: "queue pair", why: "it is not of type XP" };
-        qp.transport.as_xp().ok_or(not_xp)?.set_options(options);
+        if !qp.core.descriptor.deadlines {
+            let why = "it is not of type XP";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        qp.transport.set_options(options);
         Ok(())
     }
 
     /// What was missing of the oldest partial receive or READ of an XP QP that is still on record
     /// ([`XpOptions::loss_log`]).
     pub fn take_loss(&mut self, qpn: Qpn) -> Option<LossRecord> {
-        self.qp_mut(qpn).ok()?.transport.as_xp()?.take_loss()
+        self.qp_mut(qpn).ok()?.transport.take_loss()
     }
 
     /// Ends a registration. Requests that still refer to it will fail.

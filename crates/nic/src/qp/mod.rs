@@ -14,7 +14,7 @@ use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
 use crate::memory::{MemoryTable, Peer, Segment};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
-use crate::rate::ControlledConnection;
+use crate::rate::{ControlledConnection, Grantor};
 use crate::sched::{Limits, Pacer, PathTable, Standing};
 use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
@@ -36,6 +36,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) cqs: &'a mut CqTable,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) paths: &'a mut PathTable,
+    /// Who is granted credit, if this NIC grants any.
+    pub(crate) grants: &'a mut Option<Grantor>,
     pub(crate) counters: &'a mut Counters,
     pub(crate) events: &'a mut EventQueue,
     pub(crate) config: &'a NicConfig,

@@ -5,6 +5,7 @@ use bowline_wire::{Opcode, PacketView, Psn, Reth, XpEth, XpTimeLeft};
 use super::arrivals::Arrivals;
 use super::layout::Layout;
 use super::loss::LossRecord;
+use super::requester::MAX_HEADERS;
 use super::responder::check_fragment;
 use super::{Xp, before, first_number};
 use crate::memory::AccessDenied;
@@ -273,8 +274,9 @@ impl Xp {
         budget: u32,
     ) -> (u32, Progress) {
         let mut sent = 0;
-        let Some(more) = &mut self.more else { return (0, Progress::Idle) };
-        while let Some(read) = &mut more.serving.read {
+        while let Some(room) = self.answer_room(core) {
+            let Some(more) = &mut self.more else { break };
+            let Some(read) = &mut more.serving.read else { break };
             if read.deadline <= cx.now {
                 more.serving.read = None;
                 break;
@@ -285,10 +287,15 @@ impl Xp {
             if core.limits.pacer.next() > cx.now {
                 return (sent, Progress::Paced);
             }
+            if room == 0 {
+                return (sent, Progress::WindowFull);
+            }
             if !sink.has_room() {
                 return (sent, Progress::More);
             }
-            let Ok(packets) = send_answer(core, cx, sink, read, budget - sent) else {
+            let before = core.counters.tx_bytes;
+            let most = room.min(budget - sent);
+            let Ok(packets) = send_answer(core, cx, sink, read, most) else {
                 // The region is gone.
                 cx.counters.access_violations += 1;
                 more.serving.read = None;
@@ -299,8 +306,23 @@ impl Xp {
             if read.next == read.layout.fragments() {
                 more.serving.read = None;
             }
+            self.count_sent(core.counters.tx_bytes - before);
         }
         (sent, Progress::Idle)
+    }
+
+    /// Packets that the window has room for, if there is an answer under way.
+    fn answer_room(&self, core: &QpCore) -> Option<u32> {
+        let is_busy = self.more.as_ref().is_some_and(|more| more.serving.is_busy());
+        is_busy.then(|| self.window_packets(core, core.mtu() + MAX_HEADERS))
+    }
+
+    /// Bytes of the answer under way that have not been sent.
+    pub(super) fn unanswered_bytes(&self) -> u64 {
+        let read = self.more.as_ref().and_then(|more| more.serving.read.as_ref());
+        read.map_or(0, |Read { layout, next, .. }| {
+            u64::from(layout.len).saturating_sub(u64::from(*next) * u64::from(layout.mtu))
+        })
     }
 }
 

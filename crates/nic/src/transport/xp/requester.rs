@@ -1,6 +1,6 @@
 //! Sending requests, each until all of it is sent or its deadline has passed.
 
-use bowline_wire::{ImmDt, Opcode, Psn, Reth, XpEth};
+use bowline_wire::{ICRC_LEN, ImmDt, Opcode, Psn, Reth, XpEth};
 
 use super::Xp;
 use super::layout::Layout;
@@ -8,8 +8,11 @@ use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::transport::{local, outbound};
-use crate::tx::{HeaderBuf, pad_of};
+use crate::tx::{HeaderBuf, MAX_HEADER, pad_of};
 use crate::types::{EndMark, QpState, SendFlags, SendOp, WcStatus};
+
+/// Bytes of a packet besides its payload, at most.
+pub(super) const MAX_HEADERS: u32 = (MAX_HEADER + ICRC_LEN) as u32;
 
 impl Xp {
     /// Whether there is a request to be sent, or to go on with.
@@ -57,16 +60,24 @@ impl Xp {
             if !sink.has_room() {
                 return Progress::More;
             }
+            let room = self.window_packets(core, core.mtu() + MAX_HEADERS);
+            if room == 0 {
+                return Progress::WindowFull;
+            }
+            let before = core.counters.tx_bytes;
             if let SendOp::Read(remote) = wqe.op {
                 self.send_read_request(core, cx, sink, &wqe, remote);
+                self.count_sent(core.counters.tx_bytes - before);
                 left -= 1;
                 continue;
             }
-            let Ok(sent) = self.send_fragments(core, cx, sink, number, &wqe, left) else {
+            let most = left.min(room);
+            let Ok(sent) = self.send_fragments(core, cx, sink, number, &wqe, most) else {
                 self.fail_request(core, cx, WcStatus::LocProtErr);
                 return Progress::Idle;
             };
             left -= sent;
+            self.count_sent(core.counters.tx_bytes - before);
             self.next_packet += sent;
             if self.next_packet == outbound::packets_of(wqe.len, core.mtu()) {
                 self.pop_request(core);
@@ -167,14 +178,13 @@ impl Xp {
 
     /// Ends requests that are due, and finds out which is due next.
     pub(super) fn expire_requests(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        for number in core.sq.head()..core.sq.tail() {
+        let mut due: Vec<u64> = core::iter::from_fn(|| core.sq.pop_due(cx.now)).collect();
+        due.sort_unstable();
+        for number in due {
             let Some(wqe) = core.sq.get(number).copied().filter(|wqe| !wqe.executed) else {
                 continue;
             };
-            let deadline = core.sq.timing(number).deadline;
-            if deadline > cx.now {
-                self.wake = self.wake.min(deadline);
-            } else if number == core.sq.head() {
+            if number == core.sq.head() {
                 self.end_oldest(core, cx, &wqe);
             } else {
                 if let Some(wqe) = core.sq.get_mut(number) {
@@ -183,6 +193,7 @@ impl Xp {
                 core.complete_send_in_part(cx, &wqe, 0, EndMark::Deadline);
             }
         }
+        self.wake = self.wake.min(core.sq.next_deadline());
     }
 
     /// Ends the oldest request, whatever has been sent or read of it.

@@ -375,22 +375,16 @@ impl Xp {
 
     /// Ends receives that are due, and finds out which is due next.
     pub(super) fn expire_receives(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        let numbers = core.rq.numbers();
-        let mut number = numbers.head;
-        while number != numbers.tail {
-            if let Some(at) = core.rq.find(number) {
-                let deadline = core.rq.deadline_at(at);
-                if deadline <= cx.now {
-                    let last =
-                        self.is_under_way(number) && self.slot(number).known.contains(Known::LAST);
-                    let mark = if last { EndMark::Last } else { EndMark::Deadline };
-                    self.end_receive(core, cx, number, mark);
-                } else {
-                    self.wake = self.wake.min(deadline);
-                }
-            }
-            number = number.wrapping_add(1);
+        let head = core.rq.numbers().head;
+        let mut due: Vec<u32> = core::iter::from_fn(|| core.rq.pop_due(cx.now)).collect();
+        // As they were posted, whatever their deadlines.
+        due.sort_unstable_by_key(|number| number.wrapping_sub(head));
+        for number in due {
+            let last = self.is_under_way(number) && self.slot(number).known.contains(Known::LAST);
+            let mark = if last { EndMark::Last } else { EndMark::Deadline };
+            self.end_receive(core, cx, number, mark);
         }
+        self.wake = self.wake.min(core.rq.next_deadline());
     }
 
     /// Flushes all receives.
