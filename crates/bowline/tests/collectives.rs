@@ -66,15 +66,11 @@ fn ranks<R: Send>(net: u8, count: u32, body: impl Fn(Rig) -> R + Sync) -> Vec<R>
         let comm = Communicator::meet(&pd, meeting, OPTIONS).unwrap();
         body(Rig { device, pd, comm })
     };
+    let run = &run;
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..count).map(|rank| scope.spawn(move || run_with(&run, rank))).collect();
+        let threads: Vec<_> = (0..count).map(|rank| scope.spawn(move || run(rank))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-fn run_with<R>(run: &(impl Fn(Rank) -> R + Sync), rank: Rank) -> R {
-    run(rank)
 }
 
 #[test]

@@ -14,9 +14,9 @@ use super::rendezvous::{Offers, PeerEnd};
 use crate::Error;
 use crate::pd::PdInner;
 
-/// How long a thread that waits drives the lane by itself before it sleeps.
+/// How long a thread that waits drives the lane by itself while nothing happens, before it sleeps.
 const SPIN: Duration = Duration::from_millis(1);
-/// So often it looks without letting others run.
+/// So often it looks in vain without letting others run.
 const EAGER_POLLS: u32 = 64;
 /// How long a rank that leaves waits for its last messages to arrive.
 const FAREWELL: Duration = Duration::from_secs(3);
@@ -41,6 +41,8 @@ struct Running {
     group: Option<Group>,
     /// What nobody has asked for yet.
     done: BTreeMap<OpId, Result<(), Failure>>,
+    /// How often there was something to do.
+    turns: u64,
     over: Arc<Condvar>,
 }
 
@@ -60,7 +62,7 @@ impl Running {
 impl Task for Running {
     fn run(&mut self, nic: &mut Nic, now: Time) {
         if let Some(group) = &mut self.group {
-            group.drive(nic, now);
+            self.turns += u64::from(group.drive(nic, now));
             self.collect();
         }
     }
@@ -114,8 +116,12 @@ impl Member {
         };
         let group = lane.with(|nic, _| Group::new(nic, pd_id, place, config, psn))??;
         let over = Arc::new(Condvar::new());
-        let running =
-            Running { group: Some(group), done: BTreeMap::new(), over: Arc::clone(&over) };
+        let running = Running {
+            group: Some(group),
+            done: BTreeMap::new(),
+            turns: 0,
+            over: Arc::clone(&over),
+        };
         let running = Arc::new(Mutex::new(running));
         let task = lane.add_task(running.clone())?;
         Ok((task, running, over))
@@ -176,11 +182,6 @@ impl Member {
         self.with(|group, nic, now| group.submit(nic, now, schedule, memory))
     }
 
-    /// The result of an operation, once.
-    pub(super) fn take(&self, id: OpId) -> Option<Result<(), Failure>> {
-        lock(&self.running).done.remove(&id)
-    }
-
     /// Whether an operation has succeeded. It is forgotten then.
     pub(super) fn take_success(&self, id: OpId) -> bool {
         let mut running = lock(&self.running);
@@ -205,19 +206,27 @@ impl Member {
     pub(super) fn wait(
         &self,
         id: OpId,
-        timeout: Option<Duration>,
+        timeout: Duration,
     ) -> Result<Option<Result<(), Failure>>, Error> {
         let started = Instant::now();
-        let mut polls = 0;
+        let (mut idle_since, mut polls, mut seen) = (started, 0, 0);
         loop {
-            if let Some(result) = self.take(id) {
-                return Ok(Some(result));
+            let turns = match self.take_or_turns(id) {
+                Ok(result) => return Ok(Some(result)),
+                Err(turns) => turns,
+            };
+            // Reading the clock costs as much as a look.
+            let now = if polls < EAGER_POLLS { idle_since } else { Instant::now() };
+            if turns != seen {
+                (polls, seen) = (0, turns);
+            } else if polls == EAGER_POLLS {
+                idle_since = now;
             }
-            let waited = if polls < EAGER_POLLS { Duration::ZERO } else { started.elapsed() };
-            if timeout.is_some_and(|timeout| waited >= timeout) {
+            let waited = now.saturating_duration_since(started);
+            if waited >= timeout {
                 return Ok(None);
             }
-            if waited < SPIN {
+            if now.saturating_duration_since(idle_since) < SPIN {
                 self.poll()?;
                 polls += 1;
                 if polls > EAGER_POLLS {
@@ -225,9 +234,14 @@ impl Member {
                 }
                 continue;
             }
-            let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(waited).min(NAP));
-            self.sleep(id, left)?;
+            self.sleep(id, timeout.saturating_sub(waited).min(NAP))?;
         }
+    }
+
+    /// The result of an operation, once; until then how often there was something to do.
+    fn take_or_turns(&self, id: OpId) -> Result<Result<(), Failure>, u64> {
+        let mut running = lock(&self.running);
+        running.done.remove(&id).ok_or(running.turns)
     }
 
     /// Leaves the driving to the lane's thread until the operation is over.

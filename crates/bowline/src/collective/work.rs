@@ -35,16 +35,17 @@ impl Work {
     /// # Errors
     /// That a rank has failed, and which, after the time limit of the communicator at the latest.
     pub fn wait(mut self) -> Result<(), Error> {
-        let result = self.shared.member.wait(self.id, None)?;
-        if result == Some(Ok(())) {
-            self.tensors = None;
+        loop {
+            match self.wait_timeout(Duration::MAX)? {
+                None => return Ok(()),
+                Some(work) => self = work,
+            }
         }
-        Ok(result.transpose().map(drop)?)
     }
 
     /// Waits until it is over, but no longer than `timeout`; gives it back if it is not.
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<Option<Work>, Error> {
-        match self.shared.member.wait(self.id, Some(timeout))? {
+        match self.shared.member.wait(self.id, timeout)? {
             None => Ok(Some(self)),
             Some(Ok(())) => {
                 self.tensors = None;

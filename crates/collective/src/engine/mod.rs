@@ -337,6 +337,10 @@ impl Engine {
         self.sendable.clear();
         self.owed.clear();
         self.notes.clear();
+        if failure.cause == Cause::Unreachable && failure.rank != self.config.rank {
+            // What is on its way to it will not arrive, and need not be waited for.
+            self.peer(failure.rank).is_broken = true;
+        }
         for rank in self.others() {
             let number = message::rank_number(failure.rank);
             self.notes.push_back((rank, Kind::Abort(failure.cause), number));

@@ -30,14 +30,16 @@ fn rank_of(wr_id: u64) -> Rank {
 }
 
 impl Group {
-    /// Takes what has happened on the NIC, and does what is next.
-    pub fn drive(&mut self, nic: &mut Nic, now: Time) {
+    /// Takes what has happened on the NIC, and does what is next; says whether there was anything.
+    pub fn drive(&mut self, nic: &mut Nic, now: Time) -> bool {
+        let mut did = false;
         let mut completions = [Completion::default(); 32];
         // The queue is ours.
         while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut completions) {
             for completion in &completions[..count] {
                 self.take(nic, now, completion);
             }
+            did = true;
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.timeout(now);
@@ -45,6 +47,7 @@ impl Group {
         let mut folded = 0;
         self.busy = false;
         while let Some(post) = self.engine.poll_post() {
+            did = true;
             match post {
                 Post::Write { to, slot, op, src, imm, inline } => {
                     self.write(nic, now, (to, slot), (op, src), imm, inline);
@@ -54,11 +57,12 @@ impl Group {
                     folded += self.fold(nic, now, op, step);
                     if folded >= TURN_BYTES {
                         self.busy = true;
-                        return;
+                        return true;
                     }
                 }
             }
         }
+        did
     }
 
     fn take(&mut self, nic: &mut Nic, now: Time, completion: &Completion) {
