@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use bowline_collective::{Cause, Failure as CollectiveFailure, GroupError, InvalidRequest};
 use bowline_device::DeviceError;
 use bowline_io::{ChannelClosed, LaneError, PortError};
 use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
@@ -47,6 +48,15 @@ pub enum Error {
     /// A reliable message failed.
     #[error(transparent)]
     Message(#[from] Failure),
+    /// A rank of a communicator has failed: the error names it.
+    #[error(transparent)]
+    Collective(#[from] CollectiveFailure),
+    /// A communicator could not be made, or did not take an operation.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// A collective operation that cannot be.
+    #[error(transparent)]
+    Request(#[from] InvalidRequest),
     /// Setting up a connection failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -115,6 +125,14 @@ impl Error {
             Error::Port(PortError::Unspecified(_)) => Fault::Caller,
             Error::Port(_) | Error::Lane(_) => Fault::Resource,
             Error::Completion(e) => e.fault(),
+            Error::Collective(CollectiveFailure { cause, .. }) => match cause {
+                Cause::Unreachable => Fault::Path,
+                Cause::Mismatch => Fault::Caller,
+                _ => Fault::Peer,
+            },
+            Error::Group(GroupError::Unlike { .. }) => Fault::Peer,
+            Error::Group(GroupError::Control(ControlError::Exhausted { .. })) => Fault::Resource,
+            Error::Group(_) | Error::Request(_) => Fault::Caller,
             Error::Setup(e) => e.fault(),
             Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,
             Error::Sdr(

@@ -56,6 +56,7 @@
 #[cfg(feature = "tokio")]
 mod async_cq;
 mod builder;
+mod collective;
 mod cq;
 mod device;
 mod endpoint;
@@ -71,6 +72,10 @@ mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_collective::{
+    Algorithm, Cause, DataType, Failure as CollectiveFailure, InvalidRequest, Operation, Rank,
+    ReduceOp, Request, UnknownAlgorithm,
+};
 pub use bowline_device::{
     Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
 };
@@ -94,6 +99,7 @@ pub use bowline_sdr::{
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
+pub use collective::{CommOptions, Communicator, Tensor, Work, rendezvous};
 pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod collective;
 mod demo;
 mod devinfo;
 mod dissect;
@@ -31,6 +32,7 @@ use clap::{Parser, Subcommand};
         bowline demo                          what loss and distance do to RDMA, in half a minute\n  \
         bowline perf write-bw                 wait for a client on 127.0.0.1 …\n  \
         bowline perf write-bw 127.0.0.1       … and measure against it\n  \
+        bowline collective allreduce          collectives between ranks, as nccl-tests do\n  \
         bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
         bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
         bowline recv DIR                      take files, with resume and hashes …\n  \
@@ -62,6 +64,8 @@ enum Command {
     Fault(fault::FaultArgs),
     /// Measure bandwidth and latency between two programs, as perftest does
     Perf(perf::PerfArgs),
+    /// Measure collective operations between ranks, as nccl-tests do
+    Collective(collective::CollectiveArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
     Demo(demo::DemoArgs),
     /// Say which reliability scheme suits a link, and how long messages will take
@@ -84,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Fault(args) => fault::run(&args),
         Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Collective(args) => collective::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),

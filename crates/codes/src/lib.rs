@@ -6,8 +6,12 @@
 //! AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time and give the
 //! same bytes.
 //!
+//! [`reduce`] combines tensors element by element, and [`hadamard`] spreads the loss of their packets
+//! over many elements. Their loops exist for AVX-512, AVX2, NEON and any CPU ([`Vectors`]), and give
+//! the same bits.
+//!
 //! This crate computes and does nothing else: no IO, no clock, no threads. It allocates when a code or a
-//! plan is made, never when one is used.
+//! plan is made, never when one is used; blocks of [`hadamard::Layout::Blocks`] are the exception.
 //!
 //! ```
 //! use bowline_codes::{ChunkSet, Code};
@@ -42,15 +46,20 @@ mod chunks;
 mod code;
 mod error;
 mod gf;
+pub mod hadamard;
+mod half;
 mod kernel;
 mod matrix;
 mod plan;
+pub mod reduce;
+mod simd;
 
 pub use chunk_set::ChunkSet;
 pub use code::{Code, Family};
 pub use error::CodeError;
 pub use kernel::{Kernel, xor_into};
 pub use plan::Plan;
+pub use simd::Vectors;
 
 /// The most chunks, data and parity together, that a block can have: one for each element of the
 /// field.

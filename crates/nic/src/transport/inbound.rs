@@ -88,7 +88,7 @@ impl Inbound {
         match &mut self.message {
             // All that is left is looked at first: what a train has given must be taken.
             Message::Write { va, rkey, left, .. }
-                if train.is_write()
+                if train.kind() == OpKind::Write
                     && core.attrs.access.contains(Access::REMOTE_WRITE)
                     && cx
                         .memory
@@ -104,7 +104,7 @@ impl Inbound {
                     taken += 1;
                 }
             }
-            Message::Send { received } if !train.is_write() => {
+            Message::Send { received } if train.kind() == OpKind::Send => {
                 let room = self.wqe.capacity().saturating_sub((*received).into());
                 train.limit((room.min((u32::MAX - *received).into()) / u64::from(len)) as u32);
                 while let Some(bytes) = train.next()
@@ -181,6 +181,7 @@ impl Inbound {
             }
             None => None,
         };
+        cx.counters.rx_message_bytes += end;
         self.complete(core, cx, packet, WcOpcode::Recv, end as u32, invalidated);
         Ok(true)
     }
@@ -231,6 +232,7 @@ impl Inbound {
             self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
+        cx.counters.rx_message_bytes += u64::from(total);
         match packet.imm() {
             Some(imm) if lands => cx.landed.push(Landed { qpn: core.qpn, imm, bytes: total }),
             Some(_) => self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None),

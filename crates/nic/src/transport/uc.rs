@@ -129,7 +129,13 @@ impl Transport for Uc {
             }
             wqe.packets = outbound::packets_of(wqe.len, core.mtu());
             let k = self.next_packet;
-            let piece = outbound::Piece { number, wqe: &wqe, k, psn: self.next_psn };
+            let piece = outbound::Piece {
+                number,
+                wqe: &wqe,
+                k,
+                psn: self.next_psn,
+                cut: outbound::Cut::Message,
+            };
             let Ok(sent) = send(core, cx, sink, piece, left) else {
                 self.next_packet = 0;
                 core.sq.pop();

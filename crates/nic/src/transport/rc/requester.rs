@@ -199,10 +199,11 @@ impl Requester {
         // The next turn comes when everybody else has had theirs.
         let turn_ends =
             core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
+        let cut = outbound::Cut::of_reliable(&wqe);
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
-            let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
+            let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next, cut };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
             // wait for it (a fence, a full window, a request that fails); our responder answers
             // many at once. Whoever fills the window asks, or nobody would ever make room again, and
@@ -232,7 +233,7 @@ impl Requester {
                 }
                 _ => {
                     built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
-                    if k + i > 0 && !ends {
+                    if piece.middles() > 0 {
                         middle = built.ok();
                     }
                     built.as_ref().map_err(|denied| *denied)

@@ -188,11 +188,11 @@ impl Transport for Xp {
     }
 
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
-        match train.ext().first_chunk().map(XpEth::parse) {
-            Some(eth) if eth.token == core.attrs.rq_psn => {
-                self.receive_fragments(core, cx, train, &eth)
-            }
-            _ => 0,
+        let eth = train.ext().first_chunk().map(XpEth::parse);
+        let Some(eth) = eth.filter(|eth| eth.token == core.attrs.rq_psn) else { return 0 };
+        match train.kind() {
+            OpKind::ReadResponse => self.receive_answers(core, cx, train, &eth),
+            _ => self.receive_fragments(core, cx, train, &eth),
         }
     }
 

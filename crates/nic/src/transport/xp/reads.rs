@@ -11,6 +11,7 @@ use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::time::Time;
+use crate::train::Train;
 use crate::transport::outbound;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{Access, EndMark, Remote, SendOp, WcStatus};
@@ -135,6 +136,7 @@ impl Xp {
             self.fail_request(core, cx, WcStatus::LocProtErr);
             return true;
         }
+        cx.counters.rx_message_bytes += packet.payload().len() as u64;
         reading.arrivals.mark(&mut reading.bits, k, fragments);
         reading.has_last |= is_last;
         if ends {
@@ -145,6 +147,51 @@ impl Xp {
             self.wake = self.wake.min(deadline);
         }
         ends
+    }
+
+    /// Fragments of an answer, from before its last one: as many as can be without ado. Returns how many.
+    pub(super) fn receive_answers(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        train: &mut Train<'_>,
+        eth: &XpEth,
+    ) -> u32 {
+        let number = core.sq.head();
+        let expected = self.next_packet > 0 && eth.wqe_seq == self.read_seq(core);
+        let (Some(wqe), Some(more)) = (core.sq.get(number), &mut self.more) else { return 0 };
+        let stride_log2 = core.sq.timing(number).stride_log2;
+        let layout = Layout { mtu: core.mtu(), len: wqe.len, stride_log2 };
+        let agrees = layout.len == eth.len && stride_log2 == eth.stride_log2;
+        let (first, last) = (train.psn().get(), layout.fragments() - 1);
+        // A fragment that may be all that was missing goes the way of single frames.
+        let goes_on = expected && first < last && !more.reading.has_last;
+        let is_read = matches!(wqe.op, SendOp::Read(_));
+        if !is_read || !agrees || !goes_on || train.payload_len() != layout.mtu as usize {
+            return 0;
+        }
+        let (sges, pd, reading) = (core.sq.sges(number), core.init.pd, &mut more.reading);
+        if cx.memory.check_local(pd, sges, true).is_err() {
+            return 0;
+        }
+        train.limit(last - first);
+        let mut k = first;
+        while let Some(bytes) = train.next() {
+            if reading.arrivals.has(&reading.bits, k) {
+                cx.counters.duplicates += 1;
+            } else {
+                // The list was checked, and nobody can change it meanwhile.
+                let placed = layout.try_pieces(k, |offset, from, len| {
+                    cx.memory.scatter(pd, sges, offset, &bytes[from..from + len], false)
+                });
+                if placed.is_ok() {
+                    cx.counters.rx_message_bytes += u64::from(layout.mtu);
+                    reading.arrivals.mark(&mut reading.bits, k, last + 1);
+                }
+            }
+            k += 1;
+        }
+        k - first
     }
 
     /// Ends the READ at the head of the queue, with what has arrived.

@@ -115,9 +115,9 @@ impl Xp {
         if let (Some(reth), false) = (reth, packet.info().has_imm) {
             let ends = packet.info().position.ends();
             let target = Target::Remote(reth);
-            if place(core, cx, target, &layout, packet.psn().get(), packet.payload(), ends).is_err()
-            {
-                cx.counters.access_violations += 1;
+            match place(core, cx, target, &layout, packet.psn().get(), packet.payload(), ends) {
+                Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
+                Err(_) => cx.counters.access_violations += 1,
             }
             return;
         }
@@ -143,8 +143,9 @@ impl Xp {
             return 0;
         }
         let ext = &train.ext()[XpEth::LEN..];
-        let reth = if train.is_write() { ext.first_chunk().map(Reth::parse) } else { None };
-        let takes_receive = !train.is_write() || ext.len() > Reth::LEN;
+        let is_write = train.kind() == OpKind::Write;
+        let reth = if is_write { ext.first_chunk().map(Reth::parse) } else { None };
+        let takes_receive = !is_write || ext.len() > Reth::LEN;
         if reth.is_some_and(|reth| !may_write(core, cx, &reth, eth)) {
             return 0;
         }
@@ -165,17 +166,22 @@ impl Xp {
         let Some(target) = target else { return 0 };
         train.limit(last - k);
         let first = k;
+        let mut placed = 0;
         while let Some(bytes) = train.next() {
             let duplicate = takes_receive && self.has(eth.recv_seq, k);
             if duplicate {
                 cx.counters.duplicates += 1;
             } else if place(core, cx, target, &layout, k, bytes, false).is_err() {
                 cx.counters.access_violations += 1;
-            } else if takes_receive {
-                self.mark(eth.recv_seq, k, last + 1);
+            } else {
+                placed += 1;
+                if takes_receive {
+                    self.mark(eth.recv_seq, k, last + 1);
+                }
             }
             k += 1;
         }
+        cx.counters.rx_message_bytes += placed * u64::from(layout.mtu);
         k - first
     }
 
@@ -280,7 +286,7 @@ impl Xp {
         let whole = self.slot(number).arrivals.completes(self.bits(number), k, fragments);
         let ends = whole || (is_last && grace_ns == 0);
         match place(core, cx, target, layout, k, packet.payload(), ends) {
-            Ok(()) => {}
+            Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
             Err(Refused::Remote) => {
                 cx.counters.access_violations += 1;
                 return;

@@ -1,0 +1,280 @@
+//! A rank in a lane of its device.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bowline_collective::{Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Schedule};
+use bowline_device as device;
+use bowline_io::{Lane, Task, TaskId};
+use bowline_nic::{Nic, Time};
+
+use super::lock;
+use super::rendezvous::{Offers, PeerEnd};
+use crate::Error;
+use crate::pd::PdInner;
+
+/// How long a thread that waits drives the lane by itself before it sleeps.
+const SPIN: Duration = Duration::from_millis(1);
+/// So often it looks without letting others run.
+const EAGER_POLLS: u32 = 64;
+/// How long a rank that leaves waits for its last messages to arrive.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// A sleeper looks at least this often: a device that ends tells nobody.
+const NAP: Duration = Duration::from_millis(100);
+
+pub(super) struct Member {
+    pub(super) rank: Rank,
+    pub(super) ranks: u32,
+    pub(super) chunk_bytes: u32,
+    pd: Arc<PdInner>,
+    lane: usize,
+    task: TaskId,
+    running: Arc<Mutex<Running>>,
+    /// Something is over.
+    over: Arc<Condvar>,
+}
+
+/// The lane's task.
+struct Running {
+    /// Taken when the communicator is dropped.
+    group: Option<Group>,
+    /// What nobody has asked for yet.
+    done: BTreeMap<OpId, Result<(), Failure>>,
+    over: Arc<Condvar>,
+}
+
+impl Running {
+    fn collect(&mut self) {
+        let Some(group) = &mut self.group else { return };
+        let before = self.done.len();
+        while let Some((id, result)) = group.poll_done() {
+            self.done.insert(id, result);
+        }
+        if self.done.len() > before {
+            self.over.notify_all();
+        }
+    }
+}
+
+impl Task for Running {
+    fn run(&mut self, nic: &mut Nic, now: Time) {
+        if let Some(group) = &mut self.group {
+            group.drive(nic, now);
+            self.collect();
+        }
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.group.as_ref()?.poll_timeout()
+    }
+}
+
+impl Member {
+    pub(super) fn start(
+        pd: &Arc<PdInner>,
+        (rank, ranks): (Rank, u32),
+        config: GroupConfig,
+    ) -> Result<Member, Error> {
+        if pd.device().failover_account().is_some() {
+            let why = "a communicator cannot move to a backup NIC yet: open it without failover";
+            return Err(Error::Invalid { what: "device", why: why.to_owned() });
+        }
+        let seed = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
+        let index = pd.device().take_lane(None);
+        let started = Member::start_in(pd, index, (rank, ranks), config, u64::from_ne_bytes(seed));
+        let (task, running, over) = started.inspect_err(|_| pd.device().release_lane(index))?;
+        let chunk_bytes = config.slot_bytes;
+        Ok(Member {
+            rank,
+            ranks,
+            chunk_bytes,
+            pd: Arc::clone(pd),
+            lane: index,
+            task,
+            running,
+            over,
+        })
+    }
+
+    #[allow(clippy::type_complexity, reason = "taken apart at once")]
+    fn start_in(
+        pd: &PdInner,
+        index: usize,
+        place: (Rank, u32),
+        config: GroupConfig,
+        mut seed: u64,
+    ) -> Result<(TaskId, Arc<Mutex<Running>>, Arc<Condvar>), Error> {
+        let (pd_id, lane) = (pd.core.id_on(index), pd.device().lane(index));
+        let psn = || {
+            // SplitMix64: first PSNs that cannot be guessed from each other's without the seed.
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) as u32 & 0xff_ffff
+        };
+        let group = lane.with(|nic, _| Group::new(nic, pd_id, place, config, psn))??;
+        let over = Arc::new(Condvar::new());
+        let running =
+            Running { group: Some(group), done: BTreeMap::new(), over: Arc::clone(&over) };
+        let running = Arc::new(Mutex::new(running));
+        let task = lane.add_task(running.clone())?;
+        Ok((task, running, over))
+    }
+
+    fn lane(&self) -> &Arc<Lane> {
+        self.pd.device().lane(self.lane)
+    }
+
+    /// Runs `f` on the group, in the lane.
+    fn with<R>(
+        &self,
+        f: impl FnOnce(&mut Group, &mut Nic, Time) -> Result<R, GroupError>,
+    ) -> Result<R, Error> {
+        let done = self.lane().post(|nic, now| {
+            let mut running = lock(&self.running);
+            // It is taken when this is dropped, and nobody has it then.
+            let Some(group) = &mut running.group else { return Ok(None) };
+            let done = f(group, nic, now).map(Some);
+            running.collect();
+            done
+        })?;
+        done?.ok_or_else(|| Error::Invalid {
+            what: "communicator",
+            why: "it has been closed".to_owned(),
+        })
+    }
+
+    /// What the other ranks need to know.
+    pub(super) fn offers(&self) -> Result<Offers, Error> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        let links = self.with(|group, _, _| {
+            let offer = |peer| if peer == rank { Ok(None) } else { group.offer(peer).map(Some) };
+            (0..ranks).map(offer).collect::<Result<Vec<_>, _>>()
+        })?;
+        let config = self.pd.device().config();
+        Ok(Offers { rank, addr: config.addr, udp_port: config.udp_port, links })
+    }
+
+    /// Connects to all others, who are in the order of their ranks.
+    pub(super) fn connect(&self, peers: &[PeerEnd]) -> Result<(), Error> {
+        let port = self.pd.device().config().udp_port;
+        if let Some(other) = peers.iter().find(|peer| peer.udp_port != port) {
+            let why = format!(
+                "rank {} is at UDP port {} and this rank at {port}: they must be alike",
+                other.rank, other.udp_port
+            );
+            return Err(Error::Invalid { what: "device", why });
+        }
+        self.with(|group, nic, now| {
+            peers
+                .iter()
+                .try_for_each(|peer| group.connect(nic, now, peer.rank, peer.addr, &peer.link))
+        })
+    }
+
+    pub(super) fn submit(&self, schedule: Arc<Schedule>, memory: Memory) -> Result<OpId, Error> {
+        self.with(|group, nic, now| group.submit(nic, now, schedule, memory))
+    }
+
+    /// The result of an operation, once.
+    pub(super) fn take(&self, id: OpId) -> Option<Result<(), Failure>> {
+        lock(&self.running).done.remove(&id)
+    }
+
+    /// Whether an operation has succeeded. It is forgotten then.
+    pub(super) fn take_success(&self, id: OpId) -> bool {
+        let mut running = lock(&self.running);
+        let succeeded = running.done.get(&id) == Some(&Ok(()));
+        if succeeded {
+            running.done.remove(&id);
+        }
+        succeeded
+    }
+
+    /// Whether an operation is over.
+    pub(super) fn is_over(&self, id: OpId) -> bool {
+        lock(&self.running).done.contains_key(&id)
+    }
+
+    /// Drives the lane.
+    pub(super) fn poll(&self) -> Result<(), Error> {
+        Ok(self.lane().poll(|_, _| ())?)
+    }
+
+    /// Waits for an operation, and drives the lane meanwhile; `None` if it takes longer than `timeout`.
+    pub(super) fn wait(
+        &self,
+        id: OpId,
+        timeout: Option<Duration>,
+    ) -> Result<Option<Result<(), Failure>>, Error> {
+        let started = Instant::now();
+        let mut polls = 0;
+        loop {
+            if let Some(result) = self.take(id) {
+                return Ok(Some(result));
+            }
+            let waited = if polls < EAGER_POLLS { Duration::ZERO } else { started.elapsed() };
+            if timeout.is_some_and(|timeout| waited >= timeout) {
+                return Ok(None);
+            }
+            if waited < SPIN {
+                self.poll()?;
+                polls += 1;
+                if polls > EAGER_POLLS {
+                    std::thread::yield_now();
+                }
+                continue;
+            }
+            let left = timeout.map_or(NAP, |timeout| timeout.saturating_sub(waited).min(NAP));
+            self.sleep(id, left)?;
+        }
+    }
+
+    /// Leaves the driving to the lane's thread until the operation is over.
+    fn sleep(&self, id: OpId, limit: Duration) -> Result<(), Error> {
+        // A device that has ended says so.
+        self.lane().collect(|_, _| ())?;
+        self.lane().stop_polling();
+        let running = lock(&self.running);
+        if !running.done.contains_key(&id) {
+            let slept = self.over.wait_timeout(running, limit);
+            drop(slept.unwrap_or_else(PoisonError::into_inner));
+        }
+        Ok(())
+    }
+
+    /// Tells the others, and waits for what was sent to arrive.
+    fn leave(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        self.with(|group, nic, now| {
+            group.leave(nic, now);
+            Ok(())
+        })?;
+        while started.elapsed() < FAREWELL {
+            if self.with(|group, _, _| Ok(group.is_quiet()))? {
+                break;
+            }
+            self.poll()?;
+            if started.elapsed() > SPIN {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A device that has ended has nobody to tell, and nothing to remove.
+        let _ = self.leave();
+        let lane = self.lane();
+        let _ = lane.remove_task(self.task);
+        let _ = lane.with(|nic, now| {
+            if let Some(mut group) = lock(&self.running).group.take() {
+                group.close(nic, now);
+                group.destroy(nic);
+            }
+        });
+        self.pd.device().release_lane(self.lane);
+    }
+}

@@ -1,0 +1,278 @@
+//! Collective operations over a group of programs.
+
+mod member;
+mod ops;
+pub mod rendezvous;
+mod split;
+mod tensor;
+mod work;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_collective::{GroupConfig, Memory, Piece, Rank, Request, Schedule};
+
+use crate::pd::PdInner;
+use crate::{Error, Pd};
+use member::Member;
+use rendezvous::{Meeting, Offers, PeerEnd};
+pub use tensor::Tensor;
+pub use work::Work;
+
+/// Schedules kept for operations that come again.
+const MAX_SCHEDULES: usize = 64;
+/// Memory for the rings of all peers of a rank, where each would have [`GroupConfig`]'s otherwise.
+const RING_BYTES: u64 = 64 << 20;
+
+/// How the ranks of a communicator treat each other. All ranks need the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommOptions {
+    /// How long an operation may take; 5 minutes unless set.
+    pub timeout: Duration,
+    /// How long making the communicator may take; 1 minute unless set.
+    pub setup_timeout: Duration,
+    /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones overlap more.
+    pub chunk_bytes: u32,
+}
+
+impl Default for CommOptions {
+    fn default() -> CommOptions {
+        let config = GroupConfig::default();
+        CommOptions {
+            timeout: Duration::from_nanos(config.limit_ns),
+            setup_timeout: Duration::from_secs(60),
+            chunk_bytes: config.slot_bytes,
+        }
+    }
+}
+
+impl CommOptions {
+    fn group(&self, ranks: u32) -> GroupConfig {
+        let config = GroupConfig::default();
+        let ring = u64::from(config.slots) * u64::from(config.slot_bytes);
+        let fair = RING_BYTES / u64::from(ranks.max(1));
+        // Many ranks have shorter rings, down to four chunks of 4 KiB.
+        let ring = ring.min(fair.next_power_of_two()).max(16 << 10);
+        let slot_bytes = u64::from(self.chunk_bytes).min(ring / 4) as u32 & !63;
+        let slots = (ring / u64::from(slot_bytes.max(64))).clamp(4, 1024) as u16;
+        GroupConfig {
+            slot_bytes,
+            slots,
+            limit_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
+            ..config
+        }
+    }
+}
+
+/// A group of programs that do collective operations together: see `docs/collectives.md`.
+///
+/// All ranks must call the same operations in the same order, with the same counts and types. Each
+/// returns a [`Work`], which goes on by itself; they run one after the other. When a rank dies, leaves
+/// or falls out of step, all pending and later operations of all ranks fail with an error that names it.
+///
+/// ```
+/// use bowline::{Access, Communicator, DataType, Device, ReduceOp, Tensor};
+///
+/// # fn main() -> Result<(), bowline::Error> {
+/// # let dir = std::env::temp_dir().join(format!("bowline-comm-doc-{}", std::process::id()));
+/// let store = format!("file://{}", dir.display());
+/// // Each rank is a program of its own, as a rule.
+/// let rank = |rank: u32| -> Result<Vec<u8>, bowline::Error> {
+///     let pd = Device::open(&format!("127.9.3.{}", rank + 1))?.alloc_pd()?;
+///     let comm = Communicator::with_store(&pd, &store, "doc", rank, 2)?;
+///     let mr = pd.register(8, Access::LOCAL_WRITE)?;
+///     mr.write_at(0, &[1.5f32, rank as f32].map(f32::to_ne_bytes).concat());
+///     comm.allreduce(&Tensor::new(&mr, 0..8, DataType::F32)?, ReduceOp::Sum)?.wait()?;
+///     Ok(mr.to_vec(0, 8))
+/// };
+/// let sums = std::thread::scope(|scope| {
+///     let other = scope.spawn(|| rank(1));
+///     [rank(0), other.join().unwrap()]
+/// });
+/// for sum in sums {
+///     assert_eq!(sum?, [3.0f32, 1.0].map(f32::to_ne_bytes).concat());
+/// }
+/// # std::fs::remove_dir_all(dir).unwrap();
+/// # Ok(())
+/// # }
+/// ```
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pd: Arc<PdInner>,
+    options: CommOptions,
+    member: Member,
+    schedules: Mutex<HashMap<Request, Arc<Schedule>>>,
+    /// Memory of operations that nobody waits for, or that failed: it may still be read.
+    held: Mutex<Vec<work::Held>>,
+}
+
+impl Communicator {
+    /// Meets the other ranks where the environment says: torchrun's, Slurm's and MPI's variables give rank
+    /// and size, `BOWLINE_STORE` or `MASTER_ADDR` the place. See [`rendezvous`].
+    pub fn from_env(pd: &Pd) -> Result<Communicator, Error> {
+        Communicator::meet(pd, rendezvous::from_env()?, CommOptions::default())
+    }
+
+    /// Meets the other ranks of a job in a store, by its URL.
+    pub fn with_store(
+        pd: &Pd,
+        url: &str,
+        job: &str,
+        rank: Rank,
+        ranks: u32,
+    ) -> Result<Communicator, Error> {
+        let meeting = rendezvous::in_store(url, job, rank, ranks)?;
+        Communicator::meet(pd, meeting, CommOptions::default())
+    }
+
+    /// Meets the other ranks as told.
+    pub fn meet(
+        pd: &Pd,
+        mut meeting: Meeting,
+        options: CommOptions,
+    ) -> Result<Communicator, Error> {
+        let (rank, ranks) = (meeting.rank, meeting.ranks);
+        let (place, timeout) = (&mut meeting.place, options.setup_timeout);
+        let exchange = |offers: &Offers| place.exchange(offers, timeout);
+        let comm = Communicator::connect(&pd.inner, (rank, ranks), options, exchange)?;
+        // A rank that goes on sends, and the others must be ready for that.
+        place.sync(timeout)?;
+        Ok(comm)
+    }
+
+    fn connect(
+        pd: &Arc<PdInner>,
+        (rank, ranks): (Rank, u32),
+        options: CommOptions,
+        exchange: impl FnOnce(&Offers) -> Result<Vec<PeerEnd>, Error>,
+    ) -> Result<Communicator, Error> {
+        let member = Member::start(pd, (rank, ranks), options.group(ranks))?;
+        let peers = exchange(&member.offers()?)?;
+        member.connect(&peers)?;
+        let shared = Shared {
+            pd: Arc::clone(pd),
+            options,
+            member,
+            schedules: Mutex::default(),
+            held: Mutex::default(),
+        };
+        Ok(Communicator { shared: Arc::new(shared) })
+    }
+
+    /// The number of this rank.
+    pub fn rank(&self) -> Rank {
+        self.shared.member.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.shared.member.ranks
+    }
+
+    /// Starts any operation. In place there is no input, and the output holds it.
+    pub fn start(
+        &self,
+        request: &Request,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+    ) -> Result<Work, Error> {
+        let shared = &self.shared;
+        let (input_bytes, output_bytes) = request.bytes(self.rank(), self.size())?;
+        let memory = Memory {
+            input: self.piece(request, "input", input, input_bytes)?,
+            output: self.piece(request, "output", output, output_bytes)?,
+        };
+        let overlap =
+            |a: Piece, b: Piece| a.addr < b.addr + b.len as u64 && b.addr < a.addr + a.len as u64;
+        if overlap(memory.input, memory.output) {
+            let why = "it overlaps the output: give one tensor for both, in place".to_owned();
+            return Err(Error::Invalid { what: "input", why });
+        }
+        shared.sweep();
+        let schedule = shared.schedule(request)?;
+        let tensors = [input, output].map(Option::<&Tensor>::cloned);
+        let id = shared.member.submit(schedule, memory)?;
+        Ok(Work::new(shared, id, tensors))
+    }
+
+    /// The memory of a tensor, if it is the operation's.
+    fn piece(
+        &self,
+        request: &Request,
+        what: &'static str,
+        tensor: Option<&Tensor>,
+        bytes: usize,
+    ) -> Result<Piece, Error> {
+        let Some(tensor) = tensor else {
+            if bytes == 0 {
+                return Ok(Piece::EMPTY);
+            }
+            let why =
+                format!("{} needs {bytes} bytes, and none are given", request.operation.name());
+            return Err(Error::Invalid { what, why });
+        };
+        if !Arc::ptr_eq(tensor.mr().pd(), &self.shared.pd) {
+            return Err(Error::Foreign { what: "the tensor", of: "protection domain" });
+        }
+        if tensor.data_type() != request.dtype || tensor.bytes() < bytes {
+            let why = format!(
+                "{} needs {bytes} bytes of {}; the tensor has {} of {}",
+                request.operation.name(),
+                request.dtype,
+                tensor.bytes(),
+                tensor.data_type()
+            );
+            return Err(Error::Invalid { what, why });
+        }
+        if what == "output" && bytes > 0 {
+            tensor.check_writable()?;
+        }
+        Ok(Piece { len: bytes, ..tensor.piece() })
+    }
+}
+
+impl Shared {
+    /// What to do for a request, compiled once.
+    fn schedule(&self, request: &Request) -> Result<Arc<Schedule>, Error> {
+        let mut schedules = lock(&self.schedules);
+        if let Some(schedule) = schedules.get(request) {
+            return Ok(Arc::clone(schedule));
+        }
+        let chunk = self.member.chunk_bytes as usize;
+        let schedule = Arc::new(request.compile(self.member.rank, self.member.ranks, chunk)?);
+        if schedules.len() >= MAX_SCHEDULES {
+            schedules.clear();
+        }
+        schedules.insert(request.clone(), Arc::clone(&schedule));
+        Ok(schedule)
+    }
+
+    /// Lets go of the memory of operations that are over and that nobody waits for.
+    fn sweep(&self) {
+        let mut held = lock(&self.held);
+        if held.is_empty() {
+            return;
+        }
+        let (over, kept): (Vec<_>, Vec<_>) =
+            held.drain(..).partition(|held| self.member.take_success(held.id));
+        *held = kept;
+        drop(held);
+        // Deregistering takes the lane.
+        drop(over);
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator(rank {} of {})", self.rank(), self.size())
+    }
+}
+
+/// Nothing that can panic leaves these half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

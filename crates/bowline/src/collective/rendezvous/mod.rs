@@ -1,0 +1,110 @@
+//! How ranks find each other.
+//!
+//! Each rank offers an end of a connection to each other rank. A [`Place`] brings the offers to those
+//! they are for: a store, or rank 0 over TCP. What arrives is checked, and every wait has an end.
+//!
+//! | launcher | rank and size |
+//! |---|---|
+//! | torchrun | `RANK`, `WORLD_SIZE` |
+//! | Open MPI | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE` |
+//! | MPICH, Intel MPI | `PMI_RANK`, `PMI_SIZE` |
+//! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` |
+//!
+//! The place is `BOWLINE_STORE`, a URL such as `file:///dir` or `redis://host`, with the job's name in `BOWLINE_JOB`
+//! (`bowline` unless set); or else rank 0 at `MASTER_ADDR`, TCP port `BOWLINE_PORT` or `MASTER_PORT` plus 1.
+
+mod env;
+pub(super) mod message;
+mod store;
+mod tcp;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bowline_collective::{LinkInfo, Rank};
+
+use crate::Error;
+pub use env::{from_env, rank_from_env};
+
+/// Where the ranks of a group meet, and which of them this is.
+pub struct Meeting {
+    /// This rank.
+    pub rank: Rank,
+    /// How many there are.
+    pub ranks: u32,
+    /// Where they meet.
+    pub place: Box<dyn Place>,
+}
+
+impl std::fmt::Debug for Meeting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Meeting(rank {} of {})", self.rank, self.ranks)
+    }
+}
+
+/// Brings offers to those they are for.
+pub trait Place: Send {
+    /// Gives the offers of this rank to all others; returns what they offer to this one, in the order of
+    /// their ranks.
+    fn exchange(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error>;
+
+    /// Waits until all ranks have come here, once each.
+    fn sync(&mut self, timeout: Duration) -> Result<(), Error>;
+}
+
+/// What a rank offers to all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// The rank.
+    pub rank: Rank,
+    /// Its device's address.
+    pub addr: IpAddr,
+    /// Its device's UDP port.
+    pub udp_port: u16,
+    /// Its end of the connection to each rank; none to itself.
+    pub links: Vec<Option<LinkInfo>>,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerEnd {
+    /// The rank.
+    pub rank: Rank,
+    /// Its device's address.
+    pub addr: IpAddr,
+    /// Its device's UDP port.
+    pub udp_port: u16,
+    /// Its end of the connection.
+    pub link: LinkInfo,
+}
+
+/// Meet in a store.
+pub fn in_store(url: &str, job: &str, rank: Rank, ranks: u32) -> Result<Meeting, Error> {
+    check(rank, ranks)?;
+    let place = Box::new(store::StorePlace::open(url, job, (rank, ranks))?);
+    Ok(Meeting { rank, ranks, place })
+}
+
+/// Meet at rank 0, which listens at a TCP address.
+pub fn at_address(addr: SocketAddr, rank: Rank, ranks: u32) -> Result<Meeting, Error> {
+    check(rank, ranks)?;
+    Ok(Meeting { rank, ranks, place: Box::new(tcp::TcpPlace::new(addr, (rank, ranks))) })
+}
+
+fn check(rank: Rank, ranks: u32) -> Result<(), Error> {
+    if (1..=bowline_collective::MAX_RANKS).contains(&ranks) && rank < ranks {
+        return Ok(());
+    }
+    let why = format!("rank {rank} of {ranks}: ranks count from 0, and there are at most 65536");
+    Err(Error::Invalid { what: "rank", why })
+}
+
+/// That some ranks have not come.
+fn missing(ranks: impl Iterator<Item = Rank>, timeout: Duration, hint: &str) -> Error {
+    let ranks: Vec<_> = ranks.map(|rank| rank.to_string()).collect();
+    let shown = ranks.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+    let more =
+        if ranks.len() > 8 { format!(" and {} more", ranks.len() - 8) } else { String::new() };
+    let why = format!("rank {shown}{more} did not come within {timeout:?}{hint}");
+    Error::Invalid { what: "rendezvous", why }
+}

@@ -1,0 +1,100 @@
+//! Communicators from others.
+
+use std::sync::Arc;
+
+use bowline_collective::{DataType, Rank};
+
+use super::rendezvous::{Offers, PeerEnd, message};
+use super::{Communicator, Tensor};
+use crate::pd::PdInner;
+use crate::{Access, Error, Pd};
+
+/// Color, key, and whether there is one.
+const TICKET_WORDS: usize = 3;
+
+impl Communicator {
+    /// A communicator of the same ranks, whose operations go on beside those of this one. All ranks must
+    /// call it.
+    pub fn duplicate(&self) -> Result<Communicator, Error> {
+        let same = self.split(Some(0), self.rank())?;
+        same.ok_or_else(|| Error::Invalid {
+            what: "communicator",
+            why: "a rank is not in its own group".to_owned(),
+        })
+    }
+
+    /// A communicator of the ranks that give the same color, ordered by their keys, and where those are equal
+    /// by their ranks here. All ranks must call it; without a color one gets none.
+    pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>, Error> {
+        let ticket = [u32::from(color.is_some()), color.unwrap_or(0), key];
+        let ticket: Vec<u8> = ticket.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let tickets = self.gather_bytes(&ticket)?;
+        let word = |rank: usize, at: usize| {
+            let at = (rank * TICKET_WORDS + at) * 4;
+            tickets[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        let mut members: Vec<Rank> = (0..self.size())
+            .filter(|rank| {
+                let rank = *rank as usize;
+                (word(rank, 0), word(rank, 1)) == (1, color.unwrap_or(0))
+            })
+            .collect();
+        members.sort_by_key(|rank| (word(*rank as usize, 2), *rank));
+        let place =
+            members.iter().position(|rank| *rank == self.rank()).filter(|_| color.is_some());
+        // Those without a color take part in what follows, with nothing to say.
+        let blank = vec![0; Offers::len(self.size())];
+        let Some(place) = place else {
+            self.gather_bytes(&blank)?;
+            self.barrier()?.wait()?;
+            return Ok(None);
+        };
+        let size = members.len() as u32;
+        let mut gathered = false;
+        let exchange = |offers: &Offers| {
+            gathered = true;
+            self.exchange(offers, &members)
+        };
+        let (pd, options) = (&self.shared.pd, self.shared.options);
+        let made = Communicator::connect(pd, (place as Rank, size), options, exchange);
+        if made.is_err() && !gathered {
+            // The others must not wait for this rank, and learn that it has no part.
+            self.gather_bytes(&blank)?;
+        }
+        self.barrier()?.wait()?;
+        made.map(Some)
+    }
+
+    /// Gives all ranks of this communicator the offers of all; takes those of the new one's.
+    fn exchange(&self, offers: &Offers, members: &[Rank]) -> Result<Vec<PeerEnd>, Error> {
+        let mut mine = offers.to_bytes();
+        mine.resize(Offers::len(self.size()), 0);
+        let all = self.gather_bytes(&mine)?;
+        let size = members.len() as u32;
+        let others = members.iter().enumerate().filter(|(_, rank)| **rank != self.rank());
+        others
+            .map(|(index, rank)| {
+                let at = *rank as usize * Offers::len(self.size());
+                let bytes = &all[at..at + Offers::len(size)];
+                let end = message::end_for(bytes, offers.rank, size);
+                end.map(|end| PeerEnd { rank: index as Rank, ..end }).map_err(|why| {
+                    let why = format!("rank {rank} could not take part: {why}");
+                    Error::Invalid { what: "communicator", why }
+                })
+            })
+            .collect()
+    }
+
+    /// The bytes of all ranks, which all give as many.
+    fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+        let len = bytes.len() * self.size() as usize;
+        let mr = pd(&self.shared.pd).register(len, Access::LOCAL_WRITE)?;
+        mr.write_at(self.rank() as usize * bytes.len(), bytes);
+        self.allgather(&Tensor::new(&mr, 0..len, DataType::U8)?)?.wait()?;
+        Ok(mr.to_vec(0, len))
+    }
+}
+
+fn pd(inner: &Arc<PdInner>) -> Pd {
+    Pd { inner: Arc::clone(inner) }
+}

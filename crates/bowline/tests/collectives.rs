@@ -1,0 +1,287 @@
+//! Communicators over real sockets, a thread for each rank.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bowline::{
+    Access, Algorithm, Cause, CollectiveFailure, CommOptions, Communicator, DataType, Device,
+    Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor, rendezvous,
+};
+
+const OPTIONS: CommOptions = CommOptions {
+    timeout: Duration::from_secs(60),
+    setup_timeout: Duration::from_secs(60),
+    chunk_bytes: 16 << 10,
+};
+
+/// A directory for a store, gone at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let name = format!("bowline-collectives-{name}-{}", std::process::id());
+        Dir(std::env::temp_dir().join(name))
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.0.display())
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a rank has.
+struct Rig {
+    device: Device,
+    pd: Pd,
+    comm: Communicator,
+}
+
+impl Rig {
+    fn tensor(&self, values: &[f32]) -> (Mr, Tensor) {
+        let mr = self.pd.register(values.len() * 4, Access::LOCAL_WRITE).unwrap();
+        mr.write_at(0, &values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<_>>());
+        let tensor = Tensor::new(&mr, 0..values.len() * 4, DataType::F32).unwrap();
+        (mr, tensor)
+    }
+}
+
+fn values(mr: &Mr) -> Vec<f32> {
+    let bytes = mr.to_vec(0, mr.len());
+    bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
+}
+
+/// Runs `body` at each rank, in a net of its own; returns what each gave.
+fn ranks<R: Send>(net: u8, count: u32, body: impl Fn(Rig) -> R + Sync) -> Vec<R> {
+    let dir = Dir::new(&format!("{net}"));
+    let run = |rank: Rank| {
+        let device = Device::open(&format!("127.77.{net}.{}", rank + 1)).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let meeting = rendezvous::in_store(&dir.url(), "test", rank, count).unwrap();
+        let comm = Communicator::meet(&pd, meeting, OPTIONS).unwrap();
+        body(Rig { device, pd, comm })
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..count).map(|rank| scope.spawn(move || run_with(&run, rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn run_with<R>(run: &(impl Fn(Rank) -> R + Sync), rank: Rank) -> R {
+    run(rank)
+}
+
+#[test]
+fn every_collective_gives_every_rank_its_part() {
+    ranks(1, 3, |rig| {
+        let (comm, rank, n) = (&rig.comm, rig.comm.rank() as f32, 3.0);
+        assert_eq!(comm.size(), 3);
+
+        let (mr, data) = rig.tensor(&[rank, 10.0 * rank, 1.0]);
+        comm.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [3.0, 30.0, n]);
+
+        let (mr, data) = rig.tensor(&[rank, rank + 1.0, rank + 2.0]);
+        comm.reduce_scatter(&data, ReduceOp::Max).unwrap().wait().unwrap();
+        assert_eq!(values(&mr)[rank as usize], 2.0 + rank);
+
+        let (_, input) = rig.tensor(&[rank, -rank]);
+        let (mr, output) = rig.tensor(&[9.0; 6]);
+        comm.allgather_into(&input, &output).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [0.0, 0.0, 1.0, -1.0, 2.0, -2.0]);
+
+        let (_, input) = rig.tensor(&[0.0, 1.0, 2.0].map(|to: f32| 10.0 * rank + to));
+        let (mr, output) = rig.tensor(&[9.0; 3]);
+        comm.all_to_all_into(&input, &output).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [rank, 10.0 + rank, 20.0 + rank]);
+
+        let (mr, data) = rig.tensor(&[rank, 7.0 * rank]);
+        comm.broadcast(&data, 2).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [2.0, 14.0]);
+
+        let (mr, data) = rig.tensor(&[rank + 1.0]);
+        comm.reduce(&data, ReduceOp::Product, 1).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [if rank == 1.0 { 6.0 } else { rank + 1.0 }]);
+
+        let (_, input) = rig.tensor(&[rank]);
+        let (mr, output) = rig.tensor(&[9.0; 3]);
+        let output = (rank == 0.0).then_some(&output);
+        comm.gather_into(&input, output, 0).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), if rank == 0.0 { [0.0, 1.0, 2.0] } else { [9.0; 3] });
+
+        let (_, input) = rig.tensor(&[5.0, 6.0, 7.0]);
+        let (mr, output) = rig.tensor(&[9.0]);
+        let input = (rank == 1.0).then_some(&input);
+        comm.scatter_into(input, &output, 1).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [5.0 + rank]);
+
+        comm.barrier().unwrap().wait().unwrap();
+    });
+}
+
+/// More than the rings hold, by every algorithm, with several operations going on.
+#[test]
+fn long_tensors_by_every_algorithm() {
+    const COUNT: usize = 700_001;
+    ranks(2, 4, |rig| {
+        let rank = rig.comm.rank() as f32;
+        let input: Vec<f32> = (0..COUNT).map(|i| (i % 1000) as f32 + rank).collect();
+        let expected: Vec<f32> = (0..COUNT).map(|i| 4.0 * (i % 1000) as f32 + 6.0).collect();
+        use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
+        let started: Vec<_> = [Exchange, Direct, Ring, Halving, Tree]
+            .into_iter()
+            .map(|algorithm| {
+                let operation = Operation::Allreduce { count: COUNT };
+                let request = Request { algorithm, in_place: true, ..Request::new(operation) };
+                let (mr, data) = rig.tensor(&input);
+                let work = rig.comm.start(&request, None, Some(&data)).unwrap();
+                (algorithm, mr, work)
+            })
+            .collect();
+        for (algorithm, mr, work) in started {
+            work.wait().unwrap();
+            assert!(values(&mr) == expected, "{algorithm}");
+        }
+    });
+}
+
+#[test]
+fn works_may_be_dropped_and_go_on() {
+    let sums = ranks(3, 2, |rig| {
+        let (mr, data) = rig.tensor(&vec![1.0; 100_000]);
+        drop(rig.comm.allreduce(&data, ReduceOp::Sum).unwrap());
+        drop(rig.comm.allreduce(&data, ReduceOp::Sum).unwrap());
+        drop(data);
+        rig.comm.barrier().unwrap().wait().unwrap();
+        values(&mr)
+    });
+    assert!(sums.iter().flatten().all(|sum| *sum == 4.0));
+}
+
+#[test]
+fn a_rank_that_has_gone_is_named_by_all_others() {
+    let ended = ranks(4, 4, |rig| {
+        let (_, data) = rig.tensor(&[1.0; 1000]);
+        rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap();
+        if rig.comm.rank() == 2 {
+            // Its cable is out from here on.
+            rig.device.fault(&"down".parse().unwrap());
+            return None;
+        }
+        let started = Instant::now();
+        let error = rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap_err();
+        let again = rig.comm.barrier().unwrap().wait().unwrap_err();
+        assert_eq!(error.to_string(), again.to_string(), "it fails for good");
+        Some((error, started.elapsed()))
+    });
+    for (error, elapsed) in ended.into_iter().flatten() {
+        let Error::Collective(CollectiveFailure { rank: 2, cause: Cause::Unreachable }) = error
+        else {
+            panic!("{error}");
+        };
+        // Half a second, eight ACK timeouts of 0.27 s, and a busy machine.
+        assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_too_early_is_named_at_once() {
+    let ended = ranks(5, 3, |rig| {
+        if rig.comm.rank() == 1 {
+            return None;
+        }
+        let (_, data) = rig.tensor(&[1.0; 1000]);
+        Some(rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap_err().to_string())
+    });
+    for error in ended.into_iter().flatten() {
+        assert!(error.starts_with("rank 1 has left the group"), "{error}");
+    }
+}
+
+#[test]
+fn ranks_in_different_operations_find_out() {
+    let errors = ranks(6, 2, |rig| {
+        let count = if rig.comm.rank() == 0 { 1000 } else { 1001 };
+        let (_, data) = rig.tensor(&vec![1.0; count]);
+        rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| error.contains("same operations")), "{errors:?}");
+}
+
+#[test]
+fn communicators_split_and_run_beside_each_other() {
+    ranks(7, 4, |rig| {
+        let rank = rig.comm.rank();
+        let color = (rank != 3).then_some(rank % 2);
+        // The keys turn their order around.
+        let part = rig.comm.split(color, 10 - rank).unwrap();
+        let both = rig.comm.duplicate().unwrap();
+        assert_eq!((both.rank(), both.size()), (rank, 4));
+        let (mr, data) = rig.tensor(&[rank as f32]);
+        match &part {
+            None => assert_eq!(rank, 3),
+            Some(part) => {
+                let expected = match rank {
+                    0 => (1, 2),
+                    2 => (0, 2),
+                    _ => (0, 1),
+                };
+                assert_eq!((part.rank(), part.size()), expected);
+                part.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap();
+                assert_eq!(values(&mr), [if rank == 1 { 1.0 } else { 2.0 }]);
+            }
+        }
+        drop(part);
+        let (mr, data) = rig.tensor(&[rank as f32]);
+        both.allreduce(&data, ReduceOp::Sum).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [6.0]);
+    });
+}
+
+#[test]
+fn ranks_meet_at_an_address_and_a_missing_one_is_named() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let meet = |rank: Rank, ranks: u32, timeout: Duration| {
+        let pd = Device::open(&format!("127.77.8.{}", rank + 1)).unwrap().alloc_pd().unwrap();
+        let meeting = rendezvous::at_address(free, rank, ranks).unwrap();
+        let options = CommOptions { setup_timeout: timeout, ..OPTIONS };
+        let comm = Communicator::meet(&pd, meeting, options)?;
+        comm.barrier()?.wait()
+    };
+    let meet = &meet;
+    std::thread::scope(|scope| {
+        let patience = Duration::from_secs(60);
+        let all: Vec<_> =
+            (0..3).rev().map(|rank| scope.spawn(move || meet(rank, 3, patience))).collect();
+        all.into_iter().for_each(|thread| thread.join().unwrap().unwrap());
+    });
+    let error = meet(0, 2, Duration::from_millis(200)).unwrap_err().to_string();
+    assert!(error.contains("rank 1 did not come within 200ms"), "{error}");
+}
+
+/// Entries of an earlier run under the same name do not mislead the next.
+#[test]
+fn a_store_may_hold_another_runs_entries() {
+    let dir = Dir::new("again");
+    for turn in 0..2 {
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let url = dir.url();
+                scope.spawn(move || {
+                    // The second time ranks come far apart, and the first finds old entries.
+                    std::thread::sleep(Duration::from_millis(u64::from(turn * rank) * 200));
+                    let addr = format!("127.77.9.{}", rank + 1);
+                    let pd = Device::open(&addr).unwrap().alloc_pd().unwrap();
+                    let comm = Communicator::with_store(&pd, &url, "again", rank, 2).unwrap();
+                    comm.barrier().unwrap().wait().unwrap();
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,178 @@
+//! Options of `bowline collective`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bowline::{Algorithm, DataType, Operation, Rank, ReduceOp};
+use clap::{Args, ValueEnum};
+
+use crate::output::{parse_bytes, parse_seconds};
+
+/// Measure collective operations between ranks, as nccl-tests do
+///
+/// Without a launcher it starts the ranks itself, as processes on this machine. Under torchrun, mpirun or
+/// srun each process is a rank.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline collective allreduce -b 8 -e 128M -f 2 --ranks 4\n  \
+    bowline collective allgather -b 1M -e 1M --ranks 8 --algorithm ring --json\n  \
+    bowline collective allreduce -b 64K -e 64K -n 1000 --ranks 2 --type bf16 --op average\n  \
+    torchrun --nproc-per-node 4 --no-python bowline collective allreduce -e 1M\n  \
+    BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7\n\n\
+    Sizes are those of the whole buffer, of all blocks where there are blocks. Times are means over ranks in \
+    microseconds, algbw is size by time and busbw what each rank's link carries, both in GB/s; p99 is \
+    the slowest rank's. #wrong counts elements that differ from what they should be; with any, or with a \
+    rank that fails, the exit status is 1.")]
+pub(crate) struct CollectiveArgs {
+    /// What to measure
+    pub(super) test: Test,
+    /// Ranks to start on this machine [default: 2, or as the launcher says]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=250))]
+    pub(super) ranks: Option<u32>,
+    /// Smallest size in bytes; K, M and G are powers of 1024
+    #[arg(short = 'b', long, default_value = "8", value_parser = parse_bytes, value_name = "BYTES")]
+    pub(super) min_bytes: u32,
+    /// Largest size
+    #[arg(short = 'e', long, default_value = "32M", value_parser = parse_bytes, value_name = "BYTES")]
+    pub(super) max_bytes: u32,
+    /// Factor from one size to the next
+    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub(super) factor: u32,
+    /// Operations that are timed, of each size
+    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) iters: u32,
+    /// Operations before that are not timed
+    #[arg(short = 'w', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(super) warmup: u32,
+    /// Whether to check results: 1 or 0
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub(super) check: u8,
+    /// Elements: f32, f64, f16, bf16, i8, u8, i32, u32, i64 or u64
+    #[arg(short = 'd', long = "type", default_value = "f32", value_name = "TYPE")]
+    pub(super) dtype: DataType,
+    /// Reduction: sum, product, min, max or average
+    #[arg(short = 'o', long, default_value = "sum", value_name = "OP")]
+    pub(super) op: ReduceOp,
+    /// Root of broadcast, reduce, gather and scatter
+    #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
+    pub(super) root: Rank,
+    /// How it is done: auto, exchange, direct, ring, halving, tree or bruck
+    #[arg(short, long, default_value = "auto", value_name = "NAME")]
+    pub(super) algorithm: Algorithm,
+    /// Bytes of a message between two ranks at most
+    #[arg(long, default_value = "128K", value_parser = parse_bytes, value_name = "BYTES")]
+    pub(super) chunk: u32,
+    /// Seconds that an operation may take
+    #[arg(long, default_value = "60", value_parser = parse_seconds, value_name = "SECONDS")]
+    pub(super) timeout: Duration,
+    /// Address of this rank's NIC, under a launcher [default: one of loopback for each rank, or the address
+    /// from which MASTER_ADDR is reached]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) device: Option<IpAddr>,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    pub(super) json: bool,
+    /// This process is a rank, whatever else is said
+    #[arg(long, hide = true)]
+    pub(super) member: bool,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Test {
+    /// All ranks get the reduction of all buffers
+    Allreduce,
+    /// Each rank gets a block of the reduction
+    ReduceScatter,
+    /// All ranks get the blocks of all
+    Allgather,
+    /// Each rank gets its block of all
+    AllToAll,
+    /// All ranks get the root's buffer
+    Broadcast,
+    /// The root gets the reduction
+    Reduce,
+    /// The root gets the blocks of all
+    Gather,
+    /// Each rank gets its block of the root's buffer
+    Scatter,
+    /// Each rank sends to the next and receives from the one before
+    Sendrecv,
+    /// All ranks wait for all
+    Barrier,
+}
+
+impl Test {
+    /// As typed.
+    pub(super) fn name(self) -> String {
+        let value = self.to_possible_value().expect("no test is skipped");
+        value.get_name().to_owned()
+    }
+
+    /// The operation on buffers of `bytes` bytes, and the number of elements it counts.
+    pub(super) fn operation(
+        self,
+        bytes: usize,
+        args: &CollectiveArgs,
+        ranks: u32,
+    ) -> (Operation, usize) {
+        let all = bytes / args.dtype.size();
+        let (block, root) = (all / ranks as usize, args.root);
+        match self {
+            Test::Allreduce => (Operation::Allreduce { count: all }, all),
+            Test::ReduceScatter => (Operation::ReduceScatter { count: block }, block),
+            Test::Allgather => (Operation::Allgather { count: block }, block),
+            Test::AllToAll => (Operation::AllToAll { count: block }, block),
+            Test::Broadcast => (Operation::Broadcast { count: all, root }, all),
+            Test::Reduce => (Operation::Reduce { count: all, root }, all),
+            Test::Gather => (Operation::Gather { count: block, root }, block),
+            Test::Scatter => (Operation::Scatter { count: block, root }, block),
+            Test::Sendrecv => (Operation::Send { count: all, to: 0 }, all),
+            Test::Barrier => (Operation::Barrier, 0),
+        }
+    }
+
+    /// What a rank's link carries, by the size.
+    pub(super) fn bus_factor(self, ranks: u32) -> f64 {
+        let n = f64::from(ranks);
+        match self {
+            Test::Allreduce => 2.0 * (n - 1.0) / n,
+            Test::ReduceScatter | Test::Allgather | Test::AllToAll => (n - 1.0) / n,
+            Test::Gather | Test::Scatter => (n - 1.0) / n,
+            Test::Broadcast | Test::Reduce | Test::Sendrecv | Test::Barrier => 1.0,
+        }
+    }
+
+    /// Whether elements are combined.
+    pub(super) fn reduces(self) -> bool {
+        matches!(self, Test::Allreduce | Test::ReduceScatter | Test::Reduce)
+    }
+
+    /// Whether one rank is special.
+    pub(super) fn is_rooted(self) -> bool {
+        matches!(self, Test::Broadcast | Test::Reduce | Test::Gather | Test::Scatter)
+    }
+
+    /// Whether input and output can be one buffer. Nobody exchanges all blocks in place, or sends to itself.
+    pub(super) fn is_in_place_too(self) -> bool {
+        !matches!(self, Test::AllToAll | Test::Sendrecv | Test::Barrier)
+    }
+}
+
+impl CollectiveArgs {
+    /// Sizes, in order.
+    pub(super) fn sizes(&self) -> Result<Vec<usize>, String> {
+        if self.test == Test::Barrier {
+            return Ok(vec![0]);
+        }
+        if self.min_bytes > self.max_bytes {
+            return Err(format!(
+                "the smallest size, {}, is larger than the largest, {}: give -b below -e",
+                self.min_bytes, self.max_bytes
+            ));
+        }
+        let next = |bytes: &u64| Some(*bytes * u64::from(self.factor));
+        let sizes = std::iter::successors(Some(u64::from(self.min_bytes)), next);
+        Ok(sizes.take_while(|b| *b <= self.max_bytes.into()).map(|b| b as usize).collect())
+    }
+}

@@ -1,0 +1,140 @@
+//! `bowline collective` as people run it: ranks as processes on loopback.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
+
+/// An address for each rank that nobody else is likely to use, and a directory to meet in.
+struct Place {
+    net: [u8; 2],
+    dir: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        use std::hash::{BuildHasher, RandomState};
+        let [a, b, id @ ..] = RandomState::new().hash_one(0).to_le_bytes();
+        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let dir = std::env::temp_dir().join(format!("bowline-cli-{id}"));
+        Place { net: [a.max(1), b], dir }
+    }
+
+    fn rank(&self, rank: u32, ranks: u32, args: &[&str]) -> Command {
+        let [a, b] = self.net;
+        let mut command = Command::new(BOWLINE);
+        command.arg("collective").args(args);
+        command.args(["--device", &format!("127.{a}.{b}.{}", rank + 1)]);
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
+        let url = format!("file://{}", self.dir.display());
+        command.env("BOWLINE_STORE", url).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn run(args: &[&str]) -> Output {
+    let mut command = Command::new(BOWLINE);
+    for variable in ["RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"] {
+        command.env_remove(variable);
+    }
+    command.arg("collective").args(args).output().unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    serde_json::from_str(text.lines().last().unwrap_or_default()).expect("JSON is the last line")
+}
+
+/// One after the other: each starts ranks on the same addresses.
+#[test]
+fn every_collective_is_measured_and_right() {
+    let sizes = ["-b", "96", "-e", "96K", "-f", "32", "-n", "2", "-w", "1", "--json"];
+    for test in [
+        "allreduce",
+        "reduce-scatter",
+        "allgather",
+        "all-to-all",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "sendrecv",
+        "barrier",
+    ] {
+        let args = [&[test, "--ranks", "3"], &sizes[..]].concat();
+        let report = report(&run(&args));
+        assert_eq!(report["ranks"], 3);
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), if test == "barrier" { 1 } else { 3 }, "{test}");
+        for row in rows {
+            assert_eq!(row["out_of_place"]["wrong"], 0, "{test}: {row}");
+            assert!(row["out_of_place"]["time_us"].as_f64().unwrap() > 0.0);
+            if let Some(in_place) = row.get("in_place") {
+                assert_eq!(in_place["wrong"], 0, "{test}: {row}");
+            }
+        }
+    }
+    for algorithm in ["exchange", "direct", "ring", "halving", "tree"] {
+        let args = ["allreduce", "--ranks", "3", "--algorithm", algorithm, "--type", "bf16"];
+        let report = report(&run(&[&args[..], &sizes[..], &["--op", "max"]].concat()));
+        assert_eq!(report["rows"][0]["algorithm"], algorithm);
+        assert_eq!(report["rows"][2]["in_place"]["wrong"], 0, "{algorithm}");
+    }
+}
+
+#[test]
+fn wrong_options_say_what_is_right() {
+    let text = |args: &[&str]| {
+        let output = run(args);
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let sizes = text(&["allreduce", "-b", "1M", "-e", "1K"]);
+    assert!(sizes.contains("give -b below -e"), "{sizes}");
+    let algorithm = text(&["allreduce", "--algorithm", "star"]);
+    assert!(algorithm.contains("exchange, direct, ring"), "{algorithm}");
+    let dtype = text(&["allreduce", "--type", "f8"]);
+    assert!(dtype.contains("bf16"), "{dtype}");
+}
+
+/// Under a launcher each process is a rank; one that is killed is named by the others, who end.
+#[test]
+fn a_killed_rank_ends_the_others_with_its_name() {
+    let place = Place::new();
+    let args = ["allreduce", "-b", "1M", "-e", "1M", "-n", "1000000", "-w", "0", "-c", "0"];
+    let mut ranks: Vec<Child> =
+        (0..3).map(|rank| place.rank(rank, 3, &args).spawn().unwrap()).collect();
+    // Rank 0 prints its header when all have met.
+    let mut line = String::new();
+    let mut stdout = BufReader::new(ranks[0].stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.contains("3 ranks"), "{line}");
+    std::thread::sleep(Duration::from_millis(300));
+    let killed = Instant::now();
+    ranks[1].kill().unwrap();
+    ranks[1].wait().unwrap();
+    for rank in [0, 2] {
+        let output = std::mem::replace(&mut ranks[rank], Command::new("true").spawn().unwrap());
+        let output = output.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("rank 1 does not answer"), "rank {rank} says: {errors}");
+    }
+    // 0.5 s, 2.2 s, up to 3 s of farewell, and a busy machine.
+    assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
+    for mut child in ranks {
+        let _ = child.wait();
+    }
+}

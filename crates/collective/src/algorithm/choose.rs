@@ -1,0 +1,106 @@
+//! Which algorithm suits.
+
+use super::Algorithm;
+use crate::request::Operation;
+
+/// The algorithms of an operation.
+pub(crate) fn known(operation: &Operation) -> &'static [Algorithm] {
+    use Algorithm::{Bruck, Direct, Exchange, Halving, Ring, Tree};
+    match operation {
+        Operation::Allreduce { .. } => &[Exchange, Direct, Ring, Halving, Tree],
+        Operation::ReduceScatter { .. } => &[Direct, Ring],
+        Operation::Allgather { .. } => &[Direct, Ring, Bruck],
+        Operation::AllToAll { .. } => &[Direct, Bruck],
+        Operation::Broadcast { .. } => &[Direct, Ring, Tree],
+        Operation::Reduce { .. } => &[Direct, Tree],
+        Operation::Barrier => &[Bruck],
+        Operation::AllToAllV { .. }
+        | Operation::Gather { .. }
+        | Operation::Scatter { .. }
+        | Operation::Send { .. }
+        | Operation::Recv { .. } => &[Direct],
+    }
+}
+
+/// Bytes that take as long as a round trip.
+const ROUND_TRIP_BYTES: usize = 32 << 10;
+/// Up to so many ranks, all send to all at once.
+const FEW_RANKS: usize = 16;
+/// Above it two ranks no longer reduce everything both.
+const PAIR_BYTES: usize = 256 << 10;
+
+/// The algorithm that suits. It depends on what all ranks know, so that they choose alike.
+pub(crate) fn choose(operation: &Operation, element: usize, ranks: u32) -> Algorithm {
+    let ranks = ranks as usize;
+    let few = ranks <= FEW_RANKS;
+    let small = |count: usize| count.saturating_mul(element) <= ROUND_TRIP_BYTES;
+    match *operation {
+        Operation::Allreduce { count } => allreduce(count.saturating_mul(element), ranks),
+        Operation::ReduceScatter { .. } | Operation::Allgather { .. } if few => Algorithm::Direct,
+        Operation::Allgather { count } if small(count) => Algorithm::Bruck,
+        Operation::ReduceScatter { .. } | Operation::Allgather { .. } => Algorithm::Ring,
+        Operation::AllToAll { count } if !few && small(count.saturating_mul(ranks)) => {
+            Algorithm::Bruck
+        }
+        Operation::Broadcast { .. } | Operation::Reduce { .. } if ranks > 4 => Algorithm::Tree,
+        Operation::Barrier => Algorithm::Bruck,
+        _ => Algorithm::Direct,
+    }
+}
+
+fn allreduce(bytes: usize, ranks: usize) -> Algorithm {
+    if ranks <= 2 {
+        // Both ways send as much. Two rounds let each rank reduce half, which pays for long messages.
+        return if bytes <= PAIR_BYTES { Algorithm::Exchange } else { Algorithm::Direct };
+    }
+    // What exchange sends more than direct does: bytes * (N − 1) * (1 − 2 / N).
+    let excess = (bytes.saturating_mul(ranks - 1) / ranks).saturating_mul(ranks - 2);
+    if excess <= ROUND_TRIP_BYTES {
+        Algorithm::Exchange
+    } else if ranks <= FEW_RANKS {
+        Algorithm::Direct
+    } else if bytes <= ROUND_TRIP_BYTES {
+        Algorithm::Tree
+    } else if bytes / ranks <= ROUND_TRIP_BYTES {
+        Algorithm::Halving
+    } else {
+        Algorithm::Ring
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_chosen_is_known() {
+        for ranks in [1, 2, 3, 4, 16, 17, 1000] {
+            for count in [0, 1, 1000, 100_000, 10_000_000, usize::MAX] {
+                for operation in [
+                    Operation::Allreduce { count },
+                    Operation::ReduceScatter { count },
+                    Operation::Allgather { count },
+                    Operation::AllToAll { count },
+                    Operation::Broadcast { count, root: 0 },
+                    Operation::Reduce { count, root: 0 },
+                    Operation::Gather { count, root: 0 },
+                    Operation::Barrier,
+                ] {
+                    let chosen = choose(&operation, 4, ranks);
+                    assert!(known(&operation).contains(&chosen), "{operation:?}: {chosen}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn messages_grow_from_one_round_to_a_ring() {
+        let chosen = |count, ranks| choose(&Operation::Allreduce { count }, 4, ranks);
+        assert_eq!(chosen(2 << 10, 4), Algorithm::Exchange);
+        assert_eq!(chosen(64 << 10, 4), Algorithm::Direct);
+        assert_eq!(chosen(64 << 10, 2), Algorithm::Exchange, "as few bytes as in two rounds");
+        assert_eq!(chosen(2 << 10, 64), Algorithm::Tree);
+        assert_eq!(chosen(64 << 10, 64), Algorithm::Halving);
+        assert_eq!(chosen(64 << 20, 64), Algorithm::Ring);
+    }
+}

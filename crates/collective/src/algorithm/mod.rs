@@ -1,0 +1,259 @@
+//! How operations are done: each algorithm is a list of steps, right one after the other.
+
+mod blocks;
+mod bruck;
+mod choose;
+mod direct;
+mod halving;
+mod ring;
+mod tree;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::Rank;
+use crate::request::{Operation, Request};
+use crate::schedule::{Builder, Space, Span};
+pub(crate) use choose::{choose, known};
+
+/// How an operation is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// By what suits size and ranks.
+    #[default]
+    Auto,
+    /// All send everything to all, and each reduces in rank order.
+    Exchange,
+    /// Every block goes straight to its owner, who reduces in rank order, and from there to all.
+    Direct,
+    /// Blocks go around by neighbours.
+    Ring,
+    /// Recursive halving, then doubling.
+    Halving,
+    /// A binomial tree.
+    Tree,
+    /// Rounds at distances 1, 2, 4, ….
+    Bruck,
+}
+
+impl Algorithm {
+    /// All of them.
+    pub const ALL: [Algorithm; 7] = [
+        Algorithm::Auto,
+        Algorithm::Exchange,
+        Algorithm::Direct,
+        Algorithm::Ring,
+        Algorithm::Halving,
+        Algorithm::Tree,
+        Algorithm::Bruck,
+    ];
+
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Auto => "auto",
+            Algorithm::Exchange => "exchange",
+            Algorithm::Direct => "direct",
+            Algorithm::Ring => "ring",
+            Algorithm::Halving => "halving",
+            Algorithm::Tree => "tree",
+            Algorithm::Bruck => "bruck",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that no algorithm has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck")]
+pub struct UnknownAlgorithm(String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Algorithm, UnknownAlgorithm> {
+        let found = Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name);
+        found.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
+    }
+}
+
+/// What an algorithm works on.
+struct Plan {
+    builder: Builder,
+    rank: Rank,
+    ranks: u32,
+    /// Bytes of an element.
+    element: usize,
+    /// Where the input begins, and where the output does.
+    src: Base,
+    dst: Base,
+}
+
+/// Where a buffer begins.
+#[derive(Clone, Copy)]
+struct Base {
+    space: Space,
+    offset: usize,
+}
+
+impl Base {
+    fn of(space: Space) -> Base {
+        Base { space, offset: 0 }
+    }
+
+    fn span(self, range: Range<usize>) -> Span {
+        Span { space: self.space, offset: self.offset + range.start, len: range.len() }
+    }
+}
+
+impl From<Span> for Base {
+    fn from(span: Span) -> Base {
+        Base { space: span.space, offset: span.offset }
+    }
+}
+
+/// The steps of a request, which has been checked, at one rank.
+pub(crate) fn compile(
+    request: &Request,
+    algorithm: Algorithm,
+    rank: Rank,
+    ranks: u32,
+    chunk_bytes: usize,
+) -> Builder {
+    let input = if request.in_place { Space::Output } else { Space::Input };
+    let mut plan = Plan {
+        builder: Builder::new(chunk_bytes),
+        rank,
+        ranks,
+        element: request.dtype.size(),
+        src: Base::of(input),
+        dst: Base::of(Space::Output),
+    };
+    plan.operation(&request.operation, algorithm, request.in_place);
+    plan.builder
+}
+
+impl Plan {
+    /// The other ranks, from the next one on: not all send to rank 0 first.
+    fn others(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        (rank + 1..ranks).chain(0..rank)
+    }
+
+    /// The rank at a distance.
+    fn at(&self, distance: i64) -> Rank {
+        (i64::from(self.rank) + distance).rem_euclid(self.ranks.into()) as Rank
+    }
+
+    fn operation(&mut self, operation: &Operation, algorithm: Algorithm, in_place: bool) {
+        let element = self.element;
+        let bytes = |count: usize| count * element;
+        let own = |count: usize| self.rank as usize * bytes(count);
+        match *operation {
+            Operation::Allreduce { count } => self.allreduce(algorithm, bytes(count)),
+            Operation::ReduceScatter { count } => {
+                self.dst.offset = if in_place { own(count) } else { 0 };
+                self.reduce_scatter(algorithm, bytes(count));
+            }
+            Operation::Allgather { count } => {
+                self.src.offset = if in_place { own(count) } else { 0 };
+                self.allgather(algorithm, bytes(count));
+            }
+            Operation::AllToAll { count } => {
+                let counts = vec![bytes(count); self.ranks as usize];
+                self.keep_input(in_place, counts.iter().sum());
+                match algorithm {
+                    Algorithm::Bruck => self.all_to_all_bruck(bytes(count)),
+                    _ => self.all_to_all_direct(&counts, &counts),
+                }
+            }
+            Operation::AllToAllV { ref send, ref recv } => {
+                let [send, recv] = [send, recv].map(|n| n.iter().map(|n| bytes(*n)).collect());
+                let (send, recv): (Vec<_>, Vec<_>) = (send, recv);
+                self.keep_input(in_place, send.iter().sum());
+                self.all_to_all_direct(&send, &recv);
+            }
+            Operation::Broadcast { count, root } => self.broadcast(algorithm, bytes(count), root),
+            Operation::Reduce { count, root } => self.reduce(algorithm, bytes(count), root),
+            Operation::Gather { count, root } => {
+                let rooted = in_place && self.rank == root;
+                self.src.offset = if rooted { own(count) } else { 0 };
+                self.gather_direct(bytes(count), root);
+            }
+            Operation::Scatter { count, root } => {
+                let rooted = in_place && self.rank == root;
+                self.dst.offset = if rooted { own(count) } else { 0 };
+                self.scatter_direct(bytes(count), root);
+            }
+            Operation::Barrier => self.barrier(),
+            Operation::Send { count, to } => {
+                let src = self.src.span(0..bytes(count));
+                self.builder.send_all(to, src);
+            }
+            Operation::Recv { count, from } => {
+                let dst = self.dst.span(0..bytes(count));
+                self.builder.receive_all(from, dst);
+            }
+        }
+    }
+
+    fn allreduce(&mut self, algorithm: Algorithm, bytes: usize) {
+        match algorithm {
+            _ if self.ranks == 1 => {
+                let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
+                self.builder.copy_all(src, dst, true);
+            }
+            Algorithm::Exchange => self.allreduce_exchange(bytes),
+            Algorithm::Ring => self.allreduce_ring(bytes),
+            Algorithm::Halving => self.allreduce_halving(bytes),
+            Algorithm::Tree => self.allreduce_tree(bytes),
+            _ => self.allreduce_direct(bytes),
+        }
+    }
+
+    fn reduce_scatter(&mut self, algorithm: Algorithm, block: usize) {
+        match algorithm {
+            Algorithm::Ring => self.reduce_scatter_ring(block),
+            _ => self.reduce_scatter_direct(block),
+        }
+    }
+
+    fn allgather(&mut self, algorithm: Algorithm, block: usize) {
+        match algorithm {
+            Algorithm::Ring => self.allgather_ring(block),
+            Algorithm::Bruck => self.allgather_bruck(block),
+            _ => self.allgather_direct(block),
+        }
+    }
+
+    fn broadcast(&mut self, algorithm: Algorithm, bytes: usize, root: Rank) {
+        match algorithm {
+            Algorithm::Ring => self.broadcast_ring(bytes, root),
+            Algorithm::Tree => self.broadcast_tree(bytes, root),
+            _ => self.broadcast_direct(bytes, root),
+        }
+    }
+
+    fn reduce(&mut self, algorithm: Algorithm, bytes: usize, root: Rank) {
+        match algorithm {
+            Algorithm::Tree => self.reduce_tree(bytes, root),
+            _ => self.reduce_direct(bytes, root),
+        }
+    }
+
+    /// Moves the input out of the way where the output goes to the same place.
+    fn keep_input(&mut self, in_place: bool, bytes: usize) {
+        if in_place {
+            let src = self.src.span(0..bytes);
+            let kept = self.builder.scratch(bytes);
+            self.builder.copy_all(src, kept, false);
+            self.src = kept.into();
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! What an engine is told.
+
+use bowline_nic::Time;
+
+use super::message::{self, Kind};
+use super::peer::{Arrived, Expected};
+use super::{Cause, Engine, Failure, OpId};
+use crate::Rank;
+use crate::schedule::{Action, Term};
+
+impl Engine {
+    /// A message of a peer has arrived, in order; one with bytes is in its next slot.
+    pub fn message(&mut self, now: Time, from: Rank, imm: u32, len: usize) {
+        self.now = now;
+        if self.failure.is_some() {
+            return;
+        }
+        let Some((kind, number)) = message::decode(imm) else {
+            return self.fail(Failure { rank: from, cause: Cause::Protocol });
+        };
+        if let Kind::Abort(cause) = kind {
+            let rank = Rank::from(number);
+            let failure = match rank < self.config.ranks {
+                true => Failure { rank, cause },
+                false => Failure { rank: from, cause: Cause::Protocol },
+            };
+            return self.fail(failure);
+        }
+        let slots = self.config.slots;
+        let peer = self.peer(from);
+        if peer.has_left || !peer.take_credit(number) {
+            return self.fail(Failure { rank: from, cause: Cause::Protocol });
+        }
+        match kind {
+            Kind::Data(tag) => {
+                if peer.slots.len() == usize::from(slots) {
+                    return self.fail(Failure { rank: from, cause: Cause::Protocol });
+                }
+                let slot = peer.next_slot(slots);
+                peer.slots.push_back(false);
+                peer.arrived.push_back(Arrived { slot, tag, len });
+                self.match_messages(from);
+            }
+            Kind::Bye => {
+                peer.has_left = true;
+                self.settle_left(from);
+            }
+            Kind::Note | Kind::Abort(_) => {}
+        }
+        self.look_at(from);
+    }
+
+    /// The oldest post to a peer that was not over is over.
+    pub fn sent(&mut self, now: Time, to: Rank) {
+        self.now = now;
+        let threshold = self.credit_threshold();
+        let peer = self.peer(to);
+        let posted = peer.posted.pop_front();
+        if peer.folded - peer.told >= threshold {
+            self.owed.push_back(to);
+        }
+        self.look_at(to);
+        if let Some(Some(at)) = posted {
+            self.complete(at);
+        }
+    }
+
+    /// Nothing can be sent to a peer any more.
+    pub fn broken(&mut self, now: Time, rank: Rank) {
+        self.now = now;
+        let peer = self.peer(rank);
+        peer.is_broken = true;
+        if peer.has_left {
+            return self.settle_left(rank);
+        }
+        self.fail(Failure { rank, cause: Cause::Unreachable });
+    }
+
+    /// This rank cannot go on.
+    pub fn give_up(&mut self, now: Time) {
+        self.now = now;
+        self.fail(Failure { rank: self.config.rank, cause: Cause::Local });
+    }
+
+    /// Says good-bye to all others. Operations that are not over fail.
+    pub fn leave(&mut self, now: Time) {
+        self.now = now;
+        if self.has_left || self.failure.is_some() {
+            self.has_left = true;
+            return;
+        }
+        let failure = Failure { rank: self.config.rank, cause: Cause::Left };
+        self.fail_all(failure);
+        self.failure = Some(failure);
+        self.has_left = true;
+        for rank in self.others() {
+            let credit = self.peer(rank).credit();
+            self.notes.push_back((rank, Kind::Bye, credit));
+        }
+    }
+
+    /// Whether all that was posted is over, as far as it can be.
+    pub fn is_quiet(&self) -> bool {
+        let is_quiet = |peer: &super::Peer| peer.posted.is_empty() || peer.is_broken;
+        self.notes.is_empty() && self.peers.iter().flatten().all(|peer| is_quiet(peer))
+    }
+
+    /// Time has passed.
+    pub fn timeout(&mut self, now: Time) {
+        self.now = now;
+        let late = self.ops.iter().take(self.started).flatten().any(|op| op.deadline <= now);
+        if late {
+            return self.fail(Failure { rank: self.latest(), cause: Cause::Late });
+        }
+        if self.next_heartbeat > now {
+            return;
+        }
+        self.next_heartbeat = now.plus_nanos(self.config.heartbeat_ns);
+        let silent: Vec<_> = self.waited_for().collect();
+        for rank in silent {
+            let peer = self.peer(rank);
+            // What is on its way asks already.
+            if peer.posted.is_empty() && !peer.has_left {
+                let credit = peer.credit();
+                self.notes.push_back((rank, Kind::Note, credit));
+            }
+        }
+    }
+
+    /// When to call [`timeout`](Engine::timeout), if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let running = self.ops.iter().take(self.started).flatten();
+        let deadline = running.map(|op| op.deadline).min()?;
+        Some(deadline.min(self.next_heartbeat))
+    }
+
+    /// The rank that holds up the earliest step.
+    fn latest(&self) -> Rank {
+        let first = |rank: Rank| {
+            let peer = self.peers[rank as usize].as_ref();
+            let expected = peer.and_then(|peer| peer.expected.front());
+            expected.map_or((u64::MAX, u32::MAX), |expected| (expected.at.op.0, expected.at.step))
+        };
+        self.waited_for().min_by_key(|rank| first(*rank)).unwrap_or(self.config.rank)
+    }
+
+    /// Ranks whose messages or credits are waited for.
+    fn waited_for(&self) -> impl Iterator<Item = Rank> + '_ {
+        let peers = self.peers.iter().enumerate();
+        let waits = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?)));
+        waits
+            .filter(|(_, peer)| !peer.expected.is_empty() || !peer.to_send.is_empty())
+            .map(|(rank, _)| rank)
+    }
+
+    /// A step waits for the next message of a peer.
+    pub(super) fn expect(&mut self, from: Rank, expected: Expected) {
+        let peer = self.peer(from);
+        peer.expected.push_back(expected);
+        let gone = peer.has_left && peer.arrived.is_empty();
+        self.match_messages(from);
+        if gone {
+            self.fail(Failure { rank: from, cause: Cause::Left });
+        }
+    }
+
+    /// Gives messages to the steps that wait for them.
+    fn match_messages(&mut self, from: Rank) {
+        loop {
+            let peer = self.peer(from);
+            let (Some(expected), Some(arrived)) = (peer.expected.front(), peer.arrived.front())
+            else {
+                return;
+            };
+            let (expected, arrived) = (*expected, *arrived);
+            peer.expected.pop_front();
+            peer.arrived.pop_front();
+            let Some(op) = self.op_mut(expected.at.op) else { continue };
+            if (arrived.tag, arrived.len) != (op.tag, expected.len) {
+                return self.fail(Failure { rank: from, cause: Cause::Mismatch });
+            }
+            op.slots[expected.term as usize] = arrived.slot;
+            let schedule = std::sync::Arc::clone(&op.schedule);
+            self.release(expected.at, &schedule);
+        }
+    }
+
+    /// A fold has been computed: its slots are free, and what waits for it may begin.
+    pub fn folded(&mut self, op: OpId, step: u32) {
+        let Some(schedule) = self.schedule(op).cloned() else { return };
+        let (slots, threshold) = (self.config.slots, self.credit_threshold());
+        if let Action::Fold { terms, .. } = schedule.action(step) {
+            for (index, term) in terms.clone().zip(schedule.terms(terms)) {
+                let Term::Message(from) = *term else { continue };
+                let slot = self.op(op).map_or(0, |op| op.slots[index as usize]);
+                let peer = self.peer(from);
+                peer.free(slot, slots);
+                if peer.folded - peer.told >= threshold {
+                    self.owed.push_back(from);
+                }
+            }
+        }
+        self.complete(super::StepOf { op, step });
+    }
+
+    /// A peer that has left has folded all that it will: what it has is delivered, and nothing else comes.
+    fn settle_left(&mut self, rank: Rank) {
+        let peer = self.peer(rank);
+        let undelivered = peer.sent > peer.folded_there || !peer.to_send.is_empty();
+        let unsent = peer.expected.len() > peer.arrived.len();
+        if undelivered || unsent {
+            return self.fail(Failure { rank, cause: Cause::Left });
+        }
+        while let Some(posted) = self.peer(rank).posted.pop_front() {
+            if let Some(at) = posted {
+                self.complete(at);
+            }
+        }
+        self.peer(rank).is_broken = true;
+    }
+}

@@ -1,0 +1,85 @@
+//! What an engine says.
+
+use super::message::{self, Kind};
+use super::peer::StepOf;
+use super::{Cause, Engine, EngineConfig, Failure, OpId, Post};
+use crate::Rank;
+use crate::schedule::Action;
+
+impl Engine {
+    /// The next thing to do. Messages come before folds: what can be on its way should be.
+    pub fn poll_post(&mut self) -> Option<Post> {
+        loop {
+            if let Some(note) = self.notes.pop_front() {
+                match self.note(note) {
+                    None => continue,
+                    note => return note,
+                }
+            }
+            while let Some(rank) = self.sendable.pop_front() {
+                self.peer(rank).is_queued = false;
+                if let Some(write) = self.next_write(rank) {
+                    return Some(write);
+                }
+            }
+            if let Some(StepOf { op, step }) = self.ready.pop_front() {
+                return Some(Post::Fold { op, step });
+            }
+            // Nothing else carries them.
+            let rank = self.owed.pop_front()?;
+            let (threshold, max_posted) = (self.credit_threshold(), self.config.max_posted);
+            let peer = self.peer(rank);
+            let has_room = peer.posted.len() < max_posted;
+            if peer.folded - peer.told >= threshold && has_room && !peer.has_left {
+                let credit = peer.credit();
+                self.notes.push_back((rank, Kind::Note, credit));
+            }
+        }
+    }
+
+    /// The next operation that is over.
+    pub fn poll_done(&mut self) -> Option<(OpId, Result<(), Failure>)> {
+        self.done.pop_front()
+    }
+
+    fn note(&mut self, (to, kind, number): (Rank, Kind, u16)) -> Option<Post> {
+        let peer = self.peer(to);
+        if peer.is_broken {
+            return None;
+        }
+        peer.posted.push_back(None);
+        Some(Post::Note { to, imm: message::encode(kind, number) })
+    }
+
+    /// The next message to a peer, if it can be sent.
+    fn next_write(&mut self, to: Rank) -> Option<Post> {
+        let EngineConfig { slots, max_posted, inline_bytes, .. } = self.config;
+        let at = *self.peer(to).to_send.front()?;
+        let op = self.op(at.op)?;
+        if op.waits[at.step as usize] > 0 {
+            return None;
+        }
+        let Action::Send { src, .. } = *op.schedule.action(at.step) else { return None };
+        let tag = op.tag;
+        let peer = self.peer(to);
+        if peer.has_left {
+            self.fail(Failure { rank: to, cause: Cause::Left });
+            return None;
+        }
+        if peer.sent - peer.folded_there >= slots.into() || peer.posted.len() >= max_posted {
+            return None;
+        }
+        peer.to_send.pop_front();
+        let slot = (peer.sent % u64::from(slots)) as u16;
+        peer.sent += 1;
+        let inline = src.len <= inline_bytes;
+        peer.posted.push_back((!inline).then_some(at));
+        let imm = message::encode(Kind::Data(tag), peer.credit());
+        self.look_at(to);
+        if inline {
+            // Its bytes are in the work request: the memory may change from now on.
+            self.complete(at);
+        }
+        Some(Post::Write { to, slot, op: at.op, src, imm, inline })
+    }
+}

@@ -1,0 +1,125 @@
+//! What an engine knows of one other rank.
+
+use std::collections::VecDeque;
+
+use super::OpId;
+
+/// A step of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StepOf {
+    pub(super) op: OpId,
+    pub(super) step: u32,
+}
+
+/// A message that a step waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expected {
+    pub(super) at: StepOf,
+    /// Which of the schedule's terms it is.
+    pub(super) term: u32,
+    pub(super) len: usize,
+}
+
+/// A message in a slot that no step has taken yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) slot: u16,
+    pub(super) tag: u16,
+    pub(super) len: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    /// Messages to be sent to it, in this order.
+    pub(super) to_send: VecDeque<StepOf>,
+    /// Work requests on their way to it, oldest first: the step of a message, or nothing.
+    pub(super) posted: VecDeque<Option<StepOf>>,
+    /// Messages sent to it, and how many of them it has folded.
+    pub(super) sent: u64,
+    pub(super) folded_there: u64,
+
+    /// Steps that wait for its messages, in this order.
+    pub(super) expected: VecDeque<Expected>,
+    /// Its messages that no step waits for yet. Either this or `expected` is empty.
+    pub(super) arrived: VecDeque<Arrived>,
+    /// Slots in use, oldest first: whether each has been folded.
+    pub(super) slots: VecDeque<bool>,
+    /// Messages of it that have been folded, all up to this one.
+    pub(super) folded: u64,
+    /// What it was told of that.
+    pub(super) told: u64,
+
+    /// It is in the queue of those to be looked at for something to send.
+    pub(super) is_queued: bool,
+    /// It has said good-bye.
+    pub(super) has_left: bool,
+    /// Nothing can be sent to it any more.
+    pub(super) is_broken: bool,
+}
+
+impl Peer {
+    /// The slot that its next message has written.
+    pub(super) fn next_slot(&self, slots: u16) -> u16 {
+        ((self.folded + self.slots.len() as u64) % u64::from(slots)) as u16
+    }
+
+    /// Frees a slot. Credits are given in order, so one behind others waits for them.
+    pub(super) fn free(&mut self, slot: u16, slots: u16) {
+        let first = (self.folded % u64::from(slots)) as u16;
+        let index = (slot + slots - first) % slots;
+        if let Some(folded) = self.slots.get_mut(usize::from(index)) {
+            *folded = true;
+        }
+        while self.slots.front() == Some(&true) {
+            self.slots.pop_front();
+            self.folded += 1;
+        }
+    }
+
+    /// The number of its messages that have been folded, as told to it.
+    pub(super) fn credit(&mut self) -> u16 {
+        self.told = self.folded;
+        self.folded as u16
+    }
+
+    /// Takes what it says it has folded; `false` if it cannot have.
+    pub(super) fn take_credit(&mut self, count: u16) -> bool {
+        let more = u64::from(count.wrapping_sub(self.folded_there as u16));
+        if more > self.sent - self.folded_there {
+            return false;
+        }
+        self.folded_there += more;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credits_are_given_in_order() {
+        let mut peer = Peer { slots: VecDeque::from([false; 3]), ..Peer::default() };
+        peer.free(1, 4);
+        assert_eq!(peer.credit(), 0);
+        assert_eq!(peer.next_slot(4), 3);
+        peer.free(0, 4);
+        assert_eq!((peer.credit(), peer.slots.len()), (2, 1));
+        peer.slots.extend([false; 3]);
+        assert_eq!(peer.next_slot(4), 2, "all four are in use");
+        for slot in [2, 3, 0, 1] {
+            peer.free(slot, 4);
+        }
+        assert_eq!(peer.credit(), 6);
+    }
+
+    #[test]
+    fn a_credit_is_for_what_was_sent() {
+        let mut peer = Peer { sent: 65_538, folded_there: 65_534, ..Peer::default() };
+        assert!(!peer.take_credit(3), "one too many");
+        assert!(peer.take_credit(0), "the count wraps");
+        assert_eq!(peer.folded_there, 65_536);
+        assert!(!peer.take_credit(u16::MAX), "backwards");
+        assert!(peer.take_credit(2));
+    }
+}

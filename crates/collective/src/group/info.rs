@@ -1,0 +1,92 @@
+//! What a rank tells another so that they can be connected.
+
+use bowline_nic::Mtu;
+use bowline_wire::{Psn, Qpn};
+
+/// One end of the connection between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// The first PSN that it sends.
+    pub psn: Psn,
+    /// The largest packets that it takes.
+    pub mtu: Mtu,
+    /// The key of its staging ring.
+    pub rkey: u32,
+    /// The ring's address.
+    pub addr: u64,
+    /// Slots of the ring.
+    pub slots: u16,
+    /// Bytes of a slot.
+    pub slot_bytes: u32,
+}
+
+impl LinkInfo {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// As bytes.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[0..4].copy_from_slice(&self.qpn.get().to_be_bytes());
+        out[4..8].copy_from_slice(&self.psn.get().to_be_bytes());
+        out[8..10].copy_from_slice(&(self.mtu.bytes() as u16).to_be_bytes());
+        out[10..12].copy_from_slice(&self.slots.to_be_bytes());
+        out[12..16].copy_from_slice(&self.rkey.to_be_bytes());
+        out[16..24].copy_from_slice(&self.addr.to_be_bytes());
+        out[24..28].copy_from_slice(&self.slot_bytes.to_be_bytes());
+        out
+    }
+
+    /// The reverse; `None` for what no rank sends.
+    pub fn from_bytes(bytes: &[u8]) -> Option<LinkInfo> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_be_bytes(*b));
+        let u16_at = |at: usize| bytes[at..].first_chunk().map(|b| u16::from_be_bytes(*b));
+        let below_2_24 = |value: &u32| *value < 1 << 24;
+        let qpn = u32_at(0).filter(below_2_24).filter(|qpn| *qpn >= 2)?;
+        let addr = bytes[16..].first_chunk().map(|b| u64::from_be_bytes(*b))?;
+        let (slots, slot_bytes) = (u16_at(10)?, u32_at(24)?);
+        addr.checked_add(u64::from(slots) * u64::from(slot_bytes))?;
+        Some(LinkInfo {
+            qpn: Some(Qpn::new(qpn)).filter(|qpn| *qpn != Qpn::MULTICAST)?,
+            psn: Psn::new(u32_at(4).filter(below_2_24)?),
+            mtu: Mtu::from_bytes(u16_at(8)?.into())?,
+            rkey: u32_at(12)?,
+            addr,
+            slots,
+            slot_bytes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_back_is_what_was_told_or_nothing() {
+        let info = LinkInfo {
+            qpn: Qpn::new(0x01_0203),
+            psn: Psn::new(0xff_ffff),
+            mtu: Mtu::B4096,
+            rkey: 0xdead_beef,
+            addr: 0x7f00_0000_1000,
+            slots: 8,
+            slot_bytes: 1 << 17,
+        };
+        let bytes = info.to_bytes();
+        assert_eq!(LinkInfo::from_bytes(&bytes), Some(info));
+        assert_eq!(LinkInfo::from_bytes(&bytes[1..]), None);
+        let wrong = |at: usize, value: u8| {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            LinkInfo::from_bytes(&bytes)
+        };
+        assert_eq!(wrong(0, 1), None, "a QPN has 24 bits");
+        assert_eq!(wrong(4, 1), None, "and so has a PSN");
+        assert_eq!(wrong(9, 1), None, "no MTU");
+        assert_eq!(LinkInfo::from_bytes(&LinkInfo { addr: u64::MAX - 9, ..info }.to_bytes()), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! A rank of a group on a NIC: an engine, an RC queue pair to each other rank, and staging rings.
+
+mod drive;
+mod info;
+mod memory;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bowline_nic::{
+    Access, Buffer, Connect, ControlError, CqId, ModifyError, MrKey, Mtu, Nic, PdId, PostError,
+    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Time,
+};
+use bowline_wire::{Psn, Qpn};
+
+use crate::engine::{Engine, EngineConfig, Failure, OpId};
+use crate::{Rank, Schedule};
+pub use info::LinkInfo;
+pub use memory::{Memory, Piece};
+use memory::{Pending, Scratch};
+
+/// How a group behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Bytes of a message at most, a multiple of 64. The same on all ranks.
+    pub slot_bytes: u32,
+    /// Messages of one peer that wait here at most. The same on all ranks.
+    pub slots: u16,
+    /// Up to this length a message is copied into its work request.
+    pub inline_bytes: u32,
+    /// How long to wait for a rank before it is asked for a sign of life, and again.
+    pub heartbeat_ns: u64,
+    /// Local ACK timeout of the queue pairs: 4.096 µs times 2 to this power. A rank that does not
+    /// acknowledge for eight times as long has failed.
+    pub ack_timeout: u8,
+    /// How long an operation may take.
+    pub limit_ns: u64,
+}
+
+impl Default for GroupConfig {
+    /// A ring of 1 MiB for each peer; a dead rank is found within 2.7 s; 5 minutes for an operation.
+    fn default() -> GroupConfig {
+        GroupConfig {
+            slot_bytes: 128 << 10,
+            slots: 8,
+            inline_bytes: 512,
+            heartbeat_ns: 500_000_000,
+            ack_timeout: 16,
+            limit_ns: 300_000_000_000,
+        }
+    }
+}
+
+/// Why a group could not be made, connected or given an operation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// An object of the NIC.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A state of a queue pair.
+    #[error(transparent)]
+    Modify(#[from] ModifyError),
+    /// A work request.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// Not a rank of the group, or this one.
+    #[error("rank {0} is not another rank of the group")]
+    NoPeer(Rank),
+    /// The peer's ring is not like ours.
+    #[error(
+        "rank {rank} has {slots} slots of {slot_bytes} bytes: \
+         all ranks of a group need the same configuration"
+    )]
+    Unlike {
+        /// The rank.
+        rank: Rank,
+        /// Its slots.
+        slots: u16,
+        /// Their bytes.
+        slot_bytes: u32,
+    },
+    /// A setting that cannot be.
+    #[error("invalid {what} of a group: {value}")]
+    Config {
+        /// Which.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+/// The connection to another rank.
+#[derive(Debug)]
+struct Link {
+    qpn: Qpn,
+    psn: Psn,
+    /// The ring that it writes.
+    ring: Arc<Buffer>,
+    key: MrKey,
+    /// Its own ring.
+    remote: Option<LinkInfo>,
+}
+
+/// A rank of a group on a NIC.
+///
+/// Make it, tell each other rank its [`offer`](Group::offer), [`connect`](Group::connect) each with
+/// theirs, then [`submit`](Group::submit) operations. Call [`drive`](Group::drive) whenever the NIC
+/// has done something, and at [`poll_timeout`](Group::poll_timeout).
+#[derive(Debug)]
+pub struct Group {
+    engine: Engine,
+    config: GroupConfig,
+    pd: PdId,
+    cq: CqId,
+    mtu: Mtu,
+    /// One for each rank but this.
+    links: Vec<Option<Link>>,
+    /// Operations that are not over, oldest first.
+    pending: VecDeque<Pending>,
+    /// The last one is in use.
+    scratch: Vec<Scratch>,
+    /// There may be more to do than the last turn has done.
+    busy: bool,
+}
+
+impl Group {
+    /// Makes the queue pairs and rings of a rank. `psn` gives a random number for each connection.
+    pub fn new(
+        nic: &mut Nic,
+        pd: PdId,
+        (rank, ranks): (Rank, u32),
+        config: GroupConfig,
+        mut psn: impl FnMut() -> u32,
+    ) -> Result<Group, GroupError> {
+        check(rank, ranks, &config)?;
+        let engine = Engine::new(EngineConfig {
+            rank,
+            ranks,
+            slots: config.slots,
+            max_posted: max_posted(&config) as usize,
+            inline_bytes: config.inline_bytes as usize,
+            heartbeat_ns: config.heartbeat_ns,
+            limit_ns: config.limit_ns,
+        });
+        // For each peer: what it sends, what is sent to it, and what both send without payload.
+        let depth = (ranks.max(2) - 1).saturating_mul(2 * (wr_depth(&config) + 1));
+        let cq = nic.create_cq(depth)?;
+        let mut group = Group {
+            engine,
+            config,
+            pd,
+            cq,
+            mtu: nic.config().max_mtu,
+            links: Vec::new(),
+            pending: VecDeque::new(),
+            scratch: Vec::new(),
+            busy: false,
+        };
+        for peer in 0..ranks {
+            let link = if peer == rank { None } else { Some(group.link(nic, Psn::new(psn()))) };
+            match link.transpose() {
+                Ok(link) => group.links.push(link),
+                Err(error) => {
+                    group.destroy(nic);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(group)
+    }
+
+    fn link(&self, nic: &mut Nic, psn: Psn) -> Result<Link, GroupError> {
+        let depth = wr_depth(&self.config);
+        let init = QpInit {
+            max_send_wr: depth,
+            max_recv_wr: depth,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: self.config.inline_bytes,
+            ..QpInit::new(QpType::Rc, self.pd, self.cq)
+        };
+        let ring = Buffer::new(usize::from(self.config.slots) * self.config.slot_bytes as usize);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), ring.addr(), access)?;
+        let qpn = nic.create_qp(&init).inspect_err(|_| {
+            // It was registered above.
+            let _ = nic.deregister(key);
+        })?;
+        Ok(Link { qpn, psn, ring, key, remote: None })
+    }
+
+    /// What a peer needs to know to connect to this rank.
+    pub fn offer(&self, peer: Rank) -> Result<LinkInfo, GroupError> {
+        let link = self.links.get(peer as usize).and_then(Option::as_ref);
+        let link = link.ok_or(GroupError::NoPeer(peer))?;
+        Ok(LinkInfo {
+            qpn: link.qpn,
+            psn: link.psn,
+            mtu: self.mtu,
+            rkey: link.key.0,
+            addr: link.ring.addr(),
+            slots: self.config.slots,
+            slot_bytes: self.config.slot_bytes,
+        })
+    }
+
+    /// Connects to a peer at an address. Nothing may be submitted before all peers have done so.
+    pub fn connect(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        peer: Rank,
+        addr: IpAddr,
+        offer: &LinkInfo,
+    ) -> Result<(), GroupError> {
+        let (slots, slot_bytes) = (offer.slots, offer.slot_bytes);
+        if (slots, slot_bytes) != (self.config.slots, self.config.slot_bytes) {
+            return Err(GroupError::Unlike { rank: peer, slots, slot_bytes });
+        }
+        let (mtu, depth, ack_timeout) = (self.mtu, wr_depth(&self.config), self.config.ack_timeout);
+        let link = self.links.get_mut(peer as usize).and_then(Option::as_mut);
+        let link = link.ok_or(GroupError::NoPeer(peer))?;
+        let connect = Connect {
+            access: Access::REMOTE_WRITE,
+            path_mtu: mtu.min(offer.mtu),
+            rq_psn: offer.psn,
+            sq_psn: link.psn,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            // A receive is posted again as soon as its message is taken.
+            min_rnr_timer: 1,
+            timeout: ack_timeout,
+            ..Connect::new(addr, offer.qpn)
+        };
+        let [init, rtr, rts] = connect.steps(QpType::Rc);
+        nic.modify_qp(now, link.qpn, &init)?;
+        for _ in 0..depth {
+            nic.post_recv(link.qpn, &RecvWr::new(drive::recv_id(peer), &[]))?;
+        }
+        nic.modify_qp(now, link.qpn, &rtr)?;
+        nic.modify_qp(now, link.qpn, &rts)?;
+        link.remote = Some(*offer);
+        Ok(())
+    }
+
+    /// Adds an operation behind all others. `memory` must not be touched before it is over.
+    pub fn submit(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        schedule: Arc<Schedule>,
+        memory: Memory,
+    ) -> Result<OpId, GroupError> {
+        let scratch = self.reserve(nic, schedule.scratch_bytes())?;
+        let id = self.engine.submit(now, schedule);
+        self.pending.push_back(Pending { id, memory, scratch });
+        self.drive(nic, now);
+        Ok(id)
+    }
+
+    /// The next operation that is over.
+    pub fn poll_done(&mut self) -> Option<(OpId, Result<(), Failure>)> {
+        let (id, result) = self.engine.poll_done()?;
+        self.pending.retain(|pending| pending.id != id);
+        Some((id, result))
+    }
+
+    /// Why the group has failed, if it has.
+    pub fn failure(&self) -> Option<Failure> {
+        self.engine.failure()
+    }
+
+    /// When to drive it if nothing happens before.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.busy { Some(Time::ZERO) } else { self.engine.poll_timeout() }
+    }
+
+    /// Says good-bye to all other ranks.
+    pub fn leave(&mut self, nic: &mut Nic, now: Time) {
+        self.engine.leave(now);
+        self.drive(nic, now);
+    }
+
+    /// Whether all that was sent has arrived, as far as it can: work requests use no memory any more.
+    pub fn is_quiet(&self) -> bool {
+        self.engine.is_quiet()
+    }
+
+    /// Ends all connections: nothing of this group reads or writes memory from here on.
+    pub fn close(&mut self, nic: &mut Nic, now: Time) {
+        let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+        for link in self.links.iter().flatten() {
+            // One that was never connected is in no state to fail, and sends nothing.
+            let _ = nic.modify_qp(now, link.qpn, &error);
+        }
+    }
+
+    /// Removes everything from the NIC.
+    pub fn destroy(self, nic: &mut Nic) {
+        for link in self.links.into_iter().flatten() {
+            // They are ours, and nobody else removes them.
+            let _ = nic.destroy_qp(link.qpn);
+            let _ = nic.deregister(link.key);
+        }
+        for scratch in self.scratch {
+            let _ = nic.deregister(scratch.key);
+        }
+        let _ = nic.destroy_cq(self.cq);
+    }
+}
+
+/// Work requests to a peer that are not over: a message for each slot and a credit for each two, and as many
+/// again whose acknowledgements come later than the credits.
+fn max_posted(config: &GroupConfig) -> u32 {
+    3 * u32::from(config.slots) + 2
+}
+
+/// Work requests of each kind that a queue pair has room for; one is for the last message of all.
+fn wr_depth(config: &GroupConfig) -> u32 {
+    max_posted(config) + 1
+}
+
+fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError> {
+    let invalid = |what, value| Err(GroupError::Config { what, value });
+    if !(1..=crate::MAX_RANKS).contains(&ranks) {
+        return invalid("number of ranks", ranks.into());
+    }
+    if rank >= ranks {
+        return invalid("rank", rank.into());
+    }
+    if !(64..=1 << 24).contains(&config.slot_bytes) || !config.slot_bytes.is_multiple_of(64) {
+        return invalid("slot size", config.slot_bytes.into());
+    }
+    if !(1..=2048).contains(&config.slots) {
+        return invalid("number of slots", config.slots.into());
+    }
+    if !(1..=31).contains(&config.ack_timeout) {
+        return invalid("ACK timeout", config.ack_timeout.into());
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! Collective operations over a group of ranks (`docs/collectives.md`).
+//!
+//! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`] runs
+//! schedules: it is told which messages have arrived and which sends are over, and says what to
+//! send and what to fold next. A [`Group`] runs an engine over the RC queue pairs of a
+//! [`Nic`](bowline_nic::Nic).
+//!
+//! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,
+//! whatever the order in which messages arrive.
+
+#![forbid(unsafe_code)]
+
+mod algorithm;
+pub mod engine;
+mod fold;
+pub mod group;
+mod request;
+pub mod schedule;
+
+pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use bowline_codes::reduce::{DataType, ReduceOp};
+pub use engine::{Cause, Engine, EngineConfig, Failure, OpId};
+pub use fold::fold;
+pub use group::{Group, GroupConfig, GroupError, LinkInfo, Memory, Piece};
+pub use request::{InvalidRequest, Operation, Request};
+pub use schedule::Schedule;
+
+/// The number of a member of a group, from 0.
+pub type Rank = u32;
+
+/// Most ranks of a group: a rank has 16 bits of an immediate.
+pub const MAX_RANKS: u32 = 1 << 16;

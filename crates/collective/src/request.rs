@@ -1,0 +1,313 @@
+//! What a caller asks for.
+
+use bowline_codes::reduce::{DataType, ReduceOp};
+
+use crate::algorithm::{self, Algorithm};
+use crate::schedule::{Schedule, ScheduleOf};
+use crate::{MAX_RANKS, Rank};
+
+/// A collective operation. Counts are in elements; blocks of ranks lie one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// All ranks get the reduction of all inputs.
+    Allreduce {
+        /// Elements of each rank.
+        count: usize,
+    },
+    /// Rank r gets the r-th block of the reduction.
+    ReduceScatter {
+        /// Elements of a block.
+        count: usize,
+    },
+    /// All ranks get the blocks of all ranks.
+    Allgather {
+        /// Elements of a block.
+        count: usize,
+    },
+    /// Rank r gets the r-th block of all ranks.
+    AllToAll {
+        /// Elements of a block.
+        count: usize,
+    },
+    /// Rank r gets the r-th block of all ranks, which have lengths of their own.
+    AllToAllV {
+        /// Elements for each rank, in the input.
+        send: Vec<usize>,
+        /// Elements from each rank, in the output.
+        recv: Vec<usize>,
+    },
+    /// All ranks get what the root has.
+    Broadcast {
+        /// Elements.
+        count: usize,
+        /// Who has them.
+        root: Rank,
+    },
+    /// The root gets the reduction of all inputs.
+    Reduce {
+        /// Elements of each rank.
+        count: usize,
+        /// Who gets it.
+        root: Rank,
+    },
+    /// The root gets the blocks of all ranks.
+    Gather {
+        /// Elements of a block.
+        count: usize,
+        /// Who gets them.
+        root: Rank,
+    },
+    /// Rank r gets the r-th block of the root.
+    Scatter {
+        /// Elements of a block.
+        count: usize,
+        /// Who has them.
+        root: Rank,
+    },
+    /// No rank goes on before all have come here.
+    Barrier,
+    /// Elements to one rank, which receives them.
+    Send {
+        /// Elements.
+        count: usize,
+        /// To whom.
+        to: Rank,
+    },
+    /// Elements from one rank, which sends them.
+    Recv {
+        /// Elements.
+        count: usize,
+        /// From whom.
+        from: Rank,
+    },
+}
+
+impl Operation {
+    /// As people write it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Operation::Allreduce { .. } => "allreduce",
+            Operation::ReduceScatter { .. } => "reduce-scatter",
+            Operation::Allgather { .. } => "allgather",
+            Operation::AllToAll { .. } | Operation::AllToAllV { .. } => "all-to-all",
+            Operation::Broadcast { .. } => "broadcast",
+            Operation::Reduce { .. } => "reduce",
+            Operation::Gather { .. } => "gather",
+            Operation::Scatter { .. } => "scatter",
+            Operation::Barrier => "barrier",
+            Operation::Send { .. } => "send",
+            Operation::Recv { .. } => "recv",
+        }
+    }
+
+    /// The other rank of a rooted or pairwise operation.
+    fn names_rank(&self) -> Option<Rank> {
+        match *self {
+            Operation::Broadcast { root, .. }
+            | Operation::Reduce { root, .. }
+            | Operation::Gather { root, .. }
+            | Operation::Scatter { root, .. } => Some(root),
+            Operation::Send { to: rank, .. } | Operation::Recv { from: rank, .. } => Some(rank),
+            _ => None,
+        }
+    }
+
+    /// Elements that a rank gives and gets, out of place.
+    fn counts(&self, rank: Rank, ranks: u32) -> Option<(usize, usize)> {
+        let all = |count: usize| count.checked_mul(ranks as usize);
+        let sum = |counts: &[usize]| counts.iter().try_fold(0usize, |sum, n| sum.checked_add(*n));
+        let at = |root: Rank, count: Option<usize>| if rank == root { count } else { Some(0) };
+        Some(match *self {
+            Operation::Allreduce { count } => (count, count),
+            Operation::ReduceScatter { count } => (all(count)?, count),
+            Operation::Allgather { count } => (count, all(count)?),
+            Operation::AllToAll { count } => (all(count)?, all(count)?),
+            Operation::AllToAllV { ref send, ref recv } => (sum(send)?, sum(recv)?),
+            Operation::Broadcast { count, root } => (at(root, Some(count))?, count),
+            Operation::Reduce { count, root } => (count, at(root, Some(count))?),
+            Operation::Gather { count, root } => (count, at(root, all(count))?),
+            Operation::Scatter { count, root } => (at(root, all(count))?, count),
+            Operation::Barrier => (0, 0),
+            Operation::Send { count, .. } => (count, 0),
+            Operation::Recv { count, .. } => (0, count),
+        })
+    }
+}
+
+/// An operation with all that ranks must agree on, and where this rank wants its result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// What to do.
+    pub operation: Operation,
+    /// What the elements are.
+    pub dtype: DataType,
+    /// How they are combined, if they are.
+    pub op: ReduceOp,
+    /// How it is done.
+    pub algorithm: Algorithm,
+    /// The input is where the output goes: one buffer, as long as the longer of both. The block of this
+    /// rank, where there is one, has its place among the others. Ranks may differ in this.
+    pub in_place: bool,
+}
+
+/// A request that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// A rank outside the group.
+    #[error("rank {rank} is not in the group: its {ranks} ranks are 0 to {}", ranks - 1)]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// A message to itself.
+    #[error("a rank cannot send to or receive from itself (rank {0}): copy the bytes")]
+    Itself(Rank),
+    /// Not one count per rank.
+    #[error("all-to-all has {counts} counts for {ranks} ranks: give one for each rank")]
+    Counts {
+        /// How many counts.
+        counts: usize,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// What a rank sends to itself is not what it receives from itself.
+    #[error("all-to-all sends {send} elements to itself and receives {recv} from itself")]
+    OwnCounts {
+        /// Elements to itself.
+        send: usize,
+        /// Elements from itself.
+        recv: usize,
+    },
+    /// More bytes than can be addressed.
+    #[error("the buffers of this operation would have more than 2^47 bytes")]
+    TooLong,
+    /// A group without ranks, or with too many.
+    #[error("a group of {0} ranks: it has 1 to {MAX_RANKS}")]
+    Ranks(u32),
+    /// An algorithm that the operation does not have.
+    #[error("{operation} has no algorithm `{algorithm}`: take one of {known}")]
+    Algorithm {
+        /// The operation.
+        operation: &'static str,
+        /// What was asked for.
+        algorithm: Algorithm,
+        /// What there is.
+        known: String,
+    },
+}
+
+const MAX_BYTES: usize = 1 << 47;
+
+impl Request {
+    /// An operation on `f32`, summed where there is something to sum, out of place, by the algorithm
+    /// that suits.
+    pub fn new(operation: Operation) -> Request {
+        Request {
+            operation,
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            algorithm: Algorithm::Auto,
+            in_place: false,
+        }
+    }
+
+    /// Bytes of the input and of the output of a rank. In place there is no input.
+    pub fn bytes(&self, rank: Rank, ranks: u32) -> Result<(usize, usize), InvalidRequest> {
+        let (input, output) = self.operation.counts(rank, ranks).ok_or(InvalidRequest::TooLong)?;
+        let bytes = |count: usize| count.checked_mul(self.dtype.size()).filter(|n| *n <= MAX_BYTES);
+        let input = bytes(input).ok_or(InvalidRequest::TooLong)?;
+        let output = bytes(output).ok_or(InvalidRequest::TooLong)?;
+        Ok(if self.in_place { (0, input.max(output)) } else { (input, output) })
+    }
+
+    /// What rank `rank` of `ranks` has to do, in messages of at most `chunk_bytes`, a multiple of 8.
+    pub fn compile(
+        &self,
+        rank: Rank,
+        ranks: u32,
+        chunk_bytes: usize,
+    ) -> Result<Schedule, InvalidRequest> {
+        self.check(rank, ranks)?;
+        let algorithm = self.algorithm_for(ranks)?;
+        let builder = algorithm::compile(self, algorithm, rank, ranks, chunk_bytes);
+        Ok(builder.build(ScheduleOf {
+            dtype: self.dtype,
+            op: self.op,
+            ranks,
+            pairwise: matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. }),
+            fingerprint: self.fingerprint(algorithm),
+        }))
+    }
+
+    /// The algorithm that ranks of a group of this size take.
+    pub fn algorithm_for(&self, ranks: u32) -> Result<Algorithm, InvalidRequest> {
+        let known = algorithm::known(&self.operation);
+        match self.algorithm {
+            Algorithm::Auto => Ok(algorithm::choose(&self.operation, self.dtype.size(), ranks)),
+            named if known.contains(&named) => Ok(named),
+            named => Err(InvalidRequest::Algorithm {
+                operation: self.operation.name(),
+                algorithm: named,
+                known: known.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "),
+            }),
+        }
+    }
+
+    fn check(&self, rank: Rank, ranks: u32) -> Result<(), InvalidRequest> {
+        if !(1..=MAX_RANKS).contains(&ranks) {
+            return Err(InvalidRequest::Ranks(ranks));
+        }
+        for rank in self.operation.names_rank().into_iter().chain([rank]) {
+            if rank >= ranks {
+                return Err(InvalidRequest::Rank { rank, ranks });
+            }
+        }
+        match &self.operation {
+            Operation::Send { to: other, .. } | Operation::Recv { from: other, .. }
+                if *other == rank =>
+            {
+                return Err(InvalidRequest::Itself(rank));
+            }
+            Operation::AllToAllV { send, recv } => {
+                for counts in [send, recv] {
+                    if counts.len() != ranks as usize {
+                        return Err(InvalidRequest::Counts { counts: counts.len(), ranks });
+                    }
+                }
+                let (send, recv) = (send[rank as usize], recv[rank as usize]);
+                if send != recv {
+                    return Err(InvalidRequest::OwnCounts { send, recv });
+                }
+            }
+            _ => {}
+        }
+        self.bytes(rank, ranks).map(drop)
+    }
+
+    /// A number that ranks share which ask for the same: they all know what it is made of.
+    fn fingerprint(&self, algorithm: Algorithm) -> u64 {
+        let (kind, count, root) = match self.operation {
+            Operation::Allreduce { count } => (0, count, 0),
+            Operation::ReduceScatter { count } => (1, count, 0),
+            Operation::Allgather { count } => (2, count, 0),
+            Operation::AllToAll { count } => (3, count, 0),
+            // Counts differ by rank.
+            Operation::AllToAllV { .. } => (4, 0, 0),
+            Operation::Broadcast { count, root } => (5, count, root),
+            Operation::Reduce { count, root } => (6, count, root),
+            Operation::Gather { count, root } => (7, count, root),
+            Operation::Scatter { count, root } => (8, count, root),
+            Operation::Barrier => (9, 0, 0),
+            Operation::Send { count, .. } | Operation::Recv { count, .. } => (10, count, 0),
+        };
+        let parts =
+            [kind, count as u64, root.into(), self.dtype as u64, self.op as u64, algorithm as u64];
+        // FNV-1a over words, and a last mix.
+        let mixed = parts.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, part| {
+            (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+        });
+        mixed ^ mixed >> 32
+    }
+}

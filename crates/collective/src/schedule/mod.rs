@@ -1,0 +1,155 @@
+//! What one rank does for an operation: steps, and what each waits for.
+
+mod builder;
+mod hazards;
+
+use std::ops::Range;
+
+use bowline_codes::reduce::{DataType, ReduceOp};
+
+use crate::Rank;
+pub use builder::{Builder, ScheduleOf};
+
+/// A piece of memory that an operation works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Space {
+    /// What the caller gives. Never written.
+    Input,
+    /// Where the caller wants the result. In place it is the input as well.
+    Output,
+    /// Memory for the time of the operation.
+    Scratch,
+}
+
+/// A range of bytes in a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where.
+    pub space: Space,
+    /// Its first byte.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
+/// What a fold combines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Term {
+    /// Memory of this rank.
+    Memory(Span),
+    /// The next message of a rank.
+    Message(Rank),
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends a message.
+    Send {
+        /// To whom.
+        to: Rank,
+        /// Its bytes.
+        src: Span,
+    },
+    /// Combines terms from left to right: `dst = t0 op t1 op …`. One term alone is a copy.
+    Fold {
+        /// Where the result goes.
+        dst: Span,
+        /// Which terms, in [`Schedule::terms`].
+        terms: Range<u32>,
+        /// All contributions are in it: an average is divided now.
+        finish: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    action: Action,
+    /// Steps that must be over before it, and messages that it takes.
+    waits: u32,
+    /// Steps that wait for it, in `edges`.
+    dependents: Range<u32>,
+}
+
+/// What one rank does for one operation.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    steps: Vec<Step>,
+    terms: Vec<Term>,
+    edges: Vec<u32>,
+    scratch_bytes: usize,
+    dtype: DataType,
+    op: ReduceOp,
+    ranks: u32,
+    pairwise: bool,
+    fingerprint: u64,
+}
+
+impl Schedule {
+    /// How many steps it has.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// What a step does.
+    pub fn action(&self, step: u32) -> &Action {
+        &self.steps[step as usize].action
+    }
+
+    /// The terms of a fold.
+    pub fn terms(&self, range: &Range<u32>) -> &[Term] {
+        &self.terms[range.start as usize..range.end as usize]
+    }
+
+    /// Terms of all folds together.
+    pub fn term_count(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// Steps and messages that a step waits for.
+    pub fn waits(&self, step: u32) -> u32 {
+        self.steps[step as usize].waits
+    }
+
+    /// Steps that wait for a step.
+    pub fn dependents(&self, step: u32) -> &[u32] {
+        let range = &self.steps[step as usize].dependents;
+        &self.edges[range.start as usize..range.end as usize]
+    }
+
+    /// Bytes of scratch memory that it needs.
+    pub fn scratch_bytes(&self) -> usize {
+        self.scratch_bytes
+    }
+
+    /// What the bytes are.
+    pub fn data_type(&self) -> DataType {
+        self.dtype
+    }
+
+    /// How folds combine.
+    pub fn reduce_op(&self) -> ReduceOp {
+        self.op
+    }
+
+    /// How many ranks contribute.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// It is a send or a receive between two ranks: others take no part, and it may run beside others
+    /// of its kind.
+    pub fn is_pairwise(&self) -> bool {
+        self.pairwise
+    }
+
+    /// The same on all ranks that call the same operation, and most likely another for another.
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+}

@@ -1,0 +1,169 @@
+//! Ranks that die, leave, lag or lie: all others end, and know who it was.
+
+mod router;
+
+use bowline_collective::{
+    Algorithm, Cause, DataType, Engine, EngineConfig, Failure, Operation, Request,
+};
+use bowline_nic::Time;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use router::values::bytes;
+use router::{HEARTBEAT_NS, LIMIT_NS, Shape, World};
+
+fn shape(ranks: u32, seed: u64) -> Shape {
+    Shape { ranks, chunk_bytes: 64, slots: 3, inline_bytes: 8, seed }
+}
+
+fn allreduce(algorithm: Algorithm, count: usize) -> Request {
+    Request { algorithm, ..Request::new(Operation::Allreduce { count }) }
+}
+
+fn ones(count: usize) -> Vec<u8> {
+    bytes(DataType::F32, (0..count).map(|_| 1))
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_all_others() {
+    use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
+    let mut failed = 0;
+    for seed in 0..300 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = rng.random_range(2..9);
+        let mut world = World::new(shape(ranks, seed));
+        let algorithm = [Exchange, Direct, Ring, Halving, Tree][rng.random_range(0..5)];
+        let count = rng.random_range(0..400);
+        let dead = rng.random_range(0..ranks);
+        for rank in 0..ranks {
+            for _ in 0..3 {
+                world.submit(rank, &allreduce(algorithm, count), ones(count));
+            }
+        }
+        world.run_for(rng.random_range(0..3000));
+        world.kill(dead);
+        world.finish();
+        let limit = Time::ZERO.plus_nanos(10 * HEARTBEAT_NS);
+        assert!(world.now < limit, "seed {seed}: found by heartbeats, not by the time limit");
+        for (rank, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
+            assert_eq!(node.results.len(), 3, "seed {seed}: rank {rank} has an end of each");
+            let expected = Failure { rank: dead, cause: Cause::Unreachable };
+            for result in node.results.values() {
+                assert!([Ok(()), Err(expected)].contains(result), "seed {seed}: {result:?}");
+                failed += usize::from(result.is_err());
+            }
+        }
+    }
+    assert!(failed > 300, "most runs end early: {failed}");
+}
+
+/// A rank that only waits has nothing on its way that could fail.
+#[test]
+fn a_rank_that_only_waits_finds_out_too() {
+    let mut world = World::new(shape(2, 1));
+    let request = Request::new(Operation::Recv { count: 10, from: 1 });
+    let op = world.submit(0, &request, Vec::new());
+    world.kill(1);
+    world.finish();
+    let failure = Failure { rank: 1, cause: Cause::Unreachable };
+    assert_eq!(world.nodes[0].results[&op], Err(failure));
+}
+
+#[test]
+fn a_rank_that_leaves_is_named_if_it_was_needed() {
+    for seed in 0..100 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = rng.random_range(2..7);
+        let mut world = World::new(shape(ranks, seed));
+        let request = allreduce(Algorithm::Auto, 200);
+        let first: Vec<_> = (0..ranks).map(|r| world.submit(r, &request, ones(200))).collect();
+        // Rank 0 leaves as soon as it is done; the others go on.
+        while !world.nodes[0].results.contains_key(&first[0]) {
+            world.run_for(5);
+        }
+        let now = world.now;
+        world.nodes[0].engine.leave(now);
+        world.finish();
+        let request = Request::new(Operation::Barrier);
+        let second: Vec<_> = (1..ranks).map(|r| world.submit(r, &request, Vec::new())).collect();
+        world.finish();
+        for rank in 1..ranks as usize {
+            let results = &world.nodes[rank].results;
+            assert_eq!(results[&first[rank]], Ok(()), "seed {seed}: all of it was sent");
+            let left = Failure { rank: 0, cause: Cause::Left };
+            assert_eq!(results[&second[rank - 1]], Err(left), "seed {seed}");
+        }
+        assert!(world.nodes[0].engine.is_quiet());
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_is_late() {
+    let mut world = World::new(shape(3, 1));
+    let request = allreduce(Algorithm::Direct, 100);
+    let ops = [0, 2].map(|rank| (rank, world.submit(rank, &request, ones(100))));
+    world.finish();
+    assert!(world.now >= Time::ZERO.plus_nanos(LIMIT_NS));
+    for (rank, op) in ops {
+        let failure = Failure { rank: 1, cause: Cause::Late };
+        assert_eq!(world.nodes[rank as usize].results[&op], Err(failure));
+    }
+    assert!(world.nodes[1].engine.failure().is_some(), "it is told, too");
+}
+
+#[test]
+fn ranks_in_different_operations_find_out() {
+    let differ = [
+        (allreduce(Algorithm::Direct, 100), allreduce(Algorithm::Direct, 101)),
+        (allreduce(Algorithm::Direct, 100), allreduce(Algorithm::Ring, 100)),
+        (allreduce(Algorithm::Direct, 100), Request::new(Operation::Barrier)),
+        (
+            allreduce(Algorithm::Direct, 100),
+            Request { dtype: DataType::I32, ..allreduce(Algorithm::Direct, 100) },
+        ),
+    ];
+    for (one, other) in differ {
+        let mut world = World::new(shape(2, 3));
+        for (rank, request) in [(0, &one), (1, &other)] {
+            let bytes = request.bytes(rank, 2).unwrap().0;
+            world.submit(rank, request, vec![0; bytes]);
+        }
+        world.finish();
+        for node in &world.nodes {
+            let failure = node.engine.failure().expect("both fail");
+            assert_eq!(failure.cause, Cause::Mismatch, "{one:?} and {other:?}");
+        }
+    }
+}
+
+/// Whatever a peer sends, the engine ends in order and holds no more than its slots.
+#[test]
+fn garbage_is_an_error_and_no_more() {
+    for seed in 0..2000 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut engine = Engine::new(EngineConfig {
+            rank: 0,
+            ranks: 3,
+            slots: 4,
+            max_posted: 5,
+            inline_bytes: 0,
+            heartbeat_ns: HEARTBEAT_NS,
+            limit_ns: LIMIT_NS,
+        });
+        let request = allreduce(Algorithm::Direct, 50);
+        let schedule = std::sync::Arc::new(request.compile(0, 3, 64).unwrap());
+        engine.submit(Time::ZERO, schedule);
+        for _ in 0..40 {
+            let from = rng.random_range(1..3);
+            // Near zero in both halves there is more that makes sense.
+            let small = rng.random::<u32>() & 0x0001_0007;
+            let upper = [0, 0xfe00, 0xfe01, 0xff00, 0xffff][rng.random_range(0..5)] << 16;
+            let imm = if rng.random() { rng.random() } else { small ^ upper };
+            engine.message(Time::ZERO, from, imm, rng.random_range(0..100));
+            while engine.poll_post().is_some() {}
+        }
+        engine.timeout(Time::ZERO.plus_nanos(LIMIT_NS));
+        let (_, result) = engine.poll_done().expect("it ends");
+        assert!(result.is_err(), "seed {seed}");
+        assert_eq!(engine.poll_timeout(), None);
+    }
+}

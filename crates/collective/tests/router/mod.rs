@@ -1,0 +1,335 @@
+//! Ranks in memory, whose messages are delivered in any order that connections allow.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+pub(crate) mod values;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bowline_collective::engine::{FoldTerm, Post};
+use bowline_collective::schedule::{Space, Span};
+use bowline_collective::{Engine, EngineConfig, Failure, OpId, Rank, Request, Schedule, fold};
+use bowline_nic::Time;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub(crate) const HEARTBEAT_NS: u64 = 1_000_000;
+pub(crate) const LIMIT_NS: u64 = 1_000_000_000;
+
+/// How a world is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) ranks: u32,
+    pub(crate) chunk_bytes: usize,
+    pub(crate) slots: u16,
+    pub(crate) inline_bytes: usize,
+    pub(crate) seed: u64,
+}
+
+/// What a post carries.
+struct Frame {
+    imm: u32,
+    /// The slot and the bytes of a write.
+    write: Option<(u16, Vec<u8>)>,
+    /// Where the bytes came from, to be looked at again when it is acknowledged.
+    source: Option<(OpId, Span)>,
+}
+
+#[derive(Clone)]
+struct Memory {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    memory: BTreeMap<OpId, Memory>,
+    /// The slots of each peer.
+    rings: Vec<Vec<Vec<u8>>>,
+    pub(crate) results: BTreeMap<OpId, Result<(), Failure>>,
+    pub(crate) alive: bool,
+}
+
+pub(crate) struct World {
+    pub(crate) shape: Shape,
+    pub(crate) nodes: Vec<Node>,
+    /// What is on its way, and what has arrived but is not acknowledged, by sender and receiver.
+    wires: BTreeMap<(Rank, Rank), (VecDeque<Frame>, VecDeque<Frame>)>,
+    rng: ChaCha8Rng,
+    pub(crate) now: Time,
+    pub(crate) delivered: u64,
+}
+
+impl World {
+    pub(crate) fn new(shape: Shape) -> World {
+        let node = |rank| Node {
+            engine: Engine::new(EngineConfig {
+                rank,
+                ranks: shape.ranks,
+                slots: shape.slots,
+                max_posted: usize::from(shape.slots) + 1,
+                inline_bytes: shape.inline_bytes,
+                heartbeat_ns: HEARTBEAT_NS,
+                limit_ns: LIMIT_NS,
+            }),
+            memory: BTreeMap::new(),
+            rings: vec![vec![Vec::new(); shape.slots.into()]; shape.ranks as usize],
+            results: BTreeMap::new(),
+            alive: true,
+        };
+        World {
+            shape,
+            nodes: (0..shape.ranks).map(node).collect(),
+            wires: BTreeMap::new(),
+            rng: ChaCha8Rng::seed_from_u64(shape.seed),
+            now: Time::ZERO,
+            delivered: 0,
+        }
+    }
+
+    pub(crate) fn rng(&mut self) -> &mut ChaCha8Rng {
+        &mut self.rng
+    }
+
+    /// Submits an operation at a rank. In place `input` is what the output holds.
+    pub(crate) fn submit(&mut self, rank: Rank, request: &Request, input: Vec<u8>) -> OpId {
+        let Shape { ranks, chunk_bytes, .. } = self.shape;
+        let schedule = request.compile(rank, ranks, chunk_bytes).expect("a valid request");
+        let (input_len, output_len) = request.bytes(rank, ranks).unwrap();
+        let mut output = vec![0xa5; output_len];
+        let mut kept = Vec::new();
+        if request.in_place {
+            output[..input.len()].copy_from_slice(&input);
+        } else {
+            assert_eq!(input.len(), input_len);
+            kept = input;
+        }
+        let scratch = vec![0x5a; schedule.scratch_bytes()];
+        self.submit_schedule(rank, Arc::new(schedule), Memory { input: kept, output, scratch })
+    }
+
+    fn submit_schedule(&mut self, rank: Rank, schedule: Arc<Schedule>, memory: Memory) -> OpId {
+        let now = self.now;
+        let node = &mut self.nodes[rank as usize];
+        let id = node.engine.submit(now, schedule);
+        node.memory.insert(id, memory);
+        id
+    }
+
+    /// Runs until nothing happens any more, or time has to pass.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            for rank in 0..self.shape.ranks {
+                self.turn(rank);
+            }
+            if !self.deliver_one() && !self.anybody_busy() {
+                return;
+            }
+        }
+    }
+
+    fn anybody_busy(&mut self) -> bool {
+        (0..self.shape.ranks).any(|rank| self.turn(rank))
+    }
+
+    /// Runs until all operations are over at all ranks that are alive, letting time pass where that is all
+    /// that can happen.
+    pub(crate) fn finish(&mut self) {
+        for _ in 0..100_000 {
+            self.settle();
+            let all_over = |node: &Node| !node.alive || node.engine.poll_timeout().is_none();
+            if self.nodes.iter().all(all_over) {
+                return;
+            }
+            let alive = self.nodes.iter().filter(|node| node.alive);
+            let next = alive.filter_map(|node| node.engine.poll_timeout()).min().unwrap();
+            self.now = self.now.max(next);
+            self.fail_posts_to_the_dead();
+            let now = self.now;
+            self.nodes.iter_mut().filter(|node| node.alive).for_each(|n| n.engine.timeout(now));
+        }
+        panic!("it does not end: {:?}", self.shape);
+    }
+
+    pub(crate) fn kill(&mut self, rank: Rank) {
+        self.nodes[rank as usize].alive = false;
+    }
+
+    /// Delivers some messages, in a random order.
+    pub(crate) fn run_for(&mut self, events: usize) {
+        for _ in 0..events {
+            let rank = self.rng.random_range(0..self.shape.ranks);
+            self.turn(rank);
+            self.deliver_one();
+        }
+    }
+
+    pub(crate) fn output(&self, rank: Rank, op: OpId) -> &[u8] {
+        &self.nodes[rank as usize].memory[&op].output
+    }
+
+    pub(crate) fn input(&self, rank: Rank, op: OpId) -> &[u8] {
+        &self.nodes[rank as usize].memory[&op].input
+    }
+
+    /// Some of what a rank wants to do; whether it did anything.
+    fn turn(&mut self, rank: Rank) -> bool {
+        if !self.nodes[rank as usize].alive {
+            return false;
+        }
+        let budget = self.rng.random_range(1..20);
+        let mut did = false;
+        for _ in 0..budget {
+            let node = &mut self.nodes[rank as usize];
+            while let Some((id, result)) = node.engine.poll_done() {
+                assert!(node.results.insert(id, result).is_none(), "{id:?} ended twice");
+            }
+            let Some(post) = node.engine.poll_post() else { return did };
+            did = true;
+            let (to, frame) = match post {
+                Post::Fold { op, step } => {
+                    node.compute(op, step);
+                    node.engine.folded(op, step);
+                    continue;
+                }
+                Post::Note { to, imm } => (to, Frame { imm, write: None, source: None }),
+                Post::Write { to, slot, op, src, imm, inline } => {
+                    assert!(src.len <= self.shape.chunk_bytes);
+                    let bytes = node.memory[&op].bytes(src).to_vec();
+                    let source = (!inline).then_some((op, src));
+                    (to, Frame { imm, write: Some((slot, bytes)), source })
+                }
+            };
+            assert_ne!(to, rank);
+            self.wires.entry((rank, to)).or_default().0.push_back(frame);
+        }
+        true
+    }
+
+    /// Delivers a message, or an acknowledgement; whether there was one.
+    fn deliver_one(&mut self) -> bool {
+        let nodes = &self.nodes;
+        let live = self.wires.iter().filter(|((from, to), (sent, acks))| {
+            let [from, to] = [from, to].map(|rank| nodes[*rank as usize].alive);
+            (!sent.is_empty() && to) || (!acks.is_empty() && from)
+        });
+        let pairs: Vec<_> = live.map(|(pair, _)| *pair).collect();
+        if pairs.is_empty() {
+            return false;
+        }
+        let pair @ (from, to) = pairs[self.rng.random_range(0..pairs.len())];
+        let coin = self.rng.next_u32() & 1 == 0;
+        let [sender_alive, receiver_alive] = [from, to].map(|rank| self.nodes[rank as usize].alive);
+        let (sent, acks) = self.wires.get_mut(&pair).unwrap();
+        let may_ack = !acks.is_empty() && sender_alive;
+        let may_send = !sent.is_empty() && receiver_alive;
+        if may_ack && (coin || !may_send) {
+            let frame = acks.pop_front().unwrap();
+            self.acknowledge(pair, &frame);
+        } else if may_send {
+            let frame = sent.pop_front().unwrap();
+            self.deliver(pair, frame);
+        }
+        true
+    }
+
+    fn deliver(&mut self, pair: (Rank, Rank), frame: Frame) {
+        let (from, to) = pair;
+        let (now, node) = (self.now, &mut self.nodes[to as usize]);
+        let mut len = 0;
+        if let Some((slot, bytes)) = &frame.write {
+            len = bytes.len();
+            node.rings[from as usize][usize::from(*slot)].clone_from(bytes);
+        }
+        node.engine.message(now, from, frame.imm, len);
+        self.delivered += 1;
+        self.wires.get_mut(&pair).unwrap().1.push_back(frame);
+    }
+
+    /// Until here the sender might have had to send it again.
+    fn acknowledge(&mut self, (from, to): (Rank, Rank), frame: &Frame) {
+        let (now, node) = (self.now, &mut self.nodes[from as usize]);
+        if let (Some((op, span)), Some((_, bytes))) = (frame.source, &frame.write)
+            && !node.results.contains_key(&op)
+            && node.engine.failure().is_none()
+        {
+            assert_eq!(node.memory[&op].bytes(span), bytes, "{span:?} changed before its ACK");
+        }
+        node.engine.sent(now, to);
+    }
+
+    /// What was posted to a rank that is dead fails.
+    fn fail_posts_to_the_dead(&mut self) {
+        for ((from, to), (sent, acks)) in &mut self.wires {
+            let dead = !self.nodes[*to as usize].alive;
+            if dead && !(sent.is_empty() && acks.is_empty()) && self.nodes[*from as usize].alive {
+                sent.clear();
+                acks.clear();
+                self.nodes[*from as usize].engine.broken(self.now, *to);
+            }
+        }
+    }
+}
+
+impl Node {
+    fn compute(&mut self, op: OpId, step: u32) {
+        let schedule = Arc::clone(self.engine.schedule(op).unwrap());
+        let (dst, terms, finish) = self.engine.fold(op, step);
+        let memory = &self.memory[&op];
+        let mut out = memory.bytes(dst).to_vec();
+        let terms: Vec<_> = terms
+            .map(|term| match term {
+                FoldTerm::Memory(span) if span == dst => None,
+                FoldTerm::Memory(span) => Some(memory.bytes(span)),
+                FoldTerm::Slot { of, slot } => {
+                    Some(&self.rings[of as usize][usize::from(slot)][..])
+                }
+            })
+            .collect();
+        fold(schedule.reduce_op(), schedule.data_type(), &mut out, &terms);
+        if finish {
+            let (op, dtype) = (schedule.reduce_op(), schedule.data_type());
+            bowline_codes::reduce::finish(op, dtype, &mut out, schedule.ranks().into());
+        }
+        // The message is gone: a fold that still looks for it finds nothing of use.
+        for (of, slot) in self.slots_of(op, step) {
+            self.rings[of as usize][usize::from(slot)].fill(0xee);
+        }
+        self.memory.get_mut(&op).unwrap().bytes_mut(dst).copy_from_slice(&out);
+    }
+
+    fn slots_of(&self, op: OpId, step: u32) -> Vec<(Rank, u16)> {
+        let (_, terms, _) = self.engine.fold(op, step);
+        terms
+            .filter_map(|term| match term {
+                FoldTerm::Slot { of, slot } => Some((of, slot)),
+                FoldTerm::Memory(_) => None,
+            })
+            .collect()
+    }
+}
+
+impl Memory {
+    fn space(&self, space: Space) -> &Vec<u8> {
+        match space {
+            Space::Input => &self.input,
+            Space::Output => &self.output,
+            Space::Scratch => &self.scratch,
+        }
+    }
+
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.space(span.space)[span.offset..span.offset + span.len]
+    }
+
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        let space = match span.space {
+            Space::Input => panic!("the input is never written"),
+            Space::Output => &mut self.output,
+            Space::Scratch => &mut self.scratch,
+        };
+        &mut space[span.offset..span.offset + span.len]
+    }
+}
