@@ -168,3 +168,33 @@ fn an_object_in_use_is_destroyed_nowhere() {
     rig.cq.destroy(&rig.engines).unwrap();
     rig.pd.destroy(&rig.engines).unwrap();
 }
+
+/// A device with a backup, of which nobody may ask an engine for anything.
+struct Backed;
+
+impl Engines for Backed {
+    type Error = Infallible;
+
+    fn layout(&self) -> Layout {
+        Layout { lanes: 1, backed: true }
+    }
+
+    fn with<R>(&self, _: Place, _: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, Infallible> {
+        unreachable!("it is refused before")
+    }
+}
+
+#[test]
+fn windows_are_on_every_lane_under_one_key_and_on_no_backup() {
+    let rig = Rig::new();
+    let key = alloc_window(&rig.engines, &rig.pd).unwrap();
+    for lane in 0..2 {
+        let mut nic = rig.engines.nics[lane].borrow_mut();
+        let taken = nic.alloc_window_as(key, rig.pd.id(Place::lane(lane)));
+        assert_eq!(taken, Err(ControlError::Busy { what: "the key" }), "lane {lane}");
+    }
+    dealloc_window(&rig.engines, &rig.pd, key).unwrap();
+    assert!(dealloc_window(&rig.engines, &rig.pd, key).is_err());
+    let refused = alloc_window(&Backed, &rig.pd);
+    assert!(matches!(refused, Err(MirrorError::Control(ControlError::Invalid { .. }))));
+}

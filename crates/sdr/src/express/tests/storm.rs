@@ -93,14 +93,14 @@ impl Storm {
             let at = got.wr_id as usize * ROOM as usize;
             let bytes = self.pair.received(at, ROOM as usize);
             let (whole, wanted) = (got.end == EndMark::Whole, pattern(slot.len));
-            let mut missing = Vec::new();
-            let mut end = slot.len;
-            if !whole {
-                let loss = self.pair.qps[1].take_loss().expect("a record of what is missing");
-                assert_eq!(loss.wr_id, got.wr_id);
-                end = loss.message_len.unwrap_or(ROOM);
-                missing = loss.missing;
-            }
+            let (mut missing, end) = match whole {
+                true => (Vec::new(), slot.len),
+                false => {
+                    let loss = self.pair.qps[1].take_loss().expect("a record of what is missing");
+                    assert_eq!(loss.wr_id, got.wr_id);
+                    (loss.missing, loss.message_len.unwrap_or(ROOM))
+                }
+            };
             missing.push(end..ROOM);
             let is_missing = |i: u32| missing.iter().any(|range| range.contains(&i));
             let mut placed = 0;
