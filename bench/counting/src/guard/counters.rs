@@ -59,6 +59,11 @@ pub(crate) const COUNTERS: &[Counter] = &[
     counter("small.post-poll", work("small 8", &["post_side", "poll_side"])),
     counter("small.receive", work("small 8", &["receive_side"])),
     counter("small.send", work("small 8", &["send_side"])),
+    // One long WRITE over XP.
+    counter("xp.receive.1024", work("stream 1024 xp", &["receive_side"])),
+    counter("xp.receive.4096", work("stream 4096 xp", &["receive_side"])),
+    counter("xp.send.1024", work("stream 1024 xp", &["send_side"])),
+    counter("xp.send.4096", work("stream 4096 xp", &["send_side"])),
 ];
 
 /// How often things are done in the two runs of each. Whole blocks of FEC, words of bitmaps and batches.

@@ -24,7 +24,7 @@ struct Numbered {
     /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
     deadlines: Box<[Option<Time>]>,
     /// By place: those that end by themselves.
-    timers: Timers,
+    timers: Option<Box<Timers>>,
     /// Number of the oldest receive.
     head: u32,
 }
@@ -77,7 +77,8 @@ impl RecvQueue {
         if let Some(deadline) = self.numbered.deadlines.get_mut(at) {
             *deadline = Some(wr.deadline);
             if wr.deadline != Time::NEVER {
-                self.numbered.timers.set(at as u32, wr.deadline);
+                let timers = self.numbered.timers.get_or_insert_default();
+                timers.set(at as u32, wr.deadline);
             }
         }
         self.len += 1;
@@ -120,7 +121,7 @@ impl RecvQueue {
         self.head = 0;
         self.len = 0;
         self.numbered.head = 0;
-        self.numbered.timers = Timers::default();
+        self.numbered.timers = None;
     }
 }
 
@@ -166,12 +167,13 @@ impl RecvQueue {
 
     /// When the first receive ends by itself.
     pub(crate) fn next_deadline(&self) -> Time {
-        self.numbered.timers.next().unwrap_or(Time::NEVER)
+        let timers = self.numbered.timers.as_ref();
+        timers.and_then(|timers| timers.next()).unwrap_or(Time::NEVER)
     }
 
     /// Number of a receive whose deadline has come. It is told once.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
-        let at = self.numbered.timers.pop_due(now)?;
+        let at = self.numbered.timers.as_mut()?.pop_due(now)?;
         let ahead = (at + self.capacity - self.head) % self.capacity;
         Some(self.numbered.head.wrapping_add(ahead))
     }
@@ -180,7 +182,7 @@ impl RecvQueue {
     pub(crate) fn hasten(&mut self, at: usize, deadline: Time) {
         if let Some(set) = &mut self.numbered.deadlines[at] {
             *set = deadline.min(*set);
-            self.numbered.timers.set(at as u32, *set);
+            self.numbered.timers.get_or_insert_default().set(at as u32, *set);
         }
     }
 
@@ -188,7 +190,9 @@ impl RecvQueue {
     pub(crate) fn end(&mut self, at: usize) -> u64 {
         let wr_id = self.wr_ids[at];
         self.numbered.deadlines[at] = None;
-        self.numbered.timers.remove(at as u32);
+        if let Some(timers) = &mut self.numbered.timers {
+            timers.remove(at as u32);
+        }
         while self.len > 0 && self.numbered.deadlines[self.head as usize].is_none() {
             self.head = (self.head + 1) % self.capacity;
             self.len -= 1;

@@ -64,6 +64,14 @@ pub(crate) struct Timing {
     pub(crate) stride_log2: u8,
 }
 
+/// What a queue keeps where requests have deadlines, by place.
+#[derive(Debug)]
+struct Timed {
+    timings: Box<[Timing]>,
+    /// Requests that end by themselves.
+    timers: Timers,
+}
+
 /// A bounded ring of [`Wqe`]s, numbered from 0 for ever. Its memory is allocated once.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -72,10 +80,8 @@ pub(crate) struct SendQueue {
     inline: Vec<u8>,
     /// Destinations, for a UD QP.
     dests: Vec<UdDest>,
-    /// By place, where requests have deadlines.
-    timings: Box<[Timing]>,
-    /// By place: requests that end by themselves.
-    timers: Timers,
+    /// Where requests have deadlines.
+    timed: Option<Box<Timed>>,
     max_sge: usize,
     max_inline: usize,
     head: u64,
@@ -109,12 +115,10 @@ impl SendQueue {
             sges: vec![Sge::default(); n * init.max_send_sge as usize],
             inline: vec![0; n * init.max_inline as usize],
             dests: Vec::with_capacity(if init.qp_type.descriptor().connected { 0 } else { n }),
-            timings: if init.qp_type.descriptor().deadlines {
-                vec![UNTIMED; n].into()
-            } else {
-                Box::default()
-            },
-            timers: Timers::default(),
+            timed: init.qp_type.descriptor().deadlines.then(|| {
+                let timings = vec![UNTIMED; n].into();
+                Box::new(Timed { timings, timers: Timers::default() })
+            }),
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,
@@ -130,8 +134,7 @@ impl SendQueue {
             sges: Vec::new(),
             inline: Vec::new(),
             dests: Vec::new(),
-            timings: Box::default(),
-            timers: Timers::default(),
+            timed: None,
             max_sge: 0,
             max_inline: 0,
             head: 0,
@@ -224,17 +227,18 @@ impl SendQueue {
     /// Deadline and layout of a request.
     #[inline]
     pub(crate) fn timing(&self, number: u64) -> Timing {
-        self.timings.get(self.slot(number)).copied().unwrap_or(UNTIMED)
+        let timed = self.timed.as_ref();
+        timed.map_or(UNTIMED, |timed| timed.timings[self.slot(number)])
     }
 
     /// Notes deadline and layout of the request that was added last.
     pub(crate) fn time_last(&mut self, wr: &SendWr<'_>) {
         let slot = self.slot(self.tail.wrapping_sub(1));
-        if let Some(timing) = self.timings.get_mut(slot) {
+        if let Some(timed) = &mut self.timed {
             let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
-            *timing = Timing { deadline: wr.deadline, stride_log2 };
+            timed.timings[slot] = Timing { deadline: wr.deadline, stride_log2 };
             if wr.deadline != Time::NEVER {
-                self.timers.set(slot as u32, wr.deadline);
+                timed.timers.set(slot as u32, wr.deadline);
             }
         }
     }
@@ -242,20 +246,21 @@ impl SendQueue {
     /// Lets a request end no later than this.
     pub(crate) fn hasten(&mut self, number: u64, deadline: Time) {
         let slot = self.slot(number);
-        if let Some(timing) = self.timings.get_mut(slot) {
+        if let Some(timed) = &mut self.timed {
+            let timing = &mut timed.timings[slot];
             timing.deadline = deadline.min(timing.deadline);
-            self.timers.set(slot as u32, timing.deadline);
+            timed.timers.set(slot as u32, timing.deadline);
         }
     }
 
     /// When the first request ends by itself.
     pub(crate) fn next_deadline(&self) -> Time {
-        self.timers.next().unwrap_or(Time::NEVER)
+        self.timed.as_ref().and_then(|timed| timed.timers.next()).unwrap_or(Time::NEVER)
     }
 
     /// Number of a request whose deadline has come. It is told once.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u64> {
-        let slot = u64::from(self.timers.pop_due(now)?);
+        let slot = u64::from(self.timed.as_mut()?.timers.pop_due(now)?);
         let len = self.ring.len() as u64;
         Some(self.head + (slot + len - self.head % len) % len)
     }
@@ -308,8 +313,9 @@ impl SendQueue {
     /// Takes the oldest request off.
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = *self.get(self.head)?;
-        if !self.timings.is_empty() {
-            self.timers.remove(self.slot(self.head) as u32);
+        let slot = self.slot(self.head);
+        if let Some(timed) = &mut self.timed {
+            timed.timers.remove(slot as u32);
         }
         self.head += 1;
         Some(wqe)
@@ -317,6 +323,8 @@ impl SendQueue {
 
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
-        self.timers = Timers::default();
+        if let Some(timed) = &mut self.timed {
+            timed.timers = Timers::default();
+        }
     }
 }
