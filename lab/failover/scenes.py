@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 
 from hosts import Sampler, wait_ready
+from listening import wait_listening
 
 # Which way the payload goes, seen from the client.
 PERFTEST = {"ib_send_bw": "tx", "ib_write_bw": "tx", "ib_read_bw": "rx"}
@@ -90,7 +91,7 @@ class Pair:
 
     def __enter__(self):
         server = self.spawn(self.net.server)
-        self.env.wait_listening(self.port, self.net.server.namespace, server)
+        wait_listening(self.port, server)
         # They meet over the rail that stays whole.
         self.spawn(self.net.client, self.net.server.addrs[1 if self.net.server.namespace else 0])
         return self

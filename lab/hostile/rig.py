@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from listening import listens
+
 # Nothing in here takes longer, on however busy a machine.
 PATIENCE = 60
 
@@ -140,7 +142,7 @@ class Rig:
         """A `bowline perf` server that listens."""
         server = self.start(*wrap, self.bowline, "perf", "write-bw", "-d", addr, "-p", port, *options, env=env)
         deadline = time.monotonic() + PATIENCE
-        while not listens(server.pid, port):
+        while not listens(port, server.pid):
             if server.child.poll() is not None:
                 server.must_be_sane()
                 raise Failed(f"the server ended: {server.last_line()}")
@@ -187,16 +189,6 @@ def wait_for(condition, process, seconds=10):
         if process.child.poll() is not None or time.monotonic() > deadline:
             raise Skipped(f"cannot be set up: {process.last_line()}")
         time.sleep(0.02)
-
-
-def listens(pid, port):
-    """Whether somebody listens on a TCP port, in the network of a process."""
-    wanted = f":{port:04X}"
-    try:
-        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    except OSError:
-        return False
-    return any(line.split()[1].endswith(wanted) and line.split()[3] == "0A" for line in lines)
 
 
 def goodput(client):

@@ -7,7 +7,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from rig import Failed, Skipped, goodput, listens, must, needs_root, wait_for
+from listening import listens
+from rig import Failed, Skipped, goodput, must, needs_root, wait_for
 
 NOBODY = 65534
 SHORT = ("-n", "400")
@@ -166,7 +167,7 @@ def full_disk_recv(rig):
 
 
 def wait_listening(process, port):
-    wait_for(lambda: listens(process.pid, port), process, 20)
+    wait_for(lambda: listens(port, process.pid), process, 20)
 
 
 def few_descriptors(rig):

@@ -10,7 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from pair import Pair, free_port, last_line, listens, terminate
+from listening import wait_listening
+from pair import Pair, free_port, last_line, terminate
 from rows import Row
 from setup import REPO
 
@@ -136,8 +137,7 @@ def qperf(env):
         server = subprocess.Popen(command, env=env.variables(BOWLINE_DEVICES="bl0=127.0.0.1"),
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not listens(port) and server.poll() is None:
-                time.sleep(0.01)
+            wait_listening(port, server)
             command = ["qperf", "-lp", str(port), "-t", "1", "127.0.0.1", "rc_bw"]
             client = subprocess.run(command, env=env.variables(BOWLINE_DEVICES="bl0=127.0.0.1"),
                                     capture_output=True, text=True, timeout=20, check=False)
@@ -166,8 +166,7 @@ def bowline_run(env):
         server = subprocess.Popen([env.bowline, "run", "--device", "bl0=127.0.0.1", "--", *command],
                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            while not listens(port) and server.poll() is None:
-                time.sleep(0.01)
+            wait_listening(port, server)
             live = said(env.bowline, "devinfo", "--json")
             if server.pid not in [p.get("pid") for p in json.loads(live.stdout)["processes"]]:
                 return "FAIL", "devinfo does not see the server"
@@ -211,8 +210,7 @@ def bowline_bw(env):
     server = subprocess.Popen([*common, "-d", "127.0.0.1"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     try:
-        while not listens(int(port)) and server.poll() is None:
-            time.sleep(0.01)
+        wait_listening(int(port), server)
         client = subprocess.run([*common, "127.0.0.1", "-d", "127.0.0.2", "-s", "65536", "-n",
                                  "20000", "--json"], capture_output=True, text=True, timeout=60,
                                 check=False)

@@ -8,6 +8,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 
+from listening import listens, wait_listening
 from rows import Row
 
 
@@ -28,21 +29,6 @@ def explain(name, processes):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             lines = [l for l in done.stdout.splitlines() if l.startswith(("#", "Thread"))]
             print(f"{name}, process {process.pid}:", *lines, sep="\n  ", flush=True)
-
-
-def listens(port):
-    """Whether somebody listens on a TCP port."""
-    wanted = f":{port:04X}"
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table) as lines:
-                for line in lines:
-                    fields = line.split()
-                    if len(fields) > 3 and fields[1].endswith(wanted) and fields[3] == "0A":
-                        return True
-        except OSError:
-            pass
-    return False
 
 
 def free_port():
@@ -96,11 +82,7 @@ class Pair:
             server = spawn(self.devices[0], server_log)
             client = None
             try:
-                while not listens(int(port)) and server.poll() is None:
-                    if time.monotonic() > deadline:
-                        return "FAIL", "the server does not listen"
-                    time.sleep(0.01)
-                if server.poll() is None:
+                if wait_listening(int(port), server, deadline - time.monotonic()):
                     client = spawn(self.devices[1], client_log, self.host)
                 codes = [wait(p, deadline) for p in (client, server) if p]
                 explain(self.name, (client, server))

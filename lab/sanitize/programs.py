@@ -5,9 +5,9 @@ import random
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
+from listening import wait_listening
 from tools import TARGET, Skip
 
 # RC and UC, one-sided and two-sided, sizes below and above an MTU.
@@ -80,7 +80,7 @@ def pair(case, env, wrapper, bad):
     server = subprocess.Popen([*command, "-d", "bl0"], **pipes)
     client = None
     try:
-        wait_for_listener(int(port), server)
+        wait_listening(int(port), server, SECONDS)
         client = subprocess.Popen([*command, "-d", "bl1", "127.0.0.1"], **pipes)
         outputs = [process.communicate(timeout=SECONDS)[0] for process in (client, server)]
     except subprocess.TimeoutExpired:
@@ -96,18 +96,6 @@ def pair(case, env, wrapper, bad):
             lines = [line for line in output.splitlines() if line.strip()]
             return False, (found.group(0) if found else " ".join(lines[-2:]))[:150]
     return True, ""
-
-
-def wait_for_listener(port, server):
-    wanted = f":{port:04X}"
-    for _ in range(SECONDS * 10):
-        with open("/proc/net/tcp") as v4, open("/proc/net/tcp6") as v6:
-            fields = [line.split() for line in [*v4, *v6]]
-        if any(len(f) > 3 and f[1].endswith(wanted) and f[3] == "0A" for f in fields):
-            return
-        if server.poll() is not None:
-            return
-        time.sleep(0.1)
 
 
 def last_error(output):

@@ -1,11 +1,12 @@
 """Two hosts with a cable between them: network namespaces and a veth pair."""
 
 import os
-import re
 import signal
 import socket
 import subprocess
 import time
+
+from listening import wait_listening
 
 AF_XDP = 44
 
@@ -71,7 +72,7 @@ class Hosts:
         processes = []
         try:
             processes.append(spawn(self.server.inside(*server)))
-            self.wait_listening(port, processes[0])
+            wait_listening(port, processes[0])
             processes.append(spawn(self.client.inside(*client)))
             texts = [process.communicate(timeout=15) for process in reversed(processes)]
         except subprocess.TimeoutExpired:
@@ -83,15 +84,6 @@ class Hosts:
             if process.returncode != 0:
                 raise Failed(f"status {process.returncode}: {last_line(stderr)}")
         return [stdout for stdout, _ in texts]
-
-    def wait_listening(self, port, server):
-        wanted = re.compile(rf":{port:04X}\s\S+\s0A", re.IGNORECASE)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and server.poll() is None:
-            if wanted.search(self.server.run("cat", "/proc/net/tcp", "/proc/net/tcp6").stdout):
-                return
-            time.sleep(0.02)
-
 
 def spawn(command):
     # A group, so that all of it can be ended, but not a session: the kernel schedules sessions as

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from hosts import Failed, ip, kill, last_line, spawn
+from listening import wait_listening
 
 PORT = 18515
 # The server's port and the client's.
@@ -106,7 +107,7 @@ class Waiting:
         serve = [bowline, "perf", "write-bw", "-d", server.addr, "--via", "xdp"]
         ask = [bowline, "perf", "write-bw", server.addr, "-d", client.addr, "-D", "20"]
         self.server = spawn(server.inside(*serve))
-        self.hosts.wait_listening(PORT, self.server)
+        wait_listening(PORT, self.server)
         self.client = spawn(client.inside(*ask))
         deadline = time.monotonic() + 5
         while not server.has_program():
@@ -180,7 +181,7 @@ def refused_perf(hosts, host, addr):
     port = PORT + 1
     server = spawn(host.inside(hosts.bowline, "perf", "write-bw", "-d", "127.0.0.1", "-p", port))
     try:
-        hosts.wait_listening(port, server)
+        wait_listening(port, server)
         done = host.run(hosts.bowline, "perf", "write-bw", "127.0.0.1", "-d", addr, "-p", port, "--via", "xdp")
     finally:
         kill(server)

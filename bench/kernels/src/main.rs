@@ -1,7 +1,8 @@
-//! Measures reductions and Hadamard transforms against a plain copy of the same buffers, in one run.
+//! Measures reductions and Hadamard transforms against a plain copy of the same buffers, in one
+//! run.
 //!
-//! Everything runs on one core. Rounds are interleaved, so that a slow moment of a shared machine hits
-//! all alike; medians are compared. Rates are GB/s of the tensor.
+//! Everything runs on one core. Rounds are interleaved, so that a slow moment of a shared machine
+//! hits all alike; medians are compared. Rates are GB/s of the tensor.
 
 mod buffers;
 mod paper;

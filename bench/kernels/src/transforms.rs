@@ -53,7 +53,8 @@ pub(crate) fn hadamard() -> Suite {
         place,
         at_least,
     };
-    // Hot: 1.5 times what AVX2 had over a copy of 17 GB/s when the layout was chosen, 3.6 and 4.5 GB/s.
+    // Hot: 1.5 times what AVX2 had over a copy of 17 GB/s when the layout was chosen, 3.6 and 4.5
+    // GB/s.
     let bars = vec![
         bar("encode", "cold, 64 MiB", 0.5),
         bar("decode", "cold, 64 MiB", 0.5),

@@ -63,6 +63,7 @@ mod endpoint;
 mod error;
 mod failover;
 mod mr;
+mod mw;
 mod pd;
 mod qp;
 mod reliable;
@@ -89,7 +90,7 @@ pub use bowline_nic::{
     Event, FixedRate, LossRecord, Lost, ModifyError, MrKey, Mtu, ParseRateControlError, Payload,
     PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController, RecvWr, Remote,
     SendFlags, SendOp, SendWr, Sent, Sge, SrqId, SwiftParams, Time, UdDest, WcOpcode, WcStatus,
-    XpOptions,
+    WindowBinding, XpOptions,
 };
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
@@ -105,6 +106,7 @@ pub use endpoint::{Endpoint, RemoteMr};
 pub use error::{CompletionError, CompletionExt, Error, Fault};
 pub use failover::Failover;
 pub use mr::Mr;
+pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
 pub use reliable::ReliableQp;

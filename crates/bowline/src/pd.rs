@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_device as device;
 use bowline_nic::{Access, Buffer, QpType};
 
-use crate::{Cq, Device, Error, Mr, QpBuilder, Srq};
+use crate::{Cq, Device, Error, Mr, Mw, QpBuilder, Srq};
 
 /// A protection domain: queue pairs reach only the memory of their own.
 ///
@@ -44,6 +44,11 @@ impl Pd {
     /// Registers memory that the program has already, possibly not for the first time.
     pub fn register_buffer(&self, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
         Mr::new(self, buffer, access)
+    }
+
+    /// Allocates a memory window, to be bound to parts of regions. A device with a backup has none.
+    pub fn alloc_window(&self) -> Result<Mw, Error> {
+        Mw::new(self)
     }
 
     /// Makes a queue for up to `max_wr` receives that several queue pairs share.

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bowline::Mtu;
+use bowline::{Mtu, QpType};
 use bowline_io::control::{self, Peer};
 use clap::Args;
 use serde_json::{Value, json};
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
 /// Every address of an interface that is up, as a program without configuration would see it.
 fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
     let addresses = bowline_io::local_addresses()?;
+    let qp_types = QpType::ALL.map(|qp_type| qp_type.descriptor().name);
     Ok(addresses
         .iter()
         .enumerate()
@@ -62,7 +63,7 @@ fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
             json!({
                 "name": format!("bl{i}"), "addr": a.addr, "interface": a.interface,
                 "gid": gid(a.addr), "active_mtu": mtu, "ip_mtu": a.mtu, "state": "PORT_ACTIVE",
-                "link_layer": "Ethernet", "transport": "RoCE v2",
+                "link_layer": "Ethernet", "transport": "RoCE v2", "qp_types": qp_types,
             })
         })
         .collect())
@@ -79,6 +80,7 @@ fn gid(addr: IpAddr) -> String {
 fn print_device(d: &Value) {
     let text = |key: &str| match &d[key] {
         Value::String(s) => s.clone(),
+        Value::Array(of) => of.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     };
     println!("hca_id: {}", text("name"));
@@ -90,6 +92,7 @@ fn print_device(d: &Value) {
         ("state", "state"),
         ("active_mtu", "active_mtu"),
         ("link_layer", "link_layer"),
+        ("QP types", "qp_types"),
     ] {
         println!("    {label:12} {}", text(key));
     }
@@ -121,6 +124,8 @@ mod tests {
     #[test]
     fn loopback_is_a_device() {
         let devices = devices().unwrap();
-        assert!(devices.iter().any(|d| d["addr"] == "127.0.0.1"), "{devices:?}");
+        let loopback = devices.iter().find(|d| d["addr"] == "127.0.0.1");
+        let loopback = loopback.unwrap_or_else(|| panic!("{devices:?}"));
+        assert_eq!(loopback["qp_types"], json!(["RC", "UC", "UD", "XP"]));
     }
 }

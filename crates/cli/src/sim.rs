@@ -78,7 +78,7 @@ struct StormArgs {
     #[arg(long)]
     failover: bool,
     /// Somebody who knows no secret forges packets in every seed, not just in those that draw it
-    #[arg(long, conflicts_with = "xp")]
+    #[arg(long)]
     attacker: bool,
     /// Write a readable log of the seed's events
     #[arg(long, value_name = "FILE", requires = "seed")]
@@ -121,7 +121,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed,
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
-            StormKind::Xp => |seed, _| xp_storm::run_seed(seed),
+            StormKind::Xp => xp_storm::run_seed,
         }
     }
 
@@ -130,7 +130,7 @@ impl StormKind {
             StormKind::Plain => storm::run_seed_traced,
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
-            StormKind::Xp => |seed, _, log| xp_storm::run_seed_traced(seed, log),
+            StormKind::Xp => xp_storm::run_seed_traced,
         }
     }
 

@@ -85,6 +85,20 @@ fn bandwidth_tests_move_every_message() {
 }
 
 #[test]
+fn unreliable_bandwidth_is_counted_where_it_arrives() {
+    let cases = [("write-bw", "uc"), ("write-bw", "xp"), ("send-bw", "xp"), ("read-bw", "xp")];
+    for (test, transport) in cases {
+        let report = run(test, &["-s", "64K", "-n", "300", "--transport", transport]);
+        let delivered = report["results"][0]["delivered"].as_f64();
+        // Senders of one host wait for its receivers, unless these get no turn for long.
+        let delivered = delivered.unwrap_or_else(|| panic!("{report}"));
+        assert!((0.01..=1.0).contains(&delivered), "{test} {transport}: {report}");
+    }
+    let report = run("write-bw", &["-s", "64K", "-n", "300"]);
+    assert!(report["results"][0]["delivered"].is_null(), "{report}");
+}
+
+#[test]
 fn latency_tests_order_their_quantiles() {
     for test in ["write-lat", "send-lat", "read-lat", "atomic-lat"] {
         // Both processes on the server's address.

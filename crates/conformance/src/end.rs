@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bowline_nic::{Access, Completion, Event, Mtu, QpState, QpType, SendFlags, SendOp};
+use bowline_nic::{Access, Completion, Event, Mtu, QpState, QpType, Remote, SendFlags, SendOp};
 
 use crate::Outcome;
 
@@ -139,6 +139,11 @@ pub trait End {
     fn register(&mut self, len: usize, access: Access) -> Outcome<Region>;
     /// Registers memory whose key the peer of a queue pair may revoke, and write to until then.
     fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region>;
+    /// Allocates a memory window of type 2 and begins to bind it, for the peer of a queue pair to write.
+    /// The region must allow it. That it is bound shows in a completion.
+    fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote>;
+    /// Frees the window that was bound under a key.
+    fn free_window(&mut self, rkey: u32) -> Outcome;
     /// Ends a registration; the memory stays readable.
     fn deregister(&mut self, region: MrId) -> Outcome;
     /// The bytes of a piece of memory.
@@ -159,6 +164,11 @@ pub trait End {
 
     /// Posts a receive.
     fn post_recv(&mut self, qp: QpId, wr_id: u64, into: Piece) -> Outcome;
+    /// Posts receives without memory, all under one identifier.
+    fn post_empty_recvs(&mut self, qp: QpId, wr_id: u64, count: u32) -> Outcome {
+        let nothing = Piece { region: MrId(0), offset: 0, len: 0 };
+        (0..count).try_for_each(|_| self.post_recv(qp, wr_id, nothing))
+    }
     /// Posts a send.
     fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome;
     /// Takes what has completed: sends first, then receives.

@@ -304,6 +304,11 @@ impl Lab {
         }
     }
 
+    /// The time.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
     /// Lets time pass.
     pub(crate) fn pass(&mut self, time: Duration) -> Outcome {
         self.clock.pass(time)

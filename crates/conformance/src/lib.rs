@@ -24,6 +24,7 @@ mod failure;
 mod lab;
 pub mod quirks;
 mod runner;
+mod station;
 
 pub use end::{Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions, Region, Send};
 pub use failure::{Failure, Outcome};

@@ -67,6 +67,15 @@ pub fn marks_invalidation_wrongly(responder: Maker) -> bool {
     responder == Maker::Rxe
 }
 
+/// Whether a queue pair of an unreliable connection can revoke keys.
+///
+/// The standard has local invalidation for reliable and unreliable connections. A UC queue pair of
+/// rxe's completed it as a "local QP operation error" and was in the error state then; an RC queue
+/// pair of the same domain revoked the window that the UC one had bound.
+pub fn revokes_on_uc(end: Maker) -> bool {
+    end == Maker::Bowline
+}
+
 /// Whether a retry count of 7 is without end.
 ///
 /// To the standard only an RNR retry count is. A guest's `ibv_rc_pingpong`, which sets 7, whose

@@ -2,7 +2,7 @@
 //!
 //! A [`DeviceSpec`] says what a device is: its address, what carries its packets, how many lanes it
 //! has, whether it has a backup. Opened, it is a [`Device`] with the objects of the verbs ([`Pd`],
-//! [`Mr`], [`Cq`], [`Srq`], [`Qp`]), each of which works on all lanes and on the backup:
+//! [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Qp`]), each of which works on all lanes and on the backup:
 //!
 //! * **Lanes.** Each has an engine, a socket in the address's group with a QPN prefix of its own, and a
 //!   core to itself. A queue pair is placed on one lane when it is made; everything else spans
@@ -26,6 +26,7 @@ mod events;
 mod failover;
 mod log;
 mod mr;
+mod mw;
 mod open;
 mod pd;
 mod placement;
@@ -43,6 +44,7 @@ pub use error::DeviceError;
 pub use failover::Account;
 pub use log::{Log, Severity};
 pub use mr::Mr;
+pub use mw::Mw;
 pub use open::Opened;
 pub use pd::Pd;
 pub use qp::{Qp, QpRequest};

@@ -53,7 +53,7 @@ impl Admission {
         bytes: &'a [u8],
         shim: Option<&'a mut (dyn Shim + 'static)>,
     ) -> Option<Train<'a>> {
-        Some(Train::new(first, bytes, meta, self.flow.as_mut()?, shim))
+        Train::new(first, bytes, meta, self.flow.as_mut()?, shim)
     }
 
     /// Takes note that frames of a train were intact.

@@ -45,6 +45,9 @@ pub struct NicConfig {
     /// Bytes in flight towards one peer engine, shared by all QPs that talk to it, unless a QP's
     /// rate controller says otherwise. A peer's socket buffer holds a few MiB at best.
     pub window_bytes: u32,
+    /// Rate of the link, in bits per second, if this NIC is to share it out as credit among peers that send by
+    /// credit over XP (EQDS).
+    pub grant_bps: Option<u64>,
     /// Events kept for [`crate::Nic::poll_event`]; further ones are counted and dropped.
     pub max_events: u32,
 }
@@ -71,6 +74,7 @@ impl NicConfig {
             max_cqe: 1 << 20,
             max_rd_atomic: 16,
             window_bytes: 2 << 20,
+            grant_bps: None,
             max_events: 65_536,
         }
     }

@@ -32,7 +32,7 @@ pub use counters::{Counters, QpCounters};
 pub use error::{ControlError, ModifyError, PostError};
 pub use frame::{ECN_CE, ECN_ECT0, ECN_MASK, FrameMeta, IpId};
 pub use landing::Landing;
-pub use memory::{Buffer, Region, Segment, SharedKey};
+pub use memory::{Buffer, Region, Segment, SharedKey, WindowBinding};
 pub use nic::{Fence, Nic, QpInfo, ShimMaker};
 pub use qp::body::{Carry, QpBody, Resume};
 pub use queue::{CqLevel, SharedSrq};

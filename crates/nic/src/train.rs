@@ -4,20 +4,24 @@
 //! message. What holds for the first of them (QP, peer, rights) holds for all; what has to be looked at
 //! in each is whether it is intact and the next in order.
 
-use bowline_wire::{Bth, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn};
+use bowline_wire::{
+    Bth, HeaderDeltas, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn, Service,
+};
 
 use crate::frame::{FrameMeta, IpId};
 use crate::shim::Shim;
 use crate::tx::{Flow, PSN_AT, psn_of};
 
-/// By opcode: bytes of the headers of a packet from the middle of a SEND or WRITE; 0 for any other.
+/// By opcode: bytes of the headers of a packet from the middle of a message that can be part of a train; 0 for
+/// any other. Answers to READs are taken one by one where each of them may acknowledge something.
 static MIDDLE_HEADERS: [u8; 256] = {
     let mut headers = [0; 256];
     let mut opcode = 0;
     while opcode < headers.len() {
         if let Some(info) = Opcode(opcode as u8).info()
             && matches!(info.position, Position::Middle)
-            && matches!(info.kind, OpKind::Send | OpKind::Write)
+            && (matches!(info.kind, OpKind::Send | OpKind::Write) || is_xp(opcode as u8))
+            && HeaderDeltas::behind(info.ext_len as usize).is_some()
         {
             headers[opcode] = Bth::LEN as u8 + info.ext_len;
         }
@@ -26,11 +30,15 @@ static MIDDLE_HEADERS: [u8; 256] = {
     headers
 };
 
+const fn is_xp(opcode: u8) -> bool {
+    matches!(Opcode(opcode).service(), Some(Service::Xp))
+}
+
 /// Frames behind each other in a datagram, looked at one by one.
 pub(crate) struct Train<'a> {
     bytes: &'a [u8],
     frame_len: usize,
-    is_write: bool,
+    kind: OpKind,
     /// Extended headers, which all have.
     ext: &'a [u8],
     /// What all BTHs start with.
@@ -38,8 +46,9 @@ pub(crate) struct Train<'a> {
     /// Of the frame that is looked at next.
     psn: Psn,
     ip_id: IpId,
-    /// The ICRC register behind the headers, for ID 0 and PSN 0.
+    /// The ICRC register behind all headers, for ID 0 and PSN 0.
     seed: Icrc,
+    deltas: &'static HeaderDeltas,
     /// Looks at the frames before the transport does.
     shim: Option<&'a mut (dyn Shim + 'static)>,
     /// How many of the next frames are intact and the shim has passed.
@@ -62,33 +71,41 @@ impl<'a> Train<'a> {
         if starts { whole } else { 0 }
     }
 
-    /// The train that begins with `first`, a packet without pad, which `bytes` begin with.
+    /// The train that begins with `first`, a packet without pad, which `bytes` begin with; nothing if there are no
+    /// trains of such packets.
     pub(crate) fn new(
         first: &PacketView<'a>,
         bytes: &'a [u8],
         meta: &FrameMeta,
         flow: &mut Flow,
         shim: Option<&'a mut (dyn Shim + 'static)>,
-    ) -> Train<'a> {
+    ) -> Option<Train<'a>> {
         let frame = first.as_bytes();
-        let (bth, _) = frame.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
-        Train {
+        let (bth, rest) = frame.split_first_chunk::<{ Bth::LEN }>()?;
+        let ext = rest.get(..usize::from(first.info().ext_len))?;
+        Some(Train {
             bytes,
             frame_len: frame.len(),
-            is_write: first.info().kind == OpKind::Write,
-            ext: &frame[Bth::LEN..][..usize::from(first.info().ext_len)],
+            kind: first.info().kind,
+            ext,
             alike: core::array::from_fn(|at| bth[at]),
             psn: first.psn(),
             ip_id: meta.ip_id,
-            seed: flow.seed(frame.len() as u32, bth).0,
+            seed: flow.seed(frame.len() as u32, bth).0.update(ext),
+            deltas: HeaderDeltas::behind(ext.len())?,
             shim,
             seen: 0,
-        }
+        })
     }
 
     /// PSN of the next frame, as it should be.
     pub(crate) fn psn(&self) -> Psn {
         self.psn
+    }
+
+    /// Bytes of each frame.
+    pub(crate) fn frame_len(&self) -> usize {
+        self.frame_len
     }
 
     /// Bytes of payload of each frame.
@@ -113,9 +130,9 @@ impl<'a> Train<'a> {
         Bth::LEN + self.ext.len()
     }
 
-    /// Whether the frames are of a WRITE, not of a SEND.
-    pub(crate) fn is_write(&self) -> bool {
-        self.is_write
+    /// What the frames are of.
+    pub(crate) fn kind(&self) -> OpKind {
+        self.kind
     }
 
     /// Gives no more than so many frames.
@@ -173,7 +190,7 @@ impl<'a> Train<'a> {
         let mut ip_id = self.ip_id;
         ip_id.skip(ahead);
         let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id;
-        let sum = self.seed.with_deltas_behind_bth(ip_id, psn).update(rest).finish();
+        let sum = self.seed.with_deltas(self.deltas, ip_id, psn).update(payload).finish();
         (sum == u32::from_le_bytes(*icrc)).then_some(payload)
     }
 }

@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use bitflags::bitflags;
 use bowline_wire::{Psn, Qpn};
 
+use crate::memory::WindowBinding;
 use crate::time::Time;
 
 pub use crate::transport::{LossRecord, Operations, QpType, TransportDescriptor, XpOptions};
@@ -46,6 +47,8 @@ bitflags! {
         const REMOTE_ATOMIC = 8;
         /// A peer's SEND with invalidate may revoke the region's key.
         const REMOTE_INVALIDATE = 16;
+        /// Memory windows may be bound to it.
+        const BIND_WINDOW = 32;
     }
 }
 
@@ -215,6 +218,19 @@ pub enum SendOp {
         /// What to add, wrapping.
         add: u64,
     },
+    /// Give the peer a key to a part of a region ([`Nic::alloc_window`](crate::Nic::alloc_window)). Sends nothing;
+    /// takes no payload. RC, UC and XP.
+    BindWindow(WindowBinding),
+    /// Revoke a window's key: what uses it is refused from then on. Sends nothing; takes no payload.
+    LocalInvalidate(u32),
+}
+
+impl SendOp {
+    /// Whether it is done here, and sends nothing.
+    #[inline]
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
+    }
 }
 
 bitflags! {
@@ -381,6 +397,10 @@ pub enum WcOpcode {
     CompareSwap,
     /// A fetch-and-add.
     FetchAdd,
+    /// A memory window that was bound.
+    BindWindow,
+    /// A key that was revoked.
+    LocalInvalidate,
     /// A receive that a SEND consumed.
     Recv,
     /// A receive that a WRITE with immediate consumed.

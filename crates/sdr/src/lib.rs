@@ -11,6 +11,7 @@ mod config;
 mod congestion;
 mod control;
 mod error;
+pub mod express;
 mod imm;
 mod info;
 mod path;

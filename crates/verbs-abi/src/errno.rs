@@ -88,9 +88,9 @@ impl From<&PortError> for Errno {
             PortError::NotLocal(_) | PortError::Unspecified(_) => Errno(libc::EADDRNOTAVAIL),
             PortError::Os { source, .. }
             | PortError::Xdp { source, .. }
-            | PortError::Registry(RegistryError::File { source, .. }) => {
-                Errno(source.raw_os_error().unwrap_or(libc::EIO))
-            }
+            | PortError::Registry(
+                RegistryError::File { source, .. } | RegistryError::Steering(source),
+            ) => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
             _ => Errno::IO,
         }
     }

@@ -24,6 +24,7 @@ pub(crate) enum Kind {
     Context,
     Pd,
     Mr,
+    Mw,
     Channel,
     Cq,
     Srq,

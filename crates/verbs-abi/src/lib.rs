@@ -30,6 +30,7 @@ mod handle;
 mod log;
 mod modify;
 mod mr;
+mod mw;
 mod ops;
 mod pd;
 mod poll;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use bowline_device::Mr as CoreMr;
-use bowline_nic::Access;
+use bowline_nic::{Access, MrKey};
 
 use crate::abi::*;
 use crate::context::Context;
@@ -38,12 +38,11 @@ impl Public for ibv_mr {
 }
 
 /// What the program may and may not ask for.
-fn access_of(flags: c_uint) -> Result<Access, Errno> {
+pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
-        // A right that nothing can make use of, since there are no memory windows.
         | IBV_ACCESS_MW_BIND
         | IBV_ACCESS_ZERO_BASED
         // A hint.
@@ -60,7 +59,14 @@ fn access_of(flags: c_uint) -> Result<Access, Errno> {
     access.set(Access::REMOTE_WRITE, flags & IBV_ACCESS_REMOTE_WRITE != 0);
     access.set(Access::REMOTE_READ, flags & IBV_ACCESS_REMOTE_READ != 0);
     access.set(Access::REMOTE_ATOMIC, flags & IBV_ACCESS_REMOTE_ATOMIC != 0);
+    access.set(Access::BIND_WINDOW, flags & IBV_ACCESS_MW_BIND != 0);
     Ok(access)
+}
+
+/// The key that a region has at the moment.
+pub(crate) fn key(mr: *mut ibv_mr) -> Result<MrKey, Errno> {
+    let inner: &Mr = handle::find(mr)?;
+    Ok(inner.registration.lock().unwrap_or_else(|e| e.into_inner()).core.key())
 }
 
 /// Registers memory with the NIC.
@@ -247,7 +253,9 @@ mod tests {
     #[test]
     fn access_flags_are_taken_or_refused_never_dropped() {
         assert_eq!(access_of(0), Ok(Access::empty()));
-        assert_eq!(access_of(0xf), Ok(Access::all() - Access::REMOTE_INVALIDATE));
+        let all = Access::all() - Access::REMOTE_INVALIDATE;
+        assert_eq!(access_of(0xf), Ok(all - Access::BIND_WINDOW));
+        assert_eq!(access_of(0x1f), Ok(all));
         // Relaxed ordering is one that a provider may ignore.
         assert_eq!(access_of(1 | 1 << 20), Ok(Access::LOCAL_WRITE));
         assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Err(Errno::UNSUPPORTED));

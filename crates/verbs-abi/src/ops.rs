@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use crate::abi::{self, ibv_context, ibv_context_ops, ibv_device, ibv_srq};
 use crate::context::EXTENDED;
 use crate::errno::Errno;
-use crate::{cq, poll, post, qp, query, srq};
+use crate::{cq, mw, poll, post, qp, query, srq};
 
 unsafe extern "C" fn no_verb() -> c_int {
     Errno::UNSUPPORTED.set();
@@ -107,9 +107,10 @@ fn context_ops() -> ibv_context_ops {
         _compat_reg_mr: no_object,
         _compat_rereg_mr: no_object,
         _compat_dereg_mr: no_object,
-        alloc_mw: no_object,
+        alloc_mw: mw::alloc_mw,
+        // For windows of type 1.
         bind_mw: no_verb,
-        dealloc_mw: no_verb,
+        dealloc_mw: mw::dealloc_mw,
         _compat_create_cq: no_object,
         poll_cq: poll::poll_cq,
         req_notify_cq: cq::req_notify_cq,

@@ -93,6 +93,8 @@ pub(crate) fn opcode(opcode: WcOpcode) -> c_uint {
         WcOpcode::Read => IBV_WC_RDMA_READ,
         WcOpcode::CompareSwap => IBV_WC_COMP_SWAP,
         WcOpcode::FetchAdd => IBV_WC_FETCH_ADD,
+        WcOpcode::BindWindow => IBV_WC_BIND_MW,
+        WcOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,
         WcOpcode::Recv => IBV_WC_RECV,
         WcOpcode::RecvWriteImm => IBV_WC_RECV_RDMA_WITH_IMM,
     }

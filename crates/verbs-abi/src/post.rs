@@ -10,7 +10,7 @@ use bowline_wire::Qpn;
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::guard::guard;
-use crate::handle;
+use crate::{handle, mw};
 
 /// The longest gather or scatter list, and the most inline bytes, of any queue.
 pub(crate) const MAX_SGE: usize = 32;
@@ -167,7 +167,9 @@ fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
             SendOp::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap }
         }
         IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
-        // Local invalidation, memory windows, TSO, atomic writes and drivers' own.
+        IBV_WR_LOCAL_INV => SendOp::LocalInvalidate(wr.imm_data),
+        IBV_WR_BIND_MW => mw::bind(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?,
+        // TSO, atomic writes and drivers' own.
         _ => return Err(Errno::UNSUPPORTED),
     })
 }

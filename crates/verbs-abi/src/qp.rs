@@ -81,7 +81,7 @@ pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
 
 /// Operations that a type of QP has.
 fn supported_ops(qp_type: QpType) -> u64 {
-    const NAMES: [(Operations, u64); 8] = [
+    const NAMES: [(Operations, u64); 9] = [
         (Operations::SEND, IBV_QP_EX_WITH_SEND),
         (Operations::SEND_IMM, IBV_QP_EX_WITH_SEND_WITH_IMM),
         (Operations::SEND_INVALIDATE, IBV_QP_EX_WITH_SEND_WITH_INV),
@@ -90,6 +90,7 @@ fn supported_ops(qp_type: QpType) -> u64 {
         (Operations::READ, IBV_QP_EX_WITH_RDMA_READ),
         (Operations::COMPARE_SWAP, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP),
         (Operations::FETCH_ADD, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD),
+        (Operations::WINDOWS, IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV),
     ];
     let has = qp_type.descriptor().operations;
     NAMES.iter().filter(|(op, _)| has.contains(*op)).fold(0, |ops, (_, name)| ops | name)

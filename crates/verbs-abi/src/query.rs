@@ -31,6 +31,8 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
     let limits = ctx.peek().config();
     let int = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     let rd_atomic = c_int::from(limits.max_rd_atomic);
+    // What a window is bound to does not move to a backup.
+    let windows = ctx.peek().backup_lanes().is_empty();
     let mut fw_ver = [0; 64];
     for (to, from) in fw_ver.iter_mut().zip(FW_VERSION.bytes()) {
         *to = from as c_char;
@@ -48,7 +50,8 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
         max_qp_wr: int(limits.max_wr),
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_RC_RNR_NAK_GEN
-            | IBV_DEVICE_SYS_IMAGE_GUID,
+            | IBV_DEVICE_SYS_IMAGE_GUID
+            | if windows { IBV_DEVICE_MEM_WINDOW_TYPE_2B } else { 0 },
         max_sge: c_int::from(limits.max_sge),
         max_sge_rd: c_int::from(limits.max_sge),
         max_cq: int(limits.max_cqs),
@@ -63,7 +66,7 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
         atomic_cap: IBV_ATOMIC_GLOB,
         max_ee: 0,
         max_rdd: 0,
-        max_mw: 0,
+        max_mw: if windows { int(limits.max_mrs) } else { 0 },
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
         max_mcast_grp: 0,

@@ -8,9 +8,9 @@ use bowline_nic::{Payload, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 use crate::abi::*;
 use crate::errno::{Errno, code};
 use crate::guard::guard;
-use crate::handle;
 use crate::post::{self, send_flags};
 use crate::qp::Qp;
+use crate::{handle, mw};
 
 type QpEx = *mut ibv_qp_ex;
 
@@ -219,12 +219,30 @@ operations! {
     wr_send_imm(imm: u32) needs IBV_QP_EX_WITH_SEND_WITH_IMM =
         SendOp::SendImm(u32::from_be(imm));
     wr_send_inv(rkey: u32) needs IBV_QP_EX_WITH_SEND_WITH_INV = SendOp::SendInvalidate(rkey);
+    wr_local_inv(rkey: u32) needs IBV_QP_EX_WITH_LOCAL_INV = SendOp::LocalInvalidate(rkey);
     wr_atomic_cmp_swp(rkey: u32, addr: u64, compare: u64, swap: u64)
         needs IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP =
         SendOp::CompareSwap { remote: Remote { addr, rkey }, compare, swap };
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64)
         needs IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD =
         SendOp::FetchAdd { remote: Remote { addr, rkey }, add };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: QpEx,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: null or what to bind to, by the caller's word.
+    let op = unsafe { info.as_ref() }.ok_or(Errno::INVAL).and_then(|info| mw::bind(mw, rkey, info));
+    // SAFETY: as the caller promises.
+    unsafe {
+        match op {
+            Ok(op) => begin(qp, IBV_QP_EX_WITH_BIND_MW, op),
+            Err(error) => with(qp, |builder| builder.fail(error)),
+        }
+    }
 }
 
 /// Operations that no QP can be made for: using one fails the whole batch.
@@ -238,8 +256,6 @@ macro_rules! missing {
 }
 
 missing! {
-    wr_bind_mw(*mut c_void, u32, *const c_void);
-    wr_local_inv(u32);
     wr_send_tso(*mut c_void, u16, u16);
     wr_set_xrc_srqn(u32);
     wr_atomic_write(u32, u64, *const c_void);

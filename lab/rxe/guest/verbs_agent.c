@@ -13,6 +13,7 @@
  *   peek MR OFFSET LEN                            -> HEX
  *   poke MR OFFSET HEX
  *   mw MR QP OFFSET LEN ACCESS WR_ID              -> RKEY; binds a type 2 window
+ *   unmw RKEY                                     frees it
  *   qp TYPE SEND_WR RECV_WR INLINE                -> ID QPN; its own two completion queues
  *   unqp QP
  *   init QP ACCESS QKEY
@@ -21,6 +22,7 @@
  *   fail QP                                       to the error state
  *   state QP                                      -> STATE
  *   recv QP WR_ID MR OFFSET LEN
+ *   recvs QP WR_ID COUNT                          as many receives without memory
  *   send QP WR_ID OPCODE FLAGS MR OFFSET LEN REMOTE_ADDR RKEY IMM COMPARE SWAP GID QPN QKEY
  *   poll QP                                       -> WR_ID,STATUS,OPCODE,LEN,FLAGS,IMM,SRC_QPN …
  *   arm QP SOLICITED_ONLY                         its receive queue
@@ -47,7 +49,7 @@
 
 #include <infiniband/verbs.h>
 
-enum { MAX_OBJECTS = 4096, MAX_POLL = 64, CQ_DEPTH = 1024, PORT = 1 };
+enum { MAX_OBJECTS = 4096, MAX_WINDOWS = 256, MAX_POLL = 64, CQ_DEPTH = 1024, PORT = 1 };
 
 struct region {
     struct ibv_mr *mr;
@@ -67,6 +69,7 @@ static struct ibv_pd *pd;
 static int gid_index;
 static struct region regions[MAX_OBJECTS];
 static struct queue_pair qps[MAX_OBJECTS];
+static struct ibv_mw *windows[MAX_WINDOWS];
 static unsigned region_count, qp_count;
 static FILE *out;
 
@@ -152,14 +155,35 @@ static void do_poke(struct region *r, size_t offset, const char *hex)
     ok("");
 }
 
+/* The place of the window with this key, or of none if there is no such window. */
+static struct ibv_mw **window(uint32_t rkey)
+{
+    for (int i = 0; i < MAX_WINDOWS; i++) {
+        if (rkey ? windows[i] && windows[i]->rkey >> 8 == rkey >> 8 : !windows[i])
+            return &windows[i];
+    }
+    return NULL;
+}
+
+static void do_unmw(uint32_t rkey)
+{
+    struct ibv_mw **place = window(rkey);
+    int error = rkey && place ? ibv_dealloc_mw(*place) : ENOENT;
+    if (!error)
+        *place = NULL;
+    answer("ibv_dealloc_mw", error);
+}
+
 static void do_mw(struct region *r, struct queue_pair *q, size_t offset, size_t len, int access,
                   uint64_t wr_id)
 {
-    struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+    struct ibv_mw **place = window(0);
+    struct ibv_mw *mw = place ? ibv_alloc_mw(pd, IBV_MW_TYPE_2) : NULL;
     if (!mw) {
-        fail("ibv_alloc_mw", errno);
+        fail("ibv_alloc_mw", place ? errno : ENOSPC);
         return;
     }
+    *place = mw;
     struct ibv_send_wr *bad, wr = {
         .wr_id = wr_id,
         .opcode = IBV_WR_BIND_MW,
@@ -310,6 +334,15 @@ static void do_recv(struct queue_pair *q, uint64_t wr_id, const struct region *r
     answer("ibv_post_recv", ibv_post_recv(q->qp, &wr, &bad));
 }
 
+static void do_recvs(struct queue_pair *q, uint64_t wr_id, unsigned count)
+{
+    struct ibv_recv_wr *bad, wr = { .wr_id = wr_id };
+    int error = 0;
+    while (count-- > 0 && !error)
+        error = ibv_post_recv(q->qp, &wr, &bad);
+    answer("ibv_post_recv", error);
+}
+
 struct send_args {
     struct queue_pair *q;
     struct region *r;
@@ -329,7 +362,7 @@ static void do_send(const struct send_args *a)
         .opcode = a->opcode,
         .send_flags = a->flags,
     };
-    if (a->opcode == IBV_WR_SEND_WITH_INV)
+    if (a->opcode == IBV_WR_SEND_WITH_INV || a->opcode == IBV_WR_LOCAL_INV)
         wr.invalidate_rkey = a->imm;
     else
         wr.imm_data = htonl(a->imm);
@@ -443,6 +476,8 @@ static void dispatch(const char *verb)
         size_t offset = number(), len = number();
         int access = number();
         do_mw(r, q, offset, len, access, number());
+    } else if (!strcmp(verb, "unmw")) {
+        do_unmw(hex());
     } else if (!strcmp(verb, "qp")) {
         int type = number();
         unsigned send_wr = number(), recv_wr = number();
@@ -475,6 +510,10 @@ static void dispatch(const char *verb)
         struct region *r = region();
         size_t offset = number();
         do_recv(q, wr_id, r, offset, number());
+    } else if (!strcmp(verb, "recvs")) {
+        struct queue_pair *q = queue();
+        uint64_t wr_id = number();
+        do_recvs(q, wr_id, number());
     } else if (!strcmp(verb, "send")) {
         struct send_args a = { .q = queue() };
         a.wr_id = number();

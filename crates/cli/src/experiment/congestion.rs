@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use bowline::{BbrParams, DcqcnParams, EqdsParams, Prob, RateControl, SwiftParams};
+use bowline::{BbrParams, DcqcnParams, EqdsParams, Prob, QpType, RateControl, SwiftParams};
 use bowline_chart::{Axis, LineChart, Page, Series, Unit};
 use bowline_link::{Ecn, LinkConfig};
 use bowline_sim::experiment::{FlowPlan, FlowsConfig, FlowsOutcome, Shape, flows, jain};
+use clap::ValueEnum;
 use serde_json::json;
 
 use super::{RunArgs, make_dir};
@@ -43,6 +44,16 @@ pub(super) fn list() -> String {
     EXPERIMENTS.iter().map(line).collect()
 }
 
+/// What carries the flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Carrier {
+    /// Reliable connection
+    #[default]
+    Rc,
+    /// OptiNIC's express path, whose feedback packets the controllers hear
+    Xp,
+}
+
 /// What one controller made of one situation.
 struct Row {
     control: &'static str,
@@ -60,9 +71,9 @@ struct Row {
 
 pub(super) fn run(which: Congestion, args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     let rows = match which {
-        Congestion::Incast => incast(args.quick),
-        Congestion::Permutation => permutation(args.quick),
-        Congestion::Fairness => fairness(args.quick),
+        Congestion::Incast => incast(args.transport, args.quick),
+        Congestion::Permutation => permutation(args.transport, args.quick),
+        Congestion::Fairness => fairness(args.transport, args.quick),
     };
     let broken: Vec<&String> = rows.iter().flat_map(|row| &row.broken).collect();
     if let Some(dir) = &args.out {
@@ -95,9 +106,21 @@ fn cable() -> LinkConfig {
     LinkConfig { rate_bps, delay_ns: DELAY_NS, queue_bytes: QUEUE_BYTES, ecn }
 }
 
-fn config(shape: Shape, control: RateControl, flows: Vec<FlowPlan>, end_ms: u64) -> FlowsConfig {
-    let (end_ns, sample_ns) = (end_ms * 1_000_000, 250_000);
-    FlowsConfig { seed: 1, shape, cable: cable(), control, flows, end_ns, sample_ns }
+impl Carrier {
+    fn config(
+        self,
+        shape: Shape,
+        control: RateControl,
+        flows: Vec<FlowPlan>,
+        end_ms: u64,
+    ) -> FlowsConfig {
+        let (end_ns, sample_ns) = (end_ms * 1_000_000, 250_000);
+        let transport = match self {
+            Carrier::Rc => QpType::Rc,
+            Carrier::Xp => QpType::Xp,
+        };
+        FlowsConfig { seed: 1, shape, cable: cable(), transport, control, flows, end_ns, sample_ns }
+    }
 }
 
 /// Bits per nanosecond of each flow until it was over, or until the end.
@@ -115,14 +138,15 @@ fn row(control: &'static str, what: String, share: f64, jain: f64, outcome: &Flo
     Row { control, what, share, jain, drops, peak_queue_bytes, broken: Vec::new(), over_time: None }
 }
 
-fn incast(quick: bool) -> Vec<Row> {
+fn incast(carrier: Carrier, quick: bool) -> Vec<Row> {
     let senders: &[usize] = if quick { &[8, 32] } else { &[8, 32, 128] };
     let mut rows = Vec::new();
     for senders in senders.iter().copied() {
         for (name, control) in controls() {
             let flow = |from| FlowPlan { from, to: 0, bytes: Some(MESSAGE), start_ns: 0 };
             let plan = (1..=senders).map(flow).collect();
-            let config = config(Shape::Star(vec![DELAY_NS; senders + 1]), control, plan, 200);
+            let config =
+                carrier.config(Shape::Star(vec![DELAY_NS; senders + 1]), control, plan, 200);
             let outcome = flows(&config);
             let last = outcome.completed_ns.iter().map(|ns| ns.unwrap_or(config.end_ns)).max();
             let bits = (senders as u64 * MESSAGE * 8) as f64;
@@ -143,7 +167,7 @@ fn incast(quick: bool) -> Vec<Row> {
     rows
 }
 
-fn permutation(quick: bool) -> Vec<Row> {
+fn permutation(carrier: Carrier, quick: bool) -> Vec<Row> {
     let (k, bytes) = if quick { (4, MESSAGE) } else { (4, 4 * MESSAGE) };
     let hosts = k * k * k / 4;
     let mut rows = Vec::new();
@@ -152,7 +176,7 @@ fn permutation(quick: bool) -> Vec<Row> {
             let to = |from| (from + hosts / 2 + 1) % hosts;
             let flow = |from| FlowPlan { from, to: to(from), bytes: Some(bytes), start_ns: 0 };
             let plan = (0..hosts).map(flow).collect();
-            let config = config(Shape::FatTree { k, spray }, control, plan, 20);
+            let config = carrier.config(Shape::FatTree { k, spray }, control, plan, 20);
             let outcome = flows(&config);
             let rates = rates(&config, &outcome);
             let share = rates.iter().sum::<f64>() / hosts as f64 / (LINE_BPS as f64 / 1e9);
@@ -162,7 +186,7 @@ fn permutation(quick: bool) -> Vec<Row> {
     rows
 }
 
-fn fairness(quick: bool) -> Vec<Row> {
+fn fairness(carrier: Carrier, quick: bool) -> Vec<Row> {
     let counts: &[usize] = if quick { &[4] } else { &[2, 4, 8] };
     let mut rows = Vec::new();
     for flows_count in counts.iter().copied() {
@@ -174,7 +198,7 @@ fn fairness(quick: bool) -> Vec<Row> {
                 let start_ns = |i: usize| (i as u64 - 1) * 1_000_000;
                 let flow = |from| FlowPlan { from, to: 0, bytes: None, start_ns: start_ns(from) };
                 let plan = (1..=flows_count).map(flow).collect();
-                let config = config(Shape::Star(delays), control, plan, 60);
+                let config = carrier.config(Shape::Star(delays), control, plan, 60);
                 let outcome = flows(&config);
                 let from = outcome.gbps[0].len() / 2;
                 let late = outcome.gbps.iter().flat_map(|flow| &flow[from..]).sum::<f64>();

@@ -45,6 +45,9 @@ pub(crate) struct RunArgs {
     /// Messages for each scheme and loss rate, of fig10 only
     #[arg(long, value_name = "N")]
     repetitions: Option<u32>,
+    /// What carries the flows, of incast, permutation and fairness only
+    #[arg(long, value_enum, default_value_t)]
+    transport: congestion::Carrier,
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,

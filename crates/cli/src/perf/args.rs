@@ -83,7 +83,8 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
-    /// Transport of the QPs. uc and xp lose what the network loses; a latency test that loses a message does not end
+    /// Transport of the QPs. uc and xp lose what the network loses: bandwidth tests say how much was delivered, and a
+    /// latency test that loses a message does not end
     #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
     pub(crate) transport: Transport,
     /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
@@ -146,6 +147,11 @@ impl Transport {
         }
     }
 
+    /// Whether a sender hears of what arrives.
+    pub(crate) fn is_reliable(self) -> bool {
+        self.qp_type().descriptor().reliable
+    }
+
     /// As people write it.
     pub(crate) fn name(self) -> &'static str {
         self.qp_type().descriptor().name
@@ -154,9 +160,8 @@ impl Transport {
     /// Refuses a test that cannot be run over it.
     pub(crate) fn check(self, test: Test) -> Result<(), String> {
         let can = match test {
-            Test::WriteBw | Test::WriteLat | Test::SendLat => true,
-            // A receiver that is slower than the sender would have to be waited for.
-            Test::SendBw | Test::AtomicLat => self == Transport::Rc,
+            Test::WriteBw | Test::WriteLat | Test::SendBw | Test::SendLat => true,
+            Test::AtomicLat => self == Transport::Rc,
             Test::ReadBw | Test::ReadLat => self != Transport::Uc,
         };
         let name = test.name();

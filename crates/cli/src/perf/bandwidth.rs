@@ -14,6 +14,10 @@ const PEAK_WINDOW: Duration = Duration::from_millis(50);
 /// Runs longer than this show their progress.
 const PROGRESS_FROM: Duration = Duration::from_secs(2);
 
+/// A receiver that has counted nothing for so long has all that arrives.
+const SETTLED: Duration = Duration::from_millis(20);
+const MAX_SETTLING: Duration = Duration::from_secs(1);
+
 /// One QP's messages.
 #[derive(Clone, Default)]
 struct Flow {
@@ -86,6 +90,25 @@ pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>>
         }
     }
     Ok(())
+}
+
+/// Message bytes that this end has received.
+pub(crate) fn received_bytes(rig: &Rig) -> Result<u64, Box<dyn Error>> {
+    Ok(rig.device.counters()?.rx_message_bytes)
+}
+
+/// The same once nothing more comes: what the client sent last may still be in this end's socket.
+pub(crate) fn settled_bytes(rig: &Rig) -> Result<u64, Box<dyn Error>> {
+    let start = Instant::now();
+    let mut bytes = received_bytes(rig)?;
+    loop {
+        std::thread::sleep(SETTLED);
+        let now = received_bytes(rig)?;
+        if now == bytes || start.elapsed() > MAX_SETTLING {
+            return Ok(now);
+        }
+        bytes = now;
+    }
 }
 
 /// When to stop, and a bar that shows how far it is.
@@ -162,6 +185,7 @@ impl Meter {
             bw_peak_gbps: gbps(self.peak_per_sec.max(average_per_sec)),
             bw_average_gbps: gbps(average_per_sec),
             msg_rate_mpps: average_per_sec / 1e6,
+            delivered: None,
         }
     }
 }

@@ -25,6 +25,17 @@ pub(crate) struct BandwidthRow {
     pub(crate) bw_peak_gbps: f64,
     pub(crate) bw_average_gbps: f64,
     pub(crate) msg_rate_mpps: f64,
+    /// Part of the bytes that arrived, as the receiver counts, where the sender does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) delivered: Option<f64>,
+}
+
+impl BandwidthRow {
+    /// Takes note of how many bytes the receiver has.
+    pub(crate) fn set_delivered(&mut self, bytes: u64) {
+        let sent = u64::from(self.bytes) * self.iterations;
+        self.delivered = Some(bytes as f64 / sent.max(1) as f64);
+    }
 }
 
 /// Latency for one message size, in microseconds.
@@ -130,10 +141,19 @@ impl Report {
     /// Adds a result and prints it.
     pub(crate) fn add(&mut self, row: Row) {
         match &row {
-            Row::Bandwidth(r) => println!(
-                " {:<10} {:<12} {:<18.3} {:<20.3} {:.6}",
-                r.bytes, r.iterations, r.bw_peak_gbps, r.bw_average_gbps, r.msg_rate_mpps
-            ),
+            Row::Bandwidth(r) => {
+                let delivered =
+                    r.delivered.map(|part| format!("  {:.2} % delivered", part * 100.0));
+                println!(
+                    " {:<10} {:<12} {:<18.3} {:<20.3} {:.6}{}",
+                    r.bytes,
+                    r.iterations,
+                    r.bw_peak_gbps,
+                    r.bw_average_gbps,
+                    r.msg_rate_mpps,
+                    delivered.unwrap_or_default()
+                )
+            }
             Row::Latency(r) => println!(
                 " {:<8} {:<12} {:<11.2} {:<11.2} {:<15.2} {:<11.2} {:<13.2} {:<21.2} {:.2}",
                 r.bytes,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bowline::{
     Access, Buffer, Completion, CompletionExt, Cq, Device, Mr, Payload, Qp, RecvWr, RemoteMr,
-    SendFlags, SendOp, SendWr, Sge,
+    SendFlags, SendOp, SendWr, Sge, Time,
 };
 
 use super::args::{Spec, Test};
@@ -16,6 +16,8 @@ const MAX_MEMORY: u64 = 4 << 30;
 const RECEIVES: u32 = 512;
 /// Work requests handed over in one call.
 const BATCH: u64 = 32;
+/// How long the READs of a batch may take where an answer may be lost.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that does nothing for so long is gone.
 const STALL: Duration = Duration::from_secs(20);
 
@@ -137,6 +139,7 @@ impl Rig {
             for (sge, n) in sges.iter_mut().zip(next..next + count) {
                 *sge = [self.sge(self.source(qp) + self.place(n), bytes as usize)?];
             }
+            let deadline = self.deadline(qp)?;
             let wrs: [SendWr<'_>; BATCH as usize] = std::array::from_fn(|i| {
                 let n = next + i as u64;
                 let payload = match is_inline {
@@ -144,12 +147,22 @@ impl Rig {
                     false => Payload::Sges(&sges[i]),
                 };
                 let flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
-                SendWr { payload, flags, ..SendWr::new(wr_id(qp, n), self.op(qp, n), &[]) }
+                let wr = SendWr::new(wr_id(qp, n), self.op(qp, n), &[]);
+                SendWr { payload, flags, deadline, ..wr }
             });
             self.qps[qp].post_send_batch(&wrs[..count as usize])?;
             next += count;
         }
         Ok(())
+    }
+
+    /// When a request that is posted now ends. A READ whose answer may be lost has to end some time.
+    fn deadline(&self, qp: usize) -> Result<Time, bowline::Error> {
+        let waits = matches!(self.spec.test, Test::ReadBw | Test::ReadLat);
+        if waits && !self.spec.transport.is_reliable() {
+            return self.qps[qp].deadline_in(READ_TIMEOUT);
+        }
+        Ok(Time::NEVER)
     }
 
     fn op(&self, qp: usize, message: u64) -> SendOp {

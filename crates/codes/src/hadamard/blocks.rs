@@ -18,8 +18,8 @@ pub(super) struct Group<'a> {
     pub(super) scratch: &'a mut [f32],
 }
 
-/// Encodes a group: what of the tensor belongs to it, which may end within the last block, into all of
-/// its packets.
+/// Encodes a group: what of the tensor belongs to it, which may end within the last block, into
+/// all of its packets.
 pub(super) struct Encode<'a> {
     pub(super) group: Group<'a>,
     pub(super) tensor: &'a [u8],

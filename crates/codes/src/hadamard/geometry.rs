@@ -33,9 +33,11 @@ impl Geometry {
         self.encoded_len().div_ceil(self.packet_bytes())
     }
 
+    /// A packet's bytes, which are none beyond the last packet.
     pub(super) fn packet(&self, index: usize) -> Range<usize> {
-        let start = index * self.packet_bytes();
-        start..(start + self.packet_bytes()).min(self.encoded_len())
+        let (bytes, len) = (self.packet_bytes(), self.encoded_len());
+        let start = index.saturating_mul(bytes).min(len);
+        start..start.saturating_add(bytes).min(len)
     }
 
     pub(super) fn groups(&self) -> usize {

@@ -1,12 +1,13 @@
 //! The transform between the lines of a region, from a tensor into packets and back.
 //!
-//! A region is 64 lines of 64 bytes, and a column of it is 64 elements. Columns are transformed in two
-//! passes of three stages, each on eight lines that are in registers. Between the passes, some regions
-//! are in a buffer in the first-level cache; so the pass on the packets' side writes or reads pieces of
-//! several lines of eight packets at a time, where line by line would touch 64 pages for each region.
+//! A region is 64 lines of 64 bytes, and a column of it is 64 elements. Columns are transformed in
+//! two passes of three stages, each on eight lines that are in registers. Between the passes, some
+//! regions are in a buffer in the first-level cache; so the pass on the packets' side writes or
+//! reads pieces of several lines of eight packets at a time, where line by line would touch 64
+//! pages for each region.
 //!
-//! `unsafe` since vectors are loaded and stored by address. Each job first checks that its slices have
-//! all lines.
+//! `unsafe` since vectors are loaded and stored by address. Each job first checks that its slices
+//! have all lines.
 
 #![allow(unsafe_code)]
 // `k` numbers registers here, and lines at the same time.
@@ -45,8 +46,8 @@ pub(super) struct Group {
     pub(super) stream: bool,
 }
 
-/// Encodes a group: what of the tensor belongs to it, which may end within the last region, into all
-/// of its packets.
+/// Encodes a group: what of the tensor belongs to it, which may end within the last region, into
+/// all of its packets.
 pub(super) struct Encode<'a> {
     pub(super) group: Group,
     pub(super) tensor: &'a [u8],
@@ -60,7 +61,8 @@ pub(super) struct Decode<'a> {
     pub(super) tensor: &'a mut [u8],
 }
 
-/// Panics unless the packets hold whole regions, and just as many as the tensor needs; returns how many.
+/// Panics unless the packets hold whole regions, and just as many as the tensor needs; returns how
+/// many.
 fn check(tensor: usize, packets: usize) -> usize {
     let regions = packets / REGION_BYTES;
     assert_eq!(packets % REGION_BYTES, 0);
@@ -293,7 +295,8 @@ impl Tile {
         }
     }
 
-    /// The second pass of decoding: the stages between lines that are 8, 16 and 32 apart, and signs.
+    /// The second pass of decoding: the stages between lines that are 8, 16 and 32 apart, and
+    /// signs.
     ///
     /// # Safety
     /// `unpack` has filled the tile; `to` has `count` regions.

@@ -2,23 +2,24 @@
 //!
 //! A sender transforms its tensor and sends coefficients. A receiver takes lost coefficients for
 //! zeros and transforms back: a lost packet then costs a little of each of many regions, where it
-//! would cost all of a few elements. The transform is orthonormal, so that the energy of the error is
-//! that of the lost coefficients: on average the mean squared error *is the loss rate*, with and
-//! without a transform. What improves is how evenly it is spread: over patterns of loss, and over the
-//! layers of a model. It is linear, so that encoded tensors of one plan can be summed and decoded
-//! once.
+//! would cost all of a few elements. The transform is orthonormal, so that the energy of the error
+//! is that of the lost coefficients: on average the mean squared error *is the loss rate*, with
+//! and without a transform. What improves is how evenly it is spread: over patterns of loss, and
+//! over the layers of a model. It is linear, so that encoded tensors of one plan can be summed and
+//! decoded once.
 //!
 //! Elements change their signs at random before the transform, and after it on the way back.
-//! Otherwise numbers of one sign would have most of their energy in one coefficient. The signs depend on
-//! the plan's seed and the place alone: ranks with equal seeds have equal signs.
+//! Otherwise numbers of one sign would have most of their energy in one coefficient. The signs
+//! depend on the plan's seed and the place alone: ranks with equal seeds have equal signs.
 //!
-//! Two layouts exist, [`Layout::Local`] and [`Layout::Blocks`]. In both the encoded tensor is cut into
-//! packets of [`Hadamard::packet_bytes`]; it is as long as the tensor, rounded up to whole regions.
+//! Two layouts exist, [`Layout::Local`] and [`Layout::Blocks`]. In both the encoded tensor is cut
+//! into packets of [`Hadamard::packet_bytes`]; it is as long as the tensor, rounded up to whole
+//! regions.
 //!
-//! `bf16` and `f16` are transformed as `f32` and rounded once on the way out, to nearest, ties to even.
-//! Coefficients of 64 elements can be 8 times as large as the largest of them, which `f16` may
-//! not hold. Results have the same bits with all [`Vectors`](crate::Vectors); NaNs are canonical. A NaN
-//! or an infinity spoils all elements it is transformed with.
+//! `bf16` and `f16` are transformed as `f32` and rounded once on the way out, to nearest, ties to
+//! even. Coefficients of 64 elements can be 8 times as large as the largest of them, which `f16`
+//! may not hold. Results have the same bits with all [`Vectors`](crate::Vectors); NaNs are
+//! canonical. A NaN or an infinity spoils all elements it is transformed with.
 //!
 //! ```
 //! use bowline_codes::hadamard::{Hadamard, Layout, distortion};
@@ -55,15 +56,15 @@ use geometry::Geometry;
 /// The longest block of [`Layout::Blocks`], in elements.
 pub const MAX_BLOCK: usize = 1 << 28;
 
-/// Results of at least this many bytes go past the caches.
+/// Results of at least this many bytes go past the caches, unless they are made group by group.
 const STREAM_BYTES: usize = 8 << 20;
 
 /// How coefficients are made and dealt out to packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// Regions of 4 KiB, which are 64 lines of 64 bytes. The transform is between lines, and a
-    /// packet has one line of each of `packet_bytes / 64` consecutive regions. Regions are short, so
-    /// that layers of unlike scale do not mix.
+    /// packet has one line of each of `packet_bytes / 64` consecutive regions. Regions are short,
+    /// so that layers of unlike scale do not mix.
     Local {
         /// Bytes of a packet's payload: a multiple of 64.
         packet_bytes: usize,
@@ -154,7 +155,8 @@ impl Hadamard {
                 (stride, block / stride * dtype.size(), stride)
             }
         };
-        // A slice has at most half of the address space; an encoded tensor is up to a region longer.
+        // A slice has at most half of the address space; an encoded tensor is up to a region
+        // longer.
         let too_long = HadamardError::TooLong(elements);
         let tensor_len = elements.checked_mul(dtype.size()).ok_or(too_long)?;
         if tensor_len > isize::MAX as usize - 4 * MAX_BLOCK {
@@ -192,7 +194,7 @@ impl Hadamard {
 
     /// The bytes of a packet within the encoded tensor. They are empty beyond the last packet.
     pub fn packet(&self, index: usize) -> Range<usize> {
-        self.geometry.packet(index.min(self.packets()))
+        self.geometry.packet(index)
     }
 
     /// Number of groups.
@@ -223,21 +225,26 @@ impl Hadamard {
     /// If a slice has another length than the plan says.
     pub fn encode(&self, tensor: &[u8], encoded: &mut [u8]) {
         self.check(tensor.len(), encoded.len());
+        let stream = self.encoded_len() >= STREAM_BYTES;
         for index in 0..self.groups() {
             let group = self.group(index);
-            self.encode_group(index, &tensor[group.tensor], &mut encoded[group.encoded]);
+            self.encode_one(index, &tensor[group.tensor], &mut encoded[group.encoded], stream);
         }
     }
 
-    /// Encodes one group, whose bytes the slices are.
+    /// Encodes one group, whose bytes the slices are. The result stays in the caches, to be sent.
     ///
     /// # Panics
     /// If there are fewer groups, or a slice has another length than [`Hadamard::group`] says.
     pub fn encode_group(&self, index: usize, tensor: &[u8], packets: &mut [u8]) {
+        self.encode_one(index, tensor, packets, false);
+    }
+
+    fn encode_one(&self, index: usize, tensor: &[u8], packets: &mut [u8], stream: bool) {
         let first = self.check_group(index, tensor.len(), packets.len());
         match self.layout {
             Layout::Local { .. } => {
-                let group = self.local(first);
+                let group = self.local(first, stream);
                 self.vectors.run(local::Encode { group, tensor, packets });
             }
             Layout::Blocks { block, .. } => {
@@ -254,21 +261,26 @@ impl Hadamard {
     /// If a slice has another length than the plan says.
     pub fn decode(&self, encoded: &[u8], tensor: &mut [u8]) {
         self.check(tensor.len(), encoded.len());
+        let stream = self.encoded_len() >= STREAM_BYTES;
         for index in 0..self.groups() {
             let group = self.group(index);
-            self.decode_group(index, &encoded[group.encoded], &mut tensor[group.tensor]);
+            self.decode_one(index, &encoded[group.encoded], &mut tensor[group.tensor], stream);
         }
     }
 
-    /// Decodes one group, whose bytes the slices are.
+    /// Decodes one group, whose bytes the slices are. The result stays in the caches.
     ///
     /// # Panics
     /// If there are fewer groups, or a slice has another length than [`Hadamard::group`] says.
     pub fn decode_group(&self, index: usize, packets: &[u8], tensor: &mut [u8]) {
+        self.decode_one(index, packets, tensor, false);
+    }
+
+    fn decode_one(&self, index: usize, packets: &[u8], tensor: &mut [u8], stream: bool) {
         let first = self.check_group(index, tensor.len(), packets.len());
         match self.layout {
             Layout::Local { .. } => {
-                let group = self.local(first);
+                let group = self.local(first, stream);
                 self.vectors.run(local::Decode { group, packets, tensor });
             }
             Layout::Blocks { block, .. } => {
@@ -279,7 +291,8 @@ impl Hadamard {
         }
     }
 
-    /// Fills packets that did not arrive with zeros. Numbers of packets that do not exist are ignored.
+    /// Fills packets that did not arrive with zeros. Numbers of packets that do not exist are
+    /// ignored.
     ///
     /// # Panics
     /// If the slice has another length than the plan says.
@@ -290,8 +303,7 @@ impl Hadamard {
         }
     }
 
-    fn local(&self, first: usize) -> local::Group {
-        let stream = self.encoded_len() >= STREAM_BYTES;
+    fn local(&self, first: usize, stream: bool) -> local::Group {
         local::Group { dtype: self.dtype, seed: self.seed, first, stream }
     }
 

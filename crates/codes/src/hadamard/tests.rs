@@ -304,6 +304,19 @@ fn mistakes_are_named() {
 }
 
 #[test]
+fn packets_that_do_not_exist_are_none() {
+    for packet_bytes in [64, 4096, 8192, usize::MAX & !63] {
+        let layout = Layout::Local { packet_bytes };
+        let plan = Hadamard::new(DataType::F32, 3000, layout, 0).unwrap();
+        let mut coefs = vec![1; plan.encoded_len()];
+        plan.erase(&mut coefs, [plan.packets(), plan.packets() + 1, usize::MAX]);
+        assert!(coefs.iter().all(|byte| *byte == 1));
+        plan.erase(&mut coefs, 0..plan.packets());
+        assert!(coefs.iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
 fn an_empty_tensor_has_no_packets() {
     let plan = Hadamard::new(DataType::F16, 0, Layout::Local { packet_bytes: 64 }, 0).unwrap();
     assert_eq!((plan.encoded_len(), plan.packets(), plan.groups()), (0, 0, 0));

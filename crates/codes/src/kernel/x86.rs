@@ -1,8 +1,7 @@
 //! The loops for x86-64 with GFNI and AVX-512, and with AVX2.
 //!
-//! This is the only module with `unsafe`: vector loads and stores go through raw pointers. Each
-//! function first checks that all chunks have the bytes it is asked for, and that there is a
-//! coefficient for each of them.
+//! `unsafe` is here since vector loads and stores go through raw pointers. Each function first checks
+//! that all chunks have the bytes it is asked for, and that there is a coefficient for each of them.
 
 #![allow(unsafe_code)]
 // Rows and columns number registers here, and several arrays of them at once.

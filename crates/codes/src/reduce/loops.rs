@@ -1,32 +1,32 @@
 //! The loops, compiled for each kind of vector.
 //!
 //! They are plain Rust over single elements, which the compiler turns into the instructions of the
-//! CPU that a job runs on; so they cannot differ from each other. Only conversions of 16-bit numbers
-//! are instructions that it has to be told of.
+//! CPU that a job runs on; so they cannot differ from each other. Only conversions of binary16
+//! are instructions that it has to be told of; for bfloat16 its own code is as fast or faster.
 
 use super::element::{Bf16, Element, F16};
 use super::{DataType, ReduceOp};
-use crate::simd::{self, Format, Job, Lanes};
+use crate::simd::{Job, Lanes};
 
 /// Calls a function that is generic in an operation, an element and its size with those of an
-/// operation and a data type, and another one for 16-bit numbers.
+/// operation and a data type, and another one for binary16.
 macro_rules! with_types {
-    ($op:expr, $dtype:expr, $function:ident, $half:ident, $arguments:tt) => {
+    ($op:expr, $dtype:expr, $function:ident, $f16:ident, $arguments:tt) => {
         match $op {
             ReduceOp::Sum | ReduceOp::Average => {
-                with_types!(@ Add, $dtype, $function, $half, $arguments)
+                with_types!(@ Add, $dtype, $function, $f16, $arguments)
             }
-            ReduceOp::Product => with_types!(@ Multiply, $dtype, $function, $half, $arguments),
-            ReduceOp::Min => with_types!(@ Min, $dtype, $function, $half, $arguments),
-            ReduceOp::Max => with_types!(@ Max, $dtype, $function, $half, $arguments),
+            ReduceOp::Product => with_types!(@ Multiply, $dtype, $function, $f16, $arguments),
+            ReduceOp::Min => with_types!(@ Min, $dtype, $function, $f16, $arguments),
+            ReduceOp::Max => with_types!(@ Max, $dtype, $function, $f16, $arguments),
         }
     };
-    (@ $op:ty, $dtype:expr, $function:ident, $half:ident, $arguments:tt) => {
+    (@ $op:ty, $dtype:expr, $function:ident, $f16:ident, $arguments:tt) => {
         match $dtype {
             DataType::F32 => $function::<$op, f32, 4> $arguments,
             DataType::F64 => $function::<$op, f64, 8> $arguments,
-            DataType::F16 => $half::<V, simd::F16, F16, $op> $arguments,
-            DataType::Bf16 => $half::<V, simd::Bf16, Bf16, $op> $arguments,
+            DataType::F16 => $f16::<V, $op> $arguments,
+            DataType::Bf16 => $function::<$op, Bf16, 2> $arguments,
             DataType::I8 => $function::<$op, i8, 1> $arguments,
             DataType::U8 => $function::<$op, u8, 1> $arguments,
             DataType::I32 => $function::<$op, i32, 4> $arguments,
@@ -48,7 +48,7 @@ pub(super) struct Combine<'a> {
 impl Job for Combine<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        with_types!(self.op, self.dtype, combine, combine_halves, (self.acc, self.src));
+        with_types!(self.op, self.dtype, combine, combine_f16, (self.acc, self.src));
     }
 }
 
@@ -65,7 +65,7 @@ impl Job for CombineInto<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let Self { op, dtype, dst, a, b } = self;
-        with_types!(op, dtype, combine_into, combine_into_halves, (dst, a, b));
+        with_types!(op, dtype, combine_into, combine_into_f16, (dst, a, b));
     }
 }
 
@@ -83,8 +83,8 @@ impl Job for Divide<'_> {
         match dtype {
             DataType::F32 => divide::<f32, 4>(buf, n),
             DataType::F64 => divide::<f64, 8>(buf, n),
-            DataType::F16 => divide_halves::<V, simd::F16, F16>(buf, n),
-            DataType::Bf16 => divide_halves::<V, simd::Bf16, Bf16>(buf, n),
+            DataType::F16 => divide_f16::<V>(buf, n),
+            DataType::Bf16 => divide::<Bf16, 2>(buf, n),
             DataType::I8 => divide::<i8, 1>(buf, n),
             DataType::U8 => divide::<u8, 1>(buf, n),
             DataType::I32 => divide::<i32, 4>(buf, n),
@@ -136,65 +136,61 @@ fn divide<E: Element<N>, const N: usize>(buf: &mut [u8], n: u64) {
     }
 }
 
-/// 16-bit numbers that are converted at a time.
+/// Elements of binary16 that are converted at a time.
 const BLOCK: usize = 16;
 /// Their bytes.
 const BLOCK_BYTES: usize = 2 * BLOCK;
 
 #[inline(always)]
-fn combine_halves<V: Lanes, F: Format, E: Element<2>, O: Op>(acc: &mut [u8], src: &[u8]) {
+fn combine_f16<V: Lanes, O: Op>(acc: &mut [u8], src: &[u8]) {
     let (blocks, rest) = acc.as_chunks_mut::<BLOCK_BYTES>();
     let (src_blocks, src_rest) = src.as_chunks::<BLOCK_BYTES>();
     for (acc, src) in blocks.iter_mut().zip(src_blocks) {
-        *acc = combine_block::<V, F, O>(acc, src);
+        *acc = combine_block::<V, O>(acc, src);
     }
-    combine::<O, E, 2>(rest, src_rest);
+    combine::<O, F16, 2>(rest, src_rest);
 }
 
 #[inline(always)]
-fn combine_into_halves<V: Lanes, F: Format, E: Element<2>, O: Op>(
-    dst: &mut [u8],
-    a: &[u8],
-    b: &[u8],
-) {
+fn combine_into_f16<V: Lanes, O: Op>(dst: &mut [u8], a: &[u8], b: &[u8]) {
     let (blocks, rest) = dst.as_chunks_mut::<BLOCK_BYTES>();
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<BLOCK_BYTES>(), b.as_chunks::<BLOCK_BYTES>());
     for (dst, (a, b)) in blocks.iter_mut().zip(a.iter().zip(b)) {
-        *dst = combine_block::<V, F, O>(a, b);
+        *dst = combine_block::<V, O>(a, b);
     }
-    combine_into::<O, E, 2>(rest, a_rest, b_rest);
+    combine_into::<O, F16, 2>(rest, a_rest, b_rest);
 }
 
 #[inline(always)]
-fn divide_halves<V: Lanes, F: Format, E: Element<2>>(buf: &mut [u8], n: u64) {
+fn divide_f16<V: Lanes>(buf: &mut [u8], n: u64) {
     let (blocks, rest) = buf.as_chunks_mut::<BLOCK_BYTES>();
     for block in blocks {
-        *block = narrow::<V, F>(&widen::<V, F>(block).map(|x| x.divide(n)));
+        *block = narrow::<V>(&widen::<V>(block).map(|x| x.divide(n)));
     }
-    divide::<E, 2>(rest, n);
+    divide::<F16, 2>(rest, n);
 }
 
 #[inline(always)]
-fn combine_block<V: Lanes, F: Format, O: Op>(
+fn combine_block<V: Lanes, O: Op>(
     a: &[u8; BLOCK_BYTES],
     b: &[u8; BLOCK_BYTES],
 ) -> [u8; BLOCK_BYTES] {
-    let (mut a, b) = (widen::<V, F>(a), widen::<V, F>(b));
+    let (mut a, b) = (widen::<V>(a), widen::<V>(b));
     for (a, b) in a.iter_mut().zip(b) {
         *a = O::apply::<f32, 4>(*a, b);
     }
-    narrow::<V, F>(&a)
+    narrow::<V>(&a)
 }
 
 #[inline(always)]
 #[allow(unsafe_code)]
-fn widen<V: Lanes, F: Format>(bytes: &[u8; BLOCK_BYTES]) -> [f32; BLOCK] {
+fn widen<V: Lanes>(bytes: &[u8; BLOCK_BYTES]) -> [f32; BLOCK] {
     let mut wide = [0.0f32; BLOCK];
     for at in (0..BLOCK).step_by(V::LANES) {
         // SAFETY: a job runs on a CPU that has its vectors, the number of whose lanes divides
         // `BLOCK`, so that those from `at` on are within both arrays.
         unsafe {
-            let lanes: V = F::load(bytes.as_ptr().add(2 * at));
+            let lanes = V::load_f16(bytes.as_ptr().add(2 * at));
             lanes.store_f32::<false>(wide.as_mut_ptr().add(at).cast());
         }
     }
@@ -203,13 +199,13 @@ fn widen<V: Lanes, F: Format>(bytes: &[u8; BLOCK_BYTES]) -> [f32; BLOCK] {
 
 #[inline(always)]
 #[allow(unsafe_code)]
-fn narrow<V: Lanes, F: Format>(wide: &[f32; BLOCK]) -> [u8; BLOCK_BYTES] {
+fn narrow<V: Lanes>(wide: &[f32; BLOCK]) -> [u8; BLOCK_BYTES] {
     let mut bytes = [0; BLOCK_BYTES];
     for at in (0..BLOCK).step_by(V::LANES) {
         // SAFETY: as in `widen`.
         unsafe {
             let lanes = V::load_f32(wide.as_ptr().add(at).cast());
-            F::store::<V, false>(lanes, bytes.as_mut_ptr().add(2 * at));
+            lanes.store_f16::<false>(bytes.as_mut_ptr().add(2 * at));
         }
     }
     bytes

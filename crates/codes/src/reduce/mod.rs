@@ -8,7 +8,8 @@
 //! - `f16` and `bf16` are converted to `f32`, combined, and rounded to nearest, ties to even, at
 //!   *each* step, also where [`reduce_many`] takes several steps at once.
 //! - A result that is not a number is the type's canonical quiet NaN, whatever its operands were
-//!   (0x7fc00000 for `f32`). What is only copied, as the one source of `reduce_many`, keeps its bits.
+//!   (0x7fc00000 for `f32`). What is only copied, as the one source of `reduce_many`, keeps its
+//!   bits.
 //! - The minimum or maximum of a NaN and anything else is NaN. -0 is less than +0.
 //!
 //! ```
@@ -33,8 +34,8 @@ pub use types::{DataType, ReduceOp, UnknownName};
 use crate::Vectors;
 use loops::{Combine, CombineInto, Divide};
 
-/// How much of a result [`reduce_many`] computes from all sources before it goes on: it stays in the
-/// first-level cache meanwhile.
+/// How much of a result [`reduce_many`] computes from all sources before it goes on: it stays in
+/// the first-level cache meanwhile.
 const TILE_BYTES: usize = 4096;
 
 /// `acc = acc op src`, element by element.
@@ -57,8 +58,8 @@ pub fn reduce_into(op: ReduceOp, dtype: DataType, dst: &mut [u8], a: &[u8], b: &
 /// first two and [`reduce`] of each further one, in one pass over `dst`.
 ///
 /// # Panics
-/// If there is no source, if a source and `dst` differ in length, or if they end in the middle of an
-/// element.
+/// If there is no source, if a source and `dst` differ in length, or if they end in the middle of
+/// an element.
 pub fn reduce_many(op: ReduceOp, dtype: DataType, dst: &mut [u8], srcs: &[&[u8]]) {
     Vectors::best().reduce_many(op, dtype, dst, srcs);
 }
@@ -76,7 +77,8 @@ pub fn divide(dtype: DataType, buf: &mut [u8], n: u64) {
 /// Elements in no range stay as they are.
 ///
 /// # Panics
-/// If a number is 0, a range reaches beyond the slice, or the slice ends in the middle of an element.
+/// If a number is 0, a range reaches beyond the slice, or the slice ends in the middle of an
+/// element.
 pub fn divide_ranges(
     dtype: DataType,
     buf: &mut [u8],

@@ -1,8 +1,8 @@
 //! Vectors of `f32` on each kind of CPU, and the way into code that is compiled for one.
 //!
-//! A computation over them is a [`Job`], written once and compiled for each kind of vector. It gives
-//! the same bits on all of them, since a lane's arithmetic is IEEE 754's everywhere; only the bits of
-//! a NaN differ, so that results pass through [`Lanes::canonical`].
+//! A computation over them is a [`Job`], written once and compiled for each kind of vector. It
+//! gives the same bits on all of them, since a lane's arithmetic is IEEE 754's everywhere; only
+//! the bits of a NaN differ, so that results pass through [`Lanes::canonical`].
 
 #![allow(unsafe_code)]
 

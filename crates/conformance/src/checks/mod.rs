@@ -4,10 +4,12 @@ mod access;
 mod atomics;
 mod data;
 mod datagrams;
+mod express;
 mod flow;
 mod flush;
 mod signals;
 mod unreliable;
+mod windows;
 
 use bowline_nic::{Mtu, Remote};
 
@@ -72,6 +74,13 @@ pub static ALL: &[Check] = &[
     check("UC WRITE of every length", unreliable::writes).at_every_mtu(),
     check("UC SEND without a receive", unreliable::no_receive),
     check("UC WRITE with a wrong rkey", unreliable::wrong_rkey),
+    check("memory windows on RC", windows::on_rc),
+    check("memory windows on UC", windows::on_uc),
+    check("XP over UC: SEND", express::sends).despite_faults(),
+    check("XP over UC: WRITE with immediate", express::writes).despite_faults(),
+    check("XP over UC: many messages", express::many).despite_faults(),
+    check("XP over UC: deadlines", express::deadlines).despite_faults(),
+    check("XP over UC: late packets", express::late_packets).despite_faults(),
     check("UD datagrams of every length", datagrams::lengths).at_every_mtu(),
     check("UD global route header", datagrams::grh),
     check("UD wrong Q_Key", datagrams::wrong_qkey),

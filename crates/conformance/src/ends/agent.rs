@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bowline_nic::{
-    Access, Completion, Event, Mtu, QpState, QpType, SendFlags, SendOp, WcOpcode, WcStatus,
+    Access, Completion, Event, Mtu, QpState, QpType, Remote, SendFlags, SendOp, WcOpcode, WcStatus,
 };
 use bowline_wire::Qpn;
 
@@ -23,6 +23,8 @@ pub struct AgentEnd {
     addr: IpAddr,
     lines: BufReader<TcpStream>,
     qpns: Vec<u32>,
+    /// Addresses of regions.
+    regions: Vec<u64>,
 }
 
 impl AgentEnd {
@@ -33,7 +35,7 @@ impl AgentEnd {
         stream.set_read_timeout(Some(CALL_LIMIT)).map_err(io)?;
         stream.set_nodelay(true).map_err(io)?;
         let lines = BufReader::new(stream);
-        let mut end = AgentEnd { addr, lines, qpns: Vec::new() };
+        let mut end = AgentEnd { addr, lines, qpns: Vec::new(), regions: Vec::new() };
         end.call(&format!("gid {}", gid(addr)))?;
         Ok(end)
     }
@@ -51,14 +53,6 @@ impl AgentEnd {
         }
     }
 
-    fn register_with(&mut self, len: usize, flags: u32) -> Outcome<Region> {
-        let answer = self.call(&format!("mr {len} {flags}"))?;
-        let mut words = answer.split(' ');
-        let id = MrId(number(words.next(), 10)? as usize);
-        let (addr, rkey) = (number(words.next(), 10)?, number(words.next(), 16)? as u32);
-        Ok(Region { id, addr, len, rkey })
-    }
-
     fn qpn(&self, qp: QpId) -> Qpn {
         Qpn::new(self.qpns[qp.0])
     }
@@ -74,21 +68,39 @@ impl End for AgentEnd {
     }
 
     fn register(&mut self, len: usize, access: Access) -> Outcome<Region> {
-        self.register_with(len, access_flags(access))
+        let answer = self.call(&format!("mr {len} {}", access_flags(access)))?;
+        let mut words = answer.split(' ');
+        let id = MrId(number(words.next(), 10)? as usize);
+        let (addr, rkey) = (number(words.next(), 10)?, number(words.next(), 16)? as u32);
+        self.regions.resize(id.0 + 1, 0);
+        self.regions[id.0] = addr;
+        Ok(Region { id, addr, len, rkey })
+    }
+
+    fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote> {
+        let Piece { region, offset, len } = piece;
+        let rights = access_flags(Access::REMOTE_WRITE);
+        let key =
+            self.call(&format!("mw {} {} {offset} {len} {rights} {wr_id}", region.0, qp.0))?;
+        let addr = self.regions[region.0] + offset as u64;
+        Ok(Remote { addr, rkey: number(Some(&key), 16)? as u32 })
+    }
+
+    fn free_window(&mut self, rkey: u32) -> Outcome {
+        self.call(&format!("unmw {rkey:x}")).map(drop)
     }
 
     /// A window of type 2 on a region: rxe revokes no other key that a user can have (see
     /// [`quirks::revokes_windows_only`](crate::quirks::revokes_windows_only)).
     fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region> {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let region = self.register_with(len, access_flags(access) | MW_BIND)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::BIND_WINDOW;
+        let region = self.register(len, access)?;
         const WR_ID: u64 = u64::MAX;
-        let rights = access_flags(Access::REMOTE_WRITE);
-        let key = self.call(&format!("mw {} {} 0 {len} {rights} {WR_ID}", region.id.0, qp.0))?;
+        let window = self.bind_window(qp, WR_ID, region.piece(0, len))?;
         for _ in 0..1000 {
             match self.poll(qp)?.first() {
                 Some(wc) if wc.wr_id == WR_ID && wc.status == WcStatus::Success => {
-                    return Ok(Region { rkey: number(Some(&key), 16)? as u32, ..region });
+                    return Ok(Region { rkey: window.rkey, ..region });
                 }
                 Some(wc) => return Err(Failure::new(format!("binding a window: {wc:?}"))),
                 None => std::thread::sleep(Duration::from_millis(1)),
@@ -181,6 +193,10 @@ impl End for AgentEnd {
         self.call(&format!("recv {} {wr_id} {} {offset} {len}", qp.0, region.0)).map(drop)
     }
 
+    fn post_empty_recvs(&mut self, qp: QpId, wr_id: u64, count: u32) -> Outcome {
+        self.call(&format!("recvs {} {wr_id} {count}", qp.0)).map(drop)
+    }
+
     fn post_send(&mut self, qp: QpId, send: &Send) -> Outcome {
         let op = Op::new(send.op);
         let Piece { region, offset, len } = send.piece;
@@ -252,6 +268,8 @@ impl Op {
             SendOp::CompareSwap { remote, compare, swap } => Op { compare, swap, ..at(5, remote) },
             SendOp::FetchAdd { remote, add } => Op { compare: add, ..at(6, remote) },
             SendOp::SendInvalidate(key) => Op { opcode: 9, imm: key, ..Op::default() },
+            SendOp::LocalInvalidate(key) => Op { opcode: 7, imm: key, ..Op::default() },
+            SendOp::BindWindow(_) => unreachable!("windows are bound by a call of their own"),
             SendOp::WritePackets(..) => unreachable!("the verbs API has no such request"),
         }
     }
@@ -259,7 +277,8 @@ impl Op {
 
 fn access_flags(access: Access) -> u32 {
     // The first four rights have the numbers of the verbs API, and rxe knows no others.
-    access.bits() & 0xf
+    let windows = if access.contains(Access::BIND_WINDOW) { MW_BIND } else { 0 };
+    access.bits() & 0xf | windows
 }
 
 fn send_flags(send: &Send) -> u32 {
@@ -325,6 +344,8 @@ fn opcode_of(number: u64) -> WcOpcode {
         2 => WcOpcode::Read,
         3 => WcOpcode::CompareSwap,
         4 => WcOpcode::FetchAdd,
+        5 => WcOpcode::BindWindow,
+        6 => WcOpcode::LocalInvalidate,
         128 => WcOpcode::Recv,
         129 => WcOpcode::RecvWriteImm,
         _ => WcOpcode::Send,

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, AddressVector, Completion, Cq, Device, Event, Mr, Payload, Pd, Psn, QpAttr, QpState,
-    QpType, Qpn, RecvWr, SendWr, Sge, UdDest,
+    Access, AddressVector, Completion, Cq, Device, Event, Mr, Mw, Payload, Pd, Psn, QpAttr,
+    QpState, QpType, Qpn, RecvWr, Remote, SendWr, Sge, UdDest,
 };
 
 use crate::{
@@ -18,6 +18,8 @@ pub struct DeviceEnd {
     pd: Pd,
     regions: Vec<Memory>,
     qps: Vec<Option<DeviceQp>>,
+    /// Memory windows, by the keys that they were bound under.
+    windows: Vec<(u32, Mw)>,
 }
 
 struct Memory {
@@ -38,7 +40,7 @@ impl DeviceEnd {
     /// An end on a device.
     pub fn new(device: Device) -> Outcome<DeviceEnd> {
         let pd = device.alloc_pd()?;
-        Ok(DeviceEnd { device, pd, regions: Vec::new(), qps: Vec::new() })
+        Ok(DeviceEnd { device, pd, regions: Vec::new(), qps: Vec::new(), windows: Vec::new() })
     }
 
     fn qp(&mut self, qp: QpId) -> Outcome<&mut DeviceQp> {
@@ -72,6 +74,22 @@ impl End for DeviceEnd {
 
     fn register_revocable(&mut self, _: QpId, len: usize) -> Outcome<Region> {
         self.register(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE)
+    }
+
+    fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote> {
+        let Piece { region, offset, len } = piece;
+        let window = self.pd.alloc_window()?;
+        let mr = self.regions[region.0].mr.as_ref();
+        let mr = mr.ok_or_else(|| Failure::new("the region is not registered"))?;
+        let (bind, remote) = window.bind(mr, offset..offset + len, 1, Access::REMOTE_WRITE)?;
+        self.windows.push((remote.rkey, window));
+        self.qp(qp)?.qp.post_send(&SendWr::new(wr_id, bind, &[]))?;
+        Ok(remote)
+    }
+
+    fn free_window(&mut self, rkey: u32) -> Outcome {
+        self.windows.retain(|(key, _)| *key != rkey);
+        Ok(())
     }
 
     fn deregister(&mut self, region: MrId) -> Outcome {

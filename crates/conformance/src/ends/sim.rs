@@ -9,7 +9,8 @@ use std::time::Duration;
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, CqId, Event, MrKey, NicConfig, PdId, QpAttr, QpInit,
-    QpState, QpType, RecvWr, Region as NicRegion, SendWr, Sge, Time, TxCaps, UdDest,
+    QpState, QpType, RecvWr, Region as NicRegion, Remote, SendOp, SendWr, Sge, Time, TxCaps,
+    UdDest, WindowBinding,
 };
 use bowline_sim::net::{Topology, pair};
 use bowline_sim::{App, HostConfig, HostId, NicId, RxId, TxId, World};
@@ -118,6 +119,24 @@ impl End for SimEnd {
 
     fn register_revocable(&mut self, _: QpId, len: usize) -> Outcome<Region> {
         self.register(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE)
+    }
+
+    fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote> {
+        let (region, addr) = (self.regions[piece.region.0].0, self.sge(piece).addr);
+        let mut world = self.world.borrow_mut();
+        let now = world.now();
+        let nic = world.nic_mut(self.nic);
+        let key = nic.alloc_window(self.pd).map_err(failure)?.0 | 1;
+        let (len, access) = (piece.len as u64, Access::REMOTE_WRITE);
+        let bind = SendOp::BindWindow(WindowBinding { key, region, addr, len, access });
+        let wr = SendWr::new(wr_id, bind, &[]);
+        nic.post_send(now, self.qps[qp.0].qpn, &wr).map_err(failure)?;
+        Ok(Remote { addr, rkey: key })
+    }
+
+    fn free_window(&mut self, rkey: u32) -> Outcome {
+        let mut world = self.world.borrow_mut();
+        world.nic_mut(self.nic).dealloc_window(MrKey(rkey)).map_err(failure)
     }
 
     fn deregister(&mut self, region: MrId) -> Outcome {

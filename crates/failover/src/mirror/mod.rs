@@ -8,6 +8,8 @@
 //!   [`Cq`], [`Srq`]).
 //! * **Memory** is registered everywhere under one key ([`register`]), so that a request names the same
 //!   memory whichever engine carries it out.
+//! * **Memory windows** are allocated on every lane under one key, and bound on that of their queue pair
+//!   ([`alloc_window`]).
 //! * **A queue pair** lives on one lane. A reliable one may have a spare on the backup rail, and is
 //!   followed there when it moves ([`Qp`]).
 //!
@@ -21,6 +23,7 @@ mod qp;
 mod region;
 mod srq;
 mod users;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -33,6 +36,7 @@ pub use pd::Pd;
 pub use qp::{Qp, QpParts};
 pub use region::{deregister, register};
 pub use srq::Srq;
+pub use window::{alloc_window, dealloc_window};
 
 use crate::rail::Rail;
 

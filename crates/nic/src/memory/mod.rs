@@ -4,21 +4,26 @@
 mod indirect;
 mod live;
 pub(crate) mod raw;
+mod remote;
 mod shared_key;
 mod stream;
+mod window;
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-use indirect::{Binding, Slots, Target};
+use indirect::{Binding, Slots};
 pub(crate) use raw::AtomicOp;
 pub use raw::{Buffer, Region, Segment};
+pub(crate) use remote::Peer;
 use shared_key::Revocation;
 pub use shared_key::SharedKey;
+pub use window::WindowBinding;
+use window::{Bound, Window};
 
 use crate::error::ControlError;
 use crate::types::{Access, MrKey, PdId, Sge};
@@ -41,6 +46,8 @@ pub(crate) struct MemoryTable {
     hint: Cell<u32>,
     /// Objects that refer to each domain; `None` where there is no domain.
     domains: Vec<Option<u32>>,
+    /// Memory windows, by what their keys have in common.
+    windows: BTreeMap<u32, Window>,
     keys: ChaCha12Rng,
     max_regions: u32,
     max_domains: u32,
@@ -64,6 +71,8 @@ enum Backing {
     Memory(Region),
     /// Only peers' WRITEs go through it.
     Indirect(Slots),
+    /// A part of a region, for the peer of one QP.
+    Window(Bound),
 }
 
 impl Mr {
@@ -90,6 +99,7 @@ impl MemoryTable {
             free: Vec::new(),
             hint: Cell::new(0),
             domains: Vec::new(),
+            windows: BTreeMap::new(),
             keys: ChaCha12Rng::from_seed(key_seed),
             max_regions,
             max_domains,
@@ -164,6 +174,9 @@ impl MemoryTable {
     pub(crate) fn share(&self, key: MrKey) -> Result<SharedKey, ControlError> {
         let missing = ControlError::NotFound { what: "memory region" };
         let mr = self.find_in_index(key.0).map_err(|_| missing)?;
+        if let Backing::Window(_) = mr.backing {
+            return Err(missing);
+        }
         Ok(SharedKey { key, revocation: mr.revocation.clone() })
     }
 
@@ -266,7 +279,7 @@ impl MemoryTable {
         access: Access,
         shared: Option<&SharedKey>,
     ) -> Result<MrKey, ControlError> {
-        if shared.is_some_and(|SharedKey { key, .. }| self.index.contains_key(&key.0)) {
+        if shared.is_some_and(|SharedKey { key, .. }| self.is_taken(key.0)) {
             return Err(ControlError::Busy { what: "the key" });
         }
         if self.index.len() >= self.max_regions as usize {
@@ -274,11 +287,17 @@ impl MemoryTable {
             return Err(ControlError::Exhausted { what: "memory regions", limit });
         }
         self.hold_pd(pd)?;
-        let (key, revocation) = match shared {
-            Some(SharedKey { key, revocation }) => (key.0, revocation.clone()),
-            None => (self.fresh_key(), Revocation::new(access)),
-        };
-        let mr = Some(Mr { key, backing, iova, pd, access, revocation });
+        let key = shared.map_or_else(|| self.fresh_key(), |SharedKey { key, .. }| key.0);
+        let slot = self.add(key, backing, iova, pd, access);
+        if let (Some(SharedKey { revocation, .. }), Some(mr)) = (shared, &mut self.slots[slot]) {
+            mr.revocation = revocation.clone();
+        }
+        Ok(MrKey(key))
+    }
+
+    /// Puts something behind a key that is not taken; returns its slot.
+    fn add(&mut self, key: u32, backing: Backing, iova: u64, pd: PdId, access: Access) -> usize {
+        let mr = Some(Mr { key, backing, iova, pd, access, revocation: Revocation::new(access) });
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = mr;
@@ -290,7 +309,19 @@ impl MemoryTable {
             }
         };
         self.index.insert(key, slot);
-        Ok(MrKey(key))
+        slot as usize
+    }
+
+    /// Takes away what is behind a key.
+    fn remove(&mut self, key: u32) -> Option<Mr> {
+        let slot = self.index.remove(&key)?;
+        self.free.push(slot);
+        self.slots[slot as usize].take()
+    }
+
+    /// Whether a key names something, or may be a window's.
+    fn is_taken(&self, key: u32) -> bool {
+        self.index.contains_key(&key) || self.windows.contains_key(&window::prefix(key))
     }
 
     /// A key that is not in use and cannot be guessed: a key names a region by lookup, not by
@@ -298,17 +329,20 @@ impl MemoryTable {
     fn fresh_key(&mut self) -> u32 {
         loop {
             let key = self.keys.next_u32();
-            if key != 0 && !self.index.contains_key(&key) {
+            if key != 0 && !self.is_taken(key) {
                 return key;
             }
         }
     }
 
     pub(crate) fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
-        let missing = ControlError::NotFound { what: "memory region" };
-        let slot = self.index.remove(&key.0).ok_or(missing)?;
-        let mr = self.slots[slot as usize].take().ok_or(missing)?;
-        self.free.push(slot);
+        if self.windows.contains_key(&window::prefix(key.0)) {
+            return Err(ControlError::NotFound { what: "memory region" });
+        }
+        if self.has_windows(key) {
+            return Err(ControlError::Busy { what: "the memory region" });
+        }
+        let mr = self.remove(key.0).ok_or(ControlError::NotFound { what: "memory region" })?;
         self.release_pd(mr.pd);
         Ok(())
     }
@@ -331,15 +365,6 @@ impl MemoryTable {
     fn local(&self, pd: PdId, sge: &Sge, write: bool) -> Result<&Mr, AccessDenied> {
         let mr = self.find(sge.lkey)?;
         if mr.pd != pd || (write && !mr.access.contains(Access::LOCAL_WRITE)) {
-            return Err(AccessDenied);
-        }
-        Ok(mr)
-    }
-
-    #[inline]
-    fn remote(&self, pd: PdId, rkey: u32, right: Access) -> Result<&Mr, AccessDenied> {
-        let mr = self.find(rkey)?;
-        if mr.pd != pd || mr.revocation.is_revoked() || !mr.access.contains(right) {
             return Err(AccessDenied);
         }
         Ok(mr)
@@ -411,47 +436,6 @@ impl MemoryTable {
         raw::with_slices(&reads, &writes, f).ok_or(AccessDenied)
     }
 
-    /// Checks that a peer may use `len` bytes at `addr` as it asks to.
-    #[inline]
-    pub(crate) fn check_remote(
-        &self,
-        pd: PdId,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-        right: Access,
-    ) -> Result<(), AccessDenied> {
-        let mr = self.remote(pd, rkey, right)?;
-        match &mr.backing {
-            Backing::Memory(_) => mr.at(addr, len as usize).map(drop),
-            Backing::Indirect(slots) => {
-                slots.target(addr, len as usize).map(drop).ok_or(AccessDenied)
-            }
-        }
-    }
-
-    /// A packet of a peer's WRITE. Tell whether it ends the message, as for a scatter list.
-    #[inline]
-    pub(crate) fn remote_write(
-        &self,
-        pd: PdId,
-        rkey: u32,
-        addr: u64,
-        bytes: &[u8],
-        ends: bool,
-    ) -> Result<(), AccessDenied> {
-        let mr = self.remote(pd, rkey, Access::REMOTE_WRITE)?;
-        let (region, at) = match &mr.backing {
-            Backing::Memory(_) => mr.at(addr, bytes.len())?,
-            Backing::Indirect(slots) => match slots.target(addr, bytes.len()) {
-                Some(Target::Null) => return Ok(()),
-                Some(Target::Bound(binding, offset)) => self.bound(binding, offset)?,
-                None => return Err(AccessDenied),
-            },
-        };
-        self.store(region, at, bytes, ends)
-    }
-
     /// Everything that was written is seen before anything that is written from now on.
     #[inline]
     pub(crate) fn settle(&self) {
@@ -476,57 +460,6 @@ impl MemoryTable {
         if streamed {
             self.unsettled.set(true);
         }
-        Ok(())
-    }
-
-    /// The memory behind a binding, and the place of its byte `offset` in it; nothing if the region
-    /// is registered no longer.
-    #[inline]
-    fn bound(&self, binding: &Binding, offset: usize) -> Result<(&Region, usize), AccessDenied> {
-        match self.slots.get(binding.place as usize) {
-            Some(Some(Mr { key, backing: Backing::Memory(region), revocation, .. }))
-                if *key == binding.key.0 && !revocation.is_revoked() =>
-            {
-                Ok((region, binding.offset + offset))
-            }
-            _ => Err(AccessDenied),
-        }
-    }
-
-    /// A peer's READ: the bytes to send it.
-    #[inline]
-    pub(crate) fn remote_read(
-        &self,
-        pd: PdId,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-    ) -> Result<Segment, AccessDenied> {
-        let mr = self.remote(pd, rkey, Access::REMOTE_READ)?;
-        let (region, at) = mr.at(addr, len as usize)?;
-        region.segment(at, len as usize).ok_or(AccessDenied)
-    }
-
-    /// A peer's atomic: the word as it was.
-    pub(crate) fn remote_atomic(
-        &self,
-        pd: PdId,
-        rkey: u32,
-        addr: u64,
-        op: AtomicOp,
-    ) -> Result<u64, AccessDenied> {
-        let mr = self.remote(pd, rkey, Access::REMOTE_ATOMIC)?;
-        let (region, at) = mr.at(addr, 8)?;
-        region.atomic(at, op).ok_or(AccessDenied)
-    }
-
-    /// A peer's SEND with invalidate.
-    pub(crate) fn remote_invalidate(&self, pd: PdId, rkey: u32) -> Result<(), AccessDenied> {
-        let mr = self.find(rkey)?;
-        if mr.pd != pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {
-            return Err(AccessDenied);
-        }
-        mr.revocation.revoke();
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use bowline_wire::Icrc;
+use bowline_wire::{Icrc, Qpn};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,6 +11,11 @@ fn table(len: usize, iova: u64, access: Access) -> (MemoryTable, PdId, Arc<Buffe
     let buffer = Buffer::new(len);
     let key = t.register(pd, Region::owned(buffer.clone()), iova, access).unwrap();
     (t, pd, buffer, key.0)
+}
+
+/// The peer of a QP in a domain.
+fn peer(pd: PdId) -> Peer {
+    Peer { pd, qpn: Qpn::new(5) }
 }
 
 proptest! {
@@ -24,10 +29,10 @@ proptest! {
         let (t, pd, _buffer, key) = table(len, iova, Access::all());
         let addr = iova.wrapping_add_signed(start);
         let inside = start >= 0 && start as u64 + u64::from(size) <= len as u64;
-        let checked = t.check_remote(pd, key, addr, size, Access::REMOTE_WRITE).is_ok();
+        let checked = t.check_remote(peer(pd), key, addr, size, Access::REMOTE_WRITE).is_ok();
         prop_assert_eq!(checked, inside);
-        prop_assert_eq!(t.remote_write(pd, key, addr, &vec![1; size as usize], true).is_ok(), inside);
-        prop_assert_eq!(t.remote_read(pd, key, addr, size).is_ok(), inside);
+        prop_assert_eq!(t.remote_write(peer(pd), key, addr, &vec![1; size as usize], true).is_ok(), inside);
+        prop_assert_eq!(t.remote_read(peer(pd), key, addr, size).is_ok(), inside);
     }
 
     #[test]
@@ -69,12 +74,12 @@ proptest! {
 #[test]
 fn rights_and_domains_are_kept_apart() {
     let (mut t, pd, _buffer, key) = table(64, 0, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-    assert!(t.remote_write(pd, key, 0, &[1], true).is_ok());
-    assert!(t.remote_read(pd, key, 0, 1).is_err());
-    assert!(t.remote_atomic(pd, key, 0, AtomicOp::FetchAdd(1)).is_err());
-    assert!(t.remote_invalidate(pd, key).is_err());
+    assert!(t.remote_write(peer(pd), key, 0, &[1], true).is_ok());
+    assert!(t.remote_read(peer(pd), key, 0, 1).is_err());
+    assert!(t.remote_atomic(peer(pd), key, 0, AtomicOp::FetchAdd(1)).is_err());
+    assert!(t.remote_invalidate(peer(pd), key).is_err());
     let other = t.alloc_pd().unwrap();
-    assert!(t.remote_write(other, key, 0, &[1], true).is_err());
+    assert!(t.remote_write(peer(other), key, 0, &[1], true).is_err());
     assert!(t.check_local(other, &[Sge { addr: 0, len: 1, lkey: key }], false).is_err());
 }
 
@@ -82,10 +87,10 @@ fn rights_and_domains_are_kept_apart() {
 fn atomics_need_alignment_and_room() {
     let (t, pd, buffer, key) = table(20, 0, Access::all());
     let add = AtomicOp::FetchAdd(1);
-    assert_eq!(t.remote_atomic(pd, key, 8, add), Ok(0));
+    assert_eq!(t.remote_atomic(peer(pd), key, 8, add), Ok(0));
     assert_eq!(buffer.load_u64(8), 1);
-    assert!(t.remote_atomic(pd, key, 4, add).is_err());
-    assert!(t.remote_atomic(pd, key, 16, add).is_err(), "it would reach past the end");
+    assert!(t.remote_atomic(peer(pd), key, 4, add).is_err());
+    assert!(t.remote_atomic(peer(pd), key, 16, add).is_err(), "it would reach past the end");
 }
 
 #[test]
@@ -104,22 +109,22 @@ fn a_slot_leads_to_its_buffer_or_nowhere() {
     let root = t.register_indirect(pd, 4, 10).unwrap();
     t.bind_slot(root, 2, Some((MrKey(key), 0x1000 + 100, 300))).unwrap();
     // Null slots take everything and keep nothing.
-    assert!(t.remote_write(pd, root.0, 1024, &[1; 1024], true).is_ok());
+    assert!(t.remote_write(peer(pd), root.0, 1024, &[1; 1024], true).is_ok());
     assert_eq!(buffer.to_vec(0, 4096), vec![0; 4096]);
     // The bound one takes what fits its buffer, where it belongs.
-    assert!(t.remote_write(pd, root.0, 2048 + 290, &[7; 10], true).is_ok());
+    assert!(t.remote_write(peer(pd), root.0, 2048 + 290, &[7; 10], true).is_ok());
     assert_eq!(buffer.to_vec(389, 12), [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
-    assert!(t.remote_write(pd, root.0, 2048 + 291, &[7; 10], true).is_err());
-    assert!(t.check_remote(pd, root.0, 2048 + 291, 10, Access::REMOTE_WRITE).is_err());
+    assert!(t.remote_write(peer(pd), root.0, 2048 + 291, &[7; 10], true).is_err());
+    assert!(t.check_remote(peer(pd), root.0, 2048 + 291, 10, Access::REMOTE_WRITE).is_err());
     // Not across slots, not beyond the last, and nothing but writes.
-    assert!(t.remote_write(pd, root.0, 1020, &[1; 8], true).is_err());
-    assert!(t.remote_write(pd, root.0, 4096, &[1; 1], true).is_err());
-    assert!(t.remote_write(pd, root.0, u64::MAX - 3, &[1; 8], true).is_err());
-    assert!(t.remote_read(pd, root.0, 2048, 8).is_err());
-    assert!(t.remote_atomic(pd, root.0, 2048, AtomicOp::FetchAdd(1)).is_err());
+    assert!(t.remote_write(peer(pd), root.0, 1020, &[1; 8], true).is_err());
+    assert!(t.remote_write(peer(pd), root.0, 4096, &[1; 1], true).is_err());
+    assert!(t.remote_write(peer(pd), root.0, u64::MAX - 3, &[1; 8], true).is_err());
+    assert!(t.remote_read(peer(pd), root.0, 2048, 8).is_err());
+    assert!(t.remote_atomic(peer(pd), root.0, 2048, AtomicOp::FetchAdd(1)).is_err());
     // Unbound, it is null again.
     t.bind_slot(root, 2, None).unwrap();
-    assert!(t.remote_write(pd, root.0, 2048, &[9; 300], true).is_ok());
+    assert!(t.remote_write(peer(pd), root.0, 2048, &[9; 300], true).is_ok());
     assert_eq!(buffer.to_vec(100, 8), [0; 8]);
 }
 
@@ -132,7 +137,7 @@ fn a_slot_does_not_outlive_its_buffer() {
     // Its place is taken by another region, which must not be mistaken for it.
     let other = Buffer::new(4096);
     t.register(pd, Region::owned(other.clone()), 0, Access::all()).unwrap();
-    assert!(t.remote_write(pd, root.0, 0, &[1; 64], true).is_err());
+    assert!(t.remote_write(peer(pd), root.0, 0, &[1; 64], true).is_err());
     assert_eq!(other.to_vec(0, 64), vec![0; 64]);
 }
 

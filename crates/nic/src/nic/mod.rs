@@ -19,7 +19,7 @@ use crate::landing::Landed;
 use crate::memory::{MemoryTable, Segment};
 use crate::qp::{Cx, Progress, Qp};
 use crate::queue::{CqTable, SrqTable};
-use crate::rate::ControllerFactory;
+use crate::rate::{ControllerFactory, Grantor};
 use crate::sched::{Scheduler, TURN_PACKETS};
 use crate::shim::Shim;
 use crate::time::Time;
@@ -70,6 +70,7 @@ struct Shared {
     cqs: CqTable,
     srqs: SrqTable,
     sched: Scheduler,
+    grants: Option<Grantor>,
     counters: Counters,
     events: EventQueue,
     segments: Vec<Segment>,
@@ -87,6 +88,7 @@ impl Shared {
             cqs: &mut self.cqs,
             srqs: &mut self.srqs,
             paths: &mut self.sched.paths,
+            grants: &mut self.grants,
             counters: &mut self.counters,
             events: &mut self.events,
             config,
@@ -269,12 +271,29 @@ impl Nic {
             }
             self.after(slot);
         }
+        if self.shared.grants.is_some() {
+            self.hand_out_credit(now);
+        }
+    }
+
+    /// Grants credit to those whose turn it is.
+    fn hand_out_credit(&mut self, now: Time) {
+        while let Some((slot, bytes)) = self.shared.grants.as_mut().and_then(|g| g.next(now)) {
+            if let Some(Some(qp)) = self.qps.get_mut(slot) {
+                qp.transport.grant(bytes);
+                self.after(slot as u32);
+            }
+        }
     }
 
     /// When to call [`Nic::handle_timeout`], if nothing else happens before.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.shared.sched.next_deadline()
+        let next = self.shared.sched.next_deadline();
+        match self.shared.grants.as_ref().and_then(Grantor::next_at) {
+            Some(at) => Some(next.map_or(at, |next| next.min(at))),
+            None => next,
+        }
     }
 
     /// Adds packets to the batch until it is full or nothing is ready.

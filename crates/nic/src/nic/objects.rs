@@ -13,7 +13,7 @@ use crate::landing::Landing;
 use crate::memory::{MemoryTable, Region, SharedKey};
 use crate::qp::{Qp, state};
 use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
-use crate::rate::{ControllerFactory, Feedback};
+use crate::rate::{ControllerFactory, Feedback, Grantor};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
@@ -24,6 +24,8 @@ use crate::types::{
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
+/// Credit goes out in pieces of about two packets.
+const CREDIT_QUANTUM_BYTES: u64 = 8 << 10;
 
 /// A QP as [`Nic::query_qp`] reports it.
 #[derive(Clone, Debug)]
@@ -48,6 +50,7 @@ impl Nic {
             cqs: CqTable::new(config.max_cqs),
             srqs: SrqTable::new(config.max_srqs),
             sched: Scheduler::new(config.window_bytes),
+            grants: config.grant_bps.map(|bps| Grantor::new(bps, CREDIT_QUANTUM_BYTES)),
             counters: Counters::default(),
             events: EventQueue::new(config.max_events),
             segments: Vec::with_capacity(config.max_sge as usize),
@@ -193,20 +196,41 @@ impl Nic {
             let why = "it is ready to receive: set them before";
             return Err(ControlError::Invalid { what: "XP options", why });
         }
-        let not_xp = ControlError::Invalid { what: "queue pair", why: "it is not of type XP" };
-        qp.transport.as_xp().ok_or(not_xp)?.set_options(options);
+        if !qp.core.descriptor.deadlines {
+            let why = "it is not of type XP";
+            return Err(ControlError::Invalid { what: "queue pair", why });
+        }
+        qp.transport.set_options(options);
         Ok(())
     }
 
     /// What was missing of the oldest partial receive or READ of an XP QP that is still on record
     /// ([`XpOptions::loss_log`]).
     pub fn take_loss(&mut self, qpn: Qpn) -> Option<LossRecord> {
-        self.qp_mut(qpn).ok()?.transport.as_xp()?.take_loss()
+        self.qp_mut(qpn).ok()?.transport.take_loss()
     }
 
     /// Ends a registration. Requests that still refer to it will fail.
     pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
         self.shared.memory.deregister(key)
+    }
+
+    /// Allocates a memory window of type 2, and returns its key. It leads nowhere until a QP of the domain
+    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
+    /// each time.
+    pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
+        self.shared.memory.alloc_window(pd)
+    }
+
+    /// Allocates a memory window under a key that it has on another NIC already. Fails with [`ControlError::Busy`] if
+    /// the key may name something else here.
+    pub fn alloc_window_as(&mut self, key: MrKey, pd: PdId) -> Result<(), ControlError> {
+        self.shared.memory.alloc_window_as(key, pd)
+    }
+
+    /// Frees a memory window. If it is bound its key is revoked.
+    pub fn dealloc_window(&mut self, key: MrKey) -> Result<(), ControlError> {
+        self.shared.memory.dealloc_window(key)
     }
 
     /// Makes a completion queue for `depth` completions.
@@ -376,6 +400,7 @@ impl Nic {
         if let Some(srq) = init.srq {
             self.shared.srqs.release(srq);
         }
+        self.shared.memory.unbind_windows_of(qpn);
         self.shared.memory.release_pd(init.pd);
         self.shared.sched.wake_waiters(&mut self.qps);
         Ok(())

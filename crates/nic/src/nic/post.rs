@@ -91,6 +91,9 @@ fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, PostError> {
     }
     let len = wr.len();
     match wr.op {
+        SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) if len > 0 => {
+            return Err(PostError::TooLong { given: len, max: 0 });
+        }
         SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. }
             if len != 8 || !remote.addr.is_multiple_of(8) =>
         {

@@ -12,9 +12,9 @@ use crate::counters::{Counters, QpCounters};
 use crate::events::EventQueue;
 use crate::frame::ECN_ECT0;
 use crate::landing::{Landed, Landing};
-use crate::memory::{MemoryTable, Segment};
+use crate::memory::{MemoryTable, Peer, Segment};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
-use crate::rate::ControlledConnection;
+use crate::rate::{ControlledConnection, Grantor};
 use crate::sched::{Limits, Pacer, PathTable, Standing};
 use crate::shim::{Chain, ShimPeer};
 use crate::time::Time;
@@ -36,6 +36,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) cqs: &'a mut CqTable,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) paths: &'a mut PathTable,
+    /// Who is granted credit, if this NIC grants any.
+    pub(crate) grants: &'a mut Option<Grantor>,
     pub(crate) counters: &'a mut Counters,
     pub(crate) events: &'a mut EventQueue,
     pub(crate) config: &'a NicConfig,
@@ -197,6 +199,12 @@ impl QpCore {
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
         self.attrs.mtu.bytes()
+    }
+
+    /// On whose behalf its packets use memory.
+    #[inline]
+    pub(crate) fn peer(&self) -> Peer {
+        Peer { pd: self.init.pd, qpn: self.qpn }
     }
 
     /// A BTH to the peer.
@@ -368,6 +376,8 @@ fn wc_opcode(op: &SendOp) -> WcOpcode {
         SendOp::Read(_) => WcOpcode::Read,
         SendOp::CompareSwap { .. } => WcOpcode::CompareSwap,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        SendOp::BindWindow(_) => WcOpcode::BindWindow,
+        SendOp::LocalInvalidate(_) => WcOpcode::LocalInvalidate,
     }
 }
 

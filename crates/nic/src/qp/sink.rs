@@ -56,6 +56,13 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// Sends a packet of the connection's own control, which is not data: it spends neither rate nor credit.
+    pub(crate) fn send_control(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf) {
+        let Some(flow) = core.flow.as_mut() else { return };
+        let bytes = self.batch.push(flow, 0, header, &[]);
+        count_packets(core, cx, 1, bytes);
+    }
+
     /// How many packets of `len` bytes, from the middle of a message, [`Sink::send_run`] can take.
     #[inline]
     pub(crate) fn run_room(&self, len: u32) -> u32 {
@@ -145,9 +152,14 @@ impl<'a> Sink<'a> {
 /// Books packets that have gone out.
 #[inline]
 pub(super) fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
+    count_packets(core, cx, packets, bytes);
+    core.limits.pacer.on_sent(cx.now, bytes);
+}
+
+#[inline]
+fn count_packets(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
     cx.counters.tx_packets += u64::from(packets);
     cx.counters.tx_bytes += bytes;
     core.counters.tx_packets += u64::from(packets);
     core.counters.tx_bytes += bytes;
-    core.limits.pacer.on_sent(cx.now, bytes);
 }

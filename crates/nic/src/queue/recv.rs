@@ -1,6 +1,7 @@
 //! Receive queues.
 
 use crate::error::PostError;
+use crate::sched::Timers;
 use crate::time::Time;
 use crate::types::{RecvWr, Sge};
 
@@ -22,6 +23,8 @@ pub(crate) struct RecvQueue {
 struct Numbered {
     /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
     deadlines: Box<[Option<Time>]>,
+    /// By place: those that end by themselves.
+    timers: Timers,
     /// Number of the oldest receive.
     head: u32,
 }
@@ -73,6 +76,9 @@ impl RecvQueue {
         self.sges[at * self.max_sge..][..wr.sges.len()].copy_from_slice(wr.sges);
         if let Some(deadline) = self.numbered.deadlines.get_mut(at) {
             *deadline = Some(wr.deadline);
+            if wr.deadline != Time::NEVER {
+                self.numbered.timers.set(at as u32, wr.deadline);
+            }
         }
         self.len += 1;
         Ok(())
@@ -114,6 +120,7 @@ impl RecvQueue {
         self.head = 0;
         self.len = 0;
         self.numbered.head = 0;
+        self.numbered.timers = Timers::default();
     }
 }
 
@@ -157,15 +164,23 @@ impl RecvQueue {
         &self.sges[at * self.max_sge..][..self.counts[at] as usize]
     }
 
-    /// When the receive at a place ends.
-    pub(crate) fn deadline_at(&self, at: usize) -> Time {
-        self.numbered.deadlines[at].unwrap_or(Time::NEVER)
+    /// When the first receive ends by itself.
+    pub(crate) fn next_deadline(&self) -> Time {
+        self.numbered.timers.next().unwrap_or(Time::NEVER)
+    }
+
+    /// Number of a receive whose deadline has come. It is told once.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+        let at = self.numbered.timers.pop_due(now)?;
+        let ahead = (at + self.capacity - self.head) % self.capacity;
+        Some(self.numbered.head.wrapping_add(ahead))
     }
 
     /// Lets the receive at a place end no later than this.
     pub(crate) fn hasten(&mut self, at: usize, deadline: Time) {
         if let Some(set) = &mut self.numbered.deadlines[at] {
             *set = deadline.min(*set);
+            self.numbered.timers.set(at as u32, *set);
         }
     }
 
@@ -173,6 +188,7 @@ impl RecvQueue {
     pub(crate) fn end(&mut self, at: usize) -> u64 {
         let wr_id = self.wr_ids[at];
         self.numbered.deadlines[at] = None;
+        self.numbered.timers.remove(at as u32);
         while self.len > 0 && self.numbered.deadlines[self.head as usize].is_none() {
             self.head = (self.head + 1) % self.capacity;
             self.len -= 1;

@@ -3,6 +3,7 @@
 use bowline_wire::Psn;
 
 use crate::error::PostError;
+use crate::sched::Timers;
 use crate::time::Time;
 use crate::types::{Payload, QpInit, Remote, SendFlags, SendOp, SendWr, Sge, UdDest};
 
@@ -73,6 +74,8 @@ pub(crate) struct SendQueue {
     dests: Vec<UdDest>,
     /// By place, where requests have deadlines.
     timings: Box<[Timing]>,
+    /// By place: requests that end by themselves.
+    timers: Timers,
     max_sge: usize,
     max_inline: usize,
     head: u64,
@@ -111,6 +114,7 @@ impl SendQueue {
             } else {
                 Box::default()
             },
+            timers: Timers::default(),
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,
@@ -127,6 +131,7 @@ impl SendQueue {
             inline: Vec::new(),
             dests: Vec::new(),
             timings: Box::default(),
+            timers: Timers::default(),
             max_sge: 0,
             max_inline: 0,
             head: 0,
@@ -228,6 +233,9 @@ impl SendQueue {
         if let Some(timing) = self.timings.get_mut(slot) {
             let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
             *timing = Timing { deadline: wr.deadline, stride_log2 };
+            if wr.deadline != Time::NEVER {
+                self.timers.set(slot as u32, wr.deadline);
+            }
         }
     }
 
@@ -236,7 +244,20 @@ impl SendQueue {
         let slot = self.slot(number);
         if let Some(timing) = self.timings.get_mut(slot) {
             timing.deadline = deadline.min(timing.deadline);
+            self.timers.set(slot as u32, timing.deadline);
         }
+    }
+
+    /// When the first request ends by itself.
+    pub(crate) fn next_deadline(&self) -> Time {
+        self.timers.next().unwrap_or(Time::NEVER)
+    }
+
+    /// Number of a request whose deadline has come. It is told once.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u64> {
+        let slot = u64::from(self.timers.pop_due(now)?);
+        let len = self.ring.len() as u64;
+        Some(self.head + (slot + len - self.head % len) % len)
     }
 
     /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow it.
@@ -287,11 +308,15 @@ impl SendQueue {
     /// Takes the oldest request off.
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = *self.get(self.head)?;
+        if !self.timings.is_empty() {
+            self.timers.remove(self.slot(self.head) as u32);
+        }
         self.head += 1;
         Some(wqe)
     }
 
     pub(crate) fn clear(&mut self) {
         self.head = self.tail;
+        self.timers = Timers::default();
     }
 }

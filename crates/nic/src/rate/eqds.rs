@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{ControlledConnection, ControllerFactory, RateController, Sent};
+use super::{ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
 
 /// The sender's half.
@@ -49,9 +49,20 @@ impl RateController for Eqds {
         Some(u64::try_from(self.credit).unwrap_or(0))
     }
 
+    fn wants_feedback(&self) -> bool {
+        true
+    }
+
     fn on_sent(&mut self, _now: Time, sent: &Sent) {
         let bytes = i64::try_from(sent.bytes).unwrap_or(i64::MAX);
         self.credit = self.credit.saturating_sub(bytes);
+    }
+
+    fn on_lost(&mut self, _now: Time, lost: &Lost) {
+        // Grants do not arrive, or nobody makes any: a packet for each timeout is the least rate.
+        if lost.timeout {
+            self.credit = self.credit.max(1);
+        }
     }
 
     fn on_credit(&mut self, _now: Time, bytes: u64) {
@@ -70,8 +81,8 @@ pub struct Grantor {
     quantum_bytes: u64,
     /// Nanoseconds that a quantum takes.
     quantum_ns: u64,
-    /// What each sender still wants, by number.
-    wanted: Vec<u64>,
+    /// What each sender still wants, by number, and whether it is among the turns.
+    wanted: Vec<(u64, bool)>,
     /// Those that want something, in turn.
     turns: VecDeque<usize>,
     next_at: Time,
@@ -92,13 +103,23 @@ impl Grantor {
 
     /// A sender has so many bytes more to send.
     pub fn want(&mut self, sender: usize, bytes: u64) {
+        let wanted = self.wanted.get(sender).map_or(0, |(wanted, _)| *wanted);
+        self.set_want(sender, wanted.saturating_add(bytes));
+    }
+
+    /// A sender has so many bytes to send, whatever it had before.
+    pub fn set_want(&mut self, sender: usize, bytes: u64) {
         if sender >= self.wanted.len() {
-            self.wanted.resize(sender + 1, 0);
+            if bytes == 0 {
+                return;
+            }
+            self.wanted.resize(sender + 1, (0, false));
         }
-        if self.wanted[sender] == 0 && bytes > 0 {
+        let (wanted, has_turn) = &mut self.wanted[sender];
+        *wanted = bytes;
+        if bytes > 0 && !core::mem::replace(has_turn, true) {
             self.turns.push_back(sender);
         }
-        self.wanted[sender] = self.wanted[sender].saturating_add(bytes);
     }
 
     /// Whose turn it is, and how much it may send; `None` before the time has come, or if nobody wants any.
@@ -106,12 +127,20 @@ impl Grantor {
         if now < self.next_at {
             return None;
         }
-        let sender = self.turns.pop_front()?;
-        let bytes = self.wanted[sender].min(self.quantum_bytes);
-        self.wanted[sender] -= bytes;
-        if self.wanted[sender] > 0 {
-            self.turns.push_back(sender);
-        }
+        let (sender, bytes) = loop {
+            let sender = self.turns.pop_front()?;
+            let (wanted, has_turn) = &mut self.wanted[sender];
+            let bytes = (*wanted).min(self.quantum_bytes);
+            *wanted -= bytes;
+            *has_turn = *wanted > 0;
+            if *has_turn {
+                self.turns.push_back(sender);
+            }
+            // It may have changed its mind.
+            if bytes > 0 {
+                break (sender, bytes);
+            }
+        };
         // Time in which nobody wanted anything is not made up for: it would be a burst.
         let from =
             self.next_at.max(Time::from_nanos(now.as_nanos().saturating_sub(self.quantum_ns)));

@@ -56,7 +56,8 @@ impl ControlledConnection {
 /// or told something. It allocates nothing once built.
 ///
 /// What it hears depends on the transport. All tell what was sent, and pass CNPs on. RC tells what was
-/// acknowledged, with round trips, and what it sends again; and marks on the answers to READs. UC and UD hear
+/// acknowledged, with round trips, and what it sends again; and marks on the answers to READs. XP tells as much from
+/// feedback, for which it asks if the controller [wants it](RateController::wants_feedback). UC and UD hear
 /// nothing of what becomes of their packets: a protocol above them that does can tell the controller by
 /// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
 pub trait RateController: Debug + Send {
@@ -78,6 +79,12 @@ pub trait RateController: Debug + Send {
 
     /// Whether data packets say that they understand ECN marks. Asked once.
     fn wants_ecn(&self) -> bool {
+        false
+    }
+
+    /// Whether it has to hear of what arrives. Asked once. A transport that does not acknowledge packets but can
+    /// ask for feedback (XP) does so then.
+    fn wants_feedback(&self) -> bool {
         false
     }
 

@@ -122,6 +122,10 @@ impl RateController for Swift {
         Some((self.cwnd.max(1.0) * self.packet_bytes) as u64)
     }
 
+    fn wants_feedback(&self) -> bool {
+        true
+    }
+
     fn on_sent(&mut self, _now: Time, _sent: &Sent) {}
 
     fn on_acked(&mut self, now: Time, acked: &Acked) {

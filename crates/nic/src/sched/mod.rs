@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 pub(crate) use self::pacer::Pacer;
 pub(crate) use self::path::{PathId, PathTable};
-use self::timers::Timers;
+pub(crate) use self::timers::Timers;
 use crate::qp::{Progress, Qp};
 use crate::rate::ControllerFactory;
 use crate::time::Time;

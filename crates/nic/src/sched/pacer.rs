@@ -13,6 +13,7 @@ pub(crate) struct Pacer {
     /// What may still be sent in this turn.
     turn_left: u64,
     wants_ecn: bool,
+    wants_feedback: bool,
     /// Sent in this turn.
     turn_bytes: u64,
     /// When the next packet may go.
@@ -47,6 +48,7 @@ impl Pacer {
         let controller = factory.map(|factory| factory.build(now, connection));
         let mut pacer = Pacer {
             wants_ecn: controller.as_ref().is_some_and(|controller| controller.wants_ecn()),
+            wants_feedback: controller.as_ref().is_some_and(|c| c.wants_feedback()),
             controller,
             rate_bps: None,
             window_bytes: u64::MAX,
@@ -82,6 +84,17 @@ impl Pacer {
     #[inline]
     pub(crate) fn wants_ecn(&self) -> bool {
         self.wants_ecn
+    }
+
+    /// Whether the controller has to hear of what arrives.
+    #[inline]
+    pub(crate) fn wants_feedback(&self) -> bool {
+        self.wants_feedback
+    }
+
+    /// Credit that is left, if the controller counts any.
+    pub(crate) fn turn_left(&self) -> Option<u64> {
+        (self.turn_left != u64::MAX).then_some(self.turn_left)
     }
 
     /// The rate now, for those who watch.

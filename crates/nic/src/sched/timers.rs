@@ -1,4 +1,4 @@
-//! Deadlines of QPs: an indexed heap with at most one entry per QP.
+//! Deadlines of QPs, and of the requests of a QP: an indexed heap with at most one entry for each.
 
 use crate::time::Time;
 
@@ -11,7 +11,7 @@ const ABSENT: u32 = u32::MAX;
 /// Retransmission deadlines move later with every acknowledgement. Owners do not touch the heap for
 /// that: they let the old entry come up and set the new deadline then.
 #[derive(Debug, Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     heap: Vec<(Time, u32)>,
     /// By item.
     position: Vec<u32>,
@@ -20,13 +20,13 @@ pub(super) struct Timers {
 impl Timers {
     /// The earliest deadline.
     #[inline]
-    pub(super) fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         self.heap.first().map(|(at, _)| *at)
     }
 
     /// The item's deadline, if it has one.
     #[inline]
-    pub(super) fn deadline(&self, item: u32) -> Option<Time> {
+    pub(crate) fn deadline(&self, item: u32) -> Option<Time> {
         match self.position.get(item as usize) {
             Some(&at) if at != ABSENT => Some(self.heap[at as usize].0),
             _ => None,
@@ -34,7 +34,7 @@ impl Timers {
     }
 
     /// Sets an item's deadline, earlier or later.
-    pub(super) fn set(&mut self, item: u32, deadline: Time) {
+    pub(crate) fn set(&mut self, item: u32, deadline: Time) {
         if self.position.len() <= item as usize {
             self.position.resize(item as usize + 1, ABSENT);
         }
@@ -53,7 +53,7 @@ impl Timers {
     }
 
     /// Forgets an item.
-    pub(super) fn remove(&mut self, item: u32) {
+    pub(crate) fn remove(&mut self, item: u32) {
         let Some(at) = self.position.get(item as usize).copied().filter(|at| *at != ABSENT) else {
             return;
         };
@@ -61,7 +61,7 @@ impl Timers {
     }
 
     /// Takes out an item whose deadline has come.
-    pub(super) fn pop_due(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
         let (at, item) = *self.heap.first()?;
         if at > now {
             return None;

@@ -28,6 +28,8 @@ bitflags! {
         const COMPARE_SWAP = 1 << 7;
         /// [`SendOp::FetchAdd`].
         const FETCH_ADD = 1 << 8;
+        /// [`SendOp::BindWindow`] and [`SendOp::LocalInvalidate`].
+        const WINDOWS = 1 << 9;
     }
 }
 
@@ -45,6 +47,7 @@ impl SendOp {
             SendOp::Read(_) => Operations::READ,
             SendOp::CompareSwap { .. } => Operations::COMPARE_SWAP,
             SendOp::FetchAdd { .. } => Operations::FETCH_ADD,
+            SendOp::BindWindow(_) | SendOp::LocalInvalidate(_) => Operations::WINDOWS,
         }
     }
 }

@@ -80,7 +80,7 @@ impl Inbound {
         cx: &mut Cx<'_>,
         train: &mut Train<'_>,
     ) -> u32 {
-        let (pd, len) = (core.init.pd, core.mtu());
+        let (peer, len) = (core.peer(), core.mtu());
         if train.payload_len() != len as usize {
             return 0;
         }
@@ -88,27 +88,27 @@ impl Inbound {
         match &mut self.message {
             // All that is left is looked at first: what a train has given must be taken.
             Message::Write { va, rkey, left, .. }
-                if train.is_write()
+                if train.kind() == OpKind::Write
                     && core.attrs.access.contains(Access::REMOTE_WRITE)
                     && cx
                         .memory
-                        .check_remote(pd, *rkey, *va, *left, Access::REMOTE_WRITE)
+                        .check_remote(peer, *rkey, *va, *left, Access::REMOTE_WRITE)
                         .is_ok() =>
             {
                 train.limit((*left).saturating_sub(1) / len);
                 while let Some(bytes) = train.next()
-                    && cx.memory.remote_write(pd, *rkey, *va, bytes, false).is_ok()
+                    && cx.memory.remote_write(peer, *rkey, *va, bytes, false).is_ok()
                 {
                     *va = va.wrapping_add(u64::from(len));
                     *left -= len;
                     taken += 1;
                 }
             }
-            Message::Send { received } if !train.is_write() => {
+            Message::Send { received } if train.kind() == OpKind::Send => {
                 let room = self.wqe.capacity().saturating_sub((*received).into());
                 train.limit((room.min((u32::MAX - *received).into()) / u64::from(len)) as u32);
                 while let Some(bytes) = train.next()
-                    && cx.memory.scatter(pd, &self.wqe.sges, *received, bytes, false).is_ok()
+                    && cx.memory.scatter(peer.pd, &self.wqe.sges, *received, bytes, false).is_ok()
                 {
                     *received += len;
                     taken += 1;
@@ -176,13 +176,12 @@ impl Inbound {
         }
         let invalidated = match packet.ieth() {
             Some(ieth) => {
-                cx.memory
-                    .remote_invalidate(core.init.pd, ieth.rkey)
-                    .map_err(|_| Refusal::Access)?;
+                cx.memory.remote_invalidate(core.peer(), ieth.rkey).map_err(|_| Refusal::Access)?;
                 Some(ieth.rkey)
             }
             None => None,
         };
+        cx.counters.rx_message_bytes += end;
         self.complete(core, cx, packet, WcOpcode::Recv, end as u32, invalidated);
         Ok(true)
     }
@@ -197,7 +196,7 @@ impl Inbound {
         if !core.attrs.access.contains(Access::REMOTE_WRITE) {
             return Err(Refusal::Invalid);
         }
-        let pd = core.init.pd;
+        let peer = core.peer();
         let bytes = packet.payload();
         let len = bytes.len() as u32;
         let (va, rkey, left, total) = match self.message {
@@ -208,7 +207,7 @@ impl Inbound {
                 // believes what it is told, and only the peer knows the key.
                 if reth.len > 0 || core.lands {
                     cx.memory
-                        .check_remote(pd, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
+                        .check_remote(peer, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
                         .map_err(|_| Refusal::Access)?;
                 }
                 (reth.va, reth.rkey, reth.len, reth.len)
@@ -226,13 +225,14 @@ impl Inbound {
         if len > 0 {
             // Landings are told when what they are told of has settled, once for all that arrived together.
             let ends = info.position.ends() && !(lands && cx.together);
-            cx.memory.remote_write(pd, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
+            cx.memory.remote_write(peer, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
         if !info.position.ends() {
             let va = va.wrapping_add(u64::from(len));
             self.message = Message::Write { va, rkey, left: left - len, total };
             return Ok(false);
         }
+        cx.counters.rx_message_bytes += u64::from(total);
         match packet.imm() {
             Some(imm) if lands => cx.landed.push(Landed { qpn: core.qpn, imm, bytes: total }),
             Some(_) => self.complete(core, cx, packet, WcOpcode::RecvWriteImm, total, None),

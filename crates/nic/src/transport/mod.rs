@@ -2,6 +2,7 @@
 
 mod descriptor;
 mod inbound;
+mod local;
 mod outbound;
 mod rc;
 mod uc;
@@ -94,9 +95,19 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx, deadline);
     }
 
-    /// XP's own, if this is XP.
-    fn as_xp(&mut self) -> Option<&mut xp::Xp> {
+    /// Sets how messages are received, before any has been. For transports whose requests have deadlines.
+    fn set_options(&mut self, options: &XpOptions) {
+        let _ = options;
+    }
+
+    /// What was missing of the oldest message on record that ended in part.
+    fn take_loss(&mut self) -> Option<LossRecord> {
         None
+    }
+
+    /// The peer is granted so many more bytes. Called where the transport has asked for it.
+    fn grant(&mut self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// Whether nothing that was started is unfinished.

@@ -14,20 +14,55 @@ pub(crate) fn packets_of(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
+/// How a message becomes packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// First, middle and last packets: a whole MTU each, and what remains.
+    Message,
+    /// A WRITE of each packet, all of this length. The last one may overlap the one before it.
+    Writes(u32),
+}
+
+/// Most packets of a WRITE that is cut into WRITEs. Above, headers cost more than full bursts save.
+const MAX_WRITES: u32 = 16;
+
+impl Cut {
+    /// How RC cuts a request that has its packets.
+    ///
+    /// To the peer a plain WRITE is as good as one for each of its packets: the requester alone counts
+    /// messages. A first packet is longer than those behind it by a RETH and therefore ends a burst,
+    /// which a short message pays for at both ends. A WRITE with an immediate stays whole, since its
+    /// receive reports the length of all of it.
+    #[inline]
+    pub(crate) fn of_reliable(wqe: &Wqe) -> Cut {
+        match wqe.op {
+            SendOp::Write(_) if (2..=MAX_WRITES).contains(&wqe.packets) => {
+                // Whole words, so that no packet has padding.
+                Cut::Writes(wqe.len.div_ceil(wqe.packets).next_multiple_of(4))
+            }
+            _ => Cut::Message,
+        }
+    }
+}
+
 /// Codes of the standard's operations within a service's group of opcodes.
 const SEND_FIRST: u8 = 0x00;
 const WRITE_FIRST: u8 = 0x06;
+const WRITE_ONLY: u8 = 0x0a;
 const WRITE_ONLY_IMM: u8 = 0x0b;
 const SEND_LAST_INVALIDATE: u8 = 0x16;
 const SEND_ONLY_INVALIDATE: u8 = 0x17;
 
-/// The opcode of packet `k` of `wqe`, in the group of opcodes starting at `service`.
+/// The opcode of a packet, in the group of opcodes starting at `service`.
 #[inline]
-fn opcode(service: u8, wqe: &Wqe, k: u32) -> Opcode {
-    if let SendOp::WritePackets(..) = wqe.op {
-        return Opcode(service | WRITE_ONLY_IMM);
-    }
+fn opcode(service: u8, piece: Piece<'_>) -> Opcode {
+    let Piece { wqe, k, cut, .. } = piece;
     let (first, last) = (k == 0, k + 1 == wqe.packets);
+    match wqe.op {
+        SendOp::WritePackets(..) => return Opcode(service | WRITE_ONLY_IMM),
+        _ if cut != Cut::Message => return Opcode(service | WRITE_ONLY),
+        _ => {}
+    }
     if let SendOp::SendInvalidate(_) = wqe.op
         && last
     {
@@ -59,14 +94,20 @@ pub(crate) struct Piece<'a> {
     /// Which of its packets.
     pub(crate) k: u32,
     pub(crate) psn: Psn,
+    pub(crate) cut: Cut,
 }
 
 impl Piece<'_> {
     /// Where its payload is in the message, and how long.
     #[inline]
     fn span(&self, mtu: u32) -> (u32, u32) {
-        let offset = self.k * mtu;
-        (offset, mtu.min(self.wqe.len - offset))
+        match self.cut {
+            Cut::Message => {
+                let offset = self.k * mtu;
+                (offset, mtu.min(self.wqe.len - offset))
+            }
+            Cut::Writes(len) => ((self.k * len).min(self.wqe.len - len), len),
+        }
     }
 
     /// How many packets from this one on are from the middle of a message, and so alike.
@@ -75,7 +116,7 @@ impl Piece<'_> {
         match self.wqe.op {
             // These are messages of their own.
             SendOp::WritePackets(..) => 0,
-            _ if self.k == 0 => 0,
+            _ if self.k == 0 || self.cut != Cut::Message => 0,
             _ => self.wqe.packets - 1 - self.k,
         }
     }
@@ -111,16 +152,17 @@ pub(crate) fn header(core: &QpCore, service: u8, piece: Piece<'_>, ack_req: bool
     let Piece { wqe, k, psn, .. } = piece;
     let (offset, len) = piece.span(core.mtu());
     let last = k + 1 == wqe.packets;
-    let mut bth = core.bth(opcode(service, wqe, k), psn);
+    let mut bth = core.bth(opcode(service, piece), psn);
     bth.pad = pad_of(len as usize);
     bth.ack_req = ack_req;
     bth.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
     let mut header = HeaderBuf::new(&bth);
     if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wqe.op
-        && k == 0
+        && (k == 0 || piece.cut != Cut::Message)
     {
-        let reth = Reth { va: remote.addr, rkey: remote.rkey, len: wqe.len };
-        header.push(|bytes| reth.emit(bytes));
+        let len = if piece.cut == Cut::Message { wqe.len } else { len };
+        let va = remote.addr.wrapping_add(u64::from(offset));
+        header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
     }
     match wqe.op {
         SendOp::WritePackets(remote, series) => {

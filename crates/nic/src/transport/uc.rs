@@ -5,7 +5,7 @@ use bowline_wire::{Opcode, OpcodeSet, PacketView, Psn, Service};
 
 use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
 use super::inbound::{Inbound, Refusal};
-use super::{Transport, outbound};
+use super::{Transport, local, outbound};
 use crate::frame::FrameMeta;
 use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
@@ -24,7 +24,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
         .union(Operations::SEND_IMM)
         .union(Operations::WRITE)
         .union(Operations::WRITE_IMM)
-        .union(Operations::WRITE_PACKETS),
+        .union(Operations::WRITE_PACKETS)
+        .union(Operations::WINDOWS),
     max_packets: MAX_PSNS,
     connected: true,
     reliable: false,
@@ -115,9 +116,26 @@ impl Transport for Uc {
             if !sink.has_room() {
                 return Progress::More;
             }
+            if wqe.op.is_local() {
+                let done = local::execute(core, cx, &wqe.op);
+                core.sq.pop();
+                if done.is_err() {
+                    core.complete_send(cx, &wqe, WcStatus::MwBindErr);
+                    core.fail_send_queue();
+                    return Progress::Idle;
+                }
+                core.complete_send(cx, &wqe, WcStatus::Success);
+                continue;
+            }
             wqe.packets = outbound::packets_of(wqe.len, core.mtu());
             let k = self.next_packet;
-            let piece = outbound::Piece { number, wqe: &wqe, k, psn: self.next_psn };
+            let piece = outbound::Piece {
+                number,
+                wqe: &wqe,
+                k,
+                psn: self.next_psn,
+                cut: outbound::Cut::Message,
+            };
             let Ok(sent) = send(core, cx, sink, piece, left) else {
                 self.next_packet = 0;
                 core.sq.pop();

@@ -14,7 +14,7 @@ mod late;
 
 use core::net::IpAddr;
 
-use bowline_wire::{Bth, FlowKey, ICRC_LEN, Icrc, Opcode, Position, Psn};
+use bowline_wire::{Bth, FlowKey, HeaderDeltas, ICRC_LEN, Icrc, Opcode, Position, Psn};
 
 use self::late::Late;
 pub use self::late::MAX_LATE;
@@ -528,7 +528,7 @@ impl TxBatch {
     /// theirs, of `payload_len` bytes each, a multiple of four. Returns how many packets and bytes they are.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If they do not fit, or packets with such headers make no runs ([`HeaderDeltas::behind`]).
     pub(crate) fn push_run(
         &mut self,
         flow: &mut Flow,
@@ -540,6 +540,8 @@ impl TxBatch {
         let len = u32::from(header.len) + payload_len + ICRC_LEN as u32;
         let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
         let (seed, mut alike) = flow.seed(len, bth);
+        let seed = seed.update(ext);
+        let deltas = HeaderDeltas::behind(ext.len()).expect("packets of a kind that makes runs");
         let (alike_bytes, mut psn) = (&bth[..ACK_AT], psn_of(bth));
         let (tos, is_v4) = (flow.tos | ecn, flow.key.dst.is_ipv4());
         let mut packets = 0;
@@ -558,9 +560,8 @@ impl TxBatch {
             self.bytes.reserve(len as usize);
             self.bytes.extend_from_slice(alike_bytes);
             self.bytes.extend_from_slice(&last_word.to_be_bytes());
-            let mut icrc = seed.with_deltas_behind_bth(if is_v4 { ip_id } else { 0 }, psn);
+            let icrc = seed.with_deltas(deltas, if is_v4 { ip_id } else { 0 }, psn);
             if !ext.is_empty() {
-                icrc = icrc.update(ext);
                 self.bytes.extend_from_slice(ext);
             }
             let icrc = piece.append_summed(icrc, &mut self.bytes);

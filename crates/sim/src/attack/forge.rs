@@ -8,6 +8,7 @@ use bowline_wire::{
     ReportHeader, Reth, Syndrome,
 };
 
+use super::forgery::Forgery;
 use crate::check::pattern;
 use crate::packet::Packet;
 use crate::rng::SimRng;
@@ -16,128 +17,6 @@ use crate::rng::SimRng;
 const MAX_PACKETS: u64 = 3;
 /// IPv4 identifications that Bowline's own bursts have.
 const OWN_IDS: u64 = 64;
-
-/// What a forged packet is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgery {
-    /// A SEND over RC or UC, in one packet or several.
-    Send,
-    /// A WRITE over RC or UC with a key that is a guess.
-    Write,
-    /// A piece of a message that the peer may have begun.
-    Piece,
-    /// A READ.
-    Read,
-    /// An atomic.
-    Atomic,
-    /// An acknowledgement.
-    Ack,
-    /// A NAK.
-    Nak,
-    /// An RNR NAK.
-    Rnr,
-    /// An answer to a READ.
-    ReadResponse,
-    /// An answer to an atomic.
-    AtomicAck,
-    /// A datagram.
-    Datagram,
-    /// A repair of FEC.
-    Repair,
-    /// FEC's greeting, an announcement or a report.
-    FecControl,
-    /// A congestion notification.
-    Cnp,
-    /// A message of SDR's control channel.
-    SdrControl,
-    /// A message between failover agents.
-    Agent,
-    /// Bytes under an opcode that anything may be.
-    Noise,
-}
-
-impl Forgery {
-    /// All of them.
-    pub const ALL: [Forgery; 17] = [
-        Forgery::Send,
-        Forgery::Write,
-        Forgery::Piece,
-        Forgery::Read,
-        Forgery::Atomic,
-        Forgery::Ack,
-        Forgery::Nak,
-        Forgery::Rnr,
-        Forgery::ReadResponse,
-        Forgery::AtomicAck,
-        Forgery::Datagram,
-        Forgery::Repair,
-        Forgery::FecControl,
-        Forgery::Cnp,
-        Forgery::SdrControl,
-        Forgery::Agent,
-        Forgery::Noise,
-    ];
-
-    /// Its name in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Forgery::Send => "forged SENDs",
-            Forgery::Write => "forged WRITEs",
-            Forgery::Piece => "forged pieces of messages",
-            Forgery::Read => "forged READs",
-            Forgery::Atomic => "forged atomics",
-            Forgery::Ack => "forged ACKs",
-            Forgery::Nak => "forged NAKs",
-            Forgery::Rnr => "forged RNR NAKs",
-            Forgery::ReadResponse => "forged READ responses",
-            Forgery::AtomicAck => "forged atomic responses",
-            Forgery::Datagram => "forged datagrams",
-            Forgery::Repair => "forged FEC repairs",
-            Forgery::FecControl => "forged FEC control",
-            Forgery::Cnp => "forged CNPs",
-            Forgery::SdrControl => "forged SDR control",
-            Forgery::Agent => "forged agents' messages",
-            Forgery::Noise => "noise",
-        }
-    }
-
-    /// What can be forged at a reliable connection.
-    pub(crate) const RC: [Forgery; 14] = [
-        Forgery::Send,
-        Forgery::Write,
-        Forgery::Piece,
-        Forgery::Read,
-        Forgery::Atomic,
-        Forgery::Ack,
-        Forgery::Nak,
-        Forgery::Rnr,
-        Forgery::ReadResponse,
-        Forgery::AtomicAck,
-        Forgery::Repair,
-        Forgery::FecControl,
-        Forgery::Cnp,
-        Forgery::Noise,
-    ];
-
-    /// What can be forged at an unreliable one.
-    pub(crate) const UC: [Forgery; 7] = [
-        Forgery::Send,
-        Forgery::Write,
-        Forgery::Piece,
-        Forgery::Repair,
-        Forgery::FecControl,
-        Forgery::Cnp,
-        Forgery::Noise,
-    ];
-
-    /// Whether it is about the receiver's own requests, whose PSNs it then has.
-    pub(crate) fn is_response(self) -> bool {
-        matches!(
-            self,
-            Forgery::Ack | Forgery::Nak | Forgery::Rnr | Forgery::ReadResponse | Forgery::AtomicAck
-        )
-    }
-}
 
 /// A QP as strangers know it.
 #[derive(Clone, Copy, Debug)]
@@ -399,7 +278,13 @@ impl Forger {
         self.envelope(to, bytes)
     }
 
-    fn seal(&mut self, to: &Target, mut bth: Bth, ext: ExtHeaders, payload: &[u8]) -> Packet {
+    pub(super) fn seal(
+        &mut self,
+        to: &Target,
+        mut bth: Bth,
+        ext: ExtHeaders,
+        payload: &[u8],
+    ) -> Packet {
         bth.pad = (payload.len().wrapping_neg() % 4) as u8;
         let packet = bowline_wire::Packet { bth, ext, payload, pad_bytes: [0; 3], icrc: 0 };
         let len = packet.wire_len().expect("the opcode is known");
@@ -430,7 +315,7 @@ impl Target {
 
 /// Keys that somebody would try first, or any; right with a chance of some hundred in 2^32, and then the address
 /// is wrong.
-fn key(rng: &mut SimRng) -> u32 {
+pub(super) fn key(rng: &mut SimRng) -> u32 {
     match rng.below(6) {
         0 => 0,
         1 => 1,
@@ -495,6 +380,6 @@ fn repair(rng: &mut SimRng, to: &Target, base: Psn) -> Vec<u8> {
     payload
 }
 
-fn noise(rng: &mut SimRng, len: u32) -> Vec<u8> {
+pub(super) fn noise(rng: &mut SimRng, len: u32) -> Vec<u8> {
     pattern::message(rng.bits(), len as usize)
 }

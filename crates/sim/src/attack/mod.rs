@@ -7,12 +7,15 @@
 //! less is promised. `docs/security.md` says what.
 
 mod forge;
+mod forgery;
 mod formats;
 mod plan;
 mod report;
+mod xp;
 
-pub use forge::Forgery;
 pub(crate) use forge::{ForgedMessage, Forger, Target};
+pub use forgery::Forgery;
 pub(crate) use formats::{agent_message, control_message};
 pub use plan::{AttackPlan, Attacker, Burst};
 pub use report::AttackCoverage;
+pub(crate) use xp::Numbers;

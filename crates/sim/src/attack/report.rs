@@ -1,6 +1,6 @@
 //! What an attacker did.
 
-use super::forge::Forgery;
+use super::forgery::Forgery;
 
 /// Forgeries, by kind, and what came of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -240,6 +240,9 @@ impl Storm<'_> {
             let model = &mut self.ends[end ^ 1].memory.slots.model;
             if reliable { model.posted(write) } else { model.posted_unreliably(write) }
         }
+        if op.bad && op.kind == OpKind::Write {
+            self.bad_write_posted(end, index, op);
+        }
         if op.kind.consumes_receive() {
             let imm = matches!(send_op, SendOp::SendImm(_) | SendOp::WriteImm(..));
             let invalidate = match send_op {
@@ -255,6 +258,21 @@ impl Storm<'_> {
                 invalidate,
                 solicited: op.solicited,
             });
+        }
+    }
+
+    /// A plain WRITE goes packet by packet: one that leaves its region half-way may have written what is
+    /// inside by the time it is refused.
+    fn bad_write_posted(&mut self, end: usize, index: usize, op: &OpPlan) {
+        if self.crime_of(end) != Some(Crime::WriteOutOfBounds) {
+            return;
+        }
+        let remote = self.remote(end, index, op);
+        let write = self.write_of(end, index, op);
+        let slots = &mut self.ends[end ^ 1].memory.slots;
+        if let Some(start) = remote.addr.checked_sub(slots.iova) {
+            let range = start as usize..slots.len;
+            slots.model.posted_unreliably(Write { range, ..write });
         }
     }
 

@@ -6,20 +6,26 @@ use super::end::End;
 use super::judge::{Judge, judge_writes};
 use super::report::XpCoverage;
 use super::scenario::XpScenario;
+use crate::attack::{AttackCoverage, AttackPlan, Forger};
 use crate::check::{Sink, bounds};
 use crate::world::{App, HostId, NicId, World};
 
 /// Everything has ended this long after the last deadline.
 const SLACK_NS: u64 = 10_000;
 
+/// Timers of the attacker; those before are the hosts'.
+const ATTACK: u64 = 2;
+
 /// The application of the storm.
 pub(super) struct XpStorm<'a> {
-    scenario: &'a XpScenario,
-    ends: [End; 2],
+    pub(super) scenario: &'a XpScenario,
+    pub(super) ends: [End; 2],
     /// When each end wakes up next.
     armed: [Time; 2],
     pub(super) sink: Sink,
     pub(super) coverage: XpCoverage,
+    pub(super) forger: Forger,
+    pub(super) attacked: AttackCoverage,
 }
 
 impl<'a> XpStorm<'a> {
@@ -35,12 +41,18 @@ impl<'a> XpStorm<'a> {
             world.network_mut().link_mut(cable).set_faults(scenario.faults[host]);
             world.wake_at(now, host as u64);
         }
+        for (index, burst) in scenario.attack.iter().flat_map(|a| &a.bursts).enumerate() {
+            world.wake_at(Time::from_nanos(burst.at_ns), ATTACK + index as u64);
+        }
+        let own_ids = scenario.attack.as_ref().is_some_and(|attack| attack.own_ids);
         XpStorm {
             scenario,
             ends,
             armed: [Time::NEVER; 2],
             sink: Sink::new(scenario.seed),
             coverage: XpCoverage::default(),
+            forger: Forger::new(AttackPlan::guesses(scenario.seed), own_ids),
+            attacked: AttackCoverage::default(),
         }
     }
 
@@ -89,8 +101,15 @@ impl<'a> XpStorm<'a> {
 }
 
 impl App for XpStorm<'_> {
-    fn on_timer(&mut self, _world: &mut World, host: u64) {
-        self.armed[host as usize] = Time::NEVER;
+    fn on_timer(&mut self, world: &mut World, token: u64) {
+        let Some(index) = token.checked_sub(ATTACK) else {
+            self.armed[token as usize] = Time::NEVER;
+            return;
+        };
+        let mut bursts = self.scenario.attack.iter().flat_map(|attack| &attack.bursts);
+        if let Some(burst) = bursts.nth(index as usize) {
+            self.attack(world, burst.forgeries);
+        }
     }
 
     fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {

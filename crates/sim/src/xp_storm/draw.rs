@@ -4,6 +4,7 @@ use bowline_link::{Corruption, Faults, GilbertElliott, LinkConfig, Loss, Prob};
 use bowline_nic::{Mtu, XpOptions};
 
 use super::scenario::{Kind, MessagePlan, ReceivePlan, XpScenario};
+use crate::attack::{AttackPlan, Attacker};
 use crate::rng::SimRng;
 
 const MICROSECOND: u64 = 1_000;
@@ -18,7 +19,7 @@ const MAX_PACKETS: u64 = 40;
 
 impl XpScenario {
     /// The scenario of a seed.
-    pub fn draw(seed: u64) -> XpScenario {
+    pub fn draw(seed: u64, attacker: Attacker) -> XpScenario {
         let rng = &mut SimRng::new(seed, STREAM);
         let coalesce_ns = rng.pick(&[0, 0, 4, 20]) * MICROSECOND;
         let cable = LinkConfig {
@@ -44,6 +45,7 @@ impl XpScenario {
             [0, 1].map(|_| rng.percent(30).then(|| rng.pick(&[100_000_000, SECOND, 10 * SECOND])));
         let messages = [0, 1].map(|_| draw_messages(rng, mtu, span_ns));
         let receives = [1, 0].map(|peer: usize| draw_receives(rng, &messages[peer], span_ns));
+        let swift = [0, 1].map(|_| rng.percent(30));
         XpScenario {
             seed,
             coalesce_ns,
@@ -55,6 +57,8 @@ impl XpScenario {
             rate_bps,
             messages,
             receives,
+            swift,
+            attack: AttackPlan::draw(seed, attacker, 2, 2 * span_ns),
         }
     }
 }

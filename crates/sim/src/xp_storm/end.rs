@@ -2,7 +2,7 @@
 
 use bowline_nic::{
     Access, AddressVector, Completion, Connect, CqId, LossRecord, Nic, PdId, QpInit, QpType,
-    RateControl, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Time,
+    RateControl, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, SwiftParams, Time,
 };
 use bowline_wire::{Psn, Qpn};
 
@@ -98,10 +98,13 @@ impl End {
             rq_psn: Psn::new(tokens[1 - self.host]),
             ..Connect::new(av.dst, peer)
         };
-        if let Some(bits_per_sec) = scenario.rate_bps[self.host] {
-            let factory = RateControl::Fixed { bits_per_sec }.factory();
-            nic.set_rate_controller(now, self.qpn, factory).expect("the QP is there");
-        }
+        let control = match (scenario.swift[self.host], scenario.rate_bps[self.host]) {
+            (true, _) => RateControl::Swift(SwiftParams::default()),
+            (_, Some(bits_per_sec)) => RateControl::Fixed { bits_per_sec },
+            _ => RateControl::Unlimited,
+        };
+        let set = nic.set_rate_controller(now, self.qpn, control.factory());
+        set.expect("the QP is there");
         nic.connect(now, self.qpn, &connect).expect("both ends are alike");
     }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use super::app::XpStorm;
 use super::scenario::XpScenario;
+use crate::attack::Attacker;
 use crate::check::quiesce::Rest;
 use crate::storm::{Coverage, SeedReport};
 use crate::world::World;
@@ -12,20 +13,24 @@ use crate::world::World;
 const REST_NS: u64 = 200_000_000;
 
 /// Runs the storm of a seed.
-pub fn run_seed(seed: u64) -> SeedReport {
-    run(seed, None).expect("without a log nothing is written")
+pub fn run_seed(seed: u64, attacker: Attacker) -> SeedReport {
+    run(seed, attacker, None).expect("without a log nothing is written")
 }
 
 /// Runs the storm of a seed and writes a readable log of its events.
 ///
 /// # Errors
 /// If the log cannot be written.
-pub fn run_seed_traced(seed: u64, log: Box<dyn Write>) -> io::Result<SeedReport> {
-    run(seed, Some(log))
+pub fn run_seed_traced(
+    seed: u64,
+    attacker: Attacker,
+    log: Box<dyn Write>,
+) -> io::Result<SeedReport> {
+    run(seed, attacker, Some(log))
 }
 
-fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
-    let scenario = XpScenario::draw(seed);
+fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
+    let scenario = XpScenario::draw(seed, attacker);
     let mut world = World::of_two(seed, scenario.cable, scenario.coalesce_ns);
     if let Some(log) = log {
         world.keep_log(log);
@@ -42,7 +47,8 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
         world.note(8, || violation.to_string());
     }
     world.end_log()?;
-    let coverage = Coverage { xp: storm.coverage, ..Coverage::default() };
+    let (xp, attack) = (storm.coverage, storm.attacked);
+    let coverage = Coverage { xp, attack, ..Coverage::default() };
     Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 

@@ -3,6 +3,8 @@
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, XpOptions};
 
+use crate::attack::AttackPlan;
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -84,4 +86,8 @@ pub struct XpScenario {
     pub messages: [Vec<MessagePlan>; 2],
     /// Each host's receives, in the order in which they are posted.
     pub receives: [Vec<ReceivePlan>; 2],
+    /// Which hosts run Swift, rather than a fixed pace or none.
+    pub swift: [bool; 2],
+    /// Somebody who forges packets.
+    pub attack: Option<AttackPlan>,
 }

@@ -4,8 +4,8 @@ use core::ffi::{c_char, c_int, c_void};
 
 use super::{
     NoObject, NoVerb, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr, ibv_device_attr_ex,
-    ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr,
-    ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
+    ibv_mw, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input,
+    ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
 };
 
 #[repr(C)]
@@ -31,9 +31,9 @@ pub struct ibv_context_ops {
     pub _compat_reg_mr: NoObject,
     pub _compat_rereg_mr: NoObject,
     pub _compat_dereg_mr: NoObject,
-    pub alloc_mw: NoObject,
+    pub alloc_mw: unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw,
     pub bind_mw: NoVerb,
-    pub dealloc_mw: NoVerb,
+    pub dealloc_mw: unsafe extern "C" fn(*mut ibv_mw) -> c_int,
     pub _compat_create_cq: NoObject,
     pub poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
     pub req_notify_cq: unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int,

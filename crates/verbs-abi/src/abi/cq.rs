@@ -91,6 +91,8 @@ pub const IBV_WC_RDMA_WRITE: c_uint = 1;
 pub const IBV_WC_RDMA_READ: c_uint = 2;
 pub const IBV_WC_COMP_SWAP: c_uint = 3;
 pub const IBV_WC_FETCH_ADD: c_uint = 4;
+pub const IBV_WC_BIND_MW: c_uint = 5;
+pub const IBV_WC_LOCAL_INV: c_uint = 6;
 pub const IBV_WC_RECV: c_uint = 1 << 7;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: c_uint = (1 << 7) + 1;
 

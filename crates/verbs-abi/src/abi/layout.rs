@@ -76,6 +76,9 @@ layout! {
     ibv_mr: 48 {
         context: 0, pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40,
     }
+    ibv_mw: 32 {
+        context: 0, pd: 8, rkey: 16, handle: 20, mw_type: 24 = "type",
+    }
     ibv_ah: 24 {
         context: 0, pd: 8, handle: 16,
     }
@@ -121,7 +124,11 @@ layout! {
         wr_id: 0, next: 8, sg_list: 16, num_sge: 24, opcode: 28, send_flags: 32, imm_data: 36,
         wr: 40, wr.rdma.rkey: 48, wr.atomic.compare_add: 48, wr.atomic.swap: 56,
         wr.atomic.rkey: 64, wr.ud.ah: 40, wr.ud.remote_qpn: 48, wr.ud.remote_qkey: 52,
-        xrc_remote_srqn: 72 = "qp_type.xrc.remote_srqn", bind_mw_or_tso: 80 = "bind_mw",
+        xrc_remote_srqn: 72 = "qp_type.xrc.remote_srqn", bind_mw: 80, bind_mw.rkey: 88,
+        bind_mw.bind_info: 96,
+    }
+    ibv_mw_bind_info: 32 {
+        mr: 0, addr: 8, length: 16, mw_access_flags: 24,
     }
     ibv_recv_wr: 32 {
         wr_id: 0, next: 8, sg_list: 16, num_sge: 24,

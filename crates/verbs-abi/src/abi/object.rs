@@ -61,6 +61,18 @@ pub struct ibv_mr {
 }
 
 #[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub mw_type: c_int,
+}
+
+pub const IBV_MW_TYPE_1: c_int = 1;
+pub const IBV_MW_TYPE_2: c_int = 2;
+
+#[repr(C)]
 pub struct ibv_ah {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,

@@ -2,7 +2,10 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use super::{ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_data_buf, ibv_pd, ibv_sge, ibv_srq};
+use super::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_cq, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_pd,
+    ibv_sge, ibv_srq,
+};
 
 #[repr(C)]
 pub struct ibv_qp {
@@ -31,7 +34,7 @@ pub struct ibv_qp_ex {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: unsafe extern "C" fn(Qp, u32, u64, u64, u64),
     pub wr_atomic_fetch_add: unsafe extern "C" fn(Qp, u32, u64, u64),
-    pub wr_bind_mw: unsafe extern "C" fn(Qp, *mut c_void, u32, *const c_void),
+    pub wr_bind_mw: unsafe extern "C" fn(Qp, *mut ibv_mw, u32, *const ibv_mw_bind_info),
     pub wr_local_inv: unsafe extern "C" fn(Qp, u32),
     pub wr_rdma_read: unsafe extern "C" fn(Qp, u32, u64),
     pub wr_rdma_write: unsafe extern "C" fn(Qp, u32, u64),
@@ -179,4 +182,6 @@ pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
 pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
 pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
 pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
+pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
+pub const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;

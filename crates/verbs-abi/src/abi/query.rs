@@ -175,6 +175,7 @@ pub struct ibv_gid_entry {
 }
 
 pub const IBV_DEVICE_CURR_QP_STATE_MOD: c_uint = 1 << 7;
+pub const IBV_DEVICE_MEM_WINDOW_TYPE_2B: c_uint = 1 << 24;
 pub const IBV_DEVICE_RC_RNR_NAK_GEN: c_uint = 1 << 12;
 pub const IBV_DEVICE_SYS_IMAGE_GUID: c_uint = 1 << 11;
 

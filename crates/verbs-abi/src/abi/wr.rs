@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use super::ibv_ah;
+use super::{ibv_ah, ibv_mr, ibv_mw};
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -62,8 +62,25 @@ pub struct ibv_send_wr {
     pub imm_data: u32,
     pub wr: ibv_wr_target,
     pub xrc_remote_srqn: u32,
-    /// Memory window binding or TSO header: neither is supported.
-    pub bind_mw_or_tso: [u64; 6],
+    /// A memory window to bind. TSO headers, which share its place, are not supported.
+    pub bind_mw: ibv_wr_bind_mw,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_bind_mw {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
 }
 
 #[repr(C)]
@@ -81,6 +98,8 @@ pub const IBV_WR_SEND_WITH_IMM: c_uint = 3;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: c_uint = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: c_uint = 6;
+pub const IBV_WR_LOCAL_INV: c_uint = 7;
+pub const IBV_WR_BIND_MW: c_uint = 8;
 pub const IBV_WR_SEND_WITH_INV: c_uint = 9;
 
 pub const IBV_SEND_FENCE: c_uint = 1;

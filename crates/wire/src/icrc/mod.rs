@@ -9,6 +9,7 @@
 //! number of bytes behind it, on nothing else. [`Icrc::with_ip_id_delta`], [`icrc_replace`] and
 //! [`solve_ip_id`] rest on that.
 
+mod deltas;
 mod flow;
 mod fold;
 mod live;
@@ -19,10 +20,11 @@ mod tests;
 
 use core::mem::MaybeUninit;
 
+pub use deltas::HeaderDeltas;
 pub use flow::FlowKey;
 pub use live::LiveBytes;
 
-use crate::{Bth, ICRC_LEN, Psn};
+use crate::{Bth, ICRC_LEN};
 use flow::{IPV4_UDP_LEN, MaskedHeaders};
 
 /// Register after the eight bytes of ones.
@@ -34,8 +36,6 @@ const BYTES_AFTER_IP_ID: usize = IPV4_UDP_LEN - 6;
 /// What each value of the upper and of the lower identification byte, alone, does to the register
 /// at the end of the UDP header.
 static IP_ID_DELTA: [[u32; 256]; 2] = ip_id_delta::<BYTES_AFTER_IP_ID>();
-/// And at the end of the BTH.
-static IP_ID_DELTA_BTH: [[u32; 256]; 2] = ip_id_delta::<{ BYTES_AFTER_IP_ID + Bth::LEN }>();
 
 const fn ip_id_delta<const BEHIND: usize>() -> [[u32; 256]; 2] {
     let mut deltas = [[0; 256]; 2];
@@ -88,18 +88,6 @@ impl Icrc {
         let mut masked = *bth;
         masked[4] = 0xff;
         Self(table::step_block(self.0, &masked))
-    }
-
-    /// From a register behind IPv4 or IPv6 headers and a BTH, the register had the IPv4
-    /// identification been another by XOR `ip_id_delta` (0 on IPv6), and the PSN by XOR
-    /// `psn_delta`. The packets of a message differ in little else, so that most of a packet's
-    /// headers need not be summed again.
-    #[inline]
-    pub const fn with_deltas_behind_bth(self, ip_id_delta: u16, psn_delta: Psn) -> Self {
-        let [upper, lower] = ip_id_delta.to_be_bytes();
-        let id = IP_ID_DELTA_BTH[0][upper as usize] ^ IP_ID_DELTA_BTH[1][lower as usize];
-        // The PSN is the BTH's last three bytes; the fourth here is zero and changes nothing.
-        Self(self.0 ^ id ^ table::step_block(0, &psn_delta.get().to_be_bytes()))
     }
 
     /// The register after `bytes`.

@@ -22,7 +22,9 @@ mod robustness;
 mod shims;
 mod uc_ud;
 mod verbs;
+mod windows;
 mod xp;
+mod xp_feedback;
 
 /// A frame on the wire.
 #[derive(Clone)]
@@ -62,7 +64,10 @@ fn addr(i: usize) -> IpAddr {
 
 impl End {
     fn new(i: usize, init: impl FnOnce(&mut QpInit)) -> End {
-        let mut nic = Nic::new(NicConfig::new(addr(i), [i as u8; 32])).unwrap();
+        // Who asks for credit gets some.
+        let grant_bps = Some(10_000_000_000);
+        let config = NicConfig { grant_bps, ..NicConfig::new(addr(i), [i as u8; 32]) };
+        let mut nic = Nic::new(config).unwrap();
         let pd = nic.alloc_pd().unwrap();
         let cq = nic.create_cq(1024).unwrap();
         let mut qp = QpInit::new(QpType::Rc, pd, cq);

@@ -20,6 +20,32 @@ fn a_write_of_every_size_around_the_mtu_arrives_whole() {
 }
 
 #[test]
+fn a_write_of_a_few_packets_has_packets_of_one_length() {
+    const MTU: usize = 1024;
+    for packets in 2..=17 {
+        for len in [(packets - 1) * MTU + 1, packets * MTU - 3, packets * MTU] {
+            let mut p = Pair::rc();
+            let bytes = p.fill(0, 0, len);
+            let (sge, remote) = (p.ends[0].sge(0, len as u32), p.ends[1].remote(5));
+            p.post(0, 1, SendOp::Write(remote), &[sge]);
+            let frames = p.take(0);
+            assert_eq!(frames.len(), packets);
+            if packets <= 16 {
+                assert!(frames.iter().all(|f| f.bytes.len() == frames[0].bytes.len()), "{len}");
+                assert!(frames.iter().all(|f| f.opcode() == Opcode::RC_WRITE_ONLY));
+            } else {
+                assert_eq!(frames[0].opcode(), Opcode::RC_WRITE_FIRST);
+            }
+            p.deliver_all(&frames);
+            p.exchange();
+            assert_eq!(p.ends[0].statuses(), [(1, OK)], "{len} bytes");
+            assert_eq!(p.ends[1].buffer.to_vec(5, len), bytes);
+            assert_eq!(p.ends[1].buffer.to_vec(5 + len, 8), [0; 8], "nothing behind it");
+        }
+    }
+}
+
+#[test]
 fn a_send_is_gathered_and_scattered() {
     let mut p = Pair::rc();
     let bytes = p.fill(0, 0, 5_000);

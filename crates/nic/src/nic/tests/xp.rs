@@ -48,6 +48,19 @@ impl Pair {
         got.iter().map(|c| (c.wr_id, c.byte_len, c.end)).collect()
     }
 
+    /// Delivers some of `frames` as one datagram. A port numbers the frames of a datagram from 0.
+    fn deliver_together(&mut self, frames: &[Frame], which: &[usize]) {
+        let seal = |(id, k): (usize, &usize)| {
+            let mut frame = frames[*k].clone();
+            frame.meta.ip_id = IpId::Known(id as u16);
+            forge(&frame, |_| {}).bytes
+        };
+        let bytes: Vec<u8> = which.iter().enumerate().flat_map(seal).collect();
+        let meta = FrameMeta { ip_id: IpId::Guess(0), ..frames[0].meta };
+        let frame_len = frames[which[0]].bytes.len();
+        self.ends[frames[0].to].nic.handle_frames(self.now, &meta, &bytes, frame_len);
+    }
+
     fn pass(&mut self, ns: u64) {
         self.now = self.now.plus_nanos(ns);
         self.ends.iter_mut().for_each(|end| end.nic.handle_timeout(self.now));
@@ -404,24 +417,42 @@ fn trains_are_taken_whole_with_gaps_and_duplicates_among_them() {
     let bytes = p.fill(0, 0, 40_000);
     p.recv_by(1, 0, 40_000, MS);
     let frames = p.send(1, SendOp::Send, 0, 40_000);
-    let len = frames[0].bytes.len();
-    // Fragments 0, 1, 2, then 5, ... as one datagram each: the port numbers frames of a datagram from 0.
-    let datagrams = [vec![0, 1, 2], vec![5, 6, 7, 8], vec![5, 6, 7], (9..39).collect()];
-    for datagram in datagrams {
-        let seal = |(id, k): (usize, &usize)| {
-            let mut frame = frames[*k].clone();
-            frame.meta.ip_id = IpId::Known(id as u16);
-            forge(&frame, |_| {}).bytes
-        };
-        let bytes: Vec<u8> = datagram.iter().enumerate().flat_map(seal).collect();
-        let meta = FrameMeta { ip_id: IpId::Guess(0), ..frames[0].meta };
-        p.ends[1].nic.handle_frames(p.now, &meta, &bytes, len);
+    let rest: Vec<usize> = (9..39).collect();
+    for datagram in [&[0, 1, 2][..], &[5, 6, 7, 8], &[5, 6, 7], &rest] {
+        p.deliver_together(&frames, datagram);
     }
     p.deliver(&frames[39]);
     assert_eq!(p.ended(), [(1, 40_000 - 2 * 1024, EndMark::Last)]);
     assert_eq!(p.one_hole(), 3 * 1024..5 * 1024);
     assert_eq!(p.ends[1].nic.counters().duplicates, 3);
     assert_eq!(p.ends[1].buffer.to_vec(5 * 1024, 34_880), bytes[5 * 1024..]);
+}
+
+#[test]
+fn trains_of_an_answer_are_taken_whole_with_gaps_and_duplicates_among_them() {
+    let mut p = logged(1, 0);
+    let bytes = p.fill(1, 0, 40_000);
+    let request = p.send(1, SendOp::Read(p.ends[1].remote(0)), 0, 40_000);
+    p.deliver_all(&request);
+    let frames = p.take(1);
+    assert_eq!(frames.len(), 40);
+    let rest: Vec<usize> = (9..39).collect();
+    for datagram in [&[0, 1, 2][..], &[5, 6, 7, 8], &[5, 6, 7], &rest] {
+        p.deliver_together(&frames, datagram);
+    }
+    assert_eq!(p.ends[0].completions(), []);
+    p.deliver(&frames[39]);
+    let done = p.ends[0].completions();
+    assert_eq!((done[0].byte_len, done[0].end), (40_000 - 2 * 1024, EndMark::Last));
+    assert_eq!(p.ends[0].nic.counters().duplicates, 3);
+    assert_eq!(p.ends[0].buffer.to_vec(0, 3 * 1024), bytes[..3 * 1024]);
+    assert_eq!(p.ends[0].buffer.to_vec(5 * 1024, 34_880), bytes[5 * 1024..]);
+    // What comes behind the end touches nothing.
+    p.fill(1, 0, 40_000);
+    let before = p.ends[0].buffer.to_vec(0, 40_000);
+    p.deliver_together(&frames, &[3, 4]);
+    assert_eq!(p.ends[0].buffer.to_vec(0, 40_000), before);
+    assert_eq!(p.ends[0].nic.counters().drop_late, 2);
 }
 
 #[test]

@@ -448,6 +448,10 @@ impl RateController for Bbr {
         (!self.is_short()).then(|| self.window())
     }
 
+    fn wants_feedback(&self) -> bool {
+        true
+    }
+
     fn on_sent(&mut self, now: Time, sent: &Sent) {
         self.delivery.on_sent(now, sent.app_limited);
         self.in_flight = sent.in_flight_bytes.unwrap_or(self.in_flight);

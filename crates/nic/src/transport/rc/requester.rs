@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
-use super::super::outbound;
+use super::super::{local, outbound};
 use super::rtt::RttEstimate;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
@@ -163,13 +163,18 @@ impl Requester {
         if !self.has_work(core) {
             return Step::Stop(Progress::Idle);
         }
+        let number = self.cursor;
+        if number >= self.started
+            && let Some(wqe) = core.sq.get(number).copied().filter(|wqe| wqe.op.is_local())
+        {
+            return self.execute_local(core, cx, number, &wqe);
+        }
         if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
         }
         if !sink.has_room() {
             return Step::Stop(Progress::More);
         }
-        let number = self.cursor;
         if number >= self.started
             && let Err(stop) = self.start_request(core, cx, number)
         {
@@ -194,10 +199,11 @@ impl Requester {
         // The next turn comes when everybody else has had theirs.
         let turn_ends =
             core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
+        let cut = outbound::Cut::of_reliable(&wqe);
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
-            let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next };
+            let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next, cut };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
             // wait for it (a fence, a full window, a request that fails); our responder answers
             // many at once. Whoever fills the window asks, or nobody would ever make room again, and
@@ -227,7 +233,7 @@ impl Requester {
                 }
                 _ => {
                     built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
-                    if k + i > 0 && !ends {
+                    if piece.middles() > 0 {
                         middle = built.ok();
                     }
                     built.as_ref().map_err(|denied| *denied)
@@ -325,6 +331,28 @@ impl Requester {
         self.fresh = wqe.end_psn();
         self.started = number + 1;
         Ok(())
+    }
+
+    /// Does a request that sends nothing, once all before it are done: what it changes then changes nothing
+    /// under a request that may have to be sent again.
+    fn execute_local(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        number: u64,
+        wqe: &Wqe,
+    ) -> Step {
+        if core.sq.head() != number {
+            return Step::Stop(Progress::Idle);
+        }
+        if local::execute(core, cx, &wqe.op).is_err() {
+            self.fail_head(core, cx, WcStatus::MwBindErr);
+            return Step::Stop(Progress::Idle);
+        }
+        core.sq.pop();
+        (self.cursor, self.started) = (number + 1, number + 1);
+        core.complete_send(cx, wqe, WcStatus::Success);
+        Step::Sent(0)
     }
 
     /// A request whose own memory does not check fails, but only once all before it are done.

@@ -191,7 +191,7 @@ impl Responder {
         }
         if reth.len > 0 {
             cx.memory
-                .check_remote(core.init.pd, reth.rkey, reth.va, reth.len, Access::REMOTE_READ)
+                .check_remote(core.peer(), reth.rkey, reth.va, reth.len, Access::REMOTE_READ)
                 .map_err(|_| Refusal::Access)?;
         }
         let packets = packets_of(reth.len, core.mtu());
@@ -220,7 +220,7 @@ impl Responder {
             OpKind::FetchAdd => AtomicOp::FetchAdd(eth.swap_or_add),
             _ => AtomicOp::CompareSwap { compare: eth.compare, swap: eth.swap_or_add },
         };
-        match cx.memory.remote_atomic(core.init.pd, eth.rkey, eth.va, op) {
+        match cx.memory.remote_atomic(core.peer(), eth.rkey, eth.va, op) {
             Ok(original) => {
                 if let Some(last) = self.resources.back_mut() {
                     last.kind = ResourceKind::Atomic { original, due: true };
@@ -387,7 +387,7 @@ impl Responder {
                 let bytes = core.mtu().min(*len - offset);
                 if bytes > 0 {
                     let addr = va.wrapping_add(u64::from(offset));
-                    match cx.memory.remote_read(core.init.pd, *rkey, addr, bytes) {
+                    match cx.memory.remote_read(core.peer(), *rkey, addr, bytes) {
                         Ok(segment) => cx.segments.push(segment),
                         Err(_) => return Err(resource.psn.add(k)),
                     }

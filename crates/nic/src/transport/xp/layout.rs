@@ -50,15 +50,18 @@ impl Layout {
         k: u32,
         mut f: impl FnMut(u32, usize, usize) -> Result<(), E>,
     ) -> Result<(), E> {
+        let contiguous = u64::from(k) * u64::from(self.mtu);
+        if self.is_contiguous() {
+            return f(contiguous as u32, 0, self.len_of(k) as usize);
+        }
         let stride = 1_u64 << self.stride_log2;
         let group_len = stride * u64::from(self.mtu);
-        let group = u64::from(k) / stride * group_len;
-        if stride == 1 || group + group_len > self.len.into() {
-            let offset = u64::from(k) * u64::from(self.mtu);
-            return f(offset as u32, 0, self.len_of(k) as usize);
+        let group = (u64::from(k) >> self.stride_log2) * group_len;
+        if group + group_len > self.len.into() {
+            return f(contiguous as u32, 0, self.len_of(k) as usize);
         }
-        let piece = u64::from(self.mtu) / stride;
-        let first = group + u64::from(k) % stride * piece;
+        let piece = u64::from(self.mtu) >> self.stride_log2;
+        let first = group + (u64::from(k) & (stride - 1)) * piece;
         (0..stride).try_for_each(|block| {
             let offset = first + block * u64::from(self.mtu);
             f(offset as u32, (block * piece) as usize, piece as usize)

@@ -2,6 +2,7 @@
 //! acknowledgements, retransmissions or order. `docs/xp.md` has the rules and the reasons.
 
 mod arrivals;
+mod control;
 mod layout;
 mod loss;
 mod reads;
@@ -10,6 +11,7 @@ mod responder;
 
 use bowline_wire::{OpKind, Opcode, OpcodeSet, PacketView, Psn, Service, XpEth};
 
+use self::control::{Answering, Probing};
 pub(crate) use self::layout::max_stride;
 use self::loss::LossLog;
 pub use self::loss::LossRecord;
@@ -33,7 +35,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
         .union(Operations::SEND_IMM)
         .union(Operations::WRITE)
         .union(Operations::WRITE_IMM)
-        .union(Operations::READ),
+        .union(Operations::READ)
+        .union(Operations::WINDOWS),
     max_packets: MAX_PSNS,
     connected: true,
     reliable: false,
@@ -107,6 +110,8 @@ struct More {
     serving: Serving,
     grace_ns: u64,
     log: LossLog,
+    probing: Option<Box<Probing>>,
+    answering: Option<Box<Answering>>,
 }
 
 // OptiNIC's Table 4 has 52 bytes.
@@ -163,17 +168,17 @@ impl Transport for Xp {
         core: &mut QpCore,
         cx: &mut Cx<'_>,
         packet: &PacketView<'_>,
-        _meta: Option<&FrameMeta>,
+        meta: Option<&FrameMeta>,
     ) -> bool {
         let Some(eth) = packet.xpeth() else {
-            // Probes and feedback are for controllers that ask for them.
-            cx.counters.drop_stale += 1;
-            return false;
+            return self.receive_control(core, cx, packet);
         };
         if eth.token != core.attrs.rq_psn {
             cx.counters.drop_token += 1;
             return false;
         }
+        let marked = meta.is_some_and(FrameMeta::congestion_experienced);
+        self.count_arrival(packet.as_bytes().len() as u64, marked);
         let wake = self.wake;
         let follows = match packet.info().kind {
             OpKind::Send | OpKind::Write => {
@@ -187,12 +192,15 @@ impl Transport for Xp {
     }
 
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
-        match train.ext().first_chunk().map(XpEth::parse) {
-            Some(eth) if eth.token == core.attrs.rq_psn => {
-                self.receive_fragments(core, cx, train, &eth)
-            }
-            _ => 0,
-        }
+        let eth = train.ext().first_chunk().map(XpEth::parse);
+        let Some(eth) = eth.filter(|eth| eth.token == core.attrs.rq_psn) else { return 0 };
+        let frame_len = train.frame_len() as u64;
+        let taken = match train.kind() {
+            OpKind::ReadResponse => self.receive_answers(core, cx, train, &eth),
+            _ => self.receive_fragments(core, cx, train, &eth),
+        };
+        self.count_arrival(u64::from(taken) * frame_len, false);
+        taken
     }
 
     fn transmit(
@@ -205,27 +213,36 @@ impl Transport for Xp {
         if self.wake <= cx.now {
             self.expire(core, cx);
         }
-        // Answers go first, but leave half of a turn to requests.
-        let requests = self.has_requests(core);
-        let answers = if requests { budget / 2 } else { budget };
-        let (sent, progress) = self.transmit_answers(core, cx, sink, answers);
-        if !requests || progress == Progress::Paced {
-            return progress;
-        }
-        let requests = self.transmit_requests(core, cx, sink, budget - sent);
-        if progress == Progress::More { Progress::More } else { requests }
+        self.begin_probing(core);
+        self.answer_probe(core, cx, sink);
+        let progress = self.transmit_data(core, cx, sink, budget);
+        self.probe(core, cx, sink, progress);
+        progress
     }
 
     fn has_work(&self, core: &QpCore) -> bool {
-        self.has_requests(core) || self.more.as_ref().is_some_and(|more| more.serving.is_busy())
+        self.has_requests(core)
+            || self.has_control()
+            || self.more.as_ref().is_some_and(|more| more.serving.is_busy())
     }
 
     fn deadline(&self) -> Time {
-        self.wake
+        self.wake.min(self.probe_deadline())
+    }
+
+    fn in_flight_bytes(&self, _core: &QpCore) -> Option<u64> {
+        self.in_flight()
+    }
+
+    fn grant(&mut self, bytes: u64) {
+        Xp::grant(self, bytes);
     }
 
     fn handle_timeout(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        self.expire(core, cx);
+        if self.wake <= cx.now {
+            self.expire(core, cx);
+        }
+        self.expire_probe(core, cx);
     }
 
     fn posted(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, deadline: Time) {
@@ -234,8 +251,17 @@ impl Transport for Xp {
         self.give_up_before(core, cx, self.floor);
     }
 
-    fn as_xp(&mut self) -> Option<&mut Xp> {
-        Some(self)
+    fn set_options(&mut self, options: &XpOptions) {
+        self.window = options.window;
+        let window = usize::from(options.window);
+        let more = self.more();
+        more.slots = vec![Slot::default(); if window > 1 { window } else { 0 }];
+        more.grace_ns = options.grace_ns;
+        more.log = LossLog::new(options.loss_log);
+    }
+
+    fn take_loss(&mut self) -> Option<LossRecord> {
+        self.more.as_mut()?.log.pop()
     }
 
     fn is_drained(&self, _core: &QpCore) -> bool {
@@ -246,26 +272,34 @@ impl Transport for Xp {
         self.flush_requests(core, cx, WcStatus::WrFlushErr);
         self.flush_receives(core, cx);
         self.wake = Time::NEVER;
+        if let Some(grants) = cx.grants {
+            grants.set_want(core.index as usize, 0);
+        }
         if let Some(more) = &mut self.more {
             more.serving.stop();
+            (more.probing, more.answering) = (None, None);
         }
     }
 }
 
 impl Xp {
-    /// Sets how it receives, before anything has been received.
-    pub(crate) fn set_options(&mut self, options: &XpOptions) {
-        self.window = options.window;
-        let window = usize::from(options.window);
-        let more = self.more();
-        more.slots = vec![Slot::default(); if window > 1 { window } else { 0 }];
-        more.grace_ns = options.grace_ns;
-        more.log = LossLog::new(options.loss_log);
-    }
-
-    /// The oldest record of what was missing.
-    pub(crate) fn take_loss(&mut self) -> Option<LossRecord> {
-        self.more.as_mut()?.log.pop()
+    /// Sends up to `budget` packets of answers and requests.
+    fn transmit_data(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        budget: u32,
+    ) -> Progress {
+        // Answers go first, but leave half of a turn to requests.
+        let requests = self.has_requests(core);
+        let answers = if requests { budget / 2 } else { budget };
+        let (sent, progress) = self.transmit_answers(core, cx, sink, answers);
+        if !requests || matches!(progress, Progress::Paced | Progress::WindowFull) {
+            return progress;
+        }
+        let requests = self.transmit_requests(core, cx, sink, budget - sent);
+        if progress == Progress::More { Progress::More } else { requests }
     }
 
     fn more(&mut self) -> &mut More {

@@ -5,15 +5,17 @@ use bowline_wire::{Opcode, PacketView, Psn, Reth, XpEth, XpTimeLeft};
 use super::arrivals::Arrivals;
 use super::layout::Layout;
 use super::loss::LossRecord;
+use super::requester::MAX_HEADERS;
 use super::responder::check_fragment;
 use super::{Xp, before, first_number};
 use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
 use crate::time::Time;
+use crate::train::Train;
 use crate::transport::outbound;
 use crate::tx::{HeaderBuf, pad_of};
-use crate::types::{Access, EndMark, Remote, SendOp};
+use crate::types::{Access, EndMark, Remote, SendOp, WcStatus};
 
 /// The READ that waits for its answer, at the head of the send queue.
 #[derive(Debug, Default)]
@@ -132,9 +134,10 @@ impl Xp {
             cx.memory.scatter(pd, sges, offset, &packet.payload()[from..from + len], ends)
         });
         if placed.is_err() {
-            self.fail_request(core, cx);
+            self.fail_request(core, cx, WcStatus::LocProtErr);
             return true;
         }
+        cx.counters.rx_message_bytes += packet.payload().len() as u64;
         reading.arrivals.mark(&mut reading.bits, k, fragments);
         reading.has_last |= is_last;
         if ends {
@@ -145,6 +148,51 @@ impl Xp {
             self.wake = self.wake.min(deadline);
         }
         ends
+    }
+
+    /// Fragments of an answer, from before its last one: as many as can be without ado. Returns how many.
+    pub(super) fn receive_answers(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        train: &mut Train<'_>,
+        eth: &XpEth,
+    ) -> u32 {
+        let number = core.sq.head();
+        let expected = self.next_packet > 0 && eth.wqe_seq == self.read_seq(core);
+        let (Some(wqe), Some(more)) = (core.sq.get(number), &mut self.more) else { return 0 };
+        let stride_log2 = core.sq.timing(number).stride_log2;
+        let layout = Layout { mtu: core.mtu(), len: wqe.len, stride_log2 };
+        let agrees = layout.len == eth.len && stride_log2 == eth.stride_log2;
+        let (first, last) = (train.psn().get(), layout.fragments() - 1);
+        // A fragment that may be all that was missing goes the way of single frames.
+        let goes_on = expected && first < last && !more.reading.has_last;
+        let is_read = matches!(wqe.op, SendOp::Read(_));
+        if !is_read || !agrees || !goes_on || train.payload_len() != layout.mtu as usize {
+            return 0;
+        }
+        let (sges, pd, reading) = (core.sq.sges(number), core.init.pd, &mut more.reading);
+        if cx.memory.check_local(pd, sges, true).is_err() {
+            return 0;
+        }
+        train.limit(last - first);
+        let mut k = first;
+        while let Some(bytes) = train.next() {
+            if reading.arrivals.has(&reading.bits, k) {
+                cx.counters.duplicates += 1;
+            } else {
+                // The list was checked, and nobody can change it meanwhile.
+                let placed = layout.try_pieces(k, |offset, from, len| {
+                    cx.memory.scatter(pd, sges, offset, &bytes[from..from + len], false)
+                });
+                if placed.is_ok() {
+                    cx.counters.rx_message_bytes += u64::from(layout.mtu);
+                    reading.arrivals.mark(&mut reading.bits, k, last + 1);
+                }
+            }
+            k += 1;
+        }
+        k - first
     }
 
     /// Ends the READ at the head of the queue, with what has arrived.
@@ -199,10 +247,10 @@ impl Xp {
             cx.counters.drop_malformed += 1;
             return false;
         };
-        let (pd, right) = (core.init.pd, Access::REMOTE_READ);
+        let (peer, right) = (core.peer(), Access::REMOTE_READ);
         let allowed = core.attrs.access.contains(right)
             && (reth.len == 0
-                || cx.memory.check_remote(pd, reth.rkey, reth.va, reth.len, right).is_ok());
+                || cx.memory.check_remote(peer, reth.rkey, reth.va, reth.len, right).is_ok());
         let deadline = match left.0 {
             0 => Time::NEVER,
             us => cx.now.plus_nanos(u64::from(us) * 1_000),
@@ -226,8 +274,9 @@ impl Xp {
         budget: u32,
     ) -> (u32, Progress) {
         let mut sent = 0;
-        let Some(more) = &mut self.more else { return (0, Progress::Idle) };
-        while let Some(read) = &mut more.serving.read {
+        while let Some(room) = self.answer_room(core) {
+            let Some(more) = &mut self.more else { break };
+            let Some(read) = &mut more.serving.read else { break };
             if read.deadline <= cx.now {
                 more.serving.read = None;
                 break;
@@ -238,10 +287,15 @@ impl Xp {
             if core.limits.pacer.next() > cx.now {
                 return (sent, Progress::Paced);
             }
+            if room == 0 {
+                return (sent, Progress::WindowFull);
+            }
             if !sink.has_room() {
                 return (sent, Progress::More);
             }
-            let Ok(packets) = send_answer(core, cx, sink, read, budget - sent) else {
+            let before = core.counters.tx_bytes;
+            let most = room.min(budget - sent);
+            let Ok(packets) = send_answer(core, cx, sink, read, most) else {
                 // The region is gone.
                 cx.counters.access_violations += 1;
                 more.serving.read = None;
@@ -252,8 +306,23 @@ impl Xp {
             if read.next == read.layout.fragments() {
                 more.serving.read = None;
             }
+            self.count_sent(core.counters.tx_bytes - before);
         }
         (sent, Progress::Idle)
+    }
+
+    /// Packets that the window has room for, if there is an answer under way.
+    fn answer_room(&self, core: &QpCore) -> Option<u32> {
+        let is_busy = self.more.as_ref().is_some_and(|more| more.serving.is_busy());
+        is_busy.then(|| self.window_packets(core, core.mtu() + MAX_HEADERS))
+    }
+
+    /// Bytes of the answer under way that have not been sent.
+    pub(super) fn unanswered_bytes(&self) -> u64 {
+        let read = self.more.as_ref().and_then(|more| more.serving.read.as_ref());
+        read.map_or(0, |Read { layout, next, .. }| {
+            u64::from(layout.len).saturating_sub(u64::from(*next) * u64::from(layout.mtu))
+        })
     }
 }
 
@@ -279,21 +348,21 @@ fn send_answer(
     };
     let mut header = HeaderBuf::new(&bth);
     header.push(|bytes| eth.emit(bytes));
-    let (ecn, pd) = (core.data_ecn(), core.init.pd);
+    let (ecn, peer) = (core.data_ecn(), core.peer());
     let at = |offset: u32| remote.addr.wrapping_add(offset.into());
     cx.segments.clear();
     if layout.is_contiguous() {
         let packets = outbound::run_len(core, cx, sink, &header, most.min(last - k));
         if packets > 1 {
             let len = packets * layout.mtu;
-            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(k * layout.mtu), len)?);
+            cx.segments.push(cx.memory.remote_read(peer, remote.rkey, at(k * layout.mtu), len)?);
             sink.send_run(core, cx, &header, ecn, layout.mtu);
             return Ok(packets);
         }
     }
     layout.try_pieces(k, |offset, _, len| {
         if len > 0 {
-            cx.segments.push(cx.memory.remote_read(pd, remote.rkey, at(offset), len as u32)?);
+            cx.segments.push(cx.memory.remote_read(peer, remote.rkey, at(offset), len as u32)?);
         }
         Ok(())
     })?;

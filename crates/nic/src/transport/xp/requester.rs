@@ -1,15 +1,18 @@
 //! Sending requests, each until all of it is sent or its deadline has passed.
 
-use bowline_wire::{ImmDt, Opcode, Psn, Reth, XpEth};
+use bowline_wire::{ICRC_LEN, ImmDt, Opcode, Psn, Reth, XpEth};
 
 use super::Xp;
 use super::layout::Layout;
 use crate::memory::AccessDenied;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::Wqe;
-use crate::transport::outbound;
-use crate::tx::{HeaderBuf, pad_of};
+use crate::transport::{local, outbound};
+use crate::tx::{HeaderBuf, MAX_HEADER, pad_of};
 use crate::types::{EndMark, QpState, SendFlags, SendOp, WcStatus};
+
+/// Bytes of a packet besides its payload, at most.
+pub(super) const MAX_HEADERS: u32 = (MAX_HEADER + ICRC_LEN) as u32;
 
 impl Xp {
     /// Whether there is a request to be sent, or to go on with.
@@ -42,22 +45,39 @@ impl Xp {
                 self.pop_request(core);
                 continue;
             }
+            if wqe.op.is_local() {
+                if local::execute(core, cx, &wqe.op).is_err() {
+                    self.fail_request(core, cx, WcStatus::MwBindErr);
+                    return Progress::Idle;
+                }
+                self.pop_request(core);
+                core.complete_send(cx, &wqe, WcStatus::Success);
+                continue;
+            }
             if core.limits.pacer.next() > cx.now {
                 return Progress::Paced;
             }
             if !sink.has_room() {
                 return Progress::More;
             }
+            let room = self.window_packets(core, core.mtu() + MAX_HEADERS);
+            if room == 0 {
+                return Progress::WindowFull;
+            }
+            let before = core.counters.tx_bytes;
             if let SendOp::Read(remote) = wqe.op {
                 self.send_read_request(core, cx, sink, &wqe, remote);
+                self.count_sent(core.counters.tx_bytes - before);
                 left -= 1;
                 continue;
             }
-            let Ok(sent) = self.send_fragments(core, cx, sink, number, &wqe, left) else {
-                self.fail_request(core, cx);
+            let most = left.min(room);
+            let Ok(sent) = self.send_fragments(core, cx, sink, number, &wqe, most) else {
+                self.fail_request(core, cx, WcStatus::LocProtErr);
                 return Progress::Idle;
             };
             left -= sent;
+            self.count_sent(core.counters.tx_bytes - before);
             self.next_packet += sent;
             if self.next_packet == outbound::packets_of(wqe.len, core.mtu()) {
                 self.pop_request(core);
@@ -138,16 +158,19 @@ impl Xp {
             self.end_reading();
             return;
         }
+        if wqe.op.is_local() {
+            return;
+        }
         self.next_seq = self.next_seq.wrapping_add(1);
         self.next_recv = self.next_recv.wrapping_add(u32::from(wqe.is_two_sided()));
     }
 
-    /// The oldest request's own memory is not valid: it fails, and the send queue stops.
-    pub(super) fn fail_request(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+    /// The oldest request fails for a reason of this host's, and the send queue stops.
+    pub(super) fn fail_request(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
         let wqe = core.sq.get(core.sq.head()).copied();
         self.pop_request(core);
         if let Some(wqe) = wqe {
-            core.complete_send(cx, &wqe, WcStatus::LocProtErr);
+            core.complete_send(cx, &wqe, status);
         }
         self.flush_requests(core, cx, WcStatus::WrFlushErr);
         core.fail_send_queue();
@@ -155,14 +178,13 @@ impl Xp {
 
     /// Ends requests that are due, and finds out which is due next.
     pub(super) fn expire_requests(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        for number in core.sq.head()..core.sq.tail() {
+        let mut due: Vec<u64> = core::iter::from_fn(|| core.sq.pop_due(cx.now)).collect();
+        due.sort_unstable();
+        for number in due {
             let Some(wqe) = core.sq.get(number).copied().filter(|wqe| !wqe.executed) else {
                 continue;
             };
-            let deadline = core.sq.timing(number).deadline;
-            if deadline > cx.now {
-                self.wake = self.wake.min(deadline);
-            } else if number == core.sq.head() {
+            if number == core.sq.head() {
                 self.end_oldest(core, cx, &wqe);
             } else {
                 if let Some(wqe) = core.sq.get_mut(number) {
@@ -171,6 +193,7 @@ impl Xp {
                 core.complete_send_in_part(cx, &wqe, 0, EndMark::Deadline);
             }
         }
+        self.wake = self.wake.min(core.sq.next_deadline());
     }
 
     /// Ends the oldest request, whatever has been sent or read of it.

@@ -115,9 +115,9 @@ impl Xp {
         if let (Some(reth), false) = (reth, packet.info().has_imm) {
             let ends = packet.info().position.ends();
             let target = Target::Remote(reth);
-            if place(core, cx, target, &layout, packet.psn().get(), packet.payload(), ends).is_err()
-            {
-                cx.counters.access_violations += 1;
+            match place(core, cx, target, &layout, packet.psn().get(), packet.payload(), ends) {
+                Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
+                Err(_) => cx.counters.access_violations += 1,
             }
             return;
         }
@@ -143,8 +143,9 @@ impl Xp {
             return 0;
         }
         let ext = &train.ext()[XpEth::LEN..];
-        let reth = if train.is_write() { ext.first_chunk().map(Reth::parse) } else { None };
-        let takes_receive = !train.is_write() || ext.len() > Reth::LEN;
+        let is_write = train.kind() == OpKind::Write;
+        let reth = if is_write { ext.first_chunk().map(Reth::parse) } else { None };
+        let takes_receive = !is_write || ext.len() > Reth::LEN;
         if reth.is_some_and(|reth| !may_write(core, cx, &reth, eth)) {
             return 0;
         }
@@ -165,17 +166,22 @@ impl Xp {
         let Some(target) = target else { return 0 };
         train.limit(last - k);
         let first = k;
+        let mut placed = 0;
         while let Some(bytes) = train.next() {
             let duplicate = takes_receive && self.has(eth.recv_seq, k);
             if duplicate {
                 cx.counters.duplicates += 1;
             } else if place(core, cx, target, &layout, k, bytes, false).is_err() {
                 cx.counters.access_violations += 1;
-            } else if takes_receive {
-                self.mark(eth.recv_seq, k, last + 1);
+            } else {
+                placed += 1;
+                if takes_receive {
+                    self.mark(eth.recv_seq, k, last + 1);
+                }
             }
             k += 1;
         }
+        cx.counters.rx_message_bytes += placed * u64::from(layout.mtu);
         k - first
     }
 
@@ -280,7 +286,7 @@ impl Xp {
         let whole = self.slot(number).arrivals.completes(self.bits(number), k, fragments);
         let ends = whole || (is_last && grace_ns == 0);
         match place(core, cx, target, layout, k, packet.payload(), ends) {
-            Ok(()) => {}
+            Ok(()) => cx.counters.rx_message_bytes += packet.payload().len() as u64,
             Err(Refused::Remote) => {
                 cx.counters.access_violations += 1;
                 return;
@@ -369,22 +375,16 @@ impl Xp {
 
     /// Ends receives that are due, and finds out which is due next.
     pub(super) fn expire_receives(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
-        let numbers = core.rq.numbers();
-        let mut number = numbers.head;
-        while number != numbers.tail {
-            if let Some(at) = core.rq.find(number) {
-                let deadline = core.rq.deadline_at(at);
-                if deadline <= cx.now {
-                    let last =
-                        self.is_under_way(number) && self.slot(number).known.contains(Known::LAST);
-                    let mark = if last { EndMark::Last } else { EndMark::Deadline };
-                    self.end_receive(core, cx, number, mark);
-                } else {
-                    self.wake = self.wake.min(deadline);
-                }
-            }
-            number = number.wrapping_add(1);
+        let head = core.rq.numbers().head;
+        let mut due: Vec<u32> = core::iter::from_fn(|| core.rq.pop_due(cx.now)).collect();
+        // As they were posted, whatever their deadlines.
+        due.sort_unstable_by_key(|number| number.wrapping_sub(head));
+        for number in due {
+            let last = self.is_under_way(number) && self.slot(number).known.contains(Known::LAST);
+            let mark = if last { EndMark::Last } else { EndMark::Deadline };
+            self.end_receive(core, cx, number, mark);
         }
+        self.wake = self.wake.min(core.rq.next_deadline());
     }
 
     /// Flushes all receives.
@@ -461,11 +461,11 @@ impl Xp {
 /// Whether the peer may write all of a message.
 #[inline]
 fn may_write(core: &QpCore, cx: &Cx<'_>, reth: &Reth, eth: &XpEth) -> bool {
-    let (pd, right) = (core.init.pd, Access::REMOTE_WRITE);
+    let (peer, right) = (core.peer(), Access::REMOTE_WRITE);
     core.attrs.access.contains(right)
         && reth.len == eth.len
         // An empty write touches nothing, so its key is not looked at.
-        && (reth.len == 0 || cx.memory.check_remote(pd, reth.rkey, reth.va, reth.len, right).is_ok())
+        && (reth.len == 0 || cx.memory.check_remote(peer, reth.rkey, reth.va, reth.len, right).is_ok())
 }
 
 /// Writes a fragment to where it belongs.
@@ -479,18 +479,18 @@ fn place(
     bytes: &[u8],
     ends: bool,
 ) -> Result<(), Refused> {
-    let pd = core.init.pd;
+    let peer = core.peer();
     layout.try_pieces(k, |offset, from, len| {
         let piece = &bytes[from..from + len];
         match target {
             _ if piece.is_empty() => Ok(()),
             Target::Receive(at) => cx
                 .memory
-                .scatter(pd, core.rq.sges_at(at), offset, piece, ends)
+                .scatter(peer.pd, core.rq.sges_at(at), offset, piece, ends)
                 .map_err(|_| Refused::Local),
             Target::Remote(reth) => cx
                 .memory
-                .remote_write(pd, reth.rkey, reth.va.wrapping_add(offset.into()), piece, ends)
+                .remote_write(peer, reth.rkey, reth.va.wrapping_add(offset.into()), piece, ends)
                 .map_err(|_| Refused::Remote),
         }
     })

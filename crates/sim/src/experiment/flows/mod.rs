@@ -1,4 +1,4 @@
-//! Flows of RC WRITEs through a switched network, each with a rate controller: how fast they are, how they share,
+//! Flows of WRITEs through a switched network, each with a rate controller: how fast they are, how they share,
 //! and what gets lost.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bowline_link::LinkConfig;
 use bowline_nic::rate::{Feedback, Grantor};
 use bowline_nic::{
     Access, Buffer, Completion, Connect, ControllerFactory, CqId, MrKey, Mtu, NicConfig, QpInit,
-    QpType, RateControl, Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
+    QpType, RateControl, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxCaps, WcStatus,
 };
 use bowline_wire::Qpn;
 
@@ -50,6 +50,8 @@ pub struct FlowsConfig {
     pub shape: Shape,
     /// Its cables.
     pub cable: LinkConfig,
+    /// What carries the flows: RC, or XP, whose receivers count what arrives.
+    pub transport: QpType,
     /// What controls the flows.
     pub control: RateControl,
     /// The flows.
@@ -58,6 +60,17 @@ pub struct FlowsConfig {
     pub end_ns: u64,
     /// How often throughput is looked at.
     pub sample_ns: u64,
+}
+
+impl FlowsConfig {
+    /// Whether flows of this transport run on credit.
+    fn grants_credit(&self, transport: QpType) -> bool {
+        self.transport == transport && matches!(self.control, RateControl::Eqds(_))
+    }
+
+    fn credit_bps(&self) -> u64 {
+        (self.cable.rate_bps.unwrap_or(u64::MAX) as f64 * CREDIT_SHARE) as u64
+    }
 }
 
 /// What came of it.
@@ -91,6 +104,8 @@ const MTU: Mtu = Mtu::B4096;
 /// Bytes of a WRITE, and WRITEs outstanding.
 const PIECE: u32 = 64 << 10;
 const DEPTH: u32 = 8;
+/// Receives kept posted where the receiver counts.
+const RECEIVES: u32 = 64;
 /// Credit comes in pieces of two packets, at a little less than the receiver's link carries.
 const QUANTUM: u64 = 8 << 10;
 const CREDIT_SHARE: f64 = 0.98;
@@ -124,8 +139,14 @@ fn build(config: &FlowsConfig) -> World {
             (hosts, topology)
         }
     };
+    // Over XP NICs grant credit themselves.
+    let grant_bps = config.grants_credit(QpType::Xp).then(|| config.credit_bps());
     let configs = Topology::ipv4(hosts).into_iter().enumerate().map(|(i, addr)| HostConfig {
-        nics: vec![NicConfig { window_bytes: 1 << 20, ..NicConfig::new(addr, [i as u8; 32]) }],
+        nics: vec![NicConfig {
+            window_bytes: 1 << 20,
+            grant_bps,
+            ..NicConfig::new(addr, [i as u8; 32])
+        }],
         tx_caps: TxCaps::SINGLE,
         tx_batch: 64,
         tx_id: TxId::Burst,
@@ -158,8 +179,12 @@ struct Flow {
     cq: CqId,
     source: MrKey,
     target: MrKey,
+    /// Where it arrives, if the receiver counts.
+    arrival: Option<(Qpn, CqId)>,
     started: bool,
     posted: u64,
+    /// Completed at the sender.
+    sent: u64,
     done: u64,
     completed_ns: Option<u64>,
     sampled: u64,
@@ -168,7 +193,7 @@ struct Flow {
 
 struct Flows {
     flows: Vec<Flow>,
-    /// Flows that begin at a host.
+    /// Flows that begin or end at a host.
     of_host: Vec<Vec<usize>>,
     /// For each receiver, if credit is what controls.
     grantors: Option<Vec<Grantor>>,
@@ -185,15 +210,20 @@ impl Flows {
             .flows
             .iter()
             .enumerate()
-            .map(|(index, plan)| connect_flow(world, index, *plan, factory.clone()))
+            .map(|(index, plan)| {
+                connect_flow(world, index, *plan, config.transport, factory.clone())
+            })
             .collect();
         let mut of_host = vec![Vec::new(); hosts];
         for (index, flow) in flows.iter().enumerate() {
             of_host[flow.plan.from].push(index);
+            if flow.arrival.is_some() {
+                of_host[flow.plan.to].push(index);
+            }
         }
-        let rate = config.cable.rate_bps.unwrap_or(u64::MAX) as f64 * CREDIT_SHARE;
-        let is_credit = matches!(config.control, RateControl::Eqds(_));
-        let grantors = is_credit.then(|| vec![Grantor::new(rate as u64, QUANTUM); hosts]);
+        // RC has no packet that could carry credit: the program grants.
+        let grantor = Grantor::new(config.credit_bps(), QUANTUM);
+        let grantors = config.grants_credit(QpType::Rc).then(|| vec![grantor; hosts]);
         let delays = match &config.shape {
             Shape::Star(delays) => delays.clone(),
             // Six cables at most.
@@ -219,7 +249,7 @@ impl Flows {
     fn post(&mut self, world: &mut World, index: usize) -> bool {
         let flow = &mut self.flows[index];
         let mut any = false;
-        while flow.started && flow.posted - flow.done < u64::from(DEPTH * PIECE) {
+        while flow.started && flow.posted - flow.sent < u64::from(DEPTH * PIECE) {
             let left = flow.plan.bytes.map_or(u64::MAX, |bytes| bytes - flow.posted);
             let len = left.min(PIECE.into()) as u32;
             if len == 0 {
@@ -227,7 +257,11 @@ impl Flows {
             }
             let remote = Remote { addr: 0, rkey: flow.target.0 };
             let sges = [Sge::new(flow.source, 0, len)];
-            let wr = SendWr::new(u64::from(len), SendOp::Write(remote), &sges);
+            let op = match flow.arrival {
+                Some(_) => SendOp::WriteImm(remote, 0),
+                None => SendOp::Write(remote),
+            };
+            let wr = SendWr::new(u64::from(len), op, &sges);
             let now = world.now();
             let nic = world.nic_mut(NicId(flow.plan.from));
             nic.post_send(now, flow.qpn, &wr).expect("the queue has room");
@@ -273,6 +307,7 @@ fn connect_flow(
     world: &mut World,
     index: usize,
     plan: FlowPlan,
+    transport: QpType,
     factory: Option<Arc<dyn ControllerFactory>>,
 ) -> Flow {
     let now = world.now();
@@ -282,8 +317,12 @@ fn connect_flow(
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region = Region::owned(Buffer::new(PIECE as usize));
         let key = nic.register(pd, region, 0, access).expect("room");
-        let cq = nic.create_cq(2 * DEPTH).expect("room");
-        let init = QpInit { max_send_wr: 2 * DEPTH, ..QpInit::new(QpType::Rc, pd, cq) };
+        let cq = nic.create_cq(2 * DEPTH + RECEIVES).expect("room");
+        let init = QpInit {
+            max_send_wr: 2 * DEPTH,
+            max_recv_wr: RECEIVES,
+            ..QpInit::new(transport, pd, cq)
+        };
         (nic.create_qp(&init).expect("room"), cq, key)
     });
     for (host, qpn, peer, remote) in
@@ -292,6 +331,11 @@ fn connect_flow(
         let dst = world.nic(NicId(peer)).config().addr;
         let connect = Connect { path_mtu: MTU, timeout: 10, ..Connect::new(dst, remote) };
         world.nic_mut(NicId(host)).connect(now, qpn, &connect).expect("legal transitions");
+    }
+    let counts_arrivals = !transport.descriptor().reliable;
+    for _ in 0..if counts_arrivals { RECEIVES } else { 0 } {
+        let posted = world.nic_mut(NicId(plan.to)).post_recv(to.0, &RecvWr::new(0, &[]));
+        posted.expect("the queue has room");
     }
     let set = world.nic_mut(NicId(plan.from)).set_rate_controller(now, from.0, factory);
     set.expect("the QP exists");
@@ -302,8 +346,10 @@ fn connect_flow(
         cq: from.1,
         source: from.2,
         target: to.2,
+        arrival: counts_arrivals.then_some((to.0, to.1)),
         started: false,
         posted: 0,
+        sent: 0,
         done: 0,
         completed_ns: None,
         sampled: 0,
@@ -333,18 +379,33 @@ impl App for Flows {
         for position in 0..self.of_host[nic.0].len() {
             let index = self.of_host[nic.0][position];
             let flow = &mut self.flows[index];
+            let arrival = flow.arrival.filter(|_| flow.plan.to == nic.0);
+            let cq = arrival.map_or(flow.cq, |(_, cq)| cq);
             let mut polled = [Completion::default(); DEPTH as usize];
-            let count = world.poll_nic(nic).poll_cq(flow.cq, &mut polled).expect("it exists");
-            for completion in &polled[..count] {
-                assert_eq!(completion.status, WcStatus::Success, "no WRITE fails");
-                flow.done += completion.wr_id;
+            let count = world.poll_nic(nic).poll_cq(cq, &mut polled).expect("it exists");
+            any |= count > 0;
+            let polled = &polled[..count];
+            let no_failures = polled.iter().all(|done| done.status == WcStatus::Success);
+            assert!(no_failures, "no WRITE fails");
+            if let Some((qpn, _)) = arrival {
+                flow.done += polled.iter().map(|done| u64::from(done.byte_len)).sum::<u64>();
+                for _ in polled {
+                    let posted = world.nic_mut(nic).post_recv(qpn, &RecvWr::new(0, &[]));
+                    posted.expect("one has ended");
+                }
+            } else {
+                flow.sent += polled.iter().map(|done| done.wr_id).sum::<u64>();
+                if flow.arrival.is_none() {
+                    flow.done = flow.sent;
+                }
             }
-            if count > 0 && flow.plan.bytes == Some(flow.done) {
+            if count > 0 && flow.plan.bytes == Some(flow.done) && flow.completed_ns.is_none() {
                 let started = Time::from_nanos(flow.plan.start_ns);
                 flow.completed_ns = Some(world.now().nanos_since(started));
             }
-            any |= count > 0;
-            any |= self.post(world, index);
+            if arrival.is_none() {
+                any |= self.post(world, index);
+            }
         }
         any
     }

@@ -12,12 +12,13 @@ fn cable() -> LinkConfig {
     LinkConfig { rate_bps: Some(LINE), delay_ns: 500, queue_bytes: 4 << 20, ecn: Some(ecn) }
 }
 
-fn incast(senders: usize, control: RateControl) -> (f64, f64, FlowsOutcome) {
+fn incast(senders: usize, transport: QpType, control: RateControl) -> (f64, f64, FlowsOutcome) {
     let flow = |from| FlowPlan { from, to: 0, bytes: Some(1 << 20), start_ns: 0 };
     let outcome = flows(&FlowsConfig {
         seed: 1,
         shape: Shape::Star(vec![500; senders + 1]),
         cable: cable(),
+        transport,
         control,
         flows: (1..=senders).map(flow).collect(),
         end_ns: 1_000_000_000,
@@ -33,12 +34,15 @@ fn incast(senders: usize, control: RateControl) -> (f64, f64, FlowsOutcome) {
 
 #[test]
 fn swift_and_eqds_hold_incast() {
-    for control in
-        [RateControl::Swift(SwiftParams::default()), RateControl::Eqds(EqdsParams::new(LINE))]
+    let controls =
+        [RateControl::Swift(SwiftParams::default()), RateControl::Eqds(EqdsParams::new(LINE))];
+    for (transport, control) in
+        [QpType::Rc, QpType::Xp].into_iter().flat_map(|t| controls.iter().map(move |c| (t, c)))
     {
-        let (share, jain, outcome) = incast(32, control.clone());
-        assert!(share >= 0.9 && jain >= 0.95, "{control}: {share} of the link, Jain {jain}");
-        assert_eq!(outcome.drops, 0, "{control}");
+        let (share, jain, outcome) = incast(32, transport, control.clone());
+        let what = format!("{control} over {transport:?}: {share} of the link, Jain {jain}");
+        assert!(share >= 0.9 && jain >= 0.95, "{what}");
+        assert_eq!(outcome.drops, 0, "{what}");
     }
 }
 
@@ -49,6 +53,7 @@ fn dcqcn_converges_to_fair_shares() {
         seed: 1,
         shape: Shape::Star(vec![500; 5]),
         cable: cable(),
+        transport: QpType::Rc,
         control: RateControl::Dcqcn(DcqcnParams::new(LINE)),
         flows: (1..=4).map(flow).collect(),
         end_ns: 60_000_000,

@@ -1,0 +1,154 @@
+//! What peers do to memory, with a key that was given to them.
+
+use bowline_wire::Qpn;
+
+use super::indirect::{Binding, Target};
+use super::window::Bound;
+use super::{AccessDenied, AtomicOp, Backing, MemoryTable, Mr, Region, Segment};
+use crate::types::{Access, PdId};
+
+/// On whose behalf memory is used that a key was given out for: a QP's peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) pd: PdId,
+    /// The QP here.
+    pub(crate) qpn: Qpn,
+}
+
+impl MemoryTable {
+    #[inline]
+    fn remote(&self, by: Peer, rkey: u32, right: Access) -> Result<&Mr, AccessDenied> {
+        let mr = self.find(rkey)?;
+        if mr.pd != by.pd || mr.revocation.is_revoked() || !mr.access.contains(right) {
+            return Err(AccessDenied);
+        }
+        Ok(mr)
+    }
+
+    /// The memory behind a key that a peer uses, and the place of `addr..addr+len` in it.
+    #[inline]
+    fn reach<'a>(
+        &'a self,
+        by: Peer,
+        mr: &'a Mr,
+        addr: u64,
+        len: usize,
+    ) -> Result<(&'a Region, usize), AccessDenied> {
+        match &mr.backing {
+            Backing::Window(bound) => self.through(by, bound, addr.wrapping_sub(mr.iova), len),
+            _ => mr.at(addr, len),
+        }
+    }
+
+    /// The memory `offset` bytes into a window.
+    fn through(
+        &self,
+        by: Peer,
+        bound: &Bound,
+        offset: u64,
+        len: usize,
+    ) -> Result<(&Region, usize), AccessDenied> {
+        let offset = usize::try_from(offset).map_err(|_| AccessDenied)?;
+        let room = bound.to.len.checked_sub(offset);
+        if bound.qpn != by.qpn || room.is_none_or(|room| len > room) {
+            return Err(AccessDenied);
+        }
+        self.bound(&bound.to, offset)
+    }
+
+    /// Checks that a peer may use `len` bytes at `addr` as it asks to.
+    #[inline]
+    pub(crate) fn check_remote(
+        &self,
+        by: Peer,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+        right: Access,
+    ) -> Result<(), AccessDenied> {
+        let mr = self.remote(by, rkey, right)?;
+        match &mr.backing {
+            Backing::Indirect(slots) => {
+                slots.target(addr, len as usize).map(drop).ok_or(AccessDenied)
+            }
+            _ => self.reach(by, mr, addr, len as usize).map(drop),
+        }
+    }
+
+    /// A packet of a peer's WRITE. Tell whether it ends the message, as for a scatter list.
+    #[inline]
+    pub(crate) fn remote_write(
+        &self,
+        by: Peer,
+        rkey: u32,
+        addr: u64,
+        bytes: &[u8],
+        ends: bool,
+    ) -> Result<(), AccessDenied> {
+        let mr = self.remote(by, rkey, Access::REMOTE_WRITE)?;
+        let (region, at) = match &mr.backing {
+            Backing::Indirect(slots) => match slots.target(addr, bytes.len()) {
+                Some(Target::Null) => return Ok(()),
+                Some(Target::Bound(binding, offset)) => self.bound(binding, offset)?,
+                None => return Err(AccessDenied),
+            },
+            _ => self.reach(by, mr, addr, bytes.len())?,
+        };
+        self.store(region, at, bytes, ends)
+    }
+
+    /// The memory behind a binding, and the place of its byte `offset` in it; nothing if the region
+    /// is registered no longer.
+    #[inline]
+    fn bound(&self, binding: &Binding, offset: usize) -> Result<(&Region, usize), AccessDenied> {
+        match self.slots.get(binding.place as usize) {
+            Some(Some(Mr { key, backing: Backing::Memory(region), revocation, .. }))
+                if *key == binding.key.0 && !revocation.is_revoked() =>
+            {
+                Ok((region, binding.offset + offset))
+            }
+            _ => Err(AccessDenied),
+        }
+    }
+
+    /// A peer's READ: the bytes to send it.
+    #[inline]
+    pub(crate) fn remote_read(
+        &self,
+        by: Peer,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    ) -> Result<Segment, AccessDenied> {
+        let mr = self.remote(by, rkey, Access::REMOTE_READ)?;
+        let (region, at) = self.reach(by, mr, addr, len as usize)?;
+        region.segment(at, len as usize).ok_or(AccessDenied)
+    }
+
+    /// A peer's atomic: the word as it was.
+    pub(crate) fn remote_atomic(
+        &self,
+        by: Peer,
+        rkey: u32,
+        addr: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessDenied> {
+        let mr = self.remote(by, rkey, Access::REMOTE_ATOMIC)?;
+        let (region, at) = self.reach(by, mr, addr, 8)?;
+        region.atomic(at, op).ok_or(AccessDenied)
+    }
+
+    /// A peer's SEND with invalidate.
+    pub(crate) fn remote_invalidate(&mut self, by: Peer, rkey: u32) -> Result<(), AccessDenied> {
+        let mr = self.find(rkey)?;
+        if let Backing::Window(bound) = &mr.backing {
+            let theirs = bound.qpn == by.qpn;
+            return if theirs { self.invalidate_window(by.pd, rkey) } else { Err(AccessDenied) };
+        }
+        if mr.pd != by.pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {
+            return Err(AccessDenied);
+        }
+        mr.revocation.revoke();
+        Ok(())
+    }
+}

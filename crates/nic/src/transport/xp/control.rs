@@ -1,0 +1,386 @@
+//! Probes and feedback, for rate controllers that have to hear of what arrives: `docs/xp.md`.
+
+use bowline_wire::{Opcode, PacketView, Psn, XpCc};
+
+use super::Xp;
+use super::requester::MAX_HEADERS;
+use crate::qp::{Cx, Progress, QpCore, Sink};
+use crate::rate::{Lost, Report, ReportMeter};
+use crate::time::Time;
+use crate::tx::HeaderBuf;
+
+/// Probes in a round trip, while data is under way.
+const PROBES_PER_RTT: u64 = 8;
+/// How long to wait for feedback before anything is known of the path.
+const FIRST_TIMEOUT_NS: u64 = 1_000_000;
+/// And later: so many round trips, but at least this long, and twice as long each time in a row.
+const TIMEOUT_RTTS: u64 = 4;
+const MIN_TIMEOUT_NS: u64 = 200_000;
+const MAX_TIMEOUT_NS: u64 = 10_000_000;
+/// When to try again if a probe that is due cannot be sent.
+const RETRY_NS: u64 = 1_000;
+/// Requests whose bytes are asked credit for at a time.
+const DEMAND_REQUESTS: u64 = 16;
+
+/// The sender's half: what a connection takes whose controller wants feedback. All counts are of bytes, BTH to ICRC.
+#[derive(Debug)]
+pub(super) struct Probing {
+    meter: ReportMeter,
+    /// Data sent.
+    sent: u64,
+    /// Sent by the time of the latest probe.
+    probed: u64,
+    /// What was sent before this is not waited for any longer: feedback stayed away for too long.
+    written_off: u64,
+    probed_at: Time,
+    answered_at: Time,
+    /// What had landed when the probe came that was answered last.
+    landed_at_stamp: u64,
+    rtt_ns: Option<u64>,
+    /// Timeouts in a row.
+    timeouts: u32,
+    /// When what was sent since the latest probe is to be probed for.
+    probe_at: Time,
+    /// When feedback has stayed away for too long.
+    timeout_at: Time,
+    /// A probe is due.
+    wanted: bool,
+    /// Cumulative counts of the latest feedback.
+    marked: u32,
+    credit: u32,
+    /// Credit that the latest probe asked for and that has not come.
+    asked: u32,
+}
+
+impl Probing {
+    fn new() -> Probing {
+        Probing {
+            meter: ReportMeter::new(1),
+            sent: 0,
+            probed: 0,
+            written_off: 0,
+            probed_at: Time::ZERO,
+            answered_at: Time::ZERO,
+            landed_at_stamp: 0,
+            rtt_ns: None,
+            timeouts: 0,
+            probe_at: Time::NEVER,
+            timeout_at: Time::NEVER,
+            wanted: false,
+            marked: 0,
+            credit: 0,
+            asked: 0,
+        }
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.meter.in_flight_bytes(self.sent).min(self.sent - self.written_off)
+    }
+
+    /// Whether a probe has not been answered.
+    fn has_outstanding(&self) -> bool {
+        self.probed_at > self.answered_at
+    }
+
+    fn timeout_ns(&self) -> u64 {
+        let base = self.rtt_ns.map_or(FIRST_TIMEOUT_NS, |rtt| TIMEOUT_RTTS.saturating_mul(rtt));
+        (base.max(MIN_TIMEOUT_NS) << self.timeouts.min(8)).min(MAX_TIMEOUT_NS)
+    }
+}
+
+/// The receiver's half, once a probe has come.
+#[derive(Debug, Default)]
+pub(super) struct Answering {
+    /// Data received, and what of it was marked.
+    received: u64,
+    marked: u32,
+    /// Credit granted.
+    granted: u32,
+    /// The latest probe: its stamp, when it came, and what had been received by then.
+    probe: Option<(u32, Time, u64)>,
+    /// Feedback is due.
+    wanted: bool,
+}
+
+impl Xp {
+    /// A packet of the connection's data has arrived, or several.
+    #[inline]
+    pub(super) fn count_arrival(&mut self, bytes: u64, marked: bool) {
+        if let Some(answering) = self.more.as_mut().and_then(|more| more.answering.as_mut()) {
+            answering.received += bytes;
+            if marked {
+                answering.marked = answering.marked.wrapping_add(bytes as u32);
+            }
+        }
+    }
+
+    /// Takes a probe or feedback; tells whether there is something to send.
+    pub(super) fn receive_control(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) -> bool {
+        let Some(cc) = packet.xpcc() else { return false };
+        if cc.token != core.attrs.rq_psn {
+            cx.counters.drop_token += 1;
+            return false;
+        }
+        if packet.opcode() == Opcode::XP_FEEDBACK {
+            return self.hear(core, cx, &cc);
+        }
+        let answering = self.more().answering.get_or_insert_with(|| {
+            // What was lost before the first probe nobody knows.
+            Box::new(Answering { received: cc.bytes, ..Answering::default() })
+        });
+        answering.probe = Some((cc.stamp_ns, cx.now, answering.received));
+        answering.wanted = true;
+        if let Some(grants) = cx.grants {
+            // A probe asks for what its sender lacks; what is granted and not heard of yet is on its way.
+            let unheard = answering.granted.wrapping_sub(cc.credit_bytes);
+            grants.set_want(core.index as usize, cc.marked_bytes.saturating_sub(unheard).into());
+        }
+        true
+    }
+
+    /// Credit for the peer, to be told with the next feedback.
+    pub(super) fn grant(&mut self, bytes: u64) {
+        if let Some(answering) = self.more.as_mut().and_then(|more| more.answering.as_mut()) {
+            answering.granted = answering.granted.wrapping_add(bytes as u32);
+            answering.wanted = true;
+        }
+    }
+
+    /// Tells the controller what feedback says.
+    fn hear(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, cc: &XpCc) -> bool {
+        let (now, app_limited) = (cx.now, core.sq.is_empty());
+        let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) else {
+            cx.counters.drop_stale += 1;
+            return false;
+        };
+        // The clock's upper bits are those of the latest time with these lower ones.
+        let age_ns = (now.as_nanos() as u32).wrapping_sub(cc.stamp_ns);
+        let stamp = Time::from_nanos(now.as_nanos().saturating_sub(age_ns.into()));
+        let fresh = stamp > probing.answered_at;
+        let landed_at_stamp = if fresh { cc.bytes } else { probing.landed_at_stamp };
+        let report = Report {
+            stamp,
+            held_ns: cc.hold_ns.into(),
+            landed_at_stamp: landed_at_stamp.min(cc.bytes),
+            landed: cc.bytes,
+            clock_ns: 0,
+        };
+        let Some(mut heard) = probing.meter.on_report(now, probing.sent, &report) else {
+            cx.counters.drop_stale += 1;
+            return false;
+        };
+        probing.landed_at_stamp = report.landed_at_stamp;
+        probing.answered_at = stamp.max(probing.answered_at);
+        probing.timeouts = 0;
+        if let Some(rtt_ns) = heard.acked.rtt_ns {
+            probing.rtt_ns = Some(probing.rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8));
+        }
+        heard.acked.in_flight_bytes = probing.in_flight();
+        heard.acked.app_limited = app_limited;
+        heard.acked.arrival_ns = None;
+        let marked = newer_by(&mut probing.marked, cc.marked_bytes);
+        let credit = newer_by(&mut probing.credit, cc.credit_bytes);
+        probing.asked = probing.asked.saturating_sub(credit);
+        let waits = probing.in_flight() > 0 || !app_limited;
+        probing.timeout_at = if waits { now.plus_nanos(probing.timeout_ns()) } else { Time::NEVER };
+        core.limits.pacer.tell(now, |controller| {
+            controller.on_acked(now, &heard.acked);
+            if let Some(lost) = &heard.lost {
+                controller.on_lost(now, lost);
+            }
+            if marked > 0 {
+                controller.on_marked(now, marked.into());
+            }
+            if credit > 0 {
+                controller.on_credit(now, credit.into());
+            }
+        });
+        true
+    }
+
+    /// When a probe is due, if nothing happens before.
+    pub(super) fn probe_deadline(&self) -> Time {
+        let probing = self.more.as_ref().and_then(|more| more.probing.as_ref());
+        probing.map_or(Time::NEVER, |probing| probing.probe_at.min(probing.timeout_at))
+    }
+
+    /// A probe is due, or nothing was heard for too long: then what is in flight is given up.
+    pub(super) fn expire_probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let is_serving = self.more.as_ref().is_some_and(|more| more.serving.is_busy());
+        let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) else {
+            return;
+        };
+        if probing.probe_at <= cx.now {
+            probing.probe_at = Time::NEVER;
+            probing.wanted = true;
+        }
+        if probing.timeout_at > cx.now {
+            return;
+        }
+        probing.wanted = true;
+        if probing.has_outstanding() {
+            let lost = Lost { bytes: probing.in_flight(), timeout: true };
+            probing.written_off = probing.sent;
+            probing.timeouts = probing.timeouts.saturating_add(1);
+            core.limits.pacer.tell(cx.now, |controller| controller.on_lost(cx.now, &lost));
+        }
+        probing.timeout_at = cx.now.plus_nanos(probing.timeout_ns());
+        if core.sq.is_empty() && !is_serving {
+            // Nothing waits for an answer any longer.
+            probing.wanted = false;
+            probing.timeout_at = Time::NEVER;
+        }
+    }
+
+    /// Whether a probe or feedback waits to be sent.
+    pub(super) fn has_control(&self) -> bool {
+        self.more.as_ref().is_some_and(|more| {
+            more.probing.as_ref().is_some_and(|probing| probing.wanted)
+                || more.answering.as_ref().is_some_and(|answering| answering.wanted)
+        })
+    }
+
+    /// Bytes in flight, where that is known.
+    pub(super) fn in_flight(&self) -> Option<u64> {
+        Some(self.more.as_ref()?.probing.as_ref()?.in_flight())
+    }
+
+    /// Packets of `len` bytes that the controller's window has room for: one at least if nothing is in flight.
+    #[inline]
+    pub(super) fn window_packets(&self, core: &QpCore, len: u32) -> u32 {
+        let window = core.limits.pacer.window_bytes();
+        let Some(in_flight) = self.in_flight().filter(|_| window != u64::MAX) else {
+            return u32::MAX;
+        };
+        // Windows are of whole packets, headers or not.
+        let len = u64::from(len);
+        let room = (window.saturating_sub(in_flight) + len / 2) / len;
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        if in_flight == 0 { room.max(1) } else { room }
+    }
+
+    /// Begins to keep what a controller wants to know, if it wants any.
+    pub(super) fn begin_probing(&mut self, core: &QpCore) {
+        if core.limits.pacer.wants_feedback() {
+            self.more().probing.get_or_insert_with(|| Box::new(Probing::new()));
+        }
+    }
+
+    /// So many bytes of data were sent.
+    pub(super) fn count_sent(&mut self, bytes: u64) {
+        if let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) {
+            probing.sent += bytes;
+        }
+    }
+
+    /// Data was sent, or is held back: sends a probe if one is due.
+    pub(super) fn probe(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        sink: &mut Sink<'_>,
+        progress: Progress,
+    ) {
+        let demand = self.demand(core);
+        let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) else {
+            return;
+        };
+        let unprobed = probing.sent > probing.probed;
+        let held = progress == Progress::WindowFull
+            || (progress == Progress::Paced && core.limits.pacer.next() == Time::NEVER);
+        let interval_ns = probing.rtt_ns.map_or(FIRST_TIMEOUT_NS, |rtt| rtt / PROBES_PER_RTT);
+        let elapsed = cx.now.nanos_since(probing.probed_at) >= interval_ns;
+        // What holds the QP back is feedback itself.
+        let now = probing.wanted
+            || (unprobed && (held || elapsed || probing.probed == 0))
+            || (held && demand > probing.asked);
+        if unprobed && !now {
+            probing.probe_at = probing.probed_at.plus_nanos(interval_ns);
+        }
+        if !now {
+            return;
+        }
+        // Stamps differ, and none is zero.
+        if probing.probed_at >= cx.now || !sink.has_room() {
+            probing.probe_at = cx.now.plus_nanos(RETRY_NS);
+            return;
+        }
+        let cc = XpCc {
+            reserved: 0,
+            token: core.attrs.sq_psn,
+            stamp_ns: cx.now.as_nanos() as u32,
+            hold_ns: 0,
+            bytes: probing.sent,
+            marked_bytes: demand,
+            credit_bytes: probing.credit,
+        };
+        if !probing.has_outstanding() || probing.timeout_at == Time::NEVER {
+            probing.timeout_at = cx.now.plus_nanos(probing.timeout_ns());
+        }
+        probing.meter.on_stamp(cx.now, probing.sent);
+        probing.probed = probing.sent;
+        probing.probed_at = cx.now;
+        probing.asked = demand;
+        probing.wanted = false;
+        probing.probe_at = Time::NEVER;
+        send(core, cx, sink, Opcode::XP_PROBE, &cc);
+    }
+
+    /// Credit that the requests at the head of the queue lack.
+    fn demand(&self, core: &QpCore) -> u32 {
+        let Some(credit) = core.limits.pacer.turn_left() else { return 0 };
+        let head = core.sq.head();
+        let requests = (head..core.sq.tail().min(head + DEMAND_REQUESTS)).filter_map(|number| {
+            let wqe = core.sq.get(number)?;
+            (!wqe.executed && !wqe.wants_response()).then_some(u64::from(wqe.len))
+        });
+        let sent = u64::from(self.next_packet) * u64::from(core.mtu());
+        let bytes = requests.sum::<u64>().saturating_sub(sent) + self.unanswered_bytes();
+        // Credit is for packets with their headers.
+        let packets = bytes.div_ceil(core.mtu().into());
+        let lacking = (bytes + packets * u64::from(MAX_HEADERS)).saturating_sub(credit);
+        u32::try_from(lacking).unwrap_or(u32::MAX)
+    }
+
+    /// Sends feedback if it is due.
+    pub(super) fn answer_probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+        let answering = self.more.as_mut().and_then(|more| more.answering.as_mut());
+        let Some(answering) = answering.filter(|answering| answering.wanted) else { return };
+        let (Some((stamp_ns, at, received)), true) = (answering.probe, sink.has_room()) else {
+            return;
+        };
+        answering.wanted = false;
+        let cc = XpCc {
+            reserved: 0,
+            token: core.attrs.sq_psn,
+            stamp_ns,
+            hold_ns: u32::try_from(cx.now.nanos_since(at)).unwrap_or(u32::MAX),
+            bytes: received,
+            marked_bytes: answering.marked,
+            credit_bytes: answering.granted,
+        };
+        send(core, cx, sink, Opcode::XP_FEEDBACK, &cc);
+    }
+}
+
+/// By how much a cumulative count has grown. One that has not, and is of a packet that was overtaken, counts nothing.
+fn newer_by(count: &mut u32, now: u32) -> u32 {
+    let by = now.wrapping_sub(*count);
+    if by > i32::MAX as u32 {
+        return 0;
+    }
+    *count = now;
+    by
+}
+
+fn send(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>, opcode: Opcode, cc: &XpCc) {
+    let mut header = HeaderBuf::new(&core.bth(opcode, Psn::new(0)));
+    header.push(|bytes| cc.emit(bytes));
+    cx.segments.clear();
+    sink.send_control(core, cx, &header);
+}

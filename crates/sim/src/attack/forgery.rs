@@ -1,0 +1,131 @@
+//! Kinds of forgeries.
+
+/// What a forged packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgery {
+    /// A SEND over RC or UC, in one packet or several.
+    Send,
+    /// A WRITE over RC or UC with a key that is a guess.
+    Write,
+    /// A piece of a message that the peer may have begun.
+    Piece,
+    /// A READ.
+    Read,
+    /// An atomic.
+    Atomic,
+    /// An acknowledgement.
+    Ack,
+    /// A NAK.
+    Nak,
+    /// An RNR NAK.
+    Rnr,
+    /// An answer to a READ.
+    ReadResponse,
+    /// An answer to an atomic.
+    AtomicAck,
+    /// A datagram.
+    Datagram,
+    /// A repair of FEC.
+    Repair,
+    /// FEC's greeting, an announcement or a report.
+    FecControl,
+    /// A congestion notification.
+    Cnp,
+    /// A message of SDR's control channel.
+    SdrControl,
+    /// A message between failover agents.
+    Agent,
+    /// A packet of an XP message or READ.
+    Xp,
+    /// XP's probe or feedback.
+    XpControl,
+    /// Bytes under an opcode that anything may be.
+    Noise,
+}
+
+impl Forgery {
+    /// All of them.
+    pub const ALL: [Forgery; 19] = [
+        Forgery::Send,
+        Forgery::Write,
+        Forgery::Piece,
+        Forgery::Read,
+        Forgery::Atomic,
+        Forgery::Ack,
+        Forgery::Nak,
+        Forgery::Rnr,
+        Forgery::ReadResponse,
+        Forgery::AtomicAck,
+        Forgery::Datagram,
+        Forgery::Repair,
+        Forgery::FecControl,
+        Forgery::Cnp,
+        Forgery::SdrControl,
+        Forgery::Agent,
+        Forgery::Xp,
+        Forgery::XpControl,
+        Forgery::Noise,
+    ];
+
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Forgery::Send => "forged SENDs",
+            Forgery::Write => "forged WRITEs",
+            Forgery::Piece => "forged pieces of messages",
+            Forgery::Read => "forged READs",
+            Forgery::Atomic => "forged atomics",
+            Forgery::Ack => "forged ACKs",
+            Forgery::Nak => "forged NAKs",
+            Forgery::Rnr => "forged RNR NAKs",
+            Forgery::ReadResponse => "forged READ responses",
+            Forgery::AtomicAck => "forged atomic responses",
+            Forgery::Datagram => "forged datagrams",
+            Forgery::Repair => "forged FEC repairs",
+            Forgery::FecControl => "forged FEC control",
+            Forgery::Cnp => "forged CNPs",
+            Forgery::SdrControl => "forged SDR control",
+            Forgery::Agent => "forged agents' messages",
+            Forgery::Xp => "forged XP packets",
+            Forgery::XpControl => "forged XP feedback",
+            Forgery::Noise => "noise",
+        }
+    }
+
+    /// What can be forged at a reliable connection.
+    pub(crate) const RC: [Forgery; 14] = [
+        Forgery::Send,
+        Forgery::Write,
+        Forgery::Piece,
+        Forgery::Read,
+        Forgery::Atomic,
+        Forgery::Ack,
+        Forgery::Nak,
+        Forgery::Rnr,
+        Forgery::ReadResponse,
+        Forgery::AtomicAck,
+        Forgery::Repair,
+        Forgery::FecControl,
+        Forgery::Cnp,
+        Forgery::Noise,
+    ];
+
+    /// What can be forged at an unreliable one.
+    pub(crate) const UC: [Forgery; 7] = [
+        Forgery::Send,
+        Forgery::Write,
+        Forgery::Piece,
+        Forgery::Repair,
+        Forgery::FecControl,
+        Forgery::Cnp,
+        Forgery::Noise,
+    ];
+
+    /// Whether it is about the receiver's own requests, whose PSNs it then has.
+    pub(crate) fn is_response(self) -> bool {
+        matches!(
+            self,
+            Forgery::Ack | Forgery::Nak | Forgery::Rnr | Forgery::ReadResponse | Forgery::AtomicAck
+        )
+    }
+}
