@@ -35,20 +35,22 @@ impl MemoryTable {
         len: usize,
     ) -> Result<(&'a Region, usize), AccessDenied> {
         match &mr.backing {
-            Backing::Window(bound) => self.through(by, bound, addr.wrapping_sub(mr.iova), len),
+            Backing::Window(bound) => self.through(by, mr.iova, bound, addr, len),
             _ => mr.at(addr, len),
         }
     }
 
-    /// The memory `offset` bytes into a window.
+    /// The memory at an address in a window that begins at `iova`. Few peers have one.
+    #[cold]
     fn through(
         &self,
         by: Peer,
+        iova: u64,
         bound: &Bound,
-        offset: u64,
+        addr: u64,
         len: usize,
     ) -> Result<(&Region, usize), AccessDenied> {
-        let offset = usize::try_from(offset).map_err(|_| AccessDenied)?;
+        let offset = usize::try_from(addr.wrapping_sub(iova)).map_err(|_| AccessDenied)?;
         let room = bound.to.len.checked_sub(offset);
         if bound.qpn != by.qpn || room.is_none_or(|room| len > room) {
             return Err(AccessDenied);
@@ -57,7 +59,7 @@ impl MemoryTable {
     }
 
     /// Checks that a peer may use `len` bytes at `addr` as it asks to.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_remote(
         &self,
         by: Peer,
@@ -68,10 +70,13 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         let mr = self.remote(by, rkey, right)?;
         match &mr.backing {
+            Backing::Memory(_) => mr.at(addr, len as usize).map(drop),
             Backing::Indirect(slots) => {
                 slots.target(addr, len as usize).map(drop).ok_or(AccessDenied)
             }
-            _ => self.reach(by, mr, addr, len as usize).map(drop),
+            Backing::Window(bound) => {
+                self.through(by, mr.iova, bound, addr, len as usize).map(drop)
+            }
         }
     }
 
@@ -87,12 +92,13 @@ impl MemoryTable {
     ) -> Result<(), AccessDenied> {
         let mr = self.remote(by, rkey, Access::REMOTE_WRITE)?;
         let (region, at) = match &mr.backing {
+            Backing::Memory(_) => mr.at(addr, bytes.len())?,
             Backing::Indirect(slots) => match slots.target(addr, bytes.len()) {
                 Some(Target::Null) => return Ok(()),
                 Some(Target::Bound(binding, offset)) => self.bound(binding, offset)?,
                 None => return Err(AccessDenied),
             },
-            _ => self.reach(by, mr, addr, bytes.len())?,
+            Backing::Window(bound) => self.through(by, mr.iova, bound, addr, bytes.len())?,
         };
         self.store(region, at, bytes, ends)
     }

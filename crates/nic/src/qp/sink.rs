@@ -57,9 +57,10 @@ impl<'a> Sink<'a> {
     }
 
     /// Sends a packet of the connection's own control, which is not data: it spends neither rate nor credit.
+    #[cold]
     pub(crate) fn send_control(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf) {
         let Some(flow) = core.flow.as_mut() else { return };
-        let bytes = self.batch.push(flow, 0, header, &[]);
+        let bytes = self.batch.push_copy(flow, 0, header, &[]);
         count_packets(core, cx, 1, bytes);
     }
 

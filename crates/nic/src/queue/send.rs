@@ -266,6 +266,7 @@ impl SendQueue {
     }
 
     /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow it.
+    #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32) -> Result<(), PostError> {
         let (sge_count, inline) = self.measure(wr)?;
         if self.is_full() {
@@ -311,14 +312,23 @@ impl SendQueue {
     }
 
     /// Takes the oldest request off.
+    #[inline]
     pub(crate) fn pop(&mut self) -> Option<Wqe> {
         let wqe = *self.get(self.head)?;
-        let slot = self.slot(self.head);
-        if let Some(timed) = &mut self.timed {
-            timed.timers.remove(slot as u32);
+        if self.timed.is_some() {
+            self.stop_timer(self.head);
         }
         self.head += 1;
         Some(wqe)
+    }
+
+    /// A request ends otherwise than by its deadline.
+    #[inline(never)]
+    fn stop_timer(&mut self, number: u64) {
+        let slot = self.slot(number);
+        if let Some(timed) = &mut self.timed {
+            timed.timers.remove(slot as u32);
+        }
     }
 
     pub(crate) fn clear(&mut self) {

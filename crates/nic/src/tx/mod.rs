@@ -508,7 +508,7 @@ impl TxBatch {
     ///
     /// # Panics
     /// If the batch is full.
-    #[inline]
+    #[inline(always)]
     pub fn push(
         &mut self,
         flow: &mut Flow,

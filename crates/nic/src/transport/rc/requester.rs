@@ -164,10 +164,8 @@ impl Requester {
             return Step::Stop(Progress::Idle);
         }
         let number = self.cursor;
-        if number >= self.started
-            && let Some(wqe) = core.sq.get(number).copied().filter(|wqe| wqe.op.is_local())
-        {
-            return self.execute_local(core, cx, number, &wqe);
+        if number >= self.started && core.sq.get(number).is_some_and(|wqe| wqe.op.is_local()) {
+            return self.execute_local(core, cx, number);
         }
         if core.limits.pacer.next() > cx.now {
             return Step::Stop(Progress::Paced);
@@ -335,23 +333,18 @@ impl Requester {
 
     /// Does a request that sends nothing, once all before it are done: what it changes then changes nothing
     /// under a request that may have to be sent again.
-    fn execute_local(
-        &mut self,
-        core: &mut QpCore,
-        cx: &mut Cx<'_>,
-        number: u64,
-        wqe: &Wqe,
-    ) -> Step {
-        if core.sq.head() != number {
+    #[cold]
+    fn execute_local(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Step {
+        let Some(wqe) = core.sq.get(number).copied().filter(|_| core.sq.head() == number) else {
             return Step::Stop(Progress::Idle);
-        }
+        };
         if local::execute(core, cx, &wqe.op).is_err() {
             self.fail_head(core, cx, WcStatus::MwBindErr);
             return Step::Stop(Progress::Idle);
         }
         core.sq.pop();
         (self.cursor, self.started) = (number + 1, number + 1);
-        core.complete_send(cx, wqe, WcStatus::Success);
+        core.complete_send(cx, &wqe, WcStatus::Success);
         Step::Sent(0)
     }
 
