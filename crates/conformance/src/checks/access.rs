@@ -78,11 +78,12 @@ pub(super) fn out_of_bounds(lab: &mut Lab, case: &Case) -> Outcome {
     let addr = pair.responder.region.addr - 8;
     let before = Remote { addr, rkey: pair.responder.region.rkey };
     refused(lab, &pair, SendOp::Write(before), 8)?;
-    // A WRITE that runs out of the region in its second packet: nothing of it is done.
+    // A message that runs out of the region in its second packet: nothing of it is done. A plain WRITE need not
+    // be one message on the wire, one with an immediate is.
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let mtu = case.mtu.bytes() as usize;
     let last = at(&pair.responder, len - mtu);
-    refused(lab, &pair, SendOp::Write(last), mtu + 1)?;
+    refused(lab, &pair, SendOp::WriteImm(last, 7), mtu + 1)?;
     let end = lab.peek(&pair.responder, len - mtu, mtu)?;
     same("the end of the region", end.iter().filter(|byte| **byte != 0).count(), 0)
 }
