@@ -18,7 +18,7 @@
 //!
 //! `bf16` and `f16` are transformed as `f32` and rounded once on the way out, to nearest, ties to
 //! even. Coefficients of 64 elements can be 8 times as large as the largest of them, which `f16`
-//! may not hold. Results have the same bits with all [`Vectors`](crate::Vectors); NaNs are
+//! may not hold. Results have the same bits with all [`Vectors`]; NaNs are
 //! canonical. A NaN or an infinity spoils all elements it is transformed with.
 //!
 //! ```
