@@ -107,7 +107,8 @@ impl Xp {
     #[inline]
     pub(super) fn count_arrival(&mut self, bytes: u64, marked: bool) {
         if let Some(answering) = self.more.as_mut().and_then(|more| more.answering.as_mut()) {
-            answering.received += bytes;
+            // It began at a number of the peer's choice.
+            answering.received = answering.received.saturating_add(bytes);
             if marked {
                 answering.marked = answering.marked.wrapping_add(bytes as u32);
             }
