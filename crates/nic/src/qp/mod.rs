@@ -247,7 +247,7 @@ impl QpCore {
     }
 
     /// Gives a send its completion, if it is to have one.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn complete_send(&mut self, cx: &mut Cx<'_>, wqe: &Wqe, status: WcStatus) {
         if status == WcStatus::Success && !self.is_signaled(wqe.flags) {
             return;

@@ -129,7 +129,7 @@ impl CqTable {
     }
 
     /// Adds a completion. A full queue loses it, says so once, and is in error from then on.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         id: CqId,

@@ -82,6 +82,8 @@ pub(crate) struct SendQueue {
     dests: Vec<UdDest>,
     /// Where requests have deadlines.
     timed: Option<Box<Timed>>,
+    /// A request that sends nothing was posted once: few queues ever have one.
+    has_local: bool,
     max_sge: usize,
     max_inline: usize,
     head: u64,
@@ -119,6 +121,7 @@ impl SendQueue {
                 let timings = vec![UNTIMED; n].into();
                 Box::new(Timed { timings, timers: Timers::default() })
             }),
+            has_local: false,
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
             head: 0,
@@ -135,6 +138,7 @@ impl SendQueue {
             inline: Vec::new(),
             dests: Vec::new(),
             timed: None,
+            has_local: false,
             max_sge: 0,
             max_inline: 0,
             head: 0,
@@ -224,6 +228,12 @@ impl SendQueue {
         self.dests.get(self.slot(number))
     }
 
+    /// Whether a request is done here and sends nothing.
+    #[inline]
+    pub(crate) fn is_local(&self, number: u64) -> bool {
+        self.has_local && self.get(number).is_some_and(|wqe| wqe.op.is_local())
+    }
+
     /// Deadline and layout of a request.
     #[inline]
     pub(crate) fn timing(&self, number: u64) -> Timing {
@@ -288,6 +298,7 @@ impl SendQueue {
                 None => self.dests.push(dest),
             }
         }
+        self.has_local |= wr.op.is_local();
         self.ring[slot] =
             Wqe { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, inline, sge_count, len, ..EMPTY };
         self.tail += 1;

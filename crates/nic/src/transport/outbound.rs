@@ -1,5 +1,7 @@
 //! Cutting a SEND or WRITE into packets: the same for RC and UC.
 
+use core::num::NonZeroU32;
+
 use bowline_wire::{ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
 
 use crate::memory::{AccessDenied, Segment};
@@ -20,7 +22,7 @@ pub(crate) enum Cut {
     /// First, middle and last packets: a whole MTU each, and what remains.
     Message,
     /// A WRITE of each packet, all of this length. The last one may overlap the one before it.
-    Writes(u32),
+    Writes(NonZeroU32),
 }
 
 /// Most packets of a WRITE that is cut into WRITEs. Above, headers cost more than full bursts save.
@@ -35,13 +37,12 @@ impl Cut {
     /// receive reports the length of all of it.
     #[inline]
     pub(crate) fn of_reliable(wqe: &Wqe) -> Cut {
-        match wqe.op {
-            SendOp::Write(_) if (2..=MAX_WRITES).contains(&wqe.packets) => {
-                // Whole words, so that no packet has padding.
-                Cut::Writes(wqe.len.div_ceil(wqe.packets).next_multiple_of(4))
-            }
-            _ => Cut::Message,
+        if !(2..=MAX_WRITES).contains(&wqe.packets) || !matches!(wqe.op, SendOp::Write(_)) {
+            return Cut::Message;
         }
+        // Whole words, so that no packet has padding.
+        let len = wqe.len.div_ceil(wqe.packets).next_multiple_of(4);
+        NonZeroU32::new(len).map_or(Cut::Message, Cut::Writes)
     }
 }
 
@@ -106,7 +107,10 @@ impl Piece<'_> {
                 let offset = self.k * mtu;
                 (offset, mtu.min(self.wqe.len - offset))
             }
-            Cut::Writes(len) => ((self.k * len).min(self.wqe.len - len), len),
+            Cut::Writes(len) => {
+                let len = len.get();
+                ((self.k * len).min(self.wqe.len - len), len)
+            }
         }
     }
 

@@ -164,7 +164,7 @@ impl Requester {
             return Step::Stop(Progress::Idle);
         }
         let number = self.cursor;
-        if number >= self.started && core.sq.get(number).is_some_and(|wqe| wqe.op.is_local()) {
+        if number >= self.started && core.sq.is_local(number) {
             return self.execute_local(core, cx, number);
         }
         if core.limits.pacer.next() > cx.now {

@@ -104,7 +104,9 @@ impl Responder {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        self.reply.is_some() || self.resources.iter().any(Resource::is_due)
+        // Most connections have none, and walking an empty ring is not free.
+        self.reply.is_some()
+            || (!self.resources.is_empty() && self.resources.iter().any(Resource::is_due))
     }
 
     #[inline]
