@@ -23,6 +23,7 @@ pub(crate) trait Public: Sized {
 pub(crate) enum Kind {
     Context,
     Pd,
+    Td,
     Mr,
     Mw,
     Channel,

@@ -45,12 +45,11 @@ pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_MW_BIND
         | IBV_ACCESS_ZERO_BASED
+        // Pages are reached through the process's own tables, so that all memory is on demand.
+        | IBV_ACCESS_ON_DEMAND
         // A hint.
         | IBV_ACCESS_HUGETLB
         | IBV_ACCESS_OPTIONAL_RANGE;
-    if flags & IBV_ACCESS_ON_DEMAND != 0 {
-        return Err(Errno::UNSUPPORTED);
-    }
     if flags & !known != 0 {
         return Err(Errno::INVAL);
     }
@@ -151,6 +150,29 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
 }
 
+/// `ibv_reg_mr_ex`, for memory that has an address.
+///
+/// # Safety
+/// As for [`ibv_reg_mr`]; `attr` must point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *const ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    guard(core::ptr::null_mut(), || {
+        // SAFETY: null, or attributes by the caller's word.
+        let Some(attr) = (unsafe { attr.as_ref() }) else {
+            return object(Err(Errno::INVAL));
+        };
+        if attr.comp_mask & !IBV_REG_MR_MASK_IOVA != IBV_REG_MR_MASK_ADDR {
+            return object(Err(Errno::UNSUPPORTED));
+        }
+        let has_iova = attr.comp_mask & IBV_REG_MR_MASK_IOVA != 0;
+        let iova = if has_iova { attr.iova } else { attr.addr as u64 };
+        create(pd, attr.addr as usize, attr.length, iova, attr.access as c_uint)
+    })
+}
+
 /// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach a device's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
@@ -164,8 +186,25 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     object(Err(Errno::UNSUPPORTED))
 }
 
-/// `ibv_rereg_mr`: registers anew under the same object. The keys change, as they do with other
-/// providers.
+/// `ibv_advise_mr`, in the context's table: pages that are wanted soon. Registered memory is there already.
+///
+/// # Safety
+/// `pd` must come from `ibv_alloc_pd`, and `sges` point to as many elements as `count` says.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    _advice: c_uint,
+    _flags: u32,
+    sges: *const ibv_sge,
+    count: u32,
+) -> c_int {
+    guard(libc::EIO, || {
+        let known = handle::find(pd).map(drop);
+        code(if sges.is_null() || count == 0 { Err(Errno::INVAL) } else { known })
+    })
+}
+
+/// `ibv_rereg_mr`: registers anew under the same object. Other rights for the same memory leave the keys as
+/// they are; otherwise they change, as they do with other providers.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`], of the new memory; `mr` must be registered.
@@ -213,6 +252,13 @@ fn rereg(
     if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
         wanted.access = access;
     }
+    if flags == IBV_REREG_MR_CHANGE_ACCESS {
+        let rights = access_of(access)?;
+        sys::check_mapped(wanted.addr, wanted.len, rights.contains(Access::LOCAL_WRITE))?;
+        wanted.core.set_access(rights)?;
+        current.access = access;
+        return Ok(());
+    }
     // The new one first: when it is refused, the old one stands.
     let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
     current.core.deregister()?;
@@ -258,7 +304,7 @@ mod tests {
         assert_eq!(access_of(0x1f), Ok(all));
         // Relaxed ordering is one that a provider may ignore.
         assert_eq!(access_of(1 | 1 << 20), Ok(Access::LOCAL_WRITE));
-        assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Err(Errno::UNSUPPORTED));
+        assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Ok(Access::empty()));
         assert_eq!(access_of(1 << 8), Err(Errno::INVAL));
     }
 }

@@ -73,6 +73,15 @@ layout! {
     ibv_pd: 16 {
         context: 0, handle: 8,
     }
+    ibv_td: 8 {
+        context: 0,
+    }
+    ibv_td_init_attr: 4 {
+        comp_mask: 0,
+    }
+    ibv_parent_domain_init_attr: 48 {
+        pd: 0, td: 8, comp_mask: 16, alloc: 24, free: 32, pd_context: 40,
+    }
     ibv_mr: 48 {
         context: 0, pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40,
     }
