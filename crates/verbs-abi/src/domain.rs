@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::abi::{
-    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_td, ibv_td_init_attr,
+    PARENT_DOMAIN_INIT_ATTR_ALL, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td,
+    ibv_td_init_attr,
 };
 use crate::context::{self, Context};
 use crate::errno::{Errno, code, object};
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
 }
 
 /// `ibv_alloc_parent_domain`, in the context's table. Allocators of the program's own are for providers whose queues
-/// are in memory of the program; ours are not.
+/// are in memory of the program. Ours are not, so that they are not called.
 ///
 /// # Safety
 /// `context` must be an open device's, and `attr` point to attributes.
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         object((|| {
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
-            if attr.comp_mask & !IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT != 0 {
+            if attr.comp_mask & !PARENT_DOMAIN_INIT_ATTR_ALL != 0 {
                 return Err(Errno::UNSUPPORTED);
             }
             if !attr.td.is_null() {

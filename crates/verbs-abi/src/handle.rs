@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     Td,
     Mr,
     Mw,
+    Dm,
     Channel,
     Cq,
     Srq,

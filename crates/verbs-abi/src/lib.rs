@@ -21,6 +21,7 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod dm;
 mod domain;
 mod env;
 mod errno;

@@ -9,6 +9,7 @@ use bowline_nic::{Access, MrKey};
 
 use crate::abi::*;
 use crate::context::Context;
+use crate::dm::Block;
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
@@ -19,6 +20,8 @@ use crate::sys;
 pub(crate) struct Mr {
     ctx: Arc<Context>,
     registration: Mutex<Registration>,
+    /// The device memory that it is in, which stays as long.
+    _block: Option<Arc<Block>>,
 }
 
 /// What a region is at the moment; re-registering changes it.
@@ -89,18 +92,43 @@ fn register(
 }
 
 fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) -> *mut ibv_mr {
-    object((|| {
-        let domain: &Pd = handle::find(pd)?;
-        let registration = register(pd, addr, len, iova, flags)?;
-        let key = registration.core.key().0;
-        // SAFETY: `pd` was found to be live.
-        let context = unsafe { (*pd).context };
-        let addr = addr as *mut c_void;
-        domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
-        let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
-        let ctx = domain.ctx.clone();
-        Ok(handle::create(public, Mr { ctx, registration: Mutex::new(registration) }))
-    })())
+    object(create_in(pd, addr, len, iova, flags, None))
+}
+
+/// Registers device memory. Programs must say that its addresses begin at zero.
+pub(crate) fn create_in_block(
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    flags: c_uint,
+    block: Arc<Block>,
+) -> Result<*mut ibv_mr, Errno> {
+    if flags & IBV_ACCESS_ZERO_BASED == 0 {
+        return Err(Errno::INVAL);
+    }
+    create_in(pd, addr, len, 0, flags, Some(block))
+}
+
+fn create_in(
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    iova: u64,
+    flags: c_uint,
+    block: Option<Arc<Block>>,
+) -> Result<*mut ibv_mr, Errno> {
+    let domain: &Pd = handle::find(pd)?;
+    let registration = register(pd, addr, len, iova, flags)?;
+    let key = registration.core.key().0;
+    // SAFETY: `pd` was found to be live.
+    let context = unsafe { (*pd).context };
+    // Device memory has no address.
+    let addr = if block.is_some() { core::ptr::null_mut() } else { addr as *mut c_void };
+    domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
+    let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    let ctx = domain.ctx.clone();
+    let registration = Mutex::new(registration);
+    Ok(handle::create(public, Mr { ctx, registration, _block: block }))
 }
 
 // SAFETY: the pointer in a registration is an address to compare and look up.

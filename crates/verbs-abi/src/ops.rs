@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use crate::abi::{self, ibv_context, ibv_context_ops, ibv_device, ibv_srq};
 use crate::context::EXTENDED;
 use crate::errno::Errno;
-use crate::{cq, domain, mr, mw, poll, post, qp, query, srq};
+use crate::{cq, dm, domain, mr, mw, poll, post, qp, query, srq};
 
 unsafe extern "C" fn no_verb() -> c_int {
     Errno::UNSUPPORTED.set();
@@ -52,9 +52,9 @@ pub(crate) fn verbs_context(
         attach_counters_point_flow: no_verb,
         create_counters: no_object,
         destroy_counters: no_verb,
-        reg_dm_mr: no_object,
-        alloc_dm: no_object,
-        free_dm: no_verb,
+        reg_dm_mr: dm::reg_dm_mr,
+        alloc_dm: dm::alloc_dm,
+        free_dm: dm::free_dm,
         modify_flow_action_esp: no_verb,
         destroy_flow_action: no_verb,
         create_flow_action_esp: no_object,

@@ -7,6 +7,7 @@ use bowline_io::LinkState;
 
 use crate::abi::*;
 use crate::context::{self, Context, PORT};
+use crate::dm::MAX_DM_BYTES;
 use crate::errno::{Errno, code, minus_one};
 use crate::gid::{GIDS, put};
 use crate::guard::guard;
@@ -145,6 +146,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             found.hca_core_clock = 1_000_000;
             found.phys_port_cnt_ex = 1;
             found.odp_caps = ODP;
+            found.max_dm_size = MAX_DM_BYTES as u64;
             // SAFETY: `attr` has `size` bytes, by the caller's word.
             unsafe { put(&found, attr, size) };
             Ok(())

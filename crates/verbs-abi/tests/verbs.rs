@@ -404,3 +404,37 @@ fn a_parent_domain_is_the_domain_under_another_pointer() {
     }
     a.close(&[]);
 }
+
+#[test]
+fn device_memory_is_copied_to_registered_and_written_by_peers() {
+    let (mut a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
+    a.memory[..8].copy_from_slice(b"from afa");
+    let vctx = unsafe { b.ctx.byte_sub(std::mem::offset_of!(verbs_context, context)) };
+    let vctx = vctx.cast::<verbs_context>();
+    unsafe {
+        let attr = ibv_alloc_dm_attr { length: 4096, log_align_req: 0, comp_mask: 0 };
+        let dm = ((*vctx).alloc_dm)(b.ctx, &attr);
+        assert!(!dm.is_null());
+        assert!(((*vctx).reg_dm_mr)(b.pd, dm, 4000, 97, ALL_ACCESS | IBV_ACCESS_ZERO_BASED).is_null());
+        assert!(((*vctx).reg_dm_mr)(b.pd, dm, 0, 64, ALL_ACCESS).is_null(), "it has no address");
+        let mr = ((*vctx).reg_dm_mr)(b.pd, dm, 64, 64, ALL_ACCESS | IBV_ACCESS_ZERO_BASED);
+        assert!(!mr.is_null() && (*mr).addr.is_null());
+        assert_eq!(((*dm).memcpy_to_dm)(dm, 64, c"12345678abc".as_ptr().cast(), 11), 0);
+        assert_ne!(((*dm).memcpy_to_dm)(dm, 4090, c"12345678".as_ptr().cast(), 8), 0);
+
+        let mut sge = a.sge(0, 8);
+        assert_eq!(post_send(qa, &mut write_wr(1, &mut sge, (0, (*mr).rkey))), 0);
+        assert_eq!(a.completion().status, SUCCESS);
+        let mut found = [0_u8; 11];
+        assert_eq!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 64, 11), 0);
+        assert_eq!(&found, b"from afaabc");
+        // Freed first, it stays until nobody has a key to it.
+        assert_eq!(((*vctx).free_dm)(dm), 0);
+        let mut sge = a.sge(0, 8);
+        assert_eq!(post_send(qa, &mut write_wr(2, &mut sge, (0, (*mr).rkey))), 0);
+        assert_eq!(a.completion().status, SUCCESS);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+    a.close(&[qa]);
+    b.close(&[qb]);
+}

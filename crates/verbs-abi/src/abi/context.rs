@@ -3,10 +3,10 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    NoObject, NoVerb, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr, ibv_device_attr_ex,
-    ibv_mw, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex,
-    ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_init_attr_ex,
-    ibv_td, ibv_td_init_attr, ibv_wc,
+    NoObject, NoVerb, ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr,
+    ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_wc,
 };
 
 #[repr(C)]
@@ -91,9 +91,10 @@ pub struct verbs_context {
     pub attach_counters_point_flow: NoVerb,
     pub create_counters: NoObject,
     pub destroy_counters: NoVerb,
-    pub reg_dm_mr: NoObject,
-    pub alloc_dm: NoObject,
-    pub free_dm: NoVerb,
+    pub reg_dm_mr:
+        unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr,
+    pub alloc_dm: unsafe extern "C" fn(*mut ibv_context, *const ibv_alloc_dm_attr) -> *mut ibv_dm,
+    pub free_dm: unsafe extern "C" fn(*mut ibv_dm) -> c_int,
     pub modify_flow_action_esp: NoVerb,
     pub destroy_flow_action: NoVerb,
     pub create_flow_action_esp: NoObject,

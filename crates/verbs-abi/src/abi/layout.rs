@@ -73,6 +73,12 @@ layout! {
     ibv_pd: 16 {
         context: 0, handle: 8,
     }
+    ibv_alloc_dm_attr: 16 {
+        length: 0, log_align_req: 8, comp_mask: 12,
+    }
+    ibv_dm: 32 {
+        context: 0, memcpy_to_dm: 8, memcpy_from_dm: 16, comp_mask: 24, handle: 28,
+    }
     ibv_td: 8 {
         context: 0,
     }

@@ -159,7 +159,8 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
-pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: u32 = 2;
+/// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `_PD_CONTEXT`.
+pub const PARENT_DOMAIN_INIT_ATTR_ALL: u32 = 3;
 
 #[repr(C)]
 pub struct ibv_mr_init_attr {
@@ -173,3 +174,19 @@ pub struct ibv_mr_init_attr {
 /// Fields of [`ibv_mr_init_attr`] that count; all that are not here are about memory of devices.
 pub const IBV_REG_MR_MASK_IOVA: u64 = 1;
 pub const IBV_REG_MR_MASK_ADDR: u64 = 2;
+
+#[repr(C)]
+pub struct ibv_alloc_dm_attr {
+    pub length: usize,
+    pub log_align_req: u32,
+    pub comp_mask: u32,
+}
+
+#[repr(C)]
+pub struct ibv_dm {
+    pub context: *mut ibv_context,
+    pub memcpy_to_dm: unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int,
+    pub memcpy_from_dm: unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int,
+    pub comp_mask: u32,
+    pub handle: u32,
+}

@@ -120,6 +120,10 @@ led! {
     fn __lxstat64(version: c_int, *path, to: *mut c_void) -> c_int = -1;
     fn access(*path, mode: c_int) -> c_int = -1;
     fn faccessat(dir: c_int, *path, mode: c_int, flags: c_int) -> c_int = -1;
+    fn getxattr(*path, name: *const c_char, to: *mut c_void, len: usize) -> isize = -1;
+    fn lgetxattr(*path, name: *const c_char, to: *mut c_void, len: usize) -> isize = -1;
+    fn listxattr(*path, to: *mut c_char, len: usize) -> isize = -1;
+    fn llistxattr(*path, to: *mut c_char, len: usize) -> isize = -1;
     fn readlink(*path, to: *mut c_char, len: usize) -> isize = -1;
     fn readlinkat(dir: c_int, *path, to: *mut c_char, len: usize) -> isize = -1;
     fn realpath(*path, to: *mut c_char) -> *mut c_char = ptr::null_mut();
