@@ -267,7 +267,7 @@ mod tests {
     fn a_flow_that_began_in_a_queue_learns_how_long_the_path_is() {
         let mut swift = build();
         // 100 µs of 10 are a queue, which stays as long as the window does.
-        let mut rtt_us = |swift: &mut dyn RateController, at| {
+        let rtt_us = |swift: &mut dyn RateController, at| {
             let window = swift.window_bytes().unwrap();
             let drained = window < 9 * 4096;
             ack(swift, at, 1, if drained { 10 } else { 100 });
