@@ -18,7 +18,7 @@ def mpirun(env, ranks, transports, on_bowline, arguments):
     if on_bowline:
         launched = env.under_bowline(launched)
     return run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "--mca", "pml", "ucx", "--mca", "osc", "ucx",
-                "--mca", "btl", "^openib", *launched], 90,
+                "--mca", "btl", "^openib", "--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any", *launched], 90,
                UCX_TLS=transports, UCX_LOG_LEVEL="error")
 
 

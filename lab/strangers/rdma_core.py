@@ -8,7 +8,7 @@ from pathlib import Path
 from setup_strangers import Missing, last_line, run
 
 #: Tests that say why they are skipped, and what that is about. Everything else is a shortfall of ours.
-HARDWARE = re.compile("huge pages|dri/render|Raw Packet|MSRP|flow|DCT|RAW|tag matching|Extended CQ is not|cuda", re.I)
+HARDWARE = re.compile("huge pages|dri/render|Raw Packet|QP type 8|MSRP|flow|DCT|RAW|tag matching|Extended CQ is not|cuda", re.I)
 
 
 def tests_folder(env):

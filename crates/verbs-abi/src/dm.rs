@@ -15,6 +15,7 @@ use crate::mr;
 
 /// The most that one allocation may have.
 pub(crate) const MAX_DM_BYTES: usize = 256 << 20;
+const WORD: usize = 4;
 /// Alignments beyond a page are of no use to a soft NIC.
 const MAX_LOG_ALIGN: u32 = 12;
 
@@ -80,8 +81,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     guard(ptr::null_mut(), || {
         object((|| {
+            // A child may have some, too: nothing of the device is touched.
             let ctx = context::find(context)?;
-            ctx.core()?;
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
             if attr.comp_mask != 0 {
@@ -128,6 +129,14 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
+/// Where programs copy to or from: NICs that have such memory move words of four bytes, and programs know.
+fn copied(dm: *mut ibv_dm, offset: u64, len: usize) -> Result<*mut u8, Errno> {
+    if !offset.is_multiple_of(WORD as u64) || !len.is_multiple_of(WORD) {
+        return Err(Errno::INVAL);
+    }
+    handle::find(dm)?.block.at(offset, len)
+}
+
 unsafe extern "C" fn memcpy_to_dm(
     dm: *mut ibv_dm,
     offset: u64,
@@ -136,7 +145,7 @@ unsafe extern "C" fn memcpy_to_dm(
 ) -> c_int {
     guard(libc::EIO, || {
         code((|| {
-            let to = handle::find(dm)?.block.at(offset, len)?;
+            let to = copied(dm, offset, len)?;
             // SAFETY: `len` bytes of ours, and as many of the caller's by its word.
             unsafe { ptr::copy(from.cast::<u8>(), to, len) };
             Ok(())
@@ -152,7 +161,7 @@ unsafe extern "C" fn memcpy_from_dm(
 ) -> c_int {
     guard(libc::EIO, || {
         code((|| {
-            let from = handle::find(dm)?.block.at(offset, len)?;
+            let from = copied(dm, offset, len)?;
             // SAFETY: as above.
             unsafe { ptr::copy(from, to.cast::<u8>(), len) };
             Ok(())

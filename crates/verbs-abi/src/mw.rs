@@ -36,6 +36,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int) -> *mu
         object((|| {
             let domain: &Pd = handle::find(pd)?;
             let device = domain.ctx.core()?;
+            if ![IBV_MW_TYPE_1, IBV_MW_TYPE_2].contains(&mw_type) {
+                return Err(Errno::INVAL);
+            }
             if mw_type != IBV_MW_TYPE_2 || !device.backup_lanes().is_empty() {
                 return Err(Errno::UNSUPPORTED);
             }

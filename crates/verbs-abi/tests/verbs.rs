@@ -415,19 +415,22 @@ fn device_memory_is_copied_to_registered_and_written_by_peers() {
         let attr = ibv_alloc_dm_attr { length: 4096, log_align_req: 0, comp_mask: 0 };
         let dm = ((*vctx).alloc_dm)(b.ctx, &attr);
         assert!(!dm.is_null());
-        assert!(((*vctx).reg_dm_mr)(b.pd, dm, 4000, 97, ALL_ACCESS | IBV_ACCESS_ZERO_BASED).is_null());
+        assert!(
+            ((*vctx).reg_dm_mr)(b.pd, dm, 4000, 97, ALL_ACCESS | IBV_ACCESS_ZERO_BASED).is_null()
+        );
         assert!(((*vctx).reg_dm_mr)(b.pd, dm, 0, 64, ALL_ACCESS).is_null(), "it has no address");
         let mr = ((*vctx).reg_dm_mr)(b.pd, dm, 64, 64, ALL_ACCESS | IBV_ACCESS_ZERO_BASED);
         assert!(!mr.is_null() && (*mr).addr.is_null());
-        assert_eq!(((*dm).memcpy_to_dm)(dm, 64, c"12345678abc".as_ptr().cast(), 11), 0);
+        assert_eq!(((*dm).memcpy_to_dm)(dm, 64, c"12345678abcd".as_ptr().cast(), 12), 0);
         assert_ne!(((*dm).memcpy_to_dm)(dm, 4090, c"12345678".as_ptr().cast(), 8), 0);
 
         let mut sge = a.sge(0, 8);
         assert_eq!(post_send(qa, &mut write_wr(1, &mut sge, (0, (*mr).rkey))), 0);
         assert_eq!(a.completion().status, SUCCESS);
-        let mut found = [0_u8; 11];
-        assert_eq!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 64, 11), 0);
-        assert_eq!(&found, b"from afaabc");
+        let mut found = [0_u8; 12];
+        assert_eq!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 64, 12), 0);
+        assert_eq!(&found, b"from afaabcd");
+        assert_ne!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 66, 4), 0, "no word");
         // Freed first, it stays until nobody has a key to it.
         assert_eq!(((*vctx).free_dm)(dm), 0);
         let mut sge = a.sge(0, 8);
