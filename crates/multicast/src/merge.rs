@@ -4,6 +4,10 @@ use core::fmt;
 
 use bowline_wire::Psn;
 
+/// Packets that a sender may have outstanding: more than any window, and few of the circle's 2^24, so that a stranger who
+/// knows no PSN is rarely taken for somebody who does.
+pub(crate) const MAX_AHEAD: i32 = 1 << 14;
+
 /// What a root knows about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -43,11 +47,14 @@ impl<'a> Records<'a> {
     }
 
     /// The last PSN that all members have acknowledged, or as many as the group's policy asks for.
-    /// `None` if too few have spoken.
+    /// `None` if too few have spoken, or if what they say cannot all be true: records are never further apart than a
+    /// sender can be ahead.
     pub fn reached(&self) -> Option<Psn> {
         // The highest record that enough others have reached too. Groups are small: no sorting, no memory.
         let has = |psn: Psn| self.acked().filter(|other| !other.before(psn)).count() >= self.need;
-        self.acked().filter(|psn| has(*psn)).reduce(|a, b| if b.after(a) { b } else { a })
+        let reached = self.acked().filter(|psn| has(*psn));
+        let reached = reached.reduce(|a, b| if b.after(a) { b } else { a })?;
+        self.acked().all(|other| other.diff(reached).abs() <= MAX_AHEAD).then_some(reached)
     }
 
     fn acked(&self) -> impl Iterator<Item = Psn> + use<'a> {
@@ -162,6 +169,13 @@ mod tests {
             Minimum.record(Some(Psn::new(2)), Psn::new(0xff_ffff), false),
             Some(Psn::new(2))
         );
+    }
+
+    #[test]
+    fn records_that_cannot_all_be_true_are_not_believed() {
+        let far = records(&[7, 7 + (1 << 20)]);
+        assert_eq!(Records::new(&far, None, 2).reached(), None);
+        assert_eq!(Records::new(&far, None, 1).reached(), None);
     }
 
     #[test]

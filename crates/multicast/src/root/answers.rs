@@ -64,9 +64,11 @@ impl Root {
                 return;
             }
         };
-        let is_behind = self.records[member].acked.is_some_and(|known| acked.before(known));
-        // The paper's rule takes acknowledgements as they come; a NAK behind the record is of no use to it either.
-        if is_behind && (is_nak || self.is_sparing()) {
+        // The paper's rule overwrites records, but not with what everybody is known to have. Before anything is known, what
+        // was said last counts: what was said first may have been a stranger's.
+        let record = self.records[member].acked.filter(|_| self.told.is_some());
+        let floor = if self.is_sparing() { record } else { self.told };
+        if floor.is_some_and(|floor| acked.before(floor)) {
             out.counters.drop_stale += 1;
             return;
         }
@@ -82,7 +84,8 @@ impl Root {
 
     fn note_record(&mut self, member: usize, acked: Psn, is_nak: bool, msn: u32) {
         let old = self.records[member].acked;
-        let new = self.config.merge.record(old, acked, is_nak);
+        let known = old.filter(|_| self.told.is_some());
+        let new = self.config.merge.record(known, acked, is_nak);
         if new == old {
             return;
         }
@@ -175,6 +178,11 @@ impl Root {
     fn on_refusal(&mut self, member: usize, code: NakCode, out: &mut Out<'_>) {
         if matches!(code, NakCode::InvalidRdRequest | NakCode::Reserved(_)) {
             out.counters.drop_malformed += 1;
+            return;
+        }
+        if self.told.is_none() {
+            // Nobody can tell a stranger from the member yet. A member that has refused is silent from now on.
+            out.counters.drop_stale += 1;
             return;
         }
         out.counters.refusals_in += 1;

@@ -5,10 +5,7 @@ use bowline_wire::{NakCode, PacketView, Psn};
 
 use super::{Out, Refusal, Root};
 use crate::answer::Arrival;
-
-/// Packets that a sender may have outstanding: more than any window, and few of the circle's 2^24, so that a stranger who
-/// knows no PSN cannot make a root believe that a whole half of it was sent.
-const MAX_AHEAD: i32 = 1 << 15;
+use crate::merge::MAX_AHEAD;
 
 /// Packets in a row that are further away than that before the root doubts what it knows.
 const MAX_STRAYS: u32 = 16;

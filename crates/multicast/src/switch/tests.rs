@@ -189,7 +189,7 @@ fn a_damaged_jump_of_the_sender_is_not_believed() {
     assert_eq!(rig.ack(0, 1), [], "still never sent");
     assert_eq!(rig.switch.counters().drop_icrc, 1);
     // Nor one that no sender makes, whatever its ICRC.
-    let far = data_packet(&link, Opcode::RC_SEND_ONLY, GROUP.id, Psn::new(1 << 16), 8, nowhere);
+    let far = data_packet(&link, Opcode::RC_SEND_ONLY, GROUP.id, Psn::new(1 << 15), 8, nowhere);
     assert_eq!(rig.frame(&far).len(), 0);
     assert_eq!(rig.switch.counters().drop_ahead, 2);
 }
@@ -291,7 +291,9 @@ fn a_switch_that_restarted_says_nothing_until_all_have_spoken() {
 fn a_root_that_believed_a_stranger_finds_back() {
     let mut rig = Rig::new(2, root(None));
     assert_eq!(rig.send(1 << 20), [0, 1], "forged, and the first that is heard after a restart");
+    assert_eq!(rig.answer(0, 1 << 20, Syndrome::Nak(ACCESS)), [], "it could be anybody's");
     rig.ack(0, 1 << 20);
+    assert_eq!(rig.ack(1, 3), [], "they cannot both be right");
     assert_eq!(rig.ack(1, 1 << 20), [Told::Ack(1 << 20)], "no sender has this in flight");
     assert_eq!(rig.ack(0, 3), [], "the truth is stale");
     for _ in 0..16 {
