@@ -160,7 +160,10 @@ impl Root {
             members.push(kept);
             records.push(record);
         }
-        (self.members, self.records, self.config) = (members, records, config);
+        let first_psn = self.config.first_psn;
+        (self.members, self.records) = (members, records);
+        // What was known when the root began does not change.
+        self.config = RootConfig { first_psn, ..config };
         self.raise(out);
     }
 

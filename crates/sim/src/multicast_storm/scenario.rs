@@ -144,11 +144,14 @@ pub struct MulticastScenario {
 }
 
 impl MulticastScenario {
-    /// Whether nothing in it can keep a member from answering in time.
+    /// Whether nothing in it can keep a member from answering in time, not even a full queue.
     pub fn is_calm(&self) -> bool {
+        let is_wide = self.cable.rate_bps >= Some(100_000_000_000);
         let is_work =
             |action: &Action| matches!(action, Action::Post(_) | Action::Leave(..) | Action::Heal);
-        self.faults.iter().all(|faults| *faults == Faults::default())
+        is_wide
+            && self.cable.queue_bytes >= 16 << 20
+            && self.faults.iter().all(|faults| *faults == Faults::default())
             && self.actions.iter().all(|(_, action)| is_work(action))
     }
 }
