@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{failover_storm, sdr_storm, storm, xp_storm};
+use bowline_sim::{failover_storm, multicast_storm, sdr_storm, storm, xp_storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -27,6 +27,7 @@ use crate::experiment;
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
     bowline sim storm --failover                 the same with two NICs per host, which die\n  \
     bowline sim storm --xp                       the same for XP: deadlines, preemption, late packets\n  \
+    bowline sim storm --multicast                the same for groups behind switches that merge\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -50,7 +51,8 @@ enum SimCommand {
     bowline sim storm --sdr --seeds 2000\n  \
     bowline sim storm --failover --seeds 2000\n  \
     bowline sim storm --attacker --seeds 500\n  \
-    bowline sim storm --xp --seeds 2000\n\n\
+    bowline sim storm --xp --seeds 2000\n  \
+    bowline sim storm --multicast --seeds 2000\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -74,6 +76,9 @@ struct StormArgs {
     /// XP, best effort with deadlines, alone
     #[arg(long, conflicts_with_all = ["failover", "sdr"])]
     xp: bool,
+    /// Reliable multicast: groups over trees of switches that copy and merge
+    #[arg(long, conflicts_with_all = ["failover", "sdr", "xp"])]
+    multicast: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
@@ -87,12 +92,13 @@ struct StormArgs {
 
 impl StormArgs {
     fn kind(&self) -> StormKind {
-        match (self.sdr, self.failover, self.xp) {
-            (true, ..) => StormKind::Sdr,
-            (_, true, _) => StormKind::Failover,
-            (.., true) => StormKind::Xp,
-            _ => StormKind::Plain,
-        }
+        let kinds = [
+            (self.sdr, StormKind::Sdr),
+            (self.failover, StormKind::Failover),
+            (self.xp, StormKind::Xp),
+            (self.multicast, StormKind::Multicast),
+        ];
+        kinds.into_iter().find(|(is_asked, _)| *is_asked).map_or(StormKind::Plain, |(_, kind)| kind)
     }
 
     fn attacker(&self) -> Attacker {
@@ -113,6 +119,7 @@ enum StormKind {
     Sdr,
     Failover,
     Xp,
+    Multicast,
 }
 
 impl StormKind {
@@ -122,6 +129,7 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
             StormKind::Xp => xp_storm::run_seed,
+            StormKind::Multicast => multicast_storm::run_seed,
         }
     }
 
@@ -131,6 +139,7 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
             StormKind::Xp => xp_storm::run_seed_traced,
+            StormKind::Multicast => multicast_storm::run_seed_traced,
         }
     }
 
@@ -141,6 +150,7 @@ impl StormKind {
             StormKind::Sdr => " --sdr",
             StormKind::Failover => " --failover",
             StormKind::Xp => " --xp",
+            StormKind::Multicast => " --multicast",
         }
     }
 }
@@ -239,6 +249,8 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     }
     if kind == StormKind::Xp {
         text += &section("application", coverage.xp.iter().map(owned));
+    } else if kind == StormKind::Multicast {
+        text += &section("application", coverage.multicast.iter().map(owned));
     } else if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
     } else {
@@ -309,6 +321,7 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "xp": table(&mut totals.coverage.xp.iter().map(owned)),
+        "multicast": table(&mut totals.coverage.multicast.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

@@ -7,6 +7,7 @@ use bowline_nic::Counters;
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
 use crate::failover_storm::FailoverCoverage;
+use crate::multicast_storm::MulticastCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
 use crate::xp_storm::XpCoverage;
@@ -140,6 +141,8 @@ pub struct Coverage {
     pub sdr: SdrCoverage,
     /// What the storm over XP exercised.
     pub xp: XpCoverage,
+    /// What the storm over multicast exercised.
+    pub multicast: MulticastCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -198,6 +201,7 @@ impl Coverage {
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
+        self.multicast.merge(&other.multicast);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
