@@ -6,6 +6,7 @@ use bowline_nic::Counters;
 
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
+use crate::cm_storm::CmCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::multicast_storm::MulticastCoverage;
 use crate::sdr_storm::SdrCoverage;
@@ -143,6 +144,8 @@ pub struct Coverage {
     pub xp: XpCoverage,
     /// What the storm over multicast exercised.
     pub multicast: MulticastCoverage,
+    /// What the storm over the connection manager exercised.
+    pub cm: CmCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -202,6 +205,7 @@ impl Coverage {
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
         self.multicast.merge(&other.multicast);
+        self.cm.merge(&other.cm);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
