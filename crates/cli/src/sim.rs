@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{failover_storm, sdr_storm, storm, xp_storm};
+use bowline_sim::{collective_storm, failover_storm, sdr_storm, storm, xp_storm};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -27,6 +27,7 @@ use crate::experiment;
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
     bowline sim storm --failover                 the same with two NICs per host, which die\n  \
     bowline sim storm --xp                       the same for XP: deadlines, preemption, late packets\n  \
+    bowline sim storm --collective               ranks that lose packets, stall and die\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -50,7 +51,8 @@ enum SimCommand {
     bowline sim storm --sdr --seeds 2000\n  \
     bowline sim storm --failover --seeds 2000\n  \
     bowline sim storm --attacker --seeds 500\n  \
-    bowline sim storm --xp --seeds 2000\n\n\
+    bowline sim storm --xp --seeds 2000\n  \
+    bowline sim storm --collective --seeds 500\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -74,6 +76,9 @@ struct StormArgs {
     /// XP, best effort with deadlines, alone
     #[arg(long, conflicts_with_all = ["failover", "sdr"])]
     xp: bool,
+    /// Collective operations of several ranks, over RC and over XP with bounds
+    #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "attacker"])]
+    collective: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
@@ -87,6 +92,9 @@ struct StormArgs {
 
 impl StormArgs {
     fn kind(&self) -> StormKind {
+        if self.collective {
+            return StormKind::Collective;
+        }
         match (self.sdr, self.failover, self.xp) {
             (true, ..) => StormKind::Sdr,
             (_, true, _) => StormKind::Failover,
@@ -113,6 +121,7 @@ enum StormKind {
     Sdr,
     Failover,
     Xp,
+    Collective,
 }
 
 impl StormKind {
@@ -122,6 +131,7 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
             StormKind::Xp => xp_storm::run_seed,
+            StormKind::Collective => collective_storm::run_seed,
         }
     }
 
@@ -131,6 +141,7 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
             StormKind::Xp => xp_storm::run_seed_traced,
+            StormKind::Collective => collective_storm::run_seed_traced,
         }
     }
 
@@ -141,6 +152,7 @@ impl StormKind {
             StormKind::Sdr => " --sdr",
             StormKind::Failover => " --failover",
             StormKind::Xp => " --xp",
+            StormKind::Collective => " --collective",
         }
     }
 }
@@ -237,7 +249,9 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     if kind == StormKind::Failover {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
-    if kind == StormKind::Xp {
+    if kind == StormKind::Collective {
+        text += &section("ranks", coverage.collective.iter().map(owned));
+    } else if kind == StormKind::Xp {
         text += &section("application", coverage.xp.iter().map(owned));
     } else if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
@@ -309,6 +323,7 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "xp": table(&mut totals.coverage.xp.iter().map(owned)),
+        "collective": table(&mut totals.coverage.collective.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

@@ -6,6 +6,7 @@ use bowline_nic::Counters;
 
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
+use crate::collective_storm::CollectiveCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
@@ -140,6 +141,8 @@ pub struct Coverage {
     pub sdr: SdrCoverage,
     /// What the storm over XP exercised.
     pub xp: XpCoverage,
+    /// What the storm over collectives exercised.
+    pub collective: CollectiveCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -198,6 +201,7 @@ impl Coverage {
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
+        self.collective.merge(&other.collective);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
