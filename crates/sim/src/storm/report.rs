@@ -7,6 +7,7 @@ use bowline_nic::Counters;
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
 use crate::cm_storm::CmCoverage;
+use crate::collective_storm::CollectiveCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::multicast_storm::MulticastCoverage;
 use crate::sdr_storm::SdrCoverage;
@@ -146,6 +147,8 @@ pub struct Coverage {
     pub multicast: MulticastCoverage,
     /// What the storm over the connection manager exercised.
     pub cm: CmCoverage,
+    /// What the storm over collectives exercised.
+    pub collective: CollectiveCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -206,6 +209,7 @@ impl Coverage {
         self.xp.merge(&other.xp);
         self.multicast.merge(&other.multicast);
         self.cm.merge(&other.cm);
+        self.collective.merge(&other.collective);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);
