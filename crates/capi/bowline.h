@@ -74,9 +74,33 @@
 // The sum divided by the number of ranks.
 #define BOWLINE_AVERAGE 4
 
+// Memory that is only sent from.
+#define BOWLINE_SDR_SEND 0
+
+// Memory that peers may write: for receives.
+#define BOWLINE_SDR_RECV 1
+
+// Bytes that information about a queue pair has at most.
+#define BOWLINE_SDR_INFO_LEN 4096
+
 // A group of programs that do collective operations together. All ranks must call the same operations in the
 // same order, with the same counts and types.
 typedef struct bowline_comm bowline_comm;
+
+// A device and its resources, which queue pairs share.
+typedef struct bowline_sdr_ctx bowline_sdr_ctx;
+
+// Registered memory.
+typedef struct bowline_sdr_mr bowline_sdr_mr;
+
+// A queue pair of messages that complete chunk by chunk.
+typedef struct bowline_sdr_qp bowline_sdr_qp;
+
+// A message being received.
+typedef struct bowline_sdr_rcv_handle bowline_sdr_rcv_handle;
+
+// A message being sent.
+typedef struct bowline_sdr_snd_handle bowline_sdr_snd_handle;
 
 // A collective operation that is going on. It goes on whether somebody waits or not; its memory is the
 // operation's until it is over.
@@ -99,6 +123,75 @@ typedef struct bowline_comm_options {
 // Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
 // success.
 typedef int (*bowline_gather_fn)(void *context, const void *mine, size_t len, void *all);
+
+// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the same, but for the
+// rate.
+typedef struct bowline_sdr_qp_attr {
+  // Bytes that a bit of a bitmap stands for [64 KiB].
+  uint32_t chunk_bytes;
+  // Queue pairs over which packets spread [1].
+  uint32_t channels;
+  // Longest message in bytes [2 MiB].
+  uint64_t max_message;
+  // Bits per second at which packets leave [as fast as they can].
+  uint64_t rate_bps;
+} bowline_sdr_qp_attr;
+
+// What a peer needs to know of a queue pair: to be carried there by any means.
+typedef struct bowline_sdr_qp_info {
+  // Bytes that count.
+  uint32_t len;
+  // What they are is Bowline's.
+  uint8_t bytes[BOWLINE_SDR_INFO_LEN];
+} bowline_sdr_qp_info;
+
+// A message to be sent piece by piece.
+typedef struct bowline_sdr_start_wr {
+  // Its bytes.
+  uint64_t length;
+  // Not 0 if it has an immediate.
+  uint32_t has_imm;
+  // The immediate.
+  uint32_t imm;
+} bowline_sdr_start_wr;
+
+// A piece of a message.
+typedef struct bowline_sdr_continue_wr {
+  // Where its bytes are.
+  const struct bowline_sdr_mr *mr;
+  // At which byte of the memory.
+  size_t mr_offset;
+  // How many.
+  size_t length;
+  // At which byte of the message: a whole number of packets.
+  uint64_t offset;
+  // Not 0 to leave before all others.
+  uint32_t urgent;
+} bowline_sdr_continue_wr;
+
+// A whole message.
+typedef struct bowline_sdr_snd_wr {
+  // Where its bytes are.
+  const struct bowline_sdr_mr *mr;
+  // At which byte of the memory.
+  size_t mr_offset;
+  // How many.
+  size_t length;
+  // Not 0 if it has an immediate.
+  uint32_t has_imm;
+  // The immediate.
+  uint32_t imm;
+} bowline_sdr_snd_wr;
+
+// Memory for a message.
+typedef struct bowline_sdr_rcv_wr {
+  // Where it goes.
+  const struct bowline_sdr_mr *mr;
+  // At which byte of the memory.
+  size_t mr_offset;
+  // Bytes at most.
+  size_t length;
+} bowline_sdr_rcv_wr;
 
 #ifdef __cplusplus
 extern "C" {
@@ -330,6 +423,133 @@ int32_t bowline_recv(const struct bowline_comm *comm,
                      uint32_t dtype,
                      uint32_t from,
                      struct bowline_work **work);
+
+// Opens the device at an address of this machine, e.g. "10.0.0.7".
+//
+// # Safety
+// `dev_name` is a string.
+struct bowline_sdr_ctx *bowline_sdr_context_create(const char *dev_name);
+
+// Makes a queue pair.
+//
+// # Safety
+// `ctx` has not been freed; `attr` is NULL or valid.
+struct bowline_sdr_qp *bowline_sdr_qp_create(const struct bowline_sdr_ctx *ctx,
+                                             const struct bowline_sdr_qp_attr *attr);
+
+// Gets what the peer needs to know.
+//
+// # Safety
+// `qp` has not been freed; `info` may be written.
+int32_t bowline_sdr_qp_info_get(const struct bowline_sdr_qp *qp, struct bowline_sdr_qp_info *info);
+
+// Connects to a peer. Both ends must.
+//
+// # Safety
+// `qp` has not been freed; `remote` is what the peer has got of its own.
+int32_t bowline_sdr_qp_connect(const struct bowline_sdr_qp *qp,
+                               const struct bowline_sdr_qp_info *remote);
+
+// Registers memory of the program's: BOWLINE_SDR_SEND or BOWLINE_SDR_RECV.
+//
+// # Safety
+// `ctx` has not been freed. `addr` has `length` bytes, to be read and for receives written, until
+// `bowline_sdr_mr_dereg` has returned.
+struct bowline_sdr_mr *bowline_sdr_mr_reg(const struct bowline_sdr_ctx *ctx,
+                                          void *addr,
+                                          size_t length,
+                                          uint32_t flags);
+
+// Ends a registration. From here on nothing reads or writes the memory; messages that still use it fail. NULL is
+// nothing.
+//
+// # Safety
+// `mr` is NULL or has not been freed.
+void bowline_sdr_mr_dereg(struct bowline_sdr_mr *mr);
+
+// Begins a message into the peer's next receive, to be sent piece by piece.
+//
+// # Safety
+// `qp` has not been freed; `wr` is valid; `handle` may be written.
+int32_t bowline_sdr_send_stream_start(const struct bowline_sdr_qp *qp,
+                                      const struct bowline_sdr_start_wr *wr,
+                                      struct bowline_sdr_snd_handle **handle);
+
+// Sends bytes of a message, for the first time or again.
+//
+// # Safety
+// `handle` has not been freed; `wr` is valid.
+int32_t bowline_sdr_send_stream_continue(const struct bowline_sdr_snd_handle *handle,
+                                         const struct bowline_sdr_continue_wr *wr);
+
+// Says that nothing more will be added to a message.
+//
+// # Safety
+// `handle` has not been freed.
+int32_t bowline_sdr_send_stream_end(const struct bowline_sdr_snd_handle *handle);
+
+// Sends a whole message into the peer's next receive.
+//
+// # Safety
+// `qp` has not been freed; `wr` is valid; `handle` may be written.
+int32_t bowline_sdr_send_post(const struct bowline_sdr_qp *qp,
+                              const struct bowline_sdr_snd_wr *wr,
+                              struct bowline_sdr_snd_handle **handle);
+
+// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives the device.
+//
+// # Safety
+// `handle` has not been freed.
+int32_t bowline_sdr_send_poll(const struct bowline_sdr_snd_handle *handle);
+
+// Frees the handle of a message. What of it has not left is forgotten; its memory is free when
+// `bowline_sdr_send_poll` has said so or `bowline_sdr_mr_dereg` has returned. NULL is nothing.
+//
+// # Safety
+// `handle` is NULL or has not been freed.
+void bowline_sdr_send_free(struct bowline_sdr_snd_handle *handle);
+
+// Posts memory for the peer's next message.
+//
+// # Safety
+// `qp` has not been freed; `wr` is valid; `handle` may be written.
+int32_t bowline_sdr_recv_post(const struct bowline_sdr_qp *qp,
+                              const struct bowline_sdr_rcv_wr *wr,
+                              struct bowline_sdr_rcv_handle **handle);
+
+// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits beyond the last
+// chunk are ones. It is a copy that lasts until the next call: call again for a newer one. Drives the device.
+//
+// # Safety
+// `handle` has not been freed, and nobody else uses it; `bitmap` and `len` may be written.
+int32_t bowline_sdr_recv_bitmap_get(struct bowline_sdr_rcv_handle *handle,
+                                    const uint8_t **bitmap,
+                                    size_t *len);
+
+// Gets the sender's immediate, or BOWLINE_E_TIMEOUT if it is not there yet. Drives the device.
+//
+// # Safety
+// `handle` has not been freed; `immediate` may be written.
+int32_t bowline_sdr_recv_imm_get(const struct bowline_sdr_rcv_handle *handle, uint32_t *immediate);
+
+// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory is the
+// program's again.
+//
+// # Safety
+// `handle` has not been freed.
+int32_t bowline_sdr_recv_complete(struct bowline_sdr_rcv_handle *handle);
+
+// Frees a queue pair, once all handles of its messages have been freed. NULL is nothing.
+//
+// # Safety
+// `qp` is NULL or has not been freed.
+void bowline_sdr_qp_destroy(struct bowline_sdr_qp *qp);
+
+// Frees a context, once all that was made from it has been freed. NULL is nothing.
+//
+// # Safety
+// `ctx` is NULL or has not been freed.
+void bowline_sdr_context_destroy(struct bowline_sdr_ctx *ctx);
 
 // Waits until an operation is over, and says whether it has succeeded. It may be asked again.
 //

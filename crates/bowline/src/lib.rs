@@ -67,6 +67,7 @@ mod mw;
 mod pd;
 mod qp;
 mod reliable;
+mod sdr_qp;
 pub mod setup;
 mod srq;
 
@@ -93,9 +94,9 @@ pub use bowline_nic::{
     WindowBinding, XpOptions,
 };
 pub use bowline_sdr::{
-    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
-    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
-    WriteOptions, scheme,
+    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvHandle, RecvId, ReliableConfig,
+    ReliableEvent, ReliableInfo, ReliableStats, SdrConfig, SdrError, SdrInfo, SelectiveRepeat,
+    SendHandle, Shape, WriteId, WriteOptions, scheme,
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
@@ -110,5 +111,6 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
 pub use reliable::ReliableQp;
+pub use sdr_qp::SdrQp;
 pub use setup::{Channel, Connector, Listener, Peer, SetupError};
 pub use srq::Srq;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_device as device;
 use bowline_nic::{Access, Buffer, MrKey, Sge};
+use bowline_sdr::Source;
 
 use crate::pd::PdInner;
 use crate::{Error, Pd, RemoteMr};
@@ -83,6 +84,23 @@ impl Mr {
     /// touches the memory any more. For memory whose owner cannot wait for the last clone.
     pub fn deregister(&self) -> Result<(), Error> {
         self.inner.deregister()
+    }
+
+    /// A part of the region for messages of SDR, of queue pairs of domain `pd`, and its length.
+    pub(crate) fn source(
+        &self,
+        pd: &Arc<PdInner>,
+        range: Range<usize>,
+    ) -> Result<(Source, u64), Error> {
+        if !Arc::ptr_eq(self.pd(), pd) {
+            return Err(Error::Foreign { what: "the region", of: "protection domain" });
+        }
+        let (start, len) = (range.start, self.inner.buffer.len());
+        if start > range.end || range.end > len {
+            return Err(Error::OutOfRange { start, end: range.end, len });
+        }
+        let addr = self.inner.buffer.addr() + start as u64;
+        Ok((Source { key: self.key(), addr }, (range.end - start) as u64))
     }
 
     pub(crate) fn pd(&self) -> &Arc<PdInner> {

@@ -9,9 +9,11 @@ mod comm;
 mod error;
 mod memory;
 mod ops;
+mod sdr;
 mod work;
 
 pub use comm::*;
 pub use error::*;
 pub use ops::*;
+pub use sdr::*;
 pub use work::*;

@@ -128,3 +128,11 @@ fn all_operations_and_errors() {
         run(&dir, &program, &["killed"], 3);
     }
 }
+
+#[test]
+fn sdr_call_by_call() {
+    let dir = Dir::new("sdr");
+    if let Some(program) = compile(&dir, "tests/sdr.c") {
+        run(&dir, &program, &[], 1);
+    }
+}
