@@ -49,7 +49,7 @@
 //! # What this crate may not do
 //!
 //! It holds no protocol and touches no socket of the data path: those are the crates `bowline-nic`
-//! and `bowline-io`. It forbids `unsafe`, so memory is registered by owned [`Buffer`]s.
+//! and `bowline-io`. It forbids `unsafe`, so memory is registered by [`Buffer`]s, which own it or know who does.
 
 #![forbid(unsafe_code)]
 
@@ -67,6 +67,7 @@ mod mw;
 mod pd;
 mod qp;
 mod reliable;
+mod sdr_qp;
 pub mod setup;
 mod srq;
 
@@ -94,9 +95,9 @@ pub use bowline_nic::{
     WindowBinding, XpOptions,
 };
 pub use bowline_sdr::{
-    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
-    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
-    WriteOptions, scheme,
+    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvHandle, RecvId, ReliableConfig,
+    ReliableEvent, ReliableInfo, ReliableStats, SdrConfig, SdrError, SdrInfo, SelectiveRepeat,
+    SendHandle, Shape, WriteId, WriteOptions, scheme,
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
@@ -111,5 +112,6 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
 pub use reliable::ReliableQp;
+pub use sdr_qp::SdrQp;
 pub use setup::{Channel, Connector, Listener, Peer, SetupError};
 pub use srq::Srq;
