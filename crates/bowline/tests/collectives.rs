@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bowline::{
     Access, Algorithm, Bounds, Cause, CollectiveFailure, CommOptions, CommTransport, Communicator,
-    DataType, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor, rendezvous,
+    DataType, Deadline, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor,
+    rendezvous,
 };
 
 const OPTIONS: CommOptions = CommOptions {
@@ -60,12 +61,27 @@ fn values(mr: &Mr) -> Vec<f32> {
 
 /// Runs `body` at each rank, in a net of its own; returns what each gave.
 fn ranks<R: Send>(net: u8, count: u32, body: impl Fn(Rig) -> R + Sync) -> Vec<R> {
+    ranks_with(net, count, OPTIONS, "", body)
+}
+
+/// The same with other options, over a link of this profile.
+fn ranks_with<R: Send>(
+    net: u8,
+    count: u32,
+    options: CommOptions,
+    link: &str,
+    body: impl Fn(Rig) -> R + Sync,
+) -> Vec<R> {
     let dir = Dir::new(&format!("{net}"));
     let run = |rank: Rank| {
-        let device = Device::open(&format!("127.77.{net}.{}", rank + 1)).unwrap();
+        let mut builder = Device::builder(format!("127.77.{net}.{}", rank + 1).parse().unwrap());
+        if !link.is_empty() {
+            builder = builder.link(link.parse().unwrap());
+        }
+        let device = builder.open().unwrap();
         let pd = device.alloc_pd().unwrap();
         let meeting = rendezvous::in_store(&dir.url(), "test", rank, count).unwrap();
-        let comm = Communicator::meet(&pd, meeting, OPTIONS).unwrap();
+        let comm = Communicator::meet(&pd, meeting, options).unwrap();
         body(Rig { device, pd, comm })
     };
     let run = &run;
@@ -73,6 +89,56 @@ fn ranks<R: Send>(net: u8, count: u32, body: impl Fn(Rig) -> R + Sync) -> Vec<R>
         let threads: Vec<_> = (0..count).map(|rank| scope.spawn(move || run(rank))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+const OVER_XP: CommOptions = CommOptions { transport: CommTransport::Xp, ..OPTIONS };
+
+#[test]
+fn collectives_over_xp_are_exact_over_a_lossy_link() {
+    let count = 50_000;
+    let value =
+        |rank: u32, i: usize| ((i * 7919 + rank as usize * 104_729) % 1_000_003) as f32 * 1.1;
+    let outputs = ranks_with(21, 3, OVER_XP, "loss=1%", |rig| {
+        let rank = rig.comm.rank();
+        let (mr, data) = rig.tensor(&(0..count).map(|i| value(rank, i)).collect::<Vec<_>>());
+        let report = rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait_report().unwrap();
+        assert_eq!(report.missing_bytes, 0);
+        // What cannot have bounds goes over RC, and what makes others loses nothing.
+        rig.comm.barrier().unwrap().wait().unwrap();
+        let same = rig.comm.duplicate().unwrap();
+        same.barrier().unwrap().wait().unwrap();
+        values(&mr)
+    });
+    let sum = |i: usize| (0..3).map(|rank| value(rank, i)).reduce(|a, b| a + b).unwrap();
+    let expected: Vec<_> = (0..count).map(sum).collect();
+    assert!(outputs.iter().all(|output| *output == expected), "in rank order, as over RC");
+}
+
+#[test]
+fn an_operation_with_bounds_loses_no_more_than_it_may() {
+    let bounds = Bounds::new(Deadline::After(Duration::from_micros(1)), 0.05).unwrap();
+    let options = CommOptions { bounds, ..OVER_XP };
+    let count = 60_000;
+    let outputs = ranks_with(22, 3, options, "loss=2%", |rig| {
+        let (mr, data) = rig.tensor(&vec![rig.comm.rank() as f32 + 1.0; count]);
+        let report = rig.comm.allreduce(&data, ReduceOp::Average).unwrap().wait_report().unwrap();
+        assert!(
+            report.missing_bytes <= bounds.allowed(report.expected_bytes / 2 + 8),
+            "{report:?}"
+        );
+        let ring = Request {
+            algorithm: Algorithm::Ring,
+            in_place: true,
+            ..Request::new(Operation::Allreduce { count })
+        };
+        let refused = rig.comm.start(&ring, None, Some(&data));
+        assert!(matches!(refused, Err(Error::Request(_))), "{refused:?}");
+        values(&mr)
+    });
+    assert!(outputs.windows(2).all(|pair| pair[0] == pair[1]), "replicas are equal");
+    // Averages are by what arrived: of some of 1, 2 and 3, each rank's own among them.
+    let may_be = [1.0, 1.5, 2.0, 2.5, 3.0];
+    assert!(outputs[0].iter().all(|value| may_be.contains(value)));
 }
 
 #[test]

@@ -57,6 +57,26 @@ fn report(output: &Output) -> Value {
     serde_json::from_str(text.lines().last().unwrap_or_default()).expect("JSON is the last line")
 }
 
+#[test]
+fn collectives_over_xp_are_right_and_say_what_they_lose() {
+    let bounds = ["--transport", "xp", "--deadline", "adaptive", "--max-loss", "1%"];
+    for test in ["allreduce", "reduce-scatter", "allgather", "all-to-all", "broadcast", "sendrecv"]
+    {
+        let sizes = ["-b", "96", "-e", "96K", "-f", "32", "-n", "5", "-w", "2", "--json"];
+        let args = [&[test, "--ranks", "3"], &bounds[..], &sizes[..]].concat();
+        let report = report(&run(&args));
+        assert_eq!(report["transport"], "xp", "{test}");
+        for row in report["rows"].as_array().unwrap() {
+            let half = &row["out_of_place"];
+            assert_eq!(half["wrong"], 0, "{test}");
+            assert!(half["loss"].as_f64().unwrap() <= 0.01, "{test}: {half}");
+        }
+    }
+    let output = run(&["allreduce", "--max-loss", "1%"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("--transport xp"), "{text}");
+}
+
 /// One after the other: each starts ranks on the same addresses.
 #[test]
 fn every_collective_is_measured_and_right() {

@@ -3,7 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bowline::{Algorithm, DataType, Operation, Rank, ReduceOp};
+use bowline::{
+    Algorithm, Bounds, CommTransport, DataType, Deadline, LinkProfile, Operation, Rank, ReduceOp,
+    TimeoutRule,
+};
+use bowline_link::units;
 use clap::{Args, ValueEnum};
 
 use crate::output::{parse_bytes, parse_seconds};
@@ -17,12 +21,14 @@ use crate::output::{parse_bytes, parse_seconds};
     bowline collective allreduce -b 8 -e 128M -f 2 --ranks 4\n  \
     bowline collective allgather -b 1M -e 1M --ranks 8 --algorithm ring --json\n  \
     bowline collective allreduce -b 64K -e 64K -n 1000 --ranks 2 --type bf16 --op average\n  \
+    bowline collective allreduce -e 16M --ranks 4 --transport xp --deadline adaptive --max-loss 1%\n  \
     torchrun --nproc-per-node 4 --no-python bowline collective allreduce -e 1M\n  \
     BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7\n\n\
     Sizes are those of the whole buffer, of all blocks where there are blocks. Times are means over ranks in \
     microseconds, algbw is size by time and busbw what each rank's link carries, both in GB/s; p99 is \
     the slowest rank's. #wrong counts elements that differ from what they should be; with any, or with a \
-    rank that fails, the exit status is 1.")]
+    rank that fails, the exit status is 1. Over XP, loss is the share of bytes that was missing, and #wrong is \
+    counted in an operation that may lose nothing.")]
 pub(crate) struct CollectiveArgs {
     /// What to measure
     pub(super) test: Test,
@@ -62,6 +68,16 @@ pub(crate) struct CollectiveArgs {
     /// Bytes of a message between two ranks at most
     #[arg(long, default_value = "128K", value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) chunk: u32,
+    /// How operations travel: over RC, or over XP with bounds on time and loss
+    #[arg(long, value_enum, default_value = "rc")]
+    pub(super) transport: TransportArg,
+    /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or a time as
+    /// 500us [default: never]
+    #[arg(long, value_name = "TIME", value_parser = parse_deadline)]
+    pub(super) deadline: Option<Deadline>,
+    /// Share of bytes that may be missing in operations over XP, as 1% or 0.01 [default: 0]
+    #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
+    pub(super) max_loss: Option<f64>,
     /// Seconds that an operation may take
     #[arg(long, default_value = "60", value_parser = parse_seconds, value_name = "SECONDS")]
     pub(super) timeout: Duration,
@@ -69,12 +85,42 @@ pub(crate) struct CollectiveArgs {
     /// from which MASTER_ADDR is reached]
     #[arg(long, value_name = "ADDRESS")]
     pub(super) device: Option<IpAddr>,
+    /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
+    #[arg(long, value_name = "PROFILE")]
+    pub(super) link: Option<LinkProfile>,
     /// Print one JSON object as the last line
     #[arg(long)]
     pub(super) json: bool,
     /// This process is a rank, whatever else is said
     #[arg(long, hide = true)]
     pub(super) member: bool,
+}
+
+/// How operations travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportArg {
+    /// Reliable: nothing is lost
+    Rc,
+    /// Best effort, repaired as far as promised
+    Xp,
+}
+
+impl From<TransportArg> for CommTransport {
+    fn from(arg: TransportArg) -> CommTransport {
+        match arg {
+            TransportArg::Rc => CommTransport::Rc,
+            TransportArg::Xp => CommTransport::Xp,
+        }
+    }
+}
+
+fn parse_deadline(text: &str) -> Result<Deadline, String> {
+    match text {
+        "never" => Ok(Deadline::Never),
+        "adaptive" => Ok(Deadline::Adaptive(TimeoutRule::Margin)),
+        "paper" => Ok(Deadline::Adaptive(TimeoutRule::Paper)),
+        time => units::parse_duration(time).map(Deadline::After),
+    }
 }
 
 /// What to measure.
@@ -160,6 +206,20 @@ impl Test {
 }
 
 impl CollectiveArgs {
+    /// What operations promise, if they travel over XP.
+    pub(super) fn bounds(&self) -> Result<Option<Bounds>, String> {
+        if self.transport == TransportArg::Rc {
+            let given = self.deadline.is_some() || self.max_loss.is_some();
+            return match given {
+                true => Err("--deadline and --max-loss need --transport xp".to_owned()),
+                false => Ok(None),
+            };
+        }
+        let max_loss = self.max_loss.unwrap_or(0.0);
+        let bounds = Bounds::new(self.deadline.unwrap_or_default(), max_loss);
+        bounds.map(Some).ok_or_else(|| format!("--max-loss {max_loss} is not from 0 to 1"))
+    }
+
     /// Sizes, in order.
     pub(super) fn sizes(&self) -> Result<Vec<usize>, String> {
         if self.test == Test::Barrier {

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use bowline::{
-    Access, CommOptions, Communicator, DataType, Device, Mr, Pd, ReduceOp, Request, Tensor, Work,
-    rendezvous,
+    Access, Bounds, CommOptions, Communicator, DataType, Device, Mr, Operation, Pd, ReduceOp,
+    Request, Tensor, Work, rendezvous,
 };
 
 use super::args::{CollectiveArgs, Test};
@@ -17,6 +17,7 @@ use crate::output;
 /// A rank, with buffers for the largest size.
 struct Bench<'a> {
     args: &'a CollectiveArgs,
+    bounds: Option<Bounds>,
     comm: Communicator,
     pd: Pd,
     data: Data,
@@ -34,16 +35,27 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(addr) => addr,
         None => rendezvous::device_addr(None, rank)?,
     };
-    let device = Device::builder(addr).notice(output::notice).open()?;
+    let mut builder = Device::builder(addr).notice(output::notice);
+    if let Some(link) = &args.link {
+        builder = builder.link(link.clone());
+    }
+    let device = builder.open()?;
     let pd = device.alloc_pd()?;
-    let options =
-        CommOptions { timeout: args.timeout, chunk_bytes: args.chunk, ..CommOptions::default() };
+    let bounds = args.bounds()?;
+    let options = CommOptions {
+        timeout: args.timeout,
+        chunk_bytes: args.chunk,
+        transport: args.transport.into(),
+        bounds: bounds.unwrap_or(Bounds::EXACT),
+        ..CommOptions::default()
+    };
     let sizes = args.sizes()?;
     let comm = Communicator::meet(&pd, meeting, options)?;
     // Blocks of all ranks, though a size may not be divisible.
     let longest = sizes.iter().max().copied().unwrap_or(0).max(args.dtype.size());
     let bench = Bench {
         args,
+        bounds,
         data: Data::new(args, rank, ranks),
         input: pd.register(longest, Access::LOCAL_WRITE)?,
         output: pd.register(longest, Access::LOCAL_WRITE)?,
@@ -85,7 +97,12 @@ impl Bench<'_> {
             algorithm: args.algorithm,
             ..Request::new(operation)
         };
-        let algorithm = request.algorithm_for(self.comm.size())?;
+        // What cannot have bounds goes over RC.
+        let bounded = self.bounds.map(|bounds| request.with_bounds(&bounds, self.comm.size()));
+        let algorithm = match bounded {
+            Some(Ok(bounded)) => bounded.algorithm,
+            _ => request.algorithm_for(self.comm.size())?,
+        };
         let out_of_place = self.half(&request, bytes, count)?;
         let in_place = match args.test.is_in_place_too() {
             true => Some(self.half(&Request { in_place: true, ..request }, bytes, count)?),
@@ -100,18 +117,21 @@ impl Bench<'_> {
         let mut wrong = None;
         if self.args.check == 1 {
             // Before the timed ones, since each in place reduces what the one before has left.
-            self.once(request, count)?;
+            self.once(request, count, true)?;
             wrong = Some(self.sum(self.data.wrong(&self.output, count, in_place))?);
         }
         for _ in 0..self.args.warmup {
-            self.once(request, count)?;
+            self.once(request, count, false)?;
         }
         self.comm.barrier()?.wait()?;
         let mut times = Vec::with_capacity(self.args.iters as usize);
+        let (mut missing, mut expected) = (0, 0);
         for _ in 0..self.args.iters {
             let started = Instant::now();
-            self.once(request, count)?;
+            let (lacks, of) = self.once(request, count, false)?;
             times.push(started.elapsed().as_secs_f64());
+            missing += lacks;
+            expected += of;
         }
         times.sort_by(f64::total_cmp);
         let mean = times.iter().sum::<f64>() / times.len() as f64;
@@ -119,14 +139,36 @@ impl Bench<'_> {
         let mean = self.agree(mean, ReduceOp::Average)?;
         let p99 = self.agree(p99, ReduceOp::Max)?;
         let bus = self.args.test.bus_factor(self.comm.size());
-        Ok(Half::new(bytes, mean, p99, bus, wrong))
+        let half = Half::new(bytes, mean, p99, bus, wrong);
+        if self.bounds.is_none() {
+            return Ok(half);
+        }
+        let (missing, expected) = (self.sum(missing)?, self.sum(expected)?);
+        Ok(half.with_loss(missing as f64 / expected.max(1) as f64))
     }
 
-    fn once(&self, request: &Request, count: usize) -> Result<(), bowline::Error> {
-        self.start(request, count)?.into_iter().try_for_each(Work::wait)
+    /// One operation; bytes that were missing, and that should have come over XP. An exact one misses none.
+    fn once(
+        &self,
+        request: &Request,
+        count: usize,
+        exact: bool,
+    ) -> Result<(u64, u64), bowline::Error> {
+        let (mut missing, mut expected) = (0, 0);
+        for work in self.start(request, count, exact)? {
+            let report = work.wait_report()?;
+            missing += report.missing_bytes;
+            expected += report.expected_bytes;
+        }
+        Ok((missing, expected))
     }
 
-    fn start(&self, request: &Request, count: usize) -> Result<Vec<Work>, bowline::Error> {
+    fn start(
+        &self,
+        request: &Request,
+        count: usize,
+        exact: bool,
+    ) -> Result<Vec<Work>, bowline::Error> {
         let (rank, ranks) = (self.comm.rank(), self.comm.size());
         if self.args.test == Test::Sendrecv {
             let bytes = count * request.dtype.size();
@@ -141,7 +183,12 @@ impl Bench<'_> {
             tensor.transpose()
         };
         let (input, output) = (tensor(&self.input, input)?, tensor(&self.output, output)?);
-        Ok(vec![self.comm.start(request, input.as_ref(), output.as_ref())?])
+        let (input, output) = (input.as_ref(), output.as_ref());
+        let is_bounded = self.bounds.is_some_and(|b| request.with_bounds(&b, ranks).is_ok());
+        Ok(vec![match exact && is_bounded {
+            true => self.comm.start_with(request, input, output, Some(Bounds::EXACT))?,
+            false => self.comm.start(request, input, output)?,
+        }])
     }
 
     /// A number of all ranks.
@@ -162,7 +209,11 @@ impl Bench<'_> {
     ) -> Result<[u8; 8], bowline::Error> {
         let mr = self.pd.register(8, Access::LOCAL_WRITE)?;
         mr.write_at(0, &value);
-        self.comm.allreduce(&Tensor::new(&mr, 0..8, dtype)?, op)?.wait()?;
+        let operation = Operation::Allreduce { count: 1 };
+        let request = Request { dtype, op, in_place: true, ..Request::new(operation) };
+        let tensor = Tensor::new(&mr, 0..8, dtype)?;
+        // Over RC, whatever is measured.
+        self.comm.start_with(&request, None, Some(&tensor), None)?.wait()?;
         let mut out = [0; 8];
         mr.read_at(0, &mut out);
         Ok(out)

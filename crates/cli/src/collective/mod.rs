@@ -19,6 +19,7 @@ const DEFAULT_RANKS: u32 = 2;
 /// Starts ranks, or is one.
 pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     args.sizes()?;
+    args.bounds()?;
     let launched = rendezvous::rank_from_env()?.is_some();
     if args.member || (launched && args.ranks.is_none()) {
         return measure::run(args);

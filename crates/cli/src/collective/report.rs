@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use bowline::Device;
+use bowline::{CommTransport, Device};
 use serde::Serialize;
 
 use super::args::CollectiveArgs;
@@ -17,6 +17,9 @@ pub(super) struct Half {
     /// Unless it was not checked.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong: Option<u64>,
+    /// The share of bytes that was missing, over XP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss: Option<f64>,
 }
 
 impl Half {
@@ -34,7 +37,16 @@ impl Half {
             algbw_gbytes_per_s: algbw,
             busbw_gbytes_per_s: algbw * bus_factor,
             wrong,
+            loss: None,
         }
+    }
+
+    pub(super) fn with_loss(self, loss: f64) -> Half {
+        Half { loss: Some(loss), ..self }
+    }
+
+    fn loss_text(&self) -> String {
+        self.loss.map_or(String::new(), |loss| format!(" {:>9.4}", loss * 100.0))
     }
 
     fn text(&self) -> String {
@@ -80,7 +92,7 @@ impl Report {
     pub(super) fn new(args: &CollectiveArgs, ranks: u32, device: &Device, talks: bool) -> Report {
         Report {
             test: args.test.name(),
-            transport: "rc",
+            transport: CommTransport::from(args.transport).name(),
             ranks,
             dtype: args.dtype.name(),
             redop: if args.test.reduces() { args.op.name() } else { "none" },
@@ -106,13 +118,33 @@ impl Report {
         let half = format!("{:>10} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
         let units = format!("{:>10} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
         println!("#{:>52}{:^33}   {:^33}", "", "out-of-place", "in-place");
+        let of_xp = |what: &str| match *transport == CommTransport::Xp.name() {
+            true => format!(" {what:>9} {what:>9}"),
+            false => String::new(),
+        };
         println!(
-            "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {half}   {half}  {:>10} {:>10}",
-            "size", "count", "type", "redop", "root", "algo", "p99", "p99"
+            "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {half}   {half}  {:>10} {:>10}{}",
+            "size",
+            "count",
+            "type",
+            "redop",
+            "root",
+            "algo",
+            "p99",
+            "p99",
+            of_xp("loss")
         );
         println!(
-            "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {units}   {units}  {:>10} {:>10}",
-            "(B)", "(elements)", "", "", "", "", "(us)", "(us)"
+            "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {units}   {units}  {:>10} {:>10}{}",
+            "(B)",
+            "(elements)",
+            "",
+            "",
+            "",
+            "",
+            "(us)",
+            "(us)",
+            of_xp("(%)")
         );
     }
 
@@ -122,9 +154,11 @@ impl Report {
             let none = format!("{:>10} {:>7} {:>7} {:>6}", "", "", "", "");
             let in_place = row.in_place.map_or(none, |half| half.text());
             let p99 = row.in_place.map_or(String::new(), |half| format!("{:.2}", half.p99_us));
+            let losses = [Some(row.out_of_place), row.in_place].into_iter().flatten();
+            let losses: String = losses.map(|half| half.loss_text()).collect();
             let Report { dtype, redop, root, .. } = self;
             println!(
-                " {:>11} {:>11} {dtype:>5} {redop:>7} {root:>4} {:>8}  {}   {in_place}  {:>10.2} {p99:>10}",
+                " {:>11} {:>11} {dtype:>5} {redop:>7} {root:>4} {:>8}  {}   {in_place}  {:>10.2} {p99:>10}{losses}",
                 row.bytes,
                 row.count,
                 row.algorithm,

@@ -80,7 +80,7 @@ impl Engine {
         self.now = now;
         let threshold = self.credit_threshold();
         let peer = self.peer(to);
-        let posted = peer.posted.pop_front();
+        let posted = peer.acknowledge(now);
         if peer.folded - peer.told >= threshold || peer.express.inbox.is_untold() {
             self.owed.push_back(to);
         }
@@ -155,6 +155,7 @@ impl Engine {
                 self.stop_waiting(OpId(number));
             }
         }
+        self.probe(now);
         if self.next_heartbeat > now {
             return;
         }
@@ -177,7 +178,9 @@ impl Engine {
             let stops = op.bound.as_ref().map_or(Time::NEVER, |bound| bound.next_deadline());
             op.deadline.min(stops)
         };
-        Some(running.map(next).min()?.min(self.next_heartbeat))
+        let next = running.map(next).min().map(|next| next.min(self.next_heartbeat));
+        let next = next.unwrap_or(Time::NEVER).min(self.next_probe);
+        (next < Time::NEVER).then_some(next)
     }
 
     /// The rank that holds up the earliest step.
@@ -264,7 +267,7 @@ impl Engine {
         if undelivered || unsent {
             return self.fail(Failure { rank, cause: Cause::Left });
         }
-        while let Some(posted) = self.peer(rank).posted.pop_front() {
+        while let Some((posted, _)) = self.peer(rank).posted.pop_front() {
             self.end_post(rank, Some(posted));
         }
         self.peer(rank).is_broken = true;

@@ -9,6 +9,7 @@ mod message;
 mod output;
 mod peer;
 mod post;
+mod probe;
 mod receive;
 mod repair;
 
@@ -69,8 +70,8 @@ pub struct EngineConfig {
 /// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message), [`sent`](Engine::sent),
 /// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at [`poll_timeout`](Engine::poll_timeout);
 /// over XP [`express_ended`](Engine::express_ended), [`express_sent`](Engine::express_sent) and
-/// [`nack`](Engine::nack). At the beginning a receive over XP is posted for each slot. After each, take *outputs* until there is none: [`poll_post`](Engine::poll_post), then
-/// [`poll_done`](Engine::poll_done). Time only grows.
+/// [`nack`](Engine::nack). At the beginning a receive over XP is posted for each slot. After each, take
+/// *outputs* until there is none: [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time only grows.
 ///
 /// A connection keeps the order of its messages, and completions of posts come in the order of posts. What a peer sends
 /// ends in a success, in an error or in nothing, never in a panic or in more memory than slots.
@@ -102,6 +103,8 @@ pub struct Engine {
     failure: Option<Failure>,
     has_left: bool,
     next_heartbeat: Time,
+    /// When to look for an ACK that may be missing.
+    next_probe: Time,
 }
 
 /// An operation that is not over.
@@ -150,6 +153,7 @@ impl Engine {
             failure: None,
             has_left: false,
             next_heartbeat: Time::NEVER,
+            next_probe: Time::NEVER,
         }
     }
 
@@ -405,6 +409,7 @@ impl Engine {
         self.owed.clear();
         self.notes.clear();
         self.local.clear();
+        self.next_probe = Time::NEVER;
         if failure.cause == Cause::Unreachable && failure.rank != self.config.rank {
             // What is on its way to it will not arrive, and need not be waited for.
             self.peer(failure.rank).is_broken = true;

@@ -62,11 +62,10 @@ impl Engine {
     }
 
     fn note(&mut self, (to, kind, number): (Rank, Kind, u16)) -> Option<Post> {
-        let peer = self.peer(to);
-        if peer.is_broken {
+        if self.peer(to).is_broken {
             return None;
         }
-        peer.posted.push_back(Posted::Note);
+        self.posted(to, Posted::Note);
         Some(Post::Note { to, imm: message::encode(kind, number) })
     }
 
@@ -92,8 +91,8 @@ impl Engine {
         let slot = (peer.sent % u64::from(slots)) as u16;
         peer.sent += 1;
         let inline = src.len <= inline_bytes;
-        peer.posted.push_back(if inline { Posted::Note } else { Posted::Message(at) });
         let imm = message::encode(Kind::Data(tag), peer.credit());
+        self.posted(to, if inline { Posted::Note } else { Posted::Message(at) });
         self.look_at(to);
         if inline {
             // Its bytes are in the work request: the memory may change from now on.

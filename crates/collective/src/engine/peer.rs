@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use bowline_nic::Time;
+
 use super::OpId;
 use super::express::Express;
 
@@ -44,8 +46,13 @@ pub(super) struct Arrived {
 pub(super) struct Peer {
     /// Messages to be sent to it, in this order.
     pub(super) to_send: VecDeque<StepOf>,
-    /// Work requests on their way to it over RC, oldest first.
-    pub(super) posted: VecDeque<Posted>,
+    /// Work requests on their way to it over RC, oldest first, and when they were posted.
+    pub(super) posted: VecDeque<(Posted, Time)>,
+    /// How long an ACK takes, smoothed; 0 while nobody knows.
+    pub(super) rtt_ns: u64,
+    /// What was sent behind the oldest of them to have it acknowledged, and when.
+    pub(super) probes: u32,
+    pub(super) probed_at: Time,
     /// Messages sent to it, and how many of them it has folded.
     pub(super) sent: u64,
     pub(super) folded_there: u64,

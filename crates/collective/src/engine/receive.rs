@@ -27,6 +27,22 @@ impl Arrival {
     pub const NOTHING: Arrival = Arrival { imm: None, len: None, missing: Vec::new() };
 }
 
+/// Ranges rounded outwards to whole elements of any type. A peer may interleave its packets so that they end
+/// in the middle of one.
+fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
+    const ELEMENT: u32 = 8;
+    let mut rounded: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let start = range.start / ELEMENT * ELEMENT;
+        let end = range.end.div_ceil(ELEMENT).saturating_mul(ELEMENT).min(len);
+        match rounded.last_mut() {
+            Some(last) if start <= last.end => last.end = last.end.max(end),
+            _ => rounded.push(start..end),
+        }
+    }
+    rounded
+}
+
 impl Engine {
     /// The receive of a message over XP has ended: nothing more is placed into its slot.
     pub fn express_ended(&mut self, now: Time, from: Rank, slot: u16, arrival: Arrival) {
@@ -43,7 +59,7 @@ impl Engine {
         message.tag = arrival.imm.map(|imm| (imm >> 16) as u16);
         message.len = arrival.len;
         message.is_unseen = arrival.len.is_none();
-        message.missing = arrival.missing;
+        message.missing = whole_elements(&arrival.missing, arrival.len.unwrap_or(0));
         if arrival.len.is_some() {
             // Messages are sent in order: what is not there of those before is lost or late.
             inbox.reached = inbox.reached.max(number + 1);
@@ -347,5 +363,19 @@ impl Engine {
     pub(super) fn progress_note(&mut self, to: Rank) -> (Rank, message::Kind, u16) {
         let counts = self.peer(to).express.inbox.tell();
         (to, message::Kind::Progress, counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_whole_elements() {
+        assert_eq!(whole_elements(&[0..8, 16..24], 40), [0..8, 16..24]);
+        assert_eq!(whole_elements(&[4..8, 12..20, 36..38], 39), [0..24, 32..39]);
+        let all = 0..u32::MAX;
+        assert_eq!(whole_elements(&[1..u32::MAX], u32::MAX), [all]);
+        assert_eq!(whole_elements(&[], 7), []);
     }
 }

@@ -91,7 +91,7 @@ impl Engine {
             let proposal = outbox.proposals.pop_front()?;
             Post::Note { to, imm: message::encode(Kind::Proposal, proposal) }
         };
-        peer.posted.push_back(Posted::Note);
+        self.posted(to, Posted::Note);
         self.look_at(to);
         Some(post)
     }
@@ -110,7 +110,7 @@ impl Engine {
         let tag = op.tag;
         let slot = (number % u64::from(self.config.express_slots)) as u16;
         let src = Span { offset: span.offset + range.start as usize, len: range.len(), ..span };
-        self.peer(to).posted.push_back(Posted::Repair(number));
+        self.posted(to, Posted::Repair(number));
         self.look_at(to);
         let imm = is_last.then(|| message::encode(Kind::Repair(slot as u8), tag));
         Some(Post::Repair { to, slot: slots + slot, offset: range.start, op: at.op, src, imm })

@@ -376,9 +376,10 @@ fn max_posted(config: &GroupConfig) -> u32 {
     3 * u32::from(config.slots) + 2
 }
 
-/// Work requests of each kind that a queue pair has room for; one is for the last message of all.
+/// Work requests of each kind that a queue pair has room for: besides those that wait for room, credits of
+/// both kinds, and the last message of all with one before it.
 fn wr_depth(config: &GroupConfig) -> u32 {
-    max_posted(config) + 1
+    max_posted(config) + 4
 }
 
 fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError> {

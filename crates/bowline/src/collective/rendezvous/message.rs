@@ -6,7 +6,7 @@ use bowline_collective::{LinkInfo, Rank};
 
 use super::{Offers, PeerEnd};
 
-const MAGIC: [u8; 4] = *b"BLC1";
+const MAGIC: [u8; 4] = *b"BLC2";
 const HEADER_LEN: usize = 4 + 4 + 4 + HOST_LEN;
 /// IP version, address, UDP port.
 const HOST_LEN: usize = 1 + 16 + 2;

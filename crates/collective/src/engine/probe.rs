@@ -1,0 +1,105 @@
+//! Control messages that are lost, and have nothing behind them that would show it.
+//!
+//! RC finds out by its timer, which is for ranks that have died and far longer than an operation. A
+//! message behind the lost one lets the receiver ask for it within a round trip.
+
+use bowline_nic::Time;
+
+use super::message::Kind;
+use super::peer::Posted;
+use super::{Engine, Peer};
+use crate::Rank;
+
+/// How long an ACK may take while it is not known how long it takes, at least, and at most.
+const FIRST_WAIT_NS: u64 = 5_000_000;
+const MIN_WAIT_NS: u64 = 200_000;
+const MAX_WAIT_NS: u64 = 250_000_000;
+
+impl Peer {
+    /// How long to wait for an ACK; longer each time.
+    fn wait_ns(&self) -> u64 {
+        let first = match self.rtt_ns {
+            0 => FIRST_WAIT_NS,
+            rtt_ns => 2 * rtt_ns + MIN_WAIT_NS,
+        };
+        first.saturating_mul(1 << self.probes.min(10)).min(MAX_WAIT_NS)
+    }
+
+    /// When to look for the ACK of the oldest post.
+    fn probes_at(&self) -> Time {
+        let Some((_, at)) = self.posted.front() else { return Time::NEVER };
+        self.probed_at.max(*at).plus_nanos(self.wait_ns())
+    }
+
+    /// The oldest post is acknowledged.
+    pub(super) fn acknowledge(&mut self, now: Time) -> Option<Posted> {
+        let (posted, at) = self.posted.pop_front()?;
+        let sample_ns = now.nanos_since(at).max(1);
+        if self.probes == 0 {
+            let smoothed_ns = (7 * self.rtt_ns + sample_ns) / 8;
+            self.rtt_ns = if self.rtt_ns == 0 { sample_ns } else { smoothed_ns.max(1) };
+        }
+        (self.probes, self.probed_at) = (0, now);
+        Some(posted)
+    }
+}
+
+impl Engine {
+    /// Notes a work request over RC.
+    pub(super) fn posted(&mut self, to: Rank, what: Posted) {
+        let now = self.now;
+        let watched = self.config.express_slots > 0 && self.failure.is_none();
+        let peer = self.peer(to);
+        peer.posted.push_back((what, now));
+        if watched && peer.posted.len() == 1 {
+            let at = peer.probes_at();
+            self.next_probe = self.next_probe.min(at);
+        }
+    }
+
+    /// Sends something behind what is not acknowledged in time.
+    pub(super) fn probe(&mut self, now: Time) {
+        if self.next_probe > now {
+            return;
+        }
+        self.next_probe = Time::NEVER;
+        let max_posted = self.config.max_posted;
+        for rank in self.others() {
+            let Some(peer) = &mut self.peers[rank as usize] else { continue };
+            if peer.has_left || peer.is_broken {
+                continue;
+            }
+            if peer.probes_at() <= now {
+                peer.probes += 1;
+                peer.probed_at = now;
+                if peer.posted.len() < max_posted {
+                    let credit = peer.credit();
+                    self.notes.push_back((rank, Kind::Note, credit));
+                }
+            }
+            self.next_probe = self.next_probe.min(peer.probes_at());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_follows_the_round_trip_and_doubles() {
+        let mut peer = Peer::default();
+        assert_eq!(peer.probes_at(), Time::NEVER);
+        let at = Time::from_micros(100);
+        peer.posted.extend([(Posted::Note, at), (Posted::Note, at)]);
+        assert_eq!(peer.probes_at(), at.plus_nanos(FIRST_WAIT_NS));
+        assert_eq!(peer.acknowledge(Time::from_micros(140)), Some(Posted::Note));
+        assert_eq!(peer.rtt_ns, 40_000);
+        assert_eq!(peer.probes_at(), Time::from_micros(140 + 80 + 200));
+        (peer.probes, peer.probed_at) = (1, Time::from_micros(500));
+        assert_eq!(peer.probes_at(), Time::from_micros(500 + 2 * 280));
+        assert_eq!(peer.acknowledge(Time::from_millis(90)), Some(Posted::Note));
+        assert_eq!(peer.rtt_ns, 40_000, "nobody knows what was acknowledged");
+        assert_eq!((peer.probes, peer.acknowledge(at)), (0, None));
+    }
+}
