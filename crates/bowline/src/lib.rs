@@ -73,9 +73,10 @@ mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_collective::timeout::Rule as TimeoutRule;
 pub use bowline_collective::{
-    Algorithm, Cause, DataType, Failure as CollectiveFailure, InvalidRequest, Operation, Rank,
-    ReduceOp, Request, UnknownAlgorithm,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, InvalidRequest,
+    Missing, Operation, Rank, ReduceOp, Report, Request, UnknownAlgorithm, replay_allreduce,
 };
 pub use bowline_device::{
     Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
@@ -100,7 +101,7 @@ pub use bowline_sdr::{
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
-pub use collective::{CommOptions, Communicator, Tensor, Work, rendezvous};
+pub use collective::{CommOptions, CommTransport, Communicator, Tensor, Work, rendezvous};
 pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};

@@ -91,6 +91,16 @@ impl Mr {
     }
 }
 
+/// Refuses rights that contradict each other.
+fn check_access(access: Access) -> Result<(), ControlError> {
+    let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
+        let why = "remote write and atomic rights need LOCAL_WRITE as well";
+        return Err(ControlError::Invalid { what: "access", why });
+    }
+    Ok(())
+}
+
 impl MemoryTable {
     pub(crate) fn new(max_regions: u32, max_domains: u32, key_seed: [u8; 32]) -> MemoryTable {
         MemoryTable {
@@ -189,11 +199,7 @@ impl MemoryTable {
         iova: u64,
         access: Access,
     ) -> Result<MrKey, ControlError> {
-        let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
-            let why = "remote write and atomic rights need LOCAL_WRITE as well";
-            return Err(ControlError::Invalid { what: "access", why });
-        }
+        check_access(access)?;
         if iova.checked_add(region.len() as u64).is_none() {
             return Err(ControlError::Invalid {
                 what: "iova",
@@ -201,6 +207,20 @@ impl MemoryTable {
             });
         }
         self.insert(pd, Backing::Memory(region), iova, access, key)
+    }
+
+    /// Changes what may be done with registered memory. Its key stays.
+    pub(crate) fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
+        check_access(access)?;
+        let missing = ControlError::NotFound { what: "memory region" };
+        let slot = *self.index.get(&key.0).ok_or(missing)?;
+        match &mut self.slots[slot as usize] {
+            Some(mr @ Mr { backing: Backing::Memory(_), .. }) => {
+                mr.access = access;
+                Ok(())
+            }
+            _ => Err(missing),
+        }
     }
 
     /// Registers a table of `count` slots of `1 << shift` bytes of address space each, from address

@@ -210,6 +210,11 @@ impl Nic {
         self.qp_mut(qpn).ok()?.transport.take_loss()
     }
 
+    /// Changes what may be done with registered memory, from the next packet on. Its key stays.
+    pub fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
+        self.shared.memory.set_access(key, access)
+    }
+
     /// Ends a registration. Requests that still refer to it will fail.
     pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
         self.shared.memory.deregister(key)
@@ -237,6 +242,12 @@ impl Nic {
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.create(depth)
+    }
+
+    /// Changes how many completions a queue has room for. What it holds stays, and must fit.
+    pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
+        at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
+        self.shared.cqs.resize(cq, depth)
     }
 
     /// How many completions a queue holds, to be looked at without the engine.
