@@ -4,6 +4,7 @@ from typing import Any, Literal, Protocol, final, overload
 
 from typing_extensions import Buffer, Self
 
+__all__ = ["Communicator", "Work", "__version__", "device_addr", "plan"]
 __version__: str
 
 class _SupportsDLPack(Protocol):
