@@ -1,19 +1,21 @@
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, final, overload
 
 from typing_extensions import Buffer, Self
 
+__all__ = ["Communicator", "Work", "__version__", "device_addr", "plan"]
 __version__: str
 
-class SupportsDLPack(Protocol):
+class _SupportsDLPack(Protocol):
     def __dlpack__(self) -> Any: ...
 
 # Contiguous elements: floats of 16 (also bfloat16), 32 and 64 bits, integers of 8, 32 and 64.
-Array = Buffer | SupportsDLPack
-Reduction = Literal["sum", "product", "min", "max", "average"]
-Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
+_Array = Buffer | _SupportsDLPack
+_Reduction = Literal["sum", "product", "min", "max", "average"]
+_Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
 
+@final
 class Work:
     """A collective operation that is going on. It keeps the objects whose memory it uses until it is over."""
 
@@ -24,6 +26,7 @@ class Work:
     def done(self) -> bool:
         """Whether it is over, for better or worse."""
 
+@final
 class Communicator:
     """A group of programs that do collective operations together.
 
@@ -113,21 +116,21 @@ class Communicator:
     @overload
     def allreduce(
         self,
-        data: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        op: _Reduction = "sum",
         *,
-        out: Array | None = None,
-        algorithm: Algorithm = "auto",
+        out: _Array | None = None,
+        algorithm: _Algorithm = "auto",
         async_op: Literal[False] = False,
     ) -> None: ...
     @overload
     def allreduce(
         self,
-        data: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        op: _Reduction = "sum",
         *,
-        out: Array | None = None,
-        algorithm: Algorithm = "auto",
+        out: _Array | None = None,
+        algorithm: _Algorithm = "auto",
         async_op: Literal[True],
     ) -> Work:
         """Reduces the arrays of all ranks, for all ranks: in place, or into `out`."""
@@ -135,40 +138,40 @@ class Communicator:
     @overload
     def reduce_scatter(
         self,
-        data: Array,
-        out: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        out: _Array,
+        op: _Reduction = "sum",
         *,
-        algorithm: Algorithm = "auto",
+        algorithm: _Algorithm = "auto",
         async_op: Literal[False] = False,
     ) -> None: ...
     @overload
     def reduce_scatter(
         self,
-        data: Array,
-        out: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        out: _Array,
+        op: _Reduction = "sum",
         *,
-        algorithm: Algorithm = "auto",
+        algorithm: _Algorithm = "auto",
         async_op: Literal[True],
     ) -> Work:
         """Reduces the arrays of all ranks; rank r gets the r-th block."""
 
     @overload
     def allgather(
-        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[False] = False
+        self, data: _Array, out: _Array, *, algorithm: _Algorithm = "auto", async_op: Literal[False] = False
     ) -> None: ...
     @overload
     def allgather(
-        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[True]
+        self, data: _Array, out: _Array, *, algorithm: _Algorithm = "auto", async_op: Literal[True]
     ) -> Work:
         """Gives all ranks the arrays of all ranks."""
 
     @overload
     def all_to_all(
         self,
-        data: Array,
-        out: Array,
+        data: _Array,
+        out: _Array,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         *,
@@ -177,8 +180,8 @@ class Communicator:
     @overload
     def all_to_all(
         self,
-        data: Array,
-        out: Array,
+        data: _Array,
+        out: _Array,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         *,
@@ -187,33 +190,33 @@ class Communicator:
         """Gives rank r the r-th block of all ranks. Blocks are equal, or have the counts given."""
 
     @overload
-    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
+    def broadcast(self, data: _Array, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def broadcast(self, data: _Array, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives all ranks the root's array."""
 
     @overload
     def reduce(
-        self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[False] = False
+        self, data: _Array, op: _Reduction = "sum", root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def reduce(self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[True]) -> Work:
+    def reduce(self, data: _Array, op: _Reduction = "sum", root: int = 0, *, async_op: Literal[True]) -> Work:
         """Reduces the arrays of all ranks at the root, in place. Those of the others stay."""
 
     @overload
     def gather(
-        self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+        self, data: _Array, out: _Array | None = None, root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def gather(self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def gather(self, data: _Array, out: _Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives the root the arrays of all ranks. Only the root needs `out`."""
 
     @overload
     def scatter(
-        self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+        self, out: _Array, data: _Array | None = None, root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def scatter(self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def scatter(self, out: _Array, data: _Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives rank r the r-th block of the root's array. Only the root needs `data`."""
 
     @overload
@@ -223,16 +226,29 @@ class Communicator:
         """Is over when all ranks have come here."""
 
     @overload
-    def send(self, data: Array, to: int, *, async_op: Literal[False] = False) -> None: ...
+    def send(self, data: _Array, to: int, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def send(self, data: Array, to: int, *, async_op: Literal[True]) -> Work:
+    def send(self, data: _Array, to: int, *, async_op: Literal[True]) -> Work:
         """Sends an array to a rank, which must receive one of the same length and type."""
 
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Literal[False] = False) -> None: ...
+    def recv(self, out: _Array, source: int, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Literal[True]) -> Work:
+    def recv(self, out: _Array, source: int, *, async_op: Literal[True]) -> Work:
         """Receives an array from a rank."""
+
+    def _start(
+        self,
+        operation: str,
+        dtype: str,
+        count: int,
+        op: str = "sum",
+        root: int = 0,
+        input: tuple[int, int, object] | None = None,
+        output: tuple[int, int, object] | None = None,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> Work:
+        """Starts an operation on memory by its address: (address, bytes, owner)."""
 
 def plan(
     bandwidth_bps: float,

@@ -48,6 +48,7 @@ impl Options {
             timeout: seconds(timeout, defaults.timeout, "timeout")?,
             setup_timeout: seconds(setup_timeout, defaults.setup_timeout, "setup_timeout")?,
             chunk_bytes: chunk_bytes.unwrap_or(defaults.chunk_bytes),
+            ..defaults
         };
         let device = device.map(|text| {
             let text = text.parse::<IpAddr>();

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MUST(cond)                                                                                                     \
   do {                                                                                                                 \
@@ -73,14 +75,17 @@ int main(int argc, char **argv) {
   uint32_t me = bowline_comm_rank(comm);
   if (argc > 1 && !strcmp(argv[1], "killed")) {
     /* The last rank dies in the middle of things. The others hear who it was, and may free their memory. */
-    size_t count = 1 << 20;
-    float *data = calloc(count, sizeof *data);
+    size_t count = 1 << 20, bytes = count * sizeof(float);
+    float *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(data != MAP_FAILED);
     OK(bowline_barrier(comm, NULL));
     if (me == 2) _Exit(0);
     int status = bowline_allreduce(comm, NULL, data, count, BOWLINE_F32, BOWLINE_SUM, NULL);
     MUST(status == BOWLINE_E_PATH || status == BOWLINE_E_PEER);
     MUST(bowline_error_rank() == 2);
-    free(data);
+    /* Whoever touched it now, a retransmission for one, would kill the program. */
+    MUST(munmap(data, bytes) == 0);
+    sleep(1);
     bowline_comm_free(comm);
     return 0;
   }
