@@ -123,6 +123,15 @@ pub struct Connected {
     pub ids: Vec<Qpn>,
 }
 
+/// The IDs of a group that is to be connected.
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    /// The QPN that the sender's queue pair connects to.
+    pub group: Qpn,
+    /// The QPN that each member's queue pair connects to.
+    pub ids: Vec<Qpn>,
+}
+
 /// Why a group cannot be connected.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConnectGroupError {
@@ -213,16 +222,58 @@ impl GroupSwitch {
         members: &[GroupMember],
         options: &GroupOptions,
     ) -> Result<Connected, ConnectGroupError> {
-        let regions = shared_regions(members)?;
-        let ids = self.take_ids(members.len() + 1)?;
-        let key = GroupKey { sender: sender.addr, id: ids[0] };
-        let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
-        let table = self.table(key, &ids[1..], (sender, members), &regions, mtu, options);
-        let now = self.shared.now();
-        if let Err(error) = self.shared.engine().install(now, table) {
-            self.give_back(&ids);
-            return Err(error.into());
+        self.connect_reserved(self.reserve(members.len())?, sender, members, options)
+    }
+
+    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before they say who they are.
+    ///
+    /// # Errors
+    /// If there are too few.
+    pub fn reserve(&self, members: usize) -> Result<Reserved, ConnectGroupError> {
+        let mut pool = self.ids();
+        let group = pool.take().ok_or(ConnectGroupError::NoIds)?;
+        let ids: Vec<Qpn> = std::iter::from_fn(|| pool.take()).take(members).collect();
+        let reserved = Reserved { group, ids };
+        drop(pool);
+        if reserved.ids.len() < members {
+            self.give_back(&reserved);
+            return Err(ConnectGroupError::NoIds);
         }
+        Ok(reserved)
+    }
+
+    /// As [`connect`](GroupSwitch::connect), with IDs that were taken beforehand.
+    ///
+    /// # Errors
+    /// If the switch does not take it; then the IDs are free again.
+    pub fn connect_reserved(
+        &self,
+        reserved: Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        let connected = self.try_connect(&reserved, sender, members, options);
+        if connected.is_err() {
+            self.give_back(&reserved);
+        }
+        connected
+    }
+
+    fn try_connect(
+        &self,
+        reserved: &Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        let Reserved { group, ids } = reserved;
+        let regions = shared_regions(members)?;
+        let key = GroupKey { sender: sender.addr, id: *group };
+        let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
+        let table = self.table(key, ids, (sender, members), &regions, mtu, options);
+        let now = self.shared.now();
+        self.shared.engine().install(now, table)?;
         let at_switch = |qpn: Qpn| Endpoint {
             addr: self.origin.addr,
             udp_port: self.origin.port,
@@ -235,8 +286,8 @@ impl GroupSwitch {
             group: key,
             for_sender: at_switch(key.id),
             regions,
-            for_members: ids[1..].iter().map(|id| at_switch(*id)).collect(),
-            ids: ids[1..].to_vec(),
+            for_members: ids.iter().map(|id| at_switch(*id)).collect(),
+            ids: ids.clone(),
         })
     }
 
@@ -278,26 +329,19 @@ impl GroupSwitch {
         }
     }
 
-    fn take_ids(&self, count: usize) -> Result<Vec<Qpn>, ConnectGroupError> {
-        let mut pool = self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let ids: Vec<Qpn> = std::iter::from_fn(|| pool.take()).take(count).collect();
-        if ids.len() < count {
-            ids.iter().for_each(|id| pool.give_back(*id));
-            return Err(ConnectGroupError::NoIds);
-        }
-        Ok(ids)
+    fn ids(&self) -> MutexGuard<'_, IdPool> {
+        self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give_back(&self, ids: &[Qpn]) {
-        let mut pool = self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        ids.iter().for_each(|id| pool.give_back(*id));
+    fn give_back(&self, reserved: &Reserved) {
+        let mut pool = self.ids();
+        reserved.ids.iter().chain([&reserved.group]).for_each(|id| pool.give_back(*id));
     }
 
     /// Ends a group. Packets of its sender go nowhere from now on.
     pub fn disconnect(&self, connected: &Connected) {
         self.shared.engine().remove(&connected.group);
-        self.give_back(&connected.ids);
-        self.give_back(&[connected.group.id]);
+        self.give_back(&Reserved { group: connected.group.id, ids: connected.ids.clone() });
     }
 
     /// The next event: a member that was evicted, a group that failed.
