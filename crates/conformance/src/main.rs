@@ -8,7 +8,7 @@ use std::time::Instant;
 use bowline::{Device, LinkProfile};
 use bowline_conformance::ends::agent::AgentEnd;
 use bowline_conformance::ends::device::{DeviceEnd, WallClock};
-use bowline_conformance::{Lab, Outcome, Profile, cases, run_case};
+use bowline_conformance::{End, Lab, Outcome, Profile, cases, run_case};
 use clap::Parser;
 
 /// Checks a RoCEv2 NIC behind a verbs agent against Bowline.
@@ -61,11 +61,12 @@ fn run(args: &Args) -> Outcome<usize> {
     }
     let ours = DeviceEnd::new(builder.open()?)?;
     let theirs = AgentEnd::connect(args.agent, args.peer)?;
+    let maker = theirs.maker();
     let mut lab = Lab::new([Box::new(ours), Box::new(theirs)], Box::new(WallClock::start()));
 
     let profile = if args.faulty { Profile::Faulty } else { Profile::Clean };
     let (mut passed, mut failed) = (0, 0);
-    for case in cases(profile) {
+    for case in cases(profile, maker) {
         if !case.to_string().contains(&args.only) {
             continue;
         }

@@ -84,3 +84,10 @@ pub fn revokes_on_uc(end: Maker) -> bool {
 pub fn seven_retries_never_end(requester: Maker) -> bool {
     requester == Maker::Rxe
 }
+
+/// Whether an end knows the opcodes of XP.
+///
+/// The standard leaves them to the manufacturer; rxe drops packets of opcodes that it does not know.
+pub fn speaks_xp(end: Maker) -> bool {
+    end == Maker::Bowline
+}

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bowline_nic::Mtu;
 
-use crate::{Failure, Lab, Outcome, Side, checks};
+use crate::{Failure, Lab, Maker, Outcome, Side, checks, quirks};
 
 /// One thing that a RoCEv2 NIC must do.
 #[derive(Clone, Copy)]
@@ -17,6 +17,8 @@ pub struct Check {
     pub every_mtu: bool,
     /// Holds as well when packets are lost, doubled and overtaken.
     pub survives_faults: bool,
+    /// Asks for XP, which only our own NICs speak.
+    pub needs_xp: bool,
 }
 
 /// A check, with who asks and how long packets are.
@@ -57,11 +59,14 @@ pub struct Row {
     pub result: Outcome,
 }
 
-/// All cases for a link: every check, both ways, at the path MTUs that it asks for.
-pub fn cases(profile: Profile) -> Vec<Case> {
+/// All cases for a link to a NIC of this maker: every check that applies, both ways, at the path MTUs that it
+/// asks for.
+pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
     let mut cases = Vec::new();
     for check in checks::ALL {
-        if profile == Profile::Faulty && !check.survives_faults {
+        if profile == Profile::Faulty && !check.survives_faults
+            || check.needs_xp && !quirks::speaks_xp(peer)
+        {
             continue;
         }
         let mtus = if check.every_mtu { &Mtu::ALL[..] } else { &[Mtu::B1024] };

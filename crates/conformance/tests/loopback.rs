@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use bowline::Device;
 use bowline_conformance::ends::device::{DeviceEnd, WallClock};
-use bowline_conformance::{End, Lab, Profile, cases, run_case};
+use bowline_conformance::{End, Lab, Maker, Profile, cases, run_case};
 
 /// An address of loopback that nobody else is likely to use at the moment.
 fn random_addr() -> IpAddr {
@@ -24,7 +24,7 @@ fn passes(profile: Profile, lanes: &str, link: Option<&str>) {
     });
     let mut lab = Lab::new(ends, Box::new(WallClock::start()));
     let mut failures = Vec::new();
-    for case in cases(profile) {
+    for case in cases(profile, Maker::Bowline) {
         if let Err(failure) = run_case(&mut lab, case).result {
             failures.push(format!("{case}: {failure}"));
         }

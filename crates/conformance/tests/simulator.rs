@@ -1,11 +1,11 @@
 //! The body over two engines in the simulator.
 
-use bowline_conformance::{Profile, cases, ends, run_case};
+use bowline_conformance::{Maker, Profile, cases, ends, run_case};
 use bowline_link::{Faults, Loss, Prob};
 
 fn passes(profile: Profile, faults: Faults, ipv6: bool) {
     let mut failures = Vec::new();
-    for (seed, case) in cases(profile).into_iter().enumerate() {
+    for (seed, case) in cases(profile, Maker::Bowline).into_iter().enumerate() {
         let mut lab = ends::sim::lab(seed as u64, ipv6, faults);
         if let Err(failure) = run_case(&mut lab, case).result {
             failures.push(format!("{case} (seed {seed}): {failure}"));

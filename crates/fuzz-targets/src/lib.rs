@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cm;
 mod failover;
 mod fec;
 mod host;
@@ -18,12 +19,13 @@ mod xp;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("xp", xp::run),
     ("sdr", sdr::plain),
     ("reliable", sdr::reliable),
     ("fec", fec::run),
     ("failover", failover::run),
+    ("cm", cm::run),
     ("setup", setup::run),
     ("store", store::run),
     ("recv", bowline_cli::fuzzing::recv),

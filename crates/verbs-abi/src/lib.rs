@@ -21,8 +21,11 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod dm;
+mod domain;
 mod env;
 mod errno;
+mod files;
 mod fork;
 mod gid;
 mod guard;
@@ -43,8 +46,8 @@ mod spec;
 mod srq;
 mod strings;
 mod sys;
-mod sysfs;
 mod table;
+mod unopened;
 mod unsupported;
 mod wr;
 
@@ -56,6 +59,7 @@ pub mod verbs {
     pub use crate::context::*;
     pub use crate::cq::*;
     pub use crate::device::*;
+    pub use crate::files::sysfs::*;
     pub use crate::gid::*;
     pub use crate::modify::*;
     pub use crate::mr::*;
@@ -64,7 +68,6 @@ pub mod verbs {
     pub use crate::query::*;
     pub use crate::srq::*;
     pub use crate::strings::*;
-    pub use crate::sysfs::*;
     pub use crate::table::*;
     pub use crate::unsupported::*;
 }

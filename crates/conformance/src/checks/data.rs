@@ -23,8 +23,8 @@ pub(super) fn writes(lab: &mut Lab, case: &Case) -> Outcome {
     Ok(())
 }
 
-pub(super) fn reads(lab: &mut Lab, case: &Case) -> Outcome {
-    let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
+pub(super) fn reads(lab: &mut Lab, case: &Case, qp_type: QpType) -> Outcome {
+    let pair = lab.pair(case, &Setup::new(qp_type))?;
     for (n, len) in lengths(case.mtu).into_iter().enumerate() {
         read(lab, &pair, n, len)?;
     }

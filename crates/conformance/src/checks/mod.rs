@@ -11,20 +11,17 @@ mod signals;
 mod unreliable;
 mod windows;
 
-use bowline_nic::{Mtu, Remote};
+use bowline_nic::{Mtu, QpType, Remote};
 
-use crate::{Check, Qp};
+use crate::{Case, Check, Lab, Outcome, Qp};
 
 /// Bytes beside a message that nobody may touch.
 pub(crate) const GUARD: usize = 16;
 /// What they are set to.
 pub(crate) const GUARD_BYTE: u8 = 0xee;
 
-const fn check(
-    name: &'static str,
-    run: fn(&mut crate::Lab, &crate::Case) -> crate::Outcome,
-) -> Check {
-    Check { name, run, every_mtu: false, survives_faults: false }
+const fn check(name: &'static str, run: fn(&mut Lab, &Case) -> Outcome) -> Check {
+    Check { name, run, every_mtu: false, survives_faults: false, needs_xp: false }
 }
 
 impl Check {
@@ -37,13 +34,20 @@ impl Check {
         self.survives_faults = true;
         self
     }
+
+    const fn between_xp_ends(mut self) -> Check {
+        self.needs_xp = true;
+        self
+    }
 }
 
 /// All checks.
 pub static ALL: &[Check] = &[
     check("RC SEND of every length", data::sends).at_every_mtu().despite_faults(),
     check("RC WRITE of every length", data::writes).at_every_mtu().despite_faults(),
-    check("RC READ of every length", data::reads).at_every_mtu().despite_faults(),
+    check("RC READ of every length", |lab, case| data::reads(lab, case, QpType::Rc))
+        .at_every_mtu()
+        .despite_faults(),
     check("RC messages of 256 KiB", data::long_messages).despite_faults(),
     check("RC immediates", data::immediates).despite_faults(),
     check("RC many messages in flight", data::many_in_flight).despite_faults(),
@@ -70,10 +74,24 @@ pub static ALL: &[Check] = &[
     check("flush in order after a NAK", flush::after_nak),
     check("flush in order after modify", flush::after_modify),
     check("local protection error", flush::local_protection),
-    check("UC SEND of every length", unreliable::sends).at_every_mtu(),
-    check("UC WRITE of every length", unreliable::writes).at_every_mtu(),
-    check("UC SEND without a receive", unreliable::no_receive),
-    check("UC WRITE with a wrong rkey", unreliable::wrong_rkey),
+    check("UC SEND of every length", |lab, case| unreliable::sends(lab, case, QpType::Uc))
+        .at_every_mtu(),
+    check("UC WRITE of every length", |lab, case| unreliable::writes(lab, case, QpType::Uc))
+        .at_every_mtu(),
+    check("UC SEND without a receive", unreliable::uc_without_receive),
+    check("UC WRITE with a wrong rkey", |lab, case| unreliable::wrong_rkey(lab, case, QpType::Uc)),
+    check("XP SEND of every length", |lab, case| unreliable::sends(lab, case, QpType::Xp))
+        .at_every_mtu()
+        .between_xp_ends(),
+    check("XP WRITE of every length", |lab, case| unreliable::writes(lab, case, QpType::Xp))
+        .at_every_mtu()
+        .between_xp_ends(),
+    check("XP READ of every length", |lab, case| data::reads(lab, case, QpType::Xp))
+        .at_every_mtu()
+        .between_xp_ends(),
+    check("XP SEND without a receive", unreliable::xp_without_receive).between_xp_ends(),
+    check("XP WRITE with a wrong rkey", |lab, case| unreliable::wrong_rkey(lab, case, QpType::Xp))
+        .between_xp_ends(),
     check("memory windows on RC", windows::on_rc),
     check("memory windows on UC", windows::on_uc),
     check("XP over UC: SEND", express::sends).despite_faults(),

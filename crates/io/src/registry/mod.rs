@@ -27,6 +27,7 @@ use bowline_nic::Time;
 
 use crate::port::{FrameSink, PortCounters};
 use crate::sys::attach_group_program;
+pub use dir::runtime_dir;
 pub use error::RegistryError;
 use handover::Handover;
 pub(crate) use handover::Run;

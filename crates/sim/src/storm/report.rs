@@ -6,6 +6,8 @@ use bowline_nic::Counters;
 
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
+use crate::cm_storm::CmCoverage;
+use crate::collective_storm::CollectiveCoverage;
 use crate::failover_storm::FailoverCoverage;
 use crate::multicast_storm::MulticastCoverage;
 use crate::sdr_storm::SdrCoverage;
@@ -143,6 +145,10 @@ pub struct Coverage {
     pub xp: XpCoverage,
     /// What the storm over multicast exercised.
     pub multicast: MulticastCoverage,
+    /// What the storm over the connection manager exercised.
+    pub cm: CmCoverage,
+    /// What the storm over collectives exercised.
+    pub collective: CollectiveCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -202,6 +208,8 @@ impl Coverage {
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
         self.multicast.merge(&other.multicast);
+        self.cm.merge(&other.cm);
+        self.collective.merge(&other.collective);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);

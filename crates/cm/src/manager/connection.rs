@@ -1,0 +1,131 @@
+//! One connection, or one resolution of a service.
+
+use core::net::IpAddr;
+
+use bowline_link::Time;
+use bowline_wire::Qpn;
+
+use crate::mad::{CommId, MAD_LEN};
+use crate::{CmTimeout, ServiceId};
+
+/// The shortest and the longest time between retransmissions, whatever a peer asks for.
+const MIN_INTERVAL: CmTimeout = CmTimeout::new(12);
+const MAX_INTERVAL: CmTimeout = CmTimeout::new(21);
+/// The longest time that an MRA can make us wait.
+const MAX_SERVICE: CmTimeout = CmTimeout::new(25);
+
+/// Where a connection is. The application may be gone from any of these (`Connection::owned`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Active: REQ is sent again and again.
+    ReqSent,
+    /// Active: the application has yet to establish or reject.
+    RepReceived,
+    /// Passive: the application has yet to accept or reject.
+    ReqReceived,
+    /// Passive: REP is sent again and again.
+    RepSent,
+    /// In use.
+    Established,
+    /// DREQ is sent again and again.
+    DreqSent,
+    /// Ended by both ends; remembered, to answer duplicates.
+    TimeWait,
+    /// Refused or given up by this end; remembered, to refuse again.
+    Refused,
+    /// Active: SIDR_REQ is sent again and again.
+    SidrSent,
+    /// Passive: the application has yet to answer.
+    SidrReceived,
+    /// Passive: remembered, to answer again.
+    SidrReplied,
+    /// Over. Only the application still has its number.
+    Closed,
+}
+
+impl State {
+    /// Whether the peer's queue pair is taken by the connection.
+    pub(super) fn holds_peer_qp(self) -> bool {
+        matches!(self, State::Established | State::DreqSent)
+    }
+
+    /// Whether it counts against its listener's backlog.
+    pub(super) fn is_pending(self) -> bool {
+        matches!(self, State::ReqReceived | State::SidrReceived)
+    }
+}
+
+/// Who asked whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Active,
+    Passive,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) role: Role,
+    pub(super) state: State,
+    pub(super) peer: IpAddr,
+    pub(super) service: ServiceId,
+    /// Which listener has it as pending.
+    pub(super) listener: u64,
+    /// The transaction of the handshake.
+    pub(super) tid: u64,
+    /// That of this end's DREQ.
+    pub(super) dreq_tid: u64,
+    /// The peer's number of the connection; 0 until it is known.
+    pub(super) remote_id: CommId,
+    pub(super) local_qpn: Qpn,
+    pub(super) remote_qpn: Qpn,
+    /// Whether the application still wants to hear of it.
+    pub(super) owned: bool,
+    /// What is sent again: by the timer, or because the peer repeats what this answers.
+    pub(super) repeat: Option<Box<[u8; MAD_LEN]>>,
+    pub(super) retries_left: u8,
+    pub(super) max_retries: u8,
+    pub(super) interval_ns: u64,
+    pub(super) deadline: Option<Time>,
+}
+
+impl Connection {
+    pub(super) fn new(role: Role, peer: IpAddr, service: ServiceId, tid: u64) -> Connection {
+        Connection {
+            role,
+            state: State::Closed,
+            peer,
+            service,
+            listener: 0,
+            tid,
+            dreq_tid: 0,
+            remote_id: CommId(0),
+            local_qpn: Qpn::new(0),
+            remote_qpn: Qpn::new(0),
+            owned: true,
+            repeat: None,
+            retries_left: 0,
+            max_retries: 0,
+            interval_ns: 0,
+            deadline: None,
+        }
+    }
+
+    /// Sets how often and how far apart its messages are sent again, within bounds.
+    pub(super) fn pace(&mut self, interval: CmTimeout, retries: u8) {
+        self.interval_ns = interval.clamp(MIN_INTERVAL, MAX_INTERVAL).nanos();
+        self.max_retries = retries;
+        self.retries_left = retries;
+    }
+
+    /// Keeps a message to send again, and gives it all its retries.
+    pub(super) fn repeat(&mut self, mad: [u8; MAD_LEN]) {
+        self.repeat = Some(Box::new(mad));
+        self.retries_left = self.max_retries;
+    }
+
+    /// When to send again after an MRA.
+    pub(super) fn after_mra(&self, now: Time, service: CmTimeout) -> Time {
+        now.plus_nanos(service.min(MAX_SERVICE).nanos()).plus_nanos(self.interval_ns)
+    }
+}
