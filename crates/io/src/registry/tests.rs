@@ -291,7 +291,7 @@ fn a_file_of_garbage_in_use_is_named() {
 #[test]
 fn a_full_table_has_no_free_prefix() {
     let mut table = Table::empty();
-    for prefix in 1..=0xfe {
+    for prefix in 1..=0xfd {
         assert!(table.free_prefix().is_some());
         table.set(prefix, Some(Member { pid: 1, index: prefix }));
     }
