@@ -46,7 +46,7 @@ impl Connections {
             EventChannel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
         let events = Arc::new(events);
         let channel = Arc::clone(&events);
-        let qp = lane.with(|nic, now| QueuePair::new(nic, now))??;
+        let qp = lane.with(QueuePair::new)??;
         let prefix = lane.with(|nic, _| nic.config().qpn_prefix)?;
         let joined = match prefix {
             0 => None,

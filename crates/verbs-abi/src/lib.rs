@@ -38,6 +38,7 @@ mod poll_ex;
 mod post;
 mod qp;
 mod query;
+pub mod rdmacm;
 mod report;
 mod spec;
 mod srq;
@@ -62,6 +63,7 @@ pub mod verbs {
     pub use crate::pd::*;
     pub use crate::qp::*;
     pub use crate::query::*;
+    pub use crate::rdmacm::*;
     pub use crate::srq::*;
     pub use crate::strings::*;
     pub use crate::sysfs::*;
