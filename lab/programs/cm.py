@@ -8,14 +8,26 @@ from dataclasses import dataclass, field
 from pair import explain, free_port, last_line, terminate
 from rows import Row
 
-# Servers listen after this long.
-START_S = 5
+# A server that has opened its device listens after this long.
+LISTEN_S = 0.5
+# UDP 4791, as /proc/net/udp writes it.
+ROCE_PORT = "12B7"
 HOSTS = {"bl0": "127.0.0.1", "bl1": "127.0.0.2"}
+
+
+def wait_for_device(host, deadline):
+    """Waits until somebody has the RoCE port of an address."""
+    address = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
+    while time.monotonic() < deadline:
+        with open("/proc/net/udp") as table:
+            if any(line.split()[1] == f"{address}:{ROCE_PORT}" for line in table):
+                return
+        time.sleep(0.02)
 
 
 @dataclass
 class ConnectionPair:
-    """A server and a client. The client is refused until the server listens, and tries again."""
+    """A server, and a client that is started once the server listens."""
 
     name: str
     server: str
@@ -37,21 +49,18 @@ class ConnectionPair:
     def attempt(self, env):
         where = dict(host=HOSTS[self.devices[0]], port=free_port())
         deadline = time.monotonic() + self.limit_s
-        patience = time.monotonic() + START_S
         with open(env.tmp / "server.log", "w+") as server_log:
             server = self.spawn(env, self.server.format(**where), self.devices[0], server_log)
             client = None
             try:
-                while True:
-                    with open(env.tmp / "client.log", "w+") as client_log:
-                        client = self.spawn(env, self.client.format(**where), self.devices[1],
-                                            client_log)
-                        status = client.wait(max(0.1, deadline - time.monotonic()))
-                        client_log.seek(0)
-                        said = client_log.read()
-                    if status == 0 or server.poll() is not None or time.monotonic() > patience:
-                        break
-                    time.sleep(0.1)
+                wait_for_device(where["host"], deadline)
+                time.sleep(LISTEN_S)
+                with open(env.tmp / "client.log", "w+") as client_log:
+                    client = self.spawn(env, self.client.format(**where), self.devices[1],
+                                        client_log)
+                    status = client.wait(max(0.1, deadline - time.monotonic()))
+                    client_log.seek(0)
+                    said = client_log.read()
                 ended = server.wait(max(0.1, deadline - time.monotonic()))
                 server_log.seek(0)
                 theirs = server_log.read()

@@ -156,7 +156,7 @@ CONNECTIONS = [
                    "ucmatose -s {host} -p {port} -c 16"),
     ConnectionPair("ucmatose with 5 % loss", "ucmatose -b {host} -p {port} -c 16",
                    "ucmatose -s {host} -p {port} -c 16", variables={"BOWLINE_LINK": "loss=5%"}),
-    ConnectionPair("udaddy", "udaddy -b {host} -p {port} -c 4", "udaddy -s {host} -p {port} -c 4"),
+    ConnectionPair("udaddy", "udaddy -b {host} -c 4", "udaddy -s {host} -c 4"),
 ]
 
 # What is not supported, and how a program learns of it.
