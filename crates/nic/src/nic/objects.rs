@@ -197,22 +197,51 @@ impl Nic {
         self.insert_qp(init, Qp::spare)
     }
 
+    /// Makes queue pair 1, by which management datagrams are exchanged. Its number is 1 whatever the
+    /// prefix of the others; it is a UD QP in all other respects.
+    pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
+        let slot = u32::from(Qpn::GSI.low16());
+        if init.qp_type.descriptor().connected {
+            let why = "queue pair 1 exchanges datagrams";
+            return Err(ControlError::Invalid { what: "type of a QP", why });
+        }
+        if self.qps.get(slot as usize).is_some_and(Option::is_some) {
+            return Err(ControlError::Exhausted {
+                what: "queue pairs with the number 1",
+                limit: 1,
+            });
+        }
+        self.insert_qp_at(slot, Qpn::GSI, init, Qp::new)
+    }
+
     fn insert_qp(
         &mut self,
         init: &QpInit,
         make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
     ) -> Result<Qpn, ControlError> {
-        self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
             return Err(ControlError::Exhausted { what: "queue pairs", limit });
         };
+        let qpn = Qpn::new(u32::from(self.config.qpn_prefix) << 16 | slot);
+        let qpn = self.insert_qp_at(slot, qpn, init, make)?;
+        self.next_slot = slot + 1;
+        Ok(qpn)
+    }
+
+    fn insert_qp_at(
+        &mut self,
+        slot: u32,
+        qpn: Qpn,
+        init: &QpInit,
+        make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
+    ) -> Result<Qpn, ControlError> {
+        self.check_qp_init(init)?;
         self.shared.memory.hold_pd(init.pd)?;
         if let Err(error) = self.hold_queues(init) {
             self.shared.memory.release_pd(init.pd);
             return Err(error);
         }
-        let qpn = Qpn::new(u32::from(self.config.qpn_prefix) << 16 | slot);
         if self.qps.len() <= slot as usize {
             self.qps.resize_with(slot as usize + 1, || None);
         }
@@ -225,7 +254,6 @@ impl Nic {
         }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
-        self.next_slot = slot + 1;
         Ok(qpn)
     }
 
