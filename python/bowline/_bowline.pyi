@@ -13,6 +13,7 @@ class _SupportsDLPack(Protocol):
 # Contiguous elements: floats of 16 (also bfloat16), 32 and 64 bits, integers of 8, 32 and 64.
 _Array = Buffer | _SupportsDLPack
 _Reduction = Literal["sum", "product", "min", "max", "average"]
+_Transport = Literal["rc", "xp"]
 _Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
 
 @final
@@ -44,13 +45,19 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
         rank and size; BOWLINE_STORE, or MASTER_ADDR and MASTER_PORT, the place.
 
         `device` is the address of this rank's NIC [BOWLINE_DEVICE, or the one that reaches rank 0 or MASTER_ADDR, or
         else one of loopback: all ranks are on one host], `timeout` the seconds that an operation may take [300],
-        `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB]."""
+        `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB].
+
+        `transport` is "rc", or "xp" for operations that keep a `deadline` in seconds [none] and may lack the share
+        `max_loss` of what a rank should receive [0]. What would exceed that is fetched after the deadline."""
 
     @classmethod
     def in_store(
@@ -64,6 +71,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
 
@@ -78,6 +88,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks at rank 0, which listens at "host:port"."""
 
@@ -92,6 +105,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order
         of ranks. It is called twice, from another thread."""

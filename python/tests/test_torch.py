@@ -143,6 +143,10 @@ def asynchronous() -> bool:
     # Groups beside each other, of some of the ranks.
     alone = dist.new_group([0])
     both = dist.new_group([1, 0])
+    over_xp = dist.new_group([0, 1], pg_options=bowline.torch.Options(transport="xp", deadline=5.0))
+    t = torch.ones(100_000)
+    dist.all_reduce(t, group=over_xp)
+    assert (t == 2).all()
     t = torch.ones(2)
     dist.all_reduce(t, group=both)
     if me == 0:

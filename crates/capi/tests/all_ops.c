@@ -27,6 +27,10 @@ static void errors(bowline_comm *comm) {
   MUST(bowline_comm_in_store("ftp://nowhere", "j", 0, 2, NULL, &comm) == BOWLINE_E_CALLER);
   bowline_comm_options odd = {.timeout_s = -1};
   MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
+  odd = (bowline_comm_options){.transport = 7};
+  MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
+  odd = (bowline_comm_options){.transport = BOWLINE_XP, .max_loss = 1.5};
+  MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
   bowline_work_free(NULL);
   bowline_comm_free(NULL);
 }
@@ -73,6 +77,15 @@ int main(int argc, char **argv) {
   bowline_comm *comm, *part;
   OK(bowline_comm_from_env(&options, &comm));
   uint32_t me = bowline_comm_rank(comm);
+  if (argc > 2) {
+    /* Over XP, but nothing may be missing. */
+    bowline_comm_free(comm);
+    options.transport = BOWLINE_XP, options.deadline_s = 5;
+    OK(bowline_comm_in_store(argv[2], "xp", me, 3, &options, &comm));
+    operations(comm);
+    bowline_comm_free(comm);
+    return 0;
+  }
   if (argc > 1 && !strcmp(argv[1], "killed")) {
     /* The last rank dies in the middle of things. The others hear who it was, and may free their memory. */
     size_t count = 1 << 20, bytes = count * sizeof(float);
