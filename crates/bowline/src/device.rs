@@ -1,7 +1,8 @@
 //! Devices: a soft NIC on one address, and the thread that keeps it going.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use bowline_device::Account as FailoverAccount;
@@ -42,6 +43,31 @@ impl Device {
             why: format!("{addr:?} is no IP address: write 127.0.0.1, 10.0.0.7 or fd00::7"),
         })?;
         Device::builder(addr).open()
+    }
+
+    /// The NIC at an address of this machine that an earlier call has opened in this process, if something of it is
+    /// still in use; otherwise opens it. For libraries whose users know of no device.
+    ///
+    /// ```
+    /// use bowline::Device;
+    ///
+    /// let addr = "127.9.1.12".parse().unwrap();
+    /// let (one, other) = (Device::shared(addr)?, Device::shared(addr)?);
+    /// let counters = one.alloc_pd().and(other.counters())?;
+    /// assert_eq!(counters.completions, 0);
+    /// # Ok::<(), bowline::Error>(())
+    /// ```
+    pub fn shared(addr: IpAddr) -> Result<Device, Error> {
+        static OPEN: Mutex<BTreeMap<IpAddr, Weak<bowline_device::Device>>> =
+            Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = open.get(&addr).and_then(Weak::upgrade) {
+            return Ok(Device { inner });
+        }
+        let device = Device::builder(addr).open()?;
+        open.retain(|_, device| device.strong_count() > 0);
+        open.insert(addr, Arc::downgrade(&device.inner));
+        Ok(device)
     }
 
     /// Starts opening the NIC at an address of this machine.

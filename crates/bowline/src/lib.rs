@@ -49,7 +49,7 @@
 //! # What this crate may not do
 //!
 //! It holds no protocol and touches no socket of the data path: those are the crates `bowline-nic`
-//! and `bowline-io`. It forbids `unsafe`, so memory is registered by owned [`Buffer`]s.
+//! and `bowline-io`. It forbids `unsafe`, so memory is registered by [`Buffer`]s, which own it or know who does.
 
 #![forbid(unsafe_code)]
 
@@ -67,14 +67,16 @@ mod mw;
 mod pd;
 mod qp;
 mod reliable;
+mod sdr_qp;
 pub mod setup;
 mod srq;
 
 #[cfg(feature = "tokio")]
 pub use async_cq::AsyncCq;
+pub use bowline_collective::timeout::Rule as TimeoutRule;
 pub use bowline_collective::{
-    Algorithm, Cause, DataType, Failure as CollectiveFailure, InvalidRequest, Operation, Rank,
-    ReduceOp, Request, UnknownAlgorithm,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, InvalidRequest,
+    Missing, Operation, Rank, ReduceOp, Report, Request, UnknownAlgorithm, replay_allreduce,
 };
 pub use bowline_device::{
     Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
@@ -93,13 +95,13 @@ pub use bowline_nic::{
     WindowBinding, XpOptions,
 };
 pub use bowline_sdr::{
-    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvId, ReliableConfig, ReliableEvent,
-    ReliableInfo, ReliableStats, SdrConfig, SdrError, SelectiveRepeat, Shape, WriteId,
-    WriteOptions, scheme,
+    Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvHandle, RecvId, ReliableConfig,
+    ReliableEvent, ReliableInfo, ReliableStats, SdrConfig, SdrError, SdrInfo, SelectiveRepeat,
+    SendHandle, Shape, WriteId, WriteOptions, scheme,
 };
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
-pub use collective::{CommOptions, Communicator, Tensor, Work, rendezvous};
+pub use collective::{CommOptions, CommTransport, Communicator, Tensor, Work, rendezvous};
 pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};
@@ -110,5 +112,6 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{BatchError, ConnectOptions, DEFAULT_QKEY, Qp, QpBuilder};
 pub use reliable::ReliableQp;
+pub use sdr_qp::SdrQp;
 pub use setup::{Channel, Connector, Listener, Peer, SetupError};
 pub use srq::Srq;

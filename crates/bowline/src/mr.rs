@@ -2,9 +2,11 @@
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bowline_device as device;
 use bowline_nic::{Access, Buffer, MrKey, Sge};
+use bowline_sdr::Source;
 
 use crate::pd::PdInner;
 use crate::{Error, Pd, RemoteMr};
@@ -34,12 +36,14 @@ struct MrInner {
     buffer: Arc<Buffer>,
     access: Access,
     pd: Arc<PdInner>,
+    ended: AtomicBool,
 }
 
 impl Mr {
     pub(crate) fn new(pd: &Pd, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
         let core = device::Mr::register(&pd.inner.core, &buffer, access)?;
-        Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd: Arc::clone(&pd.inner) }) })
+        let (pd, ended) = (Arc::clone(&pd.inner), AtomicBool::new(false));
+        Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd, ended }) })
     }
 
     /// Its key: locally the lkey, and to peers the rkey.
@@ -76,6 +80,29 @@ impl Mr {
         }
     }
 
+    /// Ends the registration now, whoever still holds the region: what names its key fails, and after this nothing
+    /// touches the memory any more. For memory whose owner cannot wait for the last clone.
+    pub fn deregister(&self) -> Result<(), Error> {
+        self.inner.deregister()
+    }
+
+    /// A part of the region for messages of SDR, of queue pairs of domain `pd`, and its length.
+    pub(crate) fn source(
+        &self,
+        pd: &Arc<PdInner>,
+        range: Range<usize>,
+    ) -> Result<(Source, u64), Error> {
+        if !Arc::ptr_eq(self.pd(), pd) {
+            return Err(Error::Foreign { what: "the region", of: "protection domain" });
+        }
+        let (start, len) = (range.start, self.inner.buffer.len());
+        if start > range.end || range.end > len {
+            return Err(Error::OutOfRange { start, end: range.end, len });
+        }
+        let addr = self.inner.buffer.addr() + start as u64;
+        Ok((Source { key: self.key(), addr }, (range.end - start) as u64))
+    }
+
     pub(crate) fn pd(&self) -> &Arc<PdInner> {
         &self.inner.pd
     }
@@ -96,10 +123,20 @@ impl std::fmt::Debug for Mr {
     }
 }
 
+impl MrInner {
+    fn deregister(&self) -> Result<(), Error> {
+        // Once: the key may be another region's afterwards.
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        Ok(self.core.deregister()?)
+    }
+}
+
 impl Drop for MrInner {
     fn drop(&mut self) {
         // The key is ours and nobody else removes it, so this cannot fail; and `drop` could not
         // report it.
-        let _ = self.core.deregister();
+        let _ = self.deregister();
     }
 }

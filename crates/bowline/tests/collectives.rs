@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, Algorithm, Cause, CollectiveFailure, CommOptions, Communicator, DataType, Device,
-    Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor, rendezvous,
+    Access, Algorithm, Bounds, Cause, CollectiveFailure, CommOptions, CommTransport, Communicator,
+    DataType, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor, rendezvous,
 };
 
 const OPTIONS: CommOptions = CommOptions {
     timeout: Duration::from_secs(60),
     setup_timeout: Duration::from_secs(60),
     chunk_bytes: 16 << 10,
+    transport: CommTransport::Rc,
+    bounds: Bounds::EXACT,
 };
 
 /// A directory for a store, gone at the end.

@@ -120,3 +120,21 @@ fn wrong_addresses_are_explained() {
     let error = Device::open("192.0.2.1").unwrap_err().to_string();
     assert!(error.contains("ip addr"), "{error}");
 }
+
+#[test]
+fn a_region_ends_when_told_whoever_holds_it() {
+    let device = Device::builder(random_addr()).open().unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let (mr, clone) = {
+        let mr = pd.register(64, ALL).unwrap();
+        (mr.clone(), mr)
+    };
+    mr.deregister().unwrap();
+    // Its key may be another's by now, which a second end must not touch.
+    let others: Vec<Mr> = (0..8).map(|_| pd.register(64, ALL).unwrap()).collect();
+    clone.deregister().unwrap();
+    drop((mr, clone));
+    for other in others {
+        other.deregister().unwrap();
+    }
+}

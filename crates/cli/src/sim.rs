@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
-use bowline_sim::{cm_storm, failover_storm, sdr_storm, storm, xp_storm};
+use bowline_sim::{
+    cm_storm, collective_storm, failover_storm, multicast_storm, sdr_storm, storm, xp_storm,
+};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -27,7 +29,9 @@ use crate::experiment;
     bowline sim storm --sdr                      the same for SDR and its schemes\n  \
     bowline sim storm --failover                 the same with two NICs per host, which die\n  \
     bowline sim storm --xp                       the same for XP: deadlines, preemption, late packets\n  \
+    bowline sim storm --multicast                the same for groups behind switches that merge\n  \
     bowline sim storm --cm                       the same for connection setup\n  \
+    bowline sim storm --collective               ranks that lose packets, stall and die\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -52,7 +56,9 @@ enum SimCommand {
     bowline sim storm --failover --seeds 2000\n  \
     bowline sim storm --attacker --seeds 500\n  \
     bowline sim storm --xp --seeds 2000\n  \
-    bowline sim storm --cm --seeds 10000\n\n\
+    bowline sim storm --multicast --seeds 2000\n  \
+    bowline sim storm --cm --seeds 10000\n  \
+    bowline sim storm --collective --seeds 500\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -76,9 +82,15 @@ struct StormArgs {
     /// XP, best effort with deadlines, alone
     #[arg(long, conflicts_with_all = ["failover", "sdr"])]
     xp: bool,
-    /// The connection manager alone: connecting, accepting, disconnecting, and processes that die
+    /// Reliable multicast: groups over trees of switches that copy and merge
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp"])]
+    multicast: bool,
+    /// The connection manager alone: connecting, accepting, disconnecting, and processes that die
+    #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast"])]
     cm: bool,
+    /// Collective operations of several ranks, over RC and over XP with bounds
+    #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "attacker"])]
+    collective: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
@@ -92,13 +104,15 @@ struct StormArgs {
 
 impl StormArgs {
     fn kind(&self) -> StormKind {
-        match (self.sdr, self.failover, self.xp, self.cm) {
-            (true, ..) => StormKind::Sdr,
-            (_, true, ..) => StormKind::Failover,
-            (_, _, true, _) => StormKind::Xp,
-            (.., true) => StormKind::Cm,
-            _ => StormKind::Plain,
-        }
+        let kinds = [
+            (self.sdr, StormKind::Sdr),
+            (self.failover, StormKind::Failover),
+            (self.xp, StormKind::Xp),
+            (self.multicast, StormKind::Multicast),
+            (self.cm, StormKind::Cm),
+            (self.collective, StormKind::Collective),
+        ];
+        kinds.into_iter().find(|(is_asked, _)| *is_asked).map_or(StormKind::Plain, |(_, kind)| kind)
     }
 
     fn attacker(&self) -> Attacker {
@@ -119,7 +133,9 @@ enum StormKind {
     Sdr,
     Failover,
     Xp,
+    Multicast,
     Cm,
+    Collective,
 }
 
 impl StormKind {
@@ -129,7 +145,9 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed,
             StormKind::Failover => failover_storm::run_seed,
             StormKind::Xp => xp_storm::run_seed,
+            StormKind::Multicast => multicast_storm::run_seed,
             StormKind::Cm => cm_storm::run_seed,
+            StormKind::Collective => collective_storm::run_seed,
         }
     }
 
@@ -139,7 +157,9 @@ impl StormKind {
             StormKind::Sdr => sdr_storm::run_seed_traced,
             StormKind::Failover => failover_storm::run_seed_traced,
             StormKind::Xp => xp_storm::run_seed_traced,
+            StormKind::Multicast => multicast_storm::run_seed_traced,
             StormKind::Cm => cm_storm::run_seed_traced,
+            StormKind::Collective => collective_storm::run_seed_traced,
         }
     }
 
@@ -150,7 +170,9 @@ impl StormKind {
             StormKind::Sdr => " --sdr",
             StormKind::Failover => " --failover",
             StormKind::Xp => " --xp",
+            StormKind::Multicast => " --multicast",
             StormKind::Cm => " --cm",
+            StormKind::Collective => " --collective",
         }
     }
 }
@@ -250,8 +272,12 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     if kind == StormKind::Failover {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
-    if kind == StormKind::Xp {
+    if kind == StormKind::Collective {
+        text += &section("ranks", coverage.collective.iter().map(owned));
+    } else if kind == StormKind::Xp {
         text += &section("application", coverage.xp.iter().map(owned));
+    } else if kind == StormKind::Multicast {
+        text += &section("application", coverage.multicast.iter().map(owned));
     } else if kind == StormKind::Sdr {
         text += &section("application", coverage.sdr.iter().map(owned));
     } else {
@@ -322,7 +348,9 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
         "failover": table(&mut totals.coverage.failover.iter().map(owned)),
         "sdr": table(&mut totals.coverage.sdr.iter().map(owned)),
         "xp": table(&mut totals.coverage.xp.iter().map(owned)),
+        "multicast": table(&mut totals.coverage.multicast.iter().map(owned)),
         "cm": table(&mut totals.coverage.cm.iter().map(owned)),
+        "collective": table(&mut totals.coverage.collective.iter().map(owned)),
         "operations": table(&mut totals.coverage.ops.iter().map(|(kind, n)| (format!("{kind:?}"), n))),
         "faults": table(&mut totals.faults.iter().map(owned)),
         "application": table(&mut totals.coverage.iter().map(owned)),

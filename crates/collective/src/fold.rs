@@ -1,5 +1,7 @@
 //! Folding bytes.
 
+use std::ops::Range;
+
 use bowline_codes::reduce::{self, DataType, ReduceOp};
 
 /// What is kept of a destination that is a term as well, while the terms before it are combined.
@@ -14,6 +16,52 @@ pub fn fold(op: ReduceOp, dtype: DataType, dst: &mut [u8], terms: &[Option<&[u8]
         // All operations give the same bits for both orders.
         [None, Some(src)] | [Some(src), None] => reduce::reduce(op, dtype, dst, src),
         _ => fold_many(op, dtype, dst, terms),
+    }
+}
+
+/// A term of a fold of which something may be missing.
+#[derive(Clone, Copy, Debug)]
+pub struct Contribution<'a> {
+    /// Its bytes; `None` is what is in the destination.
+    pub bytes: Option<&'a [u8]>,
+    /// Ranges that are missing, in order, and of whole elements.
+    pub missing: &'a [Range<u32>],
+}
+
+/// As [`fold()`], with terms of which something is missing. Where a term is missing the others are
+/// combined, and where all are the destination stays as it is. With `finish` it ends a reduction: an
+/// average is divided by the number of terms that are there.
+pub fn fold_partial(
+    op: ReduceOp,
+    dtype: DataType,
+    dst: &mut [u8],
+    terms: &[Contribution<'_>],
+    finish: bool,
+) {
+    let mut cuts: Vec<usize> = terms
+        .iter()
+        .flat_map(|t| t.missing)
+        .flat_map(|r| [r.start, r.end])
+        .map(|n| n as usize)
+        .collect();
+    cuts.extend([0, dst.len()]);
+    cuts.retain(|cut| *cut <= dst.len());
+    cuts.sort_unstable();
+    cuts.dedup();
+    for piece in cuts.windows(2).map(|pair| pair[0]..pair[1]) {
+        let lacks = |term: &&Contribution<'_>| {
+            term.missing.iter().any(|r| (r.start..r.end).contains(&(piece.start as u32)))
+        };
+        let there = terms.iter().filter(|term| !lacks(term));
+        let there: Vec<_> = there.map(|t| t.bytes.map(|bytes| &bytes[piece.clone()])).collect();
+        if there.is_empty() {
+            continue;
+        }
+        let dst = &mut dst[piece];
+        fold(op, dtype, dst, &there);
+        if finish {
+            reduce::finish(op, dtype, dst, there.len() as u64);
+        }
     }
 }
 
@@ -41,6 +89,35 @@ mod tests {
 
     fn bytes(values: &[f32]) -> Vec<u8> {
         values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges")]
+    fn an_average_is_over_what_is_there() {
+        let sources = [bytes(&[1.0; 6]), bytes(&[3.0; 6]), bytes(&[8.0; 6])];
+        let missing: [&[Range<u32>]; 3] = [&[], &[4..12], &[8..16, 20..24]];
+        let terms: Vec<_> = sources
+            .iter()
+            .zip(missing)
+            .map(|(bytes, missing)| Contribution { bytes: Some(bytes), missing })
+            .collect();
+        let mut dst = bytes(&[0.0; 6]);
+        fold_partial(ReduceOp::Average, DataType::F32, &mut dst, &terms, true);
+        assert_eq!(dst, bytes(&[4.0, 4.5, 1.0, 2.0, 4.0, 2.0]));
+    }
+
+    #[test]
+    #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges")]
+    fn a_copy_of_what_is_missing_leaves_what_was_there() {
+        let source = bytes(&[1.0, 2.0, 3.0]);
+        let mut dst = bytes(&[7.0, 8.0, 9.0]);
+        let term = Contribution { bytes: Some(&source), missing: &[4..8] };
+        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term], false);
+        assert_eq!(dst, bytes(&[1.0, 8.0, 3.0]));
+        // Its own term is what is in it, whatever is missing of others.
+        let own = Contribution { bytes: None, missing: &[] };
+        fold_partial(ReduceOp::Sum, DataType::F32, &mut dst, &[term, own], false);
+        assert_eq!(dst, bytes(&[2.0, 8.0, 6.0]));
     }
 
     #[test]

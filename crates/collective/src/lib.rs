@@ -2,8 +2,8 @@
 //!
 //! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`] runs
 //! schedules: it is told which messages have arrived and which sends are over, and says what to
-//! send and what to fold next. A [`Group`] runs an engine over the RC queue pairs of a
-//! [`Nic`](bowline_nic::Nic).
+//! send and what to fold next. A [`Group`] runs an engine over the queue pairs of a
+//! [`Nic`](bowline_nic::Nic): RC, and XP for operations with [`Bounds`].
 //!
 //! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,
 //! whatever the order in which messages arrive.
@@ -11,17 +11,22 @@
 #![forbid(unsafe_code)]
 
 mod algorithm;
+mod bounds;
 pub mod engine;
 mod fold;
 pub mod group;
+mod replay;
 mod request;
 pub mod schedule;
+pub mod timeout;
 
 pub use algorithm::{Algorithm, UnknownAlgorithm};
+pub use bounds::{Bounds, Deadline, Missing, Report};
 pub use bowline_codes::reduce::{DataType, ReduceOp};
 pub use engine::{Cause, Engine, EngineConfig, Failure, OpId};
-pub use fold::fold;
-pub use group::{Group, GroupConfig, GroupError, LinkInfo, Memory, Piece};
+pub use fold::{Contribution, fold, fold_partial};
+pub use group::{ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece};
+pub use replay::replay_allreduce;
 pub use request::{InvalidRequest, Operation, Request};
 pub use schedule::Schedule;
 

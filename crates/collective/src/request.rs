@@ -3,6 +3,7 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::algorithm::{self, Algorithm};
+use crate::bounds::Bounds;
 use crate::schedule::{Schedule, ScheduleOf};
 use crate::{MAX_RANKS, Rank};
 
@@ -186,6 +187,17 @@ pub enum InvalidRequest {
     /// A group without ranks, or with too many.
     #[error("a group of {0} ranks: it has 1 to {MAX_RANKS}")]
     Ranks(u32),
+    /// Bounds on what cannot have them.
+    #[error(
+        "{operation} cannot have a deadline or loss by algorithm `{algorithm}`: \
+         take direct or exchange, or no bounds"
+    )]
+    Unbounded {
+        /// The operation.
+        operation: &'static str,
+        /// How it would be done.
+        algorithm: Algorithm,
+    },
     /// An algorithm that the operation does not have.
     #[error("{operation} has no algorithm `{algorithm}`: take one of {known}")]
     Algorithm {
@@ -252,6 +264,30 @@ impl Request {
                 algorithm: named,
                 known: known.iter().map(|a| a.name()).collect::<Vec<_>>().join(", "),
             }),
+        }
+    }
+
+    /// The same request by an algorithm that suits bounds: every message goes straight to where it is
+    /// needed, and where bytes may be lost none of them is a replica by itself.
+    pub fn with_bounds(&self, bounds: &Bounds, ranks: u32) -> Result<Request, InvalidRequest> {
+        let algorithm = match (self.algorithm, self.algorithm_for(ranks)?) {
+            (Algorithm::Auto, Algorithm::Exchange) if bounds.max_loss_ppm == 0 => {
+                Algorithm::Exchange
+            }
+            (Algorithm::Auto, _)
+                if algorithm::known(&self.operation).contains(&Algorithm::Direct) =>
+            {
+                Algorithm::Direct
+            }
+            (_, chosen) => chosen,
+        };
+        let operation = self.operation.name();
+        let pairwise = matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. });
+        match algorithm {
+            Algorithm::Direct | Algorithm::Exchange if !pairwise => {
+                Ok(Request { algorithm, ..self.clone() })
+            }
+            _ => Err(InvalidRequest::Unbounded { operation, algorithm }),
         }
     }
 

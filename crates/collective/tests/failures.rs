@@ -2,8 +2,9 @@
 
 mod router;
 
+use bowline_collective::engine::Arrival;
 use bowline_collective::{
-    Algorithm, Cause, DataType, Engine, EngineConfig, Failure, Operation, Request,
+    Algorithm, Bounds, Cause, DataType, Engine, EngineConfig, Failure, Operation, Request,
 };
 use bowline_nic::Time;
 use rand::{RngExt, SeedableRng};
@@ -135,6 +136,10 @@ fn ranks_in_different_operations_find_out() {
     }
 }
 
+fn whole(imm: u32, len: u32) -> Arrival {
+    Arrival { imm: Some(imm), len: Some(len), missing: Vec::new() }
+}
+
 /// Whatever a peer sends, the engine ends in order and holds no more than its slots.
 #[test]
 fn garbage_is_an_error_and_no_more() {
@@ -144,6 +149,8 @@ fn garbage_is_an_error_and_no_more() {
             rank: 0,
             ranks: 3,
             slots: 4,
+            express_slots: 4,
+            reorder_ns: 1_000,
             max_posted: 5,
             inline_bytes: 0,
             heartbeat_ns: HEARTBEAT_NS,
@@ -151,14 +158,28 @@ fn garbage_is_an_error_and_no_more() {
         });
         let request = allreduce(Algorithm::Direct, 50);
         let schedule = std::sync::Arc::new(request.compile(0, 3, 64).unwrap());
-        engine.submit(Time::ZERO, schedule);
+        let bounds = (seed % 2 == 1).then_some(Bounds::EXACT);
+        engine.submit(Time::ZERO, schedule, bounds);
         for _ in 0..40 {
             let from = rng.random_range(1..3);
             // Near zero in both halves there is more that makes sense.
             let small = rng.random::<u32>() & 0x0001_0007;
-            let upper = [0, 0xfe00, 0xfe01, 0xff00, 0xffff][rng.random_range(0..5)] << 16;
+            let uppers =
+                [0, 0xfc00, 0xfd00, 0xfe00, 0xfe01, 0xfe02, 0xfe03, 0xfe04, 0xff00, 0xffff];
+            let upper = uppers[rng.random_range(0..uppers.len())] << 16;
             let imm = if rng.random() { rng.random() } else { small ^ upper };
-            engine.message(Time::ZERO, from, imm, rng.random_range(0..100));
+            match rng.random_range(0..4) {
+                0 => {
+                    let missing = rng.random_range(0..100)..rng.random_range(0..100);
+                    engine.nack(Time::ZERO, from, imm, &[missing]);
+                }
+                1 => {
+                    let slot = rng.random_range(0..9);
+                    let arrival = if rng.random() { Arrival::NOTHING } else { whole(imm, 64) };
+                    engine.express_ended(Time::ZERO, from, slot, arrival);
+                }
+                _ => engine.message(Time::ZERO, from, imm, rng.random_range(0..100)),
+            }
             while engine.poll_post().is_some() {}
         }
         engine.timeout(Time::ZERO.plus_nanos(LIMIT_NS));

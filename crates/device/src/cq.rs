@@ -48,6 +48,11 @@ impl Cq {
         Ok(())
     }
 
+    /// Changes how many completions of each lane there is room for. What is in the queue stays, and must fit.
+    pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
+        Ok(self.mirror.resize(self.device.engines(), depth)?)
+    }
+
     /// Its device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device

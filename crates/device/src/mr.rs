@@ -71,6 +71,12 @@ impl Mr {
         &self.pd
     }
 
+    /// Changes what may be done with the memory; the key stays. Memory of somebody else must allow it, as
+    /// [`Mr::register_foreign`] says.
+    pub fn set_access(&self, access: Access) -> Result<(), DeviceError> {
+        Ok(mirror::set_access(self.pd.device().engines(), self.key, access)?)
+    }
+
     /// Ends the registration. What still names the key fails.
     pub fn deregister(&self) -> Result<(), DeviceError> {
         Ok(mirror::deregister(self.pd.device().engines(), &self.pd.mirror, self.key)?)

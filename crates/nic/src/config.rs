@@ -72,7 +72,7 @@ impl NicConfig {
             max_sge: 32,
             max_inline: 1024,
             max_cqe: 1 << 20,
-            max_rd_atomic: 16,
+            max_rd_atomic: 128,
             window_bytes: 2 << 20,
             grant_bps: None,
             max_events: 65_536,

@@ -4,9 +4,9 @@
 //! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
 //! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
 //! judge what happened. [`failover_storm`] does so with two NICs per host and connections that move
-//! between them, [`sdr_storm`] for SDR and its schemes, [`xp_storm`] for XP, [`cm_storm`] for the
-//! connection manager. In some seeds an attacker
-//! forges packets ([`attack`]). [`experiment`] measures.
+//! between them, [`sdr_storm`] for SDR and its schemes, [`xp_storm`] for XP, [`multicast_storm`] for
+//! groups, [`cm_storm`] for the connection manager, [`collective_storm`] for collective operations. In
+//! some seeds an attacker forges packets ([`attack`]). [`experiment`] measures.
 //!
 //! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
 //! on a hash map's order, or know anything private of an engine. The same seed gives the same
@@ -17,11 +17,13 @@
 pub mod attack;
 pub mod check;
 pub mod cm_storm;
+pub mod collective_storm;
 mod engines;
 mod event;
 pub mod experiment;
 pub mod failover_storm;
 mod hash;
+pub mod multicast_storm;
 pub mod net;
 mod packet;
 mod rng;

@@ -1,9 +1,11 @@
 //! Collective operations of many ranks over real engines, on virtual time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_collective::{
-    Algorithm, Cause, Failure, Group, GroupConfig, Memory, Operation, Piece, Request,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure, Group, GroupConfig, Memory, Operation,
+    Piece, ReduceOp, Report, Request, replay_allreduce,
 };
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::{Access, Buffer, MrKey, NicConfig, Region, Time, TxCaps};
@@ -17,6 +19,8 @@ const CABLE: LinkConfig =
 const CONFIG: GroupConfig = GroupConfig {
     slot_bytes: 16 << 10,
     slots: 4,
+    express_slots: 4,
+    reorder_ns: 20_000,
     inline_bytes: 512,
     heartbeat_ns: 20_000_000,
     ack_timeout: 10,
@@ -26,6 +30,7 @@ const CONFIG: GroupConfig = GroupConfig {
 struct Rank {
     group: Group,
     results: Vec<Result<(), Failure>>,
+    reports: Vec<Report>,
     wakes_at: Option<Time>,
     buffer: Arc<Buffer>,
     key: MrKey,
@@ -52,7 +57,8 @@ impl App for Ranks {
             world.nic_mut(nic);
         }
         while let Some((_, result)) = rank.group.poll_done() {
-            rank.results.push(result);
+            rank.reports.extend(result.clone().ok());
+            rank.results.push(result.map(drop));
         }
         if let Some(at) = rank.group.poll_timeout()
             && rank.wakes_at.is_none_or(|before| at < before)
@@ -85,7 +91,12 @@ fn group(seed: u64, count: usize, ranks: u32, loss: f64) -> (World, Ranks) {
     };
     let hosts = addrs.iter().enumerate().map(host).collect();
     let mut world = World::new(seed, star(seed, &addrs, CABLE), hosts);
-    let faults = Faults { loss: Loss::Iid(Prob::new(loss)), ..Faults::default() };
+    let faults = Faults {
+        loss: Loss::Iid(Prob::new(loss)),
+        reorder: Prob::new(loss),
+        reorder_ns: 5_000,
+        ..Faults::default()
+    };
     for cable in world.network().cables() {
         world.network_mut().link_mut(cable).set_faults(faults);
     }
@@ -105,7 +116,8 @@ fn group(seed: u64, count: usize, ranks: u32, loss: f64) -> (World, Ranks) {
         buffer.write_at(0, &bytes);
         let region = Region::owned(Arc::clone(&buffer));
         let key = nic.register(pd, region, 0, Access::LOCAL_WRITE).unwrap();
-        Rank { group, results: Vec::new(), wakes_at: None, buffer, key }
+        let (results, reports) = (Vec::new(), Vec::new());
+        Rank { group, results, reports, wakes_at: None, buffer, key }
     };
     let mut all: Vec<_> = (0..ranks).map(make).collect();
     for one in 0..ranks {
@@ -121,6 +133,16 @@ fn group(seed: u64, count: usize, ranks: u32, loss: f64) -> (World, Ranks) {
 
 /// Starts an allreduce at all ranks.
 fn start(world: &mut World, app: &mut Ranks, algorithm: Algorithm, count: usize) {
+    start_with(world, app, algorithm, count, None);
+}
+
+fn start_with(
+    world: &mut World,
+    app: &mut Ranks,
+    algorithm: Algorithm,
+    count: usize,
+    bounds: Option<Bounds>,
+) {
     let ranks = app.ranks.len() as u32;
     let operation = Operation::Allreduce { count };
     let request = Request { algorithm, in_place: true, ..Request::new(operation) };
@@ -129,7 +151,7 @@ fn start(world: &mut World, app: &mut Ranks, algorithm: Algorithm, count: usize)
         let output = Piece { key: rank.key, addr: 0, len: count * 4 };
         let memory = Memory { input: Piece::EMPTY, output };
         let (now, nic) = (world.now(), world.nic_mut(NicId(index)));
-        rank.group.submit(nic, now, Arc::new(schedule), memory).unwrap();
+        rank.group.submit_with(nic, now, Arc::new(schedule), memory, bounds).unwrap();
     }
     app.operations += 1;
     for index in 0..app.ranks.len() {
@@ -158,6 +180,101 @@ fn every_allreduce_is_exact_over_lossy_links() {
         check_sums(&app, count, &format!("{algorithm}, seed {seed}"));
         let resent = |nic| world.nic(NicId(nic)).counters().retransmitted_packets;
         assert!((0..6).map(resent).sum::<u64>() > 0, "links did lose something");
+    }
+}
+
+/// Numbers whose sum depends on the order of additions.
+fn scatter(app: &Ranks, count: usize) -> Vec<Vec<u8>> {
+    let value = |rank: usize, i: usize| ((i * 7919 + rank * 104_729) % 1_000_003) as f32 * 1.1;
+    let input = |rank: usize| (0..count).flat_map(move |i| value(rank, i).to_ne_bytes()).collect();
+    let inputs: Vec<Vec<u8>> = (0..app.ranks.len()).map(input).collect();
+    for (rank, input) in app.ranks.iter().zip(&inputs) {
+        rank.buffer.write_at(0, input);
+    }
+    inputs
+}
+
+fn outputs(app: &Ranks, count: usize, context: &str) -> Vec<Vec<u8>> {
+    let each = app.ranks.iter().map(|rank| {
+        assert_eq!(rank.results, [Ok(())], "{context}");
+        rank.buffer.to_vec(0, count * 4)
+    });
+    each.collect()
+}
+
+fn bounds(deadline_us: u64, max_loss: f64) -> Bounds {
+    Bounds::new(Deadline::After(Duration::from_micros(deadline_us)), max_loss).unwrap()
+}
+
+#[test]
+fn an_allreduce_over_xp_that_may_lose_nothing_equals_rc_bit_for_bit() {
+    let count = 50_001;
+    for algorithm in [Algorithm::Exchange, Algorithm::Direct] {
+        let mut results = Vec::new();
+        for (bounds, loss) in
+            [(None, 0.0), (Some(Bounds::EXACT), 0.01), (Some(bounds(1, 0.0)), 0.05)]
+        {
+            let (mut world, mut app) = group(3, count, 5, loss);
+            scatter(&app, count);
+            start_with(&mut world, &mut app, algorithm, count, bounds);
+            world.run_until(&mut app, Time::from_millis(20_000));
+            results.push(outputs(&app, count, algorithm.name()));
+            let repaired: u64 = app.ranks.iter().map(|r| r.reports[0].repaired_bytes).sum();
+            assert_eq!(repaired > 0, loss > 0.0, "{algorithm}, {loss}");
+        }
+        assert!(results[1..].iter().all(|result| *result == results[0]), "{algorithm}");
+    }
+}
+
+#[test]
+fn what_is_lost_is_within_the_promise_and_the_same_everywhere() {
+    let count = 60_000;
+    let mut lost = 0;
+    for (seed, (loss, max_loss)) in
+        [(0.001, 0.01), (0.01, 0.001), (0.01, 0.05), (0.1, 0.02), (0.05, 0.5)]
+            .into_iter()
+            .enumerate()
+    {
+        // Too early for any repair, before one may have come, and after.
+        for deadline_us in [20, 60, 3_000] {
+            let context = format!("loss {loss}, max_loss {max_loss}, deadline {deadline_us} us");
+            let (mut world, mut app) = group(seed as u64, count, 6, loss);
+            let inputs = scatter(&app, count);
+            let bounds = bounds(deadline_us, max_loss);
+            start_with(&mut world, &mut app, Algorithm::Direct, count, Some(bounds));
+            world.run_until(&mut app, Time::from_millis(20_000));
+            let outputs = outputs(&app, count, &context);
+            let reports: Vec<_> = app.ranks.iter().map(|rank| rank.reports[0].clone()).collect();
+            for report in &reports {
+                // Half of what a rank gets are results, which are never lost.
+                assert!(
+                    report.missing_bytes <= bounds.allowed(report.expected_bytes / 2 + 8),
+                    "{context}"
+                );
+                lost += report.missing_bytes;
+            }
+            let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
+            let again = replay_allreduce(ReduceOp::Sum, DataType::F32, &inputs, &reports).unwrap();
+            assert!(outputs.iter().all(|output| *output == again), "{context}");
+        }
+    }
+    assert!(lost > 100_000, "{lost}");
+}
+
+/// Half of the time is the first half's, in which bytes may be lost. The second half is repaired.
+#[test]
+fn an_operation_ends_by_its_deadline_and_a_repair() {
+    let count = 100_000;
+    for seed in 0..5 {
+        let (mut world, mut app) = group(seed, count, 4, 0.01);
+        let bounds = bounds(400, 0.2);
+        start_with(&mut world, &mut app, Algorithm::Direct, count, Some(bounds));
+        world.run_until(&mut app, Time::from_millis(20_000));
+        for rank in &app.ranks {
+            let elapsed_us = rank.reports[0].elapsed_ns / 1_000;
+            // An ACK timeout of 4 ms where a control message is the one that is lost.
+            assert!(elapsed_us < 400 + 2 * 4_200, "seed {seed}: {elapsed_us} us");
+        }
     }
 }
 

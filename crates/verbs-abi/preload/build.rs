@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+/// The generations of rdma-core: symbols that its own libraries share get a new version with each.
+const GENERATIONS: [&str; 5] = ["34", "57", "59", "64", "65"];
+
 fn main() {
     for file in ["../symbols.txt", "../stubs.txt", "build.rs"] {
         println!("cargo:rerun-if-changed={file}");
@@ -115,29 +118,57 @@ fn assembly(
         );
     };
     for (index, row) in symbols.iter().enumerate() {
-        function(&row[0], &jump(index * 8));
+        each_version(row, |name| function(name, &jump(index * 8)));
     }
     for row in stubs.iter().filter(|row| row[2] != "data") {
-        function(&row[0], if row[2] == "pointer" { null } else { number });
+        each_version(row, |name| function(name, if row[2] == "pointer" { null } else { number }));
     }
     for row in stubs.iter().filter(|row| row[2] == "data") {
-        let name = &row[0];
-        let _ = write!(
-            out,
-            ".bss\n.globl {name}\n.type {name}, %object\n.size {name}, 8\n.p2align 3\n{name}:\n    \
-             .zero 8\n"
-        );
+        each_version(row, |name| {
+            let _ = write!(
+                out,
+                ".bss\n.globl {name}\n.type {name}, %object\n.size {name}, 8\n.p2align 3\n{name}:\n    \
+                 .zero 8\n"
+            );
+        });
+    }
+    for row in symbols.iter().chain(stubs).filter(|row| row[1] == PRIVATE) {
+        for generation in GENERATIONS {
+            let (name, inner) = (row[0].replace('@', generation), inner_name(&row[0], generation));
+            let _ = writeln!(out, ".symver {inner}, {name}@IBVERBS_{PRIVATE}_{generation}");
+        }
     }
     out.push_str(".section .note.GNU-stack,\"\",%progbits\n");
     Ok(out)
 }
 
+/// The version of symbols that are not for programs.
+const PRIVATE: &str = "PRIVATE";
+
+/// What a private symbol of a generation is called in the assembly.
+fn inner_name(name: &str, generation: &str) -> String {
+    format!("bowline_{generation}_{}", name.replace('@', generation))
+}
+
+/// Calls `add` with every name that the assembly has for a row.
+fn each_version(row: &[String], mut add: impl FnMut(&str)) {
+    if row[1] == PRIVATE {
+        GENERATIONS.iter().for_each(|generation| add(&inner_name(&row[0], generation)));
+    } else {
+        add(&row[0]);
+    }
+}
+
 /// A version script: every version a node, each depending on the one before.
 fn versions<'a>(rows: impl Iterator<Item = &'a Vec<String>>) -> String {
     let mut nodes: BTreeMap<(u32, String), Vec<&str>> = BTreeMap::new();
-    for row in rows {
+    for row in rows.filter(|row| row[1] != PRIVATE) {
         let order = row[1].strip_prefix("1.").and_then(|n| n.parse().ok()).unwrap_or(u32::MAX);
         nodes.entry((order, row[1].clone())).or_default().push(&row[0]);
+    }
+    // The assembly says which symbols are theirs.
+    for generation in GENERATIONS {
+        nodes.entry((u32::MAX, format!("{PRIVATE}_{generation}"))).or_default();
     }
     let mut out = String::new();
     let mut before: Option<String> = None;
@@ -145,7 +176,8 @@ fn versions<'a>(rows: impl Iterator<Item = &'a Vec<String>>) -> String {
         let local = if before.is_none() { " local: *;" } else { "" };
         let parent = before.map_or(String::new(), |b| format!(" {b}"));
         let globals: String = names.iter().map(|n| format!(" {n};")).collect();
-        let _ = writeln!(out, "IBVERBS_{version} {{ global:{globals}{local} }}{parent};");
+        let global = if names.is_empty() { "" } else { " global:" };
+        let _ = writeln!(out, "IBVERBS_{version} {{{global}{globals}{local} }}{parent};");
         before = Some(format!("IBVERBS_{version}"));
     }
     out

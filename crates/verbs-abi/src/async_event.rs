@@ -2,7 +2,6 @@
 
 use core::ffi::{c_int, c_uint};
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +12,7 @@ use crate::abi::*;
 use crate::context::{self, Context, PORT};
 use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
-use crate::{handle, sys};
+use crate::handle;
 
 /// Which of the program's objects the NIC's objects are, by address.
 #[derive(Default)]
@@ -127,7 +126,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
                     unsafe { event.write(next) };
                     return Ok(());
                 }
-                sys::wait_readable(ctx.core()?.events().as_raw_fd())?;
+                ctx.core()?;
+                ctx.watch.wait()?;
             }
         })())
     })

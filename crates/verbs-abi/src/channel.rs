@@ -12,7 +12,7 @@ use crate::context::{self, Context};
 use crate::errno::{Errno, code, minus_one, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
-use crate::sys;
+use crate::sys::Watch;
 
 /// Events that can wait in a channel. A queue adds one each time it is armed and gets something.
 const MAX_EVENTS: usize = 1 << 20;
@@ -21,6 +21,8 @@ const MAX_EVENTS: usize = 1 << 20;
 pub(crate) struct CompChannel {
     ctx: Arc<Context>,
     pub(crate) events: Arc<EventChannel<u64>>,
+    /// The descriptor that programs see.
+    watch: Watch,
     /// Completion queues that report here.
     users: AtomicU32,
     /// Held while an event is taken and counted, and while a queue leaves.
@@ -84,12 +86,13 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
             ctx.core()?;
             let events = EventChannel::new(MAX_EVENTS)
                 .map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
-            let fd = events.as_raw_fd();
-            sys::set_blocking(fd)?;
+            let watch = Watch::over(events.as_raw_fd())?;
+            let fd = watch.as_raw_fd();
             ctx.objects.fetch_add(1, Ordering::AcqRel);
             let inner = CompChannel {
                 ctx: Arc::clone(ctx),
                 events: Arc::new(events),
+                watch,
                 users: AtomicU32::new(0),
                 gate: Mutex::new(()),
             };
@@ -143,7 +146,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
                     return Ok(());
                 }
                 inner.ctx.core()?.stop_polling();
-                sys::wait_readable(inner.events.as_raw_fd())?;
+                inner.watch.wait()?;
             }
         })())
     })

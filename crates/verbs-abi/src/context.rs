@@ -1,6 +1,7 @@
 //! Open devices.
 
 use core::ffi::{c_int, c_void};
+use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -14,7 +15,9 @@ use crate::device::{self, Device};
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
-use crate::{fork, log, ops, report, spec, sys};
+use crate::ops::ContextFds;
+use crate::sys::Watch;
+use crate::{fork, log, ops, report, spec, unopened};
 
 /// The only port of every device.
 pub(crate) const PORT: u8 = 1;
@@ -23,6 +26,10 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     core: Arc<Core>,
+    /// The descriptor of asynchronous events that programs see.
+    pub(crate) watch: Watch,
+    /// Stands for the one that other providers send their commands through: programs check that there is one.
+    commands: File,
     /// Which process opened it.
     epoch: u32,
     /// Objects made on it that live.
@@ -85,12 +92,11 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 
 fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     fork::watch();
+    unopened::opened();
     let ctx = start(device).map_err(|(why, errno)| {
         log::warn(&format!("cannot open {} at {}: {why}", device.name, device.addr));
         errno
     })?;
-    let async_fd = ctx.core.events().as_raw_fd();
-    sys::set_blocking(async_fd)?;
     let via = ctx.core.port_caps().via;
     let lanes = match ctx.core.lanes().len() {
         1 => String::new(),
@@ -99,7 +105,8 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
     log::info(&format!("opened {} at {} ({via}{lanes})", device.name, device.addr));
     report::opened(&ctx);
     let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as c_int);
-    let public = ops::verbs_context(device.as_ptr(), async_fd, vectors);
+    let fds = ContextFds { commands: ctx.commands.as_raw_fd(), events: ctx.watch.as_raw_fd() };
+    let public = ops::verbs_context(device.as_ptr(), fds, vectors);
     let context = handle::create(public, ctx);
     Ok(context.wrapping_byte_add(offset_of!(verbs_context, context)).cast())
 }
@@ -115,9 +122,16 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     if let Some(backup) = &spec.backup {
         log::info(&format!("{}: failover ({}) to {}", device.name, backup.mode, backup.addr));
     }
+    let watch = Watch::over(core.events().as_raw_fd());
+    let watch = watch.map_err(|errno| ("no descriptor for its events".to_owned(), errno))?;
+    let commands = File::options().read(true).write(true).open("/dev/null").map_err(|error| {
+        (format!("/dev/null: {error}"), Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
+    })?;
     Ok(Arc::new(Context {
         device,
         core,
+        watch,
+        commands,
         epoch: fork::epoch(),
         objects: AtomicUsize::new(0),
         owners: Owners::default(),

@@ -15,6 +15,7 @@ use crate::context::{self, Context};
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
+use crate::poll;
 use crate::poll_ex::{self, Cursor};
 use crate::sys::RawLock;
 
@@ -23,6 +24,8 @@ pub(crate) struct Cq {
     pub(crate) ctx: Arc<Context>,
     /// Set right after this is made, whose address its events carry.
     core: OnceLock<Arc<CoreCq>>,
+    /// What the service level of datagrams says.
+    pub(crate) datagram_sl: u8,
     /// Completion events that the program got.
     pub(crate) completions: Acks,
     /// Asynchronous events that the program got.
@@ -84,6 +87,7 @@ fn create(context: *mut ibv_context, request: &CqRequest) -> Result<*mut ibv_cq_
     let inner = Cq {
         ctx: Arc::clone(ctx),
         core: OnceLock::new(),
+        datagram_sl: poll::datagram_sl(ctx.device.addr),
         completions: Acks::default(),
         events: Acks::default(),
         polling: (!request.single_threaded).then(RawLock::new),
@@ -163,7 +167,9 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             let columns = IBV_WC_STANDARD_FLAGS
                 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
                 | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-            if attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+            // A parent domain says who locks, which changes nothing here.
+            let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+            if attr.comp_mask & !known != 0
                 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
                 || attr.wc_flags & !columns != 0
             {
@@ -209,13 +215,22 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_resize_cq`: queues keep their size.
+/// `ibv_resize_cq`. What waits in the queue stays; a depth below that is refused.
 ///
 /// # Safety
 /// `cq` must be a completion queue.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_resize_cq(_cq: *mut ibv_cq, _cqe: c_int) -> c_int {
-    code(Err(Errno::UNSUPPORTED))
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let inner = handle::find(cq.cast::<ibv_cq_ex>())?;
+            let depth = u32::try_from(cqe).map_err(|_| Errno::INVAL)?;
+            inner.core()?.resize(depth)?;
+            // SAFETY: the queue lives; the field is ours to write.
+            unsafe { (*cq).cqe = cqe };
+            Ok(())
+        })())
+    })
 }
 
 /// `ibv_req_notify_cq`, in the context's table.

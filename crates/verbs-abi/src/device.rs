@@ -38,7 +38,7 @@ impl Device {
             name: text(&spec.name),
             dev_name: text(&format!("uverbs{index}")),
             dev_path: text(&format!("/sys/class/infiniband_verbs/uverbs{index}")),
-            ibdev_path: text(&format!("{}/{}", crate::sysfs::CLASS, spec.name)),
+            ibdev_path: text(&format!("{}/{}", crate::files::sysfs::CLASS, spec.name)),
         };
         // A name of the environment has no null byte, and the parser refuses one.
         let c_name = CString::new(spec.name.clone()).unwrap_or_default();

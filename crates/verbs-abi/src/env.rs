@@ -130,6 +130,16 @@ pub(crate) fn job() -> String {
     named.unwrap_or_else(|| "default".to_owned())
 }
 
+/// Whether this is the very process that `bowline run` became.
+pub(crate) fn is_started_by_run() -> bool {
+    std::env::var("BOWLINE_RUN").is_ok_and(|pid| pid == std::process::id().to_string())
+}
+
+/// Whether programs find files of devices, which `BOWLINE_FILES=off` denies.
+pub(crate) fn device_files() -> bool {
+    std::env::var("BOWLINE_FILES").as_deref() != Ok("off")
+}
+
 /// The next capture file of `BOWLINE_PCAP`: every device opened gets one of its own.
 pub(crate) fn pcap() -> Option<PathBuf> {
     static OPENED: AtomicU32 = AtomicU32::new(0);

@@ -117,7 +117,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table`, below its inline function: how many entries it wrote.
+/// `ibv_query_gid_table`, below its inline function: how many entries it wrote. A table that does not fit is
+/// an error, as it is with the kernel.
 ///
 /// # Safety
 /// `context` must be an open device's, and `entries` point to `max_entries` entries of `entry_size`
@@ -134,10 +135,10 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         let Ok(ctx) = context::find(context) else {
             return -(libc::EINVAL as isize);
         };
-        if flags != 0 || (entries.is_null() && max_entries > 0) {
+        let count = GIDS as usize;
+        if flags != 0 || entries.is_null() || max_entries < count {
             return -(libc::EINVAL as isize);
         }
-        let count = max_entries.min(GIDS as usize);
         for i in 0..count {
             // SAFETY: the array has `max_entries` places of `entry_size` bytes.
             unsafe {

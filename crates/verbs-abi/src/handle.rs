@@ -23,8 +23,10 @@ pub(crate) trait Public: Sized {
 pub(crate) enum Kind {
     Context,
     Pd,
+    Td,
     Mr,
     Mw,
+    Dm,
     Channel,
     Cq,
     Srq,

@@ -21,8 +21,11 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+mod dm;
+mod domain;
 mod env;
 mod errno;
+mod files;
 mod fork;
 mod gid;
 mod guard;
@@ -44,8 +47,8 @@ mod spec;
 mod srq;
 mod strings;
 mod sys;
-mod sysfs;
 mod table;
+mod unopened;
 mod unsupported;
 mod wr;
 
@@ -57,6 +60,7 @@ pub mod verbs {
     pub use crate::context::*;
     pub use crate::cq::*;
     pub use crate::device::*;
+    pub use crate::files::sysfs::*;
     pub use crate::gid::*;
     pub use crate::modify::*;
     pub use crate::mr::*;
@@ -66,7 +70,6 @@ pub mod verbs {
     pub use crate::rdmacm::*;
     pub use crate::srq::*;
     pub use crate::strings::*;
-    pub use crate::sysfs::*;
     pub use crate::table::*;
     pub use crate::unsupported::*;
 }

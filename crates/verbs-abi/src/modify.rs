@@ -109,10 +109,11 @@ fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> 
         sq_psn: has(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn & 0xff_ffff)),
         max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
-        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
-        timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout),
-        retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
-        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
+        // On the wire and in NICs these have 5 and 3 bits, and programs rely on the rest being dropped.
+        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer & 0x1f),
+        timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout & 0x1f),
+        retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt & 7),
+        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry & 7),
         sqd_notify: has(IBV_QP_EN_SQD_ASYNC_NOTIFY).then_some(attr.en_sqd_async_notify != 0),
     })
 }

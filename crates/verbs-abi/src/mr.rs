@@ -9,6 +9,7 @@ use bowline_nic::{Access, MrKey};
 
 use crate::abi::*;
 use crate::context::Context;
+use crate::dm::Block;
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
@@ -19,6 +20,8 @@ use crate::sys;
 pub(crate) struct Mr {
     ctx: Arc<Context>,
     registration: Mutex<Registration>,
+    /// The device memory that it is in, which stays as long.
+    _block: Option<Arc<Block>>,
 }
 
 /// What a region is at the moment; re-registering changes it.
@@ -45,12 +48,11 @@ pub(crate) fn access_of(flags: c_uint) -> Result<Access, Errno> {
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_MW_BIND
         | IBV_ACCESS_ZERO_BASED
+        // Pages are reached through the process's own tables, so that all memory is on demand.
+        | IBV_ACCESS_ON_DEMAND
         // A hint.
         | IBV_ACCESS_HUGETLB
         | IBV_ACCESS_OPTIONAL_RANGE;
-    if flags & IBV_ACCESS_ON_DEMAND != 0 {
-        return Err(Errno::UNSUPPORTED);
-    }
     if flags & !known != 0 {
         return Err(Errno::INVAL);
     }
@@ -90,18 +92,43 @@ fn register(
 }
 
 fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) -> *mut ibv_mr {
-    object((|| {
-        let domain: &Pd = handle::find(pd)?;
-        let registration = register(pd, addr, len, iova, flags)?;
-        let key = registration.core.key().0;
-        // SAFETY: `pd` was found to be live.
-        let context = unsafe { (*pd).context };
-        let addr = addr as *mut c_void;
-        domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
-        let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
-        let ctx = domain.ctx.clone();
-        Ok(handle::create(public, Mr { ctx, registration: Mutex::new(registration) }))
-    })())
+    object(create_in(pd, addr, len, iova, flags, None))
+}
+
+/// Registers device memory. Programs must say that its addresses begin at zero.
+pub(crate) fn create_in_block(
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    flags: c_uint,
+    block: Arc<Block>,
+) -> Result<*mut ibv_mr, Errno> {
+    if flags & IBV_ACCESS_ZERO_BASED == 0 {
+        return Err(Errno::INVAL);
+    }
+    create_in(pd, addr, len, 0, flags, Some(block))
+}
+
+fn create_in(
+    pd: *mut ibv_pd,
+    addr: usize,
+    len: usize,
+    iova: u64,
+    flags: c_uint,
+    block: Option<Arc<Block>>,
+) -> Result<*mut ibv_mr, Errno> {
+    let domain: &Pd = handle::find(pd)?;
+    let registration = register(pd, addr, len, iova, flags)?;
+    let key = registration.core.key().0;
+    // SAFETY: `pd` was found to be live.
+    let context = unsafe { (*pd).context };
+    // Device memory has no address.
+    let addr = if block.is_some() { core::ptr::null_mut() } else { addr as *mut c_void };
+    domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
+    let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    let ctx = domain.ctx.clone();
+    let registration = Mutex::new(registration);
+    Ok(handle::create(public, Mr { ctx, registration, _block: block }))
 }
 
 // SAFETY: the pointer in a registration is an address to compare and look up.
@@ -151,6 +178,29 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
 }
 
+/// `ibv_reg_mr_ex`, for memory that has an address.
+///
+/// # Safety
+/// As for [`ibv_reg_mr`]; `attr` must point to attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_ex(
+    pd: *mut ibv_pd,
+    attr: *const ibv_mr_init_attr,
+) -> *mut ibv_mr {
+    guard(core::ptr::null_mut(), || {
+        // SAFETY: null, or attributes by the caller's word.
+        let Some(attr) = (unsafe { attr.as_ref() }) else {
+            return object(Err(Errno::INVAL));
+        };
+        if attr.comp_mask & !IBV_REG_MR_MASK_IOVA != IBV_REG_MR_MASK_ADDR {
+            return object(Err(Errno::UNSUPPORTED));
+        }
+        let has_iova = attr.comp_mask & IBV_REG_MR_MASK_IOVA != 0;
+        let iova = if has_iova { attr.iova } else { attr.addr as u64 };
+        create(pd, attr.addr as usize, attr.length, iova, attr.access as c_uint)
+    })
+}
+
 /// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach a device's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
@@ -164,8 +214,25 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     object(Err(Errno::UNSUPPORTED))
 }
 
-/// `ibv_rereg_mr`: registers anew under the same object. The keys change, as they do with other
-/// providers.
+/// `ibv_advise_mr`, in the context's table: pages that are wanted soon. Registered memory is there already.
+///
+/// # Safety
+/// `pd` must come from `ibv_alloc_pd`, and `sges` point to as many elements as `count` says.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    _advice: c_uint,
+    _flags: u32,
+    sges: *const ibv_sge,
+    count: u32,
+) -> c_int {
+    guard(libc::EIO, || {
+        let known = handle::find(pd).map(drop);
+        code(if sges.is_null() || count == 0 { Err(Errno::INVAL) } else { known })
+    })
+}
+
+/// `ibv_rereg_mr`: registers anew under the same object. Other rights for the same memory leave the keys as
+/// they are; otherwise they change, as they do with other providers.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`], of the new memory; `mr` must be registered.
@@ -213,6 +280,13 @@ fn rereg(
     if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
         wanted.access = access;
     }
+    if flags == IBV_REREG_MR_CHANGE_ACCESS {
+        let rights = access_of(access)?;
+        sys::check_mapped(wanted.addr, wanted.len, rights.contains(Access::LOCAL_WRITE))?;
+        wanted.core.set_access(rights)?;
+        current.access = access;
+        return Ok(());
+    }
     // The new one first: when it is refused, the old one stands.
     let new = register(wanted.pd, wanted.addr, wanted.len, wanted.iova, wanted.access)?;
     current.core.deregister()?;
@@ -258,7 +332,7 @@ mod tests {
         assert_eq!(access_of(0x1f), Ok(all));
         // Relaxed ordering is one that a provider may ignore.
         assert_eq!(access_of(1 | 1 << 20), Ok(Access::LOCAL_WRITE));
-        assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Err(Errno::UNSUPPORTED));
+        assert_eq!(access_of(IBV_ACCESS_ON_DEMAND), Ok(Access::empty()));
         assert_eq!(access_of(1 << 8), Err(Errno::INVAL));
     }
 }

@@ -36,6 +36,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_int) -> *mu
         object((|| {
             let domain: &Pd = handle::find(pd)?;
             let device = domain.ctx.core()?;
+            if ![IBV_MW_TYPE_1, IBV_MW_TYPE_2].contains(&mw_type) {
+                return Err(Errno::INVAL);
+            }
             if mw_type != IBV_MW_TYPE_2 || !device.backup_lanes().is_empty() {
                 return Err(Errno::UNSUPPORTED);
             }
@@ -69,7 +72,9 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// The request that binds a window under a key.
 pub(crate) fn bind(mw: *mut ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Result<SendOp, Errno> {
     let window = handle::find(mw)?;
-    let known = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    let remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+    // Windows are for peers: what the region allows its owner does not matter here, and programs repeat it.
+    let known = remote | IBV_ACCESS_LOCAL_WRITE;
     let theirs = window.core.key().0 >> 8 == key >> 8;
     if !theirs || info.mw_access_flags & !known != 0 {
         return Err(Errno::INVAL);
@@ -79,6 +84,6 @@ pub(crate) fn bind(mw: *mut ibv_mw, key: u32, info: &ibv_mw_bind_info) -> Result
         region: mr::key(info.mr)?,
         addr: info.addr,
         len: info.length,
-        access: mr::access_of(info.mw_access_flags)?,
+        access: mr::access_of(info.mw_access_flags & remote)?,
     }))
 }

@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use crate::abi::{self, ibv_context, ibv_context_ops, ibv_device, ibv_srq};
 use crate::context::EXTENDED;
 use crate::errno::Errno;
-use crate::{cq, mw, poll, post, qp, query, srq};
+use crate::{cq, dm, domain, mr, mw, poll, post, qp, query, srq};
 
 unsafe extern "C" fn no_verb() -> c_int {
     Errno::UNSUPPORTED.set();
@@ -32,30 +32,36 @@ unsafe extern "C" fn post_srq_ops(
     libc::EOPNOTSUPP
 }
 
+/// The descriptors that a context shows.
+pub(crate) struct ContextFds {
+    pub(crate) commands: c_int,
+    pub(crate) events: c_int,
+}
+
 /// A context with its tables filled in.
 pub(crate) fn verbs_context(
     device: *mut ibv_device,
-    async_fd: c_int,
+    fds: ContextFds,
     num_comp_vectors: c_int,
 ) -> abi::verbs_context {
     abi::verbs_context {
         query_port: query::query_port_ex,
-        advise_mr: no_verb,
+        advise_mr: mr::advise_mr,
         alloc_null_mr: no_object,
         read_counters: no_verb,
         attach_counters_point_flow: no_verb,
         create_counters: no_object,
         destroy_counters: no_verb,
-        reg_dm_mr: no_object,
-        alloc_dm: no_object,
-        free_dm: no_verb,
+        reg_dm_mr: dm::reg_dm_mr,
+        alloc_dm: dm::alloc_dm,
+        free_dm: dm::free_dm,
         modify_flow_action_esp: no_verb,
         destroy_flow_action: no_verb,
         create_flow_action_esp: no_object,
         modify_qp_rate_limit: no_verb,
-        alloc_parent_domain: no_object,
-        dealloc_td: no_verb,
-        alloc_td: no_object,
+        alloc_parent_domain: domain::alloc_parent_domain,
+        dealloc_td: domain::dealloc_td,
+        alloc_td: domain::alloc_td,
         modify_cq: no_verb,
         post_srq_ops,
         destroy_rwq_ind_table: no_verb,
@@ -83,8 +89,8 @@ pub(crate) fn verbs_context(
         context: ibv_context {
             device,
             ops: context_ops(),
-            cmd_fd: -1,
-            async_fd,
+            cmd_fd: fds.commands,
+            async_fd: fds.events,
             num_comp_vectors,
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             abi_compat: EXTENDED,

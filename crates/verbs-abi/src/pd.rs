@@ -2,13 +2,13 @@
 
 use core::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_device::Pd as CorePd;
 
 use crate::abi::{ibv_context, ibv_pd};
 use crate::context::{self, Context};
-use crate::errno::{code, object};
+use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 
@@ -16,6 +16,37 @@ use crate::handle::{self, Kind, Public};
 pub(crate) struct Pd {
     pub(crate) ctx: Arc<Context>,
     pub(crate) core: Arc<CorePd>,
+    /// Of a parent domain: those of the domain that it stands for.
+    parent: Option<Arc<AtomicUsize>>,
+    /// Parent domains that stand for it.
+    children: Arc<AtomicUsize>,
+}
+
+impl Pd {
+    fn new(ctx: Arc<Context>, core: Arc<CorePd>, parent: Option<Arc<AtomicUsize>>) -> Pd {
+        Pd { ctx, core, parent, children: Arc::default() }
+    }
+
+    /// A parent domain for it. Until that is freed it is in use.
+    pub(crate) fn child(&self) -> Result<Pd, Errno> {
+        self.ctx.core()?;
+        self.children.fetch_add(1, Ordering::AcqRel);
+        let parent = Some(Arc::clone(&self.children));
+        Ok(Pd::new(Arc::clone(&self.ctx), Arc::clone(&self.core), parent))
+    }
+
+    fn free(&self) -> Result<(), Errno> {
+        self.ctx.core()?;
+        if self.children.load(Ordering::Acquire) > 0 {
+            return Err(Errno::BUSY);
+        }
+        match &self.parent {
+            None => self.core.destroy()?,
+            Some(siblings) => _ = siblings.fetch_sub(1, Ordering::AcqRel),
+        }
+        self.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    }
 }
 
 impl Public for ibv_pd {
@@ -34,7 +65,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
             let ctx = context::find(context)?;
             let core = Arc::new(CorePd::create(ctx.core()?)?);
             ctx.objects.fetch_add(1, Ordering::AcqRel);
-            Ok(handle::create(ibv_pd { context, handle: 0 }, Pd { ctx: Arc::clone(ctx), core }))
+            Ok(handle::create(ibv_pd { context, handle: 0 }, Pd::new(Arc::clone(ctx), core, None)))
         })())
     })
 }
@@ -42,15 +73,12 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 /// `ibv_dealloc_pd`; `EBUSY` while anything is in the domain.
 ///
 /// # Safety
-/// `pd` must come from [`ibv_alloc_pd`].
+/// `pd` must come from [`ibv_alloc_pd`], or be a parent domain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard(libc::EIO, || {
         code((|| {
-            let inner = handle::find(pd)?;
-            inner.ctx.core()?;
-            inner.core.destroy()?;
-            inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+            handle::find(pd)?.free()?;
             handle::destroy(pd)
         })())
     })

@@ -1,6 +1,7 @@
 //! Polling for completions.
 
 use core::ffi::{c_int, c_uint};
+use std::net::IpAddr;
 
 use bowline_nic::{Completion, CqId, Nic, WcOpcode};
 
@@ -28,12 +29,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
         if wc.is_null() && wanted > 0 {
             return -libc::EINVAL;
         }
-        let mut at = wc;
+        let (mut at, sl) = (wc, inner.datagram_sl);
         let polled = inner.poll(wanted, |nic, _, cq, room| {
             // SAFETY: `wc` has room for `wanted` completions, by the caller's word, of which `room`
             // are left.
             unsafe {
-                let taken = take(nic, cq, at, room)?;
+                let taken = take(nic, cq, sl, at, room)?;
                 at = at.add(taken);
                 Ok(taken)
             }
@@ -50,7 +51,13 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// # Safety
 /// `wc` must have room for `wanted` completions.
 #[inline]
-unsafe fn take(nic: &mut Nic, cq: CqId, wc: *mut ibv_wc, wanted: usize) -> Result<usize, Errno> {
+unsafe fn take(
+    nic: &mut Nic,
+    cq: CqId,
+    sl: u8,
+    wc: *mut ibv_wc,
+    wanted: usize,
+) -> Result<usize, Errno> {
     let mut batch = [Completion::default(); BATCH];
     let mut taken = 0;
     while taken < wanted {
@@ -58,7 +65,7 @@ unsafe fn take(nic: &mut Nic, cq: CqId, wc: *mut ibv_wc, wanted: usize) -> Resul
         let got = nic.poll_cq(cq, &mut batch[..room])?;
         for (i, completion) in batch[..got].iter().enumerate() {
             // SAFETY: `taken + i` is below `wanted`.
-            unsafe { wc.add(taken + i).write(to_wc(completion)) };
+            unsafe { wc.add(taken + i).write(to_wc(completion, sl)) };
         }
         taken += got;
         if got < room {
@@ -68,9 +75,15 @@ unsafe fn take(nic: &mut Nic, cq: CqId, wc: *mut ibv_wc, wanted: usize) -> Resul
     Ok(taken)
 }
 
-/// A completion as programs know it.
+/// The service level of datagrams that come to an address. RoCE has no levels: there the field says how a
+/// datagram came, bit 3 for UDP and below it 1 for IPv6 or 2 for IPv4, and programs read the GRH by it.
+pub(crate) fn datagram_sl(addr: IpAddr) -> u8 {
+    8 | if addr.is_ipv6() { 1 } else { 2 }
+}
+
+/// A completion as programs know it; `sl` is that of datagrams.
 #[inline]
-fn to_wc(c: &Completion) -> ibv_wc {
+fn to_wc(c: &Completion, sl: u8) -> ibv_wc {
     ibv_wc {
         wr_id: c.wr_id,
         status: c_uint::from(c.status as u8),
@@ -81,6 +94,7 @@ fn to_wc(c: &Completion) -> ibv_wc {
         qp_num: c.qpn.get(),
         src_qp: c.src_qpn.get(),
         wc_flags: flags(c),
+        sl: if c.grh { sl } else { 0 },
         ..ibv_wc::default()
     }
 }
@@ -121,10 +135,19 @@ mod tests {
     #[test]
     fn immediate_data_is_in_network_byte_order_and_a_key_is_not() {
         let with_imm = Completion { imm: Some(0x0102_0304), ..Completion::default() };
-        assert_eq!(to_wc(&with_imm).imm_data.to_ne_bytes(), [1, 2, 3, 4]);
-        assert_eq!(to_wc(&with_imm).wc_flags, IBV_WC_WITH_IMM);
+        assert_eq!(to_wc(&with_imm, 10).imm_data.to_ne_bytes(), [1, 2, 3, 4]);
+        assert_eq!(to_wc(&with_imm, 10).wc_flags, IBV_WC_WITH_IMM);
         let with_key = Completion { invalidated: Some(7), grh: true, ..Completion::default() };
-        assert_eq!(to_wc(&with_key).imm_data, 7);
-        assert_eq!(to_wc(&with_key).wc_flags, IBV_WC_WITH_INV | IBV_WC_GRH);
+        assert_eq!(to_wc(&with_key, 10).imm_data, 7);
+        assert_eq!(to_wc(&with_key, 10).wc_flags, IBV_WC_WITH_INV | IBV_WC_GRH);
+    }
+
+    #[test]
+    fn the_service_level_of_datagrams_says_ipv4_or_ipv6() {
+        let sl = |addr: &str| datagram_sl(addr.parse().unwrap());
+        let datagram = Completion { grh: true, ..Completion::default() };
+        assert_eq!(to_wc(&datagram, sl("127.0.0.1")).sl, 0b1010);
+        assert_eq!(to_wc(&datagram, sl("::1")).sl, 0b1001);
+        assert_eq!(to_wc(&Completion::default(), sl("127.0.0.1")).sl, 0);
     }
 }

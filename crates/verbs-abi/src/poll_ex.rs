@@ -171,12 +171,19 @@ columns! {
     read_src_qp -> u32 = |_, c| c.src_qpn.get();
     read_wc_flags -> c_uint = |_, c| poll::flags(c);
     read_slid -> u32 = |_, _| 0;
-    read_sl -> u8 = |_, _| 0;
     read_dlid_path_bits -> u8 = |_, _| 0;
     read_completion_ts -> u64 = |cursor, _| cursor.device_ns;
     read_cvlan -> u16 = |_, _| 0;
     read_flow_tag -> u32 = |_, _| 0;
     read_completion_wallclock_ns -> u64 = |cursor, _| cursor.wall_ns;
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: a completion queue that this thread polls, by the caller's word.
+    unsafe {
+        let sl = handle::inner(cq).map_or(0, |inner| inner.datagram_sl);
+        current(cq, |_, c| if c.grh { sl } else { 0 })
+    }
 }
 
 /// Tag matching is not supported, and no queue can be made to have this column.

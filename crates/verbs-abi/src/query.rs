@@ -7,6 +7,7 @@ use bowline_io::LinkState;
 
 use crate::abi::*;
 use crate::context::{self, Context, PORT};
+use crate::dm::MAX_DM_BYTES;
 use crate::errno::{Errno, code, minus_one};
 use crate::gid::{GIDS, put};
 use crate::guard::guard;
@@ -14,18 +15,30 @@ use crate::modify::mtu_number;
 
 /// The partition that every port is a full member of.
 const PKEY: u16 = 0xffff;
-/// One that no vendor has: programs know the quirks of some vendors' parts.
-const VENDOR_ID: u32 = 0;
+/// A locally administered OUI, which no vendor has: programs know the quirks of some vendors' parts, and take
+/// 0 for a device that could not be asked.
+const VENDOR_ID: u32 = 0x02_42_6f;
 const VENDOR_PART_ID: u32 = 0xb0;
 pub(crate) const FW_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Link width 1x and speed 32 (25.78125 Gb/s): a number to divide by, since a soft NIC has none.
 const WIDTH_1X: u8 = 1;
 const SPEED_EDR: u8 = 32;
+/// The same in units of 100 Mbit/s.
+const PORT_SPEED: u64 = 250;
 const PHYS_DISABLED: u8 = 3;
 const PHYS_LINK_UP: u8 = 5;
 /// `IBV_QPF_GRH_REQUIRED`: on RoCE every destination has a GID.
 const GRH_REQUIRED: u8 = 1;
+
+/// Registered memory is reached through the process's own page tables: all transports do what they do with memory on
+/// demand as well. Bits are SEND, RECV, WRITE, READ, atomics, shared receive queue.
+const ODP: ibv_odp_caps = ibv_odp_caps {
+    general_caps: 1,
+    rc_odp_caps: 0b11_1111,
+    uc_odp_caps: 0b00_0111,
+    ud_odp_caps: 0b10_0011,
+};
 
 fn device_attr(ctx: &Context) -> ibv_device_attr {
     let limits = ctx.peek().config();
@@ -132,6 +145,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             found.completion_timestamp_mask = u64::MAX;
             found.hca_core_clock = 1_000_000;
             found.phys_port_cnt_ex = 1;
+            found.odp_caps = ODP;
+            found.max_dm_size = MAX_DM_BYTES as u64;
             // SAFETY: `attr` has `size` bytes, by the caller's word.
             unsafe { put(&found, attr, size) };
             Ok(())
@@ -210,6 +225,29 @@ pub unsafe extern "C" fn ibv_query_port(
     let size = offset_of!(ibv_port_attr, port_cap_flags2);
     // SAFETY: as the caller promises: the old structure ends before that field.
     guard(libc::EIO, || code(unsafe { query_port(context, port, attr.cast(), size) }))
+}
+
+/// `ibv_query_port_speed`, in units of 100 Mbit/s.
+///
+/// # Safety
+/// `context` must be an open device's, and `speed` point to 64 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            context::find(context)?;
+            if port != u32::from(PORT) || speed.is_null() {
+                return Err(Errno::INVAL);
+            }
+            // SAFETY: not null, so 64 bits by the caller's word.
+            unsafe { *speed = PORT_SPEED };
+            Ok(())
+        })())
+    })
 }
 
 /// `ibv_query_pkey`, in network byte order.

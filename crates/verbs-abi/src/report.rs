@@ -6,8 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, We
 use std::time::Duration;
 
 use bowline_io::{Lane, spawn_background};
+use bowline_nic::Counters;
 
 use crate::context::Context;
+use crate::device::Device;
 use crate::guard::guard;
 use crate::{env, fork, log};
 
@@ -34,6 +36,20 @@ pub(crate) fn opened(ctx: &Arc<Context>) {
     let mut books = books();
     books.open.retain(|ctx| ctx.strong_count() > 0);
     books.open.push(Arc::downgrade(ctx));
+}
+
+/// What a device has done in this process since it was opened.
+pub(crate) fn counters_of(device: &Device) -> Counters {
+    let open: Vec<Arc<Context>> = books().open.iter().filter_map(Weak::upgrade).collect();
+    let mut total = Counters::default();
+    for ctx in open.iter().filter(|ctx| std::ptr::eq(ctx.device, device)) {
+        if let Ok((seen, _)) =
+            ctx.core().map_err(drop).and_then(|core| core.counters().map_err(drop))
+        {
+            total.merge(&seen);
+        }
+    }
+    total
 }
 
 /// A device is about to be closed.

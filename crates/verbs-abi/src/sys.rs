@@ -2,13 +2,60 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use crate::errno::Errno;
 
-/// Clears `O_NONBLOCK`: a descriptor that a program gets blocks until the program says otherwise.
-pub(crate) fn set_blocking(fd: RawFd) -> Result<(), Errno> {
+/// A descriptor that is readable while a counting event descriptor is not zero, and never writable.
+///
+/// Programs get this one. An event descriptor is writable at all times, and those of the kernel's verbs never
+/// are: an event loop that also watches for room to write would spin.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    shown: OwnedFd,
+    counter: RawFd,
+}
+
+impl Watch {
+    /// Watches `counter`, which must live as long.
+    pub(crate) fn over(counter: RawFd) -> Result<Watch, Errno> {
+        // SAFETY: touches no memory of ours.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: just opened, and nobody else's.
+        let shown = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: reads one live event.
+        if unsafe { libc::epoll_ctl(fd, libc::EPOLL_CTL_ADD, counter, &raw mut event) } < 0 {
+            return Err(Errno::last());
+        }
+        set_blocking(counter)?;
+        Ok(Watch { shown, counter })
+    }
+
+    /// Waits until it is readable, exactly as a read would: blocking or not, interrupted by signals or restarted
+    /// after them.
+    pub(crate) fn wait(&self) -> Result<(), Errno> {
+        // SAFETY: F_GETFL touches no memory.
+        let flags = unsafe { libc::fcntl(self.as_raw_fd(), libc::F_GETFL) };
+        if flags >= 0 && flags & libc::O_NONBLOCK != 0 {
+            return Err(Errno(libc::EAGAIN));
+        }
+        wait_counted(self.counter)
+    }
+}
+
+impl AsRawFd for Watch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.shown.as_raw_fd()
+    }
+}
+
+/// Clears `O_NONBLOCK`.
+fn set_blocking(fd: RawFd) -> Result<(), Errno> {
     // SAFETY: F_GETFL touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     // SAFETY: F_SETFL takes a number.
@@ -18,9 +65,8 @@ pub(crate) fn set_blocking(fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Waits until a counting event descriptor is not zero, exactly as a read of it would: blocking or
-/// not, interrupted by signals or restarted after them.
-pub(crate) fn wait_readable(fd: RawFd) -> Result<(), Errno> {
+/// Waits until a counting event descriptor is not zero.
+fn wait_counted(fd: RawFd) -> Result<(), Errno> {
     let mut one = 0_u64;
     // SAFETY: reads 8 bytes into a live `u64`.
     if unsafe { libc::read(fd, (&raw mut one).cast(), 8) } != 8 {

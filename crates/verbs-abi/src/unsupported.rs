@@ -4,7 +4,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use crate::abi::{IBV_FORK_UNNEEDED, ibv_context, ibv_ece, ibv_gid, ibv_mr, ibv_pd, ibv_qp};
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, minus_one, object};
 
 /// `ibv_attach_mcast`: there are no multicast groups.
 #[unsafe(no_mangle)]
@@ -71,6 +71,41 @@ pub extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mu
 /// `ibv_unimport_dm`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(_dm: *mut c_void) {}
+
+/// Verbs of newer headers: there are no DMA handles, buffers of a provider's own or completion counters. Whatever
+/// the arguments, which nobody looks at, they fail.
+macro_rules! refused {
+    ($($name:ident -> $ret:ty = $answer:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`: not supported.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name() -> $ret {
+            $answer
+        }
+    )*};
+}
+
+refused! {
+    ibv_alloc_dmah -> *mut c_void = object(Err(Errno::UNSUPPORTED));
+    ibv_dealloc_dmah -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_dm_export_dmabuf_fd -> c_int = minus_one(Err(Errno::UNSUPPORTED));
+    ibv_alloc_buf -> *mut c_void = object(Err(Errno::UNSUPPORTED));
+    ibv_reg_buf_mr -> *mut ibv_mr = object(Err(Errno::UNSUPPORTED));
+    ibv_export_buf_dmabuf_fd -> c_int = minus_one(Err(Errno::UNSUPPORTED));
+    _ibv_query_comp_cntr_caps -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_create_comp_cntr -> *mut c_void = object(Err(Errno::UNSUPPORTED));
+    ibv_destroy_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_set_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_set_err_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_inc_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_inc_err_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_read_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_read_err_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+    ibv_qp_attach_comp_cntr -> c_int = code(Err(Errno::UNSUPPORTED));
+}
+
+/// `ibv_free_buf`: there is none to free.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_free_buf(_buf: *mut c_void) {}
 
 /// `ibv_fork_init`: parents may fork as they are. See `fork` for what children may do.
 #[unsafe(no_mangle)]

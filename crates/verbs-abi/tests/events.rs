@@ -16,6 +16,12 @@ fn readable(fd: c_int) -> bool {
     unsafe { libc::poll(&mut ready, 1, 0) == 1 }
 }
 
+/// Whether a descriptor polls as writable, which those of the kernel's verbs never do.
+fn writable(fd: c_int) -> bool {
+    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    unsafe { libc::poll(&mut ready, 1, 0) == 1 }
+}
+
 fn arm(end: &End) {
     assert_eq!(unsafe { ((*end.ctx).ops.req_notify_cq)(end.cq, 0) }, 0);
 }
@@ -40,7 +46,8 @@ fn a_sleeper_wakes_for_a_completion_and_the_descriptor_says_when() {
     let (a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
     let fd = unsafe { (*a.channel).fd };
     arm(&a);
-    assert!(!readable(fd));
+    assert!(!readable(fd) && !writable(fd));
+    assert!(unsafe { !writable((*a.ctx).async_fd) && !readable((*a.ctx).async_fd) });
     write(&a, qa, &b);
     // Blocks until the completion is there.
     assert_eq!(get_event(&a), 0);

@@ -248,10 +248,10 @@ fn what_is_not_supported_is_refused_at_once() {
         assert!(((*a.ctx).ops.alloc_mw)(a.pd, IBV_MW_TYPE_1).is_null());
         assert_eq!(errno(), libc::EOPNOTSUPP);
         assert_eq!(ibv_attach_mcast(qa, &a.gid(), 0), libc::EOPNOTSUPP);
-        assert_eq!(ibv_resize_cq(a.cq, 2048), libc::EOPNOTSUPP);
-        let odp = (IBV_ACCESS_ON_DEMAND | 1) as c_int;
-        assert!(ibv_reg_mr(a.pd, a.addr(0) as *mut _, 64, odp).is_null());
+        assert!(ibv_alloc_dmah().is_null());
         assert_eq!(errno(), libc::EOPNOTSUPP);
+        assert_eq!(ibv_read_comp_cntr(), libc::EOPNOTSUPP);
+        assert_eq!((ibv_dm_export_dmabuf_fd(), errno()), (-1, libc::EOPNOTSUPP));
         let mut multicast = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
         multicast.grh.dgid.raw[0] = 0xff;
         assert!(ibv_create_ah(a.pd, &mut multicast).is_null());

@@ -7,8 +7,12 @@ mod support;
 use std::ffi::{CStr, c_int};
 use std::mem::zeroed;
 use std::ptr::{from_mut, null_mut};
+use std::time::Duration;
 
 use support::*;
+
+/// `IBV_WC_REM_ACCESS_ERR`.
+const REM_ACCESS_ERR: u32 = 10;
 
 #[test]
 fn a_chain_of_writes_arrives_and_completes_in_order() {
@@ -239,6 +243,9 @@ fn registrations_move_and_end() {
         let before = (*mr).rkey;
         let flags = IBV_REREG_MR_CHANGE_ACCESS;
         assert_eq!(ibv_rereg_mr(mr, flags, null_mut(), null_mut(), 0, 1), 0);
+        assert_eq!((*mr).rkey, before, "other rights alone change no key");
+        let flags = IBV_REREG_MR_CHANGE_TRANSLATION;
+        assert_eq!(ibv_rereg_mr(mr, flags, null_mut(), addr, 4096, 0), 0);
         assert_ne!((*mr).rkey, before);
         // What cannot be is refused, and the registration stands.
         let flags = IBV_REREG_MR_CHANGE_TRANSLATION;
@@ -331,4 +338,106 @@ fn a_shared_receive_queue_serves_several_queue_pairs() {
     }
     a.close(&[]);
     b.close(&[]);
+}
+
+#[test]
+fn queues_change_their_size_and_keep_what_they_hold() {
+    let (a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
+    for n in 0..4 {
+        let mut sge = a.sge(0, 8);
+        assert_eq!(post_send(qa, &mut write_wr(n, &mut sge, (b.addr(0), b.rkey()))), 0);
+    }
+    // The last is there, and so are those before it, which nobody has polled.
+    std::thread::sleep(Duration::from_millis(50));
+    unsafe {
+        assert_eq!(ibv_resize_cq(a.cq, 2), libc::EINVAL, "four completions wait");
+        assert_eq!(ibv_resize_cq(a.cq, 4096), 0);
+        assert_eq!((*a.cq).cqe, 4096);
+        assert_eq!(ibv_resize_cq(a.cq, -1), libc::EINVAL);
+    }
+    for n in 0..4 {
+        assert_eq!(a.completion().wr_id, n);
+    }
+    unsafe { assert_eq!(ibv_resize_cq(a.cq, 2), 0) };
+    a.close(&[qa]);
+    b.close(&[qb]);
+}
+
+#[test]
+fn other_rights_for_the_same_memory_keep_its_keys() {
+    let (a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
+    let (rkey, flags) = (b.rkey(), IBV_REREG_MR_CHANGE_ACCESS);
+    unsafe {
+        let local = IBV_ACCESS_LOCAL_WRITE as c_int;
+        assert_eq!(ibv_rereg_mr(b.mr, flags, null_mut(), null_mut(), 0, local), 0);
+        assert_eq!(b.rkey(), rkey);
+        assert_ne!(ibv_rereg_mr(b.mr, flags, null_mut(), null_mut(), 0, REMOTE as c_int), 0);
+    }
+    let mut sge = a.sge(0, 8);
+    assert_eq!(post_send(qa, &mut write_wr(1, &mut sge, (b.addr(0), rkey))), 0);
+    assert_eq!(a.completion().status, REM_ACCESS_ERR, "the right is gone, the key is not");
+    a.close(&[qa]);
+    b.close(&[qb]);
+}
+
+#[test]
+fn a_parent_domain_is_the_domain_under_another_pointer() {
+    let a = End::open(0);
+    let vctx = unsafe { a.ctx.byte_sub(std::mem::offset_of!(verbs_context, context)) };
+    let vctx = vctx.cast::<verbs_context>();
+    unsafe {
+        let td = ((*vctx).alloc_td)(a.ctx, &ibv_td_init_attr { comp_mask: 0 });
+        assert!(!td.is_null());
+        let pd = ibv_alloc_pd(a.ctx);
+        let mut attr = zeroed::<ibv_parent_domain_init_attr>();
+        (attr.pd, attr.td) = (pd, td);
+        let parent = ((*vctx).alloc_parent_domain)(a.ctx, &attr);
+        assert!(!parent.is_null());
+        assert_eq!(ibv_dealloc_pd(pd), libc::EBUSY, "its parent domain stands");
+        let mr = ibv_reg_mr(parent, a.addr(0) as *mut _, 64, (IBV_ACCESS_ON_DEMAND | 1) as c_int);
+        assert!(!mr.is_null());
+        assert_eq!(ibv_dealloc_pd(parent), 0);
+        assert_eq!(ibv_dealloc_pd(pd), libc::EBUSY, "memory is registered in it");
+        assert_eq!(ibv_dereg_mr(mr), 0);
+        assert_eq!(ibv_dealloc_pd(pd), 0);
+        assert_eq!(((*vctx).dealloc_td)(td), 0);
+    }
+    a.close(&[]);
+}
+
+#[test]
+fn device_memory_is_copied_to_registered_and_written_by_peers() {
+    let (mut a, qa, b, qb) = pair(IBV_QPT_RC, Terms::default());
+    a.memory[..8].copy_from_slice(b"from afa");
+    let vctx = unsafe { b.ctx.byte_sub(std::mem::offset_of!(verbs_context, context)) };
+    let vctx = vctx.cast::<verbs_context>();
+    unsafe {
+        let attr = ibv_alloc_dm_attr { length: 4096, log_align_req: 0, comp_mask: 0 };
+        let dm = ((*vctx).alloc_dm)(b.ctx, &attr);
+        assert!(!dm.is_null());
+        assert!(
+            ((*vctx).reg_dm_mr)(b.pd, dm, 4000, 97, ALL_ACCESS | IBV_ACCESS_ZERO_BASED).is_null()
+        );
+        assert!(((*vctx).reg_dm_mr)(b.pd, dm, 0, 64, ALL_ACCESS).is_null(), "it has no address");
+        let mr = ((*vctx).reg_dm_mr)(b.pd, dm, 64, 64, ALL_ACCESS | IBV_ACCESS_ZERO_BASED);
+        assert!(!mr.is_null() && (*mr).addr.is_null());
+        assert_eq!(((*dm).memcpy_to_dm)(dm, 64, c"12345678abcd".as_ptr().cast(), 12), 0);
+        assert_ne!(((*dm).memcpy_to_dm)(dm, 4090, c"12345678".as_ptr().cast(), 8), 0);
+
+        let mut sge = a.sge(0, 8);
+        assert_eq!(post_send(qa, &mut write_wr(1, &mut sge, (0, (*mr).rkey))), 0);
+        assert_eq!(a.completion().status, SUCCESS);
+        let mut found = [0_u8; 12];
+        assert_eq!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 64, 12), 0);
+        assert_eq!(&found, b"from afaabcd");
+        assert_ne!(((*dm).memcpy_from_dm)(found.as_mut_ptr().cast(), dm, 66, 4), 0, "no word");
+        // Freed first, it stays until nobody has a key to it.
+        assert_eq!(((*vctx).free_dm)(dm), 0);
+        let mut sge = a.sge(0, 8);
+        assert_eq!(post_send(qa, &mut write_wr(2, &mut sge, (0, (*mr).rkey))), 0);
+        assert_eq!(a.completion().status, SUCCESS);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+    a.close(&[qa]);
+    b.close(&[qb]);
 }

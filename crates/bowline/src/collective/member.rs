@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowline_collective::{Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Schedule};
+use bowline_collective::{
+    Bounds, Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Report, Schedule,
+};
 use bowline_device as device;
 use bowline_io::{Lane, Task, TaskId};
 use bowline_nic::{Nic, Time};
@@ -40,7 +42,7 @@ struct Running {
     /// Taken when the communicator is dropped.
     group: Option<Group>,
     /// What nobody has asked for yet.
-    done: BTreeMap<OpId, Result<(), Failure>>,
+    done: BTreeMap<OpId, Result<Report, Failure>>,
     /// How often there was something to do.
     turns: u64,
     over: Arc<Condvar>,
@@ -178,14 +180,19 @@ impl Member {
         })
     }
 
-    pub(super) fn submit(&self, schedule: Arc<Schedule>, memory: Memory) -> Result<OpId, Error> {
-        self.with(|group, nic, now| group.submit(nic, now, schedule, memory))
+    pub(super) fn submit(
+        &self,
+        schedule: Arc<Schedule>,
+        memory: Memory,
+        bounds: Option<Bounds>,
+    ) -> Result<OpId, Error> {
+        self.with(|group, nic, now| group.submit_with(nic, now, schedule, memory, bounds))
     }
 
     /// Whether an operation has succeeded. It is forgotten then.
     pub(super) fn take_success(&self, id: OpId) -> bool {
         let mut running = lock(&self.running);
-        let succeeded = running.done.get(&id) == Some(&Ok(()));
+        let succeeded = running.done.get(&id).is_some_and(Result::is_ok);
         if succeeded {
             running.done.remove(&id);
         }
@@ -207,7 +214,7 @@ impl Member {
         &self,
         id: OpId,
         timeout: Duration,
-    ) -> Result<Option<Result<(), Failure>>, Error> {
+    ) -> Result<Option<Result<Report, Failure>>, Error> {
         let started = Instant::now();
         let (mut idle_since, mut polls, mut seen) = (started, 0, 0);
         loop {
@@ -239,7 +246,7 @@ impl Member {
     }
 
     /// The result of an operation, once; until then how often there was something to do.
-    fn take_or_turns(&self, id: OpId) -> Result<Result<(), Failure>, u64> {
+    fn take_or_turns(&self, id: OpId) -> Result<Result<Report, Failure>, u64> {
         let mut running = lock(&self.running);
         running.done.remove(&id).ok_or(running.turns)
     }

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline_collective::{GroupConfig, Memory, Piece, Rank, Request, Schedule};
+use bowline_collective::{
+    Algorithm, Bounds, GroupConfig, InvalidRequest, Memory, Piece, Rank, Request, Schedule,
+};
 
 use crate::pd::PdInner;
 use crate::{Error, Pd};
@@ -22,8 +24,30 @@ pub use work::Work;
 
 /// Schedules kept for operations that come again.
 const MAX_SCHEDULES: usize = 64;
+/// Messages of a peer over XP that wait here at most.
+const MAX_EXPRESS_SLOTS: u16 = 8;
 /// Memory for the rings of all peers of a rank, where each would have [`GroupConfig`]'s otherwise.
 const RING_BYTES: u64 = 64 << 20;
+
+/// How collective operations travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommTransport {
+    /// Over RC: nothing is lost.
+    #[default]
+    Rc,
+    /// Over XP, with bounds on time and loss. What cannot have bounds goes over RC.
+    Xp,
+}
+
+impl CommTransport {
+    /// As people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CommTransport::Rc => "rc",
+            CommTransport::Xp => "xp",
+        }
+    }
+}
 
 /// How the ranks of a communicator treat each other. All ranks need the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +58,11 @@ pub struct CommOptions {
     pub setup_timeout: Duration,
     /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones overlap more.
     pub chunk_bytes: u32,
+    /// How operations travel; RC unless set.
+    pub transport: CommTransport,
+    /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`] takes
+    /// others for one operation.
+    pub bounds: Bounds,
 }
 
 impl Default for CommOptions {
@@ -43,6 +72,8 @@ impl Default for CommOptions {
             timeout: Duration::from_nanos(config.limit_ns),
             setup_timeout: Duration::from_secs(60),
             chunk_bytes: config.slot_bytes,
+            transport: CommTransport::default(),
+            bounds: Bounds::EXACT,
         }
     }
 }
@@ -56,9 +87,14 @@ impl CommOptions {
         let ring = ring.min(fair.next_power_of_two()).max(16 << 10);
         let slot_bytes = u64::from(self.chunk_bytes).min(ring / 4) as u32 & !63;
         let slots = (ring / u64::from(slot_bytes.max(64))).clamp(4, 1024) as u16;
+        let express_slots = match self.transport {
+            CommTransport::Rc => 0,
+            CommTransport::Xp => slots.min(MAX_EXPRESS_SLOTS),
+        };
         GroupConfig {
             slot_bytes,
             slots,
+            express_slots,
             limit_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
             ..config
         }
@@ -173,13 +209,38 @@ impl Communicator {
         self.shared.member.ranks
     }
 
-    /// Starts any operation. In place there is no input, and the output holds it.
+    /// Starts any operation, with the bounds of the communicator if it has some and the operation can. In
+    /// place there is no input, and the output holds it.
     pub fn start(
         &self,
         request: &Request,
         input: Option<&Tensor>,
         output: Option<&Tensor>,
     ) -> Result<Work, Error> {
+        let options = &self.shared.options;
+        if options.transport == CommTransport::Rc {
+            return self.start_with(request, input, output, None);
+        }
+        match request.with_bounds(&options.bounds, self.size()) {
+            Ok(_) => self.start_with(request, input, output, Some(options.bounds)),
+            Err(InvalidRequest::Unbounded { .. }) if request.algorithm == Algorithm::Auto => {
+                self.start_with(request, input, output, None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Starts any operation, with these bounds or without: over XP if it has some, over RC otherwise. All ranks
+    /// must give the same.
+    pub fn start_with(
+        &self,
+        request: &Request,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+        bounds: Option<Bounds>,
+    ) -> Result<Work, Error> {
+        let bounded = bounds.map(|bounds| request.with_bounds(&bounds, self.size())).transpose()?;
+        let request = bounded.as_ref().unwrap_or(request);
         let shared = &self.shared;
         let (input_bytes, output_bytes) = request.bytes(self.rank(), self.size())?;
         let memory = Memory {
@@ -195,7 +256,7 @@ impl Communicator {
         shared.sweep();
         let schedule = shared.schedule(request)?;
         let tensors = [input, output].map(Option::<&Tensor>::cloned);
-        let id = shared.member.submit(schedule, memory)?;
+        let id = shared.member.submit(schedule, memory, bounds)?;
         Ok(Work::new(shared, id, tensors))
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_collective::{DataType, Rank};
+use bowline_collective::{DataType, Operation, Rank, Request};
 
 use super::rendezvous::{Offers, PeerEnd, message};
 use super::{Communicator, Tensor};
@@ -90,7 +90,11 @@ impl Communicator {
         let len = bytes.len() * self.size() as usize;
         let mr = pd(&self.shared.pd).register(len, Access::LOCAL_WRITE)?;
         mr.write_at(self.rank() as usize * bytes.len(), bytes);
-        self.allgather(&Tensor::new(&mr, 0..len, DataType::U8)?)?.wait()?;
+        let operation = Operation::Allgather { count: bytes.len() };
+        let request = Request { dtype: DataType::U8, in_place: true, ..Request::new(operation) };
+        let tensor = Tensor::new(&mr, 0..len, DataType::U8)?;
+        // Over RC, whatever others may lose.
+        self.start_with(&request, None, Some(&tensor), None)?.wait()?;
         Ok(mr.to_vec(0, len))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_collective::OpId;
+use bowline_collective::{OpId, Report};
 
 use super::{Shared, Tensor, lock};
 use crate::Error;
@@ -34,22 +34,34 @@ impl Work {
     ///
     /// # Errors
     /// That a rank has failed, and which, after the time limit of the communicator at the latest.
-    pub fn wait(mut self) -> Result<(), Error> {
+    pub fn wait(self) -> Result<(), Error> {
+        self.wait_report().map(drop)
+    }
+
+    /// Waits until it is over; how it has ended, and what is missing if something may be.
+    ///
+    /// # Errors
+    /// As [`wait`](Work::wait).
+    pub fn wait_report(mut self) -> Result<Report, Error> {
         loop {
-            match self.wait_timeout(Duration::MAX)? {
-                None => return Ok(()),
-                Some(work) => self = work,
+            if let Some(report) = self.end_within(Duration::MAX)? {
+                return Ok(report);
             }
         }
     }
 
     /// Waits until it is over, but no longer than `timeout`; gives it back if it is not.
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<Option<Work>, Error> {
+        Ok(self.end_within(timeout)?.is_none().then_some(self))
+    }
+
+    /// How it has ended, if it does within this time.
+    fn end_within(&mut self, timeout: Duration) -> Result<Option<Report>, Error> {
         match self.shared.member.wait(self.id, timeout)? {
-            None => Ok(Some(self)),
-            Some(Ok(())) => {
+            None => Ok(None),
+            Some(Ok(report)) => {
                 self.tensors = None;
-                Ok(None)
+                Ok(Some(report))
             }
             Some(Err(failure)) => Err(failure.into()),
         }

@@ -12,7 +12,7 @@ use bowline_io::EventChannel;
 use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
 use bowline_sdr::{
     Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
-    ReliableStats, SdrError, Source, Stripe, WriteId, WriteOptions,
+    ReliableStats, SdrError, Stripe, WriteId, WriteOptions,
 };
 
 use self::part::{Outcomes, Part};
@@ -185,7 +185,7 @@ impl ReliableQp {
         range: Range<usize>,
         options: WriteOptions,
     ) -> Result<WriteId, Error> {
-        let (source, len) = self.piece(mr, range)?;
+        let (source, len) = mr.source(&self.pd, range)?;
         let mut posting = lock(&self.posting);
         let id = self.post_all(
             &mut posting,
@@ -199,7 +199,7 @@ impl ReliableQp {
     /// Posts a part of a region for the peer's next message. The region needs the right to be
     /// written by peers, and is held until the message is over.
     pub fn recv(&self, mr: &Mr, range: Range<usize>) -> Result<RecvId, Error> {
-        let (buffer, len) = self.piece(mr, range)?;
+        let (buffer, len) = mr.source(&self.pd, range)?;
         let mut posting = lock(&self.posting);
         let id = self.post_all(
             &mut posting,
@@ -233,18 +233,6 @@ impl ReliableQp {
             }
         }
         Ok(id)
-    }
-
-    fn piece(&self, mr: &Mr, range: Range<usize>) -> Result<(Source, u64), Error> {
-        if !Arc::ptr_eq(mr.pd(), &self.pd) {
-            return Err(Error::Foreign { what: "the region", of: "protection domain" });
-        }
-        let (start, len) = (range.start, mr.buffer().len());
-        if start > range.end || range.end > len {
-            return Err(Error::OutOfRange { start, end: range.end, len });
-        }
-        let addr = mr.buffer().addr() + start as u64;
-        Ok((Source { key: mr.key(), addr }, (range.end - start) as u64))
     }
 
     /// The next message that is over, if there is one now; drives the device meanwhile.

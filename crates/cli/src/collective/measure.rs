@@ -1,13 +1,12 @@
 //! A rank that measures.
 
 use std::error::Error;
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use bowline::{
-    Access, CommOptions, Communicator, DataType, Device, Mr, Pd, Rank, ReduceOp, Request, Tensor,
-    Work, rendezvous,
+    Access, CommOptions, Communicator, DataType, Device, Mr, Pd, ReduceOp, Request, Tensor, Work,
+    rendezvous,
 };
 
 use super::args::{CollectiveArgs, Test};
@@ -31,7 +30,11 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     if args.test.is_rooted() && args.root >= ranks {
         return Err(format!("--root {} is no rank of {ranks}: they count from 0", args.root).into());
     }
-    let device = Device::builder(address(args, rank)?).notice(output::notice).open()?;
+    let addr = match args.device {
+        Some(addr) => addr,
+        None => rendezvous::device_addr(None, rank)?,
+    };
+    let device = Device::builder(addr).notice(output::notice).open()?;
     let pd = device.alloc_pd()?;
     let options =
         CommOptions { timeout: args.timeout, chunk_bytes: args.chunk, ..CommOptions::default() };
@@ -164,27 +167,4 @@ impl Bench<'_> {
         mr.read_at(0, &mut out);
         Ok(out)
     }
-}
-
-/// Where this rank's NIC is.
-fn address(args: &CollectiveArgs, rank: Rank) -> Result<IpAddr, Box<dyn Error>> {
-    if let Some(addr) = args.device {
-        return Ok(addr);
-    }
-    let master = std::env::var("MASTER_ADDR").ok().filter(|_| !args.member);
-    let Some(master) = master else {
-        let host = u8::try_from(rank + 1).map_err(|_| "give --device to ranks beyond 254")?;
-        return Ok(IpAddr::V4(Ipv4Addr::new(127, 0, 78, host)));
-    };
-    let target = (&*master, 9).to_socket_addrs()?.next();
-    let target = target.ok_or_else(|| format!("MASTER_ADDR={master} stands for no address"))?;
-    if target.ip().is_loopback() {
-        let host = u8::try_from(rank + 1).map_err(|_| "give --device to ranks beyond 254")?;
-        return Ok(IpAddr::V4(Ipv4Addr::new(127, 0, 78, host)));
-    }
-    // Connecting a datagram socket sends nothing, and says which address would be used.
-    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(target)?;
-    Ok(socket.local_addr()?.ip())
 }

@@ -30,7 +30,7 @@ pub(crate) use report::describe as describe_report;
     bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
@@ -55,6 +55,9 @@ pub(crate) struct RunArgs {
     /// Congestion control of all its queue pairs: none, fixed:1Gbps, dcqcn, bbr, swift [default: none]
     #[arg(long, value_name = "NAME")]
     cc: Option<bowline::RateControl>,
+    /// Do not show the program files of the devices below /dev/infiniband and /sys/class/infiniband
+    #[arg(long)]
+    no_device_files: bool,
     #[command(flatten)]
     failover: FailoverArgs,
     /// Say at the end what the NIC saw, and which connections moved when and why
@@ -111,12 +114,17 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(cc) = &args.cc {
         command.env("BOWLINE_CC", cc.to_string());
     }
+    if args.no_device_files {
+        command.env("BOWLINE_FILES", "off");
+    }
     if let Some(pcap) = &args.pcap {
         command.env("BOWLINE_PCAP", pcap);
     }
     args.failover.pass_to(&mut command, &args.devices)?;
     if !args.report {
-        // Nothing to do afterwards: the program takes this process over, signals, terminal and all.
+        // Nothing to do afterwards: the program takes this process over, signals, terminal and all. The library
+        // knows by the number that it is in the program itself, not in one that this starts.
+        command.env("BOWLINE_RUN", std::process::id().to_string());
         let error = command.exec();
         return Err(cannot_start(program, &error).into());
     }

@@ -3,10 +3,11 @@
 use bowline_nic::Time;
 
 use super::message::{self, Kind};
-use super::peer::{Arrived, Expected};
+use super::peer::{Arrived, Expected, Posted};
 use super::{Cause, Engine, Failure, OpId};
 use crate::Rank;
 use crate::schedule::{Action, Term};
+use crate::timeout;
 
 impl Engine {
     /// A message of a peer has arrived, in order; one with bytes is in its next slot.
@@ -26,9 +27,34 @@ impl Engine {
             };
             return self.fail(failure);
         }
+        if self.peer(from).has_left {
+            return self.fail(Failure { rank: from, cause: Cause::Protocol });
+        }
+        match kind {
+            Kind::Data(_) | Kind::Note | Kind::Bye => self.take_credited(from, kind, number, len),
+            Kind::Sent => self.take_sent(from, number),
+            Kind::Progress => self.take_progress(from, number),
+            Kind::Repair(slot) => self.take_repair(from, slot, number),
+            Kind::Proposal => {
+                let inbox = &mut self.peer(from).express.inbox;
+                inbox.proposals += 1;
+                let of = inbox.proposals - 1;
+                self.adaptive.hear(from, of, timeout::from_bits(number));
+            }
+            Kind::Nack(_) | Kind::Abort(_) => {
+                self.fail(Failure { rank: from, cause: Cause::Protocol });
+            }
+        }
+        if self.failure.is_none() {
+            self.look_at(from);
+        }
+    }
+
+    /// A message that comes with a credit.
+    fn take_credited(&mut self, from: Rank, kind: Kind, credit: u16, len: usize) {
         let slots = self.config.slots;
         let peer = self.peer(from);
-        if peer.has_left || !peer.take_credit(number) {
+        if !peer.take_credit(credit) {
             return self.fail(Failure { rank: from, cause: Cause::Protocol });
         }
         match kind {
@@ -45,9 +71,8 @@ impl Engine {
                 peer.has_left = true;
                 self.settle_left(from);
             }
-            Kind::Note | Kind::Abort(_) => {}
+            _ => {}
         }
-        self.look_at(from);
     }
 
     /// The oldest post to a peer that was not over is over.
@@ -56,12 +81,19 @@ impl Engine {
         let threshold = self.credit_threshold();
         let peer = self.peer(to);
         let posted = peer.posted.pop_front();
-        if peer.folded - peer.told >= threshold {
+        if peer.folded - peer.told >= threshold || peer.express.inbox.is_untold() {
             self.owed.push_back(to);
         }
         self.look_at(to);
-        if let Some(Some(at)) = posted {
-            self.complete(at);
+        self.end_post(to, posted);
+    }
+
+    /// A work request over RC is over.
+    fn end_post(&mut self, to: Rank, posted: Option<Posted>) {
+        match posted {
+            Some(Posted::Message(at)) => self.complete(at),
+            Some(Posted::Repair(number)) => self.repair_sent(to, number),
+            Some(Posted::Note) | None => {}
         }
     }
 
@@ -94,6 +126,10 @@ impl Engine {
         self.failure = Some(failure);
         self.has_left = true;
         for rank in self.others() {
+            if self.peer(rank).express.inbox.is_untold() {
+                let note = self.progress_note(rank);
+                self.notes.push_back(note);
+            }
             let credit = self.peer(rank).credit();
             self.notes.push_back((rank, Kind::Bye, credit));
         }
@@ -101,7 +137,9 @@ impl Engine {
 
     /// Whether all that was posted is over, as far as it can be.
     pub fn is_quiet(&self) -> bool {
-        let is_quiet = |peer: &super::Peer| peer.posted.is_empty() || peer.is_broken;
+        let is_quiet = |peer: &super::Peer| {
+            (peer.posted.is_empty() || peer.is_broken) && peer.express.outbox.is_quiet()
+        };
         self.notes.is_empty() && self.peers.iter().flatten().all(|peer| is_quiet(peer))
     }
 
@@ -111,6 +149,11 @@ impl Engine {
         let late = self.ops.iter().take(self.started).flatten().any(|op| op.deadline <= now);
         if late {
             return self.fail(Failure { rank: self.latest(), cause: Cause::Late });
+        }
+        for number in self.first..self.first + self.started as u64 {
+            if self.bound_mut(OpId(number)).is_some_and(|bound| bound.stop(now)) {
+                self.stop_waiting(OpId(number));
+            }
         }
         if self.next_heartbeat > now {
             return;
@@ -130,15 +173,20 @@ impl Engine {
     /// When to call [`timeout`](Engine::timeout), if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
         let running = self.ops.iter().take(self.started).flatten();
-        let deadline = running.map(|op| op.deadline).min()?;
-        Some(deadline.min(self.next_heartbeat))
+        let next = |op: &super::Op| {
+            let stops = op.bound.as_ref().map_or(Time::NEVER, |bound| bound.next_deadline());
+            op.deadline.min(stops)
+        };
+        Some(running.map(next).min()?.min(self.next_heartbeat))
     }
 
     /// The rank that holds up the earliest step.
     fn latest(&self) -> Rank {
         let first = |rank: Rank| {
             let peer = self.peers[rank as usize].as_ref();
-            let expected = peer.and_then(|peer| peer.expected.front());
+            let expected = peer.and_then(|peer| {
+                peer.expected.front().or_else(|| peer.express.inbox.expected().next())
+            });
             expected.map_or((u64::MAX, u32::MAX), |expected| (expected.at.op.0, expected.at.step))
         };
         self.waited_for().min_by_key(|rank| first(*rank)).unwrap_or(self.config.rank)
@@ -148,9 +196,7 @@ impl Engine {
     fn waited_for(&self) -> impl Iterator<Item = Rank> + '_ {
         let peers = self.peers.iter().enumerate();
         let waits = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?)));
-        waits
-            .filter(|(_, peer)| !peer.expected.is_empty() || !peer.to_send.is_empty())
-            .map(|(rank, _)| rank)
+        waits.filter(|(_, peer)| peer.is_waited_for()).map(|(rank, _)| rank)
     }
 
     /// A step waits for the next message of a peer.
@@ -193,6 +239,10 @@ impl Engine {
             for (index, term) in terms.clone().zip(schedule.terms(terms)) {
                 let Term::Message(from) = *term else { continue };
                 let slot = self.op(op).map_or(0, |op| op.slots[index as usize]);
+                if self.op(op).is_some_and(|op| op.bound.is_some()) {
+                    self.free_express(from, slot);
+                    continue;
+                }
                 let peer = self.peer(from);
                 peer.free(slot, slots);
                 if peer.folded - peer.told >= threshold {
@@ -206,15 +256,16 @@ impl Engine {
     /// A peer that has left has folded all that it will: what it has is delivered, and nothing else comes.
     fn settle_left(&mut self, rank: Rank) {
         let peer = self.peer(rank);
-        let undelivered = peer.sent > peer.folded_there || !peer.to_send.is_empty();
-        let unsent = peer.expected.len() > peer.arrived.len();
+        let undelivered = peer.sent > peer.folded_there
+            || !peer.to_send.is_empty()
+            || peer.express.outbox.is_waited_for();
+        let unsent = peer.expected.len() > peer.arrived.len()
+            || peer.express.inbox.expected().next().is_some();
         if undelivered || unsent {
             return self.fail(Failure { rank, cause: Cause::Left });
         }
         while let Some(posted) = self.peer(rank).posted.pop_front() {
-            if let Some(at) = posted {
-                self.complete(at);
-            }
+            self.end_post(rank, Some(posted));
         }
         self.peer(rank).is_broken = true;
     }

@@ -1,21 +1,39 @@
 //! Runs schedules: events in, posts out.
 
+mod adaptive;
+mod bound;
+mod express;
 mod failure;
 mod input;
 mod message;
 mod output;
 mod peer;
+mod post;
+mod receive;
+mod repair;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_nic::Time;
 
+use crate::bounds::{Bounds, Deadline, Report};
 use crate::schedule::{Action, Schedule, Span, Term};
+use crate::timeout::{self, Estimator};
 use crate::{MAX_RANKS, Rank};
+use adaptive::Adaptive;
+use bound::Bound;
+use express::{Express, Inbox};
 pub use failure::{Cause, Failure};
 use message::Kind;
 use peer::{Expected, Peer, StepOf};
+pub use post::{FoldTerm, Post};
+pub use receive::Arrival;
+
+/// The slot of a message that was given up before it had one.
+const NO_SLOT: u16 = u16::MAX;
+/// Most slots for messages over XP: its widest window.
+pub const MAX_EXPRESS_SLOTS: u16 = 16;
 
 /// An operation of an engine, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +48,12 @@ pub struct EngineConfig {
     pub ranks: u32,
     /// Messages of one peer that wait here at most.
     pub slots: u16,
-    /// Posts to one peer that are not over at most, besides one [`Post::Note`] that ends it all. Credits
+    /// The same over XP, for operations with bounds; 0 if there are none. Their slots are numbered from
+    /// `slots` on.
+    pub express_slots: u16,
+    /// How long packets may be overtaken by others before they count as lost.
+    pub reorder_ns: u64,
+    /// Posts to one peer over RC that are not over at most, besides one [`Post::Note`] that ends it all. Credits
     /// can come back before acknowledgements do.
     pub max_posted: usize,
     /// Up to this length a message is copied into its work request.
@@ -41,45 +64,12 @@ pub struct EngineConfig {
     pub limit_ns: u64,
 }
 
-/// What to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Post {
-    /// Write a span into a slot of a peer, with an immediate.
-    Write {
-        /// The peer.
-        to: Rank,
-        /// The slot there.
-        slot: u16,
-        /// The operation whose memory it is.
-        op: OpId,
-        /// The bytes.
-        src: Span,
-        /// The immediate.
-        imm: u32,
-        /// Its bytes must be copied now.
-        inline: bool,
-    },
-    /// Send an immediate without bytes.
-    Note {
-        /// The peer.
-        to: Rank,
-        /// The immediate.
-        imm: u32,
-    },
-    /// Compute a fold, and say so by [`Engine::folded`] before the next call.
-    Fold {
-        /// The operation.
-        op: OpId,
-        /// The step of its schedule.
-        step: u32,
-    },
-}
-
 /// Runs the operations of one rank of a group, one after the other.
 ///
 /// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message), [`sent`](Engine::sent),
-/// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at [`poll_timeout`](Engine::poll_timeout).
-/// After each, take *outputs* until there is none: [`poll_post`](Engine::poll_post), then
+/// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at [`poll_timeout`](Engine::poll_timeout);
+/// over XP [`express_ended`](Engine::express_ended), [`express_sent`](Engine::express_sent) and
+/// [`nack`](Engine::nack). At the beginning a receive over XP is posted for each slot. After each, take *outputs* until there is none: [`poll_post`](Engine::poll_post), then
 /// [`poll_done`](Engine::poll_done). Time only grows.
 ///
 /// A connection keeps the order of its messages, and completions of posts come in the order of posts. What a peer sends
@@ -105,7 +95,10 @@ pub struct Engine {
     owed: VecDeque<Rank>,
     /// Messages without bytes that are to be sent.
     notes: VecDeque<(Rank, Kind, u16)>,
-    done: VecDeque<(OpId, Result<(), Failure>)>,
+    /// What concerns receives of this rank.
+    local: VecDeque<Post>,
+    adaptive: Adaptive,
+    done: VecDeque<(OpId, Result<Report, Failure>)>,
     failure: Option<Failure>,
     has_left: bool,
     next_heartbeat: Time,
@@ -123,16 +116,22 @@ struct Op {
     /// Steps that are not over.
     left: usize,
     deadline: Time,
+    started: Time,
+    bounds: Option<Bounds>,
+    /// Once it has started.
+    bound: Option<Box<Bound>>,
 }
 
 impl Engine {
     /// An engine without operations.
     ///
     /// # Panics
-    /// If the group has no ranks or too many, this is none of them, or there is no slot or no post.
+    /// If the group has no ranks or too many, this is none of them, there is no slot or no post, or there are
+    /// more slots than XP's window.
     pub fn new(config: EngineConfig) -> Engine {
         assert!(config.ranks <= MAX_RANKS && config.rank < config.ranks);
         assert!(config.slots > 0 && config.max_posted > 0);
+        assert!(config.express_slots <= MAX_EXPRESS_SLOTS);
         Engine {
             config,
             now: Time::ZERO,
@@ -145,6 +144,8 @@ impl Engine {
             sendable: VecDeque::new(),
             owed: VecDeque::new(),
             notes: VecDeque::new(),
+            local: VecDeque::new(),
+            adaptive: Adaptive::default(),
             done: VecDeque::new(),
             failure: None,
             has_left: false,
@@ -153,7 +154,12 @@ impl Engine {
     }
 
     /// Adds an operation behind all others.
-    pub fn submit(&mut self, now: Time, schedule: Arc<Schedule>) -> OpId {
+    ///
+    /// # Panics
+    /// If it has bounds, and is pairwise or there are no slots for XP.
+    pub fn submit(&mut self, now: Time, schedule: Arc<Schedule>, bounds: Option<Bounds>) -> OpId {
+        let express = self.config.express_slots > 0 && !schedule.is_pairwise();
+        assert!(bounds.is_none() || express, "bounds are for collectives over XP");
         self.now = now;
         let id = OpId(self.first + self.ops.len() as u64);
         // Two ranks alone do not change what the others count.
@@ -165,6 +171,9 @@ impl Engine {
             slots: Vec::new(),
             left: schedule.len(),
             deadline: Time::NEVER,
+            started: Time::NEVER,
+            bounds,
+            bound: None,
             schedule,
         }));
         match self.failure {
@@ -184,7 +193,11 @@ impl Engine {
     ///
     /// # Panics
     /// If it is not one that [`poll_post`](Engine::poll_post) has just given.
-    pub fn fold(&self, op: OpId, step: u32) -> (Span, impl Iterator<Item = FoldTerm> + '_, bool) {
+    pub fn fold(
+        &self,
+        op: OpId,
+        step: u32,
+    ) -> (Span, impl Iterator<Item = FoldTerm<'_>> + '_, bool) {
         let op = self.op(op).expect("the operation of a fold is not over");
         let Action::Fold { dst, ref terms, finish } = *op.schedule.action(step) else {
             panic!("step {step} is a fold");
@@ -192,7 +205,12 @@ impl Engine {
         let first = terms.start as usize;
         let each = op.schedule.terms(terms).iter().enumerate().map(move |(i, term)| match *term {
             Term::Memory(span) => FoldTerm::Memory(span),
-            Term::Message(rank) => FoldTerm::Slot { of: rank, slot: op.slots[first + i] },
+            Term::Message(_) if op.slots[first + i] == NO_SLOT => FoldTerm::Absent,
+            Term::Message(of) => {
+                let bound = op.bound.as_ref();
+                let missing = bound.map_or(&[][..], |bound| bound.holes((first + i) as u32));
+                FoldTerm::Slot { of, slot: op.slots[first + i], missing }
+            }
         });
         (dst, each, finish)
     }
@@ -210,8 +228,16 @@ impl Engine {
         self.ops.get_mut(id.0.checked_sub(self.first)? as usize)?.as_mut()
     }
 
+    fn bound_mut(&mut self, id: OpId) -> Option<&mut Bound> {
+        self.op_mut(id)?.bound.as_deref_mut()
+    }
+
     fn peer(&mut self, rank: Rank) -> &mut Peer {
-        self.peers[rank as usize].get_or_insert_default()
+        let slots = self.config.express_slots;
+        self.peers[rank as usize].get_or_insert_with(|| {
+            let express = Express { inbox: Inbox::new(slots), ..Express::default() };
+            Box::new(Peer { express, ..Peer::default() })
+        })
     }
 
     fn others(&self) -> impl Iterator<Item = Rank> + use<> {
@@ -236,10 +262,13 @@ impl Engine {
     fn start(&mut self, id: OpId) {
         let limit = self.config.limit_ns;
         self.next_heartbeat = self.now.plus_nanos(self.config.heartbeat_ns);
-        let deadline = self.now.plus_nanos(limit);
+        let (now, deadline) = (self.now, self.now.plus_nanos(limit));
+        let bound = self.op(id).and_then(|op| Some((op.bounds?, Arc::clone(&op.schedule))));
+        let bound = bound.map(|(bounds, schedule)| self.bound(bounds, &schedule));
+        let is_express = bound.is_some();
         let Some(op) = self.op_mut(id) else { return };
         let schedule = Arc::clone(&op.schedule);
-        op.deadline = deadline;
+        (op.started, op.deadline, op.bound) = (now, deadline, bound);
         op.waits = (0..schedule.len() as u32).map(|step| schedule.waits(step)).collect();
         op.slots = vec![0; schedule.term_count()];
         if schedule.is_empty() {
@@ -252,7 +281,11 @@ impl Engine {
             let at = StepOf { op: id, step };
             match schedule.action(step) {
                 Action::Send { to, .. } => {
-                    self.peer(*to).to_send.push_back(at);
+                    let peer = self.peer(*to);
+                    match is_express {
+                        true => peer.express.outbox.to_send.push_back(at),
+                        false => peer.to_send.push_back(at),
+                    }
                     self.look_at(*to);
                 }
                 Action::Fold { dst, terms, .. } => {
@@ -260,13 +293,28 @@ impl Engine {
                         self.ready.push_back(at);
                     }
                     for (term, what) in terms.clone().zip(schedule.terms(terms)) {
-                        if let Term::Message(from) = what {
-                            self.expect(*from, Expected { at, term, len: dst.len });
+                        let expected = Expected { at, term, len: dst.len };
+                        match what {
+                            Term::Memory(_) => {}
+                            Term::Message(from) if is_express => {
+                                self.expect_express(*from, expected);
+                            }
+                            Term::Message(from) => self.expect(*from, expected),
                         }
                     }
                 }
             }
         }
+    }
+
+    /// The bounds of an operation that starts now.
+    fn bound(&mut self, bounds: Bounds, schedule: &Schedule) -> Box<Bound> {
+        let limit = match bounds.deadline {
+            Deadline::Never => None,
+            Deadline::After(time) => Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
+            Deadline::Adaptive(rule) => self.adaptive.start(schedule.fingerprint(), rule),
+        };
+        Box::new(Bound::new(bounds, schedule, self.now, limit))
     }
 
     /// A step is over: others may begin.
@@ -298,8 +346,9 @@ impl Engine {
 
     /// An operation is over, and the next may begin.
     fn finish(&mut self, id: OpId) {
-        self.done.push_back((id, Ok(())));
-        self.ops[(id.0 - self.first) as usize] = None;
+        let op = self.ops[(id.0 - self.first) as usize].take();
+        let report = op.map_or_else(Report::default, |op| self.report(op));
+        self.done.push_back((id, Ok(report)));
         while self.started > 0 && matches!(self.ops.front(), Some(None)) {
             self.ops.pop_front();
             self.first += 1;
@@ -309,6 +358,24 @@ impl Engine {
             self.next_heartbeat = Time::NEVER;
         }
         self.start_ops();
+    }
+
+    /// How an operation has ended. If others are to know how long such ones take, they are told.
+    fn report(&mut self, op: Op) -> Report {
+        let elapsed_ns = self.now.nanos_since(op.started);
+        let Some(bound) = op.bound else { return Report { elapsed_ns, ..Report::default() } };
+        let is_adaptive = matches!(bound.bounds.deadline, Deadline::Adaptive(_));
+        let report = Report { elapsed_ns, ..bound.report };
+        if is_adaptive {
+            let arrived = report.expected_bytes - report.missing_bytes;
+            let time = Estimator::proposal(elapsed_ns, arrived, report.expected_bytes);
+            self.adaptive.hear(self.config.rank, self.adaptive.latest(), time);
+            for rank in self.others() {
+                self.peer(rank).express.outbox.proposals.push_back(timeout::to_bits(time));
+                self.look_at(rank);
+            }
+        }
+        report
     }
 
     /// Folded messages of which a peer is told if nothing else is sent to it: half of the slots, so that it
@@ -337,6 +404,7 @@ impl Engine {
         self.sendable.clear();
         self.owed.clear();
         self.notes.clear();
+        self.local.clear();
         if failure.cause == Cause::Unreachable && failure.rank != self.config.rank {
             // What is on its way to it will not arrive, and need not be waited for.
             self.peer(failure.rank).is_broken = true;
@@ -358,18 +426,4 @@ impl Engine {
         self.started = 0;
         self.next_heartbeat = Time::NEVER;
     }
-}
-
-/// What a fold combines, as it lies in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FoldTerm {
-    /// Memory of the operation.
-    Memory(Span),
-    /// The message in a slot of a peer.
-    Slot {
-        /// The peer.
-        of: Rank,
-        /// The slot.
-        slot: u16,
-    },
 }

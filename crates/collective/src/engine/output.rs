@@ -1,15 +1,19 @@
 //! What an engine says.
 
 use super::message::{self, Kind};
-use super::peer::StepOf;
+use super::peer::{Posted, StepOf};
 use super::{Cause, Engine, EngineConfig, Failure, OpId, Post};
 use crate::Rank;
+use crate::bounds::Report;
 use crate::schedule::Action;
 
 impl Engine {
     /// The next thing to do. Messages come before folds: what can be on its way should be.
     pub fn poll_post(&mut self) -> Option<Post> {
         loop {
+            if let Some(post) = self.local.pop_front() {
+                return Some(post);
+            }
             if let Some(note) = self.notes.pop_front() {
                 match self.note(note) {
                     None => continue,
@@ -18,8 +22,8 @@ impl Engine {
             }
             while let Some(rank) = self.sendable.pop_front() {
                 self.peer(rank).is_queued = false;
-                if let Some(write) = self.next_write(rank) {
-                    return Some(write);
+                if let Some(post) = self.next_to(rank) {
+                    return Some(post);
                 }
             }
             if let Some(StepOf { op, step }) = self.ready.pop_front() {
@@ -30,15 +34,30 @@ impl Engine {
             let (threshold, max_posted) = (self.credit_threshold(), self.config.max_posted);
             let peer = self.peer(rank);
             let has_room = peer.posted.len() < max_posted;
-            if peer.folded - peer.told >= threshold && has_room && !peer.has_left {
+            if !has_room || peer.has_left {
+                continue;
+            }
+            if peer.folded - peer.told >= threshold {
                 let credit = peer.credit();
                 self.notes.push_back((rank, Kind::Note, credit));
+            }
+            if self.peer(rank).express.inbox.is_untold() {
+                let note = self.progress_note(rank);
+                self.notes.push_back(note);
             }
         }
     }
 
+    /// The next thing to send to a peer. What others wait for longest goes first.
+    fn next_to(&mut self, rank: Rank) -> Option<Post> {
+        self.next_control(rank)
+            .or_else(|| self.next_repair(rank))
+            .or_else(|| self.next_express(rank))
+            .or_else(|| self.next_write(rank))
+    }
+
     /// The next operation that is over.
-    pub fn poll_done(&mut self) -> Option<(OpId, Result<(), Failure>)> {
+    pub fn poll_done(&mut self) -> Option<(OpId, Result<Report, Failure>)> {
         self.done.pop_front()
     }
 
@@ -47,7 +66,7 @@ impl Engine {
         if peer.is_broken {
             return None;
         }
-        peer.posted.push_back(None);
+        peer.posted.push_back(Posted::Note);
         Some(Post::Note { to, imm: message::encode(kind, number) })
     }
 
@@ -73,7 +92,7 @@ impl Engine {
         let slot = (peer.sent % u64::from(slots)) as u16;
         peer.sent += 1;
         let inline = src.len <= inline_bytes;
-        peer.posted.push_back((!inline).then_some(at));
+        peer.posted.push_back(if inline { Posted::Note } else { Posted::Message(at) });
         let imm = message::encode(Kind::Data(tag), peer.credit());
         self.look_at(to);
         if inline {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::OpId;
+use super::express::Express;
 
 /// A step of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,17 @@ pub(super) struct Expected {
     pub(super) len: usize,
 }
 
+/// What a work request on its way over RC was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Posted {
+    /// Something that nobody waits for.
+    Note,
+    /// The message of a step.
+    Message(StepOf),
+    /// A range of a message over XP that was missing.
+    Repair(u64),
+}
+
 /// A message in a slot that no step has taken yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
@@ -32,8 +44,8 @@ pub(super) struct Arrived {
 pub(super) struct Peer {
     /// Messages to be sent to it, in this order.
     pub(super) to_send: VecDeque<StepOf>,
-    /// Work requests on their way to it, oldest first: the step of a message, or nothing.
-    pub(super) posted: VecDeque<Option<StepOf>>,
+    /// Work requests on their way to it over RC, oldest first.
+    pub(super) posted: VecDeque<Posted>,
     /// Messages sent to it, and how many of them it has folded.
     pub(super) sent: u64,
     pub(super) folded_there: u64,
@@ -49,6 +61,9 @@ pub(super) struct Peer {
     /// What it was told of that.
     pub(super) told: u64,
 
+    /// Messages over XP.
+    pub(super) express: Express,
+
     /// It is in the queue of those to be looked at for something to send.
     pub(super) is_queued: bool,
     /// It has said good-bye.
@@ -58,6 +73,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Whether something is to come from it: a message, a credit, or that it has settled one.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.expected.is_empty()
+            || !self.to_send.is_empty()
+            || self.express.inbox.expected().next().is_some()
+            || self.express.outbox.is_waited_for()
+    }
+
     /// The slot that its next message has written.
     pub(super) fn next_slot(&self, slots: u16) -> u16 {
         ((self.folded + self.slots.len() as u64) % u64::from(slots)) as u16

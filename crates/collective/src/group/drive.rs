@@ -2,31 +2,41 @@
 
 use bowline_codes::reduce;
 use bowline_nic::{
-    Completion, Nic, Payload, RecvWr, Remote, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode,
-    WcStatus,
+    Completion, Nic, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode, WcStatus,
 };
 
 use super::Group;
-use crate::engine::{OpId, Post};
+use crate::engine::{FoldTerm, OpId, Post};
 use crate::schedule::Span;
-use crate::{Rank, fold};
+use crate::{Contribution, Rank, fold, fold_partial};
 
 /// Folds of so many bytes are computed in one turn. What they have made ready to be sent should leave, and
 /// what arrives should be taken.
 const TURN_BYTES: usize = 256 << 10;
 
-/// The identifier of a receive for a peer's message.
-pub(super) fn recv_id(peer: Rank) -> u64 {
-    u64::from(peer) << 1 | 1
+/// What a work request was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrKind {
+    Send,
+    Recv,
+    ExpressSend,
+    ExpressRecv,
 }
 
-/// The identifier of what is sent to a peer.
-fn send_id(peer: Rank) -> u64 {
-    u64::from(peer) << 1
+/// The identifier of a work request.
+pub(super) fn wr_id(kind: WrKind, peer: Rank, slot: u16) -> u64 {
+    u64::from(peer) << 32 | u64::from(slot) << 2 | kind as u64
 }
 
-fn rank_of(wr_id: u64) -> Rank {
-    (wr_id >> 1) as Rank
+/// The reverse.
+fn parse_wr_id(id: u64) -> (WrKind, Rank, u16) {
+    let kind = match id & 3 {
+        0 => WrKind::Send,
+        1 => WrKind::Recv,
+        2 => WrKind::ExpressSend,
+        _ => WrKind::ExpressRecv,
+    };
+    (kind, (id >> 32) as Rank, (id >> 2) as u16)
 }
 
 impl Group {
@@ -53,6 +63,15 @@ impl Group {
                     self.write(nic, now, (to, slot), (op, src), imm, inline);
                 }
                 Post::Note { to, imm } => self.note(nic, now, to, imm),
+                Post::Express { to, slot, op, src, imm, deadline } => {
+                    self.send_express(nic, now, (to, slot), (op, src), imm, deadline);
+                }
+                Post::Repair { to, slot, offset, op, src, imm } => {
+                    self.repair(nic, now, (to, slot, offset), (op, src), imm);
+                }
+                Post::Nack { to, slot, imm } => self.request(nic, now, to, slot, imm),
+                Post::Open { from, slot } => self.open(nic, now, from, slot),
+                Post::End { from, slot, at } => self.end(nic, now, from, slot, at),
                 Post::Fold { op, step } => {
                     folded += self.fold(nic, now, op, step);
                     if folded >= TURN_BYTES {
@@ -66,20 +85,29 @@ impl Group {
     }
 
     fn take(&mut self, nic: &mut Nic, now: Time, completion: &Completion) {
-        let peer = rank_of(completion.wr_id);
+        let (kind, peer, slot) = parse_wr_id(completion.wr_id);
         if completion.status != WcStatus::Success {
             return self.engine.broken(now, peer);
         }
-        if completion.wr_id != recv_id(peer) {
-            return self.engine.sent(now, peer);
+        match kind {
+            WrKind::Send => self.engine.sent(now, peer),
+            WrKind::Recv => self.take_message(nic, now, peer, completion),
+            WrKind::ExpressSend => self.engine.express_sent(now, peer),
+            WrKind::ExpressRecv => self.take_express(nic, now, (peer, slot), completion),
         }
+    }
+
+    fn take_message(&mut self, nic: &mut Nic, now: Time, peer: Rank, completion: &Completion) {
         let Some(Some(link)) = self.links.get(peer as usize) else { return };
         // If there is no room, none is needed: the queue held as many before.
-        let _ = nic.post_recv(link.qpn, &RecvWr::new(recv_id(peer), &[]));
+        let _ = nic.post_recv(link.qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
         // A peer may send what no member of a group sends: it has no slot then.
         let is_write = completion.opcode == WcOpcode::RecvWriteImm;
         let len = if is_write { completion.byte_len as usize } else { 0 };
         match completion.imm {
+            Some(imm) if is_write && let Some(slot) = self.engine.nack_slot(imm) => {
+                self.take_nack(now, peer, imm, slot);
+            }
             Some(imm) => self.engine.message(now, peer, imm, len),
             None => self.engine.broken(now, peer),
         }
@@ -97,13 +125,11 @@ impl Group {
         let Some((link, remote)) = self.remote(to) else {
             return self.engine.give_up(now);
         };
-        let qpn = link.qpn;
-        let at = u64::from(slot) * u64::from(remote.slot_bytes);
-        let to_slot = Remote { addr: remote.addr + at, rkey: remote.rkey };
+        let (qpn, to_slot) = (link.qpn, remote.slot(slot));
         let Some(sge) = self.sge(op, src) else {
             return self.engine.give_up(now);
         };
-        let wr = SendWr::new(send_id(to), SendOp::WriteImm(to_slot, imm), &[]);
+        let wr = SendWr::new(wr_id(WrKind::Send, to, 0), SendOp::WriteImm(to_slot, imm), &[]);
         let posted = if inline {
             // The work request holds a copy.
             nic.with_slices(self.pd, &[sge], &[], |reads, _| reads[0].to_vec())
@@ -127,14 +153,14 @@ impl Group {
         let Some((link, _)) = self.remote(to) else {
             return self.engine.broken(now, to);
         };
-        let wr = SendWr::new(send_id(to), SendOp::SendImm(imm), &[]);
+        let wr = SendWr::new(wr_id(WrKind::Send, to, 0), SendOp::SendImm(imm), &[]);
         let wr = SendWr { flags: SendFlags::SIGNALED, ..wr };
         if nic.post_send(now, link.qpn, &wr).is_err() {
             self.engine.broken(now, to);
         }
     }
 
-    fn remote(&self, to: Rank) -> Option<(&super::Link, &super::LinkInfo)> {
+    pub(super) fn remote(&self, to: Rank) -> Option<(&super::Link, &super::LinkInfo)> {
         let link = self.links.get(to as usize)?.as_ref()?;
         Some((link, link.remote.as_ref()?))
     }
@@ -157,20 +183,33 @@ impl Group {
         let schedule = self.engine.schedule(op)?;
         let (how, dtype, ranks) = (schedule.reduce_op(), schedule.data_type(), schedule.ranks());
         let (dst, terms, finish) = self.engine.fold(op, step);
+        let terms: Vec<_> = terms.collect();
         let to = self.sge(op, dst)?;
         if dst.len == 0 {
             return Some(0);
         }
-        let terms: Option<Vec<Sge>> = terms.map(|term| self.term_sge(op, term, dst.len)).collect();
-        let terms = terms?;
+        let term_count = terms.len();
+        let mut sges = Vec::new();
+        let mut holes: Vec<&[_]> = Vec::new();
+        for term in terms.into_iter().filter(|term| *term != FoldTerm::Absent) {
+            sges.push(self.term_sge(op, term, dst.len)?);
+            holes.push(if let FoldTerm::Slot { missing, .. } = term { missing } else { &[] });
+        }
         // In place a term is the destination, which is then not read beside.
         let is_own = |sge: &Sge| sge.addr == to.addr && sge.lkey == to.lkey;
-        let reads: Vec<_> = terms.iter().filter(|sge| !is_own(sge)).copied().collect();
-        let bytes = dst.len * terms.len();
+        let reads: Vec<_> = sges.iter().filter(|sge| !is_own(sge)).copied().collect();
+        let bytes = dst.len * sges.len();
+        let is_partial = sges.len() < term_count || holes.iter().any(|holes| !holes.is_empty());
         let done = nic.with_slices(self.pd, &reads, &[to], |reads, writes| {
             let mut reads = reads.iter();
             let of = |sge: &Sge| if is_own(sge) { None } else { reads.next().copied() };
-            let terms: Vec<_> = terms.iter().map(of).collect();
+            let terms: Vec<_> = sges.iter().map(of).collect();
+            if is_partial {
+                let each = terms.into_iter().zip(&holes);
+                let each = each.map(|(bytes, missing)| Contribution { bytes, missing });
+                fold_partial(how, dtype, writes[0], &each.collect::<Vec<_>>(), finish);
+                return;
+            }
             fold(how, dtype, writes[0], &terms);
             if finish {
                 reduce::finish(how, dtype, writes[0], ranks.into());

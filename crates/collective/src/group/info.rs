@@ -1,6 +1,6 @@
 //! What a rank tells another so that they can be connected.
 
-use bowline_nic::Mtu;
+use bowline_nic::{Mtu, Remote};
 use bowline_wire::{Psn, Qpn};
 
 /// One end of the connection between two ranks.
@@ -20,11 +20,30 @@ pub struct LinkInfo {
     pub slots: u16,
     /// Bytes of a slot.
     pub slot_bytes: u32,
+    /// Its end for operations with bounds, if it has one.
+    pub express: Option<ExpressInfo>,
+}
+
+/// One end of the XP connection between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpressInfo {
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// The token of what it sends.
+    pub token: Psn,
+    /// Slots behind those of the ring.
+    pub slots: u16,
 }
 
 impl LinkInfo {
     /// Bytes on the wire.
-    pub const LEN: usize = 28;
+    pub const LEN: usize = 40;
+
+    /// A slot of its ring.
+    pub(super) fn slot(&self, slot: u16) -> Remote {
+        let at = u64::from(slot) * u64::from(self.slot_bytes);
+        Remote { addr: self.addr + at, rkey: self.rkey }
+    }
 
     /// As bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -36,6 +55,11 @@ impl LinkInfo {
         out[12..16].copy_from_slice(&self.rkey.to_be_bytes());
         out[16..24].copy_from_slice(&self.addr.to_be_bytes());
         out[24..28].copy_from_slice(&self.slot_bytes.to_be_bytes());
+        if let Some(express) = self.express {
+            out[28..32].copy_from_slice(&express.qpn.get().to_be_bytes());
+            out[32..36].copy_from_slice(&express.token.get().to_be_bytes());
+            out[38..40].copy_from_slice(&express.slots.to_be_bytes());
+        }
         out
     }
 
@@ -45,18 +69,31 @@ impl LinkInfo {
         let u32_at = |at: usize| bytes[at..].first_chunk().map(|b| u32::from_be_bytes(*b));
         let u16_at = |at: usize| bytes[at..].first_chunk().map(|b| u16::from_be_bytes(*b));
         let below_2_24 = |value: &u32| *value < 1 << 24;
-        let qpn = u32_at(0).filter(below_2_24).filter(|qpn| *qpn >= 2)?;
+        let qpn_at = |at: usize| {
+            let qpn = Qpn::new(u32_at(at).filter(below_2_24).filter(|qpn| *qpn >= 2)?);
+            Some(qpn).filter(|qpn| *qpn != Qpn::MULTICAST)
+        };
+        let express = match u16_at(38)? {
+            0 => None,
+            slots => {
+                let token = Psn::new(u32_at(32).filter(below_2_24)?);
+                Some(ExpressInfo { qpn: qpn_at(28)?, token, slots })
+            }
+        };
         let addr = bytes[16..].first_chunk().map(|b| u64::from_be_bytes(*b))?;
         let (slots, slot_bytes) = (u16_at(10)?, u32_at(24)?);
-        addr.checked_add(u64::from(slots) * u64::from(slot_bytes))?;
+        let all_slots = u64::from(slots) + express.map_or(0, |express| u64::from(express.slots));
+        let nacks = u64::from(u16::MAX) * super::nack::AREA_BYTES as u64;
+        addr.checked_add(all_slots * u64::from(slot_bytes) + nacks)?;
         Some(LinkInfo {
-            qpn: Some(Qpn::new(qpn)).filter(|qpn| *qpn != Qpn::MULTICAST)?,
+            qpn: qpn_at(0)?,
             psn: Psn::new(u32_at(4).filter(below_2_24)?),
             mtu: Mtu::from_bytes(u16_at(8)?.into())?,
             rkey: u32_at(12)?,
             addr,
             slots,
             slot_bytes,
+            express,
         })
     }
 }
@@ -75,7 +112,11 @@ mod tests {
             addr: 0x7f00_0000_1000,
             slots: 8,
             slot_bytes: 1 << 17,
+            express: None,
         };
+        let express = ExpressInfo { qpn: Qpn::new(7), token: Psn::new(0xabc), slots: 16 };
+        let both = LinkInfo { express: Some(express), ..info };
+        assert_eq!(LinkInfo::from_bytes(&both.to_bytes()), Some(both));
         let bytes = info.to_bytes();
         assert_eq!(LinkInfo::from_bytes(&bytes), Some(info));
         assert_eq!(LinkInfo::from_bytes(&bytes[1..]), None);

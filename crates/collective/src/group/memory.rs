@@ -94,13 +94,14 @@ impl Group {
     }
 
     /// A term of a fold of `len` bytes.
-    pub(super) fn term_sge(&self, op: OpId, term: FoldTerm, len: usize) -> Option<Sge> {
+    pub(super) fn term_sge(&self, op: OpId, term: FoldTerm<'_>, len: usize) -> Option<Sge> {
         match term {
             FoldTerm::Memory(span) => self.sge(op, span),
-            FoldTerm::Slot { of, slot } => {
+            FoldTerm::Absent => None,
+            FoldTerm::Slot { of, slot, .. } => {
                 let link = self.links.get(of as usize)?.as_ref()?;
                 let at = u64::from(slot) * u64::from(self.config.slot_bytes);
-                Some(Sge::new(link.key, link.ring.addr() + at, len as u32))
+                Some(Sge::new(link.key, at, len as u32))
             }
         }
     }

@@ -1,8 +1,10 @@
-//! A rank of a group on a NIC: an engine, an RC queue pair to each other rank, and staging rings.
+//! A rank of a group on a NIC: an engine, queue pairs to each other rank, and staging rings.
 
 mod drive;
+mod express;
 mod info;
 mod memory;
+mod nack;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,11 +16,13 @@ use bowline_nic::{
 };
 use bowline_wire::{Psn, Qpn};
 
-use crate::engine::{Engine, EngineConfig, Failure, OpId};
-use crate::{Rank, Schedule};
-pub use info::LinkInfo;
+use crate::engine::{Engine, EngineConfig, Failure, MAX_EXPRESS_SLOTS, OpId};
+use crate::{Bounds, Rank, Report, Schedule};
+use express::ExpressLink;
+pub use info::{ExpressInfo, LinkInfo};
 pub use memory::{Memory, Piece};
 use memory::{Pending, Scratch};
+use nack::AREA_BYTES;
 
 /// How a group behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,11 @@ pub struct GroupConfig {
     pub slot_bytes: u32,
     /// Messages of one peer that wait here at most. The same on all ranks.
     pub slots: u16,
+    /// The same for messages of operations with bounds, which need an XP queue pair to each peer: 16 at most, and
+    /// 0 if there are none. The same on all ranks.
+    pub express_slots: u16,
+    /// How long packets over XP may be overtaken by others before they count as lost.
+    pub reorder_ns: u64,
     /// Up to this length a message is copied into its work request.
     pub inline_bytes: u32,
     /// How long to wait for a rank before it is asked for a sign of life, and again.
@@ -44,6 +53,8 @@ impl Default for GroupConfig {
         GroupConfig {
             slot_bytes: 128 << 10,
             slots: 8,
+            express_slots: 0,
+            reorder_ns: 50_000,
             inline_bytes: 512,
             heartbeat_ns: 500_000_000,
             ack_timeout: 16,
@@ -70,7 +81,7 @@ pub enum GroupError {
     NoPeer(Rank),
     /// The peer's ring is not like ours.
     #[error(
-        "rank {rank} has {slots} slots of {slot_bytes} bytes: \
+        "rank {rank} has {slots} slots of {slot_bytes} bytes, and {express_slots} for XP: \
          all ranks of a group need the same configuration"
     )]
     Unlike {
@@ -78,9 +89,14 @@ pub enum GroupError {
         rank: Rank,
         /// Its slots.
         slots: u16,
+        /// Its slots for operations with bounds.
+        express_slots: u16,
         /// Their bytes.
         slot_bytes: u32,
     },
+    /// Bounds without the queue pairs for them.
+    #[error("the group has no XP queue pairs: give it some to bound an operation")]
+    NoExpress,
     /// A setting that cannot be.
     #[error("invalid {what} of a group: {value}")]
     Config {
@@ -96,10 +112,11 @@ pub enum GroupError {
 struct Link {
     qpn: Qpn,
     psn: Psn,
-    /// The ring that it writes.
+    /// The ring that it writes: slots, those for XP, and places for what it misses.
     ring: Arc<Buffer>,
     key: MrKey,
-    /// Its own ring.
+    express: Option<ExpressLink>,
+    /// Its own end.
     remote: Option<LinkInfo>,
 }
 
@@ -139,13 +156,16 @@ impl Group {
             rank,
             ranks,
             slots: config.slots,
+            express_slots: config.express_slots,
+            reorder_ns: config.reorder_ns,
             max_posted: max_posted(&config) as usize,
             inline_bytes: config.inline_bytes as usize,
             heartbeat_ns: config.heartbeat_ns,
             limit_ns: config.limit_ns,
         });
         // For each peer: what it sends, what is sent to it, and what both send without payload.
-        let depth = (ranks.max(2) - 1).saturating_mul(2 * (wr_depth(&config) + 1));
+        let each = wr_depth(&config) + 1 + express::wr_depth(&config);
+        let depth = (ranks.max(2) - 1).saturating_mul(2 * each);
         let cq = nic.create_cq(depth)?;
         let mut group = Group {
             engine,
@@ -159,7 +179,7 @@ impl Group {
             busy: false,
         };
         for peer in 0..ranks {
-            let link = if peer == rank { None } else { Some(group.link(nic, Psn::new(psn()))) };
+            let link = (peer != rank).then(|| group.link(nic, [psn(), psn()].map(Psn::new)));
             match link.transpose() {
                 Ok(link) => group.links.push(link),
                 Err(error) => {
@@ -171,24 +191,29 @@ impl Group {
         Ok(group)
     }
 
-    fn link(&self, nic: &mut Nic, psn: Psn) -> Result<Link, GroupError> {
+    fn link(&self, nic: &mut Nic, [psn, token]: [Psn; 2]) -> Result<Link, GroupError> {
         let depth = wr_depth(&self.config);
         let init = QpInit {
             max_send_wr: depth,
             max_recv_wr: depth,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline: self.config.inline_bytes,
+            max_inline: self.config.inline_bytes.max(AREA_BYTES as u32),
             ..QpInit::new(QpType::Rc, self.pd, self.cq)
         };
-        let ring = Buffer::new(usize::from(self.config.slots) * self.config.slot_bytes as usize);
+        let ring = Buffer::new(express::nack_offset(&self.config, self.config.express_slots));
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), ring.addr(), access)?;
+        // Peers count from its start: they need not know where it is.
+        let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), 0, access)?;
         let qpn = nic.create_qp(&init).inspect_err(|_| {
             // It was registered above.
             let _ = nic.deregister(key);
         })?;
-        Ok(Link { qpn, psn, ring, key, remote: None })
+        let express = self.express_link(nic, token).inspect_err(|_| {
+            let _ = nic.destroy_qp(qpn);
+            let _ = nic.deregister(key);
+        })?;
+        Ok(Link { qpn, psn, ring, key, express, remote: None })
     }
 
     /// What a peer needs to know to connect to this rank.
@@ -200,9 +225,14 @@ impl Group {
             psn: link.psn,
             mtu: self.mtu,
             rkey: link.key.0,
-            addr: link.ring.addr(),
+            addr: 0,
             slots: self.config.slots,
             slot_bytes: self.config.slot_bytes,
+            express: link.express.map(|express| ExpressInfo {
+                qpn: express.qpn,
+                token: express.token,
+                slots: self.config.express_slots,
+            }),
         })
     }
 
@@ -216,8 +246,11 @@ impl Group {
         offer: &LinkInfo,
     ) -> Result<(), GroupError> {
         let (slots, slot_bytes) = (offer.slots, offer.slot_bytes);
-        if (slots, slot_bytes) != (self.config.slots, self.config.slot_bytes) {
-            return Err(GroupError::Unlike { rank: peer, slots, slot_bytes });
+        let express_slots = offer.express.map_or(0, |express| express.slots);
+        let GroupConfig { slots: own, slot_bytes: own_bytes, express_slots: own_express, .. } =
+            self.config;
+        if (slots, slot_bytes, express_slots) != (own, own_bytes, own_express) {
+            return Err(GroupError::Unlike { rank: peer, slots, express_slots, slot_bytes });
         }
         let (mtu, depth, ack_timeout) = (self.mtu, wr_depth(&self.config), self.config.ack_timeout);
         let link = self.links.get_mut(peer as usize).and_then(Option::as_mut);
@@ -237,10 +270,14 @@ impl Group {
         let [init, rtr, rts] = connect.steps(QpType::Rc);
         nic.modify_qp(now, link.qpn, &init)?;
         for _ in 0..depth {
-            nic.post_recv(link.qpn, &RecvWr::new(drive::recv_id(peer), &[]))?;
+            let id = drive::wr_id(drive::WrKind::Recv, peer, 0);
+            nic.post_recv(link.qpn, &RecvWr::new(id, &[]))?;
         }
         nic.modify_qp(now, link.qpn, &rtr)?;
         nic.modify_qp(now, link.qpn, &rts)?;
+        if let (Some(express), Some(far)) = (link.express, offer.express) {
+            express.connect(nic, now, &self.config, (peer, connect), &far)?;
+        }
         link.remote = Some(*offer);
         Ok(())
     }
@@ -253,15 +290,31 @@ impl Group {
         schedule: Arc<Schedule>,
         memory: Memory,
     ) -> Result<OpId, GroupError> {
+        self.submit_with(nic, now, schedule, memory, None)
+    }
+
+    /// As [`submit`](Group::submit), for an operation that may have bounds. Its request must have been
+    /// made [for them](crate::Request::with_bounds).
+    pub fn submit_with(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        schedule: Arc<Schedule>,
+        memory: Memory,
+        bounds: Option<Bounds>,
+    ) -> Result<OpId, GroupError> {
+        if bounds.is_some() && (self.config.express_slots == 0 || schedule.is_pairwise()) {
+            return Err(GroupError::NoExpress);
+        }
         let scratch = self.reserve(nic, schedule.scratch_bytes())?;
-        let id = self.engine.submit(now, schedule);
+        let id = self.engine.submit(now, schedule, bounds);
         self.pending.push_back(Pending { id, memory, scratch });
         self.drive(nic, now);
         Ok(id)
     }
 
     /// The next operation that is over.
-    pub fn poll_done(&mut self) -> Option<(OpId, Result<(), Failure>)> {
+    pub fn poll_done(&mut self) -> Option<(OpId, Result<Report, Failure>)> {
         let (id, result) = self.engine.poll_done()?;
         self.pending.retain(|pending| pending.id != id);
         Some((id, result))
@@ -294,6 +347,9 @@ impl Group {
         for link in self.links.iter().flatten() {
             // One that was never connected is in no state to fail, and sends nothing.
             let _ = nic.modify_qp(now, link.qpn, &error);
+            if let Some(express) = link.express {
+                let _ = nic.modify_qp(now, express.qpn, &error);
+            }
         }
     }
 
@@ -302,6 +358,9 @@ impl Group {
         for link in self.links.into_iter().flatten() {
             // They are ours, and nobody else removes them.
             let _ = nic.destroy_qp(link.qpn);
+            if let Some(express) = link.express {
+                let _ = nic.destroy_qp(express.qpn);
+            }
             let _ = nic.deregister(link.key);
         }
         for scratch in self.scratch {
@@ -335,6 +394,9 @@ fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError>
     }
     if !(1..=2048).contains(&config.slots) {
         return invalid("number of slots", config.slots.into());
+    }
+    if config.express_slots > MAX_EXPRESS_SLOTS {
+        return invalid("number of slots for XP", config.express_slots.into());
     }
     if !(1..=31).contains(&config.ack_timeout) {
         return invalid("ACK timeout", config.ack_timeout.into());

@@ -3,7 +3,7 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use super::hazards::Hazards;
-use super::{Action, Schedule, Space, Span, Step, Term};
+use super::{Action, Part, Schedule, Space, Span, Step, Term};
 use crate::Rank;
 
 /// Scratch memory begins at cache lines.
@@ -19,6 +19,7 @@ pub struct Builder {
     hazards: Hazards,
     scratch_bytes: usize,
     chunk_bytes: usize,
+    part: Part,
 }
 
 impl Builder {
@@ -32,7 +33,13 @@ impl Builder {
             hazards: Hazards::default(),
             scratch_bytes: 0,
             chunk_bytes,
+            part: Part::default(),
         }
+    }
+
+    /// Where the steps from here on stand in an operation with bounds.
+    pub fn set_part(&mut self, part: Part) {
+        self.part = part;
     }
 
     /// Memory for the time of the operation, with unspecified bytes.
@@ -111,7 +118,7 @@ impl Builder {
         waits_for.retain(|other| *other != step);
         let waits = messages + waits_for.len() as u32;
         self.edges.extend(waits_for.into_iter().map(|other| (other, step)));
-        self.steps.push(Step { action, waits, dependents: 0..0 });
+        self.steps.push(Step { action, part: self.part, waits, dependents: 0..0 });
     }
 
     /// The schedule.

@@ -62,9 +62,19 @@ pub enum Action {
     },
 }
 
+/// Where a step stands in an operation with bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Which of the rounds that follow each other it belongs to.
+    pub phase: u8,
+    /// Its bytes become the same result on several ranks.
+    pub is_replica: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Step {
     action: Action,
+    part: Part,
     /// Steps that must be over before it, and messages that it takes.
     waits: u32,
     /// Steps that wait for it, in `edges`.
@@ -99,6 +109,28 @@ impl Schedule {
     /// What a step does.
     pub fn action(&self, step: u32) -> &Action {
         &self.steps[step as usize].action
+    }
+
+    /// Where a step stands in an operation with bounds.
+    pub fn part(&self, step: u32) -> Part {
+        self.steps[step as usize].part
+    }
+
+    /// Rounds that follow each other.
+    pub fn phases(&self) -> u8 {
+        self.steps.iter().map(|step| step.part.phase).max().unwrap_or(0) + 1
+    }
+
+    /// Lengths of the messages that it takes, and the parts that they belong to.
+    pub fn messages(&self) -> impl Iterator<Item = (usize, Part)> + '_ {
+        self.steps.iter().flat_map(|step| {
+            let (len, terms) = match &step.action {
+                Action::Fold { dst, terms, .. } => (dst.len, self.terms(terms)),
+                Action::Send { .. } => (0, &[][..]),
+            };
+            let messages = terms.iter().filter(|term| matches!(term, Term::Message(_)));
+            messages.map(move |_| (len, step.part))
+        })
     }
 
     /// The terms of a fold.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod express;
 pub(crate) mod values;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,13 +10,18 @@ use std::sync::Arc;
 
 use bowline_collective::engine::{FoldTerm, Post};
 use bowline_collective::schedule::{Space, Span};
-use bowline_collective::{Engine, EngineConfig, Failure, OpId, Rank, Request, Schedule, fold};
+use bowline_collective::{
+    Bounds, Contribution, Engine, EngineConfig, Failure, OpId, Rank, Report, Request, fold,
+    fold_partial,
+};
 use bowline_nic::Time;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 pub(crate) const HEARTBEAT_NS: u64 = 1_000_000;
 pub(crate) const LIMIT_NS: u64 = 1_000_000_000;
+pub(crate) const EXPRESS_SLOTS: u16 = 3;
+pub(crate) const REORDER_NS: u64 = 1_000;
 
 /// How a world is made.
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +33,16 @@ pub(crate) struct Shape {
     pub(crate) seed: u64,
 }
 
-/// What a post carries.
+/// What a post over RC carries.
+#[derive(Default)]
 struct Frame {
-    imm: u32,
+    imm: Option<u32>,
     /// The slot and the bytes of a write.
     write: Option<(u16, Vec<u8>)>,
+    /// Where in the slot, if it is a repair.
+    repairs_at: Option<usize>,
+    /// What is missing at the sender of this.
+    nack: Option<Vec<std::ops::Range<u32>>>,
     /// Where the bytes came from, to be looked at again when it is acknowledged.
     source: Option<(OpId, Span)>,
 }
@@ -49,6 +60,7 @@ pub(crate) struct Node {
     /// The slots of each peer.
     rings: Vec<Vec<Vec<u8>>>,
     pub(crate) results: BTreeMap<OpId, Result<(), Failure>>,
+    pub(crate) reports: BTreeMap<OpId, Report>,
     pub(crate) alive: bool,
 }
 
@@ -57,6 +69,9 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// What is on its way, and what has arrived but is not acknowledged, by sender and receiver.
     wires: BTreeMap<(Rank, Rank), (VecDeque<Frame>, VecDeque<Frame>)>,
+    express: express::Express,
+    /// The share of packets over XP that is lost.
+    pub(crate) loss: f64,
     rng: ChaCha8Rng,
     pub(crate) now: Time,
     pub(crate) delivered: u64,
@@ -69,20 +84,28 @@ impl World {
                 rank,
                 ranks: shape.ranks,
                 slots: shape.slots,
+                express_slots: EXPRESS_SLOTS,
+                reorder_ns: REORDER_NS,
                 max_posted: usize::from(shape.slots) + 1,
                 inline_bytes: shape.inline_bytes,
                 heartbeat_ns: HEARTBEAT_NS,
                 limit_ns: LIMIT_NS,
             }),
             memory: BTreeMap::new(),
-            rings: vec![vec![Vec::new(); shape.slots.into()]; shape.ranks as usize],
+            rings: vec![
+                vec![vec![0xdd; shape.chunk_bytes]; (shape.slots + EXPRESS_SLOTS).into()];
+                shape.ranks as usize
+            ],
             results: BTreeMap::new(),
+            reports: BTreeMap::new(),
             alive: true,
         };
         World {
             shape,
             nodes: (0..shape.ranks).map(node).collect(),
             wires: BTreeMap::new(),
+            express: express::Express::new(&shape),
+            loss: 0.0,
             rng: ChaCha8Rng::seed_from_u64(shape.seed),
             now: Time::ZERO,
             delivered: 0,
@@ -95,6 +118,16 @@ impl World {
 
     /// Submits an operation at a rank. In place `input` is what the output holds.
     pub(crate) fn submit(&mut self, rank: Rank, request: &Request, input: Vec<u8>) -> OpId {
+        self.submit_with(rank, request, input, None)
+    }
+
+    pub(crate) fn submit_with(
+        &mut self,
+        rank: Rank,
+        request: &Request,
+        input: Vec<u8>,
+        bounds: Option<Bounds>,
+    ) -> OpId {
         let Shape { ranks, chunk_bytes, .. } = self.shape;
         let schedule = request.compile(rank, ranks, chunk_bytes).expect("a valid request");
         let (input_len, output_len) = request.bytes(rank, ranks).unwrap();
@@ -107,14 +140,9 @@ impl World {
             kept = input;
         }
         let scratch = vec![0x5a; schedule.scratch_bytes()];
-        self.submit_schedule(rank, Arc::new(schedule), Memory { input: kept, output, scratch })
-    }
-
-    fn submit_schedule(&mut self, rank: Rank, schedule: Arc<Schedule>, memory: Memory) -> OpId {
-        let now = self.now;
         let node = &mut self.nodes[rank as usize];
-        let id = node.engine.submit(now, schedule);
-        node.memory.insert(id, memory);
+        let id = node.engine.submit(self.now, Arc::new(schedule), bounds);
+        node.memory.insert(id, Memory { input: kept, output, scratch });
         id
     }
 
@@ -124,10 +152,16 @@ impl World {
             for rank in 0..self.shape.ranks {
                 self.turn(rank);
             }
-            if !self.deliver_one() && !self.anybody_busy() {
+            let delivered = if self.coin() { self.deliver_one() } else { self.deliver_express() };
+            if !delivered && !self.deliver_one() && !self.deliver_express() && !self.anybody_busy()
+            {
                 return;
             }
         }
+    }
+
+    fn coin(&mut self) -> bool {
+        self.rng.next_u32() & 1 == 0
     }
 
     fn anybody_busy(&mut self) -> bool {
@@ -145,7 +179,7 @@ impl World {
             }
             let alive = self.nodes.iter().filter(|node| node.alive);
             let next = alive.filter_map(|node| node.engine.poll_timeout()).min().unwrap();
-            self.now = self.now.max(next);
+            self.now = self.now.max(next.min(self.express.next_end()));
             self.fail_posts_to_the_dead();
             let now = self.now;
             self.nodes.iter_mut().filter(|node| node.alive).for_each(|n| n.engine.timeout(now));
@@ -163,7 +197,15 @@ impl World {
             let rank = self.rng.random_range(0..self.shape.ranks);
             self.turn(rank);
             self.deliver_one();
+            self.deliver_express();
         }
+    }
+
+    /// Lets time pass at once.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.now = self.now.plus_nanos(ns);
+        let now = self.now;
+        self.nodes.iter_mut().filter(|node| node.alive).for_each(|n| n.engine.timeout(now));
     }
 
     pub(crate) fn output(&self, rank: Rank, op: OpId) -> &[u8] {
@@ -184,6 +226,10 @@ impl World {
         for _ in 0..budget {
             let node = &mut self.nodes[rank as usize];
             while let Some((id, result)) = node.engine.poll_done() {
+                if let Ok(report) = &result {
+                    node.reports.insert(id, report.clone());
+                }
+                let result = result.map(drop);
                 assert!(node.results.insert(id, result).is_none(), "{id:?} ended twice");
             }
             let Some(post) = node.engine.poll_post() else { return did };
@@ -194,12 +240,37 @@ impl World {
                     node.engine.folded(op, step);
                     continue;
                 }
-                Post::Note { to, imm } => (to, Frame { imm, write: None, source: None }),
+                Post::Note { to, imm } => (to, Frame { imm: Some(imm), ..Frame::default() }),
                 Post::Write { to, slot, op, src, imm, inline } => {
                     assert!(src.len <= self.shape.chunk_bytes);
-                    let bytes = node.memory[&op].bytes(src).to_vec();
+                    let write = Some((slot, node.memory[&op].bytes(src).to_vec()));
                     let source = (!inline).then_some((op, src));
-                    (to, Frame { imm, write: Some((slot, bytes)), source })
+                    (to, Frame { imm: Some(imm), write, source, ..Frame::default() })
+                }
+                Post::Repair { to, slot, offset, op, src, imm } => {
+                    let write = Some((slot, node.memory[&op].bytes(src).to_vec()));
+                    let repairs_at = Some(offset as usize);
+                    (to, Frame { imm, write, repairs_at, source: Some((op, src)), nack: None })
+                }
+                Post::Nack { to, slot, imm } => {
+                    let missing = node.engine.missing(to, slot);
+                    let everything = 0..self.shape.chunk_bytes as u32;
+                    let nack = missing.map_or(vec![everything], <[_]>::to_vec);
+                    (to, Frame { imm: Some(imm), nack: Some(nack), ..Frame::default() })
+                }
+                Post::Express { to, slot, op, src, imm, deadline } => {
+                    let bytes = node.memory[&op].bytes(src).to_vec();
+                    let cut = deadline <= self.now;
+                    self.send_express((rank, to), slot, imm, &bytes, cut);
+                    continue;
+                }
+                Post::Open { from, slot } => {
+                    self.express.open((from, rank), slot);
+                    continue;
+                }
+                Post::End { from, slot, at } => {
+                    self.express.end((from, rank), slot, at);
+                    continue;
                 }
             };
             assert_ne!(to, rank);
@@ -241,9 +312,14 @@ impl World {
         let mut len = 0;
         if let Some((slot, bytes)) = &frame.write {
             len = bytes.len();
-            node.rings[from as usize][usize::from(*slot)].clone_from(bytes);
+            let (ring, at) = (&mut node.rings[from as usize], frame.repairs_at.unwrap_or(0));
+            ring[usize::from(*slot)][at..at + len].copy_from_slice(bytes);
         }
-        node.engine.message(now, from, frame.imm, len);
+        match (frame.imm, &frame.nack) {
+            (Some(imm), Some(nack)) => node.engine.nack(now, from, imm, nack),
+            (Some(imm), None) => node.engine.message(now, from, imm, len),
+            (None, _) => {}
+        }
         self.delivered += 1;
         self.wires.get_mut(&pair).unwrap().1.push_back(frame);
     }
@@ -279,19 +355,32 @@ impl Node {
         let (dst, terms, finish) = self.engine.fold(op, step);
         let memory = &self.memory[&op];
         let mut out = memory.bytes(dst).to_vec();
+        let terms: Vec<_> = terms.collect();
+        let is_absent = terms.contains(&FoldTerm::Absent);
         let terms: Vec<_> = terms
-            .map(|term| match term {
-                FoldTerm::Memory(span) if span == dst => None,
-                FoldTerm::Memory(span) => Some(memory.bytes(span)),
-                FoldTerm::Slot { of, slot } => {
-                    Some(&self.rings[of as usize][usize::from(slot)][..])
-                }
+            .into_iter()
+            .filter_map(|term| {
+                let (bytes, missing) = match term {
+                    FoldTerm::Memory(span) if span == dst => (None, &[][..]),
+                    FoldTerm::Memory(span) => (Some(memory.bytes(span)), &[][..]),
+                    FoldTerm::Slot { of, slot, missing } => {
+                        let ring = &self.rings[of as usize];
+                        (Some(&ring[usize::from(slot)][..dst.len]), missing)
+                    }
+                    FoldTerm::Absent => return None,
+                };
+                Some(Contribution { bytes, missing })
             })
             .collect();
-        fold(schedule.reduce_op(), schedule.data_type(), &mut out, &terms);
-        if finish {
-            let (op, dtype) = (schedule.reduce_op(), schedule.data_type());
-            bowline_codes::reduce::finish(op, dtype, &mut out, schedule.ranks().into());
+        let (how, dtype) = (schedule.reduce_op(), schedule.data_type());
+        if !is_absent && terms.iter().all(|term| term.missing.is_empty()) {
+            let terms: Vec<_> = terms.iter().map(|term| term.bytes).collect();
+            fold(how, dtype, &mut out, &terms);
+            if finish {
+                bowline_codes::reduce::finish(how, dtype, &mut out, schedule.ranks().into());
+            }
+        } else {
+            fold_partial(how, dtype, &mut out, &terms, finish);
         }
         // The message is gone: a fold that still looks for it finds nothing of use.
         for (of, slot) in self.slots_of(op, step) {
@@ -304,8 +393,8 @@ impl Node {
         let (_, terms, _) = self.engine.fold(op, step);
         terms
             .filter_map(|term| match term {
-                FoldTerm::Slot { of, slot } => Some((of, slot)),
-                FoldTerm::Memory(_) => None,
+                FoldTerm::Slot { of, slot, .. } => Some((of, slot)),
+                FoldTerm::Memory(_) | FoldTerm::Absent => None,
             })
             .collect()
     }

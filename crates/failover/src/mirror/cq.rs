@@ -71,6 +71,18 @@ impl Cq {
         })
     }
 
+    /// Changes how many completions of each lane there is room for.
+    ///
+    /// An engine whose queue holds more refuses; those asked before it keep the new depth, which is no less than
+    /// what they hold.
+    pub fn resize<E: Engines>(&self, engines: &E, depth: u32) -> Result<(), MirrorError<E::Error>> {
+        for at in self.layout.places() {
+            let id = self.id(at);
+            engines.with(at, |nic, _| nic.resize_cq(id, depth)).map_err(MirrorError::Engine)??;
+        }
+        Ok(())
+    }
+
     /// What an engine calls it.
     #[inline]
     pub fn id(&self, at: Place) -> CqId {

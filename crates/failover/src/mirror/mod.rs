@@ -34,7 +34,7 @@ pub use cq::{Cq, Turn};
 pub use names::Names;
 pub use pd::Pd;
 pub use qp::{Qp, QpParts};
-pub use region::{deregister, register};
+pub use region::{deregister, register, set_access};
 pub use srq::Srq;
 pub use window::{alloc_window, dealloc_window};
 

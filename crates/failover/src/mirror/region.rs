@@ -77,6 +77,18 @@ fn undo<E: Engines>(engines: &E, key: MrKey, places: &[Place]) {
     }
 }
 
+/// Changes what may be done with registered memory, on every engine. The key stays.
+pub fn set_access<E: Engines>(
+    engines: &E,
+    key: MrKey,
+    access: Access,
+) -> Result<(), MirrorError<E::Error>> {
+    for at in engines.layout().places() {
+        engines.with(at, |nic, _| nic.set_access(key, access)).map_err(MirrorError::Engine)??;
+    }
+    Ok(())
+}
+
 /// Ends a registration on every engine. All are tried; the first error is returned.
 pub fn deregister<E: Engines>(
     engines: &E,

@@ -9,11 +9,17 @@ use std::path::{Path, PathBuf};
 use super::RegistryError;
 use crate::sys::effective_uid;
 
+/// The directory in memory for what processes of this user keep while they run, made if it is not there. Nobody else
+/// can look into it.
+pub fn runtime_dir() -> Result<PathBuf, RegistryError> {
+    open(None)
+}
+
 /// The directory for this user's registries, made if it is not there: below `base`, or below
 /// `$XDG_RUNTIME_DIR`, or in shared memory.
 pub(super) fn open(base: Option<&Path>) -> Result<PathBuf, RegistryError> {
     let uid = effective_uid();
-    let dir = match base.map(Path::to_owned).or_else(runtime_dir) {
+    let dir = match base.map(Path::to_owned).or_else(base_of_session) {
         Some(base) => base.join("bowline"),
         None => PathBuf::from(format!("/dev/shm/bowline-{uid}")),
     };
@@ -31,7 +37,7 @@ pub(super) fn open(base: Option<&Path>) -> Result<PathBuf, RegistryError> {
     }
 }
 
-fn runtime_dir() -> Option<PathBuf> {
+fn base_of_session() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute())
 }
 

@@ -32,6 +32,7 @@ use bowline_wire::Opcode;
 
 use crate::port::{FrameSink, PortCounters};
 use crate::sys::attach_group_program;
+pub use dir::runtime_dir;
 pub use error::RegistryError;
 use handover::Handover;
 pub(crate) use handover::Run;

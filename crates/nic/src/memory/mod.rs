@@ -1,6 +1,7 @@
 //! Registered memory: protection domains, regions, and the checked port through which every
 //! engine reaches them.
 
+mod domain;
 mod indirect;
 mod live;
 pub(crate) mod raw;
@@ -91,6 +92,16 @@ impl Mr {
     }
 }
 
+/// Refuses rights that contradict each other.
+fn check_access(access: Access) -> Result<(), ControlError> {
+    let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
+        let why = "remote write and atomic rights need LOCAL_WRITE as well";
+        return Err(ControlError::Invalid { what: "access", why });
+    }
+    Ok(())
+}
+
 impl MemoryTable {
     pub(crate) fn new(max_regions: u32, max_domains: u32, key_seed: [u8; 32]) -> MemoryTable {
         MemoryTable {
@@ -112,52 +123,6 @@ impl MemoryTable {
         let mut secret = [0; N];
         self.keys.fill_bytes(&mut secret);
         secret
-    }
-
-    pub(crate) fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
-        let id = match self.domains.iter().position(Option::is_none) {
-            Some(id) => id,
-            None if self.domains.len() < self.max_domains as usize => {
-                self.domains.push(None);
-                self.domains.len() - 1
-            }
-            None => {
-                let limit = u64::from(self.max_domains);
-                return Err(ControlError::Exhausted { what: "protection domains", limit });
-            }
-        };
-        self.domains[id] = Some(0);
-        Ok(PdId(id as u32))
-    }
-
-    pub(crate) fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
-        match *self.domain(pd)? {
-            0 => {
-                self.domains[pd.0 as usize] = None;
-                Ok(())
-            }
-            _ => Err(ControlError::Busy { what: "the protection domain" }),
-        }
-    }
-
-    /// Counts one more object in the domain.
-    pub(crate) fn hold_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
-        *self.domain(pd)? += 1;
-        Ok(())
-    }
-
-    /// Counts one object less.
-    pub(crate) fn release_pd(&mut self, pd: PdId) {
-        if let Ok(users) = self.domain(pd) {
-            *users = users.saturating_sub(1);
-        }
-    }
-
-    fn domain(&mut self, pd: PdId) -> Result<&mut u32, ControlError> {
-        self.domains
-            .get_mut(pd.0 as usize)
-            .and_then(Option::as_mut)
-            .ok_or(ControlError::NotFound { what: "protection domain" })
     }
 
     pub(crate) fn register(
@@ -189,11 +154,7 @@ impl MemoryTable {
         iova: u64,
         access: Access,
     ) -> Result<MrKey, ControlError> {
-        let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
-            let why = "remote write and atomic rights need LOCAL_WRITE as well";
-            return Err(ControlError::Invalid { what: "access", why });
-        }
+        check_access(access)?;
         if iova.checked_add(region.len() as u64).is_none() {
             return Err(ControlError::Invalid {
                 what: "iova",
@@ -201,6 +162,20 @@ impl MemoryTable {
             });
         }
         self.insert(pd, Backing::Memory(region), iova, access, key)
+    }
+
+    /// Changes what may be done with registered memory. Its key stays.
+    pub(crate) fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
+        check_access(access)?;
+        let missing = ControlError::NotFound { what: "memory region" };
+        let slot = *self.index.get(&key.0).ok_or(missing)?;
+        match &mut self.slots[slot as usize] {
+            Some(mr @ Mr { backing: Backing::Memory(_), .. }) => {
+                mr.access = access;
+                Ok(())
+            }
+            _ => Err(missing),
+        }
     }
 
     /// Registers a table of `count` slots of `1 << shift` bytes of address space each, from address

@@ -5,6 +5,7 @@
 //! the rest of the crate works with offsets that [`super::MemoryTable`] has checked. Bytes that the
 //! application changes while the NIC moves them arrive torn, exactly as with a hardware NIC.
 
+use core::any::Any;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -15,22 +16,24 @@ use bowline_wire::{Icrc, LiveBytes};
 use super::live;
 use super::stream::{self, Trail};
 
-/// Zeroed, page-aligned memory that an application shares with a NIC.
+/// Memory that an application shares with a NIC: zeroed and page-aligned, or [foreign](Buffer::foreign).
 ///
 /// It is read and written by copying, because a NIC may change any byte at any time.
 pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
+    /// Keeps foreign memory alive. Without one the memory is our own.
+    owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: `Buffer` owns plain memory; all access goes through raw copies or atomics, never through
+// SAFETY: `Buffer` owns plain memory, or somebody does who may be sent along; all access goes through raw copies or atomics, never through
 // references, so handing it to another thread (or sharing it) creates no aliasing `&mut`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Alignment of every buffer: a page, so that registered memory never shares one. Kernels for other
+    /// Alignment of every buffer of our own: a page, so that registered memory never shares one. Kernels for other
     /// processors than x86 have pages of up to 64 KiB.
     pub const ALIGN: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
@@ -40,7 +43,24 @@ impl Buffer {
         // SAFETY: `layout` has a size of at least one page, so it is not zero.
         let ptr = unsafe { alloc_zeroed(layout) };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Arc::new(Buffer { ptr, len })
+        Arc::new(Buffer { ptr, len, owner: None })
+    }
+
+    /// Memory that somebody else owns: an array of NumPy's, a C program's buffer. `owner` keeps it alive, and is
+    /// dropped with the buffer: when no registration and no handle of it is left. `None` if the range has no
+    /// address or leaves the address space.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped `ptr..ptr + len` stays mapped and readable, and writable if it is written
+    /// here or registered with any write right. Rust references to it exist only while no peer and no work
+    /// request can touch it.
+    pub unsafe fn foreign(
+        ptr: *mut u8,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Option<Arc<Buffer>> {
+        (ptr as usize).checked_add(len).filter(|_| isize::try_from(len).is_ok())?;
+        Some(Arc::new(Buffer { ptr: NonNull::new(ptr)?, len, owner: Some(owner) }))
     }
 
     fn layout(len: usize) -> Layout {
@@ -128,9 +148,10 @@ impl Buffer {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, 8);
-        assert!(offset.is_multiple_of(8), "offset {offset} is not aligned to 8 bytes");
-        // SAFETY: in bounds, aligned (the buffer is page-aligned), and lives as long as `self`.
-        unsafe { AtomicU64::from_ptr(self.ptr.as_ptr().add(offset).cast()) }
+        let word = self.ptr.as_ptr().wrapping_add(offset).cast::<u64>();
+        assert!(word.is_aligned(), "offset {offset} is not aligned to 8 bytes");
+        // SAFETY: in bounds, aligned, and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(word) }
     }
 
     #[inline]
@@ -145,8 +166,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, and freed once.
-        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        if self.owner.is_none() {
+            // SAFETY: allocated in `new` with this very layout, and freed once.
+            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+        }
     }
 }
 

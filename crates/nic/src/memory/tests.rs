@@ -203,3 +203,31 @@ fn an_owner_may_use_memory_while_the_engine_does() {
         }
     });
 }
+
+/// Somebody else's memory lives as long as anything that may touch it, and no longer.
+#[test]
+fn foreign_memory_is_let_go_of_with_the_last_use() {
+    let mut bytes = vec![7u8; 100];
+    let (addr, len) = (bytes.as_mut_ptr(), bytes.len());
+    let owner = std::sync::Arc::new(());
+    let held = std::sync::Arc::clone(&owner);
+    // SAFETY: `bytes` outlives the buffer, and is not looked at before that is gone.
+    let buffer = unsafe { Buffer::foreign(addr.add(1), len - 1, Box::new(held)) }.unwrap();
+    let region = Region::owned(buffer.clone());
+    region.write(0, &[1, 2, 3], false).unwrap();
+    assert_eq!(buffer.to_vec(0, 4), [1, 2, 3, 7]);
+    // Words are where the processor has them, not where the buffer starts.
+    let aligned = (0..8).find(|offset| (buffer.addr() + offset).is_multiple_of(8)).unwrap();
+    buffer.store_u64(aligned as usize, 5);
+    drop(buffer);
+    assert_eq!(std::sync::Arc::strong_count(&owner), 2, "registered memory stays");
+    drop(region);
+    assert_eq!(std::sync::Arc::strong_count(&owner), 1);
+    assert_eq!(bytes[0], 7);
+    // SAFETY: refused, so that nothing is touched.
+    let nowhere = unsafe { Buffer::foreign(std::ptr::null_mut(), 8, Box::new(())) };
+    assert!(nowhere.is_none());
+    // SAFETY: as above.
+    let beyond = unsafe { Buffer::foreign(addr, usize::MAX, Box::new(())) };
+    assert!(beyond.is_none());
+}

@@ -3,6 +3,7 @@
 mod moving;
 mod objects;
 mod post;
+mod regions;
 
 use std::sync::Arc;
 

@@ -68,6 +68,29 @@ impl Nic {
         Ok(())
     }
 
+    /// Lets the oldest receive with this `wr_id` end no later than `deadline`, whatever it was posted
+    /// with; XP only. `false` if there is none: it has ended.
+    pub fn hasten_recv(
+        &mut self,
+        now: Time,
+        qpn: Qpn,
+        wr_id: u64,
+        deadline: Time,
+    ) -> Result<bool, PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
+        if !qp.core.descriptor.deadlines {
+            return Err(PostError::UnsupportedOp(qp.core.init.qp_type));
+        }
+        let Some(at) = qp.core.rq.find_id(wr_id) else { return Ok(false) };
+        qp.core.rq.hasten(at, deadline);
+        self.posted_timed(slot, now, deadline);
+        self.after(slot);
+        Ok(true)
+    }
+
     /// Adds a receive to a shared receive queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.shared.srqs.post(srq, wr)

@@ -80,6 +80,19 @@ impl CqTable {
         super::insert(&mut self.slots, self.max, cq).map(CqId).ok_or(full)
     }
 
+    /// Changes the depth to one that holds what is there.
+    pub(crate) fn resize(&mut self, id: CqId, depth: u32) -> Result<(), ControlError> {
+        let (cq, depth) = (self.get(id)?, depth as usize);
+        if cq.ring.len() > depth {
+            let why = "more completions wait in the queue";
+            return Err(ControlError::Invalid { what: "completion queue depth", why });
+        }
+        // Room is taken now, so that no completion allocates.
+        cq.ring.reserve(depth - cq.ring.len());
+        cq.depth = depth;
+        Ok(())
+    }
+
     pub(crate) fn level(&mut self, id: CqId) -> Result<CqLevel, ControlError> {
         Ok(self.get(id)?.level.clone())
     }

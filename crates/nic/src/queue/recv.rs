@@ -178,6 +178,13 @@ impl RecvQueue {
         Some(self.numbered.head.wrapping_add(ahead))
     }
 
+    /// Place of the oldest receive that was posted under a `wr_id` and has not ended.
+    pub(crate) fn find_id(&self, wr_id: u64) -> Option<usize> {
+        let places = (0..self.len).map(|ahead| ((self.head + ahead) % self.capacity) as usize);
+        let open = |at: &usize| self.numbered.deadlines.get(*at).is_some_and(Option::is_some);
+        places.filter(open).find(|at| self.wr_ids[*at] == wr_id)
+    }
+
     /// Lets the receive at a place end no later than this.
     pub(crate) fn hasten(&mut self, at: usize, deadline: Time) {
         if let Some(set) = &mut self.numbered.deadlines[at] {

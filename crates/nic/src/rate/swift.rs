@@ -7,11 +7,12 @@ use crate::time::Time;
 /// Swift's constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftParams {
-    /// The least target, the same for all flows of a network: one that came when there was a queue must not take
-    /// that for a longer path.
+    /// The least target, the same for all flows of a network whose paths are shorter.
     pub base_target_ns: u64,
     /// What the target allows on top of the shortest round trip, on longer paths.
     pub base_delay_ns: u64,
+    /// How many round trips lie between two drains.
+    pub drain_every: u32,
     /// The most that flow scaling adds to the target, for the smallest windows.
     pub max_scaling_ns: u64,
     /// Windows, in packets, between which flow scaling works.
@@ -35,6 +36,7 @@ impl Default for SwiftParams {
         SwiftParams {
             base_target_ns: 25_000,
             base_delay_ns: 5_000,
+            drain_every: 100,
             max_scaling_ns: 50_000,
             min_scaled_packets: 0.1,
             max_scaled_packets: 100.0,
@@ -56,6 +58,7 @@ impl ControllerFactory for SwiftParams {
             min_rtt_ns: None,
             rtt_ns: None,
             decreased: None,
+            drain: Drain::At(None),
         })
     }
 }
@@ -75,7 +78,24 @@ struct Swift {
     rtt_ns: Option<u64>,
     /// When the window last shrank: at most once a round trip.
     decreased: Option<Time>,
+    drain: Drain,
 }
+
+/// A pause in which the queue that the flow itself keeps runs empty, to see how long the path is without it.
+///
+/// The paper's targets come from the topology. Here those of longer paths come from the shortest round trip, and a
+/// flow that begins when there is a queue takes that for a longer path: its target is too high, it pushes the others
+/// out, and the queue that is there from then on is its own. So it has only to let go for a moment to learn better.
+#[derive(Clone, Copy, Debug)]
+enum Drain {
+    /// The next begins then, or is to be planned.
+    At(Option<Time>),
+    /// It lasts until a packet has come back that was sent then or later, when what was under way before is gone.
+    Sent(Time),
+}
+
+/// What is left of the window in a drain.
+const DRAINED: f64 = 0.25;
 
 impl Swift {
     /// The target delay, section 3.2: the path's own, and more for flows with small windows, whose share
@@ -90,6 +110,21 @@ impl Swift {
         let scaled = scaled.clamp(0.0, params.max_scaling_ns as f64);
         let base = (min_rtt_ns + params.base_delay_ns).max(params.base_target_ns);
         base as f64 + scaled
+    }
+
+    /// Begins and ends drains; whether one is under way. A round trip is that of a packet which has just come back.
+    fn drains(&mut self, now: Time, rtt_ns: Option<u64>, smoothed_ns: u64) -> bool {
+        let after =
+            |round_trips: u32| now.plus_nanos(smoothed_ns.saturating_mul(round_trips.into()));
+        self.drain = match self.drain {
+            Drain::At(None) => Drain::At(Some(after(self.params.drain_every))),
+            Drain::At(Some(at)) if now >= at => Drain::Sent(after(1)),
+            Drain::Sent(at) if rtt_ns.is_some_and(|rtt_ns| now >= at.plus_nanos(rtt_ns)) => {
+                Drain::At(None)
+            }
+            as_before => as_before,
+        };
+        matches!(self.drain, Drain::Sent(_))
     }
 
     fn may_decrease(&self, now: Time) -> bool {
@@ -119,7 +154,8 @@ impl RateController for Swift {
     }
 
     fn window_bytes(&self) -> Option<u64> {
-        Some((self.cwnd.max(1.0) * self.packet_bytes) as u64)
+        let share = if let Drain::At(_) = self.drain { 1.0 } else { DRAINED };
+        Some(((self.cwnd * share).max(1.0) * self.packet_bytes) as u64)
     }
 
     fn wants_feedback(&self) -> bool {
@@ -134,6 +170,10 @@ impl RateController for Swift {
             self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8));
         }
         let (Some(min_rtt_ns), Some(smoothed)) = (self.min_rtt_ns, self.rtt_ns) else { return };
+        // What is measured in a drain says nothing about the window.
+        if self.drains(now, acked.rtt_ns, smoothed) {
+            return;
+        }
         let delay = acked.rtt_ns.unwrap_or(smoothed) as f64;
         let target = self.target_ns(min_rtt_ns);
         let packets = acked.bytes as f64 / self.packet_bytes;
@@ -221,6 +261,25 @@ mod tests {
             ack(&mut *swift, i * 3_000, 1, 10);
         }
         assert_eq!(swift.pacing_rate_bps(Time::ZERO), None);
+    }
+
+    #[test]
+    fn a_flow_that_began_in_a_queue_learns_how_long_the_path_is() {
+        let mut swift = build();
+        // 100 µs of 10 are a queue, which stays as long as the window does.
+        let rtt_us = |swift: &mut dyn RateController, at| {
+            let window = swift.window_bytes().unwrap();
+            let drained = window < 9 * 4096;
+            ack(swift, at, 1, if drained { 10 } else { 100 });
+            drained
+        };
+        let drained: Vec<u64> =
+            (1..300).map(|i| i * 100).filter(|at| rtt_us(&mut *swift, *at)).collect();
+        let first = *drained.first().expect("it drains");
+        assert!((8_000..14_000).contains(&first), "after about 100 round trips: {first}");
+        let before = swift.window_bytes().unwrap();
+        ack(&mut *swift, 100_000, 1, 100);
+        assert!(swift.window_bytes().unwrap() < before, "100 µs are too long for a path of 10");
     }
 
     #[test]

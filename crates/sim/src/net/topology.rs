@@ -131,6 +131,33 @@ pub fn fat_tree(seed: u64, k: usize, addrs: &[IpAddr], cable: LinkConfig) -> Top
     finish(network, hosts)
 }
 
+/// Leaves with hosts, in turn, and spines that each join all leaves.
+///
+/// # Panics
+/// If there is no leaf, or several without a spine.
+pub fn leaf_spine(
+    seed: u64,
+    [leaves, spines]: [usize; 2],
+    addrs: &[IpAddr],
+    cable: LinkConfig,
+) -> Topology {
+    assert!(leaves == 1 || (leaves > 1 && spines > 0), "leaves are joined by spines");
+    let mut network = Network::new(seed);
+    let leaves: Vec<NodeId> = (0..leaves).map(|_| network.add_switch()).collect();
+    for _ in 0..spines {
+        let spine = network.add_switch();
+        for leaf in &leaves {
+            network.connect(*leaf, spine, cable);
+        }
+    }
+    let hosts = addrs
+        .iter()
+        .enumerate()
+        .map(|(i, addr)| attach(&mut network, *addr, leaves[i % leaves.len()], cable))
+        .collect();
+    finish(network, hosts)
+}
+
 fn attach(network: &mut Network, addr: IpAddr, switch: NodeId, cable: LinkConfig) -> NodeId {
     let host = network.add_host(addr);
     network.connect(host, switch, cable);

@@ -7,7 +7,9 @@ use bowline_nic::Counters;
 use super::scenario::OpKind;
 use crate::attack::AttackCoverage;
 use crate::cm_storm::CmCoverage;
+use crate::collective_storm::CollectiveCoverage;
 use crate::failover_storm::FailoverCoverage;
+use crate::multicast_storm::MulticastCoverage;
 use crate::sdr_storm::SdrCoverage;
 use crate::world::WorldStats;
 use crate::xp_storm::XpCoverage;
@@ -141,8 +143,12 @@ pub struct Coverage {
     pub sdr: SdrCoverage,
     /// What the storm over XP exercised.
     pub xp: XpCoverage,
+    /// What the storm over multicast exercised.
+    pub multicast: MulticastCoverage,
     /// What the storm over the connection manager exercised.
     pub cm: CmCoverage,
+    /// What the storm over collectives exercised.
+    pub collective: CollectiveCoverage,
     /// What became of connections with failover.
     pub failover: FailoverCoverage,
     /// All engines' counters.
@@ -201,7 +207,9 @@ impl Coverage {
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);
+        self.multicast.merge(&other.multicast);
         self.cm.merge(&other.cm);
+        self.collective.merge(&other.collective);
         self.failover.merge(&other.failover);
         self.nic.merge(&other.nic);
         self.fec.merge(&other.fec);

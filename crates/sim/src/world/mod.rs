@@ -13,7 +13,7 @@ use bowline_nic::{Nic, NicConfig, Time, TxCaps};
 
 use crate::check::Violation;
 use crate::event::Event;
-use crate::net::{Fabric, LinkId, Network, Topology, pair};
+use crate::net::{Fabric, LinkId, Network, NodeId, Topology, pair};
 use crate::trace::Record;
 
 pub use host::{HostConfig, HostId, NicId, RxId, TxId};
@@ -186,6 +186,11 @@ impl World {
     /// A host's address.
     pub fn addr_of(&self, host: HostId) -> IpAddr {
         self.nic(self.first_nic(host)).config().addr
+    }
+
+    /// A host's port in the network.
+    pub fn node_of(&self, host: HostId) -> NodeId {
+        self.hosts[host.0].node
     }
 
     /// The host of an engine.

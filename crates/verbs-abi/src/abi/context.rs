@@ -1,11 +1,12 @@
 //! Devices and contexts, with the tables through which a program's inline functions call.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{
-    NoObject, NoVerb, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr, ibv_device_attr_ex,
-    ibv_mw, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input,
-    ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
+    NoObject, NoVerb, ibv_alloc_dm_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr,
+    ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_wc,
 };
 
 #[repr(C)]
@@ -84,22 +85,24 @@ pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1;
 #[repr(C)]
 pub struct verbs_context {
     pub query_port: unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int,
-    pub advise_mr: NoVerb,
+    pub advise_mr: unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *const ibv_sge, u32) -> c_int,
     pub alloc_null_mr: NoObject,
     pub read_counters: NoVerb,
     pub attach_counters_point_flow: NoVerb,
     pub create_counters: NoObject,
     pub destroy_counters: NoVerb,
-    pub reg_dm_mr: NoObject,
-    pub alloc_dm: NoObject,
-    pub free_dm: NoVerb,
+    pub reg_dm_mr:
+        unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr,
+    pub alloc_dm: unsafe extern "C" fn(*mut ibv_context, *const ibv_alloc_dm_attr) -> *mut ibv_dm,
+    pub free_dm: unsafe extern "C" fn(*mut ibv_dm) -> c_int,
     pub modify_flow_action_esp: NoVerb,
     pub destroy_flow_action: NoVerb,
     pub create_flow_action_esp: NoObject,
     pub modify_qp_rate_limit: NoVerb,
-    pub alloc_parent_domain: NoObject,
-    pub dealloc_td: NoVerb,
-    pub alloc_td: NoObject,
+    pub alloc_parent_domain:
+        unsafe extern "C" fn(*mut ibv_context, *const ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    pub dealloc_td: unsafe extern "C" fn(*mut ibv_td) -> c_int,
+    pub alloc_td: unsafe extern "C" fn(*mut ibv_context, *const ibv_td_init_attr) -> *mut ibv_td,
     pub modify_cq: NoVerb,
     pub post_srq_ops: unsafe extern "C" fn(*mut ibv_srq, *mut c_void, *mut *mut c_void) -> c_int,
     pub destroy_rwq_ind_table: NoVerb,

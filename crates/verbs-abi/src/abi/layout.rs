@@ -73,6 +73,21 @@ layout! {
     ibv_pd: 16 {
         context: 0, handle: 8,
     }
+    ibv_alloc_dm_attr: 16 {
+        length: 0, log_align_req: 8, comp_mask: 12,
+    }
+    ibv_dm: 32 {
+        context: 0, memcpy_to_dm: 8, memcpy_from_dm: 16, comp_mask: 24, handle: 28,
+    }
+    ibv_td: 8 {
+        context: 0,
+    }
+    ibv_td_init_attr: 4 {
+        comp_mask: 0,
+    }
+    ibv_parent_domain_init_attr: 48 {
+        pd: 0, td: 8, comp_mask: 16, alloc: 24, free: 32, pd_context: 40,
+    }
     ibv_mr: 48 {
         context: 0, pd: 8, addr: 16, length: 24, handle: 32, lkey: 36, rkey: 40,
     }

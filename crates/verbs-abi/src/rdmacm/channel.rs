@@ -11,7 +11,7 @@ use super::id::Id;
 use crate::errno::{Errno, minus_one, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
-use crate::sys;
+use crate::sys::Watch;
 
 /// Events that can wait in a channel.
 const MAX_EVENTS: usize = 1 << 18;
@@ -21,6 +21,7 @@ const MAX_DATA: usize = 224;
 /// A channel. Events in it are owned by it.
 pub(crate) struct CmChannel {
     events: EventChannel<Waiting>,
+    watch: Watch,
 }
 
 impl Public for rdma_event_channel {
@@ -67,8 +68,8 @@ impl CmChannel {
     fn new() -> Result<CmChannel, Errno> {
         let made = EventChannel::new(MAX_EVENTS);
         let events = made.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EMFILE)))?;
-        sys::set_blocking(events.as_raw_fd())?;
-        Ok(CmChannel { events })
+        let watch = Watch::over(events.as_raw_fd())?;
+        Ok(CmChannel { events, watch })
     }
 
     pub(super) fn push(&self, event: Box<CmEvent>) {
@@ -116,7 +117,7 @@ impl CmChannel {
                 }
                 return Ok(Box::into_raw(event).cast());
             }
-            sys::wait_readable(self.events.as_raw_fd())?;
+            self.watch.wait()?;
         }
     }
 }
@@ -124,7 +125,7 @@ impl CmChannel {
 /// Makes a channel and its object.
 pub(super) fn create() -> Result<*mut rdma_event_channel, Errno> {
     let channel = Arc::new(CmChannel::new()?);
-    let fd = channel.events.as_raw_fd();
+    let fd = channel.watch.as_raw_fd();
     Ok(handle::create(rdma_event_channel { fd }, channel))
 }
 

@@ -110,6 +110,7 @@ mod tests {
             addr: 0x1000,
             slots: 8,
             slot_bytes: 4096,
+            express: None,
         };
         Offers {
             rank: 1,

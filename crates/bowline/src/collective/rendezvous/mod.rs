@@ -12,8 +12,11 @@
 //!
 //! The place is `BOWLINE_STORE`, a URL such as `file:///dir` or `redis://host`, with the job's name in `BOWLINE_JOB`
 //! (`bowline` unless set); or else rank 0 at `MASTER_ADDR`, TCP port `BOWLINE_PORT` or `MASTER_PORT` plus 1.
+//! `BOWLINE_DEVICE` is the address of this rank's NIC, for programs that do not choose it: [`device_addr`].
 
+mod address;
 mod env;
+mod gather;
 pub(super) mod message;
 mod store;
 mod tcp;
@@ -24,6 +27,7 @@ use std::time::Duration;
 use bowline_collective::{LinkInfo, Rank};
 
 use crate::Error;
+pub use address::device_addr;
 pub use env::{from_env, rank_from_env};
 
 /// Where the ranks of a group meet, and which of them this is.
@@ -89,6 +93,31 @@ pub fn in_store(url: &str, job: &str, rank: Rank, ranks: u32) -> Result<Meeting,
 pub fn at_address(addr: SocketAddr, rank: Rank, ranks: u32) -> Result<Meeting, Error> {
     check(rank, ranks)?;
     Ok(Meeting { rank, ranks, place: Box::new(tcp::TcpPlace::new(addr, (rank, ranks))) })
+}
+
+/// Meet by an all-gather that the ranks have already: of another library, or over a store that Bowline does
+/// not know.
+///
+/// `gather` gets the bytes of this rank and returns those of all ranks, one after the other in the order of
+/// ranks. All give as many. It is called twice, and may take as long as it is told.
+///
+/// ```
+/// use bowline::{Communicator, Device, CommOptions, rendezvous};
+///
+/// let pd = Device::open("127.9.3.7")?.alloc_pd()?;
+/// // A group of one gathers what it gives.
+/// let meeting = rendezvous::by_gather(0, 1, |bytes, _timeout| Ok(bytes.to_vec()))?;
+/// assert_eq!(Communicator::meet(&pd, meeting, CommOptions::default())?.size(), 1);
+/// # Ok::<(), bowline::Error>(())
+/// ```
+pub fn by_gather(
+    rank: Rank,
+    ranks: u32,
+    gather: impl FnMut(&[u8], Duration) -> Result<Vec<u8>, Error> + Send + 'static,
+) -> Result<Meeting, Error> {
+    check(rank, ranks)?;
+    let place = gather::GatherPlace { rank, ranks, gather: Box::new(gather) };
+    Ok(Meeting { rank, ranks, place: Box::new(place) })
 }
 
 fn check(rank: Rank, ranks: u32) -> Result<(), Error> {

@@ -96,6 +96,32 @@ fn packets_of_a_message_differ_in_their_fragment_number_only() {
 }
 
 #[test]
+fn a_receive_can_be_hastened() {
+    let mut p = logged(4, 0);
+    for wr_id in [7, 8, 9] {
+        let wr = RecvWr::new(wr_id, &[]);
+        p.ends[1].nic.post_recv(p.ends[1].qpn, &wr).unwrap();
+    }
+    let to = SendOp::WriteImm(p.ends[1].remote(0), 7);
+    let first = p.send(1, to, 0, 3_000);
+    p.send(2, to, 0, 3_000);
+    p.deliver(&first[0]);
+    let (now, qpn) = (p.now, p.ends[1].qpn);
+    let later = now.plus_nanos(MS);
+    for (wr_id, at) in [(7, later), (8, now)] {
+        assert_eq!(p.ends[1].nic.hasten_recv(now, qpn, wr_id, at), Ok(true));
+    }
+    p.pass(0);
+    assert_eq!(p.ended(), [(8, 0, EndMark::Deadline)], "of which nothing has come");
+    assert_eq!(p.ends[1].nic.hasten_recv(now, qpn, 8, now), Ok(false), "it has ended");
+    p.deliver(&first[2]);
+    assert_eq!(p.ended(), [(7, 1024 + 952, EndMark::Last)]);
+    p.deliver(&first[1]);
+    p.pass(2 * MS);
+    assert_eq!(p.ended(), [], "the third waits without a deadline");
+}
+
+#[test]
 fn every_order_of_fragments_arrives() {
     for grace in [0, MS] {
         let mut p = logged(1, grace);

@@ -5,6 +5,7 @@
 
 mod acks;
 mod requester;
+mod resources;
 mod responder;
 mod rtt;
 

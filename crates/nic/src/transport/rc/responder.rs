@@ -1,11 +1,10 @@
 //! The responder: carries out a peer's requests in order, exactly once, and answers them.
 
-use std::collections::VecDeque;
-
 use bowline_wire::{Aeth, AtomicAckEth, NakCode, OpKind, Opcode, PacketView, Psn, Syndrome};
 
 use super::super::inbound::{Inbound, Refusal};
 use super::super::outbound::packets_of;
+use super::resources::{Resource, ResourceKind, Resources};
 use crate::memory::AtomicOp;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
@@ -27,47 +26,6 @@ enum Reply {
     Rnr,
 }
 
-/// A READ or atomic, kept so that it can be answered again should the answer get lost.
-#[derive(Clone, Copy, Debug)]
-struct Resource {
-    psn: Psn,
-    packets: u32,
-    kind: ResourceKind,
-    /// It has been answered in full at least once; what is due now is a repetition.
-    answered: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum ResourceKind {
-    Read {
-        va: u64,
-        rkey: u32,
-        len: u32,
-        /// Packet that the request, or its latest repetition, asked to start from.
-        from: u32,
-        /// Next packet to send; `packets` when all are.
-        next: u32,
-    },
-    Atomic {
-        original: u64,
-        due: bool,
-    },
-}
-
-impl Resource {
-    fn is_due(&self) -> bool {
-        match self.kind {
-            ResourceKind::Read { next, .. } => next < self.packets,
-            ResourceKind::Atomic { due, .. } => due,
-        }
-    }
-
-    fn contains(&self, psn: Psn) -> bool {
-        let k = psn.diff(self.psn);
-        k >= 0 && (k as u32) < self.packets
-    }
-}
-
 /// Responding half of a reliable connection.
 #[derive(Debug)]
 pub(super) struct Responder {
@@ -78,8 +36,7 @@ pub(super) struct Responder {
     reply: Option<Reply>,
     /// A NAK for the expected PSN is out: no other until it arrives (IBTA 9.7.5.2.8).
     nak_sent: bool,
-    /// The latest READs and atomics, in PSN order; as many as the peer may have outstanding.
-    resources: VecDeque<Resource>,
+    resources: Resources,
     heard: bool,
 }
 
@@ -91,7 +48,7 @@ impl Default for Responder {
             inbound: Inbound::default(),
             reply: None,
             nak_sent: false,
-            resources: VecDeque::new(),
+            resources: Resources::default(),
             heard: false,
         }
     }
@@ -104,9 +61,7 @@ impl Responder {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        // Most connections have none, and walking an empty ring is not free.
-        self.reply.is_some()
-            || (!self.resources.is_empty() && self.resources.iter().any(Resource::is_due))
+        self.reply.is_some() || self.resources.has_due()
     }
 
     #[inline]
@@ -198,7 +153,7 @@ impl Responder {
         }
         let packets = packets_of(reth.len, core.mtu());
         let (va, rkey, len) = (reth.va, reth.rkey, reth.len);
-        let kind = ResourceKind::Read { va, rkey, len, from: 0, next: 0 };
+        let kind = ResourceKind::Read { va, rkey, len, from: 0, next: 0, answered: false };
         self.keep(core, packets, kind)?;
         self.msn += 1;
         Ok(packets)
@@ -216,7 +171,7 @@ impl Responder {
             return Err(Refusal::Invalid);
         }
         // Room for the answer comes first: an atomic that was done cannot be undone.
-        let kind = ResourceKind::Atomic { original: 0, due: true };
+        let kind = ResourceKind::Atomic { original: 0, due: true, answered: false };
         self.keep(core, 1, kind)?;
         let op = match packet.info().kind {
             OpKind::FetchAdd => AtomicOp::FetchAdd(eth.swap_or_add),
@@ -224,14 +179,14 @@ impl Responder {
         };
         match cx.memory.remote_atomic(core.peer(), eth.rkey, eth.va, op) {
             Ok(original) => {
-                if let Some(last) = self.resources.back_mut() {
-                    last.kind = ResourceKind::Atomic { original, due: true };
+                if let Some(last) = self.resources.newest_mut() {
+                    last.kind = ResourceKind::Atomic { original, due: true, answered: false };
                 }
                 self.msn += 1;
                 Ok(1)
             }
             Err(_) => {
-                self.resources.pop_back();
+                self.resources.forget_newest();
                 Err(Refusal::Access)
             }
         }
@@ -244,13 +199,13 @@ impl Responder {
             // A peer that sends as many as were agreed has the answer to the oldest, even if we are
             // about to repeat it. Has it never been answered, the peer has too many outstanding,
             // which the standard calls an invalid request.
-            if self.resources.front().is_none_or(|oldest| !oldest.answered) {
+            if self.resources.oldest().is_none_or(|oldest| !oldest.is_answered()) {
                 return Err(Refusal::Invalid);
             }
-            self.resources.pop_front();
+            self.resources.forget_oldest();
         }
         let psn = self.expected;
-        self.resources.push_back(Resource { psn, packets, kind, answered: false });
+        self.resources.push(Resource { psn, packets, kind });
         Ok(())
     }
 
@@ -262,12 +217,12 @@ impl Responder {
             OpKind::ReadRequest => {
                 let Some(reth) = packet.reth() else { return };
                 let mtu = core.mtu();
-                let Some(resource) = self.resources.iter_mut().find(|r| r.contains(psn)) else {
+                let Some(resource) = self.resources.find_again(psn) else {
                     cx.counters.drop_stale += 1;
                     return;
                 };
                 let k = psn.diff(resource.psn) as u32;
-                if let ResourceKind::Read { va, rkey, len, from, next } = &mut resource.kind
+                if let ResourceKind::Read { va, rkey, len, from, next, .. } = &mut resource.kind
                     // The same READ from the same place on, not another in its name.
                     && reth.rkey == *rkey
                     && reth.va == va.wrapping_add(u64::from(k) * u64::from(mtu))
@@ -284,7 +239,7 @@ impl Responder {
                 }
             }
             OpKind::CompareSwap | OpKind::FetchAdd => {
-                let found = self.resources.iter_mut().find(|r| r.psn == psn);
+                let found = self.resources.find_again(psn);
                 if let Some(ResourceKind::Atomic { due, .. }) = found.map(|r| &mut r.kind) {
                     *due = true;
                 } else {
@@ -344,11 +299,11 @@ impl Responder {
             }
             // Answers go out in the order of their requests: an acknowledgement of something later
             // would tell the peer that the data before it is lost.
-            if let Some(at) = self.resources.iter().position(Resource::is_due) {
+            if self.resources.next_due().is_some() {
                 if core.limits.pacer.next() > cx.now {
                     return Progress::Paced;
                 }
-                if let Err(psn) = self.send_resource(core, cx, sink, at) {
+                if let Err(psn) = self.send_resource(core, cx, sink) {
                     self.refuse(core, cx, Refusal::Access, psn);
                     return Progress::Idle;
                 }
@@ -368,22 +323,21 @@ impl Responder {
         core: &mut QpCore,
         cx: &mut Cx<'_>,
         sink: &mut Sink<'_>,
-        at: usize,
     ) -> Result<(), Psn> {
         let aeth = self.aeth(Syndrome::Ack { credits: CREDITS_UNLIMITED });
-        let resource = &mut self.resources[at];
+        let Some(resource) = self.resources.next_due() else { return Ok(()) };
         cx.segments.clear();
         match &mut resource.kind {
-            ResourceKind::Atomic { original, due } => {
+            ResourceKind::Atomic { original, due, answered } => {
                 *due = false;
-                resource.answered = true;
+                *answered = true;
                 let original = *original;
                 let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ATOMIC_ACK, resource.psn));
                 header.push(|bytes| aeth.emit(bytes));
                 header.push(|bytes| AtomicAckEth { original }.emit(bytes));
                 sink.send(core, cx, &header, 0);
             }
-            ResourceKind::Read { va, rkey, len, from, next } => {
+            ResourceKind::Read { va, rkey, len, from, next, answered } => {
                 let k = *next;
                 let offset = k * core.mtu();
                 let bytes = core.mtu().min(*len - offset);
@@ -401,7 +355,7 @@ impl Responder {
                     (false, false) => Opcode::RC_READ_RESP_MID,
                 };
                 *next = k + 1;
-                resource.answered |= k + 1 == resource.packets;
+                *answered |= k + 1 == resource.packets;
                 let mut bth = core.bth(opcode, resource.psn.add(k));
                 bth.pad = pad_of(bytes as usize);
                 let mut header = HeaderBuf::new(&bth);
@@ -458,12 +412,7 @@ impl Responder {
     pub(super) fn suspend(&mut self) {
         self.reply = None;
         self.nak_sent = false;
-        for resource in &mut self.resources {
-            match &mut resource.kind {
-                ResourceKind::Read { next, .. } => *next = resource.packets,
-                ResourceKind::Atomic { due, .. } => *due = false,
-            }
-        }
+        self.resources.settle();
     }
 
     /// PSN of the peer's next request.

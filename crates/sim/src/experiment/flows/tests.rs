@@ -46,19 +46,37 @@ fn swift_and_eqds_hold_incast() {
     }
 }
 
-#[test]
-fn dcqcn_converges_to_fair_shares() {
+/// Jain's index of long flows in the second half of 60 ms, which begin one after the other.
+fn fairness(transport: QpType, control: RateControl, delays: &[u64]) -> f64 {
     let flow = |from| FlowPlan { from, to: 0, bytes: None, start_ns: from as u64 * 1_000_000 };
     let outcome = flows(&FlowsConfig {
         seed: 1,
-        shape: Shape::Star(vec![500; 5]),
+        shape: Shape::Star([&[500], delays].concat()),
         cable: cable(),
-        transport: QpType::Rc,
-        control: RateControl::Dcqcn(DcqcnParams::new(LINE)),
-        flows: (1..=4).map(flow).collect(),
+        transport,
+        control,
+        flows: (1..=delays.len()).map(flow).collect(),
         end_ns: 60_000_000,
         sample_ns: 2_000_000,
     });
-    let jain = outcome.jain(15);
-    assert!(jain > 0.95, "{jain}: {:?}", outcome.gbps);
+    outcome.jain(15)
+}
+
+#[test]
+fn dcqcn_converges_to_fair_shares() {
+    let control = RateControl::Dcqcn(DcqcnParams::new(LINE));
+    let jain = fairness(QpType::Rc, control, &[500; 4]);
+    assert!(jain > 0.95, "{jain}");
+}
+
+#[test]
+fn swift_converges_to_fair_shares() {
+    let mut found = Vec::new();
+    for delays in [&[1_000; 2][..], &[1_000; 4], &[1_000; 8]] {
+        for transport in [QpType::Rc, QpType::Xp] {
+            let jain = fairness(transport, RateControl::Swift(SwiftParams::default()), delays);
+            found.push((transport, delays, jain));
+        }
+    }
+    assert!(found.iter().all(|(_, _, jain)| *jain > 0.9), "{found:#?}");
 }

@@ -1,0 +1,150 @@
+//! What C programs hand over: pointers, strings, memory.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use bowline::{Access, Buffer, DataType, Mr, Pd, ReduceOp, Tensor};
+
+use crate::Trouble;
+
+/// Elements of IEEE 754 binary32.
+pub const BOWLINE_F32: u32 = 0;
+/// Elements of IEEE 754 binary64.
+pub const BOWLINE_F64: u32 = 1;
+/// Elements of IEEE 754 binary16.
+pub const BOWLINE_F16: u32 = 2;
+/// Elements of the upper half of a binary32.
+pub const BOWLINE_BF16: u32 = 3;
+/// Signed elements of 8 bits.
+pub const BOWLINE_I8: u32 = 4;
+/// Unsigned elements of 8 bits.
+pub const BOWLINE_U8: u32 = 5;
+/// Signed elements of 32 bits.
+pub const BOWLINE_I32: u32 = 6;
+/// Unsigned elements of 32 bits.
+pub const BOWLINE_U32: u32 = 7;
+/// Signed elements of 64 bits.
+pub const BOWLINE_I64: u32 = 8;
+/// Unsigned elements of 64 bits.
+pub const BOWLINE_U64: u32 = 9;
+
+/// The sum; integers wrap.
+pub const BOWLINE_SUM: u32 = 0;
+/// The product; integers wrap.
+pub const BOWLINE_PRODUCT: u32 = 1;
+/// The smallest.
+pub const BOWLINE_MIN: u32 = 2;
+/// The largest.
+pub const BOWLINE_MAX: u32 = 3;
+/// The sum divided by the number of ranks.
+pub const BOWLINE_AVERAGE: u32 = 4;
+
+/// A data type by its constant.
+pub(crate) fn data_type(code: u32) -> Result<DataType, Trouble> {
+    DataType::ALL.get(code as usize).copied().ok_or_else(|| {
+        Trouble::caller(format!("there is no data type {code}: take BOWLINE_F32 to BOWLINE_U64"))
+    })
+}
+
+/// A reduction by its constant.
+pub(crate) fn reduce_op(code: u32) -> Result<ReduceOp, Trouble> {
+    ReduceOp::ALL.get(code as usize).copied().ok_or_else(|| {
+        Trouble::caller(format!(
+            "there is no reduction {code}: take BOWLINE_SUM to BOWLINE_AVERAGE"
+        ))
+    })
+}
+
+/// A reference to an object behind a pointer of C.
+///
+/// # Safety
+/// `pointer` is null, or to an object that lives and that nobody else changes during the call.
+pub(crate) unsafe fn object<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Trouble> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Trouble::caller(format!("{what} is NULL")))
+}
+
+/// A string of C.
+///
+/// # Safety
+/// `text` is null, or ends with a null byte and stays as it is during the call.
+pub(crate) unsafe fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Trouble> {
+    if text.is_null() {
+        return Err(Trouble::caller(format!("{what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Trouble::caller(format!("{what} is not UTF-8")))
+}
+
+/// Puts an object behind a pointer of C.
+///
+/// # Safety
+/// `out` is null, or may be written.
+pub(crate) unsafe fn give<T>(out: *mut *mut T, value: T) -> Result<(), Trouble> {
+    if out.is_null() {
+        return Err(Trouble::caller("the place for the result is NULL"));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(Box::into_raw(Box::new(value))) };
+    Ok(())
+}
+
+/// Memory of a C program as a tensor; `None` without a pointer. The region is the caller's to deregister.
+///
+/// # Safety
+/// `addr` has `bytes` bytes, to read and with a write right to write. They stay until the region has been
+/// deregistered.
+pub(crate) unsafe fn tensor(
+    pd: &Pd,
+    addr: *mut c_void,
+    bytes: usize,
+    dtype: DataType,
+    access: Access,
+) -> Result<Option<(Mr, Tensor)>, Trouble> {
+    if addr.is_null() || bytes == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise. Nothing owns the memory on our side: the registration ends before the
+    // program may free it.
+    let buffer = unsafe { Buffer::foreign(addr.cast(), bytes, Box::new(())) };
+    let buffer = buffer.ok_or_else(|| Trouble::caller("a buffer beyond the address space"))?;
+    let mr = pd.register_buffer(buffer, access)?;
+    let tensor = Tensor::new(&mr, 0..bytes, dtype)?;
+    Ok(Some((mr, tensor)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_those_of_the_types() {
+        let types = [
+            (BOWLINE_F32, "f32"),
+            (BOWLINE_F64, "f64"),
+            (BOWLINE_F16, "f16"),
+            (BOWLINE_BF16, "bf16"),
+            (BOWLINE_I8, "i8"),
+            (BOWLINE_U8, "u8"),
+            (BOWLINE_I32, "i32"),
+            (BOWLINE_U32, "u32"),
+            (BOWLINE_I64, "i64"),
+            (BOWLINE_U64, "u64"),
+        ];
+        for (code, name) in types {
+            assert_eq!(data_type(code).unwrap().name(), name);
+        }
+        assert!(data_type(types.len() as u32).is_err());
+        let ops = [
+            (BOWLINE_SUM, "sum"),
+            (BOWLINE_PRODUCT, "product"),
+            (BOWLINE_MIN, "min"),
+            (BOWLINE_MAX, "max"),
+            (BOWLINE_AVERAGE, "average"),
+        ];
+        for (code, name) in ops {
+            assert_eq!(reduce_op(code).unwrap().name(), name);
+        }
+        assert!(reduce_op(ops.len() as u32).is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! What an operation promises about its end, and what it reports then.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::Rank;
+use crate::timeout::Rule;
+
+/// When an operation stops to wait for what may be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Deadline {
+    /// Not at all: everything arrives.
+    #[default]
+    Never,
+    /// This long after its start at each rank.
+    After(Duration),
+    /// As long as such operations take, by this rule. The first one waits for everything.
+    Adaptive(Rule),
+}
+
+/// What an operation promises about its end. All ranks need the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// When it stops to wait for what may be lost.
+    pub deadline: Deadline,
+    /// Parts in a million, of the bytes that a rank should receive in messages that may be lost, that
+    /// are missing at most. What would exceed this is fetched after the deadline.
+    pub max_loss_ppm: u32,
+    /// What becomes the result of an allreduce on several ranks is never lost, so that all have the
+    /// same.
+    pub equal_replicas: bool,
+}
+
+impl Bounds {
+    /// Nothing is lost: messages travel as others with bounds do, and are repaired.
+    pub const EXACT: Bounds =
+        Bounds { deadline: Deadline::Never, max_loss_ppm: 0, equal_replicas: true };
+
+    /// A deadline, and the share of bytes that may be missing: 0.01 for 1 %. `None` if it is not from 0
+    /// to 1.
+    pub fn new(deadline: Deadline, max_loss: f64) -> Option<Bounds> {
+        let valid = (0.0..=1.0).contains(&max_loss);
+        let max_loss_ppm = (max_loss * 1e6) as u32;
+        valid.then_some(Bounds { deadline, max_loss_ppm, equal_replicas: true })
+    }
+
+    /// Bytes that may be missing of so many.
+    pub fn allowed(&self, bytes: u64) -> u64 {
+        (u128::from(bytes) * u128::from(self.max_loss_ppm) / 1_000_000) as u64
+    }
+}
+
+/// A range of the output that lacks what a rank should have contributed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The rank.
+    pub rank: Rank,
+    /// Bytes of the output.
+    pub range: Range<usize>,
+}
+
+/// How an operation has ended at this rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes that should have been received over XP.
+    pub expected_bytes: u64,
+    /// Those of them that are missing.
+    pub missing_bytes: u64,
+    /// Which ones, by output and rank. With the inputs it is enough to compute the result again.
+    pub missing: Vec<Missing>,
+    /// More is missing than `missing` has room for.
+    pub is_cut: bool,
+    /// Bytes that were lost and fetched again.
+    pub repaired_bytes: u64,
+    /// How long it took.
+    pub elapsed_ns: u64,
+    /// When it would have stopped to wait, if at all.
+    pub deadline_ns: Option<u64>,
+}
+
+impl Report {
+    /// Ranges that a report has at most.
+    pub const MAX_RANGES: usize = 4096;
+
+    /// The share of bytes that is missing.
+    pub fn loss(&self) -> f64 {
+        self.missing_bytes as f64 / self.expected_bytes.max(1) as f64
+    }
+
+    pub(crate) fn add(&mut self, rank: Rank, range: Range<usize>) {
+        self.missing_bytes += range.len() as u64;
+        if self.missing.len() < Report::MAX_RANGES {
+            self.missing.push(Missing { rank, range });
+        } else {
+            self.is_cut = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_bytes_rounds_down() {
+        let bounds = |loss| Bounds::new(Deadline::Never, loss).unwrap();
+        assert_eq!(bounds(0.01).allowed(1_000), 10);
+        assert_eq!(bounds(0.01).allowed(999), 9);
+        assert_eq!(bounds(0.0).allowed(u64::MAX), 0);
+        assert_eq!(bounds(1.0).allowed(u64::MAX), u64::MAX);
+        for invalid in [-0.1, 1.1, f64::NAN] {
+            assert_eq!(Bounds::new(Deadline::Never, invalid), None);
+        }
+    }
+
+    #[test]
+    fn a_report_is_bounded_and_counts_on() {
+        let mut report = Report { expected_bytes: 100_000, ..Report::default() };
+        for i in 0..Report::MAX_RANGES + 1 {
+            report.add(1, i * 8..i * 8 + 4);
+        }
+        assert_eq!((report.missing.len(), report.is_cut), (Report::MAX_RANGES, true));
+        assert_eq!(report.missing_bytes, 4 * 4097);
+    }
+}

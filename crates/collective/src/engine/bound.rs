@@ -1,0 +1,112 @@
+//! What an operation with bounds may lose, and has lost.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bowline_nic::Time;
+
+use crate::Rank;
+use crate::bounds::{Bounds, Report};
+use crate::schedule::{Part, Schedule, Span};
+
+/// The bounds of an operation that has started.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) bounds: Bounds,
+    /// When each phase stops to wait.
+    deadlines: Vec<Time>,
+    /// Phases that have stopped.
+    stopped: usize,
+    /// Bytes that may be lost, are lost, and may get lost by what was decided already.
+    allowed: u64,
+    lost: u64,
+    reserved: u64,
+    pub(super) report: Report,
+    /// What is missing of terms that are messages.
+    holes: BTreeMap<u32, Vec<Range<u32>>>,
+}
+
+impl Bound {
+    pub(super) fn new(bounds: Bounds, schedule: &Schedule, now: Time, limit: Option<u64>) -> Bound {
+        let phases = u64::from(schedule.phases());
+        let deadline = |phase: u64| match limit {
+            Some(ns) => {
+                now.plus_nanos((u128::from(ns) * u128::from(phase) / u128::from(phases)) as u64)
+            }
+            None => Time::NEVER,
+        };
+        let mut bound = Bound {
+            bounds,
+            deadlines: (1..=phases).map(deadline).collect(),
+            stopped: 0,
+            allowed: 0,
+            lost: 0,
+            reserved: 0,
+            report: Report { deadline_ns: limit, ..Report::default() },
+            holes: BTreeMap::new(),
+        };
+        let mut may_be_lost = 0;
+        for (len, part) in schedule.messages() {
+            bound.report.expected_bytes += len as u64;
+            may_be_lost += if bound.may_lose(part) { len as u64 } else { 0 };
+        }
+        bound.allowed = bounds.allowed(may_be_lost);
+        bound
+    }
+
+    /// Whether messages of this part may be lost at all.
+    pub(super) fn may_lose(&self, part: Part) -> bool {
+        self.bounds.max_loss_ppm > 0 && !(self.bounds.equal_replicas && part.is_replica)
+    }
+
+    /// When a part stops to wait.
+    pub(super) fn deadline(&self, part: Part) -> Time {
+        let deadline = self.deadlines.get(usize::from(part.phase));
+        deadline.copied().filter(|_| self.may_lose(part)).unwrap_or(Time::NEVER)
+    }
+
+    /// The next time at which something stops to wait.
+    pub(super) fn next_deadline(&self) -> Time {
+        let next = self.deadlines.get(self.stopped).copied();
+        next.filter(|_| self.allowed > 0).unwrap_or(Time::NEVER)
+    }
+
+    /// Whether something stops to wait now, and has not before.
+    pub(super) fn stop(&mut self, now: Time) -> bool {
+        let before = self.stopped;
+        while self.next_deadline() <= now {
+            self.stopped += 1;
+        }
+        self.stopped > before
+    }
+
+    /// Whether so many bytes more may be lost.
+    pub(super) fn can_lose(&self, bytes: u64) -> bool {
+        bytes <= self.allowed.saturating_sub(self.lost + self.reserved)
+    }
+
+    /// Sets bytes aside that may get lost.
+    pub(super) fn reserve(&mut self, bytes: u64) {
+        self.reserved += bytes;
+    }
+
+    /// Gives back what was set aside.
+    pub(super) fn unreserve(&mut self, bytes: u64) {
+        self.reserved -= bytes;
+    }
+
+    /// A term that rank `from` should have sent lacks these ranges of its `dst`.
+    pub(super) fn lose(&mut self, from: Rank, dst: Span, term: u32, holes: Vec<Range<u32>>) {
+        for hole in &holes {
+            let at = dst.offset + hole.start as usize;
+            self.report.add(from, at..dst.offset + hole.end as usize);
+        }
+        self.lost = self.report.missing_bytes;
+        self.holes.insert(term, holes);
+    }
+
+    /// What is missing of a term.
+    pub(super) fn holes(&self, term: u32) -> &[Range<u32>] {
+        self.holes.get(&term).map_or(&[], Vec::as_slice)
+    }
+}

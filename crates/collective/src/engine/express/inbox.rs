@@ -1,0 +1,198 @@
+//! Messages from one rank over XP.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::engine::message;
+use crate::engine::peer::Expected;
+
+/// A message over XP, from when its receive is posted until its slot is free.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Incoming {
+    /// Its receive has ended: XP places nothing any more.
+    pub(in crate::engine) ended: bool,
+    /// Its receive was told to end.
+    pub(in crate::engine) is_ending: bool,
+    /// What its packets said, if there were any.
+    pub(in crate::engine) tag: Option<u16>,
+    pub(in crate::engine) len: Option<u32>,
+    /// Nothing of it has arrived.
+    pub(in crate::engine) is_unseen: bool,
+    /// Ranges that have not arrived, unless nothing has.
+    pub(in crate::engine) missing: Vec<Range<u32>>,
+    /// What is missing was requested, and is not there yet.
+    pub(in crate::engine) is_repairing: bool,
+    /// The sender is not needed any more: all is there, or the rest is accepted as lost.
+    pub(in crate::engine) settled: bool,
+    /// The step that takes it.
+    pub(in crate::engine) expected: Option<Expected>,
+    /// Bytes of loss that are set aside for it.
+    pub(in crate::engine) reserved: u64,
+    /// Nobody reads its slot any more.
+    pub(in crate::engine) folded: bool,
+}
+
+impl Incoming {
+    pub(in crate::engine) fn is_whole(&self) -> bool {
+        self.ended && !self.is_unseen && self.missing.is_empty()
+    }
+
+    /// What is missing of a message that should have `len` bytes.
+    pub(in crate::engine) fn holes(&self, len: usize) -> Vec<Range<u32>> {
+        let whole = 0..len as u32;
+        if self.is_unseen { vec![whole] } else { self.missing.clone() }
+    }
+
+    pub(in crate::engine) fn missing_bytes(&self, len: usize) -> u64 {
+        self.holes(len).iter().map(|hole| u64::from(hole.end - hole.start)).sum()
+    }
+}
+
+/// Messages from one rank, by number.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Inbox {
+    /// Number of the first in `ring`.
+    pub(in crate::engine) first: u64,
+    /// One for each slot.
+    pub(in crate::engine) ring: VecDeque<Incoming>,
+    /// The sender has sent, or skipped, all before this one.
+    pub(in crate::engine) reached: u64,
+    /// All before this one are settled.
+    pub(in crate::engine) settled: u64,
+    /// Steps have been given all before this one.
+    taken: u64,
+    /// Steps whose messages are behind the ring; `None` where one has given up to wait.
+    pub(in crate::engine) waiting: VecDeque<Option<Expected>>,
+    /// What the sender was told.
+    told: u16,
+    /// Messages to be requested again.
+    pub(in crate::engine) nacks: VecDeque<u64>,
+    /// Operations of whose duration it has told.
+    pub(in crate::engine) proposals: u64,
+}
+
+impl Inbox {
+    pub(in crate::engine) fn new(slots: u16) -> Inbox {
+        let ring = (0..slots).map(|_| Incoming::default()).collect();
+        Inbox { ring, ..Inbox::default() }
+    }
+
+    pub(in crate::engine) fn slot(&self, number: u64) -> u16 {
+        (number % self.ring.len().max(1) as u64) as u16
+    }
+
+    /// The number of the message in a slot.
+    pub(in crate::engine) fn number(&self, slot: u16) -> Option<u64> {
+        let slots = self.ring.len() as u64;
+        let slot = Some(u64::from(slot)).filter(|slot| *slot < slots)?;
+        Some(self.first + (slot + slots - self.first % slots) % slots)
+    }
+
+    /// The number behind the ring.
+    pub(in crate::engine) fn end(&self) -> u64 {
+        self.first + self.ring.len() as u64
+    }
+
+    pub(in crate::engine) fn get(&mut self, number: u64) -> Option<&mut Incoming> {
+        let index = number.checked_sub(self.first)?;
+        self.ring.get_mut(index as usize)
+    }
+
+    /// Gives the next message of the ring that no step has to the next step that waits: its number, and the step.
+    pub(in crate::engine) fn assign(&mut self) -> Option<(u64, Option<Expected>)> {
+        if self.taken >= self.end() {
+            return None;
+        }
+        let expected = self.waiting.pop_front()?;
+        let number = self.taken;
+        self.taken += 1;
+        if let Some(message) = self.get(number) {
+            message.expected = expected;
+        }
+        Some((number, expected))
+    }
+
+    /// A message is settled.
+    pub(in crate::engine) fn settle(&mut self, number: u64) {
+        if let Some(message) = self.get(number) {
+            message.settled = true;
+        }
+        let first = self.first;
+        while self.ring.get((self.settled - first) as usize).is_some_and(|m| m.settled) {
+            self.settled += 1;
+        }
+    }
+
+    /// Moves the ring on by a slot that is free; gives its number.
+    pub(in crate::engine) fn advance(&mut self) -> Option<u64> {
+        let front = self.ring.front()?;
+        let is_free = front.ended && front.settled && front.folded && !front.is_repairing;
+        if !is_free || self.first >= self.reached {
+            return None;
+        }
+        self.ring.pop_front();
+        self.ring.push_back(Incoming::default());
+        self.first += 1;
+        Some(self.first - 1)
+    }
+
+    /// Whether the sender does not know how far this is.
+    pub(in crate::engine) fn is_untold(&self) -> bool {
+        message::progress(self.settled, self.first) != self.told
+    }
+
+    /// What the sender is told of how far this is.
+    pub(in crate::engine) fn tell(&mut self) -> u16 {
+        self.told = message::progress(self.settled, self.first);
+        self.told
+    }
+
+    /// Steps that wait for a message.
+    pub(in crate::engine) fn expected(&self) -> impl Iterator<Item = &Expected> {
+        let open = self.ring.iter().filter(|message| !message.settled);
+        open.filter_map(|message| message.expected.as_ref()).chain(self.waiting.iter().flatten())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole() -> Incoming {
+        Incoming { ended: true, folded: true, ..Incoming::default() }
+    }
+
+    #[test]
+    fn slots_and_numbers_go_together() {
+        let mut inbox = Inbox::new(3);
+        for number in 0..20 {
+            for ahead in 0..3 {
+                assert_eq!(inbox.number(inbox.slot(number + ahead)), Some(number + ahead));
+            }
+            assert_eq!(inbox.number(3), None);
+            *inbox.get(number).unwrap() = whole();
+            inbox.settle(number);
+            assert_eq!(inbox.advance(), None, "the sender has not passed it");
+            inbox.reached = number + 1;
+            assert_eq!(inbox.advance(), Some(number));
+        }
+    }
+
+    #[test]
+    fn a_slot_waits_for_its_repair() {
+        let mut inbox = Inbox::new(2);
+        inbox.reached = 2;
+        for number in [1, 0] {
+            *inbox.get(number).unwrap() = whole();
+            inbox.get(number).unwrap().is_repairing = number == 0;
+            inbox.settle(number);
+            assert_eq!(inbox.settled, if number == 1 { 0 } else { 2 }, "all up to here");
+        }
+        assert_eq!(inbox.advance(), None);
+        inbox.get(0).unwrap().is_repairing = false;
+        assert_eq!([inbox.advance(), inbox.advance(), inbox.advance()], [Some(0), Some(1), None]);
+        assert!(inbox.is_untold());
+        assert_eq!(inbox.tell(), 0x0202);
+        assert!(!inbox.is_untold());
+    }
+}

@@ -1,0 +1,175 @@
+//! Messages to one rank over XP.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::engine::message;
+use crate::engine::peer::StepOf;
+
+/// A message that was posted and that the receiver has not settled, or that is still read.
+#[derive(Debug)]
+pub(in crate::engine) struct Outgoing {
+    /// Its step, unless the receiver had given it up before it was sent.
+    pub(in crate::engine) at: Option<StepOf>,
+    /// XP still reads it.
+    pub(in crate::engine) is_posted: bool,
+    /// Ranges that are to be sent again, or are on their way.
+    pub(in crate::engine) repairs: u32,
+}
+
+/// A range that the receiver misses.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Repair {
+    pub(in crate::engine) number: u64,
+    pub(in crate::engine) range: Range<u32>,
+    /// The last of its message.
+    pub(in crate::engine) is_last: bool,
+}
+
+/// Messages to one rank, by number.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Outbox {
+    /// To be sent, in this order.
+    pub(in crate::engine) to_send: VecDeque<StepOf>,
+    /// Number of the first in `out`.
+    first: u64,
+    pub(in crate::engine) out: VecDeque<Outgoing>,
+    /// Numbers that XP has not sent, in order.
+    posted: VecDeque<u64>,
+    /// The receiver has settled all before this one, and its slots before that one are free.
+    pub(in crate::engine) settled: u64,
+    free: u64,
+    /// What the receiver was told to have been sent.
+    told: u64,
+    pub(in crate::engine) repairs: VecDeque<Repair>,
+    /// Times to be told.
+    pub(in crate::engine) proposals: VecDeque<u16>,
+}
+
+impl Outbox {
+    /// The number of the next message.
+    pub(in crate::engine) fn sent(&self) -> u64 {
+        self.first + self.out.len() as u64
+    }
+
+    /// Whether the receiver has a slot for one more of so many.
+    pub(in crate::engine) fn has_room(&self, slots: u16) -> bool {
+        self.sent() < self.free + u64::from(slots)
+    }
+
+    /// Adds a message; whether the receiver still wants it.
+    pub(in crate::engine) fn post(&mut self, at: StepOf) -> bool {
+        let number = self.sent();
+        let wanted = number >= self.settled;
+        self.posted.push_back(number);
+        self.out.push_back(Outgoing { at: wanted.then_some(at), is_posted: true, repairs: 0 });
+        wanted
+    }
+
+    pub(in crate::engine) fn get(&mut self, number: u64) -> Option<&mut Outgoing> {
+        let index = number.checked_sub(self.first)?;
+        self.out.get_mut(index as usize)
+    }
+
+    /// XP has sent the oldest that it had not.
+    pub(in crate::engine) fn has_left(&mut self) {
+        if let Some(number) = self.posted.pop_front()
+            && let Some(message) = self.get(number)
+        {
+            message.is_posted = false;
+        }
+    }
+
+    /// The number that ends in these bits, of a message that the receiver may still want.
+    pub(in crate::engine) fn unsettled(&self, bits: u16) -> Option<u64> {
+        let ahead = u64::from(bits.wrapping_sub(self.settled as u16));
+        Some(self.settled + ahead).filter(|number| *number < self.sent())
+    }
+
+    /// Takes what the receiver says about how far it is; `false` if it cannot be.
+    pub(in crate::engine) fn take_progress(&mut self, counts: u16, slots: u16) -> bool {
+        let [settled, free] = counts.to_be_bytes();
+        let free = self.free + message::more(free, self.free);
+        let settled = self.settled + message::more(settled, self.settled);
+        if free > self.sent() || free > settled || settled > free + u64::from(slots) {
+            return false;
+        }
+        (self.settled, self.free) = (settled, free);
+        true
+    }
+
+    /// The step of the next message whose memory nobody reads any more.
+    pub(in crate::engine) fn pop_over(&mut self) -> Option<Option<StepOf>> {
+        let front = self.out.front()?;
+        if self.first >= self.settled || front.is_posted || front.repairs > 0 {
+            return None;
+        }
+        self.first += 1;
+        self.out.pop_front().map(|message| message.at)
+    }
+
+    /// Whether the receiver should hear that all is sent that could be.
+    pub(in crate::engine) fn is_untold(&self) -> bool {
+        self.posted.is_empty() && self.sent() > self.told
+    }
+
+    /// How many messages have been sent, as the receiver is told.
+    pub(in crate::engine) fn tell(&mut self) -> u16 {
+        self.told = self.sent();
+        self.told as u16
+    }
+
+    /// Whether the receiver has something to settle, now or later.
+    pub(in crate::engine) fn is_waited_for(&self) -> bool {
+        !self.to_send.is_empty() || self.sent() > self.settled
+    }
+
+    /// Whether XP has sent everything.
+    pub(in crate::engine) fn is_quiet(&self) -> bool {
+        self.posted.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::OpId;
+
+    fn step(step: u32) -> StepOf {
+        StepOf { op: OpId(0), step }
+    }
+
+    #[test]
+    fn memory_is_read_until_it_is_settled_sent_and_repaired() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.post(step(0)) && outbox.post(step(1)));
+        assert!(!outbox.has_room(2));
+        assert!(outbox.take_progress(message::progress(2, 0), 2));
+        assert_eq!(outbox.pop_over(), None, "it is still being sent");
+        outbox.has_left();
+        outbox.get(0).unwrap().repairs = 1;
+        assert_eq!(outbox.pop_over(), None, "a repair reads it");
+        outbox.get(0).unwrap().repairs = 0;
+        assert_eq!(outbox.pop_over(), Some(Some(step(0))));
+        outbox.has_left();
+        assert_eq!(outbox.pop_over(), Some(Some(step(1))));
+        assert!(outbox.is_untold());
+        assert_eq!((outbox.tell(), outbox.is_untold()), (2, false));
+    }
+
+    #[test]
+    fn what_the_receiver_gave_up_is_skipped_and_keeps_its_number() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.take_progress(message::progress(1, 0), 4));
+        assert!(!outbox.post(step(0)), "nobody waits for it");
+        assert!(outbox.post(step(1)));
+        assert_eq!(
+            (outbox.unsettled(0), outbox.unsettled(1), outbox.unsettled(2)),
+            (None, Some(1), None)
+        );
+        for wrong in [(1, 3), (0, 2), (6, 1), (0, 0)] {
+            let (settled, free) = wrong;
+            assert!(!outbox.take_progress(message::progress(settled, free), 4), "{wrong:?}");
+        }
+    }
+}

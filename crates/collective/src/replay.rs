@@ -1,0 +1,59 @@
+//! The result of an operation once more, from its inputs and from what was lost.
+
+use std::ops::Range;
+
+use bowline_codes::reduce::{DataType, ReduceOp};
+
+use crate::bounds::Report;
+use crate::fold::{Contribution, fold_partial};
+
+/// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of all
+/// ranks, in order, and the reports of all. `None` if a report does not have all that is missing.
+///
+/// # Panics
+/// If there is no input, or they differ in length.
+pub fn replay_allreduce(
+    op: ReduceOp,
+    dtype: DataType,
+    inputs: &[&[u8]],
+    reports: &[Report],
+) -> Option<Vec<u8>> {
+    if reports.iter().any(|report| report.is_cut) {
+        return None;
+    }
+    // Each rank reduces another part of the output, so that what is missing does not overlap.
+    let missing = |rank: usize| -> Vec<Range<u32>> {
+        let of_rank = reports.iter().flat_map(|report| &report.missing);
+        let of_rank = of_rank.filter(|missing| missing.rank as usize == rank);
+        of_rank.map(|missing| missing.range.start as u32..missing.range.end as u32).collect()
+    };
+    let missing: Vec<_> = (0..inputs.len()).map(missing).collect();
+    let terms: Vec<_> = inputs
+        .iter()
+        .zip(&missing)
+        .map(|(bytes, missing)| Contribution { bytes: Some(bytes), missing })
+        .collect();
+    let mut result = vec![0; inputs[0].len()];
+    fold_partial(op, dtype, &mut result, &terms, true);
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::Missing;
+
+    #[test]
+    fn reports_of_all_ranks_give_the_result_again() {
+        let bytes = |values: [i32; 4]| values.map(i32::to_ne_bytes).concat();
+        let inputs = [bytes([1, 2, 3, 4]), bytes([10, 20, 30, 40])];
+        let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
+        let report =
+            |rank, range| Report { missing: vec![Missing { rank, range }], ..Report::default() };
+        let reports = [report(1, 4..8), report(0, 8..12)];
+        let again = replay_allreduce(ReduceOp::Sum, DataType::I32, &inputs, &reports);
+        assert_eq!(again, Some(bytes([11, 2, 30, 44])));
+        let cut = [Report { is_cut: true, ..Report::default() }];
+        assert_eq!(replay_allreduce(ReduceOp::Sum, DataType::I32, &inputs, &cut), None);
+    }
+}

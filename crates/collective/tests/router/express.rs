@@ -1,0 +1,190 @@
+//! XP in memory: packets are lost and overtake each other, receives end when they are told to.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bowline_collective::Rank;
+use bowline_collective::engine::Arrival;
+use bowline_nic::Time;
+use rand::RngExt;
+
+use super::{EXPRESS_SLOTS, Shape, World};
+
+/// Bytes of a packet.
+pub(crate) const PACKET_BYTES: usize = 16;
+
+type Pair = (Rank, Rank);
+
+/// A packet on its way.
+struct Packet {
+    pair: Pair,
+    number: u64,
+    slot: u16,
+    imm: u32,
+    len: usize,
+    offset: usize,
+    bytes: Vec<u8>,
+}
+
+/// A receive that has not ended.
+struct Receive {
+    slot: u16,
+    ends_at: Time,
+    /// What its packets say.
+    said: Option<(u32, usize)>,
+    /// By packet, once the first has come.
+    arrived: Vec<bool>,
+}
+
+#[derive(Default)]
+pub(super) struct Express {
+    packets: Vec<Packet>,
+    /// Messages that have been sent.
+    sent: BTreeMap<Pair, u64>,
+    /// Senders that have not been told so.
+    leaving: VecDeque<Pair>,
+    /// Receives by number, and how many were posted.
+    receives: BTreeMap<Pair, (u64, BTreeMap<u64, Receive>)>,
+}
+
+impl Express {
+    pub(super) fn new(shape: &Shape) -> Express {
+        let mut express = Express::default();
+        for from in 0..shape.ranks {
+            for to in (0..shape.ranks).filter(|to| *to != from) {
+                (0..EXPRESS_SLOTS).for_each(|slot| express.open((from, to), shape.slots + slot));
+            }
+        }
+        express
+    }
+
+    pub(super) fn open(&mut self, pair: Pair, slot: u16) {
+        let (posted, open) = self.receives.entry(pair).or_default();
+        assert!(open.values().all(|receive| receive.slot != slot), "slot {slot} is in use");
+        assert!(open.len() < EXPRESS_SLOTS.into());
+        let receive = Receive { slot, ends_at: Time::NEVER, said: None, arrived: Vec::new() };
+        open.insert(*posted, receive);
+        *posted += 1;
+    }
+
+    pub(super) fn end(&mut self, pair: Pair, slot: u16, at: Time) {
+        let (_, open) = self.receives.entry(pair).or_default();
+        if let Some(receive) = open.values_mut().find(|receive| receive.slot == slot) {
+            receive.ends_at = receive.ends_at.min(at);
+        }
+    }
+
+    pub(super) fn next_end(&self) -> Time {
+        let receives = self.receives.values().flat_map(|(_, open)| open.values());
+        receives.map(|receive| receive.ends_at).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Takes a receive whose time has come.
+    fn pop_due(&mut self, now: Time) -> Option<(Pair, Receive)> {
+        for (pair, (_, open)) in &mut self.receives {
+            let due = open.iter().find(|(_, receive)| receive.ends_at <= now);
+            if let Some(number) = due.map(|(number, _)| *number) {
+                return open.remove(&number).map(|receive| (*pair, receive));
+            }
+        }
+        None
+    }
+}
+
+impl Receive {
+    fn arrival(&self) -> Arrival {
+        let Some((imm, len)) = self.said else { return Arrival::NOTHING };
+        let mut missing: Vec<std::ops::Range<u32>> = Vec::new();
+        for (k, _) in self.arrived.iter().enumerate().filter(|(_, arrived)| !**arrived) {
+            let start = (k * PACKET_BYTES) as u32;
+            let end = len.min((k + 1) * PACKET_BYTES) as u32;
+            match missing.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => missing.push(start..end),
+            }
+        }
+        Arrival { imm: Some(imm), len: Some(len as u32), missing }
+    }
+}
+
+impl World {
+    /// Puts the packets of a message on their way, unless it is cut short at once.
+    pub(super) fn send_express(
+        &mut self,
+        pair: Pair,
+        slot: u16,
+        imm: u32,
+        bytes: &[u8],
+        cut: bool,
+    ) {
+        let number = self.express.sent.entry(pair).or_default();
+        let packet = |offset: usize, piece: &[u8]| Packet {
+            pair,
+            number: *number,
+            slot,
+            imm,
+            len: bytes.len(),
+            offset,
+            bytes: piece.to_vec(),
+        };
+        let pieces = bytes.chunks(PACKET_BYTES).enumerate();
+        let mut packets: Vec<_> =
+            pieces.map(|(k, piece)| packet(k * PACKET_BYTES, piece)).collect();
+        if bytes.is_empty() {
+            packets.push(packet(0, &[]));
+        }
+        *number += 1;
+        self.express.leaving.push_back(pair);
+        let loss = self.loss;
+        packets.retain(|_| !cut && self.rng.random::<f64>() >= loss);
+        self.express.packets.extend(packets);
+    }
+
+    /// Delivers a packet, tells a sender that it is rid of one, or ends a receive; whether there was
+    /// anything.
+    pub(super) fn deliver_express(&mut self) -> bool {
+        if let Some(((from, to), receive)) = self.express.pop_due(self.now) {
+            self.end_express((from, to), &receive);
+            return true;
+        }
+        if self.coin()
+            && let Some(pair) = self.express.leaving.pop_front()
+        {
+            if self.nodes[pair.0 as usize].alive {
+                self.nodes[pair.0 as usize].engine.express_sent(self.now, pair.1);
+            }
+            return true;
+        }
+        let count = self.express.packets.len();
+        if count == 0 {
+            return !self.express.leaving.is_empty();
+        }
+        let packet = self.express.packets.swap_remove(self.rng.random_range(0..count));
+        self.place(&packet);
+        true
+    }
+
+    fn place(&mut self, packet: &Packet) {
+        let (from, to) = packet.pair;
+        let (_, open) = self.express.receives.entry(packet.pair).or_default();
+        let Some(receive) = open.get_mut(&packet.number) else { return };
+        assert_eq!(receive.slot, packet.slot, "both ends count alike");
+        if receive.said.is_none() {
+            receive.said = Some((packet.imm, packet.len));
+            receive.arrived = vec![false; packet.len.div_ceil(PACKET_BYTES).max(1)];
+        }
+        receive.arrived[packet.offset / PACKET_BYTES] = true;
+        let is_whole = receive.arrived.iter().all(|arrived| *arrived);
+        let slot = &mut self.nodes[to as usize].rings[from as usize][usize::from(packet.slot)];
+        slot[packet.offset..packet.offset + packet.bytes.len()].copy_from_slice(&packet.bytes);
+        if is_whole && let Some(receive) = open.remove(&packet.number) {
+            self.end_express(packet.pair, &receive);
+        }
+    }
+
+    fn end_express(&mut self, (from, to): Pair, receive: &Receive) {
+        let (now, node) = (self.now, &mut self.nodes[to as usize]);
+        if node.alive {
+            node.engine.express_ended(now, from, receive.slot, receive.arrival());
+        }
+    }
+}

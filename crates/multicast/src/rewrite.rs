@@ -1,0 +1,231 @@
+//! What a copy has to say instead, and what that does to its ICRC.
+
+use core::net::IpAddr;
+
+use bowline_wire::{Bth, FlowKey, ICRC_LEN, PacketView, Qpn, Reth, icrc_replace};
+
+use crate::table::Branch;
+
+/// Where the destination QPN is.
+const QPN_AT: usize = 5;
+const QPN_LEN: usize = 3;
+/// Addresses, ports, length and checksum of UDP, and the BTH up to the QPN: the bytes of a rewrite that has a
+/// constant effect, for IPv6. IPv4 needs fewer.
+const SPAN_LEN: usize = 32 + 8 + QPN_AT + QPN_LEN;
+/// Address and key of a RETH; the length stays.
+const PLACE_LEN: usize = 12;
+/// Lengths of packets for which a branch remembers what the rewrite does to the ICRC.
+const KNOWN_LENGTHS: usize = 4;
+
+/// What turns a packet into the copy for one branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// Addresses and ports of the copy.
+    pub flow: FlowKey,
+    qpn: Option<Qpn>,
+    /// Where the RETH is, and its new address and key.
+    place: Option<(usize, [u8; PLACE_LEN])>,
+    icrc: u32,
+}
+
+impl Edit {
+    /// Rewrites a packet, BTH to ICRC, which must be the one that this edit was made for.
+    pub fn apply(&self, packet: &mut [u8]) {
+        if let Some(qpn) = self.qpn
+            && let Some(place) = packet.get_mut(QPN_AT..QPN_AT + QPN_LEN)
+        {
+            place.copy_from_slice(&qpn.get().to_be_bytes()[1..]);
+        }
+        if let Some((at, bytes)) = &self.place
+            && let Some(place) = packet.get_mut(*at..*at + PLACE_LEN)
+        {
+            place.copy_from_slice(bytes);
+        }
+        if let Some(icrc) = packet.last_chunk_mut::<ICRC_LEN>() {
+            *icrc = (u32::from_le_bytes(*icrc) ^ self.icrc).to_le_bytes();
+        }
+    }
+}
+
+/// A RETH that is to be rewritten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OldPlace {
+    /// Its region in the group's table.
+    pub(crate) region: usize,
+    /// Where the RETH begins in the packet.
+    pub(crate) at: usize,
+    pub(crate) reth: Reth,
+    /// First address of the region, as the sender names it.
+    pub(crate) base: u64,
+}
+
+impl OldPlace {
+    /// Where the RETH of a packet is.
+    pub(crate) fn reth_at(packet: &PacketView<'_>) -> Option<usize> {
+        packet.info().ext.reth.map(|at| Bth::LEN + usize::from(at))
+    }
+}
+
+/// A branch, and what it remembers.
+#[derive(Debug)]
+pub(crate) struct Rewriter {
+    branch: Branch,
+    /// Whose packets `known` is about.
+    from: Option<FlowKey>,
+    /// Lengths of packets and what the rewrite of addresses and QPN does to their ICRCs; 0 is no length.
+    known: [(usize, u32); KNOWN_LENGTHS],
+    /// Which entry to replace next.
+    oldest: usize,
+}
+
+impl Rewriter {
+    pub(crate) fn new(branch: Branch) -> Rewriter {
+        Rewriter { branch, from: None, known: [(0, 0); KNOWN_LENGTHS], oldest: 0 }
+    }
+
+    /// The edit for a packet of `len` bytes to the group `id`.
+    pub(crate) fn edit(
+        &mut self,
+        from: &FlowKey,
+        id: Qpn,
+        len: usize,
+        old: Option<&OldPlace>,
+    ) -> Edit {
+        let leaf = self.branch.leaf.as_ref();
+        let (src, src_port) =
+            self.branch.src.map_or((from.src, from.src_port), |origin| (origin.addr, origin.port));
+        let flow = FlowKey { src, src_port, dst: self.branch.dst, dst_port: from.dst_port };
+        let qpn = leaf.map(|leaf| leaf.qpn);
+        let place = old.zip(leaf).and_then(|(old, leaf)| {
+            let to = leaf.places.get(old.region)?;
+            let va = to.va.wrapping_add(old.reth.va.wrapping_sub(old.base));
+            Some((old, place_bytes(va, to.rkey)))
+        });
+        let mut icrc = self.constant(from, &flow, (id, qpn.unwrap_or(id)), len);
+        if let Some((old, new)) = &place {
+            let before = place_bytes(old.reth.va, old.reth.rkey);
+            let behind = len.saturating_sub(old.at + PLACE_LEN + ICRC_LEN);
+            icrc ^= icrc_replace(0, &before, new, behind);
+        }
+        let place = place.map(|(old, new)| (old.at, new));
+        Edit { flow, qpn, place, icrc }
+    }
+
+    /// What the change of addresses, port and QPN does to the ICRC of a packet of this length.
+    fn constant(&mut self, from: &FlowKey, to: &FlowKey, qpns: (Qpn, Qpn), len: usize) -> u32 {
+        if self.from.as_ref() != Some(from) {
+            self.from = Some(*from);
+            self.known = Default::default();
+        }
+        if let Some((_, icrc)) = self.known.iter().find(|(known, _)| *known == len) {
+            return *icrc;
+        }
+        let icrc = header_delta(from, to, qpns, len);
+        self.known[self.oldest] = (len, icrc);
+        self.oldest = (self.oldest + 1) % KNOWN_LENGTHS;
+        icrc
+    }
+}
+
+fn place_bytes(va: u64, rkey: u32) -> [u8; PLACE_LEN] {
+    let mut bytes = [0; PLACE_LEN];
+    bytes[..8].copy_from_slice(&va.to_be_bytes());
+    bytes[8..].copy_from_slice(&rkey.to_be_bytes());
+    bytes
+}
+
+fn header_delta(from: &FlowKey, to: &FlowKey, (old, new): (Qpn, Qpn), len: usize) -> u32 {
+    let (before, used) = span(from, old);
+    let (after, _) = span(to, new);
+    let behind = len.saturating_sub(QPN_AT + QPN_LEN + ICRC_LEN);
+    icrc_replace(0, &before[..used], &after[..used], behind)
+}
+
+/// Source address to QPN, as the ICRC covers them, with zeros for what no rewrite changes; and how long that is.
+fn span(flow: &FlowKey, qpn: Qpn) -> ([u8; SPAN_LEN], usize) {
+    let mut bytes = [0; SPAN_LEN];
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    for addr in [flow.src, flow.dst] {
+        match addr {
+            IpAddr::V4(v4) => put(&v4.octets()),
+            IpAddr::V6(v6) => put(&v6.octets()),
+        }
+    }
+    put(&flow.src_port.to_be_bytes());
+    put(&flow.dst_port.to_be_bytes());
+    put(&[0; 4 + QPN_AT]);
+    put(&qpn.get().to_be_bytes()[1..]);
+    (bytes, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_wire::{Opcode, Packet, Psn, icrc_of};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::table::{Leaf, Origin, Place};
+    use crate::testing::data_packet;
+
+    fn addr(v6: bool, host: u16) -> IpAddr {
+        if v6 {
+            IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 7, host])
+        } else {
+            IpAddr::from([10, 1, (host >> 8) as u8, host as u8])
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_edited_packet_has_the_icrc_that_would_be_computed(
+            v6: bool,
+            opcode in prop::sample::select(vec![
+                Opcode::RC_SEND_ONLY, Opcode::RC_WRITE_FIRST, Opcode::RC_WRITE_MIDDLE,
+                Opcode::RC_WRITE_LAST_IMM, Opcode::RC_WRITE_ONLY, Opcode::RC_WRITE_ONLY_IMM,
+            ]),
+            lens in prop::collection::vec(0_usize..700, 1..12),
+            ports: [u16; 2],
+            hosts in prop::array::uniform4(any::<u16>()),
+            (va, to_va, rkeys, qpn) in any::<(u64, u64, [u32; 2], u32)>(),
+            (terminates, is_leaf, damage) in any::<(bool, bool, bool)>(),
+        ) {
+            let id = Qpn::new(0xfe_0007);
+            let from = FlowKey {
+                src: addr(v6, hosts[0]), dst: addr(v6, hosts[1]), src_port: ports[0], dst_port: 4791,
+            };
+            let leaf = Leaf { qpn: Qpn::new(qpn), places: vec![Place { va: to_va, rkey: rkeys[1] }] };
+            let mut rewriter = Rewriter::new(Branch {
+                dst: addr(v6, hosts[2]),
+                src: terminates.then_some(Origin { addr: addr(v6, hosts[3]), port: ports[1] }),
+                leaf: is_leaf.then_some(leaf),
+            });
+            let base = va.wrapping_sub(24);
+            // Lengths come again, as those of trains do, so that both ways are taken.
+            for len in lens.iter().chain(&lens) {
+                let reth = Reth { va, rkey: rkeys[0], len: *len as u32 };
+                let mut bytes = data_packet(&from, opcode, id, Psn::new(9), *len, reth);
+                // Damage on the way must stay visible.
+                if damage {
+                    bytes[9] ^= 4;
+                }
+                let view = PacketView::parse(&bytes).expect("well formed");
+                let at = OldPlace::reth_at(&view);
+                let old = at.map(|at| OldPlace { region: 0, at, reth, base });
+                let edit = rewriter.edit(&from, id, bytes.len(), old.as_ref());
+                edit.apply(&mut bytes);
+                let view = PacketView::parse(&bytes).expect("well formed");
+                prop_assert_eq!(view.dest_qpn(), if is_leaf { Qpn::new(qpn) } else { id });
+                if let Some(reth) = view.reth().filter(|_| is_leaf) {
+                    prop_assert_eq!((reth.va, reth.rkey), (to_va.wrapping_add(24), rkeys[1]));
+                }
+                let body = &bytes[..bytes.len() - ICRC_LEN];
+                let is_right = icrc_of(&edit.flow, 0, body) == Packet::from(view).icrc;
+                prop_assert_eq!(is_right, !damage);
+            }
+        }
+    }
+}

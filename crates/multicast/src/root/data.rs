@@ -1,0 +1,143 @@
+//! The sender's packets.
+
+use bowline_link::Time;
+use bowline_wire::{NakCode, PacketView, Psn};
+
+use super::{Out, Refusal, Root};
+use crate::answer::Arrival;
+use crate::merge::MAX_AHEAD;
+
+/// Packets in a row that are further away than that before the root doubts what it knows.
+const MAX_STRAYS: u32 = 16;
+
+impl Root {
+    /// Takes a packet of the sender's, which is one that groups carry, or is to be refused. Gives the branches that
+    /// get a copy.
+    pub(crate) fn on_data(
+        &mut self,
+        now: Time,
+        frame: &Arrival<'_>,
+        packet: &PacketView<'_>,
+        carried: Result<(), NakCode>,
+        out: &mut Out<'_>,
+    ) -> u64 {
+        let psn = packet.psn();
+        if self.failed.is_some() {
+            out.counters.drop_refused += 1;
+            self.tell_failure(out);
+            return 0;
+        }
+        if self.refusal.is_some_and(|refusal| !psn.before(refusal.psn)) {
+            out.counters.drop_refused += 1;
+            self.tell_refusal(out);
+            return 0;
+        }
+        let carried = if packet.payload().len() > self.config.mtu as usize {
+            Err(NakCode::InvalidRequest)
+        } else {
+            carried
+        };
+        if let Err(code) = carried {
+            self.refuse(frame, packet, code, out);
+            return 0;
+        }
+        if !self.note_sent(frame, packet, out) {
+            return 0;
+        }
+        if self.asked == Some(psn) {
+            self.asked = None;
+        }
+        if self.is_sparing()
+            && self.told.is_some_and(|told| !told.before(psn))
+            && (packet.ack_req() || self.told == Some(psn))
+        {
+            self.repeat_ack(out);
+        }
+        self.watch(now);
+        self.branches_lacking(psn, out)
+    }
+
+    /// Notes how far the sender has got. Jumps are believed only if the whole packet is undamaged, and no further
+    /// than a sender can be ahead of its acknowledgements.
+    fn note_sent(
+        &mut self,
+        frame: &Arrival<'_>,
+        packet: &PacketView<'_>,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let psn = packet.psn();
+        if self.told.is_some_and(|told| psn.diff(told).abs() > MAX_AHEAD) {
+            self.note_stray(frame, packet, out);
+            return false;
+        }
+        self.strays = 0;
+        match self.sent_end.map(|end| psn.diff(end)) {
+            Some(ahead) if ahead < 0 => return true,
+            Some(0) => {}
+            _ if !frame.check_icrc(packet, out.counters) => return false,
+            _ => {}
+        }
+        self.sent_end = Some(psn.next());
+        true
+    }
+
+    /// A packet far from all that is known. One is a stranger's. Many in a row, and none that fits, mean that a stranger
+    /// was believed after a restart: then nothing is known, and members have to speak again.
+    fn note_stray(&mut self, frame: &Arrival<'_>, packet: &PacketView<'_>, out: &mut Out<'_>) {
+        out.counters.drop_ahead += 1;
+        // A root that has known the group from its beginning has nothing to doubt.
+        if self.config.first_psn.is_some() || !frame.check_icrc(packet, out.counters) {
+            return;
+        }
+        self.strays += 1;
+        if self.strays >= MAX_STRAYS {
+            self.forget();
+        }
+    }
+
+    /// A request that groups do not carry. It is refused when everything before it is acknowledged, and nothing
+    /// behind it is copied.
+    fn refuse(
+        &mut self,
+        frame: &Arrival<'_>,
+        packet: &PacketView<'_>,
+        code: NakCode,
+        out: &mut Out<'_>,
+    ) {
+        out.counters.drop_refused += 1;
+        let psn = packet.psn();
+        // With packets missing before it, the sender will come again. And where it is not known what members have, this
+        // may be anybody's.
+        let is_next = self.told.is_some() && self.sent_end == Some(psn);
+        if is_next && frame.check_icrc(packet, out.counters) {
+            self.sent_end = Some(psn.next());
+            self.refusal = Some(Refusal { psn, code });
+            self.tell_refusal(out);
+        }
+    }
+
+    /// An acknowledgement got lost: answers in place of the members, who all have the packet.
+    fn repeat_ack(&mut self, out: &mut Out<'_>) {
+        if let Some(told) = self.told {
+            out.counters.acks_repeated += 1;
+            out.counters.acks_out += 1;
+            self.answer(crate::answer::ACK, told, out);
+        }
+    }
+
+    /// Branches with members that lack a packet.
+    fn branches_lacking(&self, psn: Psn, out: &mut Out<'_>) -> u64 {
+        let is_sparing = self.is_sparing();
+        let (mut lacking, mut all) = (0_u64, 0_u64);
+        for (member, record) in self.members.iter().zip(&self.records) {
+            let branch = 1 << member.config.branch;
+            all |= branch;
+            let has = is_sparing && record.acked.is_some_and(|acked| !acked.before(psn));
+            if record.is_live && !has {
+                lacking |= branch;
+            }
+        }
+        out.counters.filtered += u64::from((all & !lacking).count_ones());
+        lacking
+    }
+}

@@ -1,0 +1,265 @@
+//! The root of a group: what it knows of the sender and of each member, and what it tells the sender.
+
+mod answers;
+mod data;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use bowline_link::Time;
+use bowline_wire::{Aeth, FlowKey, NakCode, Psn, Qpn, Syndrome};
+
+use crate::answer::{ACK, Answer};
+use crate::counters::Counters;
+use crate::merge::{Record, Records};
+use crate::table::{GroupKey, InvalidTable, MemberConfig, Policy, RootConfig};
+
+/// Something that the application or an operator wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A member has left against its will. Completions from now on do not speak of it.
+    Evicted {
+        /// The group.
+        group: GroupKey,
+        /// The member ID.
+        member: Qpn,
+        /// Last PSN that it has acknowledged, if it has spoken at all.
+        acked: Option<Psn>,
+        /// Why.
+        cause: Cause,
+    },
+    /// The group has failed: nothing more is acknowledged, and the sender is told.
+    Failed {
+        /// The group.
+        group: GroupKey,
+        /// The member ID of the member that was one too many to lose.
+        member: Qpn,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+/// Why a member cannot stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It refused a request.
+    Refused(NakCode),
+    /// Others were ahead of it, and it made no progress.
+    Behind,
+    /// It lacks a packet that the sender does not have any more, since enough others have it.
+    Missed,
+}
+
+/// Where a root puts what it has to say.
+pub(crate) struct Out<'a> {
+    pub(crate) answers: &'a mut VecDeque<Answer>,
+    pub(crate) events: &'a mut VecDeque<Event>,
+    pub(crate) counters: &'a mut Counters,
+}
+
+#[derive(Debug)]
+struct Member {
+    config: MemberConfig,
+    /// Messages that it has completed, counted as the group does.
+    msn: u32,
+    /// Messages of the group before it joined.
+    msn_base: u32,
+    /// It has no receive for the packet behind its record, and asks to wait this long.
+    rnr: Option<u8>,
+    /// Since when others are ahead of it without any progress of its own.
+    behind_since: Option<Time>,
+}
+
+impl Member {
+    fn new(config: MemberConfig, msn_base: u32) -> Member {
+        Member { config, msn: msn_base, msn_base, rnr: None, behind_since: None }
+    }
+}
+
+/// A request that no group carries.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    psn: Psn,
+    code: NakCode,
+}
+
+/// The state of a group at its root.
+#[derive(Debug)]
+pub(crate) struct Root {
+    key: GroupKey,
+    config: RootConfig,
+    members: Vec<Member>,
+    /// Beside `members`.
+    records: Vec<Record>,
+    /// Last PSN that the sender was told is acknowledged.
+    told: Option<Psn>,
+    told_msn: u32,
+    /// The PSN behind the last that the sender has sent, as far as this switch has seen. `None` only as long as `told`
+    /// is.
+    sent_end: Option<Psn>,
+    /// Packets of the sender's in a row that fit nothing that is known.
+    strays: u32,
+    /// The PSN that the sender was asked to go back to, and has not sent again yet.
+    asked: Option<Psn>,
+    refusal: Option<Refusal>,
+    failed: Option<NakCode>,
+    last_cnp: Option<Time>,
+}
+
+impl Root {
+    pub(crate) fn new(key: GroupKey, config: RootConfig) -> Root {
+        let told = config.first_psn.map(|first| first.sub(1));
+        Root {
+            key,
+            members: config.members.iter().map(|member| Member::new(*member, 0)).collect(),
+            records: vec![Record { acked: told, is_live: true }; config.members.len()],
+            told,
+            told_msn: 0,
+            sent_end: config.first_psn,
+            strays: 0,
+            asked: None,
+            refusal: None,
+            failed: None,
+            last_cnp: None,
+            config,
+        }
+    }
+
+    /// Whether a table with other members can be taken now.
+    pub(crate) fn check_update(&self, config: &RootConfig) -> Result<(), InvalidTable> {
+        let is_new = |member: &MemberConfig| self.index_of(member.id).is_none();
+        let is_drained = match (self.told, self.sent_end) {
+            (Some(told), Some(end)) => told.next() == end,
+            // Nothing is known, and the newcomer has to speak as all others.
+            _ => true,
+        };
+        if !is_drained && config.members.iter().any(is_new) {
+            return Err(InvalidTable::NotDrained);
+        }
+        Ok(())
+    }
+
+    /// Takes a table with other members. Records of those that stay are kept.
+    pub(crate) fn update(&mut self, config: RootConfig, out: &mut Out<'_>) {
+        let mut members = Vec::with_capacity(config.members.len());
+        let mut records = Vec::with_capacity(config.members.len());
+        for member in &config.members {
+            let (kept, record) = match self.index_of(member.id) {
+                Some(index) => {
+                    let old = &self.members[index];
+                    let kept = Member { config: *member, ..Member::new(*member, old.msn_base) };
+                    (Member { msn: old.msn, rnr: old.rnr, ..kept }, self.records[index])
+                }
+                None => {
+                    let record = Record { acked: self.told, is_live: true };
+                    (Member::new(*member, self.told_msn), record)
+                }
+            };
+            members.push(kept);
+            records.push(record);
+        }
+        let first_psn = self.config.first_psn;
+        (self.members, self.records) = (members, records);
+        // What was known when the root began does not change.
+        self.config = RootConfig { first_psn, ..config };
+        self.raise(out);
+    }
+
+    /// What a restart would leave: members who have to speak before anything is acknowledged.
+    fn forget(&mut self) {
+        (self.told, self.sent_end, self.asked, self.refusal) = (None, None, None, None);
+        self.strays = 0;
+        for (member, record) in self.members.iter_mut().zip(&mut self.records) {
+            record.acked = None;
+            member.rnr = None;
+            member.behind_since = None;
+        }
+    }
+
+    pub(crate) fn answers_to(&self) -> core::net::IpAddr {
+        self.config.answers_to
+    }
+
+    pub(crate) fn member_ids(&self) -> impl Iterator<Item = Qpn> {
+        self.members.iter().map(|member| member.config.id)
+    }
+
+    /// What is known of each member, by member ID.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (Qpn, Record)> {
+        self.member_ids().zip(self.records.iter().copied())
+    }
+
+    fn index_of(&self, id: Qpn) -> Option<usize> {
+        self.members.iter().position(|member| member.config.id == id)
+    }
+
+    fn live(&self) -> usize {
+        self.records.iter().filter(|record| record.is_live).count()
+    }
+
+    fn view(&self) -> Records<'_> {
+        let need = match self.config.policy {
+            Policy::Quorum { k, .. } => k,
+            Policy::Fail | Policy::Evict { .. } => self.live(),
+        };
+        Records::new(&self.records, self.told, need.max(1))
+    }
+
+    fn is_sparing(&self) -> bool {
+        self.config.merge.is_sparing()
+    }
+
+    /// Tells the sender what enough members have by now, if that is more than before.
+    fn raise(&mut self, out: &mut Out<'_>) {
+        let reached = self.view().reached();
+        if let Some(psn) = reached.filter(|psn| self.told.is_none_or(|told| psn.after(told))) {
+            self.tell_ack(psn, out);
+        }
+    }
+
+    fn tell_ack(&mut self, psn: Psn, out: &mut Out<'_>) {
+        self.note_told(psn);
+        out.counters.acks_out += 1;
+        self.answer(ACK, psn, out);
+        self.tell_refusal(out);
+        self.settle_rnr(out);
+    }
+
+    /// Everything up to `psn` is about to be acknowledged.
+    fn note_told(&mut self, psn: Psn) {
+        if self.told.is_some_and(|told| !psn.after(told)) {
+            return;
+        }
+        self.told = Some(psn);
+        let holder = self.records.iter().position(|r| r.is_live && r.acked == Some(psn));
+        if let Some(holder) = holder {
+            self.told_msn = self.members[holder].msn;
+        }
+        if self.asked.is_some_and(|asked| !asked.after(psn)) {
+            self.asked = None;
+        }
+    }
+
+    /// Refuses the request that no group carries, once everything before it is acknowledged.
+    fn tell_refusal(&mut self, out: &mut Out<'_>) {
+        if let (Some(refusal), Some(told)) = (self.refusal, self.told)
+            && told.next() == refusal.psn
+        {
+            out.counters.refusals_out += 1;
+            self.answer(Syndrome::Nak(refusal.code), refusal.psn, out);
+        }
+    }
+
+    fn answer(&self, syndrome: Syndrome, psn: Psn, out: &mut Out<'_>) {
+        let aeth = Aeth { syndrome, msn: self.told_msn & 0xff_ffff };
+        let answer = Answer::acknowledge(self.to_sender(), self.config.sender_qpn, psn, aeth);
+        out.answers.push_back(answer);
+    }
+
+    fn to_sender(&self) -> FlowKey {
+        let RootConfig { peer, sender_port, .. } = self.config;
+        FlowKey { src: peer.addr, dst: self.key.sender, src_port: peer.port, dst_port: sender_port }
+    }
+}

@@ -1,0 +1,350 @@
+//! The data plane of a switch.
+
+#[cfg(test)]
+mod tests;
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bowline_link::Time;
+use bowline_wire::{BthView, FlowKey, NakCode, OpKind, PacketView, Qpn, Service};
+
+use crate::answer::{Answer, Arrival};
+use crate::counters::Counters;
+use crate::merge::Record;
+use crate::rewrite::{Edit, OldPlace, Rewriter};
+use crate::root::{Event, Out, Root};
+use crate::table::{GROUP_PREFIX, GroupKey, InvalidTable, Region, Table};
+
+/// Answers that wait for the driver. A frame makes at most a few, so that only a driver that breaks the contract
+/// loses any.
+const MAX_ANSWERS: usize = 4096;
+
+/// How much a switch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchLimits {
+    /// Groups.
+    pub groups: usize,
+}
+
+impl Default for SwitchLimits {
+    fn default() -> Self {
+        // What the paper's switch holds.
+        SwitchLimits { groups: 40_000 }
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It belongs to no group here: forward it as any other.
+    Pass,
+    /// It is taken, and goes nowhere.
+    Taken,
+    /// It leaves as copies; see [`Switch::edit`].
+    Replicate(Replicas),
+}
+
+/// The copies of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicas {
+    group: usize,
+    branches: u64,
+    flow: FlowKey,
+    id: Qpn,
+    len: usize,
+    place: Option<OldPlace>,
+}
+
+impl Replicas {
+    /// The branches that get one.
+    pub fn branches(&self) -> impl Iterator<Item = usize> + use<> {
+        let branches = self.branches;
+        (0..64).filter(move |branch| branches >> branch & 1 != 0)
+    }
+}
+
+#[derive(Debug)]
+struct Group {
+    key: GroupKey,
+    epoch: u64,
+    branches: Vec<Rewriter>,
+    regions: Vec<Region>,
+    root: Option<Root>,
+    /// When the root wants to be called, as `Switch::deadlines` has it.
+    deadline: Option<Time>,
+}
+
+/// A switch's packet processor: frames in, verdicts and answers out.
+///
+/// The driver calls [`handle_frame`](Switch::handle_frame) for each frame, sends the copies that the verdict asks
+/// for ([`edit`](Switch::edit)), then what [`poll_transmit`](Switch::poll_transmit) gives until that is empty. It calls
+/// [`handle_timeout`](Switch::handle_timeout) when the time of [`poll_timeout`](Switch::poll_timeout) has come, and asks for
+/// that after every other call. [`poll_event`](Switch::poll_event) may be called at any time. Time does not go backwards.
+#[derive(Debug, Default)]
+pub struct Switch {
+    limits: SwitchLimits,
+    groups: Vec<Option<Group>>,
+    by_key: BTreeMap<GroupKey, usize>,
+    /// Groups and members by where answers are sent to.
+    by_answer: BTreeMap<(IpAddr, Qpn), (usize, usize)>,
+    deadlines: BTreeSet<(Time, usize)>,
+    answers: VecDeque<Answer>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+impl Switch {
+    /// A switch without groups.
+    pub fn new(limits: SwitchLimits) -> Switch {
+        Switch { limits, ..Switch::default() }
+    }
+
+    /// Takes a table for a group: a new one, or a newer one. Members that stay keep what is known of them.
+    ///
+    /// # Errors
+    /// Why it is not taken; the old table stays in force.
+    pub fn install(&mut self, now: Time, table: Table) -> Result<(), InvalidTable> {
+        table.check()?;
+        let known = self.by_key.get(&table.key).copied();
+        let current = known.and_then(|slot| self.groups[slot].as_ref());
+        if let Some(group) = current
+            && table.epoch <= group.epoch
+        {
+            return Err(InvalidTable::Stale { offered: table.epoch, current: group.epoch });
+        }
+        if current.is_none() && self.by_key.len() >= self.limits.groups {
+            return Err(InvalidTable::Full(self.by_key.len()));
+        }
+        if let (Some(old), Some(new)) = (current.and_then(|g| g.root.as_ref()), &table.root) {
+            old.check_update(new)?;
+        }
+        self.check_ids(known, &table)?;
+        let slot = known.unwrap_or_else(|| self.free_slot());
+        let old = self.forget_answers(slot);
+        let Table { key, epoch, branches, regions, root } = table;
+        let mut out = Out {
+            answers: &mut self.answers,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        let root = match (old, root) {
+            (Some(mut old), Some(config)) => {
+                old.update(config, &mut out);
+                Some(old)
+            }
+            (None, Some(config)) => Some(Root::new(key, config)),
+            (_, None) => None,
+        };
+        let deadline = self.groups[slot].as_ref().and_then(|group| group.deadline);
+        let branches = branches.into_iter().map(Rewriter::new).collect();
+        self.by_key.insert(key, slot);
+        for (member, id) in root.iter().flat_map(Root::member_ids).enumerate() {
+            let answers_to = root.as_ref().map_or(key.sender, Root::answers_to);
+            self.by_answer.insert((answers_to, id), (slot, member));
+        }
+        self.groups[slot] = Some(Group { key, epoch, branches, regions, root, deadline });
+        self.arm(slot, now);
+        Ok(())
+    }
+
+    /// Member IDs must be free where answers are sent to.
+    fn check_ids(&self, known: Option<usize>, table: &Table) -> Result<(), InvalidTable> {
+        let Some(root) = &table.root else { return Ok(()) };
+        let is_foreign = |id: &Qpn| {
+            let owner = self.by_answer.get(&(root.answers_to, *id));
+            owner.is_some_and(|(slot, _)| Some(*slot) != known)
+        };
+        match root.members.iter().map(|member| member.id).find(is_foreign) {
+            Some(id) => Err(InvalidTable::Id(id)),
+            None => Ok(()),
+        }
+    }
+
+    fn free_slot(&mut self) -> usize {
+        self.groups.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() - 1
+        })
+    }
+
+    /// Takes a group's root out, and its member IDs out of the table.
+    fn forget_answers(&mut self, slot: usize) -> Option<Root> {
+        let root = self.groups[slot].as_mut()?.root.take()?;
+        for id in root.member_ids() {
+            self.by_answer.remove(&(root.answers_to(), id));
+        }
+        Some(root)
+    }
+
+    /// Forgets a group. Its packets pass as any other from now on.
+    pub fn remove(&mut self, key: &GroupKey) {
+        let Some(slot) = self.by_key.remove(key) else { return };
+        self.forget_answers(slot);
+        if let Some(at) = self.groups[slot].take().and_then(|group| group.deadline) {
+            self.deadlines.remove(&(at, slot));
+        }
+    }
+
+    /// What the root of a group knows of its members, by member ID.
+    pub fn records(&self, key: &GroupKey) -> impl Iterator<Item = (Qpn, Record)> {
+        let group = self.by_key.get(key).and_then(|slot| self.groups[*slot].as_ref());
+        group.and_then(|group| group.root.as_ref()).into_iter().flat_map(Root::records)
+    }
+
+    /// Takes a frame.
+    pub fn handle_frame(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
+        let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
+        let id = bth.dest_qpn();
+        if id.prefix() != GROUP_PREFIX {
+            return Verdict::Pass;
+        }
+        let key = GroupKey { sender: frame.flow.src, id };
+        if let Some(slot) = self.by_key.get(&key).copied() {
+            self.on_data(now, slot, frame)
+        } else if let Some((slot, member)) = self.by_answer.get(&(frame.flow.dst, id)).copied() {
+            self.on_answer(now, slot, member, frame);
+            Verdict::Taken
+        } else {
+            Verdict::Pass
+        }
+    }
+
+    fn on_data(&mut self, now: Time, slot: usize, frame: &Arrival<'_>) -> Verdict {
+        let Some(group) = self.groups[slot].as_mut() else { return Verdict::Pass };
+        let Ok(packet) = PacketView::parse(frame.bytes) else {
+            self.counters.drop_malformed += 1;
+            return Verdict::Taken;
+        };
+        if packet.info().service != Service::Rc || packet.info().kind.is_response() {
+            self.counters.drop_opcode += 1;
+            return Verdict::Taken;
+        }
+        self.counters.data_in += 1;
+        let carried = carried(&group.regions, &packet);
+        let branches = match &mut group.root {
+            Some(root) => {
+                let mut out = Out {
+                    answers: &mut self.answers,
+                    events: &mut self.events,
+                    counters: &mut self.counters,
+                };
+                root.on_data(now, frame, &packet, carried.map(|_| ()), &mut out)
+            }
+            None if carried.is_err() => {
+                self.counters.drop_region += 1;
+                0
+            }
+            None => u64::MAX >> (64 - group.branches.len()),
+        };
+        let id = group.key.id;
+        self.arm(slot, now);
+        if branches == 0 {
+            return Verdict::Taken;
+        }
+        self.counters.copies_out += u64::from(branches.count_ones());
+        let place = carried.ok().flatten();
+        let (flow, len) = (frame.flow, frame.bytes.len());
+        Verdict::Replicate(Replicas { group: slot, branches, flow, id, len, place })
+    }
+
+    fn on_answer(&mut self, now: Time, slot: usize, member: usize, frame: &Arrival<'_>) {
+        let Some(root) = self.groups[slot].as_mut().and_then(|group| group.root.as_mut()) else {
+            return;
+        };
+        let Ok(packet) = PacketView::parse(frame.bytes) else {
+            self.counters.drop_malformed += 1;
+            return;
+        };
+        let mut out = Out {
+            answers: &mut self.answers,
+            events: &mut self.events,
+            counters: &mut self.counters,
+        };
+        root.on_answer(now, member, frame, &packet, &mut out);
+        self.arm(slot, now);
+    }
+
+    /// What the copy for a branch must say. To be asked before the next frame.
+    pub fn edit(&mut self, replicas: &Replicas, branch: usize) -> Option<Edit> {
+        let group = self.groups.get_mut(replicas.group)?.as_mut()?;
+        let rewriter = group.branches.get_mut(branch)?;
+        Some(rewriter.edit(&replicas.flow, replicas.id, replicas.len, replicas.place.as_ref()))
+    }
+
+    /// The next answer for a sender.
+    pub fn poll_transmit(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Switch::handle_timeout).
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The time has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some((at, slot)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.deadlines.remove(&(at, slot));
+            let Some(group) = self.groups[slot].as_mut() else { continue };
+            group.deadline = None;
+            let mut out = Out {
+                answers: &mut self.answers,
+                events: &mut self.events,
+                counters: &mut self.counters,
+            };
+            if let Some(root) = &mut group.root {
+                root.on_timeout(now, &mut out);
+            }
+            self.arm(slot, now);
+        }
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Notes when a group wants to be called, and keeps queues bounded.
+    fn arm(&mut self, slot: usize, now: Time) {
+        while self.answers.len() > MAX_ANSWERS {
+            self.answers.pop_front();
+            self.counters.drop_answers += 1;
+        }
+        let Some(group) = self.groups[slot].as_mut() else { return };
+        // A deadline that has passed is for the next call, not for this very moment again.
+        let wanted = group.root.as_ref().and_then(Root::deadline).map(|at| at.max(now));
+        if wanted != group.deadline {
+            if let Some(old) = group.deadline {
+                self.deadlines.remove(&(old, slot));
+            }
+            group.deadline = wanted;
+            self.deadlines.extend(wanted.map(|at| (at, slot)));
+        }
+    }
+}
+
+/// Whether groups carry such a packet, and what becomes of its RETH.
+fn carried(regions: &[Region], packet: &PacketView<'_>) -> Result<Option<OldPlace>, NakCode> {
+    let info = packet.info();
+    if !matches!(info.kind, OpKind::Send | OpKind::Write) || info.has_invalidate {
+        return Err(NakCode::InvalidRequest);
+    }
+    let (Some(reth), Some(at)) = (packet.reth(), OldPlace::reth_at(packet)) else {
+        return Ok(None);
+    };
+    let found = regions.iter().position(|r| r.contains(reth.rkey, reth.va, reth.len));
+    match found {
+        Some(region) => Ok(Some(OldPlace { region, at, reth, base: regions[region].va })),
+        // It writes nothing, and nobody checks where.
+        None if reth.len == 0 => Ok(None),
+        None => Err(NakCode::RemoteAccess),
+    }
+}

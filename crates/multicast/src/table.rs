@@ -1,0 +1,291 @@
+//! What a switch is told about a group.
+
+use core::net::IpAddr;
+
+use bowline_wire::{Psn, Qpn};
+use thiserror::Error;
+
+use crate::merge::{Merge, Minimum, Paper};
+
+/// Prefix of the QPNs that group IDs and member IDs are taken from. No device uses it, so that a group
+/// never meets the unicast traffic of a real queue pair.
+pub const GROUP_PREFIX: u8 = 0xfe;
+
+/// Most members of a group, and most branches of a switch.
+pub const MAX_MEMBERS: usize = 64;
+
+/// Most memory regions of a group.
+pub const MAX_REGIONS: usize = 1024;
+
+/// Notification point interval of DCQCN: a receiver sends no more CNPs than this either.
+const CNP_INTERVAL_NS: u64 = 50_000;
+
+/// Which packets belong to a group: those from this address to this QPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKey {
+    /// The sender's address.
+    pub sender: IpAddr,
+    /// The group ID, which the sender's QP has as its peer's QPN.
+    pub id: Qpn,
+}
+
+/// Everything that one switch does for a group.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Whose packets.
+    pub key: GroupKey,
+    /// Version. A table replaces one with a lower epoch, and no other.
+    pub epoch: u64,
+    /// Where copies go.
+    pub branches: Vec<Branch>,
+    /// Memory that the sender may write, as it names it.
+    pub regions: Vec<Region>,
+    /// What the first switch on the sender's way does besides.
+    pub root: Option<RootConfig>,
+}
+
+/// One copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// Where it goes: to a member, or to any of the members that a switch further on copies it to.
+    pub dst: IpAddr,
+    /// Whom it comes from, if not from the sender: a switch with an address of its own.
+    pub src: Option<Origin>,
+    /// What a single member needs. Without it the group ID stays, for the next switch.
+    pub leaf: Option<Leaf>,
+}
+
+/// The address of a switch that has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Address.
+    pub addr: IpAddr,
+    /// UDP port that it sends from.
+    pub port: u16,
+}
+
+/// What packets for a single member must say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    /// The member's QPN.
+    pub qpn: Qpn,
+    /// Where each of the table's regions is at this member.
+    pub places: Vec<Place>,
+}
+
+/// Memory that the sender may write, as it names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// First address.
+    pub va: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+impl Region {
+    /// Whether an access with this key lies in it.
+    pub(crate) fn contains(&self, rkey: u32, va: u64, len: u32) -> bool {
+        let offset = va.wrapping_sub(self.va);
+        rkey == self.rkey && offset <= self.len && u64::from(len) <= self.len - offset
+    }
+}
+
+/// A region at a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// First address.
+    pub va: u64,
+    /// Key.
+    pub rkey: u32,
+}
+
+/// What the root of a group needs to merge answers.
+#[derive(Clone, Debug)]
+pub struct RootConfig {
+    /// The sender's real QPN.
+    pub sender_qpn: Qpn,
+    /// The sender's UDP port.
+    pub sender_port: u16,
+    /// Whom the sender believes to talk to: answers come from there.
+    pub peer: Origin,
+    /// Where members send their answers: the sender's address, or that of a switch that has one.
+    pub answers_to: IpAddr,
+    /// The members.
+    pub members: Vec<MemberConfig>,
+    /// The sender's first PSN. `None` if packets may have been sent before this switch knew of the group:
+    /// then nothing is acknowledged until all members have spoken.
+    pub first_psn: Option<Psn>,
+    /// Largest payload of a packet in bytes: the least path MTU of all members.
+    pub mtu: u32,
+    /// How acknowledgements become one.
+    pub merge: &'static dyn Merge,
+    /// What happens to members that fail or fall behind.
+    pub policy: Policy,
+    /// Least time between two CNPs for the sender; 0 passes all.
+    pub cnp_interval_ns: u64,
+}
+
+impl RootConfig {
+    /// A root with the default rule, an MTU of 4096 and no eviction, without members yet.
+    pub fn new(sender_qpn: Qpn, peer: Origin, answers_to: IpAddr, first_psn: Option<Psn>) -> Self {
+        RootConfig {
+            sender_qpn,
+            sender_port: bowline_wire::ROCE_UDP_PORT,
+            peer,
+            answers_to,
+            members: Vec::new(),
+            first_psn,
+            mtu: 4096,
+            merge: &Minimum,
+            policy: Policy::Fail,
+            cnp_interval_ns: CNP_INTERVAL_NS,
+        }
+    }
+
+    /// Merges as the paper does, and passes all CNPs.
+    pub fn as_in_the_paper(self) -> Self {
+        RootConfig { merge: &Paper, cnp_interval_ns: 0, ..self }
+    }
+}
+
+/// A member, as the root knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// Where its answers come from.
+    pub addr: IpAddr,
+    /// The member ID, which its QP has as its peer's QPN.
+    pub id: Qpn,
+    /// Which of the table's branches leads to it.
+    pub branch: usize,
+}
+
+/// What happens to members that fail or fall behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// The group fails with its first member.
+    Fail,
+    /// Members that refuse, or that others are ahead of for too long, leave.
+    Evict {
+        /// How long a member may make no progress while others are ahead. To be several times the
+        /// sender's timeout, which repairs losses.
+        after_ns: u64,
+        /// With fewer members the group fails.
+        least: usize,
+    },
+    /// A request is acknowledged when `k` members have it; those that cannot catch up leave.
+    Quorum {
+        /// How many.
+        k: usize,
+        /// As in [`Policy::Evict`].
+        after_ns: u64,
+    },
+}
+
+impl Policy {
+    /// How long a member may stay behind.
+    pub(crate) fn patience_ns(&self) -> Option<u64> {
+        match *self {
+            Policy::Fail => None,
+            Policy::Evict { after_ns, .. } | Policy::Quorum { after_ns, .. } => Some(after_ns),
+        }
+    }
+
+    /// The least number of members.
+    pub(crate) fn least(&self) -> usize {
+        match *self {
+            Policy::Fail => 1,
+            Policy::Evict { least, .. } => least.max(1),
+            Policy::Quorum { k, .. } => k.max(1),
+        }
+    }
+}
+
+/// Why a table is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidTable {
+    /// The epoch is not higher.
+    #[error("epoch {offered} is not above the current one, {current}: the table is stale")]
+    Stale {
+        /// Epoch of the table.
+        offered: u64,
+        /// Epoch of the one that is there.
+        current: u64,
+    },
+    /// Too many groups.
+    #[error("this switch holds {0} groups and has no room for more")]
+    Full(usize),
+    /// Too few or too many members or branches.
+    #[error("{0} members or branches: a group has 1 to {MAX_MEMBERS}")]
+    Members(usize),
+    /// Too many regions, or a leaf does not place each of them.
+    #[error("{0} regions: a group has up to {MAX_REGIONS}, and each leaf places all of them")]
+    Regions(usize),
+    /// An ID from the range of real QPNs, or one that is in use.
+    #[error("ID {0}: take an unused one with prefix {GROUP_PREFIX:#04x}, e.g. 0xfe0001")]
+    Id(Qpn),
+    /// A member's branch does not exist.
+    #[error("branch {0} of a member does not exist")]
+    Branch(usize),
+    /// Addresses of both families.
+    #[error("addresses of IPv4 and of IPv6 in one group")]
+    Family,
+    /// The policy needs more members than there are.
+    #[error("the policy needs {0} members")]
+    Policy(usize),
+    /// Somebody joins while packets are outstanding.
+    #[error("packets are outstanding: a member joins when everything sent is acknowledged")]
+    NotDrained,
+}
+
+impl Table {
+    /// What can be judged without knowing the switch.
+    pub(crate) fn check(&self) -> Result<(), InvalidTable> {
+        let is_id = |id: Qpn| id.prefix() == GROUP_PREFIX;
+        if !is_id(self.key.id) {
+            return Err(InvalidTable::Id(self.key.id));
+        }
+        if self.branches.is_empty() || self.branches.len() > MAX_MEMBERS {
+            return Err(InvalidTable::Members(self.branches.len()));
+        }
+        let regions = self.regions.len();
+        let mut leaves = self.branches.iter().filter_map(|branch| branch.leaf.as_ref());
+        if regions > MAX_REGIONS || leaves.any(|leaf| leaf.places.len() != regions) {
+            return Err(InvalidTable::Regions(regions));
+        }
+        let v4 = self.key.sender.is_ipv4();
+        let origins = |b: &Branch| b.src.is_none_or(|src| src.addr.is_ipv4() == v4);
+        if self.branches.iter().any(|b| b.dst.is_ipv4() != v4 || !origins(b)) {
+            return Err(InvalidTable::Family);
+        }
+        self.root.as_ref().map_or(Ok(()), |root| self.check_root(root))
+    }
+
+    fn check_root(&self, root: &RootConfig) -> Result<(), InvalidTable> {
+        let members = &root.members;
+        if members.is_empty() || members.len() > MAX_MEMBERS {
+            return Err(InvalidTable::Members(members.len()));
+        }
+        for (index, member) in members.iter().enumerate() {
+            let is_twice = members[..index].iter().any(|other| other.id == member.id);
+            if member.id.prefix() != GROUP_PREFIX || is_twice {
+                return Err(InvalidTable::Id(member.id));
+            }
+            if member.branch >= self.branches.len() {
+                return Err(InvalidTable::Branch(member.branch));
+            }
+            if member.addr.is_ipv4() != self.key.sender.is_ipv4() {
+                return Err(InvalidTable::Family);
+            }
+        }
+        if root.peer.addr.is_ipv4() != self.key.sender.is_ipv4() {
+            return Err(InvalidTable::Family);
+        }
+        let least = root.policy.least();
+        if least > members.len() {
+            return Err(InvalidTable::Policy(least));
+        }
+        Ok(())
+    }
+}

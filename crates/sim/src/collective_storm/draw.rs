@@ -1,0 +1,150 @@
+//! Drawing a scenario from its seed.
+
+use std::time::Duration;
+
+use bowline_collective::timeout::Rule;
+use bowline_collective::{Algorithm, Bounds, Deadline, GroupConfig, Operation, ReduceOp, Request};
+use bowline_link::{Faults, LinkConfig, Loss, Prob};
+use bowline_nic::Mtu;
+
+use super::scenario::{CollectiveScenario, OpPlan, Stall};
+use crate::rng::SimRng;
+
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+const GIGABIT: u64 = 1_000_000_000;
+/// Far from the streams of the other storms, of links and of memory.
+const STREAM: u64 = 0xc011;
+/// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
+const ACK_TIMEOUT: u8 = 10;
+/// No rank is taken for dead that stalls for this long.
+const MAX_STALL_NS: u64 = 15 * MILLISECOND;
+
+impl CollectiveScenario {
+    /// The scenario of a seed.
+    pub fn draw(seed: u64) -> CollectiveScenario {
+        let rng = &mut SimRng::new(seed, STREAM);
+        let ranks = rng.range(2, 6) as u32;
+        let cable = LinkConfig {
+            rate_bps: Some(rng.pick(&[1, 10, 100]) * GIGABIT),
+            delay_ns: rng.pick(&[500, 5 * MICROSECOND, 100 * MICROSECOND]),
+            queue_bytes: rng.pick(&[4 << 20, 256 << 10, 64 << 10]),
+            ecn: None,
+        };
+        let config = GroupConfig {
+            slot_bytes: rng.pick(&[1 << 10, 4 << 10, 16 << 10]),
+            slots: rng.range(1, 8) as u16,
+            express_slots: rng.range(1, 16) as u16,
+            reorder_ns: rng.pick(&[0, 5 * MICROSECOND, 100 * MICROSECOND]),
+            inline_bytes: rng.pick(&[0, 512]),
+            heartbeat_ns: 20 * MILLISECOND,
+            ack_timeout: ACK_TIMEOUT,
+            limit_ns: 3_600_000 * MILLISECOND,
+        };
+        let span_ns = rng.pick(&[1, 100, 3_000]) * MICROSECOND;
+        let ops = draw_ops(rng, ranks, span_ns);
+        let busy_ns = span_ns * ops.len() as u64 + MILLISECOND;
+        let stalls = (0..rng.pick(&[0, 0, 1, 3])).map(|_| Stall {
+            rank: rng.below(ranks.into()) as u32,
+            at_ns: rng.below(busy_ns),
+            for_ns: rng.below(MAX_STALL_NS),
+        });
+        let stalls = stalls.collect();
+        let kill = rng.percent(20).then(|| (rng.below(ranks.into()) as u32, rng.below(busy_ns)));
+        CollectiveScenario {
+            seed,
+            ranks,
+            cable,
+            faults: draw_faults(rng),
+            mtu: rng.pick(&[Mtu::B256, Mtu::B1024, Mtu::B4096]),
+            config,
+            ops,
+            stalls,
+            kill,
+        }
+    }
+}
+
+/// RC survives this: nobody sees a packet or its ACK lost eight times in a row. Bursts come from short
+/// queues; those of a lossy cable would outlast retransmissions, which are a few packets.
+fn draw_faults(rng: &mut SimRng) -> Faults {
+    let some = |rng: &mut SimRng, share: u64, most: f64| {
+        let p = most * rng.range(1, 100) as f64 / 100.0;
+        if rng.percent(share) { Prob::new(p) } else { Prob::NEVER }
+    };
+    let loss = match rng.below(4) {
+        0 => Loss::None,
+        1 => Loss::Iid(some(rng, 100, 0.05)),
+        _ => Loss::Iid(some(rng, 100, 0.01)),
+    };
+    Faults {
+        loss,
+        duplicate: some(rng, 30, 0.1),
+        reorder: some(rng, 50, 0.2),
+        reorder_ns: rng.pick(&[MICROSECOND, 20 * MICROSECOND, 300 * MICROSECOND]),
+        jitter_ns: if rng.percent(30) { rng.range(1, 50) * MICROSECOND } else { 0 },
+        ..Faults::default()
+    }
+}
+
+fn draw_ops(rng: &mut SimRng, ranks: u32, span_ns: u64) -> Vec<OpPlan> {
+    let count = rng.range(1, 6);
+    // The same operation again is what deadlines are learnt from.
+    let repeats = rng.percent(30);
+    let first = draw_op(rng, ranks);
+    let mut times = vec![0; ranks as usize];
+    let ops = (0..count).map(|_| {
+        let (request, bounds) = if repeats { first.clone() } else { draw_op(rng, ranks) };
+        for time in &mut times {
+            *time += rng.below(span_ns);
+        }
+        OpPlan { request, bounds, at_ns: times.clone() }
+    });
+    ops.collect()
+}
+
+fn draw_op(rng: &mut SimRng, ranks: u32) -> (Request, Option<Bounds>) {
+    let count = match rng.below(4) {
+        0 => rng.below(20),
+        1 => rng.below(1_000),
+        _ => rng.below(20_000),
+    } as usize;
+    let root = rng.below(ranks.into()) as u32;
+    let operation = match rng.below(12) {
+        0 => Operation::ReduceScatter { count: count / ranks as usize },
+        1 => Operation::Allgather { count: count / ranks as usize },
+        2 => Operation::AllToAll { count: count / ranks as usize },
+        3 => Operation::Broadcast { count, root },
+        4 => Operation::Reduce { count, root },
+        5 => Operation::Gather { count: count / ranks as usize, root },
+        6 => Operation::Scatter { count: count / ranks as usize, root },
+        _ => Operation::Allreduce { count },
+    };
+    let is_allreduce = matches!(operation, Operation::Allreduce { .. });
+    let op = rng.pick(&[ReduceOp::Sum, ReduceOp::Average, ReduceOp::Max]);
+    let exchange = is_allreduce && rng.percent(30);
+    let algorithm = if exchange { Algorithm::Exchange } else { Algorithm::Direct };
+    let in_place = is_allreduce && rng.percent(50);
+    let request = Request { op, algorithm, in_place, ..Request::new(operation) };
+    let bounds = (!rng.percent(15)).then(|| draw_bounds(rng, exchange || !is_allreduce));
+    (request, bounds)
+}
+
+fn draw_bounds(rng: &mut SimRng, may_drift: bool) -> Bounds {
+    let deadline = match rng.below(6) {
+        0 => Deadline::Never,
+        1 => Deadline::Adaptive(rng.pick(&[Rule::Margin, Rule::Paper])),
+        _ => {
+            let most = rng.pick(&[20, 300, 10_000]);
+            Deadline::After(Duration::from_micros(rng.range(1, most)))
+        }
+    };
+    let max_loss_ppm = match rng.below(5) {
+        0 => 0,
+        1 => 1_000,
+        2 => 20_000,
+        3 => 200_000,
+        _ => rng.below(1_000_001) as u32,
+    };
+    Bounds { deadline, max_loss_ppm, equal_replicas: !(may_drift && rng.percent(50)) }
+}

@@ -1,0 +1,83 @@
+//! What a seed stands for.
+
+use bowline_collective::{Bounds, GroupConfig, Operation, Request};
+use bowline_link::{Faults, LinkConfig};
+use bowline_nic::Mtu;
+
+/// An operation of all ranks.
+#[derive(Clone, Debug)]
+pub struct OpPlan {
+    /// What it does.
+    pub request: Request,
+    /// What it promises, if it travels over XP.
+    pub bounds: Option<Bounds>,
+    /// When each rank submits it.
+    pub at_ns: Vec<u64>,
+}
+
+impl OpPlan {
+    /// Bytes that a rank gets in messages that may be lost.
+    pub fn may_lose(&self, rank: u32, ranks: u32) -> u64 {
+        let Some(bounds) = self.bounds else { return 0 };
+        let element = self.request.dtype.size();
+        let others = ranks as usize - 1;
+        let exchange = self.request.algorithm == bowline_collective::Algorithm::Exchange;
+        let elements = match self.request.operation {
+            Operation::Allreduce { .. } if exchange && bounds.equal_replicas => 0,
+            Operation::Allreduce { count } if exchange => others * count,
+            Operation::Allreduce { count } => {
+                let longer = count % ranks as usize;
+                others * (count / ranks as usize + usize::from((rank as usize) < longer))
+            }
+            Operation::ReduceScatter { count }
+            | Operation::Allgather { count }
+            | Operation::AllToAll { count } => others * count,
+            Operation::Broadcast { count, root } | Operation::Scatter { count, root }
+                if rank != root =>
+            {
+                count
+            }
+            Operation::Reduce { count, root } | Operation::Gather { count, root }
+                if rank == root =>
+            {
+                others * count
+            }
+            _ => 0,
+        };
+        (elements * element) as u64
+    }
+}
+
+/// A host that does nothing for a while.
+#[derive(Clone, Copy, Debug)]
+pub struct Stall {
+    /// Whose.
+    pub rank: u32,
+    /// From when on.
+    pub at_ns: u64,
+    /// How long.
+    pub for_ns: u64,
+}
+
+/// A whole scenario.
+#[derive(Clone, Debug)]
+pub struct CollectiveScenario {
+    /// Where it comes from.
+    pub seed: u64,
+    /// How many.
+    pub ranks: u32,
+    /// Every cable.
+    pub cable: LinkConfig,
+    /// What they do.
+    pub faults: Faults,
+    /// Largest packets.
+    pub mtu: Mtu,
+    /// How ranks treat each other.
+    pub config: GroupConfig,
+    /// What they do together, in this order.
+    pub ops: Vec<OpPlan>,
+    /// Who stalls.
+    pub stalls: Vec<Stall>,
+    /// Who dies, and when.
+    pub kill: Option<(u32, u64)>,
+}

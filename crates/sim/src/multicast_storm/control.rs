@@ -1,0 +1,113 @@
+//! The control plane: which switch has which tables.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use bowline_multicast::plan::{GroupSpec, bifurcate, tables};
+use bowline_multicast::{Counters, Event, InvalidTable, Switch, SwitchLimits};
+
+use crate::net::{Ecmp, Multicast, NodeId, Routed, Routing};
+use crate::world::World;
+
+/// A switch, as its controller sees it.
+struct Managed {
+    node: NodeId,
+    engine: Rc<RefCell<Switch>>,
+    /// It has not lost its tables, or has got them back.
+    is_up: bool,
+}
+
+/// The controller of all switches.
+pub(super) struct Control {
+    switches: Vec<Managed>,
+    /// What switches had counted when they lost their state.
+    counted: Counters,
+}
+
+impl Control {
+    /// Makes every switch of a world one that copies and merges.
+    pub(super) fn new(world: &mut World, ecmp: bool) -> Control {
+        let network = world.network_mut();
+        let switches: Vec<Managed> = network
+            .switches()
+            .into_iter()
+            .map(|node| {
+                let engine = Rc::new(RefCell::new(Switch::new(SwitchLimits::default())));
+                Managed { node, engine, is_up: true }
+            })
+            .collect();
+        for switch in &switches {
+            let engine = Rc::clone(&switch.engine);
+            if ecmp {
+                let forwarding = Multicast::new(engine, Ecmp::by_flow());
+                network.set_switch(switch.node, Box::new(forwarding));
+            } else {
+                network.set_switch(switch.node, Box::new(Multicast::new(engine, Routing)));
+            }
+        }
+        Control { switches, counted: Counters::default() }
+    }
+
+    /// Gives all switches the tables of a group, the root first. Switches that are down get theirs later.
+    ///
+    /// # Errors
+    /// If the root does not take its table; then all is as it was.
+    pub(super) fn install(
+        &self,
+        world: &World,
+        sender: NodeId,
+        group: &GroupSpec,
+    ) -> Result<(), InvalidTable> {
+        let addrs: Vec<_> = group.members.iter().map(|member| member.addr).collect();
+        let network = Routed(world.network());
+        let plan = bifurcate(&network, sender, &addrs).expect("all hosts are reachable");
+        let mut tables = tables(&plan, group);
+        let now = world.now();
+        let root = self.switches.iter().filter(|switch| switch.node == plan.root);
+        let others = self.switches.iter().filter(|switch| switch.node != plan.root);
+        for switch in root.chain(others).filter(|switch| switch.is_up) {
+            let mut engine = switch.engine.borrow_mut();
+            match tables.remove(&switch.node) {
+                Some(table) => engine.install(now, table)?,
+                None => engine.remove(&group.key),
+            }
+        }
+        Ok(())
+    }
+
+    /// A switch loses all that it knows. Gives what it had to say.
+    pub(super) fn restart(&mut self, switch: usize) -> Vec<Event> {
+        let index = switch % self.switches.len();
+        let events = drain(&self.switches[index].engine);
+        let switch = &mut self.switches[index];
+        let lost = switch.engine.replace(Switch::new(SwitchLimits::default()));
+        self.counted.merge(lost.counters());
+        switch.is_up = false;
+        events
+    }
+
+    /// A switch is there again, without tables yet.
+    pub(super) fn bring_up(&mut self, switch: usize) {
+        let index = switch % self.switches.len();
+        self.switches[index].is_up = true;
+    }
+
+    /// What switches have to say.
+    pub(super) fn events(&self) -> Vec<Event> {
+        self.switches.iter().flat_map(|switch| drain(&switch.engine)).collect()
+    }
+
+    /// What all switches have counted.
+    pub(super) fn counters(&self) -> Counters {
+        let mut all = self.counted;
+        for switch in &self.switches {
+            all.merge(switch.engine.borrow().counters());
+        }
+        all
+    }
+}
+
+fn drain(engine: &RefCell<Switch>) -> Vec<Event> {
+    let mut engine = engine.borrow_mut();
+    std::iter::from_fn(|| engine.poll_event()).collect()
+}

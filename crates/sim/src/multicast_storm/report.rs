@@ -1,0 +1,65 @@
+//! What the storm over multicast exercised.
+
+macro_rules! coverage {
+    ($($(#[doc = $doc:literal])+ $field:ident: $name:literal,)*) => {
+        /// What was exercised, as the applications counted it.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct MulticastCoverage {
+            $($(#[doc = $doc])+ pub $field: u64,)*
+            /// What the switches counted.
+            pub switches: bowline_multicast::Counters,
+        }
+
+        impl MulticastCoverage {
+            /// Names and numbers.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$(($name, self.$field)),*].into_iter().chain(self.switches.iter())
+            }
+
+            /// Adds another's.
+            pub fn merge(&mut self, other: &MulticastCoverage) {
+                $(self.$field += other.$field;)*
+                self.switches.merge(&other.switches);
+            }
+        }
+    };
+}
+
+coverage! {
+    /// Groups.
+    groups: "groups",
+    /// Groups with one member.
+    single: "groups of one",
+    /// Groups in which two members share an address.
+    shared: "groups with a shared address",
+    /// Members.
+    members: "members",
+    /// Requests that completed.
+    completed: "requests completed",
+    /// Messages found at a member when their request had completed.
+    found: "messages found at members",
+    /// Groups whose requests have all completed.
+    whole: "groups without an error",
+    /// Groups that ended because retries ran out.
+    timed_out: "groups timed out",
+    /// Groups that failed by their policy.
+    failed: "groups failed by policy",
+    /// Requests that no group carries, refused.
+    refused: "bad requests refused",
+    /// Members evicted.
+    evicted: "members evicted",
+    /// Members that left.
+    left: "members left",
+    /// Members that joined later.
+    joined: "members joined",
+    /// Members whose QPs vanished.
+    killed: "members killed",
+    /// Members that refuse requests.
+    revoked: "members refusing",
+    /// Switches that lost their state.
+    restarts: "switch restarts",
+    /// Groups whose PSNs went around the circle.
+    wraps: "PSN wraps",
+    /// Packets that somebody forged.
+    forged: "forged packets",
+}

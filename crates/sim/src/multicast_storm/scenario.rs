@@ -1,0 +1,157 @@
+//! What a seed stands for.
+
+use bowline_link::{Faults, LinkConfig};
+use bowline_multicast::Policy;
+use bowline_nic::Mtu;
+
+use crate::attack::AttackPlan;
+
+/// The network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One switch.
+    Star,
+    /// Leaves and spines.
+    LeafSpine([usize; 2]),
+    /// A fat tree of 4-port switches.
+    FatTree,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SEND, perhaps with an immediate.
+    Send(Option<u32>),
+    /// WRITE, perhaps with an immediate.
+    Write(Option<u32>),
+    /// READ, which no group carries.
+    Read,
+    /// An atomic, which no group carries.
+    FetchAdd,
+    /// A WRITE to memory that the group does not know.
+    WriteBeyond,
+}
+
+impl Kind {
+    /// Whether it takes a receive of each member.
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Kind::Send(_) | Kind::Write(Some(_)))
+    }
+
+    /// Whether it must be refused.
+    pub fn is_crime(self) -> bool {
+        matches!(self, Kind::Read | Kind::FetchAdd | Kind::WriteBeyond)
+    }
+
+    /// The immediate that goes with it.
+    pub fn imm(self) -> Option<u32> {
+        match self {
+            Kind::Send(imm) | Kind::Write(imm) => imm,
+            _ => None,
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct MessagePlan {
+    /// What it does.
+    pub kind: Kind,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// A member.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberPlan {
+    /// Its host.
+    pub host: usize,
+    /// It joins before this request; 0 if it is there from the start.
+    pub joins_before: usize,
+    /// Bytes that its memory is shifted by.
+    pub pad: u32,
+    /// Its receives are not there from the start.
+    pub is_slow: bool,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub struct GroupPlan {
+    /// The sender's host.
+    pub sender: usize,
+    /// The members, those that join later too, in the order in which they do.
+    pub members: Vec<MemberPlan>,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// The sender's first PSN.
+    pub first_psn: u32,
+    /// It merges as the paper does.
+    pub as_in_the_paper: bool,
+    /// What becomes of members that fail or fall behind.
+    pub policy: Policy,
+    /// Requests.
+    pub messages: Vec<MessagePlan>,
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The next request of a group may be posted.
+    Post(usize),
+    /// A slow member posts its next receive.
+    Receive(usize, usize),
+    /// A member's host does nothing until a time.
+    Pause(usize, usize, u64),
+    /// A member's QP is gone.
+    Kill(usize, usize),
+    /// A member's memory is registered no more, so that it refuses what comes next.
+    Revoke(usize, usize),
+    /// A member leaves.
+    Leave(usize, usize),
+    /// A switch loses its tables and records.
+    Restart(usize),
+    /// A switch that has lost its tables gets them back.
+    Reinstall(usize),
+    /// Somebody forges so many packets.
+    Attack(u32),
+    /// Faults end.
+    Heal,
+}
+
+/// A whole scenario.
+#[derive(Clone, Debug)]
+pub struct MulticastScenario {
+    /// Where it comes from.
+    pub seed: u64,
+    /// The network.
+    pub shape: Shape,
+    /// Hosts in it.
+    pub hosts: usize,
+    /// Addresses are IPv6.
+    pub v6: bool,
+    /// Switches take equally short ways by flow rather than by destination.
+    pub ecmp: bool,
+    /// Every cable.
+    pub cable: LinkConfig,
+    /// What the links do to packets, in turn.
+    pub faults: Vec<Faults>,
+    /// The groups.
+    pub groups: Vec<GroupPlan>,
+    /// What happens when, in order.
+    pub actions: Vec<(u64, Action)>,
+    /// Somebody who forges packets.
+    pub attack: Option<AttackPlan>,
+}
+
+impl MulticastScenario {
+    /// Whether nothing in it can keep a member from answering in time, not even a full queue.
+    pub fn is_calm(&self) -> bool {
+        let is_wide = self.cable.rate_bps >= Some(100_000_000_000);
+        let is_work =
+            |action: &Action| matches!(action, Action::Post(_) | Action::Leave(..) | Action::Heal);
+        is_wide
+            && self.cable.queue_bytes >= 16 << 20
+            && self.faults.iter().all(|faults| *faults == Faults::default())
+            && self.actions.iter().all(|(_, action)| is_work(action))
+    }
+}

@@ -1,0 +1,87 @@
+//! Thread domains and parent domains: hints about locking, which this NIC does not need.
+//!
+//! A parent domain is a protection domain under another pointer. Whatever is made in it is in the protection domain.
+
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::abi::{
+    PARENT_DOMAIN_INIT_ATTR_ALL, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td,
+    ibv_td_init_attr,
+};
+use crate::context::{self, Context};
+use crate::errno::{Errno, code, object};
+use crate::guard::guard;
+use crate::handle::{self, Kind, Public};
+use crate::pd::Pd;
+
+impl Public for ibv_td {
+    type Inner = Arc<Context>;
+    const KIND: Kind = Kind::Td;
+}
+
+/// `ibv_alloc_td`, in the context's table.
+///
+/// # Safety
+/// `context` must be an open device's, and `attr` point to attributes.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *const ibv_td_init_attr,
+) -> *mut ibv_td {
+    guard(core::ptr::null_mut(), || {
+        object((|| {
+            let ctx = context::find(context)?;
+            // SAFETY: null, or attributes by the caller's word.
+            let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+            if attr.comp_mask != 0 {
+                return Err(Errno::INVAL);
+            }
+            ctx.core()?;
+            ctx.objects.fetch_add(1, Ordering::AcqRel);
+            Ok(handle::create(ibv_td { context }, Arc::clone(ctx)))
+        })())
+    })
+}
+
+/// `ibv_dealloc_td`, in the context's table.
+///
+/// # Safety
+/// `td` must come from [`alloc_td`].
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let ctx = Arc::clone(handle::find(td)?);
+            handle::destroy(td)?;
+            ctx.objects.fetch_sub(1, Ordering::AcqRel);
+            Ok(())
+        })())
+    })
+}
+
+/// `ibv_alloc_parent_domain`, in the context's table. Allocators of the program's own are for providers whose queues
+/// are in memory of the program. Ours are not, so that they are not called.
+///
+/// # Safety
+/// `context` must be an open device's, and `attr` point to attributes.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *const ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    guard(core::ptr::null_mut(), || {
+        object((|| {
+            // SAFETY: null, or attributes by the caller's word.
+            let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+            if attr.comp_mask & !PARENT_DOMAIN_INIT_ATTR_ALL != 0 {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if !attr.td.is_null() {
+                handle::find(attr.td)?;
+            }
+            let pd: &Pd = handle::find(attr.pd)?;
+            let child = pd.child()?;
+            child.ctx.objects.fetch_add(1, Ordering::AcqRel);
+            Ok(handle::create(ibv_pd { context, handle: 0 }, child))
+        })())
+    })
+}

@@ -1,0 +1,131 @@
+//! libc's functions that take a path, each with the path led where [`super::shown`] says.
+//!
+//! Programs find these before libc's own, because the library is preloaded, and they call the next
+//! one of the same name, which is libc's. Paths relative to a descriptor are left alone: who has a
+//! descriptor of a folder in the tree is in the tree already.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::transmute_copy;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::CStr;
+
+use super::shown;
+use crate::errno::Errno;
+
+/// The next function of a name, looked up once.
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    const fn new(name: &'static CStr) -> Next {
+        Next { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The function, as what the caller knows it to be; `None` if this libc has none.
+    ///
+    /// # Safety
+    /// `F` must be the type of a pointer to the function of this name.
+    unsafe fn get<F: Copy>(&self) -> Option<F> {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: a C string. Whoever looks at the same time finds the same.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.found.store(found, Ordering::Relaxed);
+        }
+        if found.is_null() {
+            Errno(libc::ENOSYS).set();
+            return None;
+        }
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        // SAFETY: a pointer of a function of that type, by the caller's word.
+        Some(unsafe { transmute_copy(&found) })
+    }
+}
+
+/// Declares functions that differ from libc's by where a path leads: which argument that is stands first.
+macro_rules! led {
+    ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident $(, $after:ident: $at:ty)*) -> $ret:ty = $failed:expr;)*) => {$(
+        /// As libc's function of this name.
+        ///
+        /// # Safety
+        /// As that function.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($before: $bt,)* $path: *const c_char $(, $after: $at)*) -> $ret {
+            static NEXT: Next = Next::new(match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without a null byte"),
+            });
+            type Function = unsafe extern "C" fn($($bt,)* *const c_char $(, $at)*) -> $ret;
+            // SAFETY: the caller's arguments, with a path that lives until the call is over.
+            unsafe {
+                let led = shown($path);
+                NEXT.get::<Function>().map_or($failed, |next| next($($before,)* led.as_ptr() $(, $after)*))
+            }
+        }
+    )*};
+}
+
+/// The same for functions whose last argument is there with some flags only. It is handed on as it is, and
+/// where the caller gave none libc does not look at it.
+macro_rules! opening {
+    ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident, flags);)*) => {$(
+        /// As libc's function of this name.
+        ///
+        /// # Safety
+        /// As that function.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($before: $bt,)* $path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+            static NEXT: Next = Next::new(match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name without a null byte"),
+            });
+            type Function = unsafe extern "C" fn($($bt,)* *const c_char, c_int, ...) -> c_int;
+            // SAFETY: as above.
+            unsafe {
+                let led = shown($path);
+                NEXT.get::<Function>().map_or(-1, |next| next($($before,)* led.as_ptr(), flags, mode))
+            }
+        }
+    )*};
+}
+
+opening! {
+    fn open(*path, flags);
+    fn open64(*path, flags);
+    fn openat(dir: c_int, *path, flags);
+    fn openat64(dir: c_int, *path, flags);
+}
+
+led! {
+    fn __open_2(*path, flags: c_int) -> c_int = -1;
+    fn __open64_2(*path, flags: c_int) -> c_int = -1;
+    fn fopen(*path, mode: *const c_char) -> *mut c_void = ptr::null_mut();
+    fn fopen64(*path, mode: *const c_char) -> *mut c_void = ptr::null_mut();
+    fn opendir(*path) -> *mut c_void = ptr::null_mut();
+    fn scandir(*path, to: *mut c_void, filter: *const c_void, order: *const c_void) -> c_int = -1;
+    fn scandir64(*path, to: *mut c_void, filter: *const c_void, order: *const c_void) -> c_int = -1;
+    fn stat(*path, to: *mut c_void) -> c_int = -1;
+    fn stat64(*path, to: *mut c_void) -> c_int = -1;
+    fn lstat(*path, to: *mut c_void) -> c_int = -1;
+    fn lstat64(*path, to: *mut c_void) -> c_int = -1;
+    fn fstatat(dir: c_int, *path, to: *mut c_void, flags: c_int) -> c_int = -1;
+    fn fstatat64(dir: c_int, *path, to: *mut c_void, flags: c_int) -> c_int = -1;
+    fn statx(dir: c_int, *path, flags: c_int, mask: c_uint, to: *mut c_void) -> c_int = -1;
+    fn __xstat(version: c_int, *path, to: *mut c_void) -> c_int = -1;
+    fn __xstat64(version: c_int, *path, to: *mut c_void) -> c_int = -1;
+    fn __lxstat(version: c_int, *path, to: *mut c_void) -> c_int = -1;
+    fn __lxstat64(version: c_int, *path, to: *mut c_void) -> c_int = -1;
+    fn access(*path, mode: c_int) -> c_int = -1;
+    fn faccessat(dir: c_int, *path, mode: c_int, flags: c_int) -> c_int = -1;
+    fn getxattr(*path, name: *const c_char, to: *mut c_void, len: usize) -> isize = -1;
+    fn lgetxattr(*path, name: *const c_char, to: *mut c_void, len: usize) -> isize = -1;
+    fn listxattr(*path, to: *mut c_char, len: usize) -> isize = -1;
+    fn llistxattr(*path, to: *mut c_char, len: usize) -> isize = -1;
+    fn readlink(*path, to: *mut c_char, len: usize) -> isize = -1;
+    fn readlinkat(dir: c_int, *path, to: *mut c_char, len: usize) -> isize = -1;
+    fn realpath(*path, to: *mut c_char) -> *mut c_char = ptr::null_mut();
+    fn __realpath_chk(*path, to: *mut c_char, len: usize) -> *mut c_char = ptr::null_mut();
+}

@@ -1,0 +1,65 @@
+//! A word to whoever ran a program on Bowline that then did not use it.
+//!
+//! Programs that find no device to their liking take another transport and say nothing. Under
+//! `bowline run`, a program that has loaded libibverbs and ends without having opened a device is
+//! told of.
+
+use core::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::guard::guard;
+use crate::{env, log};
+
+static OPENED: AtomicBool = AtomicBool::new(false);
+
+/// A device was opened, or tried to be: then there was word of why it was not.
+pub(crate) fn opened() {
+    OPENED.store(true, Ordering::Relaxed);
+}
+
+/// Runs when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
+
+extern "C" fn on_load() {
+    guard((), || {
+        if env::is_started_by_run() {
+            // SAFETY: `at_exit` may run whenever the process ends.
+            let _ = unsafe { libc::atexit(at_exit) };
+        }
+    });
+}
+
+extern "C" fn at_exit() {
+    guard((), || {
+        // A child that was forked is not the program that was started.
+        if env::is_started_by_run() && !OPENED.load(Ordering::Relaxed) && loads_verbs() {
+            log::warn(
+                "the program has loaded libibverbs and opened no device: if it moved data, then by another way",
+            );
+        }
+    });
+}
+
+/// Whether the process has the system's libibverbs as well.
+fn loads_verbs() -> bool {
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        found: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader hands in an object with a name, and the flag below.
+        unsafe {
+            let name = (*info).dlpi_name;
+            let is_verbs = !name.is_null()
+                && CStr::from_ptr(name).to_bytes().windows(10).any(|part| part == b"libibverbs");
+            *found.cast::<bool>() |= is_verbs;
+        }
+        0
+    }
+    let mut found = false;
+    // SAFETY: the function writes to a flag that lives until the call is over.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}

@@ -1,0 +1,245 @@
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Literal, Protocol, overload
+
+from typing_extensions import Buffer, Self
+
+__version__: str
+
+class SupportsDLPack(Protocol):
+    def __dlpack__(self) -> Any: ...
+
+# Contiguous elements: floats of 16 (also bfloat16), 32 and 64 bits, integers of 8, 32 and 64.
+Array = Buffer | SupportsDLPack
+Reduction = Literal["sum", "product", "min", "max", "average"]
+Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
+
+class Work:
+    """A collective operation that is going on. It keeps the objects whose memory it uses until it is over."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until it is over, but no longer than `timeout` seconds, after which it raises TimeoutError and the
+        operation goes on. Raises RankFailed if a rank has failed."""
+
+    def done(self) -> bool:
+        """Whether it is over, for better or worse."""
+
+class Communicator:
+    """A group of programs that do collective operations together.
+
+    All ranks must call the same operations in the same order, with the same counts and types. Operations wait
+    until they are over; with `async_op=True` they return a Work, go on by themselves, and run one after the
+    other. When a rank dies, leaves or falls out of step, all pending and later operations of all ranks raise
+    RankFailed, which names it.
+    """
+
+    @classmethod
+    def from_env(
+        cls,
+        *,
+        device: str | None = None,
+        timeout: float | None = None,
+        setup_timeout: float | None = None,
+        chunk_bytes: int | None = None,
+    ) -> Self:
+        """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
+        rank and size; BOWLINE_STORE, or MASTER_ADDR and MASTER_PORT, the place.
+
+        `device` is the address of this rank's NIC [BOWLINE_DEVICE, or the one that reaches rank 0 or MASTER_ADDR, or
+        else one of loopback: all ranks are on one host], `timeout` the seconds that an operation may take [300],
+        `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB]."""
+
+    @classmethod
+    def in_store(
+        cls,
+        url: str,
+        rank: int,
+        size: int,
+        *,
+        job: str = "bowline",
+        device: str | None = None,
+        timeout: float | None = None,
+        setup_timeout: float | None = None,
+        chunk_bytes: int | None = None,
+    ) -> Self:
+        """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
+
+    @classmethod
+    def at_address(
+        cls,
+        address: str,
+        rank: int,
+        size: int,
+        *,
+        device: str | None = None,
+        timeout: float | None = None,
+        setup_timeout: float | None = None,
+        chunk_bytes: int | None = None,
+    ) -> Self:
+        """Meets the other ranks at rank 0, which listens at "host:port"."""
+
+    @classmethod
+    def by_gather(
+        cls,
+        gather: Callable[[bytes, float], bytes],
+        rank: int,
+        size: int,
+        *,
+        device: str | None = None,
+        timeout: float | None = None,
+        setup_timeout: float | None = None,
+        chunk_bytes: int | None = None,
+    ) -> Self:
+        """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order
+        of ranks. It is called twice, from another thread."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A communicator of the ranks that give the same color, ordered by their keys. All ranks must call it."""
+
+    def duplicate(self) -> Communicator:
+        """A communicator of the same ranks, whose operations go on beside those of this one."""
+
+    def close(self) -> None:
+        """Leaves the group."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+    @overload
+    def allreduce(
+        self,
+        data: Array,
+        op: Reduction = "sum",
+        *,
+        out: Array | None = None,
+        algorithm: Algorithm = "auto",
+        async_op: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def allreduce(
+        self,
+        data: Array,
+        op: Reduction = "sum",
+        *,
+        out: Array | None = None,
+        algorithm: Algorithm = "auto",
+        async_op: Literal[True],
+    ) -> Work:
+        """Reduces the arrays of all ranks, for all ranks: in place, or into `out`."""
+
+    @overload
+    def reduce_scatter(
+        self,
+        data: Array,
+        out: Array,
+        op: Reduction = "sum",
+        *,
+        algorithm: Algorithm = "auto",
+        async_op: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def reduce_scatter(
+        self,
+        data: Array,
+        out: Array,
+        op: Reduction = "sum",
+        *,
+        algorithm: Algorithm = "auto",
+        async_op: Literal[True],
+    ) -> Work:
+        """Reduces the arrays of all ranks; rank r gets the r-th block."""
+
+    @overload
+    def allgather(
+        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def allgather(
+        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[True]
+    ) -> Work:
+        """Gives all ranks the arrays of all ranks."""
+
+    @overload
+    def all_to_all(
+        self,
+        data: Array,
+        out: Array,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        *,
+        async_op: Literal[False] = False,
+    ) -> None: ...
+    @overload
+    def all_to_all(
+        self,
+        data: Array,
+        out: Array,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        *,
+        async_op: Literal[True],
+    ) -> Work:
+        """Gives rank r the r-th block of all ranks. Blocks are equal, or have the counts given."""
+
+    @overload
+    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[True]) -> Work:
+        """Gives all ranks the root's array."""
+
+    @overload
+    def reduce(
+        self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def reduce(self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[True]) -> Work:
+        """Reduces the arrays of all ranks at the root, in place. Those of the others stay."""
+
+    @overload
+    def gather(
+        self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def gather(self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+        """Gives the root the arrays of all ranks. Only the root needs `out`."""
+
+    @overload
+    def scatter(
+        self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+    ) -> None: ...
+    @overload
+    def scatter(self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+        """Gives rank r the r-th block of the root's array. Only the root needs `data`."""
+
+    @overload
+    def barrier(self, *, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def barrier(self, *, async_op: Literal[True]) -> Work:
+        """Is over when all ranks have come here."""
+
+    @overload
+    def send(self, data: Array, to: int, *, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def send(self, data: Array, to: int, *, async_op: Literal[True]) -> Work:
+        """Sends an array to a rank, which must receive one of the same length and type."""
+
+    @overload
+    def recv(self, out: Array, source: int, *, async_op: Literal[False] = False) -> None: ...
+    @overload
+    def recv(self, out: Array, source: int, *, async_op: Literal[True]) -> Work:
+        """Receives an array from a rank."""
+
+def plan(
+    bandwidth_bps: float,
+    rtt_s: float,
+    loss: float,
+    size_bytes: int,
+    chunk_bytes: int,
+    quantile: float | None,
+) -> tuple[list[tuple[str, float, float, float, float, float]], int, float]: ...
+def device_addr(peer: str | None, rank: int) -> str: ...
