@@ -12,7 +12,8 @@ from rows import Row
 LISTEN_S = 0.5
 # UDP 4791, as /proc/net/udp writes it.
 ROCE_PORT = "12B7"
-HOSTS = {"bl0": "127.0.0.1", "bl1": "127.0.0.2"}
+# Addresses of their own: a process of an older Bowline on a shared one would keep messages to itself.
+HOSTS = {"bl0": "127.0.7.1", "bl1": "127.0.7.2"}
 
 
 def wait_for_device(host, deadline):

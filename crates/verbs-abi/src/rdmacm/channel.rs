@@ -21,7 +21,6 @@ const MAX_DATA: usize = 224;
 /// A channel. Events in it are owned by it.
 pub(crate) struct CmChannel {
     events: EventChannel<Waiting>,
-    /// The descriptor that programs see.
     watch: Watch,
 }
 
