@@ -8,6 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Operations over RC: nothing is lost.
+#define BOWLINE_RC 0
+
+// Operations over XP, with bounds on time and loss. What cannot have bounds goes over RC.
+#define BOWLINE_XP 1
+
 // Success.
 #define BOWLINE_OK 0
 
@@ -118,6 +124,13 @@ typedef struct bowline_comm_options {
   double setup_timeout_s;
   // Bytes of a message at most [128 KiB].
   uint32_t chunk_bytes;
+  // BOWLINE_RC or BOWLINE_XP [BOWLINE_RC].
+  uint32_t transport;
+  // Over XP: seconds after which an operation stops to wait for what may be lost [never].
+  double deadline_s;
+  // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 [0]. What would exceed it is
+  // fetched after the deadline.
+  double max_loss;
 } bowline_comm_options;
 
 // Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for

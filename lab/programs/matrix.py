@@ -1,5 +1,6 @@
 """Which programs run, and how."""
 
+from cm import ConnectionPair
 from pair import FabricPair, Pair, Single
 
 
@@ -140,9 +141,26 @@ ibv_ud_pingpong -s 1024
 ibv_srq_pingpong -q 64 -n 200
 """
 
+# Programs that connect by librdmacm.
+CONNECTIONS = [
+    *(ConnectionPair(command, f"{command} -F -p {{port}}", f"{command} -F -p {{port}} {{host}}",
+                     result=latency if "_lat" in command else bandwidth)
+      for command in ("ib_write_bw -R", "ib_read_bw -R -q 4", "ib_send_lat -R")),
+    ConnectionPair("rping", "rping -s -C 10 -v -a {host} -p {port}",
+                   "rping -c -C 10 -v -a {host} -p {port}"),
+    ConnectionPair("rping, QPs of its own", "rping -s -q -C 10 -v -a {host} -p {port}",
+                   "rping -c -q -C 10 -v -a {host} -p {port}"),
+    ConnectionPair("rping, both on one address", "rping -s -C 10 -v -a {host} -p {port}",
+                   "rping -c -C 10 -v -a {host} -p {port}", devices=("bl0", "bl0")),
+    ConnectionPair("ucmatose", "ucmatose -b {host} -p {port} -c 16",
+                   "ucmatose -s {host} -p {port} -c 16"),
+    ConnectionPair("ucmatose with 5 % loss", "ucmatose -b {host} -p {port} -c 16",
+                   "ucmatose -s {host} -p {port} -c 16", variables={"BOWLINE_LINK": "loss=5%"}),
+    ConnectionPair("udaddy", "udaddy -b {host} -c 4", "udaddy -s {host} -c 4"),
+]
+
 # What is not supported, and how a program learns of it.
 REFUSED = [
-    perftest("ib_write_bw -R", refused="Unable to create RDMA_CM resources"),
     perftest("ib_send_bw -c XRC", refused="XRC"),
     perftest("ib_write_bw --odp", refused="failed"),
     pingpong("ibv_rc_pingpong -o", refused="isn't ODP capable"),
@@ -176,4 +194,5 @@ def cases(quick):
     yield FabricPair("fi_pingpong -p verbs;ofi_rxd -e rdm",
                      ["fi_pingpong", "-p", "verbs;ofi_rxd", "-e", "rdm", "-S", "65536"])
     yield Single("ucx_info -d (hides the device)", ["ucx_info", "-d"], "Transport: tcp")
+    yield from CONNECTIONS
     yield from REFUSED

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-PACKAGES = ["ibverbs-utils", "perftest", "libibverbs-dev", "librdmacm1", "qperf", "ucx-utils",
+PACKAGES = ["ibverbs-utils", "perftest", "libibverbs-dev", "librdmacm1", "rdmacm-utils", "qperf", "ucx-utils",
             "libfabric-bin", "gcc"]
 
 
@@ -58,7 +58,7 @@ def prepare(build):
 
 def install():
     """Installs what is missing, where we may."""
-    tools = ["ibv_devices", "ib_write_bw", "qperf", "ucx_info", "fi_pingpong", "gcc"]
+    tools = ["ibv_devices", "ib_write_bw", "rping", "qperf", "ucx_info", "fi_pingpong", "gcc"]
     missing = [t for t in tools if not shutil.which(t)]
     header = Path("/usr/include/infiniband/verbs.h").exists()
     if (not missing and header) or os.geteuid() != 0 or not shutil.which("apt-get"):

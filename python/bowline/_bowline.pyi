@@ -1,19 +1,22 @@
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, final, overload
 
 from typing_extensions import Buffer, Self
 
+__all__ = ["Communicator", "Work", "__version__", "device_addr", "plan"]
 __version__: str
 
-class SupportsDLPack(Protocol):
+class _SupportsDLPack(Protocol):
     def __dlpack__(self) -> Any: ...
 
 # Contiguous elements: floats of 16 (also bfloat16), 32 and 64 bits, integers of 8, 32 and 64.
-Array = Buffer | SupportsDLPack
-Reduction = Literal["sum", "product", "min", "max", "average"]
-Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
+_Array = Buffer | _SupportsDLPack
+_Reduction = Literal["sum", "product", "min", "max", "average"]
+_Transport = Literal["rc", "xp"]
+_Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
 
+@final
 class Work:
     """A collective operation that is going on. It keeps the objects whose memory it uses until it is over."""
 
@@ -24,6 +27,7 @@ class Work:
     def done(self) -> bool:
         """Whether it is over, for better or worse."""
 
+@final
 class Communicator:
     """A group of programs that do collective operations together.
 
@@ -41,13 +45,19 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
         rank and size; BOWLINE_STORE, or MASTER_ADDR and MASTER_PORT, the place.
 
         `device` is the address of this rank's NIC [BOWLINE_DEVICE, or the one that reaches rank 0 or MASTER_ADDR, or
         else one of loopback: all ranks are on one host], `timeout` the seconds that an operation may take [300],
-        `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB]."""
+        `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB].
+
+        `transport` is "rc", or "xp" for operations that keep a `deadline` in seconds [none] and may lack the share
+        `max_loss` of what a rank should receive [0]. What would exceed that is fetched after the deadline."""
 
     @classmethod
     def in_store(
@@ -61,6 +71,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
 
@@ -75,6 +88,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks at rank 0, which listens at "host:port"."""
 
@@ -89,6 +105,9 @@ class Communicator:
         timeout: float | None = None,
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
+        transport: _Transport | None = None,
+        deadline: float | None = None,
+        max_loss: float | None = None,
     ) -> Self:
         """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order
         of ranks. It is called twice, from another thread."""
@@ -113,21 +132,21 @@ class Communicator:
     @overload
     def allreduce(
         self,
-        data: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        op: _Reduction = "sum",
         *,
-        out: Array | None = None,
-        algorithm: Algorithm = "auto",
+        out: _Array | None = None,
+        algorithm: _Algorithm = "auto",
         async_op: Literal[False] = False,
     ) -> None: ...
     @overload
     def allreduce(
         self,
-        data: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        op: _Reduction = "sum",
         *,
-        out: Array | None = None,
-        algorithm: Algorithm = "auto",
+        out: _Array | None = None,
+        algorithm: _Algorithm = "auto",
         async_op: Literal[True],
     ) -> Work:
         """Reduces the arrays of all ranks, for all ranks: in place, or into `out`."""
@@ -135,40 +154,40 @@ class Communicator:
     @overload
     def reduce_scatter(
         self,
-        data: Array,
-        out: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        out: _Array,
+        op: _Reduction = "sum",
         *,
-        algorithm: Algorithm = "auto",
+        algorithm: _Algorithm = "auto",
         async_op: Literal[False] = False,
     ) -> None: ...
     @overload
     def reduce_scatter(
         self,
-        data: Array,
-        out: Array,
-        op: Reduction = "sum",
+        data: _Array,
+        out: _Array,
+        op: _Reduction = "sum",
         *,
-        algorithm: Algorithm = "auto",
+        algorithm: _Algorithm = "auto",
         async_op: Literal[True],
     ) -> Work:
         """Reduces the arrays of all ranks; rank r gets the r-th block."""
 
     @overload
     def allgather(
-        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[False] = False
+        self, data: _Array, out: _Array, *, algorithm: _Algorithm = "auto", async_op: Literal[False] = False
     ) -> None: ...
     @overload
     def allgather(
-        self, data: Array, out: Array, *, algorithm: Algorithm = "auto", async_op: Literal[True]
+        self, data: _Array, out: _Array, *, algorithm: _Algorithm = "auto", async_op: Literal[True]
     ) -> Work:
         """Gives all ranks the arrays of all ranks."""
 
     @overload
     def all_to_all(
         self,
-        data: Array,
-        out: Array,
+        data: _Array,
+        out: _Array,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         *,
@@ -177,8 +196,8 @@ class Communicator:
     @overload
     def all_to_all(
         self,
-        data: Array,
-        out: Array,
+        data: _Array,
+        out: _Array,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         *,
@@ -187,33 +206,33 @@ class Communicator:
         """Gives rank r the r-th block of all ranks. Blocks are equal, or have the counts given."""
 
     @overload
-    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
+    def broadcast(self, data: _Array, root: int = 0, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def broadcast(self, data: Array, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def broadcast(self, data: _Array, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives all ranks the root's array."""
 
     @overload
     def reduce(
-        self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[False] = False
+        self, data: _Array, op: _Reduction = "sum", root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def reduce(self, data: Array, op: Reduction = "sum", root: int = 0, *, async_op: Literal[True]) -> Work:
+    def reduce(self, data: _Array, op: _Reduction = "sum", root: int = 0, *, async_op: Literal[True]) -> Work:
         """Reduces the arrays of all ranks at the root, in place. Those of the others stay."""
 
     @overload
     def gather(
-        self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+        self, data: _Array, out: _Array | None = None, root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def gather(self, data: Array, out: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def gather(self, data: _Array, out: _Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives the root the arrays of all ranks. Only the root needs `out`."""
 
     @overload
     def scatter(
-        self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[False] = False
+        self, out: _Array, data: _Array | None = None, root: int = 0, *, async_op: Literal[False] = False
     ) -> None: ...
     @overload
-    def scatter(self, out: Array, data: Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
+    def scatter(self, out: _Array, data: _Array | None = None, root: int = 0, *, async_op: Literal[True]) -> Work:
         """Gives rank r the r-th block of the root's array. Only the root needs `data`."""
 
     @overload
@@ -223,16 +242,29 @@ class Communicator:
         """Is over when all ranks have come here."""
 
     @overload
-    def send(self, data: Array, to: int, *, async_op: Literal[False] = False) -> None: ...
+    def send(self, data: _Array, to: int, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def send(self, data: Array, to: int, *, async_op: Literal[True]) -> Work:
+    def send(self, data: _Array, to: int, *, async_op: Literal[True]) -> Work:
         """Sends an array to a rank, which must receive one of the same length and type."""
 
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Literal[False] = False) -> None: ...
+    def recv(self, out: _Array, source: int, *, async_op: Literal[False] = False) -> None: ...
     @overload
-    def recv(self, out: Array, source: int, *, async_op: Literal[True]) -> Work:
+    def recv(self, out: _Array, source: int, *, async_op: Literal[True]) -> Work:
         """Receives an array from a rank."""
+
+    def _start(
+        self,
+        operation: str,
+        dtype: str,
+        count: int,
+        op: str = "sum",
+        root: int = 0,
+        input: tuple[int, int, object] | None = None,
+        output: tuple[int, int, object] | None = None,
+        counts: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> Work:
+        """Starts an operation on memory by its address: (address, bytes, owner)."""
 
 def plan(
     bandwidth_bps: float,

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
-use bowline::{CommOptions, Device, Error, Pd, Rank};
+use bowline::{Bounds, CommOptions, CommTransport, Deadline, Device, Error, Pd, Rank};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyType};
+use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::error::Trouble;
 use crate::interrupt;
@@ -32,28 +32,29 @@ struct Options {
 }
 
 impl Options {
-    fn new(
-        device: Option<&str>,
-        timeout: Option<f64>,
-        setup_timeout: Option<f64>,
-        chunk_bytes: Option<u32>,
-    ) -> Result<Options, Trouble> {
-        let seconds = |given: Option<f64>, default, what| match given {
-            None => Ok(default),
-            Some(given) => Duration::try_from_secs_f64(given)
-                .map_err(|_| Trouble::invalid(format!("{what} {given}: seconds, e.g. 30"))),
-        };
-        let defaults = CommOptions::default();
-        let comm = CommOptions {
-            timeout: seconds(timeout, defaults.timeout, "timeout")?,
-            setup_timeout: seconds(setup_timeout, defaults.setup_timeout, "setup_timeout")?,
-            chunk_bytes: chunk_bytes.unwrap_or(defaults.chunk_bytes),
-        };
-        let device = device.map(|text| {
-            let text = text.parse::<IpAddr>();
-            text.map_err(|_| Trouble::invalid("device: an IP address of this host, e.g. 10.0.0.7"))
-        });
-        Ok(Options { device: device.transpose()?, comm })
+    /// By the keywords that `bowline.Communicator` has for it.
+    fn new(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+        let mut options = Options { device: None, comm: CommOptions::default() };
+        let (mut deadline, mut max_loss) = (Deadline::Never, 0.0);
+        for (name, value) in keywords.into_iter().flatten() {
+            let (name, comm) = (name.extract::<String>()?, &mut options.comm);
+            if value.is_none() {
+                continue;
+            }
+            match &*name {
+                "device" => options.device = Some(address(&value.extract::<String>()?)?),
+                "timeout" => comm.timeout = seconds(&name, &value)?,
+                "setup_timeout" => comm.setup_timeout = seconds(&name, &value)?,
+                "chunk_bytes" => comm.chunk_bytes = value.extract()?,
+                "transport" => comm.transport = transport(&value.extract::<String>()?)?,
+                "deadline" => deadline = Deadline::After(seconds(&name, &value)?),
+                "max_loss" => max_loss = value.extract()?,
+                _ => return Err(Trouble::invalid(format!("there is no option {name}")).into()),
+            }
+        }
+        options.comm.bounds = Bounds::new(deadline, max_loss)
+            .ok_or_else(|| Trouble::invalid(format!("max_loss {max_loss}: a share, e.g. 0.01")))?;
+        Ok(options)
     }
 
     /// Opens the NIC that reaches `peer`, and meets the others.
@@ -88,25 +89,20 @@ impl Communicator {
 impl Communicator {
     /// Meets the other ranks where the environment says.
     #[classmethod]
-    #[pyo3(signature = (*, device = None, timeout = None, setup_timeout = None, chunk_bytes = None))]
+    #[pyo3(signature = (**options))]
     fn from_env(
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
-        device: Option<&str>,
-        timeout: Option<f64>,
-        setup_timeout: Option<f64>,
-        chunk_bytes: Option<u32>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Communicator> {
-        let options = Options::new(device, timeout, setup_timeout, chunk_bytes)?;
+        let options = Options::new(options)?;
         let made = interrupt::run(py, move || options.meet(rendezvous::from_env()?, None))?;
         Ok(Communicator::new(made))
     }
 
     /// Meets the other ranks of a job in a store, by its URL.
     #[classmethod]
-    #[pyo3(signature = (url, rank, size, *, job = "bowline", device = None, timeout = None,
-                        setup_timeout = None, chunk_bytes = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[pyo3(signature = (url, rank, size, *, job = "bowline", **options))]
     fn in_store(
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
@@ -114,12 +110,9 @@ impl Communicator {
         rank: Rank,
         size: u32,
         job: &str,
-        device: Option<&str>,
-        timeout: Option<f64>,
-        setup_timeout: Option<f64>,
-        chunk_bytes: Option<u32>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Communicator> {
-        let options = Options::new(device, timeout, setup_timeout, chunk_bytes)?;
+        let options = Options::new(options)?;
         let job = job.to_owned();
         let made = interrupt::run(py, move || {
             options.meet(rendezvous::in_store(&url, &job, rank, size)?, None)
@@ -129,21 +122,16 @@ impl Communicator {
 
     /// Meets the other ranks at rank 0, which listens at `host:port`.
     #[classmethod]
-    #[pyo3(signature = (address, rank, size, *, device = None, timeout = None, setup_timeout = None,
-                        chunk_bytes = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[pyo3(signature = (address, rank, size, **options))]
     fn at_address(
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
         address: String,
         rank: Rank,
         size: u32,
-        device: Option<&str>,
-        timeout: Option<f64>,
-        setup_timeout: Option<f64>,
-        chunk_bytes: Option<u32>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Communicator> {
-        let options = Options::new(device, timeout, setup_timeout, chunk_bytes)?;
+        let options = Options::new(options)?;
         let made = interrupt::run(py, move || {
             let address = resolve(&address)?;
             let meeting = rendezvous::at_address(address, rank, size)?;
@@ -154,21 +142,16 @@ impl Communicator {
 
     /// Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks in a row.
     #[classmethod]
-    #[pyo3(signature = (gather, rank, size, *, device = None, timeout = None, setup_timeout = None,
-                        chunk_bytes = None))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[pyo3(signature = (gather, rank, size, **options))]
     fn by_gather(
         _class: &Bound<'_, PyType>,
         py: Python<'_>,
         gather: Py<PyAny>,
         rank: Rank,
         size: u32,
-        device: Option<&str>,
-        timeout: Option<f64>,
-        setup_timeout: Option<f64>,
-        chunk_bytes: Option<u32>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Communicator> {
-        let options = Options::new(device, timeout, setup_timeout, chunk_bytes)?;
+        let options = Options::new(options)?;
         let all = move |mine: &[u8], timeout: Duration| {
             Python::attach(|py| {
                 let mine = PyBytes::new(py, mine);
@@ -260,6 +243,23 @@ impl Drop for Communicator {
 pub(crate) fn device_addr(peer: Option<&str>, rank: Rank) -> PyResult<String> {
     let addr = rendezvous::device_addr(peer, rank).map_err(Trouble::from)?;
     Ok(addr.to_string())
+}
+
+fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let given = value.extract::<f64>()?;
+    let invalid = |_| Trouble::invalid(format!("{name} {given}: seconds, e.g. 30"));
+    Ok(Duration::try_from_secs_f64(given).map_err(invalid)?)
+}
+
+fn address(text: &str) -> Result<IpAddr, Trouble> {
+    let invalid = |_| Trouble::invalid(format!("device {text:?}: an IP address, e.g. 10.0.0.7"));
+    text.parse().map_err(invalid)
+}
+
+fn transport(name: &str) -> Result<CommTransport, Trouble> {
+    let known = [CommTransport::Rc, CommTransport::Xp];
+    let found = known.into_iter().find(|transport| transport.name() == name);
+    found.ok_or_else(|| Trouble::invalid(format!("transport {name:?}: take rc or xp")))
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Trouble> {

@@ -124,6 +124,9 @@ def arguments() -> bool:
         (lambda: bowline.Communicator.in_store("ftp://x", 0, 1), "ftp"),
         (lambda: bowline.Communicator.from_env(device="nowhere"), "IP address"),
         (lambda: bowline.Communicator.from_env(timeout=-1.0), "seconds"),
+        (lambda: bowline.Communicator.from_env(transport="ud"), "rc or xp"),
+        (lambda: bowline.Communicator.from_env(max_loss=2.0), "a share"),
+        (lambda: bowline.Communicator.from_env(speed=1), "no option speed"),
     ]
     for call, text in refused:
         with pytest.raises(bowline.InvalidArgument, match=text):
@@ -204,6 +207,19 @@ def interrupted() -> tuple[float, bool]:
     # It has gone on all the while.
     work.wait(20)
     return took, bool((x == 7).all())
+
+
+def over_xp() -> bool:
+    with bowline.Communicator.from_env(transport="xp", deadline=5.0, max_loss=0.0, **LIMITS) as comm:
+        x = np.full(300_000, comm.rank + 1, np.float32)
+        for _ in range(3):
+            comm.allreduce(x, "max")
+        assert (x == 2).all()
+    return True
+
+
+def test_nothing_is_lost_over_xp_that_may_not_be():
+    assert run(2, over_xp) == [True] * 2
 
 
 def test_ctrl_c_ends_a_wait_and_not_the_operation():

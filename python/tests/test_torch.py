@@ -143,6 +143,10 @@ def asynchronous() -> bool:
     # Groups beside each other, of some of the ranks.
     alone = dist.new_group([0])
     both = dist.new_group([1, 0])
+    over_xp = dist.new_group([0, 1], pg_options=bowline.torch.Options(transport="xp", deadline=5.0))
+    t = torch.ones(100_000)
+    dist.all_reduce(t, group=over_xp)
+    assert (t == 2).all()
     t = torch.ones(2)
     dist.all_reduce(t, group=both)
     if me == 0:
@@ -150,6 +154,29 @@ def asynchronous() -> bool:
     assert t.tolist() == [2.0, 2.0]
     dist.destroy_process_group()
     return True
+
+
+def staged() -> list[float]:
+    """Everything through the thread for CUDA tensors, which has nothing to copy here."""
+    from bowline.torch.staging import Stager
+
+    Stager.is_for = lambda self, ops: True
+    me, _ = init()
+    tensors = [torch.full((1000,), float(i + me)) for i in range(20)]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    dist.barrier()
+    for work in works:
+        work.wait()
+    assert all((t == 2 * i + 1).all() for i, t in enumerate(tensors))
+    net = nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.04)
+    out = losses(net, me, 3)
+    dist.destroy_process_group()
+    return out
+
+
+def test_calls_that_start_late_keep_their_order():
+    first, second = under_torch(2, staged)
+    assert first[-1] < first[0] and second[-1] < second[0]
 
 
 def test_reductions():

@@ -63,6 +63,7 @@ mod endpoint;
 mod error;
 mod failover;
 mod mr;
+pub mod multicast;
 mod mw;
 mod pd;
 mod qp;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
-use bowline::{CommOptions, Communicator, Device, Error, Pd};
+use bowline::{Bounds, CommOptions, CommTransport, Communicator, Deadline, Device, Error, Pd};
 
 use crate::memory::{give, object, string};
 use crate::{Trouble, guard};
@@ -31,7 +31,19 @@ pub struct bowline_comm_options {
     pub setup_timeout_s: f64,
     /// Bytes of a message at most [128 KiB].
     pub chunk_bytes: u32,
+    /// BOWLINE_RC or BOWLINE_XP [BOWLINE_RC].
+    pub transport: u32,
+    /// Over XP: seconds after which an operation stops to wait for what may be lost [never].
+    pub deadline_s: f64,
+    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 [0]. What would exceed it is
+    /// fetched after the deadline.
+    pub max_loss: f64,
 }
+
+/// Operations over RC: nothing is lost.
+pub const BOWLINE_RC: u32 = 0;
+/// Operations over XP, with bounds on time and loss. What cannot have bounds goes over RC.
+pub const BOWLINE_XP: u32 = 1;
 
 /// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
 /// success.
@@ -264,6 +276,18 @@ impl Options {
         if given.chunk_bytes > 0 {
             comm.chunk_bytes = given.chunk_bytes;
         }
+        comm.transport = match given.transport {
+            BOWLINE_RC => CommTransport::Rc,
+            BOWLINE_XP => CommTransport::Xp,
+            other => return Err(Trouble::caller(format!("there is no transport {other}"))),
+        };
+        let deadline = match seconds(given.deadline_s, Duration::ZERO, "deadline_s")? {
+            Duration::ZERO => Deadline::Never,
+            limit => Deadline::After(limit),
+        };
+        let share = given.max_loss;
+        comm.bounds = Bounds::new(deadline, share)
+            .ok_or_else(|| Trouble::caller(format!("max_loss {share}: a share, e.g. 0.01")))?;
         if given.device.is_null() {
             return Ok(Options { device: None, comm });
         }

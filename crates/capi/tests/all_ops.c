@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define MUST(cond)                                                                                                     \
   do {                                                                                                                 \
@@ -24,6 +26,10 @@ static void errors(bowline_comm *comm) {
   MUST(bowline_allreduce(comm, x, x + 1, 3, BOWLINE_F32, BOWLINE_SUM, NULL) == BOWLINE_E_CALLER);
   MUST(bowline_comm_in_store("ftp://nowhere", "j", 0, 2, NULL, &comm) == BOWLINE_E_CALLER);
   bowline_comm_options odd = {.timeout_s = -1};
+  MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
+  odd = (bowline_comm_options){.transport = 7};
+  MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
+  odd = (bowline_comm_options){.transport = BOWLINE_XP, .max_loss = 1.5};
   MUST(bowline_comm_from_env(&odd, &comm) == BOWLINE_E_CALLER);
   bowline_work_free(NULL);
   bowline_comm_free(NULL);
@@ -71,16 +77,28 @@ int main(int argc, char **argv) {
   bowline_comm *comm, *part;
   OK(bowline_comm_from_env(&options, &comm));
   uint32_t me = bowline_comm_rank(comm);
+  if (argc > 2) {
+    /* Over XP, but nothing may be missing. */
+    bowline_comm_free(comm);
+    options.transport = BOWLINE_XP, options.deadline_s = 5;
+    OK(bowline_comm_in_store(argv[2], "xp", me, 3, &options, &comm));
+    operations(comm);
+    bowline_comm_free(comm);
+    return 0;
+  }
   if (argc > 1 && !strcmp(argv[1], "killed")) {
     /* The last rank dies in the middle of things. The others hear who it was, and may free their memory. */
-    size_t count = 1 << 20;
-    float *data = calloc(count, sizeof *data);
+    size_t count = 1 << 20, bytes = count * sizeof(float);
+    float *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(data != MAP_FAILED);
     OK(bowline_barrier(comm, NULL));
     if (me == 2) _Exit(0);
     int status = bowline_allreduce(comm, NULL, data, count, BOWLINE_F32, BOWLINE_SUM, NULL);
     MUST(status == BOWLINE_E_PATH || status == BOWLINE_E_PEER);
     MUST(bowline_error_rank() == 2);
-    free(data);
+    /* Whoever touched it now, a retransmission for one, would kill the program. */
+    MUST(munmap(data, bytes) == 0);
+    sleep(1);
     bowline_comm_free(comm);
     return 0;
   }

@@ -126,6 +126,8 @@ fn all_operations_and_errors() {
     if let Some(program) = compile(&dir, "tests/all_ops.c") {
         run(&dir, &program, &[], 3);
         run(&dir, &program, &["killed"], 3);
+        let store = format!("file://{}", dir.0.join("store-xp").display());
+        run(&dir, &program, &["xp", &store], 3);
     }
 }
 

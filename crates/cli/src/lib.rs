@@ -15,6 +15,7 @@ mod perf;
 mod plan;
 mod run;
 mod sim;
+mod switch;
 mod transfer;
 mod wan;
 
@@ -41,6 +42,8 @@ use clap::{Parser, Subcommand};
                                       which reliability for this link, and what it costs\n  \
         bowline wan --link rate=1Gbps,delay=20ms,loss=0.1% --left 'iperf3 -s -1' --right 'iperf3 -c {left}'\n                              \
                                       any programs, and a WAN between them\n  \
+        bowline switch 127.0.0.100 --members 127.0.0.2:18516,127.0.0.3:18517\n                              \
+                                      one sender, every replica: reliable multicast\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
         bowline sim --help                    the same protocol code on virtual time\n\n\
         No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
@@ -74,6 +77,8 @@ enum Command {
     Send(transfer::SendArgs),
     /// Receive files and directories from `bowline send`
     Recv(transfer::RecvArgs),
+    /// Copy what one program sends to many others, reliably, without any of them knowing
+    Switch(Box<switch::SwitchArgs>),
     /// Run programs in two network namespaces with a long, narrow, lossy link between them
     Wan(Box<wan::WanArgs>),
 }
@@ -93,6 +98,7 @@ pub fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
         Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
+        Command::Switch(args) => switch::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Wan(args) => wan::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -9,6 +9,7 @@ use bowline_fec::{Fec, FecSnapshot};
 use bowline_io::control::{self, ControlServer};
 use bowline_io::{
     CqNotify, EventChannel, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
+    UdpConfig,
 };
 use bowline_nic::{Counters, Event, NicConfig, RateControl, Time};
 
@@ -27,6 +28,8 @@ pub struct Device {
     pub(crate) congestion: Option<RateControl>,
     /// What the engines were made with.
     pub(crate) config: NicConfig,
+    /// What the sockets were opened with.
+    pub(crate) udp: UdpConfig,
     pub(crate) failover: Option<Failover>,
     /// Tell `bowline devinfo` about the device and its backup, if that could be arranged.
     pub(crate) controls: Mutex<Vec<ControlServer>>,

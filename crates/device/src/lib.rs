@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod connections;
 mod cq;
 mod device;
 mod engines;
@@ -38,6 +39,7 @@ mod turn;
 
 pub use bowline_failover::mirror::{MAX_LANES, Place};
 pub use bowline_failover::{Mode, Rail};
+pub use connections::Connections;
 pub use cq::Cq;
 pub use device::Device;
 pub use error::DeviceError;

@@ -109,6 +109,7 @@ impl DeviceSpec {
             fec: common.fec,
             congestion: self.congestion.clone(),
             config: common.config,
+            udp: self.udp.clone(),
             failover,
             controls: Mutex::default(),
         });

@@ -14,7 +14,7 @@ use bowline_nic::{Mtu, RateControl};
 
 use crate::Log;
 
-/// Most lanes that [`LaneCount::Auto`] makes. A process has few of the 254 QPN prefixes of an address to
+/// Most lanes that [`LaneCount::Auto`] makes. A process has few of the 253 QPN prefixes of an address to
 /// itself, and a lane without a core gains nothing.
 const MAX_AUTO_LANES: usize = 16;
 

@@ -41,7 +41,7 @@ pub use lane::{
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};
 pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
-pub use registry::{RegistryError, runtime_dir};
+pub use registry::{RegistryError, Services, runtime_dir};
 pub use sys::{
     LinkNews, LocalAddress, local_address, local_addresses, run_promptly, spawn_background,
 };

@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Srq,
     Ah,
     Qp,
+    CmChannel,
+    CmId,
 }
 
 /// One allocation: what the program sees, and what it does not.

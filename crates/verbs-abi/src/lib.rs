@@ -41,6 +41,7 @@ mod poll_ex;
 mod post;
 mod qp;
 mod query;
+pub mod rdmacm;
 mod report;
 mod spec;
 mod srq;
@@ -66,6 +67,7 @@ pub mod verbs {
     pub use crate::pd::*;
     pub use crate::qp::*;
     pub use crate::query::*;
+    pub use crate::rdmacm::*;
     pub use crate::srq::*;
     pub use crate::strings::*;
     pub use crate::table::*;

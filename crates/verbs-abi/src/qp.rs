@@ -97,7 +97,7 @@ fn supported_ops(qp_type: QpType) -> u64 {
 }
 
 /// Makes a QP; the sizes that it really has go back to the program.
-fn create(
+pub(crate) fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     send_ops: Option<u64>,

@@ -1,7 +1,7 @@
 //! Global route header: what a receiver of unreliable datagrams finds in front of the payload
 //! (IBA volume 1, section 8.3; RoCEv2 annex A17).
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{DatagramHeaders, FlowKey, IpHeader, Ipv6Header};
 
@@ -25,4 +25,28 @@ pub fn ud_grh(src: IpAddr, dst: IpAddr, tos: u8, ttl: u8, payload_len: u16) -> [
         IpHeader::V6(header) => header.emit(&mut out),
     }
     out
+}
+
+/// Who sent a datagram, by the 40 bytes in front of its payload; `None` if they are no such header.
+pub fn ud_source(grh: &[u8; Grh::LEN]) -> Option<IpAddr> {
+    match (grh[0] >> 4, grh[20] >> 4) {
+        (6, _) => grh[8..].first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes).into()),
+        (0, 4) => grh[32..].first_chunk::<4>().map(|bytes| Ipv4Addr::from(*bytes).into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_datagram_is_that_of_its_packet() {
+        let v4: [IpAddr; 2] = [[10, 0, 0, 1].into(), [10, 0, 0, 2].into()];
+        let v6: [IpAddr; 2] = [[0x20; 16].into(), [0x30; 16].into()];
+        for [src, dst] in [v4, v6] {
+            assert_eq!(ud_source(&ud_grh(src, dst, 3, 64, 300)), Some(src));
+        }
+        assert_eq!(ud_source(&[0; Grh::LEN]), None);
+    }
 }

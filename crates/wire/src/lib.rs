@@ -81,7 +81,7 @@ pub use datagram::{
 pub use deth::{Deth, DethMut, DethView};
 pub use error::{EmitError, ParseError};
 pub use ethernet::{EthernetHeader, VlanTag, VlanTags};
-pub use grh::{Grh, ud_grh};
+pub use grh::{Grh, ud_grh, ud_source};
 pub use icrc::{FlowKey, HeaderDeltas, Icrc, LiveBytes, icrc_of, icrc_replace, solve_ip_id};
 pub use immediate::{Ieth, IethMut, IethView, ImmDt, ImmDtMut, ImmDtView};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Options, Ipv4View};

@@ -7,6 +7,8 @@ use core::fmt;
 pub struct Qpn(u32);
 
 impl Qpn {
+    /// Queue pair 1 of every port, for management datagrams (the general services interface).
+    pub const GSI: Self = Self(1);
     /// The destination of every multicast datagram.
     pub const MULTICAST: Self = Self(0x00ff_ffff);
 

@@ -10,9 +10,9 @@ CPU tensors are used in place. CUDA tensors go through pinned memory.
 import torch
 import torch.distributed as dist
 
-from .backend import Backend, create
+from .backend import Backend, Options, create
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "Options"]
 
 if not hasattr(dist.Backend, "BOWLINE"):
     # Where there is no GPU, torch must not look for one, as it would for a barrier.

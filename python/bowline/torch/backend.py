@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 import torch
@@ -18,8 +19,21 @@ from .work import Call, Watcher, Work
 _SETUP_LIMIT = timedelta(minutes=5)
 
 
-def create(options, _backend_options=None) -> Backend:
+@dataclass(frozen=True)
+class Options:
+    """What `init_process_group` and `new_group` may be given as `pg_options`."""
+
+    #: "rc", or "xp" for operations with bounds.
+    transport: str = "rc"
+    #: Seconds after which an operation over XP stops to wait for what may be lost.
+    deadline: float | None = None
+    #: Share of what a rank should receive that may be missing over XP.
+    max_loss: float = 0.0
+
+
+def create(options, pg_options: Options | None = None) -> Backend:
     """What torch calls for a group whose backend is "bowline"."""
+    chosen = pg_options if isinstance(pg_options, Options) else Options()
     rank, size, store = options.group_rank, options.group_size, options.store
     ranks = list(options.global_ranks_in_group or [])
     gather = _gather_by(store, rank, size)
@@ -31,6 +45,7 @@ def create(options, _backend_options=None) -> Backend:
         device=_device(store, ranks[rank] if rank < len(ranks) else rank),
         timeout=limit.total_seconds(),
         setup_timeout=min(limit, _SETUP_LIMIT).total_seconds(),
+        **asdict(chosen),
     )
     return Backend(comm)
 

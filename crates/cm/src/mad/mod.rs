@@ -14,6 +14,7 @@ mod sidr;
 #[cfg(test)]
 mod tests;
 
+use crate::ServiceId;
 pub use connect::{Path, Rep, Req, Rtu};
 pub use disconnect::{Drep, Dreq};
 use fields::{BODY_LEN, Layout};
@@ -165,6 +166,38 @@ impl Mad {
         out[16..18].copy_from_slice(&self.message.attribute().to_be_bytes());
         out[HEADER_LEN..].copy_from_slice(&body);
         out
+    }
+}
+
+/// Whom a MAD is for, where several managers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Whoever listens for a service.
+    Service(ServiceId),
+    /// Whoever gave a connection this number.
+    Connection(CommId),
+    /// Whoever has the request of a peer that does not know this end's number.
+    Origin,
+}
+
+impl Destination {
+    /// The destination of a MAD; `None` if it is no message of the CM.
+    pub fn of(bytes: &[u8]) -> Option<Destination> {
+        let id = match Mad::decode(bytes).ok()?.message {
+            Message::Req(req) => return Some(Destination::Service(req.service_id)),
+            Message::SidrReq(req) => return Some(Destination::Service(req.service_id)),
+            Message::Rej(rej) if rej.remote_comm_id == CommId(0) => {
+                return Some(Destination::Origin);
+            }
+            Message::Mra(mra) => mra.remote_comm_id,
+            Message::Rej(rej) => rej.remote_comm_id,
+            Message::Rep(rep) => rep.remote_comm_id,
+            Message::Rtu(rtu) => rtu.remote_comm_id,
+            Message::Dreq(dreq) => dreq.remote_comm_id,
+            Message::Drep(drep) => drep.remote_comm_id,
+            Message::SidrRep(rep) => rep.request_id,
+        };
+        Some(Destination::Connection(id))
     }
 }
 

@@ -224,6 +224,26 @@ fn what_is_no_message_is_refused() {
 }
 
 #[test]
+fn a_message_is_for_a_service_or_for_who_gave_the_number() {
+    let of = |message: Message| Destination::of(&Mad { transaction_id: 1, message }.encode());
+    let (id, service_id) = (CommId(7), ServiceId(9));
+    let service = Some(Destination::Service(service_id));
+    assert_eq!(of(Req { service_id, ..Req::default() }.into()), service);
+    assert_eq!(of(SidrReq { service_id, ..SidrReq::default() }.into()), service);
+    let remote_comm_id = id;
+    let connection = Some(Destination::Connection(id));
+    assert_eq!(of(Rep { remote_comm_id, ..Rep::default() }.into()), connection);
+    assert_eq!(of(Rtu { remote_comm_id, ..Rtu::default() }.into()), connection);
+    assert_eq!(of(Rej { remote_comm_id, ..Rej::default() }.into()), connection);
+    assert_eq!(of(Mra { remote_comm_id, ..Mra::default() }.into()), connection);
+    assert_eq!(of(Dreq { remote_comm_id, ..Dreq::default() }.into()), connection);
+    assert_eq!(of(Drep { remote_comm_id, ..Drep::default() }.into()), connection);
+    assert_eq!(of(SidrRep { request_id: id, ..SidrRep::default() }.into()), connection);
+    assert_eq!(of(Rej::default().into()), Some(Destination::Origin));
+    assert_eq!(Destination::of(&[0; MAD_LEN]), None);
+}
+
+#[test]
 fn service_ids_are_those_of_rdma_cm() {
     let service = ServiceId::of_port(PortSpace::TCP, 7174);
     assert_eq!(service.0, 0x0000_0000_0106_1c06);

@@ -25,7 +25,7 @@ const UDP_PORT: u16 = 14_795;
 pub const TOKEN: u64 = 77;
 
 /// A loopback address that no other test uses.
-fn fresh_addr() -> IpAddr {
+pub fn fresh_addr() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let pid = std::process::id();

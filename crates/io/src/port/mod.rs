@@ -8,10 +8,12 @@ mod sink;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use bowline_nic::{Time, TxBatch, TxCaps};
 
 use crate::fault::Faults;
+use crate::sys::{PollFd, poll};
 pub(crate) use closed::ClosedPort;
 pub use counters::PortCounters;
 pub use error::PortError;
@@ -44,6 +46,21 @@ pub struct PortFds {
     pub read: [Option<RawFd>; 2],
     /// Writable when [`Port::send`] would take something again.
     pub write: Option<RawFd>,
+}
+
+impl PortFds {
+    /// Sleeps until [`Port::recv`] has something, or `timeout` has passed.
+    pub fn wait_readable(&self, timeout: Duration) -> Result<(), PortError> {
+        let mut fds: Vec<PollFd> =
+            self.read.iter().flatten().map(|fd| PollFd::readable(*fd)).collect();
+        wait(&mut fds, timeout)
+    }
+
+    /// Sleeps until [`Port::send`] would take something, or `timeout` has passed.
+    pub fn wait_writable(&self, timeout: Duration) -> Result<(), PortError> {
+        let mut fds: Vec<PollFd> = self.write.iter().map(|fd| PollFd::writable(*fd)).collect();
+        wait(&mut fds, timeout)
+    }
 }
 
 /// Sends and receives RoCEv2 packets in batches.
@@ -134,6 +151,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
     fn faults(&self) -> Option<&Faults> {
         (**self).faults()
     }
+}
+
+fn wait(fds: &mut [PollFd], timeout: Duration) -> Result<(), PortError> {
+    poll(fds, Some(timeout)).map(|_| ()).map_err(PortError::os("waiting for a port"))
 }
 
 /// The earlier of two deadlines, where `None` is never.

@@ -48,7 +48,7 @@ pub enum RegistryError {
         path: PathBuf,
     },
     /// No prefix is left.
-    #[error("254 processes share the address already: use another address, or fewer processes")]
+    #[error("253 processes share the address already: use another address, or fewer processes")]
     Full,
     /// The kernel has sockets on the address that the registry does not know.
     #[error(

@@ -5,6 +5,9 @@
 //! index in the group. The kernel renumbers sockets when one closes, so the processes keep a
 //! registry, notice frames that are not theirs, and then find their indices anew by [`probe`]s.
 //! Until the program is right again, frames are handed on to their owners ([`handover`]).
+//!
+//! Queue pair 1, for management datagrams, has no prefix. Whoever gets one hands copies to all others, and
+//! [`Services`] tells them which of them is to act.
 
 mod dir;
 mod error;
@@ -12,6 +15,7 @@ mod handover;
 mod join;
 mod probe;
 mod room;
+mod services;
 mod steering;
 mod table;
 
@@ -24,6 +28,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
 use bowline_nic::Time;
+use bowline_wire::Opcode;
 
 use crate::port::{FrameSink, PortCounters};
 use crate::sys::attach_group_program;
@@ -33,6 +38,7 @@ use handover::Handover;
 pub(crate) use handover::Run;
 pub(crate) use join::{Place, join};
 use room::Rooms;
+pub use services::Services;
 use table::{Member, Table, TableFile};
 
 /// How often to look for dead processes although nothing went wrong.
@@ -86,6 +92,22 @@ pub(crate) enum Owner {
     Other(u8),
     /// Nobody: it is about steering itself.
     Probe,
+    /// This process and all others on the address: a management datagram.
+    Everybody,
+}
+
+/// Bytes of a management datagram: BTH, DETH, MAD, ICRC.
+const MANAGEMENT_LEN: usize = 12 + 8 + 256 + 4;
+/// The Q_Key of queue pair 1.
+const MANAGEMENT_QKEY: [u8; 4] = [0x80, 0x01, 0, 0];
+
+/// Whether a frame is a management datagram for queue pair 1. Nothing else is shared.
+#[cold]
+fn is_management(frame: &[u8]) -> bool {
+    frame.len() == MANAGEMENT_LEN
+        && frame[0] == Opcode::UD_SEND_ONLY.0
+        && frame[5..8] == [0, 0, 1]
+        && frame[12..16] == MANAGEMENT_QKEY
 }
 
 impl Membership {
@@ -101,6 +123,7 @@ impl Membership {
             Some(&prefix) if prefix == self.prefix => Owner::Us,
             Some(&prefix) if table::PREFIXES.contains(&prefix) => Owner::Other(prefix),
             Some(&probe::PROBE_PREFIX) if frame[0] == probe::PROBE_OPCODE => Owner::Probe,
+            Some(&0) if is_management(frame) => Owner::Everybody,
             _ => Owner::Us,
         }
     }
@@ -159,6 +182,28 @@ impl Membership {
         }
     }
 
+    /// Hands copies of management datagrams to all other processes on the address.
+    pub(crate) fn share(
+        &mut self,
+        now: Time,
+        run: &Run,
+        bytes: &[u8],
+        counters: &mut PortCounters,
+    ) {
+        if self.listed.is_none_or(|at| now.nanos_since(at) > STALE_NS) {
+            self.listed = Some(now);
+            if let Ok(table) = self.file.load() {
+                self.list(&table);
+            }
+        }
+        let frames = bytes.len().div_ceil(run.segment_len) as u64;
+        for prefix in table::PREFIXES.filter(|prefix| *prefix != self.prefix) {
+            if self.live[usize::from(prefix)] && self.handover.send(prefix, run, bytes) {
+                counters.handed_on += frames;
+            }
+        }
+    }
+
     fn is_live(&mut self, now: Time, prefix: u8) -> bool {
         let is_stale = self.listed.is_none_or(|at| now.nanos_since(at) > STALE_NS);
         if !self.live[usize::from(prefix)] && is_stale {
@@ -193,7 +238,7 @@ impl Membership {
         self.handover.recv(dst, |run, bytes| {
             let mut meta = run.meta;
             for frame in bytes.chunks(run.segment_len) {
-                if frame.get(5) == Some(&prefix) {
+                if frame.get(5) == Some(&prefix) || is_management(frame) {
                     sink.frame(&meta, frame);
                     frames += 1;
                 } else {

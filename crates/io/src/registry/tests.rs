@@ -9,7 +9,7 @@ use bowline_wire::Bth;
 
 use super::steering;
 use super::table::{Member, Table};
-use super::{RegistryError, probe};
+use super::{RegistryError, Services, probe};
 use crate::port::{Port, PortError};
 use crate::testing::fresh_addr;
 use crate::udp::{Sharing, UdpConfig, UdpPort};
@@ -41,12 +41,16 @@ impl Drop for TempDir {
     }
 }
 
-fn try_open(addr: IpAddr, dir: &TempDir) -> Result<UdpPort, PortError> {
+fn config(addr: IpAddr, dir: &TempDir) -> UdpConfig {
     let mut config = UdpConfig::new(addr);
     config.udp_port = UDP_PORT;
     config.sharing = Sharing::SameUser { registry_dir: Some(dir.0.clone()) };
     config.recv_slots = 2;
-    UdpPort::open(&config)
+    config
+}
+
+fn try_open(addr: IpAddr, dir: &TempDir) -> Result<UdpPort, PortError> {
+    UdpPort::open(&config(addr, dir))
 }
 
 fn open(addr: IpAddr, dir: &TempDir) -> UdpPort {
@@ -291,7 +295,7 @@ fn a_file_of_garbage_in_use_is_named() {
 #[test]
 fn a_full_table_has_no_free_prefix() {
     let mut table = Table::empty();
-    for prefix in 1..=0xfe {
+    for prefix in 1..=0xfd {
         assert!(table.free_prefix().is_some());
         table.set(prefix, Some(Member { pid: 1, index: prefix }));
     }
@@ -303,4 +307,64 @@ fn probes_round_trip_and_nothing_else_is_one() {
     assert_eq!(probe::parse(&probe::emit(7, 0x1234)), Some((7, 0x1234)));
     assert_eq!(probe::parse(&[0; probe::PROBE_LEN]), None);
     assert_eq!(probe::parse(&[]), None);
+}
+
+/// A management datagram for queue pair 1, with this length and Q_Key.
+fn management(len: usize, qkey: u32) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    frame[0] = bowline_wire::Opcode::UD_SEND_ONLY.0;
+    frame[7] = 1;
+    frame[12..16].copy_from_slice(&qkey.to_be_bytes());
+    frame
+}
+
+#[test]
+fn every_port_gets_every_management_datagram() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..4).map(|_| open(addr, &dir)).collect();
+    let peer = Peer::new(addr);
+    let frames = [
+        management(280, 0x8001_0000),
+        management(280, 0x8001_0000),
+        // Neither of these is shared.
+        management(276, 0x8001_0000),
+        management(280, 7),
+    ];
+    for frame in &frames {
+        peer.socket.send_to(frame, peer.to).expect("loopback takes datagrams");
+    }
+    let mut got = [0; 4];
+    let start = Instant::now();
+    while got.iter().sum::<usize>() < 2 * 4 + 2 && start.elapsed() < Duration::from_secs(10) {
+        for (port, got) in ports.iter_mut().zip(&mut got) {
+            let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
+            port.recv(now, &mut |_: &FrameMeta, frame: &[u8]| {
+                assert_eq!(frame[5..8], [0, 0, 1]);
+                *got += 1;
+            })
+            .expect("the port works");
+        }
+    }
+    got.sort_unstable();
+    assert_eq!(got, [2, 2, 2, 4], "the kernel gave all to one, which shared two of them");
+    assert!(ports.iter().all(|port| port.counters().misrouted == 0));
+}
+
+#[test]
+fn services_have_one_owner_and_nobody_has_one_speaker() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let ports = [open(addr, &dir), open(addr, &dir)];
+    let [first, second] = [0, 1].map(|n: usize| {
+        let joined = Services::join(&config(addr, &dir), ports[n].qpn_prefix());
+        joined.expect("it works").expect("the address is shared")
+    });
+    assert!(first.claim(7).expect("it works"));
+    assert!(!second.claim(7).expect("it works"));
+    assert!(second.is_of_another(7) && !first.is_of_another(7) && !second.is_of_another(8));
+    assert!(first.speaks() && !second.speaks() && first.speaks());
+    assert!(second.is_present(ports[0].qpn_prefix()));
+    first.release(7);
+    assert!(second.claim(7).expect("it works"));
+    drop(first);
+    assert!(second.speaks() && !second.is_present(ports[0].qpn_prefix()));
 }

@@ -357,6 +357,12 @@ fn sort_frames(
                     membership.on_probe(now, probe);
                 }
             }
+            Owner::Everybody => {
+                sink.frames(&meta, run, message.segment_len);
+                delivered += count;
+                let of = Run { meta, segment_len: message.segment_len };
+                membership.share(now, &of, run, counters);
+            }
             Owner::Other(prefix) => {
                 let of = Run { meta, segment_len: message.segment_len };
                 membership.hand_on(now, prefix, &of, run, counters);

@@ -265,7 +265,7 @@ impl Switch {
         self.arm(slot, now);
     }
 
-    /// What the copy for a branch must say. To be asked before the next frame.
+    /// What the copy for a branch must say. To be asked before tables change.
     pub fn edit(&mut self, replicas: &Replicas, branch: usize) -> Option<Edit> {
         let group = self.groups.get_mut(replicas.group)?.as_mut()?;
         let rewriter = group.branches.get_mut(branch)?;

@@ -2,6 +2,7 @@
 
 use bowline_link::Time;
 use bowline_wire::{NakCode, Opcode, Psn, Qpn, Reth, Syndrome};
+use proptest::prelude::*;
 
 use crate::testing::{
     GROUP, REGION, Rig, SENDER, Told, ack_packet, data_packet, flow, member_addr, member_id, root,
@@ -422,4 +423,37 @@ fn tables_are_checked() {
     rig.switch.install(rig.now, other).expect("the IDs are free again");
     let mut small = Switch::new(SwitchLimits { groups: 0 });
     assert_eq!(small.install(Time::ZERO, good), Err(InvalidTable::Full(0)));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic_or_speak(
+        bytes in prop::collection::vec(any::<u8>(), 0..80),
+        opcode: u8,
+        from_member: bool,
+        known: bool,
+    ) {
+        let policy = Policy::Quorum { k: 1, after_ns: 5 };
+        let mut rig = sent(2, 2, RootConfig { policy, ..root(Some(0)) });
+        let mut bytes = bytes;
+        let id = if from_member { member_id(1) } else { GROUP.id };
+        // Sometimes it is for a group; the ICRC is never right.
+        if let Some(header) = bytes.first_chunk_mut::<12>() {
+            header[0] = opcode;
+            header[5..8].copy_from_slice(&id.get().to_be_bytes()[1..]);
+        }
+        let link =
+            if from_member { flow(member_addr(1), SENDER) } else { flow(SENDER, member_addr(0)) };
+        let arrival = Arrival { flow: link, ip_id: known.then_some(0), bytes: &bytes };
+        if let Verdict::Replicate(replicas) = rig.switch.handle_frame(rig.now, &arrival) {
+            for branch in replicas.branches() {
+                let mut copy = bytes.clone();
+                rig.switch.edit(&replicas, branch).expect("it exists").apply(&mut copy);
+            }
+        }
+        rig.switch.handle_timeout(Time::from_millis(1));
+        // But for what is so anyway: that nobody has anything yet.
+        let told = rig.told();
+        prop_assert!(told.iter().all(|told| *told == Told::Ack(0xff_ffff)), "{told:?}");
+    }
 }

@@ -3,6 +3,7 @@
 mod moving;
 mod objects;
 mod post;
+mod regions;
 
 use std::sync::Arc;
 
@@ -372,7 +373,7 @@ impl Nic {
     #[inline]
     fn slot(&self, qpn: Qpn) -> Option<u32> {
         let slot = u32::from(qpn.low16());
-        let ours = qpn.prefix() == self.config.qpn_prefix;
+        let ours = qpn.prefix() == self.config.qpn_prefix || qpn == Qpn::GSI;
         (ours && self.qps.get(slot as usize)?.is_some()).then_some(slot)
     }
 

@@ -10,17 +10,14 @@ use crate::counters::{Counters, QpCounters};
 use crate::error::{ControlError, ModifyError};
 use crate::events::EventQueue;
 use crate::landing::Landing;
-use crate::memory::{MemoryTable, Region, SharedKey};
+use crate::memory::MemoryTable;
 use crate::qp::{Qp, state};
 use crate::queue::{CqLevel, CqTable, SharedSrq, SrqTable};
 use crate::rate::{ControllerFactory, Feedback, Grantor};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::types::{
-    Access, Completion, CqId, LossRecord, MrKey, PdId, QpAttr, QpInit, QpState, Sge, SrqId,
-    XpOptions,
-};
+use crate::types::{Completion, CqId, LossRecord, PdId, QpAttr, QpInit, QpState, SrqId, XpOptions};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -74,103 +71,6 @@ impl Nic {
         &self.config
     }
 
-    /// Makes a protection domain.
-    pub fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
-        self.shared.memory.alloc_pd()
-    }
-
-    /// Removes a protection domain that nothing is in.
-    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
-        self.shared.memory.dealloc_pd(pd)
-    }
-
-    /// Registers memory, whose first byte gets the address `iova`.
-    pub fn register(
-        &mut self,
-        pd: PdId,
-        region: Region,
-        iova: u64,
-        access: Access,
-    ) -> Result<MrKey, ControlError> {
-        self.shared.memory.register(pd, region, iova, access)
-    }
-
-    /// A key, to be registered on another NIC as well.
-    pub fn share_key(&self, key: MrKey) -> Result<SharedKey, ControlError> {
-        self.shared.memory.share(key)
-    }
-
-    /// Registers memory under a key that it has on another NIC already, so that requests can go
-    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if the
-    /// key names something else here.
-    pub fn register_as(
-        &mut self,
-        key: &SharedKey,
-        pd: PdId,
-        region: Region,
-        iova: u64,
-        access: Access,
-    ) -> Result<(), ControlError> {
-        self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
-    }
-
-    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
-    /// that need a secret of their own.
-    pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
-        self.shared.memory.draw_secret()
-    }
-
-    /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
-    /// address space from address zero on, which peers may write. What they write to a slot goes
-    /// where [`Nic::bind_slot`] says, and at first nowhere.
-    pub fn register_indirect(
-        &mut self,
-        pd: PdId,
-        slots: u32,
-        slot_shift: u32,
-    ) -> Result<MrKey, ControlError> {
-        self.shared.memory.register_indirect(pd, slots, slot_shift)
-    }
-
-    /// Puts `len` bytes at address `addr` of a region behind a slot of an indirect one, or, with
-    /// `None`, nothing: what is written there then vanishes, as with a null key.
-    pub fn bind_slot(
-        &mut self,
-        root: MrKey,
-        slot: u32,
-        to: Option<(MrKey, u64, usize)>,
-    ) -> Result<(), ControlError> {
-        self.shared.memory.bind_slot(root, slot, to)
-    }
-
-    /// Checks that `len` bytes at address `addr` of a region could be put behind slots, piece by
-    /// piece: for those who have to bind all or nothing.
-    pub fn check_bindable(
-        &self,
-        pd: PdId,
-        key: MrKey,
-        addr: u64,
-        len: usize,
-    ) -> Result<(), ControlError> {
-        self.shared.memory.binding(pd, key, addr, len).map(drop)
-    }
-
-    /// Computes over registered memory: `f` gets the pieces to be read and those to be written, none
-    /// of which may overlap another that is written. Fails if a key, a range or a right does not
-    /// check. What the application does to the memory meanwhile is as undefined as during a
-    /// transfer.
-    pub fn with_slices<R>(
-        &self,
-        pd: PdId,
-        reads: &[Sge],
-        writes: &[Sge],
-        f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
-    ) -> Result<R, ControlError> {
-        let why = "a key, range or right does not check, or pieces overlap";
-        let denied = ControlError::Invalid { what: "memory", why };
-        self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
-    }
-
     /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
     /// taking a receive and giving a completion for each. For transports that have
     /// [landings](crate::TransportDescriptor::landings).
@@ -208,34 +108,6 @@ impl Nic {
     /// ([`XpOptions::loss_log`]).
     pub fn take_loss(&mut self, qpn: Qpn) -> Option<LossRecord> {
         self.qp_mut(qpn).ok()?.transport.take_loss()
-    }
-
-    /// Changes what may be done with registered memory, from the next packet on. Its key stays.
-    pub fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
-        self.shared.memory.set_access(key, access)
-    }
-
-    /// Ends a registration. Requests that still refer to it will fail.
-    pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
-        self.shared.memory.deregister(key)
-    }
-
-    /// Allocates a memory window of type 2, and returns its key. It leads nowhere until a QP of the domain
-    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
-    /// each time.
-    pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
-        self.shared.memory.alloc_window(pd)
-    }
-
-    /// Allocates a memory window under a key that it has on another NIC already. Fails with [`ControlError::Busy`] if
-    /// the key may name something else here.
-    pub fn alloc_window_as(&mut self, key: MrKey, pd: PdId) -> Result<(), ControlError> {
-        self.shared.memory.alloc_window_as(key, pd)
-    }
-
-    /// Frees a memory window. If it is bound its key is revoked.
-    pub fn dealloc_window(&mut self, key: MrKey) -> Result<(), ControlError> {
-        self.shared.memory.dealloc_window(key)
     }
 
     /// Makes a completion queue for `depth` completions.
@@ -325,22 +197,51 @@ impl Nic {
         self.insert_qp(init, Qp::spare)
     }
 
+    /// Makes queue pair 1, by which management datagrams are exchanged. Its number is 1 whatever the
+    /// prefix of the others; it is a UD QP in all other respects.
+    pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
+        let slot = u32::from(Qpn::GSI.low16());
+        if init.qp_type.descriptor().connected {
+            let why = "queue pair 1 exchanges datagrams";
+            return Err(ControlError::Invalid { what: "type of a QP", why });
+        }
+        if self.qps.get(slot as usize).is_some_and(Option::is_some) {
+            return Err(ControlError::Exhausted {
+                what: "queue pairs with the number 1",
+                limit: 1,
+            });
+        }
+        self.insert_qp_at(slot, Qpn::GSI, init, Qp::new)
+    }
+
     fn insert_qp(
         &mut self,
         init: &QpInit,
         make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
     ) -> Result<Qpn, ControlError> {
-        self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
             return Err(ControlError::Exhausted { what: "queue pairs", limit });
         };
+        let qpn = Qpn::new(u32::from(self.config.qpn_prefix) << 16 | slot);
+        let qpn = self.insert_qp_at(slot, qpn, init, make)?;
+        self.next_slot = slot + 1;
+        Ok(qpn)
+    }
+
+    fn insert_qp_at(
+        &mut self,
+        slot: u32,
+        qpn: Qpn,
+        init: &QpInit,
+        make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
+    ) -> Result<Qpn, ControlError> {
+        self.check_qp_init(init)?;
         self.shared.memory.hold_pd(init.pd)?;
         if let Err(error) = self.hold_queues(init) {
             self.shared.memory.release_pd(init.pd);
             return Err(error);
         }
-        let qpn = Qpn::new(u32::from(self.config.qpn_prefix) << 16 | slot);
         if self.qps.len() <= slot as usize {
             self.qps.resize_with(slot as usize + 1, || None);
         }
@@ -353,7 +254,6 @@ impl Nic {
         }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
-        self.next_slot = slot + 1;
         Ok(qpn)
     }
 

@@ -1,0 +1,134 @@
+//! `bowline switch`: reliable multicast for programs that know nothing of it.
+
+mod perftest;
+mod policy;
+mod proxy;
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline::LinkProfile;
+use bowline::multicast::{Event, GroupOptions, GroupSwitch, SwitchOptions};
+use clap::{Args, ValueEnum};
+
+use policy::PolicyArg;
+use proxy::Proxy;
+
+/// Senders that set up their connections at the same time.
+const MAX_SENDERS: usize = 64;
+
+/// How often the switch looks for something to report.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Arguments of `bowline switch`.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    bowline run --device bl0=127.0.0.2 -- ib_write_bw -p 18516       a member …\n  \
+    bowline run --device bl0=127.0.0.3 -- ib_write_bw -p 18517       … another one …\n  \
+    bowline switch 127.0.0.100 --members 127.0.0.1:18516,127.0.0.1:18517\n                              \
+                                  … a switch that makes them one …\n  \
+    bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n\
+    The sender's completions mean that all members have the message. Needs no root: the address is any of\n\
+    this machine's that no device uses.")]
+pub(crate) struct SwitchArgs {
+    /// The switch's own address
+    addr: IpAddr,
+    /// Where the members wait for their peer, e.g. 127.0.0.2:18516,127.0.0.3:18517
+    #[arg(long, required = true, value_delimiter = ',', value_name = "HOST:PORT")]
+    members: Vec<SocketAddr>,
+    /// TCP port on which senders set up their connections
+    #[arg(long, default_value_t = 18515, value_name = "PORT")]
+    listen: u16,
+    /// Members that fail or fall behind: `fail` the group, `evict=TIME` them, or be content with `quorum=K,TIME`
+    #[arg(long, default_value = "fail", value_name = "POLICY")]
+    policy: PolicyArg,
+    /// How acknowledgements become one
+    #[arg(long, value_enum, default_value_t = MergeArg::Minimum)]
+    merge: MergeArg,
+    /// Impair what the switch sends, e.g. loss=0.1%
+    #[arg(long, value_name = "PROFILE")]
+    link: Option<LinkProfile>,
+    /// End when the first sender has hung up, and print what was done
+    #[arg(long)]
+    once: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MergeArg {
+    /// Tell the minimum whenever it rises
+    Minimum,
+    /// The rules of the paper, to compare
+    Paper,
+}
+
+/// Runs `bowline switch`.
+pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
+    let options = SwitchOptions { link: args.link.clone(), ..SwitchOptions::new(args.addr) };
+    let switch = Arc::new(GroupSwitch::open(&options)?);
+    let listener = TcpListener::bind((args.addr, args.listen))
+        .map_err(|e| format!("cannot listen on {}:{}: {e}", args.addr, args.listen))?;
+    let policy = args.policy.0;
+    let as_in_the_paper = args.merge == MergeArg::Paper;
+    let options = GroupOptions { policy, as_in_the_paper };
+    report_events(&switch);
+    say(&format!("{}: waiting for senders on port {}", args.addr, args.listen))?;
+    loop {
+        let (client, from) = listener.accept()?;
+        let proxy = Proxy { switch: Arc::clone(&switch), members: args.members.clone(), options };
+        if args.once {
+            let outcome = proxy.serve(client);
+            say(&totals(&switch))?;
+            return outcome.map_err(Into::into);
+        }
+        // This loop and the reporter have the other two.
+        if Arc::strong_count(&switch) > MAX_SENDERS + 2 {
+            eprintln!("{from}: refused, {MAX_SENDERS} senders are connected");
+            continue;
+        }
+        std::thread::spawn(move || {
+            if let Err(error) = proxy.serve(client) {
+                eprintln!("{from}: {error}");
+            }
+        });
+    }
+}
+
+/// Prints what the switch has to say while it works.
+fn report_events(switch: &Arc<GroupSwitch>) {
+    let switch = Arc::downgrade(switch);
+    std::thread::spawn(move || {
+        while let Some(switch) = switch.upgrade() {
+            while let Some(event) = switch.poll_event() {
+                eprintln!("{}", describe(&event));
+            }
+            drop(switch);
+            std::thread::sleep(LOOK);
+        }
+    });
+}
+
+fn describe(event: &Event) -> String {
+    match event {
+        Event::Evicted { group, member, cause, .. } => {
+            format!("group {} of {}: evicted member {member}: {cause:?}", group.id, group.sender)
+        }
+        Event::Failed { group, member, cause } => {
+            format!("group {} of {}: failed, member {member}: {cause:?}", group.id, group.sender)
+        }
+    }
+}
+
+fn totals(switch: &GroupSwitch) -> String {
+    let counters = switch.counters();
+    let rows = counters.iter().filter(|(_, n)| *n > 0);
+    rows.map(|(name, n)| format!("{name:<16} {n}")).collect::<Vec<_>>().join("\n")
+}
+
+fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}

@@ -1,0 +1,146 @@
+//! A sender's set-up connection, as the switch stands in for its one peer.
+//!
+//! perftest's two sides take turns: the client sends a message, in one call, and the server answers with one of the same
+//! length. The proxy passes each message on to all members, waits for all answers, and gives the client the first one. In
+//! messages that are keys it puts the switch in the place of the other side.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline::Qpn;
+use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupSwitch};
+
+use super::perftest::Key;
+
+/// Longest message: perftest's are a hundred bytes or so.
+const MAX_MESSAGE: usize = 4096;
+/// How long a member may take to accept. Answers may take longer: between the last keys and the end a whole test runs, so
+/// that only members that hang up are given up.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One sender's set-up.
+pub(super) struct Proxy {
+    pub(super) switch: Arc<GroupSwitch>,
+    pub(super) members: Vec<SocketAddr>,
+    pub(super) options: GroupOptions,
+}
+
+/// A member's set-up connection, until it hangs up.
+struct Member {
+    stream: Option<TcpStream>,
+}
+
+impl Proxy {
+    /// Serves a sender until it hangs up; then its groups end.
+    pub(super) fn serve(&self, client: TcpStream) -> Result<(), String> {
+        let mut groups = Vec::new();
+        let outcome = self.relay(client, &mut groups);
+        for (_, group) in &groups {
+            self.switch.disconnect(group);
+        }
+        outcome
+    }
+
+    fn relay(
+        &self,
+        mut client: TcpStream,
+        groups: &mut Vec<(Qpn, Connected)>,
+    ) -> Result<(), String> {
+        let at = client.local_addr().map_err(|e| format!("set-up connection: {e}"))?.ip();
+        client.set_nodelay(true).map_err(|e| format!("set-up connection: {e}"))?;
+        let mut members = self.connect_members()?;
+        let mut message = vec![0; MAX_MESSAGE];
+        loop {
+            let len = match client.read(&mut message) {
+                Ok(0) => return Ok(()),
+                Ok(len) => len,
+                // A sender that is killed resets its connection.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(format!("set-up connection: {error}")),
+            };
+            let answer = self.exchange(&message[..len], &mut members, groups, at)?;
+            if client.write_all(&answer).is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn connect_members(&self) -> Result<Vec<Member>, String> {
+        let connect = |addr: &SocketAddr| {
+            let stream = TcpStream::connect_timeout(addr, CONNECT_PATIENCE)
+                .map_err(|e| format!("cannot reach member {addr}: {e}"))?;
+            stream.set_nodelay(true).map_err(|e| format!("member {addr}: {e}"))?;
+            Ok(Member { stream: Some(stream) })
+        };
+        self.members.iter().map(connect).collect()
+    }
+
+    /// One message of the client's to all members, and what it gets for an answer.
+    fn exchange(
+        &self,
+        message: &[u8],
+        members: &mut [Member],
+        groups: &mut Vec<(Qpn, Connected)>,
+        at: IpAddr,
+    ) -> Result<Vec<u8>, String> {
+        let Some(sender) = Key::parse(message) else {
+            let answers = ask_all(members, |_| message.to_vec());
+            return first_of(answers);
+        };
+        let known = groups.iter().position(|(qpn, _)| *qpn == sender.qpn);
+        if let Some(known) = known {
+            // Keys are exchanged more than once.
+            let group = &groups[known].1;
+            let answers = ask_all(members, |member| redirected(message, group.ids[member], at));
+            return first_of(answers).map(|answer| redirected(&answer, group.group.id, at));
+        }
+        let reserved = self.switch.reserve(members.len()).map_err(|e| e.to_string())?;
+        let answers = ask_all(members, |member| redirected(message, reserved.ids[member], at));
+        let mut offers = Vec::with_capacity(answers.len());
+        for (member, answer) in answers.iter().enumerate() {
+            let key = answer.as_deref().and_then(Key::parse);
+            let key = key.ok_or_else(|| format!("member {} sent no key", self.members[member]))?;
+            offers.push(GroupMember { endpoint: key.endpoint(), regions: vec![key.region()] });
+        }
+        let connected = self
+            .switch
+            .connect_reserved(reserved, &sender.endpoint(), &offers, &self.options)
+            .map_err(|error| error.to_string())?;
+        let answer = redirected(&first_of(answers)?, connected.group.id, at);
+        groups.push((sender.qpn, connected));
+        Ok(answer)
+    }
+}
+
+fn redirected(message: &[u8], qpn: Qpn, at: IpAddr) -> Vec<u8> {
+    let mut message = message.to_vec();
+    Key::redirect(&mut message, qpn, at);
+    message
+}
+
+/// Sends each member its message, and waits for an answer as long from each. One that has hung up has none any more.
+fn ask_all(members: &mut [Member], message: impl Fn(usize) -> Vec<u8>) -> Vec<Option<Vec<u8>>> {
+    for (index, member) in members.iter_mut().enumerate() {
+        let message = message(index);
+        if member.stream.as_mut().is_some_and(|stream| stream.write_all(&message).is_err()) {
+            member.stream = None;
+        }
+    }
+    let answers = members.iter_mut().enumerate().map(|(index, member)| {
+        let mut answer = vec![0; message(index).len()];
+        let stream = member.stream.as_mut()?;
+        if stream.read_exact(&mut answer).is_err() {
+            member.stream = None;
+            return None;
+        }
+        Some(answer)
+    });
+    answers.collect()
+}
+
+/// The answer of the first member that is still there.
+fn first_of(answers: Vec<Option<Vec<u8>>>) -> Result<Vec<u8>, String> {
+    answers.into_iter().flatten().next().ok_or_else(|| "no member is left".to_owned())
+}

@@ -1,0 +1,282 @@
+//! The connection manager of a device: its state machine, run in the first lane over queue pair 1.
+//!
+//! Where several processes share the address, each of them sees every message. What is another's is left to that one, and
+//! what is nobody's is answered by the one that speaks for all ([`Services`]).
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_cm::mad::{Destination, GSI_QKEY, MAD_LEN};
+use bowline_cm::{CmManager, Config, Event, ServiceId};
+use bowline_io::{EventChannel, Lane, LaneError, Services, Task, TaskId};
+use bowline_nic::{
+    Access, AddressVector, Buffer, Completion, ControlError, CqId, MrKey, Nic, Payload, PdId,
+    QpInit, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode,
+    WcStatus,
+};
+use bowline_wire::{Grh, Qpn, ud_source};
+
+use crate::{Device, DeviceError, random_bytes};
+
+/// Receives kept posted. A message that finds none is lost, and is sent again.
+const RECEIVES: u32 = 1024;
+/// Sends that may wait.
+const SENDS: u32 = 1024;
+/// Bytes of a receive: the MAD comes behind a GRH.
+const SLOT: usize = 512;
+const _: () = assert!(Grh::LEN + MAD_LEN <= SLOT);
+/// Events kept for the application.
+const MAX_EVENTS: usize = 1 << 18;
+
+/// The connections of a device: the manager, its queue pair, and a channel for what happens.
+pub struct Connections {
+    lane: Arc<Lane>,
+    running: Arc<Mutex<Running>>,
+    task: TaskId,
+    events: Arc<EventChannel<Event>>,
+}
+
+impl Connections {
+    /// Starts the connection manager of a device. A device has one at a time.
+    pub fn open(device: &Device, config: Config) -> Result<Connections, DeviceError> {
+        let lane = Arc::clone(device.lane(0));
+        let seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
+        let events =
+            EventChannel::new(MAX_EVENTS).map_err(DeviceError::system("make a channel"))?;
+        let events = Arc::new(events);
+        let channel = Arc::clone(&events);
+        let qp = lane.with(QueuePair::new)??;
+        let prefix = lane.with(|nic, _| nic.config().qpn_prefix)?;
+        let joined = match prefix {
+            0 => None,
+            _ => Services::join(&device.udp, prefix).map_err(bowline_io::PortError::from)?,
+        };
+        let comm_id_prefix = joined.is_some().then_some(prefix);
+        let cm = CmManager::new(Config { comm_id_prefix, ..config }, seed);
+        let sharing = joined.map(|services| Shared { services, prefix });
+        let claimed = HashSet::new();
+        let running = Running { cm, qp, sharing, claimed, events: channel };
+        let running = Arc::new(Mutex::new(running));
+        let task = lane.add_task(running.clone())?;
+        Ok(Connections { lane, running, task, events })
+    }
+
+    /// Calls the manager, and sends what it has to say.
+    pub fn call<R>(&self, call: impl FnOnce(&mut CmManager, Time) -> R) -> Result<R, LaneError> {
+        self.lane.with(|nic, now| {
+            let mut running = self.running();
+            let result = call(&mut running.cm, now);
+            running.flush(nic, now);
+            result
+        })
+    }
+
+    /// Listens for a service; `false` if somebody on this address does already.
+    pub fn listen(&self, service: ServiceId, backlog: usize) -> Result<bool, LaneError> {
+        self.lane.with(|_, _| self.running().listen(service, backlog))
+    }
+
+    /// Listens no longer.
+    pub fn unlisten(&self, service: ServiceId) -> Result<(), LaneError> {
+        self.lane.with(|_, _| {
+            let mut running = self.running();
+            running.cm.unlisten(service);
+            running.release(service);
+        })
+    }
+
+    /// What happens to connections. The descriptor is readable while something waits.
+    pub fn events(&self) -> &EventChannel<Event> {
+        &self.events
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        // A task that panicked has ended its lane, so nobody sees it half-done.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Connections {
+    fn drop(&mut self) {
+        // A lane that has ended needs no tidying up.
+        let _ = self.lane.remove_task(self.task);
+        let _ = self.lane.with(|nic, _| self.running().qp.close(nic));
+    }
+}
+
+/// What is known of the other processes on the address.
+struct Shared {
+    services: Services,
+    prefix: u8,
+}
+
+struct Running {
+    cm: CmManager,
+    qp: QueuePair,
+    /// Nothing if this process has its address for itself.
+    sharing: Option<Shared>,
+    claimed: HashSet<ServiceId>,
+    events: Arc<EventChannel<Event>>,
+}
+
+impl Running {
+    fn listen(&mut self, service: ServiceId, backlog: usize) -> bool {
+        let claimed = match &self.sharing {
+            // A registry that fails cannot say that somebody has it.
+            Some(shared) => shared.services.claim(service.0).unwrap_or(true),
+            None => true,
+        };
+        if !claimed || self.cm.listen(service, backlog).is_err() {
+            return false;
+        }
+        self.claimed.insert(service);
+        true
+    }
+
+    fn release(&mut self, service: ServiceId) {
+        if self.claimed.remove(&service)
+            && let Some(shared) = &self.sharing
+        {
+            shared.services.release(service.0);
+        }
+    }
+
+    /// Whether a message is for this process to answer.
+    fn is_ours(&self, mad: &[u8; MAD_LEN]) -> bool {
+        let Some(Shared { services, prefix }) = &self.sharing else { return true };
+        match Destination::of(mad) {
+            Some(Destination::Service(service)) => {
+                self.cm.is_listening(service)
+                    || (!services.is_of_another(service.0) && services.speaks())
+            }
+            Some(Destination::Connection(id)) => {
+                let of = (id.0 >> 24) as u8;
+                of == *prefix || (!services.is_present(of) && services.speaks())
+            }
+            // Given up by a peer that knows its own number only: whoever has it.
+            Some(Destination::Origin) => true,
+            None => false,
+        }
+    }
+
+    /// Sends and tells what the manager has.
+    fn flush(&mut self, nic: &mut Nic, now: Time) {
+        while let Some(out) = self.cm.poll_transmit() {
+            self.qp.send(nic, now, out.to, &out.mad);
+        }
+        while let Some(event) = self.cm.poll_event() {
+            self.events.push(event);
+        }
+    }
+}
+
+impl Task for Running {
+    fn run(&mut self, nic: &mut Nic, now: Time) {
+        let mut batch = [Completion::default(); 32];
+        loop {
+            let taken = nic.poll_cq(self.qp.cq, &mut batch).unwrap_or(0);
+            for completion in &batch[..taken] {
+                if completion.opcode != WcOpcode::Recv {
+                    continue;
+                }
+                if let Some((from, mad)) = self.qp.read(completion)
+                    && self.is_ours(&mad)
+                {
+                    self.cm.handle_mad(now, from, &mad);
+                }
+                self.qp.post_receive(nic, completion.wr_id);
+            }
+            if taken < batch.len() {
+                break;
+            }
+        }
+        if self.cm.poll_timeout().is_some_and(|due| due <= now) {
+            self.cm.handle_timeout(now);
+        }
+        self.flush(nic, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.cm.poll_timeout()
+    }
+}
+
+/// Queue pair 1 with its memory.
+struct QueuePair {
+    cq: CqId,
+    pd: PdId,
+    key: MrKey,
+    buffer: Arc<Buffer>,
+}
+
+impl QueuePair {
+    fn new(nic: &mut Nic, now: Time) -> Result<QueuePair, ControlError> {
+        let buffer = Buffer::new(SLOT * RECEIVES as usize);
+        let pd = nic.alloc_pd()?;
+        let key = nic.register(pd, Region::owned(Arc::clone(&buffer)), 0, Access::LOCAL_WRITE)?;
+        let cq = nic.create_cq(RECEIVES + SENDS)?;
+        let init = QpInit {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES,
+            max_inline: MAD_LEN as u32,
+            ..QpInit::new(QpType::Ud, pd, cq)
+        };
+        let qp = QueuePair { cq, pd, key, buffer };
+        let why = "queue pair 1 cannot be brought up";
+        let made = nic.create_gsi_qp(&init).and_then(|qpn| {
+            nic.activate(now, qpn, GSI_QKEY)
+                .map_err(|_| ControlError::Invalid { what: "queue pair", why })
+        });
+        if let Err(error) = made {
+            qp.free(nic);
+            return Err(error);
+        }
+        for slot in 0..RECEIVES {
+            qp.post_receive(nic, u64::from(slot));
+        }
+        Ok(qp)
+    }
+
+    fn post_receive(&self, nic: &mut Nic, slot: u64) {
+        let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
+        // There is a place on the queue for each slot.
+        let _ = nic.post_recv(Qpn::GSI, &RecvWr::new(slot, &sges));
+    }
+
+    /// Sends a MAD. One that finds no room is as good as lost.
+    fn send(&self, nic: &mut Nic, now: Time, to: IpAddr, mad: &[u8; MAD_LEN]) {
+        let wr = SendWr {
+            payload: Payload::Inline(mad),
+            flags: SendFlags::empty(),
+            ud: Some(UdDest { av: AddressVector::new(to), qpn: Qpn::GSI, qkey: GSI_QKEY }),
+            ..SendWr::new(0, SendOp::Send, &[])
+        };
+        let _ = nic.post_send(now, Qpn::GSI, &wr);
+    }
+
+    /// A MAD that has arrived, and from where.
+    fn read(&self, completion: &Completion) -> Option<(IpAddr, [u8; MAD_LEN])> {
+        let whole = completion.byte_len as usize == Grh::LEN + MAD_LEN;
+        if completion.status != WcStatus::Success || !whole {
+            return None;
+        }
+        let slot = usize::try_from(completion.wr_id).ok()?;
+        let (mut grh, mut mad) = ([0; Grh::LEN], [0; MAD_LEN]);
+        self.buffer.read_at(slot * SLOT, &mut grh);
+        self.buffer.read_at(slot * SLOT + Grh::LEN, &mut mad);
+        Some((ud_source(&grh)?, mad))
+    }
+
+    fn close(&self, nic: &mut Nic) {
+        // What the NIC does not know any more needs no removing.
+        let _ = nic.destroy_qp(Qpn::GSI);
+        self.free(nic);
+    }
+
+    fn free(&self, nic: &mut Nic) {
+        let _ = nic.destroy_cq(self.cq);
+        let _ = nic.deregister(self.key);
+        let _ = nic.dealloc_pd(self.pd);
+    }
+}

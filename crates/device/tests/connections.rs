@@ -1,0 +1,164 @@
+//! Connections over real sockets: between addresses, and between processes' ports on one address.
+
+mod support;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_cm::mad::{RejectReason, Rep, Req, Rtu, SidrReq, SidrStatus};
+use bowline_cm::{CommId, Config, Ended, Event, PortSpace, ServiceId};
+use bowline_device::{Connections, Device, DeviceSpec};
+use bowline_wire::Qpn;
+use support::{PATIENCE, fresh_addr};
+
+const UDP_PORT: u16 = 14_797;
+
+fn service(port: u16) -> ServiceId {
+    ServiceId::of_port(PortSpace::TCP, port)
+}
+
+/// A device with its connection manager, as a process has them.
+struct Process {
+    connections: Connections,
+    addr: IpAddr,
+    device: Arc<Device>,
+}
+
+impl Process {
+    fn at(addr: IpAddr) -> Process {
+        let mut spec = DeviceSpec::new("test", addr);
+        spec.udp.udp_port = UDP_PORT;
+        let device = spec.open().expect("the address can be used");
+        let connections =
+            Connections::open(&device, Config::default()).expect("queue pair 1 is free");
+        Process { connections, addr, device }
+    }
+
+    fn next(&self) -> Event {
+        let event = self.connections.events().wait(Some(PATIENCE)).expect("the lane lives");
+        event.expect("something happens in time")
+    }
+
+    fn is_quiet(&self) -> bool {
+        let event = self.connections.events().wait(Some(Duration::from_millis(50)));
+        event.expect("the lane lives").is_none()
+    }
+
+    fn connect(&self, to: IpAddr, service_id: ServiceId, qpn: u32) -> CommId {
+        let req = Req { service_id, local_qpn: Qpn::new(qpn), ..Req::default() };
+        let done = self.connections.call(|cm, now| cm.connect(now, to, &req));
+        done.expect("the lane lives").expect("there is room")
+    }
+
+    fn accept(&self, qpn: u32) -> (CommId, Req) {
+        let Event::Request { id, req, .. } = self.next() else { panic!("no request") };
+        let rep = Rep { local_qpn: Qpn::new(qpn), ..Rep::default() };
+        let done = self.connections.call(|cm, now| cm.accept(now, id, &rep));
+        done.expect("the lane lives").expect("it is pending");
+        (id, *req)
+    }
+
+    fn establish(&self, id: CommId) -> Rep {
+        let Event::Reply { rep, .. } = self.next() else { panic!("no reply") };
+        let data = [0; Rtu::PRIVATE_LEN];
+        let done = self.connections.call(|cm, now| cm.establish(now, id, &data));
+        done.expect("the lane lives").expect("the reply is there");
+        *rep
+    }
+
+    fn hang_up(&self, id: CommId) {
+        let done = self.connections.call(|cm, now| cm.disconnect(now, id));
+        done.expect("the lane lives").expect("it is in use");
+    }
+}
+
+/// Connects `active` to a service of `passive`, and ends the connection.
+fn meet(active: &Process, passive: &Process, service_id: ServiceId) {
+    let id = active.connect(passive.addr, service_id, 0x11);
+    let (accepted, req) = passive.accept(0x22);
+    assert_eq!((req.local_qpn, req.service_id), (Qpn::new(0x11), service_id));
+    assert_eq!(active.establish(id).local_qpn, Qpn::new(0x22));
+    assert!(matches!(passive.next(), Event::Established { id, .. } if id == accepted));
+    active.hang_up(id);
+    assert_eq!(active.next(), Event::Disconnected { id, how: Ended::ByUs });
+    assert_eq!(passive.next(), Event::Disconnected { id: accepted, how: Ended::ByPeer });
+    for (process, id) in [(active, id), (passive, accepted)] {
+        process.connections.call(|cm, now| cm.forget(now, id)).expect("the lane lives");
+    }
+}
+
+#[test]
+fn two_addresses_connect_and_part() {
+    let (active, passive) = (Process::at(fresh_addr()), Process::at(fresh_addr()));
+    assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+    meet(&active, &passive, service(1));
+    meet(&active, &passive, service(1));
+}
+
+#[test]
+fn each_process_of_an_address_gets_its_own() {
+    let addr = fresh_addr();
+    let crowd: Vec<Process> = (0..4).map(|_| Process::at(addr)).collect();
+    for (port, process) in (1..).zip(&crowd) {
+        assert!(process.connections.listen(service(port), 8).expect("the lane lives"));
+        assert!(!crowd[0].connections.listen(service(port), 8).expect("the lane lives"));
+    }
+    let stranger = Process::at(fresh_addr());
+    for (port, process) in (1..).zip(&crowd) {
+        meet(&stranger, process, service(port));
+    }
+    // Among themselves as well.
+    meet(&crowd[0], &crowd[3], service(4));
+    meet(&crowd[2], &crowd[1], service(2));
+    assert!(crowd.iter().all(Process::is_quiet));
+}
+
+#[test]
+fn one_of_them_answers_for_nobody() {
+    let addr = fresh_addr();
+    let mut crowd: Vec<Process> = (0..3).map(|_| Process::at(addr)).collect();
+    let stranger = Process::at(fresh_addr());
+    let refused = |stranger: &Process| {
+        let id = stranger.connect(addr, service(9), 0x11);
+        let Event::Rejected { id: of, reason, .. } = stranger.next() else { panic!("not refused") };
+        assert_eq!((of, reason), (id, RejectReason::INVALID_SERVICE_ID));
+    };
+    refused(&stranger);
+    // Whoever spoke first is gone.
+    crowd.remove(0);
+    refused(&stranger);
+    let req = SidrReq { service_id: service(9), ..SidrReq::default() };
+    let asked = stranger.connections.call(|cm, now| cm.resolve(now, addr, &req));
+    asked.expect("the lane lives").expect("there is room");
+    let Event::SidrReply { rep, .. } = stranger.next() else { panic!("no answer") };
+    assert_eq!(rep.status, SidrStatus::UNSUPPORTED);
+}
+
+#[test]
+fn the_peer_of_a_process_that_is_gone_is_told() {
+    let addr = fresh_addr();
+    let (survivor, dying) = (Process::at(addr), Process::at(addr));
+    assert!(dying.connections.listen(service(1), 8).expect("the lane lives"));
+    let stranger = Process::at(fresh_addr());
+    let id = stranger.connect(addr, service(1), 0x11);
+    dying.accept(0x22);
+    stranger.establish(id);
+    // It ends without a word.
+    dying.device.shut_down();
+    drop(dying);
+    stranger.hang_up(id);
+    assert_eq!(stranger.next(), Event::Disconnected { id, how: Ended::ByUs });
+    // Its service is free.
+    assert!(survivor.connections.listen(service(1), 8).expect("the lane lives"));
+    meet(&stranger, &survivor, service(1));
+}
+
+#[test]
+fn a_device_has_one_connection_manager() {
+    let process = Process::at(fresh_addr());
+    assert!(Connections::open(&process.device, Config::default()).is_err());
+    let Process { connections, device, .. } = process;
+    drop(connections);
+    assert!(Connections::open(&device, Config::default()).is_ok());
+}

@@ -1,0 +1,133 @@
+//! Protection domains, memory regions and windows.
+
+use super::Nic;
+use crate::error::ControlError;
+use crate::memory::{Region, SharedKey};
+use crate::types::{Access, MrKey, PdId, Sge};
+
+impl Nic {
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
+        self.shared.memory.alloc_pd()
+    }
+
+    /// Removes a protection domain that nothing is in.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
+        self.shared.memory.dealloc_pd(pd)
+    }
+
+    /// Registers memory, whose first byte gets the address `iova`.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKey, ControlError> {
+        self.shared.memory.register(pd, region, iova, access)
+    }
+
+    /// A key, to be registered on another NIC as well.
+    pub fn share_key(&self, key: MrKey) -> Result<SharedKey, ControlError> {
+        self.shared.memory.share(key)
+    }
+
+    /// Registers memory under a key that it has on another NIC already, so that requests can go
+    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if the
+    /// key names something else here.
+    pub fn register_as(
+        &mut self,
+        key: &SharedKey,
+        pd: PdId,
+        region: Region,
+        iova: u64,
+        access: Access,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
+    }
+
+    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
+    /// that need a secret of their own.
+    pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
+        self.shared.memory.draw_secret()
+    }
+
+    /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
+    /// address space from address zero on, which peers may write. What they write to a slot goes
+    /// where [`Nic::bind_slot`] says, and at first nowhere.
+    pub fn register_indirect(
+        &mut self,
+        pd: PdId,
+        slots: u32,
+        slot_shift: u32,
+    ) -> Result<MrKey, ControlError> {
+        self.shared.memory.register_indirect(pd, slots, slot_shift)
+    }
+
+    /// Puts `len` bytes at address `addr` of a region behind a slot of an indirect one, or, with
+    /// `None`, nothing: what is written there then vanishes, as with a null key.
+    pub fn bind_slot(
+        &mut self,
+        root: MrKey,
+        slot: u32,
+        to: Option<(MrKey, u64, usize)>,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.bind_slot(root, slot, to)
+    }
+
+    /// Checks that `len` bytes at address `addr` of a region could be put behind slots, piece by
+    /// piece: for those who have to bind all or nothing.
+    pub fn check_bindable(
+        &self,
+        pd: PdId,
+        key: MrKey,
+        addr: u64,
+        len: usize,
+    ) -> Result<(), ControlError> {
+        self.shared.memory.binding(pd, key, addr, len).map(drop)
+    }
+
+    /// Computes over registered memory: `f` gets the pieces to be read and those to be written, none
+    /// of which may overlap another that is written. Fails if a key, a range or a right does not
+    /// check. What the application does to the memory meanwhile is as undefined as during a
+    /// transfer.
+    pub fn with_slices<R>(
+        &self,
+        pd: PdId,
+        reads: &[Sge],
+        writes: &[Sge],
+        f: impl FnOnce(&[&[u8]], &mut [&mut [u8]]) -> R,
+    ) -> Result<R, ControlError> {
+        let why = "a key, range or right does not check, or pieces overlap";
+        let denied = ControlError::Invalid { what: "memory", why };
+        self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
+    }
+
+    /// Changes what may be done with registered memory, from the next packet on. Its key stays.
+    pub fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
+        self.shared.memory.set_access(key, access)
+    }
+
+    /// Ends a registration. Requests that still refer to it will fail.
+    pub fn deregister(&mut self, key: MrKey) -> Result<(), ControlError> {
+        self.shared.memory.deregister(key)
+    }
+
+    /// Allocates a memory window of type 2, and returns its key. It leads nowhere until a QP of the domain
+    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
+    /// each time.
+    pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
+        self.shared.memory.alloc_window(pd)
+    }
+
+    /// Allocates a memory window under a key that it has on another NIC already. Fails with [`ControlError::Busy`] if
+    /// the key may name something else here.
+    pub fn alloc_window_as(&mut self, key: MrKey, pd: PdId) -> Result<(), ControlError> {
+        self.shared.memory.alloc_window_as(key, pd)
+    }
+
+    /// Frees a memory window. If it is bound its key is revoked.
+    pub fn dealloc_window(&mut self, key: MrKey) -> Result<(), ControlError> {
+        self.shared.memory.dealloc_window(key)
+    }
+}

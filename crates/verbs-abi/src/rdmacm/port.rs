@@ -1,0 +1,129 @@
+//! Devices that connections are made on.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bowline_cm::{CommId, Config, ServiceId};
+use bowline_device::Connections;
+
+use super::abi::rdma_cm_id;
+use super::dispatch;
+use crate::abi::{ibv_context, ibv_pd};
+use crate::context::{self, Context, ibv_open_device};
+use crate::device::{self, Device};
+use crate::errno::Errno;
+use crate::pd::ibv_alloc_pd;
+use crate::{fork, log};
+
+/// A pointer that is a name: who follows it has asked [`crate::handle`] whether it is good.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Name<T>(pub(super) *mut T);
+
+impl<T> Clone for Name<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Name<T> {}
+
+// SAFETY: it is not followed without asking.
+unsafe impl<T> Send for Name<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Name<T> {}
+
+/// An open device with its connection manager. It stays until the process ends, as librdmacm's do.
+pub(crate) struct Port {
+    pub(super) device: &'static Device,
+    pub(super) context: Name<ibv_context>,
+    pub(super) ctx: Arc<Context>,
+    pub(super) connections: Connections,
+    tables: Mutex<Tables>,
+    epoch: u32,
+}
+
+/// Who is who on a port.
+#[derive(Default)]
+pub(super) struct Tables {
+    pub(super) ids: HashMap<CommId, Name<rdma_cm_id>>,
+    pub(super) listeners: HashMap<ServiceId, Name<rdma_cm_id>>,
+    /// The domain of identifiers that bring none.
+    pd: Option<Name<ibv_pd>>,
+}
+
+impl Port {
+    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The domain that identifiers without their own share.
+    pub(super) fn default_pd(&self) -> Result<*mut ibv_pd, Errno> {
+        let mut tables = self.tables();
+        if let Some(pd) = tables.pd {
+            return Ok(pd.0);
+        }
+        // SAFETY: the context is open, and stays so.
+        let pd = unsafe { ibv_alloc_pd(self.context.0) };
+        if pd.is_null() {
+            return Err(Errno::last());
+        }
+        tables.pd = Some(Name(pd));
+        Ok(pd)
+    }
+}
+
+/// The port of a device, opened when it is first asked for.
+pub(super) fn of_device(device: &'static Device) -> Result<Arc<Port>, Errno> {
+    static PORTS: Mutex<Vec<Arc<Port>>> = Mutex::new(Vec::new());
+    let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let epoch = fork::epoch();
+    let is_it = |port: &&Arc<Port>| port.epoch == epoch && core::ptr::eq(port.device, device);
+    if let Some(port) = ports.iter().find(is_it) {
+        return Ok(Arc::clone(port));
+    }
+    // SAFETY: a device of the list.
+    let context = unsafe { ibv_open_device(device.as_ptr()) };
+    if context.is_null() {
+        return Err(Errno::last());
+    }
+    let ctx = Arc::clone(context::find(context)?);
+    let config = Config { ca_guid: device.guid(), ..Config::default() };
+    let connections = Connections::open(ctx.core()?, config).map_err(|error| {
+        log::warn(&format!("no connection manager on {}: {error}", device.name));
+        Errno::from(error)
+    })?;
+    let (tables, context) = (Mutex::default(), Name(context));
+    let port = Arc::new(Port { device, context, ctx, connections, tables, epoch });
+    dispatch::start(&port)?;
+    ports.push(Arc::clone(&port));
+    Ok(port)
+}
+
+/// The device at an address.
+pub(super) fn at(addr: IpAddr) -> Result<&'static Device, Errno> {
+    device::all().iter().find(|d| d.addr == addr).ok_or(Errno(libc::ENODEV))
+}
+
+/// The device from which an address is reached: the one at the address that the kernel would send from, or
+/// else the first one that is of this host in the same sense.
+pub(super) fn towards(dst: IpAddr) -> Result<&'static Device, Errno> {
+    let any: IpAddr = match dst {
+        IpAddr::V4(_) => [0; 4].into(),
+        IpAddr::V6(_) => [0; 16].into(),
+    };
+    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(SocketAddr::new(dst, 4791))?;
+        socket.local_addr()
+    });
+    if let Ok(source) = routed
+        && let Ok(device) = at(source.ip())
+    {
+        return Ok(device);
+    }
+    let alike = |device: &&Device| {
+        device.addr.is_ipv4() == dst.is_ipv4() && device.addr.is_loopback() == dst.is_loopback()
+    };
+    let found = device::all().iter().find(alike);
+    found.ok_or(Errno(libc::ENETUNREACH))
+}

@@ -1,0 +1,160 @@
+"""One sender, a switch, members: what each row runs and what must come of it."""
+
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from listening import wait_listening
+from pair import free_port, last_line, terminate
+from rows import Row
+
+PATIENCE_S = 90
+MESSAGE_BYTES = 65536
+MTU_BYTES = 4096
+
+
+@dataclass
+class Scene:
+    """A program with so many members behind a switch."""
+
+    name: str
+    program: str
+    members: int
+    messages: int = 500
+    seconds: int = 0  # instead of a number of messages
+    switch: list = field(default_factory=list)
+    kill_after_s: float = 0  # the last member is killed
+    sender_fails: bool = False
+    proof: object = None  # says what is wrong with the switch's counters, if anything
+
+    def run(self, env, net):
+        start = time.monotonic()
+        if not shutil.which(self.program):
+            return Row(self.name, "SKIP", f"{self.program} is not installed")
+        processes = []
+        try:
+            why = self.play(env, net, processes)
+        finally:
+            for process in processes:
+                terminate(process)
+        outcome = "FAIL" if why else "PASS"
+        return Row(self.name, outcome, why or self.summary, time.monotonic() - start)
+
+    def play(self, env, net, processes):
+        """Runs everything; says what went wrong, if anything did."""
+        length = ["-D", str(self.seconds)] if self.seconds else ["-n", str(self.messages)]
+        common = [self.program, "-d", "bl0", "-s", str(MESSAGE_BYTES), "-F", *length]
+
+        def start(name, command):
+            with open(env.tmp / f"{name}.log", "w") as log:
+                process = subprocess.Popen([str(c) for c in command], stdout=log,
+                                           stderr=subprocess.STDOUT)
+            processes.append(process)
+            return process
+
+        def on_device(host, *args):
+            device = f"bl0=127.{net}.0.{host}"
+            return [env.bowline, "run", "--device", device, "--", *common, *args]
+
+        ports = [free_port() for _ in range(self.members)]
+        members = [start(f"member{i}", on_device(2 + i, "-p", port))
+                   for i, port in enumerate(ports)]
+        for i, (member, port) in enumerate(zip(members, ports)):
+            if not wait_listening(port, member):
+                return f"member {i} does not listen: {self.tail(env, f'member{i}')}"
+        listen, addr = free_port(), f"127.{net}.0.100"
+        at = ",".join(f"127.0.0.1:{port}" for port in ports)
+        switch = start("switch", [env.bowline, "switch", addr, "--members", at,
+                                  "--listen", listen, "--once", *self.switch])
+        if not wait_listening(listen, switch):
+            return f"the switch does not listen: {self.tail(env, 'switch')}"
+        sender = start("sender", on_device(1, "-p", listen, addr))
+        dead = []
+        if self.kill_after_s:
+            time.sleep(self.kill_after_s)
+            members[-1].kill()
+            dead = members[-1:]
+        return self.judge(env, sender, switch, [m for m in members if m not in dead])
+
+    def judge(self, env, sender, switch, members):
+        try:
+            status = sender.wait(timeout=PATIENCE_S)
+            if self.sender_fails:
+                self.summary = f"the sender ended with status {status}"
+                return "" if status != 0 else "the sender did not notice"
+            if status != 0:
+                return f"sender: status {status}: {self.tail(env, 'sender')}"
+            for i, member in enumerate(members):
+                if member.wait(timeout=10) != 0:
+                    return f"member {i}: status {member.returncode}: {self.tail(env, f'member{i}')}"
+            if switch.wait(timeout=10) != 0:
+                return f"switch: status {switch.returncode}: {self.tail(env, 'switch')}"
+        except subprocess.TimeoutExpired as late:
+            return f"still running after {late.timeout:.0f} s"
+        self.summary = last_line((env.tmp / "sender.log").read_text())
+        return self.proof(self, counters(env)) if self.proof else ""
+
+    def tail(self, env, name):
+        return last_line((env.tmp / f"{name}.log").read_text(errors="replace"))
+
+
+def counters(env):
+    """What the switch printed when it ended."""
+    found = {}
+    for line in (env.tmp / "switch.log").read_text().splitlines():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():
+            found[words[0]] = int(words[1])
+        elif "evicted member" in line:
+            found["said who"] = 1
+    return found
+
+
+def copied(scene, found):
+    """Every packet went to every member, and acknowledgements became fewer."""
+    packets = scene.messages * (MESSAGE_BYTES // MTU_BYTES)
+    if found.get("data_in", 0) < packets:
+        return f"{found.get('data_in', 0)} packets came to the switch, not {packets}"
+    if found.get("copies_out", 0) < packets * scene.members:
+        return f"{found.get('copies_out', 0)} copies of {packets} packets"
+    if found.get("acks_out", 0) >= found.get("acks_in", 0) and scene.members > 1:
+        return "acknowledgements were not merged"
+    return ""
+
+
+def repaired(scene, found):
+    """There were losses, and members that had a packet did not get it again."""
+    missing = [name for name in ("naks_in", "filtered") if not found.get(name)]
+    return copied(scene, found) or (f"no {missing[0]}: nothing was lost" if missing else "")
+
+
+def evicted(_scene, found):
+    """The switch said who left."""
+    if not found.get("evicted") or not found.get("said who"):
+        return "nobody was evicted"
+    return ""
+
+
+def scenes(quick):
+    """The rows; few of them if there is little time."""
+    rows = [
+        Scene("ib_write_bw to 2", "ib_write_bw", 2, proof=copied),
+        Scene("ib_send_bw to 3", "ib_send_bw", 3, proof=copied),
+        Scene("ib_write_bw to 3, 1 % loss", "ib_write_bw", 3, switch=["--link", "loss=1%,seed=7"],
+              proof=repaired),
+        Scene("a member is killed and evicted", "ib_write_bw", 3, seconds=4, kill_after_s=3,
+              switch=["--policy", "evict=200ms"], proof=evicted),
+    ]
+    if quick:
+        return rows
+    return rows + [
+        Scene("ib_write_bw to 1", "ib_write_bw", 1, proof=copied),
+        Scene("ib_write_bw to 7", "ib_write_bw", 7, messages=200, proof=copied),
+        Scene("ib_send_bw to 2, 0.1 % loss", "ib_send_bw", 2, messages=2000,
+              switch=["--link", "loss=0.1%,seed=7"], proof=repaired),
+        Scene("ib_send_bw to 2 by the paper's rules", "ib_send_bw", 2,
+              switch=["--merge", "paper"], proof=copied),
+        Scene("a member is killed, the group fails", "ib_write_bw", 2, seconds=6, kill_after_s=3,
+              sender_fails=True),
+    ]
