@@ -50,7 +50,7 @@ pub(super) struct Peer {
     pub(super) posted: VecDeque<(Posted, Time)>,
     /// How long an ACK takes, smoothed; 0 while nobody knows.
     pub(super) rtt_ns: u64,
-    /// What was sent behind the oldest of them to have it acknowledged, and when.
+    /// How often the oldest of them was sent again, and when it was looked at last.
     pub(super) probes: u32,
     pub(super) probed_at: Time,
     /// Messages sent to it, and how many of them it has folded.

@@ -89,6 +89,11 @@ pub enum Post {
         /// When.
         at: Time,
     },
+    /// Send again what a peer has not acknowledged over RC.
+    Resend {
+        /// The peer.
+        to: Rank,
+    },
     /// Compute a fold, and say so by [`super::Engine::folded`] before the next call.
     Fold {
         /// The operation.

@@ -1,13 +1,13 @@
-//! Control messages that are lost, and have nothing behind them that would show it.
+//! Control messages that are lost.
 //!
-//! RC finds out by its timer, which is for ranks that have died and far longer than an operation. A
-//! message behind the lost one lets the receiver ask for it within a round trip.
+//! RC finds out by its timer if nothing is sent behind them, or if the receiver's NAK is lost: it sends
+//! one. The timer is for ranks that have died, and far longer than an operation. So what takes longer than
+//! usual is sent again before.
 
 use bowline_nic::Time;
 
-use super::message::Kind;
 use super::peer::Posted;
-use super::{Engine, Peer};
+use super::{Engine, Peer, Post};
 use crate::Rank;
 
 /// How long an ACK may take while it is not known how long it takes, at least, and at most.
@@ -57,13 +57,12 @@ impl Engine {
         }
     }
 
-    /// Sends something behind what is not acknowledged in time.
+    /// Sends again what is not acknowledged in time.
     pub(super) fn probe(&mut self, now: Time) {
         if self.next_probe > now {
             return;
         }
         self.next_probe = Time::NEVER;
-        let max_posted = self.config.max_posted;
         for rank in self.others() {
             let Some(peer) = &mut self.peers[rank as usize] else { continue };
             if peer.has_left || peer.is_broken {
@@ -72,10 +71,7 @@ impl Engine {
             if peer.probes_at() <= now {
                 peer.probes += 1;
                 peer.probed_at = now;
-                if peer.posted.len() < max_posted {
-                    let credit = peer.credit();
-                    self.notes.push_back((rank, Kind::Note, credit));
-                }
+                self.local.push_back(Post::Resend { to: rank });
             }
             self.next_probe = self.next_probe.min(peer.probes_at());
         }

@@ -70,6 +70,7 @@ impl Group {
                     self.repair(nic, now, (to, slot, offset), (op, src), imm);
                 }
                 Post::Nack { to, slot, imm } => self.request(nic, now, to, slot, imm),
+                Post::Resend { to } => self.resend(nic, now, to),
                 Post::Open { from, slot } => self.open(nic, now, from, slot),
                 Post::End { from, slot, at } => self.end(nic, now, from, slot, at),
                 Post::Fold { op, step } => {

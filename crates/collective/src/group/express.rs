@@ -195,6 +195,14 @@ impl Group {
         }
     }
 
+    /// Sends again over RC what is not acknowledged.
+    pub(super) fn resend(&mut self, nic: &mut Nic, now: Time, to: Rank) {
+        if let Some((link, _)) = self.remote(to) {
+            // One that has failed says so by a completion.
+            let _ = nic.resend(now, link.qpn);
+        }
+    }
+
     /// Posts the next receive over XP.
     pub(super) fn open(&mut self, nic: &mut Nic, now: Time, from: Rank, slot: u16) {
         let Some(express) = self.express(from) else { return };

@@ -264,6 +264,8 @@ impl World {
                     self.send_express((rank, to), slot, imm, &bytes, cut);
                     continue;
                 }
+                // Nothing is lost over RC here.
+                Post::Resend { .. } => continue,
                 Post::Open { from, slot } => {
                     self.express.open((from, rank), slot);
                     continue;

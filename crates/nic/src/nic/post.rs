@@ -91,6 +91,22 @@ impl Nic {
         Ok(true)
     }
 
+    /// Sends again what the peer of a reliable QP has not acknowledged, without waiting for the timer. For users who
+    /// know better than the timeout when an answer is overdue; it changes neither timer nor retries.
+    pub fn resend(&mut self, now: Time, qpn: Qpn) -> Result<(), PostError> {
+        let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return Err(PostError::NotFound);
+        };
+        if qp.core.state != QpState::Rts {
+            return Err(PostError::WrongState(qp.core.state));
+        }
+        let Qp { core, transport, .. } = &mut **qp;
+        transport.resend(core, &mut self.shared.cx(&self.config, now));
+        self.after(slot);
+        Ok(())
+    }
+
     /// Adds a receive to a shared receive queue.
     pub fn post_srq_recv(&mut self, srq: SrqId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.shared.srqs.post(srq, wr)

@@ -95,6 +95,11 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx, deadline);
     }
 
+    /// Sends again what is not acknowledged. For reliable transports.
+    fn resend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        let _ = (core, cx);
+    }
+
     /// Sets how messages are received, before any has been. For transports whose requests have deadlines.
     fn set_options(&mut self, options: &XpOptions) {
         let _ = options;

@@ -623,3 +623,25 @@ fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
         "nobody is in line"
     );
 }
+
+#[test]
+fn what_is_overdue_can_be_sent_again_before_the_timer() {
+    let mut p = Pair::rc();
+    p.recv(1, 9, &[]);
+    p.post(0, 1, SendOp::SendImm(5), &[]);
+    let lost = p.take(0);
+    let timer = p.ends[0].nic.poll_timeout();
+    p.now = p.now.plus_nanos(1_000);
+    let (now, qpn) = (p.now, p.ends[0].qpn);
+    for _ in 0..20 {
+        p.ends[0].nic.resend(now, qpn).unwrap();
+        assert_eq!(p.take(0).len(), lost.len());
+        assert_eq!(p.ends[0].nic.poll_timeout(), timer, "as late as without");
+    }
+    p.ends[0].nic.resend(now, qpn).unwrap();
+    p.exchange();
+    assert_eq!(p.ends[0].statuses(), [(1, WcStatus::Success)]);
+    assert_eq!(p.ends[1].statuses(), [(9, WcStatus::Success)]);
+    p.ends[0].nic.resend(now, qpn).unwrap();
+    assert!(p.take(0).is_empty(), "all is acknowledged");
+}

@@ -129,6 +129,10 @@ impl Transport for Rc {
         self.requester.handle_timeout(core, cx);
     }
 
+    fn resend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        self.requester.resend(core, cx);
+    }
+
     fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
         Some(self.requester.in_flight_bytes(core))
     }

@@ -498,6 +498,16 @@ impl Requester {
         self.update_charge(core, cx);
     }
 
+    /// Sends again what is not acknowledged, because its owner expects an answer by now. The timer goes on, and no
+    /// retry is counted: a peer that is gone is found as late as without.
+    pub(super) fn resend(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
+        if self.next != self.una && self.rnr_until.is_none() {
+            let deadline = self.deadline;
+            self.go_back(core, cx);
+            self.deadline = deadline;
+        }
+    }
+
     /// Counts a retry; without any left, the path has failed.
     pub(super) fn consume_retry(&mut self, core: &mut QpCore) -> bool {
         match self.retries_left.checked_sub(1) {
