@@ -7,7 +7,8 @@ use bowline::multicast::{
     Cause, Connected, Event, GroupMember, GroupOptions, GroupSwitch, Policy, SwitchOptions,
 };
 use bowline::{
-    Access, Completion, ConnectOptions, Cq, Device, Error, Mr, PostError, Qp, QpType, WcStatus,
+    Access, Completion, ConnectOptions, Cq, Device, Endpoint, Error, Mr, PostError, Qp, QpType,
+    WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -158,4 +159,24 @@ fn without_eviction_a_dead_member_fails_the_group() {
         Err(Error::Completion(error)) => assert_eq!(error.status, WcStatus::RetryExcErr),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_cannot_be_a_group_says_why() {
+    let group = group(99, 1, None, Policy::Fail);
+    let (sender, options) = (group.sender.qp.endpoint(), GroupOptions::default());
+    let offer = GroupMember { endpoint: group.members[0].qp.endpoint(), regions: vec![] };
+    let connect = |sender: Endpoint, members: &[GroupMember]| {
+        let refused = group.switch.connect(&sender, members, &options);
+        refused.expect_err("it cannot be").to_string()
+    };
+    assert!(connect(sender, &[]).contains("at least one member"));
+    let datagrams = Endpoint { qp_type: QpType::Ud, ..sender };
+    assert!(connect(datagrams, std::slice::from_ref(&offer)).contains("use RC"));
+    let elsewhere = Endpoint { udp_port: 4000, ..sender };
+    assert!(connect(elsewhere, std::slice::from_ref(&offer)).contains("UDP port 4000"));
+    let more = GroupMember { regions: group.connected.regions.clone(), ..offer.clone() };
+    assert!(connect(sender, &[offer.clone(), more]).contains("member 1 offers 1 regions"));
+    let many = vec![offer; 65];
+    assert!(connect(sender, &many).contains("1 to 64"));
 }

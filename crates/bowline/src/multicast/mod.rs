@@ -56,7 +56,7 @@ use bowline_multicast::{
     Branch, GroupKey, InvalidTable, Leaf, MemberConfig, Origin, Place, Region, RootConfig, Switch,
     SwitchLimits, Table,
 };
-use bowline_nic::{Mtu, Time};
+use bowline_nic::{Mtu, QpType, Time};
 use bowline_wire::{Qpn, ROCE_UDP_PORT};
 use thiserror::Error;
 
@@ -138,6 +138,17 @@ pub enum ConnectGroupError {
     /// No members.
     #[error("a group needs at least one member")]
     NoMembers,
+    /// A queue pair that is not reliable and connected.
+    #[error("{0:?} queue pairs cannot be in a group: use RC")]
+    NotRc(QpType),
+    /// A device on another UDP port than the switch's.
+    #[error("the device at {addr} uses UDP port {port}: a group's devices use the switch's")]
+    Port {
+        /// Its address.
+        addr: IpAddr,
+        /// Its port.
+        port: u16,
+    },
     /// Members offer different numbers of regions.
     #[error("member {member} offers {offered} regions, the first one {expected}")]
     Regions {
@@ -268,6 +279,14 @@ impl GroupSwitch {
         options: &GroupOptions,
     ) -> Result<Connected, ConnectGroupError> {
         let Reserved { group, ids } = reserved;
+        for end in members.iter().map(|member| &member.endpoint).chain([sender]) {
+            if end.qp_type != QpType::Rc {
+                return Err(ConnectGroupError::NotRc(end.qp_type));
+            }
+            if end.udp_port != self.origin.port {
+                return Err(ConnectGroupError::Port { addr: end.addr, port: end.udp_port });
+            }
+        }
         let regions = shared_regions(members)?;
         let key = GroupKey { sender: sender.addr, id: *group };
         let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
@@ -342,6 +361,11 @@ impl GroupSwitch {
     pub fn disconnect(&self, connected: &Connected) {
         self.shared.engine().remove(&connected.group);
         self.give_back(&Reserved { group: connected.group.id, ids: connected.ids.clone() });
+    }
+
+    /// Whether its port has broken, so that it forwards nothing any more.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// The next event: a member that was evicted, a group that failed.

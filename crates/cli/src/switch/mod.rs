@@ -96,13 +96,17 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prints what the switch has to say while it works.
+/// Prints what the switch has to say while it works, and ends the process when it works no more.
 fn report_events(switch: &Arc<GroupSwitch>) {
     let switch = Arc::downgrade(switch);
     std::thread::spawn(move || {
         while let Some(switch) = switch.upgrade() {
             while let Some(event) = switch.poll_event() {
                 eprintln!("{}", describe(&event));
+            }
+            if switch.has_ended() {
+                eprintln!("the socket of the switch has failed: nothing is forwarded any more");
+                std::process::exit(1);
             }
             drop(switch);
             std::thread::sleep(LOOK);

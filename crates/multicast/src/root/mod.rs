@@ -148,9 +148,9 @@ impl Root {
         for member in &config.members {
             let (kept, record) = match self.index_of(member.id) {
                 Some(index) => {
-                    let old = &self.members[index];
-                    let kept = Member { config: *member, ..Member::new(*member, old.msn_base) };
-                    (Member { msn: old.msn, rnr: old.rnr, ..kept }, self.records[index])
+                    let Member { msn, msn_base, rnr, .. } = self.members[index];
+                    let kept = Member { msn, rnr, ..Member::new(*member, msn_base) };
+                    (kept, self.records[index])
                 }
                 None => {
                     let record = Record { acked: self.told, is_live: true };

@@ -85,6 +85,8 @@ struct Group {
 pub struct Switch {
     limits: SwitchLimits,
     groups: Vec<Option<Group>>,
+    /// Places in `groups` that are empty.
+    free: Vec<usize>,
     by_key: BTreeMap<GroupKey, usize>,
     /// Groups and members by where answers are sent to.
     by_answer: BTreeMap<(IpAddr, Qpn), (usize, usize)>,
@@ -162,7 +164,7 @@ impl Switch {
     }
 
     fn free_slot(&mut self) -> usize {
-        self.groups.iter().position(Option::is_none).unwrap_or_else(|| {
+        self.free.pop().unwrap_or_else(|| {
             self.groups.push(None);
             self.groups.len() - 1
         })
@@ -184,6 +186,7 @@ impl Switch {
         if let Some(at) = self.groups[slot].take().and_then(|group| group.deadline) {
             self.deadlines.remove(&(at, slot));
         }
+        self.free.push(slot);
     }
 
     /// What the root of a group knows of its members, by member ID.

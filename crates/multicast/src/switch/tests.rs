@@ -421,6 +421,7 @@ fn tables_are_checked() {
     rig.switch.remove(&GROUP);
     assert_eq!(rig.send(0), [], "nobody's packets pass");
     rig.switch.install(rig.now, other).expect("the IDs are free again");
+    assert_eq!(rig.send(0), [], "another group's ID");
     let mut small = Switch::new(SwitchLimits { groups: 0 });
     assert_eq!(small.install(Time::ZERO, good), Err(InvalidTable::Full(0)));
 }

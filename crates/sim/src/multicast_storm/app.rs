@@ -189,6 +189,7 @@ impl<'a> MulticastStorm<'a> {
             return Ok(());
         }
         let spec = group.spec(world, self.merge);
+        // Too few are left for the policy: without tables, the sender's retries run out.
         if least_of(spec.root.policy) > spec.members.len() {
             return Ok(());
         }
