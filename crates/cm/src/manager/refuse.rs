@@ -77,8 +77,9 @@ impl CmManager {
             rej.remote_comm_id
         };
         let connection = self.of_message(from, id, tid)?;
-        let is_known = connection.remote_id != CommId(0) && rej.local_comm_id != CommId(0);
-        (!is_known || connection.remote_id == rej.local_comm_id).then_some(id)
+        // Once the peer's number is known, a REJ without it is a late answer to a REQ that came again.
+        let is_peer = [CommId(0), rej.local_comm_id].contains(&connection.remote_id);
+        is_peer.then_some(id)
     }
 
     pub(super) fn on_rej(&mut self, now: Time, from: IpAddr, tid: u64, rej: &Rej) {

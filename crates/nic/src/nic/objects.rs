@@ -211,6 +211,7 @@ impl Nic {
                 limit: 1,
             });
         }
+        self.check_qp_init(init)?;
         self.insert_qp_at(slot, Qpn::GSI, init, Qp::new)
     }
 
@@ -219,6 +220,7 @@ impl Nic {
         init: &QpInit,
         make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
     ) -> Result<Qpn, ControlError> {
+        self.check_qp_init(init)?;
         let Some(slot) = self.free_slot() else {
             let limit = u64::from(self.config.max_qps);
             return Err(ControlError::Exhausted { what: "queue pairs", limit });
@@ -236,7 +238,6 @@ impl Nic {
         init: &QpInit,
         make: impl FnOnce(Qpn, u32, &QpInit, &NicConfig) -> Qp,
     ) -> Result<Qpn, ControlError> {
-        self.check_qp_init(init)?;
         self.shared.memory.hold_pd(init.pd)?;
         if let Err(error) = self.hold_queues(init) {
             self.shared.memory.release_pd(init.pd);

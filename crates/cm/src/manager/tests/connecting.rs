@@ -315,3 +315,25 @@ fn connections_end_where_their_limit_is() {
     assert_eq!(rej(&out).reason, RejectReason::NO_RESOURCES);
     pair.check_nothing_left(&[(ACTIVE, first), (PASSIVE, passive)]);
 }
+
+#[test]
+fn a_late_refusal_of_a_repeated_req_ends_nothing() {
+    let mut pair = Pair::new();
+    let active = pair.connect();
+    let req = pair.sent(ACTIVE).remove(0);
+    // Nobody listens yet, and the answer takes long.
+    pair.deliver(ACTIVE, &req);
+    let late = pair.sent(PASSIVE).remove(0);
+    pair.ends[PASSIVE].listen(SERVICE, 4).expect("nobody else listens");
+    pair.deliver(ACTIVE, &req);
+    let passive = pair.request();
+    pair.accept(passive);
+    pair.settle();
+    pair.deliver(PASSIVE, &late);
+    pair.establish(active);
+    pair.deliver(PASSIVE, &late);
+    pair.settle();
+    assert!(matches!(pair.event(PASSIVE), Some(Event::Established { .. })));
+    assert_eq!(pair.event(ACTIVE), None);
+    pair.check_nothing_left(&[(ACTIVE, active), (PASSIVE, passive)]);
+}

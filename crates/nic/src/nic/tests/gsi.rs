@@ -39,7 +39,7 @@ fn there_is_one_queue_pair_1_and_it_is_for_datagrams() {
     let init = QpInit::new(QpType::Ud, end.pd, end.cq);
     assert!(matches!(end.nic.create_gsi_qp(&init), Err(ControlError::Exhausted { limit: 1, .. })));
     end.nic.destroy_qp(Qpn::GSI).unwrap();
-    let rc = QpInit { qp_type: QpType::Rc, ..init.clone() };
+    let rc = QpInit { qp_type: QpType::Rc, ..init };
     assert!(matches!(end.nic.create_gsi_qp(&rc), Err(ControlError::Invalid { .. })));
     assert_eq!(end.nic.create_gsi_qp(&init), Ok(Qpn::GSI));
     // Others never get its number.
