@@ -118,9 +118,9 @@ typedef struct bowline_comm_options {
   // Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0 or
   // MASTER_ADDR, or else one of loopback: all ranks are on one host].
   const char *device;
-  // Seconds that an operation may take [300].
+  // Seconds that an operation may take (default: 300).
   double timeout_s;
-  // Seconds that making the communicator may take [60].
+  // Seconds that making the communicator may take (default: 60).
   double setup_timeout_s;
   // Bytes of a message at most [128 KiB].
   uint32_t chunk_bytes;
@@ -128,7 +128,7 @@ typedef struct bowline_comm_options {
   uint32_t transport;
   // Over XP: seconds after which an operation stops to wait for what may be lost [never].
   double deadline_s;
-  // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 [0]. What would exceed it is
+  // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
   // fetched after the deadline.
   double max_loss;
 } bowline_comm_options;
@@ -142,7 +142,7 @@ typedef int (*bowline_gather_fn)(void *context, const void *mine, size_t len, vo
 typedef struct bowline_sdr_qp_attr {
   // Bytes that a bit of a bitmap stands for [64 KiB].
   uint32_t chunk_bytes;
-  // Queue pairs over which packets spread [1].
+  // Queue pairs over which packets spread (default: 1).
   uint32_t channels;
   // Longest message in bytes [2 MiB].
   uint64_t max_message;

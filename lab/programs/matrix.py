@@ -159,12 +159,16 @@ CONNECTIONS = [
     ConnectionPair("udaddy", "udaddy -b {host} -c 4", "udaddy -s {host} -c 4"),
 ]
 
+# Memory on demand, and memory of the device.
+MEMORY = [
+    perftest("ib_write_bw --odp"),
+    pingpong("ibv_rc_pingpong -o"),
+    pingpong("ibv_rc_pingpong -j"),
+]
+
 # What is not supported, and how a program learns of it.
 REFUSED = [
     perftest("ib_send_bw -c XRC", refused="XRC"),
-    perftest("ib_write_bw --odp", refused="failed"),
-    pingpong("ibv_rc_pingpong -o", refused="isn't ODP capable"),
-    pingpong("ibv_rc_pingpong -j", refused="doesn't support dm allocation"),
     pingpong("ibv_xsrq_pingpong", refused="Couldn't"),
 ]
 
@@ -195,4 +199,5 @@ def cases(quick):
                      ["fi_pingpong", "-p", "verbs;ofi_rxd", "-e", "rdm", "-S", "65536"])
     yield Single("ucx_info -d (hides the device)", ["ucx_info", "-d"], "Transport: tcp")
     yield from CONNECTIONS
+    yield from MEMORY
     yield from REFUSED

@@ -25,9 +25,9 @@ pub struct bowline_comm_options {
     /// Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0 or
     /// MASTER_ADDR, or else one of loopback: all ranks are on one host].
     pub device: *const c_char,
-    /// Seconds that an operation may take [300].
+    /// Seconds that an operation may take (default: 300).
     pub timeout_s: f64,
-    /// Seconds that making the communicator may take [60].
+    /// Seconds that making the communicator may take (default: 60).
     pub setup_timeout_s: f64,
     /// Bytes of a message at most [128 KiB].
     pub chunk_bytes: u32,
@@ -35,7 +35,7 @@ pub struct bowline_comm_options {
     pub transport: u32,
     /// Over XP: seconds after which an operation stops to wait for what may be lost [never].
     pub deadline_s: f64,
-    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 [0]. What would exceed it is
+    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
     /// fetched after the deadline.
     pub max_loss: f64,
 }

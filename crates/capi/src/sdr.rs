@@ -57,7 +57,7 @@ pub struct bowline_sdr_rcv_handle {
 pub struct bowline_sdr_qp_attr {
     /// Bytes that a bit of a bitmap stands for [64 KiB].
     pub chunk_bytes: u32,
-    /// Queue pairs over which packets spread [1].
+    /// Queue pairs over which packets spread (default: 1).
     pub channels: u32,
     /// Longest message in bytes [2 MiB].
     pub max_message: u64,

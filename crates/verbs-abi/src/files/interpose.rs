@@ -24,6 +24,21 @@ impl Next {
         Next { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    /// Looks it up. Whoever does so at the same time finds the same.
+    fn look(&self) -> *mut c_void {
+        // SAFETY: C strings. A handle that is never closed stays good.
+        unsafe {
+            let next = libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr());
+            if !next.is_null() {
+                return next;
+            }
+            // Where the library is not preloaded, libc may come before it, and nothing after it.
+            let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+            let libc = libc::dlopen(c"libc.so.6".as_ptr(), flags);
+            if libc.is_null() { next } else { libc::dlsym(libc, self.name.as_ptr()) }
+        }
+    }
+
     /// The function, as what the caller knows it to be; `None` if this libc has none.
     ///
     /// # Safety
@@ -31,8 +46,7 @@ impl Next {
     unsafe fn get<F: Copy>(&self) -> Option<F> {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
-            // SAFETY: a C string. Whoever looks at the same time finds the same.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            found = self.look();
             self.found.store(found, Ordering::Relaxed);
         }
         if found.is_null() {
