@@ -258,6 +258,7 @@ def killed_in_ddp() -> tuple[str, float]:
     net = nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.04)
     losses(net, me, 1)
     if me == 1:
+        time.sleep(0.3)  # not before the others know that their last messages have arrived
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
     with pytest.raises(RuntimeError) as caught:
