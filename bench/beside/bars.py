@@ -48,6 +48,7 @@ def loopback(results):
     for metric, name in (("p50_us", "p50"), ("p999_of_2048_us", "p99.9 of 2048")):
         found = ratio(results.median("Bowline RC", "8 B", metric), results.median("UCX put", "8 B", metric))
         yield Bar(f"8 B latency, {name}, to UCX put", found, at_most=1)
+    yield from memory(results, gbps)
     for end in ("sender", "receiver"):
         yield Bar(f"idle {end}, percent of a core", results.median("Bowline RC", "idle", f"{end}_percent"), at_most=1)
     for point, name in ((COLD, "cold"), (HOT, "hot")):
@@ -57,6 +58,18 @@ def loopback(results):
     yield Bar("1000 QPs: throughput to one QP's", ratio(gbps("Bowline RC", MANY_QPS), gbps("Bowline RC", ONE_QP)), at_least=0.8)
     yield Bar("10000 idle QPs: throughput to that without",
               ratio(gbps("Bowline RC", BESIDE_IDLE), gbps("Bowline RC", HOT)), at_least=0.98)
+
+
+def memory(results, gbps):
+    """Shared memory between processes of one host."""
+    p50 = {row: results.median(row, "8 B", "p50_us") for row in ("Bowline RC shm", "Bowline RC", "UCX put shm")}
+    yield Bar("shm: 8 B latency, p50, to RC over UDP", ratio(p50["Bowline RC shm"], p50["Bowline RC"]), at_most=0.35)
+    yield Bar("shm: 8 B latency, p50, to UCX put over shared memory", ratio(p50["Bowline RC shm"], p50["UCX put shm"]), at_most=4)
+    for point, name, least in ((HOT, "hot", 1.0), (COLD, "cold", 1.1)):
+        found = ratio(gbps("Bowline RC shm", point), gbps("TCP CUBIC", point))
+        yield Bar(f"shm: 1 MiB, {name}, to TCP CUBIC", found, at_least=least)
+    found = ratio(gbps("Bowline RC shm", HOT), gbps("UCX put shm", COLD))
+    yield Bar("shm: 1 MiB, hot, to UCX put over shared memory (hot)", found, at_least=0.7)
 
 
 def across(results):

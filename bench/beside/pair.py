@@ -135,15 +135,15 @@ def by_turns(runs, seconds):
             pair.stop()
 
 
-def bowline_perf(test, options):
-    """One measurement by `bowline perf`, on loopback."""
+def bowline_perf(test, options, both=()):
+    """One measurement by `bowline perf`, on loopback; some options are for both ends."""
     port = str(free_port())
-    serve = ["taskset", "-c", RECEIVER_CPU, setup.BOWLINE, "perf", test, "-d", "127.0.0.1", "-p", port]
+    serve = ["taskset", "-c", RECEIVER_CPU, setup.BOWLINE, "perf", test, "-d", "127.0.0.1", "-p", port, *both]
     server = start(serve, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         server.stderr.readline()  # It says so when it listens.
         ask = ["taskset", "-c", SENDER_CPU, setup.BOWLINE, "perf", test, "127.0.0.1", "-d", "127.0.0.2", "-p", port,
-               "--json", *options]
+               "--json", *both, *options]
         done = subprocess.run([str(c) for c in ask], capture_output=True, text=True, timeout=PATIENCE_S)
     except subprocess.TimeoutExpired as late:
         raise Failed(f"did not end within {PATIENCE_S} s") from late

@@ -9,6 +9,7 @@ from pair import Failed, beside, bowline_perf, free_port, tool
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"64 KiB": 64 * KIB, "1 MiB": MIB, "16 MiB": 16 * MIB}
 LOOPBACK = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+MEMORY = {"UCX_TLS": "shm"}
 
 
 @dataclass
@@ -37,6 +38,7 @@ WHAT = {
     "TCP BBR": "the same with BBR",
     "UCX put": "ucx_perftest ucp_put_bw and ucp_put_lat over tcp: one-sided, one hot message's buffer at either end, its own default depth; "
                "CPU is that of the whole processes",
+    "UCX put shm": "the same over shared memory (UCX_TLS=shm)",
     "UCX tag": "ucx_perftest tag_bw and tag_lat over tcp: two-sided, hot as above",
     "libfabric": "fi_pingpong over the tcp provider: the packages have no other program. One message at a time, hot; latency is the mean",
     "quinn": "one QUIC stream, CUBIC, as quinn comes but for windows; encrypted; read into the destination",
@@ -44,6 +46,7 @@ WHAT = {
     "SRT": "file mode as a stream, flow window and buffers of 64 MiB and more; not encrypted; read into the destination",
     "Bowline RC": "RDMA WRITE, MTU 4096; complete when acknowledged, with everything in the registered destination. Latency: bowline perf write-lat, "
                   "both ends looking at memory",
+    "Bowline RC shm": "the same with --via shm at both ends",
     "Bowline RC MTU 1024": "the same with small packets",
     "Bowline UC": "RDMA WRITE with immediate; counted are the receiver's completions",
     "Bowline SR": "SDR, selective repeat by NACK, 64 KiB chunks; complete when the receiver has said that all is there",
@@ -60,12 +63,15 @@ DRIVEN = {
     "quinn MTU 4096": ("quinn-cubic", ["--mtu", 4096]),
     "SRT": ("srt", []),
     "Bowline RC": ("rc", []),
+    "Bowline RC shm": ("rc", ["--via", "shm"]),
     "Bowline UC": ("uc", []),
     "Bowline SR": ("sr-nack", []),
     "Bowline SR RTO": ("sr-rto", []),
     "Bowline EC MDS": ("ec-mds", []),
     "Bowline EC XOR": ("ec-xor", []),
 }
+# Row, test and transport.
+UCX_BANDWIDTHS = [("UCX put", "ucp_put_bw", LOOPBACK), ("UCX put shm", "ucp_put_bw", MEMORY), ("UCX tag", "tag_bw", LOOPBACK)]
 # What sleeps while others have their turns; the rest spins, or goes on for a while with what it has buffered.
 BY_TURNS = {"udp", "udp-stream", "udp-summed", "tcp-cubic", "tcp-bbr", "rc"}
 WITH_PING = ["TCP CUBIC", "TCP BBR", "quinn", "SRT", "Bowline SR", "Bowline EC MDS"]
@@ -90,8 +96,8 @@ def loopback(quick, seconds):
             for kind in ("udp", "udp-stream"):
                 yield driven("UDP GSO/GRO MTU 1024", point, kind, "bulk", options + ["--mtu", 1024], seconds, variant=kind)
         if buffers == "cold":
-            for row, test in (("UCX put", "ucp_put_bw"), ("UCX tag", "tag_bw")):
-                yield Cell(row, point, lambda t=test, s=size: ucx_bandwidth(t, s, seconds))
+            for row, test, over in UCX_BANDWIDTHS:
+                yield Cell(row, point, lambda t=test, o=over, s=size: ucx_bandwidth(t, s, seconds, o))
             yield Cell("libfabric", point, lambda s=size: libfabric(s, seconds))
     yield from latencies(seconds)
     yield from crowds(quick, seconds)
@@ -107,9 +113,11 @@ def latencies(seconds):
     for row in WITH_PING:
         yield driven(row, "8 B", DRIVEN[row][0], "ping", ["--size", 8], seconds)
     yield Cell("UCX put", "8 B", lambda: ucx_latency("ucp_put_lat", seconds))
+    yield Cell("UCX put shm", "8 B", lambda: ucx_latency("ucp_put_lat", seconds, MEMORY))
     yield Cell("UCX tag", "8 B", lambda: ucx_latency("tag_lat", seconds))
     yield Cell("libfabric", "8 B", lambda: libfabric(8, seconds))
     yield Cell("Bowline RC", "8 B", lambda: rc_latency(seconds))
+    yield Cell("Bowline RC shm", "8 B", lambda: rc_latency(seconds, "shm"))
 
 
 def crowds(quick, seconds):
@@ -145,23 +153,23 @@ def driven(row, point, kind, mode, options, seconds, variant=""):
     return Cell(row, point, lambda: beside(kind, mode, options, seconds), variant, turns)
 
 
-def ucx(test, size, count, options=()):
+def ucx(test, size, count, options=(), over=LOOPBACK):
     if not shutil.which("ucx_perftest"):
         raise Failed("ucx_perftest is not installed (package ucx-utils)")
     port = str(free_port())
     client = ["ucx_perftest", "127.0.0.1", "-p", port, "-t", test, "-s", str(size), "-n", str(count), "-f", "-v", *options]
-    text, cpu_s = tool(["ucx_perftest", "-p", port], client, LOOPBACK)
+    text, cpu_s = tool(["ucx_perftest", "-p", port], client, over)
     rows = [line.split(",") for line in text.splitlines() if re.match(r"\s*\d+,", line)]
     if not rows:
         raise Failed("ucx_perftest printed no numbers")
     return [float(value) for value in rows[-1]], cpu_s
 
 
-def ucx_bandwidth(test, size, seconds):
+def ucx_bandwidth(test, size, seconds, over=LOOPBACK):
     # It counts messages, not seconds: about as many as one can carry.
-    gbps = 10 if test == "ucp_put_bw" else 40
+    gbps = 10 if test == "ucp_put_bw" and over is LOOPBACK else 40
     count = max(50, int(gbps * 1e9 / 8 * seconds / size))
-    values, cpu_s = ucx(test, size, count, ["-w", str(max(5, count // 10))])
+    values, cpu_s = ucx(test, size, count, ["-w", str(max(5, count // 10))], over)
     # iterations, percentile, latency average and overall, bandwidth average and overall in MB/s (2^20).
     return {"gbps": values[5] * MIB * 8 / 1e9, "cpu_s_per_gb": cpu_s / (size * count * 1.1 / 1e9)}
 
@@ -170,10 +178,10 @@ def ucx_bandwidth(test, size, seconds):
 UCX_SAMPLE = 2048
 
 
-def ucx_latency(test, seconds):
+def ucx_latency(test, seconds, over=LOOPBACK):
     found = {}
     for name, rank in (("p50_us", "50"), ("p99_us", "99"), ("p999_of_2048_us", "99.9")):
-        values, _ = ucx(test, 8, int(60_000 * seconds), ["-R", rank, "-w", "2000"])
+        values, _ = ucx(test, 8, int(60_000 * seconds), ["-R", rank, "-w", "2000"], over)
         found[name] = values[1]
     return found
 
@@ -192,9 +200,9 @@ def libfabric(size, seconds):
     return {"gbps": float(row[5]) * 8 / 1e3}
 
 
-def rc_latency(seconds):
-    common = ["-s", "8", "-m", "4096"]
-    row = bowline_perf("write-lat", common + ["-D", seconds])
-    sample = bowline_perf("write-lat", common + ["-n", UCX_SAMPLE])
+def rc_latency(seconds, via="udp"):
+    common, both = ["-s", "8", "-m", "4096"], ["--via", via]
+    row = bowline_perf("write-lat", common + ["-D", f"{seconds}s"], both)
+    sample = bowline_perf("write-lat", common + ["-n", UCX_SAMPLE], both)
     return {"p50_us": row["t_typical_us"], "p99_us": row["p99_us"], "p999_us": row["p999_us"],
             "p999_of_2048_us": sample["p999_us"]}

@@ -1,6 +1,10 @@
-"""Times torch's all_reduce over a backend: BACKEND SIZE:ITERATIONS... as arguments, a line of JSON for each."""
+"""Times torch's all_reduce over a backend: BACKEND SIZE:ITERATIONS... as arguments, a line of JSON for each.
+
+With DEVICE=cuda in the environment tensors are on the GPU, which all ranks share.
+"""
 
 import json
+import os
 import sys
 import time
 
@@ -10,9 +14,11 @@ import torch.distributed as dist
 if sys.argv[1] == "bowline":
     import bowline.torch  # noqa: F401, registers the backend
 
+DEVICE = os.environ.get("DEVICE", "cpu")
+
 
 def measure(bytes, iterations, rank, ranks):
-    data = torch.full((bytes // 4,), float(rank + 1))
+    data = torch.full((bytes // 4,), float(rank + 1), device=DEVICE)
     dist.all_reduce(data)
     right = bool((data == ranks * (ranks + 1) / 2).all())
     data.fill_(1e-30)  # Each reduces what the one before has left.
@@ -23,6 +29,8 @@ def measure(bytes, iterations, rank, ranks):
     for _ in range(iterations):
         started = time.perf_counter()
         dist.all_reduce(data)
+        if data.is_cuda:
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
     times.sort()
     mean = torch.tensor([sum(times) / iterations], dtype=torch.float64)

@@ -14,6 +14,18 @@
 // Operations over XP, with bounds on time and loss. What cannot have bounds goes over RC.
 #define BOWLINE_XP 1
 
+// Operations over SDR with selective repeat, for long links: nothing is lost.
+#define BOWLINE_SR_NACK 2
+
+// Operations over SDR with erasure coding, for long links: nothing is lost.
+#define BOWLINE_EC_MDS 3
+
+// Operations over SDR, which takes one of both for each message.
+#define BOWLINE_AUTO 4
+
+// A deadline that follows how long such operations have taken.
+#define BOWLINE_ADAPTIVE -1.0
+
 // Success.
 #define BOWLINE_OK 0
 
@@ -124,13 +136,18 @@ typedef struct bowline_comm_options {
   double setup_timeout_s;
   // Bytes of a message at most [128 KiB].
   uint32_t chunk_bytes;
-  // BOWLINE_RC or BOWLINE_XP [BOWLINE_RC].
+  // BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO [BOWLINE_RC].
   uint32_t transport;
-  // Over XP: seconds after which an operation stops to wait for what may be lost [never].
+  // Over XP: seconds after which an operation stops to wait for what may be lost, or BOWLINE_ADAPTIVE [never].
   double deadline_s;
   // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
   // fetched after the deadline.
   double max_loss;
+  // Bytes on their way to a rank at most [1 MiB, and 4 MiB over SR, EC and AUTO].
+  uint32_t window_bytes;
+  // Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of some regions a
+  // little (default: 0).
+  uint32_t recovery;
 } bowline_comm_options;
 
 // Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
@@ -205,6 +222,34 @@ typedef struct bowline_sdr_rcv_wr {
   // Bytes at most.
   size_t length;
 } bowline_sdr_rcv_wr;
+
+// How an operation with a deadline or a share that may be missing has ended at this rank.
+typedef struct bowline_report {
+  // Bytes that should have been received over XP. 0 if it has travelled otherwise.
+  uint64_t expected_bytes;
+  // Those of them that are missing.
+  uint64_t missing_bytes;
+  // Bytes that were lost and fetched again.
+  uint64_t repaired_bytes;
+  // How long it took, in nanoseconds.
+  uint64_t elapsed_ns;
+  // When it would have stopped to wait, in nanoseconds; 0 if it had no deadline.
+  uint64_t deadline_ns;
+  // Ranges that are missing: see `bowline_work_missing`.
+  size_t ranges;
+  // 1 if there are more than those, and 0 otherwise.
+  int32_t is_cut;
+} bowline_report;
+
+// A range of the output that lacks what a rank should have contributed.
+typedef struct bowline_missing {
+  // The rank.
+  uint32_t rank;
+  // Its first byte.
+  size_t start;
+  // The byte behind it.
+  size_t end;
+} bowline_missing;
 
 #ifdef __cplusplus
 extern "C" {
@@ -569,6 +614,20 @@ void bowline_sdr_context_destroy(struct bowline_sdr_ctx *ctx);
 // # Safety
 // `work` is one that has not been freed.
 int32_t bowline_work_wait(const struct bowline_work *work);
+
+// Waits until an operation is over, and says how it has ended. It may be asked again.
+//
+// # Safety
+// `work` is one that has not been freed; `report` may be written.
+int32_t bowline_work_report(const struct bowline_work *work, struct bowline_report *report);
+
+// Waits until an operation is over, and writes which ranges are missing, `max` at most.
+//
+// # Safety
+// `work` is one that has not been freed; `max` elements of `ranges` may be written.
+int32_t bowline_work_missing(const struct bowline_work *work,
+                             struct bowline_missing *ranges,
+                             size_t max);
 
 // Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not over then.
 //

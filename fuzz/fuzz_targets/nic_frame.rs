@@ -156,7 +156,7 @@ fn qp(nic: &mut Nic, pd: PdId, cq: CqId, qp_type: QpType) -> Qpn {
     };
     let connected = match qp_type {
         QpType::Ud => nic.activate(Time::ZERO, qpn, 0),
-        QpType::Rc | QpType::Uc | QpType::Xp => nic.connect(Time::ZERO, qpn, &connect),
+        _ => nic.connect(Time::ZERO, qpn, &connect),
     };
     connected.unwrap();
     qpn

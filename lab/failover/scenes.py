@@ -50,7 +50,7 @@ def order(env, net, fault, broken):
         return net.port("a", "down" if broken else "up")
     host = net.client if fault == "initiator down" else net.server
     action = ("blackhole=in" if fault == "blackhole" else "down") if broken else "clear"
-    command = [env.bowline, "fault", host.addrs[0], action]
+    command = [env.bowline, "fault", host.addrs[0], action, "--all"]
     if host.namespace:
         command = ["ip", "netns", "exec", host.namespace, *command]
     subprocess.run([str(c) for c in command], check=True, capture_output=True)

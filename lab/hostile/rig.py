@@ -140,7 +140,7 @@ class Rig:
 
     def serve(self, addr, port, wrap=(), options=(), env=None):
         """A `bowline perf` server that listens."""
-        server = self.start(*wrap, self.bowline, "perf", "write-bw", "-d", addr, "-p", port, *options, env=env)
+        server = self.start(*wrap, self.bowline, "perf", "write-bw", "-d", addr, "-p", port, "--insecure", *options, env=env)
         deadline = time.monotonic() + PATIENCE
         while not listens(port, server.pid):
             if server.child.poll() is not None:
@@ -151,7 +151,7 @@ class Rig:
         return server
 
     def client(self, server_addr, addr, port, *options, wrap=(), env=None):
-        return self.start(*wrap, self.bowline, "perf", "write-bw", server_addr, "-d", addr, "-p", port,
+        return self.start(*wrap, self.bowline, "perf", "write-bw", server_addr, "-d", addr, "-p", port, "--insecure",
                           "--json", *options, env=env)
 
     def pair(self, *options, wrap=(), env=None, addresses=None):

@@ -201,7 +201,7 @@ def stopped(end, seconds, survives):
         (there, here), port = rig.addresses(), rig.port()
         server = rig.serve(there, port)
         duration = 2 if survives else 3
-        client = rig.client(there, here, port, "-D", str(duration))
+        client = rig.client(there, here, port, "-D", f"{duration}s")
         time.sleep(1)
         one = server if end == "server" else client
         one.signal(signal.SIGSTOP)
@@ -242,7 +242,7 @@ def unplugged(rig):
         inside = [("ip", "netns", "exec", space) for space in spaces]
         port = rig.port()
         server = rig.serve("10.91.0.1", port, inside[0])
-        client = rig.client("10.91.0.1", "10.91.0.2", port, "-D", "3", wrap=inside[1])
+        client = rig.client("10.91.0.1", "10.91.0.2", port, "-D", "3s", wrap=inside[1])
         time.sleep(1.5)
         start = time.monotonic()
         ip("-n", spaces[0], "link", "del", "nic")
@@ -275,7 +275,7 @@ def little_cpu(rig):
     group = limited_group()
     try:
         wrap = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
-        result = goodput(rig.pair("-D", "2", wrap=wrap))
+        result = goodput(rig.pair("-D", "2s", wrap=wrap))
         throttled = re.search(r"nr_throttled (\d+)", (group / "cpu.stat").read_text())
         must(throttled and int(throttled[1]) > 0, "the limit was never reached")
         return f"{result}, held back {throttled[1]} times"

@@ -24,13 +24,14 @@ class Scene:
     messages: int = 500
     seconds: int = 0  # instead of a number of messages
     switch: list = field(default_factory=list)
-    kill_after_s: float = 0  # the last member is killed
+    kill_after_s: float = 0  # the last member is killed, or the switch
+    kills_switch: bool = False
     sender_fails: bool = False
     proof: object = None  # says what is wrong with the switch's counters, if anything
 
     def run(self, env, net):
         start = time.monotonic()
-        if not shutil.which(self.program):
+        if not self.is_there():
             return Row(self.name, "SKIP", f"{self.program} is not installed")
         processes = []
         try:
@@ -40,6 +41,9 @@ class Scene:
                 terminate(process)
         outcome = "FAIL" if why else "PASS"
         return Row(self.name, outcome, why or self.summary, time.monotonic() - start)
+
+    def is_there(self):
+        return shutil.which(self.program)
 
     def play(self, env, net, processes):
         """Runs everything; says what went wrong, if anything did."""
@@ -73,8 +77,11 @@ class Scene:
         dead = []
         if self.kill_after_s:
             time.sleep(self.kill_after_s)
-            members[-1].kill()
-            dead = members[-1:]
+            if self.kills_switch:
+                switch.kill()
+            else:
+                members[-1].kill()
+                dead = members[-1:]
         return self.judge(env, sender, switch, [m for m in members if m not in dead])
 
     def judge(self, env, sender, switch, members):
@@ -97,6 +104,45 @@ class Scene:
 
     def tail(self, env, name):
         return last_line((env.tmp / f"{name}.log").read_text(errors="replace"))
+
+
+@dataclass
+class Perf(Scene):
+    """`bowline perf`, whose set-up is Bowline's own: through a switch, or copied in the sender's port."""
+
+    replicate: str = ""  # without a switch, by this
+
+    def play(self, env, net, processes):
+        def start(name, *command):
+            with open(env.tmp / f"{name}.log", "w") as log:
+                process = subprocess.Popen([str(c) for c in (env.bowline, *command)], stdout=log,
+                                           stderr=subprocess.STDOUT)
+            processes.append(process)
+            return process
+
+        ports = [free_port() for _ in range(self.members)]
+        members = [start(f"member{i}", "perf", self.program, "-d", f"127.{net}.0.{2 + i}", "-p", port)
+                   for i, port in enumerate(ports)]
+        for i, (member, port) in enumerate(zip(members, ports)):
+            if not wait_listening(port, member):
+                return f"member {i} does not listen: {self.tail(env, f'member{i}')}"
+        at = [f"127.{net}.0.{2 + i}:{port}" for i, port in enumerate(ports)]
+        common = ["-d", f"127.{net}.0.1", "-s", MESSAGE_BYTES, "-n", self.messages, "-t", 32]
+        if self.replicate:
+            sender = start("sender", "perf", self.program, "--to", ",".join(at), "--replicate",
+                           self.replicate, *common)
+            # There is nobody else to wait for.
+            return self.judge(env, sender, sender, members)
+        listen, addr = free_port(), f"127.{net}.0.100"
+        switch = start("switch", "switch", addr, "--members", ",".join(at), "--listen", listen, "--once",
+                       *self.switch)
+        if not wait_listening(listen, switch):
+            return f"the switch does not listen: {self.tail(env, 'switch')}"
+        sender = start("sender", "perf", self.program, addr, "-p", listen, *common)
+        return self.judge(env, sender, switch, members)
+
+    def is_there(self):
+        return True
 
 
 def counters(env):
@@ -145,6 +191,8 @@ def scenes(quick):
               proof=repaired),
         Scene("a member is killed and evicted", "ib_write_bw", 3, seconds=4, kill_after_s=3,
               switch=["--policy", "evict=200ms"], proof=evicted),
+        Perf("bowline perf write-bw to 3", "write-bw", 3, proof=copied),
+        Perf("bowline perf write-bw to 3, in the port", "write-bw", 3, replicate="port"),
     ]
     if quick:
         return rows
@@ -157,4 +205,10 @@ def scenes(quick):
               switch=["--merge", "paper"], proof=copied),
         Scene("a member is killed, the group fails", "ib_write_bw", 2, seconds=6, kill_after_s=3,
               sender_fails=True),
+        Scene("the switch is killed, the sender notices", "ib_write_bw", 2, seconds=6, kill_after_s=3,
+              kills_switch=True, sender_fails=True),
+        Perf("bowline perf send-bw to 2, 1 % loss", "send-bw", 2, switch=["--link", "loss=1%,seed=3"],
+             proof=repaired),
+        Perf("bowline perf send-bw to 2, in the port", "send-bw", 2, replicate="port"),
+        Perf("bowline perf write-bw to 2 by fan-out", "write-bw", 2, replicate="fan-out"),
     ]

@@ -32,6 +32,7 @@ def pingpong(command, **more):
 TOOLS = """
 ib_write_bw
 ib_write_bw -c UC
+ib_write_bw -c XRC
 ib_write_lat
 ib_write_lat -c UC
 ib_read_bw
@@ -39,6 +40,7 @@ ib_read_lat
 ib_send_bw
 ib_send_bw -c UC
 ib_send_bw -c UD
+ib_send_bw -c XRC
 ib_send_lat
 ib_send_lat -c UC
 ib_send_lat -c UD
@@ -126,6 +128,7 @@ ibv_ud_pingpong -c
 ibv_ud_pingpong -e
 ibv_srq_pingpong -c
 ibv_srq_pingpong -e
+ibv_xsrq_pingpong
 """
 
 PINGPONGS_FULL = """
@@ -166,12 +169,6 @@ MEMORY = [
     pingpong("ibv_rc_pingpong -j"),
 ]
 
-# What is not supported, and how a program learns of it.
-REFUSED = [
-    perftest("ib_send_bw -c XRC", refused="XRC"),
-    pingpong("ibv_xsrq_pingpong", refused="Couldn't"),
-]
-
 
 def cases(quick):
     yield Single("ibv_devices", ["ibv_devices"], "bl1")
@@ -200,4 +197,3 @@ def cases(quick):
     yield Single("ucx_info -d (hides the device)", ["ucx_info", "-d"], "Transport: tcp")
     yield from CONNECTIONS
     yield from MEMORY
-    yield from REFUSED

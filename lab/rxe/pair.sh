@@ -10,7 +10,12 @@ declare -A host_addr=([4]=169.254.77.1 [6]=fe80::1)
 # program that ends takes with it what its link still holds, and a last acknowledgement is no loss.
 host_loss='loss=1%,reorder=1%'
 
+# Rows whose programs connect by the connection manager.
+by_cm() { [[ $1 == rping || " $2 " == *' -R '* ]]; }
+
 # The words of a program's command line: on which device, with which GID, at which TCP port.
+#
+# rping names no device: its server is told the address to listen at, by `run_pair`.
 #
 # perftest's timeout, 67 ms, is less than an emulated rxe on a busy machine needs to answer a window
 # of 640 packets. Bowline then repeats the whole window, which does not help, until its retries are
@@ -21,6 +26,7 @@ arguments() {
     local program=$1 options=$2 device=$3 gid=$4 port=$5 link=$6 more='-F -u 17'
     [[ $link == lossy ]] && more='-F -u 16'
     case $program in
+        rping) echo "$program -p $port $options" ; return ;;
         ibv_*) echo "$program -d $device -g $gid -p $port $options" ; return ;;
         ib_read* | ib_atomic*) more+=' -o 16' ;;
     esac
@@ -72,6 +78,7 @@ guest_server() {
 measured() {
     local program=$1 log=$2
     case $program in
+        rping) grep -q 'ping data' "$log" ;;
         ibv_*) grep -q 'iters in' "$log" ;;
         *) grep -Eq '^ *[0-9]+ +[0-9]+ +([0-9]|inf|-?nan)' "$log" ;;
     esac
@@ -120,6 +127,11 @@ run_pair() {
     host=$(arguments "$program" "$options" bl0 "$host_gid" "$port" "$link")
     guest=$(arguments "$program" "$options" rxe0 "${guest_gid[$ip]}" "$port" "$link")
 
+    if by_cm "$program" "$options"; then
+        run_by_cm "$log" "$host" "$guest" || status=$?
+        ((status)) || measured "$program" "$log.client" || status=250
+        return "$status"
+    fi
     if [[ $direction == '->' ]]; then
         (exec_in_guest "$(guest_server "$guest" "$port")") > "$log.server" 2>&1 &
         server=$!
@@ -140,6 +152,52 @@ run_pair() {
         wait "$server" || status=$?
     fi
     ((status)) || measured "$program" "$log.client" || status=250
+    return "$status"
+}
+
+# run_by_cm LOG HOST GUEST: as run_pair, for programs that listen at no TCP port. The client knocks until
+# somebody is there: a server ends with its first client, so that a second try finds none unless the first
+# came too early.
+run_by_cm() {
+    local log=$1 host=$2 guest=$3 server status tries
+    local at_host=${host_addr[$ip]} at_guest=169.254.77.2 at_tap='' at_eth=''
+    # Link-local addresses want to know the interface.
+    ((ip == 6)) && at_guest=fe80::2 at_tap=%tap0 at_eth=%eth0
+    if [[ $program == rping ]]; then
+        if [[ $direction == '->' ]]; then
+            guest+=" -s -a $at_guest$at_eth" host+=" -c -a $at_guest$at_tap"
+        else
+            host+=" -s -a $at_host$at_tap" guest+=" -c -a $at_host$at_eth"
+        fi
+    elif [[ $direction == '->' ]]; then
+        host+=" $at_guest"
+    else
+        guest+=" $at_host"
+    fi
+    # shellcheck disable=SC2086 # words
+    if [[ $direction == '->' ]]; then
+        (exec_in_guest "$guest") > "$log.server" 2>&1 &
+    else
+        (exec_on_host "$ip" "$link" $host) > "$log.server" 2>&1 &
+    fi
+    server=$!
+    for ((tries = 0; tries < 20; tries++)); do
+        status=0
+        # shellcheck disable=SC2086 # words
+        if [[ $direction == '->' ]]; then
+            (exec_on_host "$ip" "$link" $host) > "$log.client" 2>&1 || status=$?
+        else
+            (exec_in_guest "$guest") > "$log.client" 2>&1 || status=$?
+        fi
+        # A client that has run out of time has found somebody.
+        ((status == 0 || status == 124)) && break
+        kill -0 "$server" 2> /dev/null || break
+        sleep 0.5
+    done
+    ((status == 0)) || kill "$server" 2> /dev/null
+    local ended=0
+    wait "$server" || ended=$?
+    ((status)) || status=$ended
     return "$status"
 }
 

@@ -59,6 +59,18 @@ pingpong_rows() {
     both_ways ibv_srq_pingpong '-c -q 4 -s 4096 -m 1024 -n 50' clean
 }
 
+# Connected by the connection manager: the kernel's at one end, ours at the other.
+cm_rows() {
+    local direction
+    both_ways rping '-v -V -C 10 -S 2000' clean
+    # perftest's own IPv6 option is about its TCP connection, which there is none of here.
+    for direction in '->' '<-'; do
+        echo "ib_write_bw|-R -c RC -m 1024 -s 65536 -n 10|$direction|4|clean"
+        echo "ib_read_lat|-R -c RC -m 1024 -s 4096 -n 10|$direction|4|clean"
+        echo "ib_send_bw|-R -c RC -m 4096 -s 65536 -n 10|$direction|4|clean"
+    done
+}
+
 # Under loss only what is reliable can end: an unreliable perftest or pingpong waits for ever for a
 # message that is gone, and is right to. A UC write is over when it is sent.
 lossy_rows() {
@@ -75,6 +87,7 @@ lossy_rows() {
 
 # The short form, for somebody who has changed something: one row of each kind.
 quick_rows() {
+    both_ways rping '-v -V -C 5 -S 2000' clean
     both_ways ib_send_bw '-c RC -m 1024 -s 65536 -n 10' clean
     both_ways ib_send_lat '-c UD -m 1024 -s 1000 -n 20' clean
     both_ways ib_write_bw '-c UC -m 4096 -s 65536 -n 5' clean

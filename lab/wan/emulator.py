@@ -65,7 +65,7 @@ class Emulator:
     def perf(self, link, seconds, *arguments, options=()):
         """Goodput of `bowline perf write-bw` in Gbit/s."""
         text = " ".join(arguments)
-        server = f"{self.bowline} perf write-bw -d {{left}}"
-        client = f"{self.bowline} perf write-bw {{left}} -d {{right}} -D {seconds} --json {text}"
+        server = f"{self.bowline} perf write-bw -d {{left}} --insecure"
+        client = f"{self.bowline} perf write-bw {{left}} -d {{right}} -D {seconds}s --insecure --json {text}"
         _, ends = self.run(link, server, client, *options)
         return json.loads(ends["right"][-1])

@@ -20,9 +20,9 @@ def plan(verify):
             yield f"every byte, {kind}, {named(pair)}", verified(verify, kind, pair)
     # The last for comparison.
     for pair in (*PAIRS, ("udp", "udp")):
-        yield f"bandwidth, write, {named(pair)}", perf("write-bw", pair, "-D", "1")
+        yield f"bandwidth, write, {named(pair)}", perf("write-bw", pair, "-D", "1s")
     for test in ("send-bw", "read-bw"):
-        yield f"bandwidth, {test[:4]}, xdp to xdp", perf(test, PAIRS[0], "-D", "1")
+        yield f"bandwidth, {test[:4]}, xdp to xdp", perf(test, PAIRS[0], "-D", "1s")
     yield "latency, write, xdp to xdp", perf("write-lat", PAIRS[0], "-n", "2000")
     for pair in PAIRS:
         yield f"bandwidth, write, IPv6, {named(pair)}", perf("write-bw", pair, "-n", "500", v6=True)
@@ -77,8 +77,8 @@ def perf(test, pair, *options, v6=False):
     def row(hosts):
         server, client = hosts.server, hosts.client
         ours, theirs = (client.addr6, server.addr6) if v6 else (client.addr, server.addr)
-        serve = [hosts.bowline, "perf", test, "-d", theirs, "--via", pair[0]]
-        ask = [hosts.bowline, "perf", test, theirs, "-d", ours, "--via", pair[1], "--json", *options]
+        serve = [hosts.bowline, "perf", test, "-d", theirs, "--via", pair[0], "--insecure"]
+        ask = [hosts.bowline, "perf", test, theirs, "-d", ours, "--via", pair[1], "--insecure", "--json", *options]
         report = json.loads(last_json(hosts.pair(serve, ask, PORT)[0]))
         expected = "xdp, copy" if pair[1] == "xdp" else "udp"
         must(report["via"] == expected, f"went by {report['via']}, not by {expected}")
@@ -104,8 +104,8 @@ class Waiting:
 
     def __enter__(self):
         bowline, server, client = self.hosts.bowline, self.hosts.server, self.hosts.client
-        serve = [bowline, "perf", "write-bw", "-d", server.addr, "--via", "xdp"]
-        ask = [bowline, "perf", "write-bw", server.addr, "-d", client.addr, "-D", "20"]
+        serve = [bowline, "perf", "write-bw", "-d", server.addr, "--via", "xdp", "--insecure"]
+        ask = [bowline, "perf", "write-bw", server.addr, "-d", client.addr, "-D", "20s", "--insecure"]
         self.server = spawn(server.inside(*serve))
         wait_listening(PORT, self.server)
         self.client = spawn(client.inside(*ask))
@@ -147,7 +147,7 @@ def unplugged(hosts):
     puller = threading.Thread(target=pull)
     puller.start()
     try:
-        return perf("write-bw", PAIRS[0], "-D", "2")(hosts)
+        return perf("write-bw", PAIRS[0], "-D", "2s")(hosts)
     finally:
         puller.join()
 

@@ -8,7 +8,7 @@
 `import bowline.torch` registers the backend "bowline" with torch.distributed.
 """
 
-from ._bowline import Communicator, Work, __version__
+from ._bowline import Communicator, Report, Work, __version__
 from .errors import Error, InvalidArgument, PathError, PeerError, RankFailed, ResourceError
 from .planner import Plan, SchemeTimes, plan
 
@@ -20,6 +20,7 @@ __all__ = [
     "PeerError",
     "Plan",
     "RankFailed",
+    "Report",
     "ResourceError",
     "SchemeTimes",
     "Work",

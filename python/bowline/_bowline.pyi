@@ -4,7 +4,7 @@ from typing import Any, Literal, Protocol, final, overload
 
 from typing_extensions import Buffer, Self
 
-__all__ = ["Communicator", "Work", "__version__", "device_addr", "plan"]
+__all__ = ["Communicator", "Report", "Work", "__version__", "device_addr", "plan"]
 __version__: str
 
 class _SupportsDLPack(Protocol):
@@ -13,7 +13,8 @@ class _SupportsDLPack(Protocol):
 # Contiguous elements: floats of 16 (also bfloat16), 32 and 64 bits, integers of 8, 32 and 64.
 _Array = Buffer | _SupportsDLPack
 _Reduction = Literal["sum", "product", "min", "max", "average"]
-_Transport = Literal["rc", "xp"]
+_Transport = Literal["rc", "xp", "sr-nack", "ec-mds", "auto"]
+_Deadline = float | Literal["adaptive", "paper"]
 _Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
 
 @final
@@ -26,6 +27,37 @@ class Work:
 
     def done(self) -> bool:
         """Whether it is over, for better or worse."""
+
+    def report(self) -> Report:
+        """Waits until it is over, and says how it has ended."""
+
+@final
+class Report:
+    """How an operation has ended at this rank. Bytes are of what has travelled over XP."""
+
+    @property
+    def expected_bytes(self) -> int: ...
+    @property
+    def missing_bytes(self) -> int: ...
+    @property
+    def repaired_bytes(self) -> int:
+        """Those that were lost and fetched again."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that it took."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds after which it would have stopped to wait, if at all."""
+
+    @property
+    def missing(self) -> list[tuple[int, int, int]]:
+        """Ranges of the output's bytes that lack what a rank should have contributed: rank, start, end."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there are more of them."""
 
 @final
 class Communicator:
@@ -46,8 +78,10 @@ class Communicator:
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
         transport: _Transport | None = None,
-        deadline: float | None = None,
+        window_bytes: int | None = None,
+        deadline: _Deadline | None = None,
         max_loss: float | None = None,
+        recovery: bool = False,
     ) -> Self:
         """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
         rank and size; BOWLINE_STORE, or MASTER_ADDR and MASTER_PORT, the place.
@@ -57,7 +91,12 @@ class Communicator:
         `setup_timeout` those for making the communicator [60], `chunk_bytes` the longest message [128 KiB].
 
         `transport` is "rc", or "xp" for operations that keep a `deadline` in seconds [none] and may lack the share
-        `max_loss` of what a rank should receive [0]. What would exceed that is fetched after the deadline."""
+        `max_loss` of what a rank should receive [0]. What would exceed that is fetched after the deadline. A deadline
+        "adaptive" follows how long such operations have taken, "paper" by OptiNIC's rule. For long links there are
+        SDR's schemes, "sr-nack", "ec-mds" and "auto", with at most `window_bytes` on their way to a rank [4 MiB].
+
+        With `recovery` what is reduced over XP travels encoded: a lost packet costs all elements of some regions a little,
+        instead of some elements everything. It is for long f32, bf16 and f16 arrays, summed or averaged."""
 
     @classmethod
     def in_store(
@@ -72,8 +111,10 @@ class Communicator:
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
         transport: _Transport | None = None,
-        deadline: float | None = None,
+        window_bytes: int | None = None,
+        deadline: _Deadline | None = None,
         max_loss: float | None = None,
+        recovery: bool = False,
     ) -> Self:
         """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
 
@@ -89,8 +130,10 @@ class Communicator:
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
         transport: _Transport | None = None,
-        deadline: float | None = None,
+        window_bytes: int | None = None,
+        deadline: _Deadline | None = None,
         max_loss: float | None = None,
+        recovery: bool = False,
     ) -> Self:
         """Meets the other ranks at rank 0, which listens at "host:port"."""
 
@@ -106,8 +149,10 @@ class Communicator:
         setup_timeout: float | None = None,
         chunk_bytes: int | None = None,
         transport: _Transport | None = None,
-        deadline: float | None = None,
+        window_bytes: int | None = None,
+        deadline: _Deadline | None = None,
         max_loss: float | None = None,
+        recovery: bool = False,
     ) -> Self:
         """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order
         of ranks. It is called twice, from another thread."""
@@ -263,8 +308,9 @@ class Communicator:
         input: tuple[int, int, object] | None = None,
         output: tuple[int, int, object] | None = None,
         counts: tuple[Sequence[int], Sequence[int]] | None = None,
+        exact: bool = False,
     ) -> Work:
-        """Starts an operation on memory by its address: (address, bytes, owner)."""
+        """Starts an operation on memory by its address: (address, bytes, owner). With `exact` nothing may be missing."""
 
 def plan(
     bandwidth_bps: float,

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
-use bowline::{Bounds, CommOptions, CommTransport, Deadline, Device, Error, Pd, Rank};
+use bowline::{
+    Bounds, CommOptions, CommTransport, Deadline, Device, Error, Pd, Rank, TimeoutRule,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 
@@ -35,7 +37,7 @@ impl Options {
     /// By the keywords that `bowline.Communicator` has for it.
     fn new(keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         let mut options = Options { device: None, comm: CommOptions::default() };
-        let (mut deadline, mut max_loss) = (Deadline::Never, 0.0);
+        let (mut limit, mut max_loss, mut recovery) = (Deadline::Never, 0.0, false);
         for (name, value) in keywords.into_iter().flatten() {
             let (name, comm) = (name.extract::<String>()?, &mut options.comm);
             if value.is_none() {
@@ -46,13 +48,19 @@ impl Options {
                 "timeout" => comm.timeout = seconds(&name, &value)?,
                 "setup_timeout" => comm.setup_timeout = seconds(&name, &value)?,
                 "chunk_bytes" => comm.chunk_bytes = value.extract()?,
-                "transport" => comm.transport = transport(&value.extract::<String>()?)?,
-                "deadline" => deadline = Deadline::After(seconds(&name, &value)?),
+                "window_bytes" => comm.window_bytes = Some(value.extract()?),
+                "transport" => {
+                    let parsed = value.extract::<String>()?.parse::<CommTransport>();
+                    comm.transport = parsed.map_err(|e| Trouble::invalid(e.to_string()))?;
+                }
+                "deadline" => limit = deadline(&value)?,
                 "max_loss" => max_loss = value.extract()?,
+                "recovery" => recovery = value.extract()?,
                 _ => return Err(Trouble::invalid(format!("there is no option {name}")).into()),
             }
         }
-        options.comm.bounds = Bounds::new(deadline, max_loss)
+        let bounds = Bounds::new(limit, max_loss).map(|bounds| Bounds { recovery, ..bounds });
+        options.comm.bounds = bounds
             .ok_or_else(|| Trouble::invalid(format!("max_loss {max_loss}: a share, e.g. 0.01")))?;
         Ok(options)
     }
@@ -256,10 +264,17 @@ fn address(text: &str) -> Result<IpAddr, Trouble> {
     text.parse().map_err(invalid)
 }
 
-fn transport(name: &str) -> Result<CommTransport, Trouble> {
-    let known = [CommTransport::Rc, CommTransport::Xp];
-    let found = known.into_iter().find(|transport| transport.name() == name);
-    found.ok_or_else(|| Trouble::invalid(format!("transport {name:?}: take rc or xp")))
+/// Seconds, or the name of a rule.
+fn deadline(value: &Bound<'_, PyAny>) -> PyResult<Deadline> {
+    match value.extract::<String>().as_deref() {
+        Ok("adaptive") => Ok(Deadline::Adaptive(TimeoutRule::Margin)),
+        Ok("paper") => Ok(Deadline::Adaptive(TimeoutRule::Paper)),
+        Ok(other) => {
+            let text = format!("deadline {other:?}: seconds, e.g. 0.02, or adaptive or paper");
+            Err(Trouble::invalid(text).into())
+        }
+        Err(_) => Ok(Deadline::After(seconds("deadline", value)?)),
+    }
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, Trouble> {

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 fn _bowline(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<comm::Communicator>()?;
+    module.add_class::<work::Report>()?;
     module.add_class::<work::Work>()?;
     module.add_function(wrap_pyfunction!(comm::device_addr, module)?)?;
     module.add_function(wrap_pyfunction!(planner::plan, module)?)

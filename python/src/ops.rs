@@ -13,12 +13,14 @@ struct Call {
     request: Request,
     input: Option<Array>,
     output: Option<Array>,
+    /// Nothing may be missing, whatever the communicator allows.
+    exact: bool,
 }
 
 impl Call {
     fn new(operation: Operation, dtype: DataType) -> Call {
         let request = Request { dtype, ..Request::new(operation) };
-        Call { request, input: None, output: None }
+        Call { request, input: None, output: None, exact: false }
     }
 
     fn reducing(mut self, op: &str) -> Result<Call, Trouble> {
@@ -50,7 +52,10 @@ impl Call {
         };
         let (input, output) = (register(self.input)?, register(self.output)?);
         let tensors = [&input, &output].map(|pair| pair.as_ref().map(|(_, tensor)| tensor));
-        let work = open.comm.start(&self.request, tensors[0], tensors[1])?;
+        let work = match self.exact {
+            true => open.comm.start_exact(&self.request, tensors[0], tensors[1])?,
+            false => open.comm.start(&self.request, tensors[0], tensors[1])?,
+        };
         let regions = [input, output].into_iter().flatten().map(|(mr, _)| mr).collect();
         Ok(Work::new(work, regions))
     }
@@ -249,7 +254,7 @@ impl Communicator {
 
     /// Starts an operation on memory by its address: what `bowline.torch` calls. `input` and `output` are
     /// (address, bytes, owner), where the owner keeps the memory where it is as long as it lives.
-    #[pyo3(signature = (operation, dtype, count, op = "sum", root = 0, input = None, output = None, counts = None))]
+    #[pyo3(signature = (operation, dtype, count, op = "sum", root = 0, input = None, output = None, counts = None, exact = false))]
     #[expect(clippy::too_many_arguments, reason = "one call for all operations")]
     fn _start(
         &self,
@@ -262,6 +267,7 @@ impl Communicator {
         input: Option<(usize, usize, Py<PyAny>)>,
         output: Option<(usize, usize, Py<PyAny>)>,
         counts: Option<(Vec<usize>, Vec<usize>)>,
+        exact: bool,
     ) -> PyResult<Work> {
         let (operation, has_place) = match (operation, counts) {
             ("allreduce", _) => (Operation::Allreduce { count }, true),
@@ -290,6 +296,7 @@ impl Communicator {
         };
         let mut call = Call::new(operation, dtype).reducing(op)?;
         call.request.in_place = has_place && input.is_none();
+        call.exact = exact;
         let call = call.on(array(input, false), array(output, true));
         let open = self.open()?;
         Ok(py.detach(move || call.start(&open))?)

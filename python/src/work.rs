@@ -1,7 +1,7 @@
 //! Operations that are going on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline::Mr;
@@ -29,8 +29,10 @@ enum Phase {
     Idle(bowline::Work),
     /// A thread waits and drives the device.
     Driven,
-    Over(Result<(), Trouble>),
+    Over(Outcome),
 }
+
+type Outcome = Result<Arc<bowline::Report>, Trouble>;
 
 impl Work {
     pub(crate) fn new(work: bowline::Work, regions: Vec<Mr>) -> Work {
@@ -43,7 +45,7 @@ impl Work {
     }
 
     /// Its result, if it is over within `limit`. Any number of threads may ask.
-    fn wait_for(&self, limit: Duration) -> Option<Result<(), Trouble>> {
+    fn wait_for(&self, limit: Duration) -> Option<Outcome> {
         let mut state = self.lock();
         match std::mem::replace(&mut state.phase, Phase::Driven) {
             Phase::Over(result) => {
@@ -72,13 +74,13 @@ impl Work {
     fn drive(&self, work: bowline::Work, limit: Duration) {
         let wait = || match limit {
             // A look drives the device once; a wait of no time would not.
-            Duration::ZERO if !work.is_done()? => Ok(Some(work)),
-            _ => work.wait_timeout(limit),
+            Duration::ZERO if !work.is_done()? => Ok(Err(work)),
+            _ => work.wait_report_timeout(limit),
         };
         let waited = catch_unwind(AssertUnwindSafe(wait));
         let phase = match waited {
-            Ok(Ok(Some(work))) => Phase::Idle(work),
-            Ok(Ok(None)) => Phase::Over(Ok(())),
+            Ok(Ok(Err(work))) => Phase::Idle(work),
+            Ok(Ok(Ok(report))) => Phase::Over(Ok(Arc::new(report))),
             Ok(Err(error)) => Phase::Over(Err(Trouble::from(error))),
             Err(_) => Phase::Over(Err(Trouble::internal("a wait has panicked"))),
         };
@@ -98,7 +100,7 @@ impl Work {
     }
 
     /// Waits until it is over. Without the GIL, and signals are looked at.
-    pub(crate) fn wait_long(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn wait_long(&self, py: Python<'_>) -> PyResult<Arc<bowline::Report>> {
         loop {
             if let Some(result) = py.detach(|| self.wait_for(SLICE)) {
                 return Ok(result?);
@@ -113,14 +115,15 @@ impl Work {
     /// Waits until it is over, but no longer than `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let Some(seconds) = timeout else { return self.wait_long(py) };
+        let Some(seconds) = timeout else { return self.wait_long(py).map(drop) };
         let limit = Duration::try_from_secs_f64(seconds)
             .map_err(|_| Trouble::invalid(format!("timeout {seconds}: seconds, e.g. 2.5")))?;
         let started = Instant::now();
         loop {
             let left = limit.saturating_sub(started.elapsed()).min(SLICE);
             if let Some(result) = py.detach(|| self.wait_for(left)) {
-                return Ok(result?);
+                result?;
+                return Ok(());
             }
             py.check_signals()?;
             if started.elapsed() >= limit {
@@ -130,8 +133,41 @@ impl Work {
         }
     }
 
+    /// Waits until it is over; how it has ended.
+    fn report(&self, py: Python<'_>) -> PyResult<Report> {
+        Ok(Report::new(&*self.wait_long(py)?))
+    }
+
     /// Whether it is over, for better or worse.
     fn done(&self, py: Python<'_>) -> bool {
         py.detach(|| self.wait_for(Duration::ZERO)).is_some()
+    }
+}
+
+/// How an operation has ended at this rank.
+#[pyclass(frozen, get_all, module = "bowline")]
+pub(crate) struct Report {
+    expected_bytes: u64,
+    missing_bytes: u64,
+    repaired_bytes: u64,
+    elapsed: f64,
+    deadline: Option<f64>,
+    missing: Vec<(u32, usize, usize)>,
+    is_cut: bool,
+}
+
+impl Report {
+    fn new(report: &bowline::Report) -> Report {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        let missing = report.missing.iter().map(|m| (m.rank, m.range.start, m.range.end));
+        Report {
+            expected_bytes: report.expected_bytes,
+            missing_bytes: report.missing_bytes,
+            repaired_bytes: report.repaired_bytes,
+            elapsed: seconds(report.elapsed_ns),
+            deadline: report.deadline_ns.map(seconds),
+            missing: missing.collect(),
+            is_cut: report.is_cut,
+        }
     }
 }

@@ -124,7 +124,8 @@ def arguments() -> bool:
         (lambda: bowline.Communicator.in_store("ftp://x", 0, 1), "ftp"),
         (lambda: bowline.Communicator.from_env(device="nowhere"), "IP address"),
         (lambda: bowline.Communicator.from_env(timeout=-1.0), "seconds"),
-        (lambda: bowline.Communicator.from_env(transport="ud"), "rc or xp"),
+        (lambda: bowline.Communicator.from_env(transport="ud"), "rc, xp"),
+        (lambda: bowline.Communicator.from_env(deadline="soon"), "adaptive"),
         (lambda: bowline.Communicator.from_env(max_loss=2.0), "a share"),
         (lambda: bowline.Communicator.from_env(speed=1), "no option speed"),
     ]
@@ -220,6 +221,37 @@ def over_xp() -> bool:
 
 def test_nothing_is_lost_over_xp_that_may_not_be():
     assert run(2, over_xp) == [True] * 2
+
+
+def reported() -> bool:
+    options = {"transport": "xp", "deadline": "adaptive", "max_loss": 0.01, "recovery": True}
+    with bowline.Communicator.from_env(**options, **LIMITS) as comm:
+        for turn in range(3):
+            data = np.full(100_000, comm.rank + 1.0, np.float32)
+            report = comm.allreduce(data, async_op=True).report()
+            assert report.expected_bytes >= data.nbytes
+            assert report.missing_bytes <= 0.01 * report.expected_bytes
+            assert sum(end - start for _, start, end in report.missing) == report.missing_bytes
+            assert report.elapsed > 0 and (report.deadline is None) == (turn == 0) and not report.is_cut
+            assert report.missing or np.allclose(data, 3.0)
+    return True
+
+
+def test_operations_with_bounds_say_how_they_have_ended():
+    assert run(2, reported) == [True] * 2
+
+
+def over_a_long_link() -> bool:
+    for transport in ("sr-nack", "ec-mds", "auto"):
+        with bowline.Communicator.from_env(transport=transport, window_bytes=1 << 20, **LIMITS) as comm:
+            data = np.full(1_000_000, comm.rank + 1.0, np.float32)
+            comm.allreduce(data)
+            assert (data == 3.0).all(), transport
+    return True
+
+
+def test_sdrs_schemes_are_exact():
+    assert run(2, over_a_long_link) == [True] * 2
 
 
 def test_ctrl_c_ends_a_wait_and_not_the_operation():

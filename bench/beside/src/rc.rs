@@ -37,7 +37,8 @@ struct End {
 impl End {
     fn new(spec: &Spec, addr: std::net::IpAddr) -> Result<End> {
         let all = spec.qps + spec.idle_qps;
-        let mut builder = Device::builder(addr).mtu(mtu(spec)?).max_qps(all as u32 + 16);
+        let mut builder =
+            Device::builder(addr).via(spec.via).mtu(mtu(spec)?).max_qps(all as u32 + 16);
         if spec.kind == Kind::RcFec {
             builder = builder.fec("auto".parse()?);
         }
@@ -154,9 +155,6 @@ impl Sender {
     fn ready_qp(&mut self) -> Result<usize> {
         let start = Instant::now();
         loop {
-            if !self.sleeps {
-                self.poll()?;
-            }
             let qps = self.outstanding.len();
             for _ in 0..qps {
                 let qp = self.next_qp;
@@ -165,9 +163,9 @@ impl Sender {
                     return Ok(qp);
                 }
             }
-            if self.sleeps {
-                self.poll()?;
-            }
+            // Only now: a program that looks after every request lets none wait for the next, and each leaves
+            // alone.
+            self.poll()?;
             if start.elapsed() > STALL {
                 return Err("the peer has stopped acknowledging".into());
             }

@@ -110,6 +110,9 @@ pub(crate) struct Spec {
     /// Payload of a packet: Bowline's path MTU, the segments of bare UDP, the datagrams of quinn
     #[arg(long)]
     pub(crate) mtu: Option<u16>,
+    /// What carries Bowline's packets: udp, shm or auto
+    #[arg(long, default_value_t = bowline::Via::Udp)]
+    pub(crate) via: bowline::Via,
     /// Connected queue pairs that share the work (RC)
     #[arg(long, default_value_t = 1)]
     pub(crate) qps: usize,

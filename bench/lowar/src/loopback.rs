@@ -10,7 +10,7 @@ use crate::Result;
 use crate::bars::Bars;
 
 const ROUNDS: usize = 9;
-const SECONDS: &str = "0.5";
+const DURATION: &str = "500ms";
 /// Part of the bandwidth that must be left.
 const BAR: f64 = 0.8;
 
@@ -20,7 +20,7 @@ fn write_bw(program: &Path, fec: &str) -> Result<f64> {
     let perf = |cpu: &str| {
         let mut command = Command::new("taskset");
         command.args(["-c", cpu]).arg(program).args(["perf", "write-bw", "-p", &port]);
-        command.args(["-s", "1M", "-m", "4096", "-D", SECONDS, "--fec", fec]);
+        command.args(["-s", "1M", "-m", "4096", "-D", DURATION, "--fec", fec]);
         command
     };
     let mut server = perf("1")

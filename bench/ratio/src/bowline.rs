@@ -11,13 +11,13 @@ use crate::{RECEIVER_CPU, Result, SENDER_CPU};
 
 /// Goodput of 1 MiB writes in Gbit/s.
 pub(crate) fn write_bw(program: &Path, seconds: f64, pin: bool) -> Result<f64> {
-    let args = ["-s", "1048576", "-m", "4096", "-D", &seconds.to_string()];
+    let args = ["-s", "1048576", "-m", "4096", "-D", &format!("{seconds}s")];
     perf(program, "write-bw", &args, pin, "bw_average_gbps")
 }
 
 /// Half the round trip of 8-byte writes, median, in µs.
 pub(crate) fn write_lat(program: &Path, seconds: f64, pin: bool) -> Result<f64> {
-    let args = ["-s", "8", "-m", "4096", "-D", &seconds.to_string()];
+    let args = ["-s", "8", "-m", "4096", "-D", &format!("{seconds}s")];
     perf(program, "write-lat", &args, pin, "t_typical_us")
 }
 

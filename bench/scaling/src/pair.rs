@@ -202,6 +202,7 @@ impl End {
                     max_recv_sge: 1,
                     max_inline: 0,
                     signal_all: false,
+                    xrcd: None,
                     lane: Some(lane),
                 })?)
             })

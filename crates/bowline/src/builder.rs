@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use bowline_device::{DeviceSpec, LaneCount};
+use bowline_device::{DeviceSpec, LaneCount, Log, Severity, VerbsName};
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Sharing, Via};
 use bowline_nic::{Mtu, RateControl};
@@ -30,7 +30,16 @@ pub struct DeviceBuilder {
 
 impl DeviceBuilder {
     pub(crate) fn new(addr: IpAddr) -> DeviceBuilder {
-        DeviceBuilder { spec: DeviceSpec::new(addr.to_string(), addr) }
+        let mut spec = DeviceSpec::new(addr.to_string(), addr);
+        spec.log = Log::new(|severity, message| match severity {
+            Severity::Warning => tracing::warn!(target: "bowline::failover", "{message}"),
+            Severity::Info => tracing::info!(target: "bowline::failover", "{message}"),
+        });
+        DeviceBuilder { spec }
+    }
+
+    pub(crate) fn verbs(name: VerbsName) -> DeviceBuilder {
+        DeviceBuilder { spec: DeviceSpec::verbs(name) }
     }
 
     /// The UDP port, of this device and of every peer it talks to; RoCEv2's 4791 unless set.
@@ -69,8 +78,15 @@ impl DeviceBuilder {
         self
     }
 
-    /// What carries the packets: a UDP socket unless set, or on a real NIC an AF_XDP socket, as root. The
-    /// latter keeps other programs off the address.
+    /// Is told, in a sentence, of what works but might have been expected otherwise: that packets for a process
+    /// of this host go by UDP, for one. Nobody is told unless set.
+    pub fn detail(mut self, tell: fn(&str)) -> Self {
+        self.spec.udp.detail = tell;
+        self
+    }
+
+    /// What carries the packets: a UDP socket unless set, shared memory to processes of this user on this host
+    /// (`shm`, `auto`), or on a real NIC an AF_XDP socket, as root. The latter keeps other programs off the address.
     ///
     /// ```
     /// use bowline::Device;
@@ -193,6 +209,15 @@ impl DeviceBuilder {
 
     /// Opens the device.
     pub fn open(self) -> Result<Device, Error> {
-        Ok(Device { inner: self.spec.open()? })
+        let device = Device { inner: self.spec.open()? };
+        tracing::info!(
+            target: "bowline::device",
+            "{} via {}, MTU {}, lanes: {}",
+            device.addr(),
+            device.via(),
+            device.mtu().bytes(),
+            device.lanes()
+        );
+        Ok(device)
     }
 }

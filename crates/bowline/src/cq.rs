@@ -42,12 +42,7 @@ impl Cq {
     ///
     /// Each has its own status: see [`CompletionExt::ok`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
-        let mut filled = 0;
-        self.inner.core.poll(out.len(), |nic, _, cq, room| {
-            let taken = nic.poll_cq(cq, &mut out[filled..filled + room])?;
-            filled += taken;
-            Ok(taken)
-        })
+        Ok(self.inner.core.poll_completions(out)?)
     }
 
     /// Takes finished requests, sleeping until there is one; 0 if none came within `timeout`.
@@ -93,6 +88,20 @@ impl Cq {
             0 => Err(Error::Timeout(timeout)),
             _ => Ok(out[0].ok()?),
         }
+    }
+
+    /// Asks for one notification, at the next completion that failed or whose sender asked for it
+    /// ([`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED)), for [`notified`](Cq::notified).
+    pub fn arm_solicited(&self) -> Result<(), Error> {
+        // What an earlier request raised is not about this one.
+        while self.inner.channel.try_next()?.is_some() {}
+        Ok(self.inner.core.arm(true)?)
+    }
+
+    /// Whether the notification has come, waiting for it up to `timeout`. A verbs device may tell of a
+    /// completion before it notifies.
+    pub fn notified(&self, timeout: Duration) -> Result<bool, Error> {
+        Ok(self.inner.channel.wait(Some(timeout))?.is_some())
     }
 
     /// Its identifier, as [`Event::CqOverflow`](crate::Event::CqOverflow) names it.

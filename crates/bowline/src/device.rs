@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use bowline_device::Account as FailoverAccount;
+use bowline_device::{Account as FailoverAccount, ParseNameError, VerbsCaps, VerbsName};
 use bowline_fec::FecSnapshot;
 use bowline_io::{FaultRequest, PortCounters};
 use bowline_nic::{Counters, Event, Mtu};
@@ -14,7 +14,8 @@ use crate::{Cq, DeviceBuilder, Error, Pd};
 
 /// A RoCEv2 NIC in this process, on one address of this machine.
 ///
-/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. The device closes when the last handle
+/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. A name such as `verbs:mlx5_0` opens a RoCE NIC of the
+/// system's instead, hardware or the kernel's own (`docs/verbs.md`). The device closes when the last handle
 /// to it, or to anything made from it, is dropped.
 ///
 /// Whoever polls a completion queue drives the device; when nobody does, a thread of its own takes
@@ -36,13 +37,26 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the NIC at an address of this machine, with the defaults of [`DeviceBuilder`].
-    pub fn open(addr: &str) -> Result<Device, Error> {
-        let addr = addr.parse().map_err(|_| Error::Invalid {
-            what: "address",
-            why: format!("{addr:?} is no IP address: write 127.0.0.1, 10.0.0.7 or fd00::7"),
+    /// Opens the NIC at an address of this machine, or a verbs device of the system's by `verbs:NAME`, with the
+    /// defaults of [`DeviceBuilder`].
+    pub fn open(name: &str) -> Result<Device, Error> {
+        Device::named(name)?.open()
+    }
+
+    /// Starts opening what [`Device::open`] opens.
+    pub fn named(name: &str) -> Result<DeviceBuilder, Error> {
+        let invalid = |why: String| Error::Invalid { what: "device", why };
+        if VerbsName::is_meant(name) {
+            return Ok(Device::verbs(
+                name.parse().map_err(|e: ParseNameError| invalid(e.to_string()))?,
+            ));
+        }
+        let addr = name.parse().map_err(|_| {
+            invalid(format!(
+                "{name:?} is no IP address: write 127.0.0.1, 10.0.0.7, fd00::7 or verbs:mlx5_0"
+            ))
         })?;
-        Device::builder(addr).open()
+        Ok(Device::builder(addr))
     }
 
     /// The NIC at an address of this machine that an earlier call has opened in this process, if something of it is
@@ -70,6 +84,11 @@ impl Device {
         Ok(device)
     }
 
+    /// Starts opening a verbs device of the system's.
+    pub fn verbs(name: VerbsName) -> DeviceBuilder {
+        DeviceBuilder::verbs(name)
+    }
+
     /// Starts opening the NIC at an address of this machine.
     pub fn builder(addr: IpAddr) -> DeviceBuilder {
         DeviceBuilder::new(addr)
@@ -85,9 +104,9 @@ impl Device {
         self.inner.config().udp_port
     }
 
-    /// What carries its packets, for people to read: `udp`, `xdp, copy` or `xdp, zero-copy`.
+    /// What carries its packets, for people to read: `udp`, `verbs`, `xdp, copy` or `xdp, zero-copy`.
     pub fn via(&self) -> &'static str {
-        self.inner.port_caps().via
+        self.inner.via()
     }
 
     /// The largest path MTU that it carries.
@@ -95,7 +114,7 @@ impl Device {
         self.inner.config().max_mtu
     }
 
-    /// How many lanes it has.
+    /// How many lanes it has; a verbs device has none.
     pub fn lanes(&self) -> usize {
         self.inner.lanes().len()
     }
@@ -113,7 +132,12 @@ impl Device {
         Cq::new(&self.inner, depth)
     }
 
-    /// What the NIC has done and seen.
+    /// What the verbs device can do that it stands on, if it does.
+    pub fn verbs_caps(&self) -> Option<&VerbsCaps> {
+        self.inner.verbs_caps()
+    }
+
+    /// What the NIC has done and seen. A verbs device does not tell.
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(self.inner.counters()?.0)
     }
@@ -128,7 +152,8 @@ impl Device {
         self.inner.failover_account()
     }
 
-    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from outside.
+    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from outside. Nothing happens
+    /// to a verbs device: take its interface down.
     ///
     /// ```
     /// use bowline::Device;

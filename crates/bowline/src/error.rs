@@ -10,6 +10,7 @@ use bowline_nic::{Completion, ControlError, ModifyError, PostError, WcStatus};
 use bowline_sdr::{Failure, SdrError};
 
 use crate::BatchError;
+use crate::multicast::ConnectGroupError;
 use crate::setup::SetupError;
 
 /// Who has to change something before the operation can succeed.
@@ -57,6 +58,9 @@ pub enum Error {
     /// A collective operation that cannot be.
     #[error(transparent)]
     Request(#[from] InvalidRequest),
+    /// A multicast group could not be made.
+    #[error(transparent)]
+    Multicast(#[from] ConnectGroupError),
     /// Setting up a connection failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -133,6 +137,8 @@ impl Error {
             Error::Group(GroupError::Unlike { .. }) => Fault::Peer,
             Error::Group(GroupError::Control(ControlError::Exhausted { .. })) => Fault::Resource,
             Error::Group(_) | Error::Request(_) => Fault::Caller,
+            Error::Multicast(ConnectGroupError::NoIds) => Fault::Resource,
+            Error::Multicast(_) => Fault::Caller,
             Error::Setup(e) => e.fault(),
             Error::Sdr(SdrError::Full { .. } | SdrError::Quarantined) => Fault::Resource,
             Error::Sdr(
@@ -143,7 +149,9 @@ impl Error {
             Error::Message(Failure::Local) => Fault::Caller,
             Error::Message(_) => Fault::Peer,
             Error::System { .. } => Fault::Resource,
-            Error::Device(DeviceError::Store(_)) => Fault::Caller,
+            Error::Device(DeviceError::Store(_) | DeviceError::NeedsSoftNic { .. }) => {
+                Fault::Caller
+            }
             Error::Device(_) => Fault::Resource,
             Error::OutOfRange { .. } | Error::Foreign { .. } | Error::Invalid { .. } => {
                 Fault::Caller

@@ -77,10 +77,12 @@ pub use async_cq::AsyncCq;
 pub use bowline_collective::timeout::Rule as TimeoutRule;
 pub use bowline_collective::{
     Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, InvalidRequest,
-    Missing, Operation, Rank, ReduceOp, Report, Request, UnknownAlgorithm, replay_allreduce,
+    Missing, Operation, Rank, ReduceOp, Report, Request, SdrScheme, UnknownAlgorithm,
+    replay_allreduce,
 };
 pub use bowline_device::{
-    Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError, Rail,
+    Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError,
+    ParseNameError as ParseVerbsNameError, Rail, VerbsCaps, VerbsError, VerbsName,
 };
 pub use bowline_fec::{FecMode, FecSnapshot, Params as FecParams, ParamsError as FecParamsError};
 pub use bowline_io::{
@@ -93,16 +95,20 @@ pub use bowline_nic::{
     Event, FixedRate, LossRecord, Lost, ModifyError, MrKey, Mtu, ParseRateControlError, Payload,
     PostError, QpAttr, QpCounters, QpState, QpType, RateControl, RateController, RecvWr, Remote,
     SendFlags, SendOp, SendWr, Sent, Sge, SrqId, SwiftParams, Time, UdDest, WcOpcode, WcStatus,
-    WindowBinding, XpOptions,
+    WindowBinding, WindowScope, XpOptions,
 };
+pub use bowline_peers as peers;
 pub use bowline_sdr::{
     Decision, ErasureCoding, Failure, ImmLayout, PathStats, RecvHandle, RecvId, ReliableConfig,
     ReliableEvent, ReliableInfo, ReliableStats, SdrConfig, SdrError, SdrInfo, SelectiveRepeat,
     SendHandle, Shape, WriteId, WriteOptions, scheme,
 };
+pub use bowline_seal::{Role as SealRole, SealConfig, SessionSecret, Suite as SealSuite};
 pub use bowline_wire::{Psn, Qpn};
 pub use builder::DeviceBuilder;
-pub use collective::{CommOptions, CommTransport, Communicator, Tensor, Work, rendezvous};
+pub use collective::{
+    CommOptions, CommTransport, Communicator, Tensor, UnknownTransport, Work, rendezvous,
+};
 pub use cq::Cq;
 pub use device::Device;
 pub use endpoint::{Endpoint, RemoteMr};

@@ -46,9 +46,14 @@ impl Mr {
         Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd, ended }) })
     }
 
-    /// Its key: locally the lkey, and to peers the rkey.
+    /// Its key in work requests of this end: the lkey.
     pub fn key(&self) -> MrKey {
         self.inner.core.key()
+    }
+
+    /// Its key for peers. The soft NIC has one key for both; a verbs device may have two.
+    pub fn rkey(&self) -> MrKey {
+        self.inner.core.rkey()
     }
 
     /// What may be done to it.
@@ -64,7 +69,7 @@ impl Mr {
     /// What a peer needs to know to use the whole region.
     pub fn remote(&self) -> RemoteMr {
         let buffer = &self.inner.buffer;
-        RemoteMr { addr: buffer.addr(), len: buffer.len() as u64, rkey: self.key().0 }
+        RemoteMr { addr: buffer.addr(), len: buffer.len() as u64, rkey: self.rkey().0 }
     }
 
     /// An entry of a gather or scatter list for a part of the region.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_device as device;
-use bowline_nic::{Access, Remote, SendOp, WindowBinding};
+use bowline_nic::{Access, Remote, SendOp, WindowBinding, WindowScope};
 
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
@@ -55,7 +55,7 @@ impl Mw {
         let key = self.core.key().0 | u32::from(tag);
         let (region, addr, len) = (mr.key(), sge.addr, u64::from(sge.len));
         *self.region.lock().unwrap_or_else(PoisonError::into_inner) = Some(mr.clone());
-        let binding = WindowBinding { key, region, addr, len, access };
+        let binding = WindowBinding { key, region, addr, len, access, scope: WindowScope::Qp };
         Ok((SendOp::BindWindow(binding), Remote { addr, rkey: key }))
     }
 }

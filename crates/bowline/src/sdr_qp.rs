@@ -75,7 +75,7 @@ impl SdrQp {
     /// Makes a queue pair in a protection domain.
     pub fn new(pd: &Pd, config: &SdrConfig) -> Result<SdrQp, Error> {
         let pd = Arc::clone(&pd.inner);
-        let lane = pd.device().take_lane(None);
+        let lane = pd.device().take_lane(None, "SDR")?;
         let started = SdrQp::start_in(&pd, lane, config);
         let (running, task) = started.inspect_err(|_| pd.device().release_lane(lane))?;
         Ok(SdrQp { pd, lane, running, task, held: Mutex::default() })
@@ -86,7 +86,7 @@ impl SdrQp {
         index: usize,
         config: &SdrConfig,
     ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
-        let (pd_id, lane) = (pd.core.id_on(index), pd.device().lane(index));
+        let (pd_id, lane) = (pd.core.id_on(index)?, pd.device().lane(index));
         let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
         let running = Arc::new(Mutex::new(Running { engine: Some(engine) }));
         let task = lane.add_task(running.clone())?;

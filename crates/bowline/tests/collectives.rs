@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use bowline::{
     Access, Algorithm, Bounds, Cause, CollectiveFailure, CommOptions, CommTransport, Communicator,
-    DataType, Deadline, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, Tensor,
-    rendezvous,
+    DataType, Deadline, Device, Error, Mr, Operation, Pd, Rank, ReduceOp, Request, SdrScheme,
+    Tensor, rendezvous,
 };
 
 const OPTIONS: CommOptions = CommOptions {
     timeout: Duration::from_secs(60),
     setup_timeout: Duration::from_secs(60),
     chunk_bytes: 16 << 10,
+    window_bytes: None,
     transport: CommTransport::Rc,
     bounds: Bounds::EXACT,
 };
@@ -112,6 +113,30 @@ fn collectives_over_xp_are_exact_over_a_lossy_link() {
     let sum = |i: usize| (0..3).map(|rank| value(rank, i)).reduce(|a, b| a + b).unwrap();
     let expected: Vec<_> = (0..count).map(sum).collect();
     assert!(outputs.iter().all(|output| *output == expected), "in rank order, as over RC");
+}
+
+#[test]
+fn collectives_over_sdrs_schemes_are_exact_over_a_long_lossy_link() {
+    let count = 100_000;
+    let value =
+        |rank: u32, i: usize| ((i * 7919 + rank as usize * 104_729) % 1_000_003) as f32 * 1.1;
+    for (net, scheme) in [23, 24, 25].into_iter().zip(SdrScheme::ALL) {
+        let options = CommOptions { transport: CommTransport::Sdr(scheme), ..OPTIONS };
+        let outputs = ranks_with(net, 3, options, "loss=1%,delay=1ms", |rig| {
+            let rank = rig.comm.rank();
+            let (mr, data) = rig.tensor(&(0..count).map(|i| value(rank, i)).collect::<Vec<_>>());
+            for _ in 0..2 {
+                rig.comm.allreduce(&data, ReduceOp::Max).unwrap().wait().unwrap();
+            }
+            rig.comm.barrier().unwrap().wait().unwrap();
+            let same = rig.comm.duplicate().unwrap();
+            same.barrier().unwrap().wait().unwrap();
+            values(&mr)
+        });
+        let most = |i: usize| (0..3).map(|rank| value(rank, i)).reduce(f32::max).unwrap();
+        let expected: Vec<_> = (0..count).map(most).collect();
+        assert!(outputs.iter().all(|output| *output == expected), "{}", scheme.name());
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn messages_get_through_a_narrow_link_at_its_rate() {
         let qp = ReliableQp::new(&pd, &ReliableConfig::default()).unwrap();
         qp.connect_over(&mut listener.accept_timeout(PATIENCE).unwrap()).unwrap();
         qp.recv(&mr, 0..BYTES).unwrap();
-        qp.next(PATIENCE).unwrap();
+        qp.next(6 * PATIENCE).unwrap();
         mr.to_vec(BYTES - 8, 8)
     });
     let link: LinkProfile = "rate=200Mbps,delay=5ms,queue=1bdp".parse().unwrap();
@@ -71,7 +71,7 @@ fn messages_get_through_a_narrow_link_at_its_rate() {
     let qp = ReliableQp::new(&pd, &ReliableConfig::default()).unwrap();
     qp.connect_over(&mut Connector::new().connect(address).unwrap()).unwrap();
     qp.write(&mr, 0..BYTES, WriteOptions::default()).unwrap();
-    qp.next(PATIENCE).unwrap();
+    qp.next(6 * PATIENCE).unwrap();
     assert_eq!(server.join().unwrap(), b"the end!");
     let counters = device.port_counters().unwrap();
     // 1024 packets of 4 KiB: without control four in five would find the queue full.

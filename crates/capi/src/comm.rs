@@ -5,7 +5,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use bowline::rendezvous::{self, Meeting};
-use bowline::{Bounds, CommOptions, CommTransport, Communicator, Deadline, Device, Error, Pd};
+use bowline::{
+    Bounds, CommOptions, CommTransport, Communicator, Deadline, Device, Error, Pd, SdrScheme,
+    TimeoutRule,
+};
 
 use crate::memory::{give, object, string};
 use crate::{Trouble, guard};
@@ -31,19 +34,33 @@ pub struct bowline_comm_options {
     pub setup_timeout_s: f64,
     /// Bytes of a message at most [128 KiB].
     pub chunk_bytes: u32,
-    /// BOWLINE_RC or BOWLINE_XP [BOWLINE_RC].
+    /// BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO [BOWLINE_RC].
     pub transport: u32,
-    /// Over XP: seconds after which an operation stops to wait for what may be lost [never].
+    /// Over XP: seconds after which an operation stops to wait for what may be lost, or BOWLINE_ADAPTIVE [never].
     pub deadline_s: f64,
     /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
     /// fetched after the deadline.
     pub max_loss: f64,
+    /// Bytes on their way to a rank at most [1 MiB, and 4 MiB over SR, EC and AUTO].
+    pub window_bytes: u32,
+    /// Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of some regions a
+    /// little (default: 0).
+    pub recovery: u32,
 }
 
 /// Operations over RC: nothing is lost.
 pub const BOWLINE_RC: u32 = 0;
 /// Operations over XP, with bounds on time and loss. What cannot have bounds goes over RC.
 pub const BOWLINE_XP: u32 = 1;
+/// Operations over SDR with selective repeat, for long links: nothing is lost.
+pub const BOWLINE_SR_NACK: u32 = 2;
+/// Operations over SDR with erasure coding, for long links: nothing is lost.
+pub const BOWLINE_EC_MDS: u32 = 3;
+/// Operations over SDR, which takes one of both for each message.
+pub const BOWLINE_AUTO: u32 = 4;
+
+/// A deadline that follows how long such operations have taken.
+pub const BOWLINE_ADAPTIVE: f64 = -1.0;
 
 /// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
 /// success.
@@ -279,14 +296,23 @@ impl Options {
         comm.transport = match given.transport {
             BOWLINE_RC => CommTransport::Rc,
             BOWLINE_XP => CommTransport::Xp,
+            BOWLINE_SR_NACK => CommTransport::Sdr(SdrScheme::SrNack),
+            BOWLINE_EC_MDS => CommTransport::Sdr(SdrScheme::EcMds),
+            BOWLINE_AUTO => CommTransport::Sdr(SdrScheme::Auto),
             other => return Err(Trouble::caller(format!("there is no transport {other}"))),
         };
-        let deadline = match seconds(given.deadline_s, Duration::ZERO, "deadline_s")? {
-            Duration::ZERO => Deadline::Never,
-            limit => Deadline::After(limit),
+        if given.window_bytes > 0 {
+            comm.window_bytes = Some(given.window_bytes);
+        }
+        let deadline = match given.deadline_s {
+            BOWLINE_ADAPTIVE => Deadline::Adaptive(TimeoutRule::Margin),
+            0.0 => Deadline::Never,
+            given => Deadline::After(seconds(given, Duration::ZERO, "deadline_s")?),
         };
         let share = given.max_loss;
+        let recovery = given.recovery != 0;
         comm.bounds = Bounds::new(deadline, share)
+            .map(|bounds| Bounds { recovery, ..bounds })
             .ok_or_else(|| Trouble::caller(format!("max_loss {share}: a share, e.g. 0.01")))?;
         if given.device.is_null() {
             return Ok(Options { device: None, comm });

@@ -62,7 +62,7 @@ impl Call {
         let regions = [input, output].into_iter().flatten().map(|(mr, _)| mr).collect();
         let work = bowline_work::new(started, regions);
         if self.work.is_null() {
-            return work.wait_long();
+            return work.wait_long().map(drop);
         }
         // SAFETY: the caller's promise.
         unsafe { give(self.work, work) }

@@ -1,9 +1,9 @@
 //! Operations that are going on, for C programs.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bowline::{Mr, Work};
+use bowline::{Mr, Report, Work};
 
 use crate::memory::object;
 use crate::{BOWLINE_E_INTERNAL, BOWLINE_E_TIMEOUT, Trouble, guard};
@@ -16,8 +16,10 @@ pub struct bowline_work {
 
 enum State {
     Running(Running),
-    Over(Result<(), Trouble>),
+    Over(Outcome),
 }
+
+type Outcome = Result<Arc<Report>, Trouble>;
 
 struct Running {
     work: Option<Work>,
@@ -26,7 +28,7 @@ struct Running {
 
 impl Running {
     /// Waits no longer than `limit`. `None` if that is not enough.
-    fn wait(&mut self, limit: Duration) -> Option<Result<(), Trouble>> {
+    fn wait(&mut self, limit: Duration) -> Option<Outcome> {
         let Some(work) = self.work.take() else {
             let text = "a wait for this operation has panicked before";
             return Some(Err(Trouble::new(BOWLINE_E_INTERNAL, text)));
@@ -34,17 +36,17 @@ impl Running {
         let waited = match limit {
             // A look drives the device once; a wait of no time would not.
             Duration::ZERO => work.is_done().and_then(|done| match done {
-                true => work.wait_timeout(limit),
-                false => Ok(Some(work)),
+                true => work.wait_report_timeout(limit),
+                false => Ok(Err(work)),
             }),
-            _ => work.wait_timeout(limit),
+            _ => work.wait_report_timeout(limit),
         };
         match waited {
-            Ok(Some(work)) => {
+            Ok(Err(work)) => {
                 self.work = Some(work);
                 None
             }
-            Ok(None) => Some(Ok(())),
+            Ok(Ok(report)) => Some(Ok(Arc::new(report))),
             Err(error) => Some(Err(error.into())),
         }
     }
@@ -72,7 +74,7 @@ impl bowline_work {
     }
 
     /// Its result, if it is over within `limit`.
-    pub(crate) fn wait(&self, limit: Duration) -> Option<Result<(), Trouble>> {
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Outcome> {
         let mut state = self.lock();
         if let State::Running(running) = &mut *state {
             let result = running.wait(limit)?;
@@ -85,7 +87,7 @@ impl bowline_work {
     }
 
     /// Its result.
-    pub(crate) fn wait_long(&self) -> Result<(), Trouble> {
+    pub(crate) fn wait_long(&self) -> Outcome {
         loop {
             if let Some(result) = self.wait(Duration::MAX) {
                 return result;
@@ -102,7 +104,94 @@ impl bowline_work {
 pub unsafe extern "C" fn bowline_work_wait(work: *const bowline_work) -> i32 {
     guard(|| {
         // SAFETY: the caller's promise.
-        unsafe { object(work, "the work") }?.wait_long()
+        unsafe { object(work, "the work") }?.wait_long().map(drop)
+    })
+}
+
+/// How an operation with a deadline or a share that may be missing has ended at this rank.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bowline_report {
+    /// Bytes that should have been received over XP. 0 if it has travelled otherwise.
+    pub expected_bytes: u64,
+    /// Those of them that are missing.
+    pub missing_bytes: u64,
+    /// Bytes that were lost and fetched again.
+    pub repaired_bytes: u64,
+    /// How long it took, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// When it would have stopped to wait, in nanoseconds; 0 if it had no deadline.
+    pub deadline_ns: u64,
+    /// Ranges that are missing: see `bowline_work_missing`.
+    pub ranges: usize,
+    /// 1 if there are more than those, and 0 otherwise.
+    pub is_cut: i32,
+}
+
+/// A range of the output that lacks what a rank should have contributed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct bowline_missing {
+    /// The rank.
+    pub rank: u32,
+    /// Its first byte.
+    pub start: usize,
+    /// The byte behind it.
+    pub end: usize,
+}
+
+/// Waits until an operation is over, and says how it has ended. It may be asked again.
+///
+/// # Safety
+/// `work` is one that has not been freed; `report` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bowline_work_report(
+    work: *const bowline_work,
+    report: *mut bowline_report,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { object(work, "the work") }?.wait_long()?;
+        if report.is_null() {
+            return Err(Trouble::caller("the report is NULL: give a place for it"));
+        }
+        let said = bowline_report {
+            expected_bytes: ended.expected_bytes,
+            missing_bytes: ended.missing_bytes,
+            repaired_bytes: ended.repaired_bytes,
+            elapsed_ns: ended.elapsed_ns,
+            deadline_ns: ended.deadline_ns.unwrap_or(0),
+            ranges: ended.missing.len(),
+            is_cut: ended.is_cut.into(),
+        };
+        // SAFETY: the caller's promise.
+        unsafe { report.write(said) };
+        Ok(())
+    })
+}
+
+/// Waits until an operation is over, and writes which ranges are missing, `max` at most.
+///
+/// # Safety
+/// `work` is one that has not been freed; `max` elements of `ranges` may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bowline_work_missing(
+    work: *const bowline_work,
+    ranges: *mut bowline_missing,
+    max: usize,
+) -> i32 {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let ended = unsafe { object(work, "the work") }?.wait_long()?;
+        if ranges.is_null() && max > 0 {
+            return Err(Trouble::caller("the ranges are NULL: give a place for them"));
+        }
+        for (index, missing) in ended.missing.iter().take(max).enumerate() {
+            let (rank, start, end) = (missing.rank, missing.range.start, missing.range.end);
+            // SAFETY: there are `max` of them.
+            unsafe { ranges.add(index).write(bowline_missing { rank, start, end }) };
+        }
+        Ok(())
     })
 }
 
@@ -116,10 +205,11 @@ pub unsafe extern "C" fn bowline_work_wait_for(work: *const bowline_work, second
         // SAFETY: the caller's promise.
         let work = unsafe { object(work, "the work") }?;
         let limit = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        work.wait(limit).unwrap_or_else(|| {
+        let outcome = work.wait(limit).unwrap_or_else(|| {
             let text = format!("the operation is not over after {seconds} s");
             Err(Trouble::new(BOWLINE_E_TIMEOUT, text))
-        })
+        });
+        outcome.map(drop)
     })
 }
 

@@ -72,6 +72,28 @@ static void operations(bowline_comm *comm) {
   bowline_work_free(works[1]);
 }
 
+static void reports(bowline_comm *comm) {
+  enum { COUNT = 50000 };
+  static float data[COUNT];
+  for (int turn = 0; turn < 2; turn++) {
+    for (int i = 0; i < COUNT; i++) data[i] = 1;
+    bowline_work *work;
+    bowline_report report;
+    static bowline_missing missing[4096];
+    OK(bowline_allreduce(comm, NULL, data, COUNT, BOWLINE_F32, BOWLINE_AVERAGE, &work));
+    OK(bowline_work_report(work, &report));
+    OK(bowline_work_missing(work, missing, 4096));
+    MUST(report.expected_bytes >= sizeof(data) && report.missing_bytes <= report.expected_bytes / 100);
+    MUST(report.elapsed_ns > 0 && (report.deadline_ns > 0) == (turn > 0) && !report.is_cut);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < report.ranges; i++) bytes += missing[i].end - missing[i].start;
+    MUST(bytes == report.missing_bytes);
+    MUST(report.ranges > 0 || fabsf(data[COUNT - 1] - 1) < 1e-5f);
+    MUST(bowline_work_report(work, NULL) == BOWLINE_E_CALLER);
+    bowline_work_free(work);
+  }
+}
+
 int main(int argc, char **argv) {
   bowline_comm_options options = {.timeout_s = 30, .setup_timeout_s = 30};
   bowline_comm *comm, *part;
@@ -82,6 +104,15 @@ int main(int argc, char **argv) {
     bowline_comm_free(comm);
     options.transport = BOWLINE_XP, options.deadline_s = 5;
     OK(bowline_comm_in_store(argv[2], "xp", me, 3, &options, &comm));
+    operations(comm);
+    bowline_comm_free(comm);
+    /* Something may be missing now, and reports say what. */
+    options.deadline_s = BOWLINE_ADAPTIVE, options.max_loss = 0.01, options.recovery = 1;
+    OK(bowline_comm_in_store(argv[2], "bounded", me, 3, &options, &comm));
+    reports(comm);
+    bowline_comm_free(comm);
+    options = (bowline_comm_options){.timeout_s = 30, .setup_timeout_s = 30, .transport = BOWLINE_SR_NACK};
+    OK(bowline_comm_in_store(argv[2], "sr", me, 3, &options, &comm));
     operations(comm);
     bowline_comm_free(comm);
     return 0;

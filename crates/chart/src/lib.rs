@@ -1,8 +1,10 @@
-//! Charts for reports: lines over linear or logarithmic axes and heatmaps, as SVG and in the terminal,
-//! and HTML pages that carry them.
+//! Charts for reports: lines, bars and heatmaps, as SVG and in the terminal, and HTML pages that carry
+//! them.
 //!
-//! A [`LineChart`] or a [`Heatmap`] is filled in and drawn; an SVG looks right alone and inside a page,
-//! on light and on dark. A [`Page`] is one self-contained file. [`text`] writes numbers as people do.
+//! Fill in a [`LineChart`], a [`BarChart`] or a [`Heatmap`] and draw it. The SVG stands alone or inside a
+//! page, and follows the reader's light or dark theme. A [`Page`] is one self-contained file. [`text`]
+//! writes numbers as people do, and [`scheme_colour`] gives each reliability scheme one colour in every
+//! chart.
 //!
 //! ```
 //! use bowline_chart::{Axis, LineChart, Series, Unit};
@@ -18,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod axis;
+mod bar;
 mod heatmap;
 mod line;
 mod page;
@@ -26,6 +29,13 @@ mod terminal;
 pub mod text;
 
 pub use axis::{Axis, Scale, Unit};
+pub use bar::{Bar, BarChart, BarGroup};
 pub use heatmap::Heatmap;
 pub use line::{LineChart, Mark, Series, Style};
 pub use page::Page;
+
+/// The colour of a reliability scheme, the same in every chart; one grey for everything else.
+pub fn scheme_colour(scheme: &str) -> usize {
+    const COLOURS: [&str; 6] = ["gbn", "sr-rto", "sr-nack", "ec-mds", "ec-xor", "lowar"];
+    COLOURS.iter().position(|name| *name == scheme).unwrap_or(6)
+}

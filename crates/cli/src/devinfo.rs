@@ -5,11 +5,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bowline::{Mtu, QpType};
+use bowline_ibverbs::{ListedDevice, ListedPort};
 use bowline_io::control::{self, Peer};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::output::plain;
+use crate::output::{plain, say, versioned};
 use crate::run::describe_report;
 
 /// How long a process may take to answer.
@@ -29,14 +30,17 @@ pub(crate) struct DevinfoArgs {
 /// Prints devices and processes.
 pub(crate) fn run(args: &DevinfoArgs) -> Result<(), Box<dyn Error>> {
     let devices = devices()?;
+    let verbs = verbs();
     let processes: Vec<Value> = control::live()?.iter().map(|peer| ask(peer, "counters")).collect();
     if args.json {
-        println!("{}", json!({ "devices": devices, "processes": processes }));
+        let object = json!({ "devices": devices, "verbs": verbs, "processes": processes });
+        say(&versioned(object).to_string());
         return Ok(());
     }
     for device in &devices {
         print_device(device);
     }
+    print_verbs(&verbs);
     if processes.is_empty() {
         println!("no live process of yours has a device open");
     }
@@ -69,6 +73,71 @@ fn devices() -> Result<Vec<Value>, Box<dyn Error>> {
         .collect())
 }
 
+/// The RoCE devices that the system's libibverbs has, or why it has none.
+fn verbs() -> Value {
+    match bowline_ibverbs::list() {
+        Ok(devices) => json!({ "devices": devices.iter().map(verbs_device).collect::<Vec<_>>() }),
+        Err(error) => json!({ "devices": [], "error": error.to_string() }),
+    }
+}
+
+fn verbs_device(device: &ListedDevice) -> Value {
+    let port = |port: &ListedPort| {
+        json!({
+            "port": port.number,
+            "state": if port.is_active { "PORT_ACTIVE" } else { "PORT_DOWN" },
+            "link_layer": if port.is_ethernet { "Ethernet" } else { "InfiniBand" },
+            "active_mtu": port.mtu.map(Mtu::bytes),
+            "addresses": port.addresses.iter().map(|(_, addr)| addr).collect::<Vec<_>>(),
+        })
+    };
+    let ports = device.ports.as_ref().map(|ports| ports.iter().map(port).collect::<Vec<_>>());
+    json!({
+        "name": format!("verbs:{}", device.name),
+        "ports": ports.clone().unwrap_or_default(),
+        "error": ports.err(),
+        "qp_types": ["RC", "UC", "UD"],
+    })
+}
+
+fn print_verbs(verbs: &Value) {
+    if let Some(error) = verbs["error"].as_str() {
+        println!("no verbs devices: {}\n", plain(error));
+        return;
+    }
+    let devices = verbs["devices"].as_array().map_or(&[][..], Vec::as_slice);
+    if devices.is_empty() {
+        println!("no verbs devices: libibverbs finds none\n");
+    }
+    for device in devices {
+        println!("hca_id: {}", plain(device["name"].as_str().unwrap_or("?")));
+        if let Some(error) = device["error"].as_str() {
+            println!("    {}", plain(error));
+        }
+        for port in device["ports"].as_array().into_iter().flatten() {
+            println!("    port {}", port["port"]);
+            for (label, key) in [
+                ("state", "state"),
+                ("link_layer", "link_layer"),
+                ("active_mtu", "active_mtu"),
+                ("addresses", "addresses"),
+            ] {
+                println!("        {label:12} {}", text(&port[key]));
+            }
+        }
+        println!();
+    }
+}
+
+/// A value as people read it.
+fn text(value: &Value) -> String {
+    match value {
+        Value::String(s) => plain(s),
+        Value::Array(of) => of.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
 /// The GID of an address: IPv4 addresses are mapped.
 fn gid(addr: IpAddr) -> String {
     match addr {
@@ -78,12 +147,7 @@ fn gid(addr: IpAddr) -> String {
 }
 
 fn print_device(d: &Value) {
-    let text = |key: &str| match &d[key] {
-        Value::String(s) => s.clone(),
-        Value::Array(of) => of.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
-    };
-    println!("hca_id: {}", text("name"));
+    println!("hca_id: {}", text(&d["name"]));
     for (label, key) in [
         ("transport", "transport"),
         ("address", "addr"),
@@ -94,7 +158,7 @@ fn print_device(d: &Value) {
         ("link_layer", "link_layer"),
         ("QP types", "qp_types"),
     ] {
-        println!("    {label:12} {}", text(key));
+        println!("    {label:12} {}", text(&d[key]));
     }
     println!();
 }
@@ -126,6 +190,6 @@ mod tests {
         let devices = devices().unwrap();
         let loopback = devices.iter().find(|d| d["addr"] == "127.0.0.1");
         let loopback = loopback.unwrap_or_else(|| panic!("{devices:?}"));
-        assert_eq!(loopback["qp_types"], json!(["RC", "UC", "UD", "XP"]));
+        assert_eq!(loopback["qp_types"], json!(["RC", "UC", "UD", "XP", "XRC"]));
     }
 }

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::devinfo::ask;
-use crate::output::plain;
+use crate::output::{JSON_VERSION, plain};
 
 /// Make a device of live processes fail, and work again
 #[derive(Args)]
@@ -25,7 +25,8 @@ use crate::output::plain;
     list                  show what there is, as without an action\n\n\
     Examples:\n  \
     bowline fault                        every live device, and its faults\n  \
-    bowline fault bl0 down --for 5s      bl0 of every process of yours; back in five seconds\n  \
+    bowline fault bl0 down --for 5s      bl0 of the process that has one; back in five seconds\n  \
+    bowline fault bl0 down --all         bl0 of every process of yours\n  \
     bowline fault 127.0.0.2 loss=0.1%    a device by its address\n  \
     bowline fault bl0 flap=200ms --pid 4711\n  \
     bowline fault bl0 clear\n\n\
@@ -39,6 +40,9 @@ pub(crate) struct FaultArgs {
     /// Only in this process
     #[arg(long)]
     pid: Option<u32>,
+    /// In every process of yours that has the device
+    #[arg(long, conflicts_with = "pid")]
+    all: bool,
     /// Undo it after this time, as 5s or 200ms
     #[arg(long = "for", value_name = "TIME", requires = "action")]
     lasts: Option<String>,
@@ -55,10 +59,21 @@ enum Action {
 }
 
 impl FromStr for Action {
-    type Err = ParseFaultError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Action, ParseFaultError> {
-        if text == "list" { Ok(Action::List) } else { text.parse().map(Action::Order) }
+    fn from_str(text: &str) -> Result<Action, String> {
+        if text == "list" {
+            return Ok(Action::List);
+        }
+        let loss = text.strip_prefix("loss=").and_then(|loss| loss.split(',').next());
+        if loss.is_some_and(|loss| loss.parse() == Ok(1.0_f64) || loss == "100%") {
+            return Err(format!(
+                "invalid loss `{text}`: it loses every packet; write loss=1% for one in a hundred, or \
+                 blackhole=in for all"
+            ));
+        }
+        let order: Result<FaultAction, ParseFaultError> = text.parse();
+        order.map(Action::Order).map_err(|e| e.to_string())
     }
 }
 
@@ -85,9 +100,14 @@ pub(crate) fn run(args: &FaultArgs) -> Result<ExitCode, Box<dyn Error>> {
     if chosen.is_empty() && (device.is_some() || args.pid.is_some()) {
         return Err(nobody(device, args.pid, &live).into());
     }
+    let is_order = matches!(args.action, Some(Action::Order(_)));
+    if is_order && chosen.len() > 1 && !args.all {
+        let devices = chosen.iter().map(|peer| (peer.device.as_str(), peer.pid));
+        return Err(several(devices).into());
+    }
     let answers: Vec<Value> = chosen.iter().map(|peer| ask(peer, &line)).collect();
     if args.json {
-        println!("{}", json!({ "devices": answers }));
+        println!("{}", json!({ "version": JSON_VERSION, "devices": answers }));
     } else if answers.is_empty() {
         println!("no live process of yours has a device open");
     } else {
@@ -108,6 +128,13 @@ fn request(action: FaultAction, lasts: Option<&str>) -> Result<FaultRequest, Par
 fn is_called(name: &str, peer: &Peer, state: &Value) -> bool {
     let addr = state["addr"].as_str().and_then(|addr| addr.parse::<IpAddr>().ok());
     name == peer.device || addr.is_some_and(|addr| name.parse() == Ok(addr))
+}
+
+/// Why it is not clear whom to act on.
+fn several<'a>(devices: impl Iterator<Item = (&'a str, u32)>) -> String {
+    let list: Vec<String> =
+        devices.map(|(device, pid)| format!("{device} of process {pid}")).collect();
+    format!("{} devices match ({}): say which with --pid, or --all", list.len(), list.join(", "))
 }
 
 /// Why there is nothing to act on, and what there is.
@@ -153,6 +180,23 @@ fn describe_fault(fault: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losing_everything_is_taken_for_a_mistake() {
+        for wrong in ["loss=1", "loss=1.0", "loss=100%", "loss=1,seed=3"] {
+            let error = wrong.parse::<Action>().err().unwrap();
+            assert!(error.contains("loss=1%"), "{error}");
+        }
+        for right in ["loss=1%", "loss=0.99", "down", "list", "blackhole=in"] {
+            assert!(right.parse::<Action>().is_ok(), "{right}");
+        }
+    }
+
+    #[test]
+    fn several_devices_are_named() {
+        let text = several([("bl0", 7), ("bl0", 8)].into_iter());
+        assert!(text.contains("bl0 of process 7, bl0 of process 8") && text.contains("--all"));
+    }
 
     #[test]
     fn a_device_is_described_in_a_line() {

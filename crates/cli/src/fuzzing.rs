@@ -15,3 +15,14 @@ pub fn pcap(input: &[u8]) {
         }
     }
 }
+
+/// Reads a question or an answer of discovery.
+pub fn discovery(input: &[u8]) {
+    let _ = crate::peers::discovery::parse(true, input);
+    let _ = crate::peers::discovery::parse(false, input);
+}
+
+/// Matches a path against a pattern, which a zero byte divides.
+pub fn pattern(input: &[u8]) {
+    crate::transfer::fuzzing::pattern(input);
+}

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod collective;
+mod completions;
 mod demo;
 mod devinfo;
 mod dissect;
@@ -10,18 +11,23 @@ mod experiment;
 mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
+mod interrupt;
+mod log;
+mod nic_name;
 mod output;
+mod peers;
 mod perf;
 mod plan;
 mod run;
 mod sim;
 mod switch;
+mod top;
 mod transfer;
 mod wan;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// RDMA without RDMA hardware: a user-space RoCEv2 NIC, its tests and its tools
 #[derive(Parser)]
@@ -36,8 +42,8 @@ use clap::{Parser, Subcommand};
         bowline collective allreduce          collectives between ranks, as nccl-tests do\n  \
         bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
         bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
-        bowline recv DIR                      take files, with resume and hashes …\n  \
-        bowline send FILE 127.0.0.1           … and send some, over a scheme of your choice\n  \
+        bowline recv --code                   take a file from another machine: prints a code …\n  \
+        bowline send FILE --code …            … and send it there, authenticated and encrypted\n  \
         bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n                              \
                                       which reliability for this link, and what it costs\n  \
         bowline wan --link rate=1Gbps,delay=20ms,loss=0.1% --left 'iperf3 -s -1' --right 'iperf3 -c {left}'\n                              \
@@ -63,10 +69,12 @@ enum Command {
     Run(run::RunArgs),
     /// Show the devices of this host and the counters of live processes
     Devinfo(devinfo::DevinfoArgs),
+    /// Watch rates, losses, round trips and failovers of this host's processes
+    Top(top::TopArgs),
     /// Make a device of live processes fail, and work again
     Fault(fault::FaultArgs),
     /// Measure bandwidth and latency between two programs, as perftest does
-    Perf(perf::PerfArgs),
+    Perf(Box<perf::PerfArgs>),
     /// Measure collective operations between ranks, as nccl-tests do
     Collective(collective::CollectiveArgs),
     /// Show what loss and distance do to a reliable connection, on this machine alone
@@ -74,30 +82,48 @@ enum Command {
     /// Say which reliability scheme suits a link, and how long messages will take
     Plan(Box<plan::PlanArgs>),
     /// Send files and directories to a `bowline recv`
-    Send(transfer::SendArgs),
+    Send(Box<transfer::SendArgs>),
     /// Receive files and directories from `bowline send`
-    Recv(transfer::RecvArgs),
+    Recv(Box<transfer::RecvArgs>),
+    /// Show and make this host's key, and say whose keys it trusts
+    Key(peers::KeyArgs),
+    /// Print completions for a shell
+    Completions(completions::CompletionsArgs),
+    /// Write manual pages
+    Man(completions::ManArgs),
     /// Copy what one program sends to many others, reliably, without any of them knowing
     Switch(Box<switch::SwitchArgs>),
     /// Run programs in two network namespaces with a long, narrow, lossy link between them
     Wan(Box<wan::WanArgs>),
 }
 
+/// The program's commands and options.
+fn command() -> clap::Command {
+    log::with_options(Cli::command())
+}
+
 /// Runs the program with the arguments of the process.
 pub fn main() -> ExitCode {
     // clap itself answers wrong usage, with exit code 2.
-    let outcome = match Cli::parse().command {
+    let matches = command().get_matches();
+    log::start(&matches);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let outcome = match cli.command {
         Command::Dissect(args) => dissect::run(args).map(|()| ExitCode::SUCCESS),
         Command::Sim(args) => sim::run(args),
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => Ok(run::run(args)),
         Command::Devinfo(args) => devinfo::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args),
         Command::Fault(args) => fault::run(&args),
-        Command::Perf(args) => perf::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Perf(args) => perf::run(*args),
         Command::Collective(args) => collective::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Plan(args) => plan::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Send(args) => transfer::send(&args).map(|()| ExitCode::SUCCESS),
-        Command::Recv(args) => transfer::recv(&args).map(|()| ExitCode::SUCCESS),
+        Command::Send(args) => transfer::send(&args),
+        Command::Recv(args) => transfer::recv(*args),
+        Command::Completions(args) => completions::print(&args).map(|()| ExitCode::SUCCESS),
+        Command::Man(args) => completions::write_pages(&args).map(|()| ExitCode::SUCCESS),
+        Command::Key(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Switch(args) => switch::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Wan(args) => wan::run(&args),
     };

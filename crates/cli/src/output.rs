@@ -1,15 +1,44 @@
 //! What all commands share in talking to people.
 
 use std::error::Error;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use bowline::Fault;
+use bowline_link::units;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
 
-/// Prints what does not work as it should but can be done without.
+/// Version of every JSON object that the program prints: `docs/json.md` says what changes with it.
+pub(crate) const JSON_VERSION: u32 = 1;
+
+/// Says what does not work as it should but can be done without, and what the user should know; not with `-q`.
 pub(crate) fn notice(text: &str) {
-    eprintln!("bowline: {text}");
+    tracing::warn!(target: "bowline", "{text}");
+}
+
+/// Says what works but might have been expected otherwise; only with `-v`.
+pub(crate) fn detail(text: &str) {
+    tracing::info!(target: "bowline", "{text}");
+}
+
+/// Whether what goes to stdout may have colours (https://no-color.org).
+pub(crate) fn has_colours() -> bool {
+    let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    std::io::stdout().is_terminal() && !is_refused
+}
+
+/// An object with the version of what the program prints.
+pub(crate) fn versioned(mut object: Value) -> Value {
+    if let Value::Object(fields) = &mut object {
+        fields.insert("version".to_owned(), JSON_VERSION.into());
+    }
+    object
+}
+
+/// Prints a line of a result. A reader that has seen enough closes the pipe, which is no mistake.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Text that others have written, for a terminal: what would move the cursor, change colours or turn the
@@ -45,9 +74,17 @@ pub(crate) fn print_error(error: &(dyn Error + 'static)) {
         cause = inner.source();
     }
     eprintln!("bowline: {}", plain(&text.replace('\n', " ")));
-    if let Some(hint) = error.downcast_ref::<bowline::Error>().map(|e| hint(e.fault())) {
+    let known = error.downcast_ref::<bowline::Error>().filter(|e| !says_what_to_do(e));
+    if let Some(hint) = known.map(|e| hint(e.fault())) {
         eprintln!("hint: {hint}");
     }
+}
+
+/// Refusals name the command that helps.
+fn says_what_to_do(error: &bowline::Error) -> bool {
+    use bowline::{Error, SetupError};
+    let Error::Setup(setup) = error else { return false };
+    matches!(setup, SetupError::Peer(_) | SetupError::Refused { .. } | SetupError::Rejected { .. })
 }
 
 fn hint(fault: Fault) -> &'static str {
@@ -87,28 +124,25 @@ fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
     bar
 }
 
-/// Parses a number of seconds.
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(s) if (0.01..=86_400.0).contains(&s) => Ok(Duration::from_secs_f64(s)),
-        _ => Err("must be a number of seconds between 0.01 and 86400".to_owned()),
+/// Parses how long a test may take.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text).map_err(|error| {
+        // Tests take seconds, as a rule.
+        error.replace(&format!("e.g. {text}ms"), &format!("e.g. {text}s"))
+    })?;
+    if (Duration::from_millis(10)..=Duration::from_secs(86_400)).contains(&time) {
+        return Ok(time);
     }
+    Err(format!("invalid duration `{text}`: it must be from 10ms to 86400s"))
 }
 
-/// Parses a size in bytes, with `K`, `M` or `G` for powers of 1024.
+/// Parses a size where a bare number is bytes, as perftest and nccl-tests have it.
 pub(crate) fn parse_bytes(text: &str) -> Result<u32, String> {
-    let (digits, shift) = match text.trim_end_matches("iB").char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    digits
-        .parse::<u32>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift))
-        .filter(|n| (1..=1 << 30).contains(n))
-        .ok_or_else(|| "must be a size from 1 to 1G, as 8, 64K or 1M".to_owned())
+    let bytes = text.parse::<u64>().or_else(|_| units::parse_size(text));
+    let bytes = bytes.ok().filter(|n| (1..=1 << 30).contains(n));
+    bytes
+        .map(|n| n as u32)
+        .ok_or_else(|| format!("invalid size `{text}`: write 8, 64K or 1MiB, at most 1G"))
 }
 
 #[cfg(test)]
@@ -129,6 +163,10 @@ mod tests {
         assert_eq!(parse_bytes("8"), Ok(8));
         assert_eq!(parse_bytes("64K"), Ok(65_536));
         assert_eq!(parse_bytes("1MiB"), Ok(1 << 20));
+        assert_eq!(parse_bytes("1500B"), Ok(1500));
+        let text = parse_time("25").unwrap_err();
+        assert_eq!(text, "invalid duration `25`: add a unit, e.g. 25s");
+        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
         for wrong in ["", "0", "-1", "4G", "K", "1X"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }

@@ -12,13 +12,14 @@ use std::time::Instant;
 use bowline_sim::attack::Attacker;
 use bowline_sim::storm::{Failure, Outcome, SeedReport, Totals, run_many};
 use bowline_sim::{
-    cm_storm, collective_storm, failover_storm, multicast_storm, sdr_storm, storm, xp_storm,
+    cm_storm, collective_storm, failover_storm, multicast_storm, sdr_storm, sealed_storm, storm,
+    xp_storm,
 };
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 
-use crate::experiment;
+use crate::{experiment, output};
 
 /// Arguments of `bowline sim`.
 #[derive(Args)]
@@ -32,6 +33,7 @@ use crate::experiment;
     bowline sim storm --multicast                the same for groups behind switches that merge\n  \
     bowline sim storm --cm                       the same for connection setup\n  \
     bowline sim storm --collective               ranks that lose packets, stall and die\n  \
+    bowline sim storm --sealed                   sealed connections, and an attacker on the path\n  \
     bowline sim run fig10 --quick                what loss costs each scheme over a long cable\n\n\
     The same seed gives the same events and the same trace hash on every machine.")]
 pub(crate) struct SimArgs {
@@ -58,7 +60,8 @@ enum SimCommand {
     bowline sim storm --xp --seeds 2000\n  \
     bowline sim storm --multicast --seeds 2000\n  \
     bowline sim storm --cm --seeds 10000\n  \
-    bowline sim storm --collective --seeds 500\n\n\
+    bowline sim storm --collective --seeds 500\n  \
+    bowline sim storm --sealed --seeds 500\n\n\
     Exit code 1 if a seed broke a rule; the command that replays it is printed.")]
 struct StormArgs {
     /// How many seeds; 1000 unless told, or 1 with --seed
@@ -91,6 +94,9 @@ struct StormArgs {
     /// Collective operations of several ranks, over RC and over XP with bounds
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "attacker"])]
     collective: bool,
+    /// Sealed connections, some with failover, keys that change all the time, and an attacker on the path
+    #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "collective"])]
+    sealed: bool,
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
@@ -111,6 +117,7 @@ impl StormArgs {
             (self.multicast, StormKind::Multicast),
             (self.cm, StormKind::Cm),
             (self.collective, StormKind::Collective),
+            (self.sealed, StormKind::Sealed),
         ];
         kinds.into_iter().find(|(is_asked, _)| *is_asked).map_or(StormKind::Plain, |(_, kind)| kind)
     }
@@ -136,6 +143,7 @@ enum StormKind {
     Multicast,
     Cm,
     Collective,
+    Sealed,
 }
 
 impl StormKind {
@@ -148,6 +156,7 @@ impl StormKind {
             StormKind::Multicast => multicast_storm::run_seed,
             StormKind::Cm => cm_storm::run_seed,
             StormKind::Collective => collective_storm::run_seed,
+            StormKind::Sealed => sealed_storm::run_seed,
         }
     }
 
@@ -160,6 +169,7 @@ impl StormKind {
             StormKind::Multicast => multicast_storm::run_seed_traced,
             StormKind::Cm => cm_storm::run_seed_traced,
             StormKind::Collective => collective_storm::run_seed_traced,
+            StormKind::Sealed => sealed_storm::run_seed_traced,
         }
     }
 
@@ -173,6 +183,7 @@ impl StormKind {
             StormKind::Multicast => " --multicast",
             StormKind::Cm => " --cm",
             StormKind::Collective => " --collective",
+            StormKind::Sealed => " --sealed",
         }
     }
 }
@@ -217,7 +228,9 @@ fn run_storm(args: &StormArgs) -> Result<ExitCode, Box<dyn Error>> {
     let text = if args.json {
         serde_json::to_string_pretty(&to_json(&outcome, &flags, seconds))? + "\n"
     } else {
-        totals_text(&outcome.totals, kind, seconds) + &failures_text(&outcome.failures, &flags)
+        totals_text(&outcome.totals, kind, seconds)
+            + &failures_text(&outcome.failures, &flags)
+            + &verdict(outcome.totals.seeds, outcome.failures.len())
     };
     match io::stdout().write_all(text.as_bytes()) {
         // Whoever reads the first lines only has seen what he wanted.
@@ -269,7 +282,7 @@ fn totals_text(totals: &Totals, kind: StormKind, seconds: f64) -> String {
     if kind == StormKind::Cm {
         return text + &section("application", coverage.cm.iter().map(owned));
     }
-    if kind == StormKind::Failover {
+    if matches!(kind, StormKind::Failover | StormKind::Sealed) {
         text += &section("failover", coverage.failover.iter().map(owned));
     }
     if kind == StormKind::Collective {
@@ -316,6 +329,14 @@ fn failures_text(failures: &[Failure], flags: &str) -> String {
     text
 }
 
+/// How it ended, in the last line.
+fn verdict(seeds: u64, failed: usize) -> String {
+    match failed {
+        0 => format!("storm passed: {seeds} seeds\n"),
+        _ => format!("storm failed: {failed} of {seeds} seeds broke a rule\n"),
+    }
+}
+
 fn replay_command(seed: u64, flags: &str) -> String {
     format!("bowline sim storm{flags} --seed {seed} --trace storm-{seed}.log")
 }
@@ -337,7 +358,8 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
             })
         })
         .collect();
-    json!({
+    output::versioned(json!({
+        "ok": outcome.failures.is_empty(),
         "seeds": totals.seeds,
         "seconds": seconds,
         "seeds_per_second": totals.seeds as f64 / seconds,
@@ -357,5 +379,16 @@ fn to_json(outcome: &Outcome, flags: &str, seconds: f64) -> Value {
         "engines": table(&mut totals.coverage.nic.iter().map(|(name, _, n)| (name.to_owned(), n))),
         "fec": table(&mut totals.coverage.fec.iter().map(|(name, _, n)| (name.to_owned(), n))),
         "failures": failures,
-    })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_says_how_it_ended() {
+        assert_eq!(verdict(20, 0), "storm passed: 20 seeds\n");
+        assert_eq!(verdict(20, 3), "storm failed: 3 of 20 seeds broke a rule\n");
+    }
 }

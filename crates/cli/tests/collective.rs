@@ -54,7 +54,7 @@ fn report(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{errors}");
-    serde_json::from_str(text.lines().last().unwrap_or_default()).expect("JSON is the last line")
+    serde_json::from_str(&text).expect("JSON, and nothing else")
 }
 
 #[test]
@@ -112,6 +112,73 @@ fn every_collective_is_measured_and_right() {
         assert_eq!(report["rows"][0]["algorithm"], algorithm);
         assert_eq!(report["rows"][2]["in_place"]["wrong"], 0, "{algorithm}");
     }
+}
+
+/// Ranks that prove who they are seal what they send, over every transport.
+#[test]
+fn ranks_prove_who_they_are_and_seal() {
+    let place = Place::new();
+    let sizes = ["-b", "4K", "-e", "64K", "-f", "16", "-n", "2", "-w", "1", "--json"];
+    for transport in ["rc", "xp", "sr-nack"] {
+        let mut command = Command::new(BOWLINE);
+        command.args([
+            "collective",
+            "allreduce",
+            "--ranks",
+            "3",
+            "--seal",
+            "--transport",
+            transport,
+        ]);
+        command.args(sizes).env("XDG_CONFIG_HOME", &place.dir);
+        let report = report(&command.output().unwrap());
+        assert_eq!((&report["sealed"], &report["version"]), (&true.into(), &1.into()));
+        for row in report["rows"].as_array().unwrap() {
+            assert_eq!(row["out_of_place"]["wrong"], 0, "{transport}: {row}");
+        }
+    }
+}
+
+/// A rank with a key that nobody trusts is no rank: the others do not wait for it to make sense.
+#[test]
+fn a_stranger_is_no_rank() {
+    let place = Place::new();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let rank = |rank: u32, config: &str| {
+        let mut command = place.rank(rank, 2, &["allreduce", "-e", "8", "--seal"]);
+        command.env_remove("BOWLINE_STORE").env("MASTER_ADDR", "127.0.0.1");
+        command.env("BOWLINE_PORT", port.to_string());
+        command.env("XDG_CONFIG_HOME", place.dir.join(config));
+        command.spawn().unwrap()
+    };
+    let mut host = rank(0, "a");
+    let stranger = rank(1, "b").wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&stranger.stderr);
+    assert_eq!(stranger.status.code(), Some(1), "{text}");
+    assert!(text.contains("is not known"), "{text}");
+    // The right one still gets in.
+    let right = rank(1, "a").wait_with_output().unwrap();
+    assert!(right.status.success(), "{}", String::from_utf8_lossy(&right.stderr));
+    assert!(host.wait().unwrap().success());
+}
+
+/// Off loopback a store proves nothing about who writes to it.
+#[test]
+fn ranks_off_loopback_are_authenticated_or_say_so() {
+    let place = Place::new();
+    let mut command = place.rank(0, 2, &["allreduce"]);
+    command.args(["--timeout", "1s"]);
+    // The last --device counts; it is nobody's.
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_owned()).collect();
+    let at = args.iter().position(|arg| arg == "--device").unwrap();
+    let mut command = Command::new(BOWLINE);
+    command.args(&args[..at]).args(&args[at + 2..]).args(["--device", "192.0.2.77"]);
+    command.env("RANK", "0").env("WORLD_SIZE", "2").env("XDG_CONFIG_HOME", &place.dir);
+    command.env("BOWLINE_STORE", format!("file://{}", place.dir.display()));
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("MASTER_ADDR") && text.contains("--insecure"), "{text}");
 }
 
 #[test]

@@ -1,83 +1,12 @@
 //! `bowline fault` on devices of other processes: a `bowline perf` between two.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+#[path = "common/pair.rs"]
+mod pair;
 
+use std::process::{Command, Output};
+
+use pair::{BOWLINE, Pair, wait_until};
 use serde_json::Value;
-
-const BOWLINE: &str = env!("CARGO_BIN_EXE_bowline");
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A test between two processes, killed when dropped.
-struct Pair {
-    server: Child,
-    client: Child,
-    server_addr: String,
-    client_addr: String,
-}
-
-impl Pair {
-    /// Starts a transfer of some seconds, and waits until both processes have their devices.
-    fn start(seconds: &str) -> Pair {
-        let (server_addr, client_addr) = (random_addr(), random_addr());
-        let listener = TcpListener::bind((server_addr.as_str(), 0)).unwrap();
-        let port = listener.local_addr().unwrap().port().to_string();
-        drop(listener);
-        let mut server = Command::new(BOWLINE)
-            .args(["perf", "write-bw", "-d", &server_addr, "-p", &port])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut first = String::new();
-        BufReader::new(server.stderr.take().unwrap()).read_line(&mut first).unwrap();
-        let client = Command::new(BOWLINE)
-            .args(["perf", "write-bw", &server_addr, "-d", &client_addr, "-p", &port])
-            .args(["-D", seconds, "--json"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let pair = Pair { server, client, server_addr, client_addr };
-        for addr in [&pair.server_addr, &pair.client_addr] {
-            wait_until(|| fault(&[addr]).status.success());
-        }
-        pair
-    }
-
-    fn client_json(mut self) -> Value {
-        let status = self.client.wait().unwrap();
-        let mut lines = BufReader::new(self.client.stdout.take().unwrap()).lines();
-        let last = lines.by_ref().map_while(Result::ok).last().unwrap_or_default();
-        assert!(status.success(), "{last}");
-        serde_json::from_str(&last).unwrap()
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for child in [&mut self.server, &mut self.client] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-fn random_addr() -> String {
-    use std::hash::{BuildHasher, RandomState};
-    let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
-    format!("127.{}.{}.{}", a.max(1), b, c.clamp(1, 254))
-}
-
-fn wait_until(mut happens: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !happens() {
-        assert!(start.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 fn fault(args: &[&str]) -> Output {
     Command::new(BOWLINE).arg("fault").args(args).output().unwrap()
@@ -104,7 +33,7 @@ fn counters(addr: &str) -> (u64, u64) {
 
 #[test]
 fn the_device_of_another_process_goes_down_and_up() {
-    let pair = Pair::start("1");
+    let pair = Pair::start("write-bw", "1s");
     let addr = pair.server_addr.clone();
     let down = order(&[&addr, "down", "--for", "200ms"]);
     assert_eq!((down["link"].as_str(), down["addr"].as_str()), (Some("down"), Some(&*addr)));
@@ -126,13 +55,31 @@ fn the_device_of_another_process_goes_down_and_up() {
 
 #[test]
 fn a_link_that_stays_down_ends_the_transfer() {
-    let mut pair = Pair::start("30");
+    let mut pair = Pair::start("write-bw", "30s");
     let text = String::from_utf8(fault(&[&pair.client_addr, "down"]).stdout).unwrap();
     assert!(text.contains("link down, down"), "{text}");
     // Everybody's devices are listed, and this one among them.
     let all = String::from_utf8(fault(&["list"]).stdout).unwrap();
     assert!(all.contains(&pair.client_addr) && all.contains(&pair.server_addr), "{all}");
     assert_eq!(pair.client.wait().unwrap().code(), Some(1));
+}
+
+/// Two processes on one address: an order says which of them is meant, or that both are.
+#[test]
+fn several_processes_are_not_faulted_by_mistake() {
+    let pair = Pair::on("write-bw", "30s", |server| server.to_owned());
+    let addr = &pair.server_addr;
+    wait_until(|| String::from_utf8_lossy(&fault(&[addr]).stdout).lines().count() == 2);
+    let refused = fault(&[addr, "loss=1%"]);
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("2 devices match") && text.contains("--pid"), "{text}");
+    assert!(text.contains(&pair.client.id().to_string()), "{text}");
+    let one = order(&[addr, "loss=1%", "--pid", &pair.client.id().to_string()]);
+    assert_eq!(one["pid"].as_u64(), Some(u64::from(pair.client.id())));
+    let both = fault(&[addr, "clear", "--all", "--json"]);
+    let both: Value = serde_json::from_slice(&both.stdout).unwrap();
+    assert_eq!(both["devices"].as_array().unwrap().len(), 2, "{both}");
 }
 
 #[test]
@@ -151,6 +98,8 @@ fn errors_say_what_is_wrong() {
     );
     fails(&["bl0", "sideways"], 2, "write down, up");
     fails(&["bl0", "loss=200%"], 2, "probability");
+    fails(&["bl0", "loss=1"], 2, "loss=1%");
+    fails(&["bl0", "down", "--for", "5"], 1, "invalid duration `5`: add a unit, e.g. 5ms");
     fails(&["bl0", "down", "--for", "ever"], 1, "duration");
     fails(&["bl0", "up", "--for", "5s"], 1, "for good");
     fails(&["bl0", "list", "--for", "5s"], 1, "not with a list");

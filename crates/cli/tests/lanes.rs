@@ -61,12 +61,12 @@ fn free_port(addr: &str) -> String {
 }
 
 fn run(server: &str, client: &str, seconds: &str) -> [Process; 2] {
-    let port = free_port(server);
+    let (port, time) = (free_port(server), format!("{seconds}s"));
     let common = ["-p", &port, "--lanes", "8"];
     let mut at_server =
         Process::start(&[&["perf", "write-bw", "-d", server], &common[..]].concat());
     at_server.first_note();
-    let args = ["perf", "write-bw", server, "-d", client, "-q", "8", "-D", seconds, "--json"];
+    let args = ["perf", "write-bw", server, "-d", client, "-q", "8", "-D", &time, "--json"];
     [at_server, Process::start(&[&args[..], &common[..]].concat())]
 }
 

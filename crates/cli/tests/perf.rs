@@ -98,6 +98,160 @@ fn unreliable_bandwidth_is_counted_where_it_arrives() {
     assert!(report["results"][0]["delivered"].is_null(), "{report}");
 }
 
+/// The loss that a test reports is what its link lost, packet by packet.
+#[test]
+fn the_loss_figure_is_what_the_link_lost() {
+    for (test, transport, size) in [
+        ("write-bw", "rc", "8K"),
+        ("write-bw", "uc", "16K"),
+        ("send-bw", "ud", "1K"),
+        ("write-bw", "xp", "16K"),
+    ] {
+        // At a rate that no socket buffer overflows at.
+        let link = "loss=3%,rate=400Mbps,delay=2ms,queue=64MiB,seed=5";
+        let args = ["-s", size, "-n", "400", "--transport", transport, "--link", link, "-t", "16"];
+        let report = run(test, &args);
+        let loss = &report["results"][0]["ends"]["to_server"];
+        let lost = loss["lost_packets"].as_u64().unwrap_or_else(|| panic!("{report}"));
+        assert!(loss["sent_packets"].as_u64().unwrap() >= 400, "{transport}: {report}");
+        assert!(lost > 0, "{transport}: {report}");
+        assert_eq!(lost, counter(&report, "port", "impair_lost"), "{transport}: {report}");
+    }
+    // By a scheme, too.
+    let link = "loss=3%,rate=400Mbps,delay=2ms,queue=64MiB,seed=5";
+    let report =
+        run("write-bw", &["-s", "256K", "-n", "30", "--scheme", "sr-nack", "--link", link]);
+    let lost = report["results"][0]["ends"]["to_server"]["lost_packets"].as_u64().unwrap();
+    let of_link = counter(&report, "port", "impair_lost");
+    // Its ends go on to talk to each other while they count: a few packets may be on their way.
+    assert!(lost > 0 && lost.abs_diff(of_link) <= 10, "{report}");
+}
+
+#[test]
+fn both_ends_send_at_the_same_time() {
+    for (test, transport) in
+        [("write-bw", "rc"), ("send-bw", "rc"), ("read-bw", "rc"), ("send-bw", "ud")]
+    {
+        let report =
+            run(test, &["-b", "-s", "1K", "-n", "300", "-q", "2", "--transport", transport]);
+        let row = &report["results"][0];
+        assert_eq!(row["iterations"], 2 * 2 * 300, "{test} {transport}: {row}");
+        let ways = &row["directions"];
+        let sum = ways["client_gbps"].as_f64().unwrap() + ways["server_gbps"].as_f64().unwrap();
+        assert!((sum - row["bw_average_gbps"].as_f64().unwrap()).abs() < 1e-9, "{row}");
+        // Data flows both ways.
+        for way in ["to_server", "to_client"] {
+            assert!(row["ends"][way]["sent_packets"].as_u64().unwrap() > 0, "{row}");
+        }
+    }
+    let timed = run("write-bw", &["-b", "-D", "300ms", "-s", "4K"]);
+    assert!(timed["results"][0]["iterations"].as_u64() > Some(0), "{timed}");
+}
+
+#[test]
+fn datagrams_are_sent_and_counted() {
+    let report = run("send-bw", &["--transport", "ud", "-n", "500"]);
+    let row = &report["results"][0];
+    assert_eq!((row["bytes"].as_u64(), row["iterations"].as_u64()), (Some(1024), Some(500)));
+    assert!(row["delivered"].as_f64().unwrap() > 0.01, "{row}");
+    let report = run("send-lat", &["--transport", "ud", "-n", "100", "-s", "64"]);
+    assert_eq!(report["results"][0]["iterations"], 100, "{report}");
+    let server = Server::start("write-bw", &[]);
+    let output = server.client("write-bw", &["--transport", "ud"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("UD cannot carry write-bw"), "{stderr}");
+    let server = Server::start("send-bw", &[]);
+    let output = server.client("send-bw", &["--transport", "ud", "-s", "8K"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("at most 4096 bytes here: use -s 4096"), "{stderr}");
+}
+
+#[test]
+fn intervals_and_cpu_are_told() {
+    for test in ["write-bw", "write-lat"] {
+        let server = Server::start(test, &[]);
+        let output = server.client(test, &["-D", "900ms", "-i", "200ms", "-s", "4K"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().count(), 1, "JSON and nothing else: {text}");
+        let report: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(report["version"], 1);
+        let row = &report["results"][0];
+        let intervals = row["intervals"].as_array().unwrap();
+        assert!((2..=4).contains(&intervals.len()), "{row}");
+        let measured = if test == "write-bw" { "bw_gbps" } else { "t_typical_us" };
+        assert!(intervals.iter().all(|i| i[measured].as_f64() > Some(0.0)), "{row}");
+        for end in ["client_cpu_percent", "server_cpu_percent"] {
+            let percent = row["ends"][end].as_f64().unwrap_or_else(|| panic!("{row}"));
+            assert!(percent > 0.0 && percent < 6400.0, "{row}");
+        }
+    }
+}
+
+/// Without JSON the lines come as the test runs.
+#[test]
+fn interval_lines_are_printed() {
+    let server = Server::start("write-bw", &[]);
+    let output = Command::new(BOWLINE)
+        .args(["perf", "write-bw", &server.addr, "-p", &server.port, "-D", "1s", "-i", "100ms"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().filter(|line| line.contains("packets resent")).count();
+    // A busy machine skips some.
+    assert!((1..=10).contains(&lines), "{text}");
+}
+
+#[test]
+fn ctrl_c_prints_what_was_measured() {
+    for (test, transport) in [("write-bw", "rc"), ("write-lat", "rc"), ("write-bw", "uc")] {
+        let mut server = Server::start(test, &[]);
+        let client = Command::new(BOWLINE)
+            .args(["perf", test, &server.addr, "-p", &server.port, "--json", "-D", "60s"])
+            .args(["--transport", transport, "-s", "4K", "-d", &random_addr()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let pid = rustix::process::Pid::from_child(&client);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let output = client.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{test}: {stderr}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let row = &report["results"][0];
+        assert_eq!(row["interrupted"], true, "{test}: {row}");
+        assert!(row["iterations"].as_u64() > Some(0), "{test}: {row}");
+        // The server has heard of it, and has a result of its own.
+        assert!(server.child.wait().unwrap().success(), "{test}");
+    }
+}
+
+#[test]
+fn without_libibverbs_a_verbs_device_says_what_to_install() {
+    let missing = |args: &[&str]| {
+        let mut command = Command::new(BOWLINE);
+        let output = command.env("BOWLINE_LIBIBVERBS", "/nowhere/libibverbs.so.1").args(args);
+        output.output().unwrap()
+    };
+    let output = missing(&["perf", "write-bw", "-d", "verbs:rxe0"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("/nowhere/libibverbs.so.1") && stderr.contains("apt install"),
+        "{stderr}"
+    );
+
+    let output = missing(&["devinfo"]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && stdout.contains("no verbs devices: "), "{stdout}");
+
+    let output = missing(&["run", "--device", "bl0=verbs:rxe0", "--", "true"]);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("the system's own libibverbs"), "{stderr}");
+}
+
 #[test]
 fn latency_tests_order_their_quantiles() {
     for test in ["write-lat", "send-lat", "read-lat", "atomic-lat"] {
@@ -114,7 +268,7 @@ fn latency_tests_order_their_quantiles() {
 #[test]
 fn a_duration_ends_the_test_and_odd_sizes_work() {
     for test in ["write-bw", "write-lat"] {
-        let json = run(test, &["-D", "0.2", "-s", "4097", "-m", "1024", "-t", "7"]);
+        let json = run(test, &["-D", "200ms", "-s", "4097", "-m", "1024", "-t", "7"]);
         assert!(json["results"][0]["iterations"].as_u64().unwrap() > 0);
         assert_eq!(json["mtu"].as_u64(), Some(1024));
     }
@@ -144,6 +298,69 @@ fn an_impaired_link_is_survived_and_captured() {
     );
 }
 
+/// A counter of one end's NIC or port; those that are zero are left out.
+fn counter(json: &Value, part: &str, name: &str) -> u64 {
+    json[part][name].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn processes_of_a_host_share_memory() {
+    for (test, args) in [
+        ("write-bw", &["-s", "256K", "-n", "400"][..]),
+        ("send-bw", &["-s", "4000", "-n", "2000", "-q", "4"]),
+        ("read-bw", &["-s", "64K", "-n", "300"]),
+        ("write-lat", &["-n", "500"]),
+        ("write-bw", &["-s", "64K", "-n", "200", "--lanes", "2", "-q", "4"]),
+        ("write-bw", &["-s", "256K", "-n", "20", "--scheme", "sr-nack"]),
+        ("write-bw", &["-s", "64K", "-n", "300", "--fec", "auto"]),
+    ] {
+        let server = Server::start(test, &["--via", "shm"]);
+        let addr = random_addr();
+        let args = [args, &["--via", "auto", "-d", &addr]].concat();
+        let json = run_with(server, test, &args);
+        assert_eq!(json["via"], "shm", "{test}");
+        if json["transport"] != "rc" {
+            continue;
+        }
+        let (all, shared) =
+            (counter(&json, "port", "tx_bursts"), counter(&json, "port", "shm_tx_bursts"));
+        assert!(shared > 0 && shared * 2 > all, "{test}: {shared} of {all}: {json}");
+        assert_eq!(counter(&json, "nic", "drop_icrc"), 0, "{test}: {json}");
+        assert_eq!(counter(&json, "port", "shm_refused"), 0, "{test}: {json}");
+    }
+}
+
+#[test]
+fn a_capture_of_shared_memory_has_right_icrcs() {
+    let file = std::env::temp_dir().join(format!("bowline-shm-{}.pcap", std::process::id()));
+    let server = Server::start("write-bw", &["--via", "shm"]);
+    let addr = random_addr();
+    let args = ["-n", "200", "-s", "9000", "--via", "shm", "-d", &addr, "--pcap"];
+    let json = run_with(server, "write-bw", &[&args[..], &[file.to_str().unwrap()]].concat());
+    assert!(counter(&json, "port", "shm_tx_bursts") > 0, "{json}");
+    let dissected = Command::new(BOWLINE).args(["dissect", "--json"]).arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let text = String::from_utf8(dissected.stdout).unwrap();
+    let packets: Value = serde_json::from_str(&text).unwrap();
+    let icrcs = packets["packets"].as_array().unwrap().iter().map(|packet| &packet["icrc"]);
+    let (right, wrong): (Vec<_>, Vec<_>) = icrcs.partition(|icrc| *icrc == "ok");
+    assert!(right.len() > 600 && wrong.is_empty(), "{} right, {} not", right.len(), wrong.len());
+}
+
+#[test]
+fn a_peer_without_shared_memory_is_reached_by_udp_and_that_is_said() {
+    let server = Server::start("write-bw", &["--via", "udp"]);
+    let addr = random_addr();
+    let output = server.client("write-bw", &["-n", "100", "--via", "shm", "-v", "-d", &addr]);
+    let (stdout, stderr) =
+        [output.stdout, output.stderr].map(|b| String::from_utf8(b).unwrap()).into();
+    assert!(output.status.success(), "{stdout}{stderr}");
+    let json: Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+    assert_eq!(counter(&json, "port", "shm_tx_bursts"), 0, "{json}");
+    assert_eq!(counter(&json, "port", "shm_fallbacks"), 1, "{json}");
+    assert!(stderr.contains(&server.addr) && stderr.contains("UDP"), "{stderr}");
+}
+
 #[test]
 fn connections_can_have_a_backup() {
     let store = std::env::temp_dir().join(format!("bowline-perf-{}", std::process::id()));
@@ -153,7 +370,7 @@ fn connections_can_have_a_backup() {
         &["--failover=shift", "--backup", &random_addr(), "--store", &url],
     );
     let (addr, backup) = (random_addr(), random_addr());
-    let args = ["--failover=shift", "-d", &addr, "--backup", &backup, "--store", &url, "-D", "1"];
+    let args = ["--failover=shift", "-d", &addr, "--backup", &backup, "--store", &url, "-D", "1s"];
     let json = run_with(server, "write-lat", &args);
     std::fs::remove_dir_all(&store).unwrap();
     assert_eq!(json["failover"]["mode"], "shift");
@@ -181,7 +398,12 @@ fn errors_are_one_line_and_a_hint() {
     assert!(lines.len() == 2 && lines[0].contains("start the server first"), "{stderr}");
     assert!(lines[1].starts_with("hint: "), "{stderr}");
 
-    for wrong in [&["perf", "write-bw", "-m", "1500"][..], &["perf", "fly"], &["nonsense"]] {
+    let units = ["perf", "write-bw", "-D", "5"];
+    let output = Command::new(BOWLINE).args(units).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("invalid duration `5`: add a unit, e.g. 5s"), "{stderr}");
+    for wrong in [&["perf", "write-bw", "-m", "1500"][..], &["perf", "fly"], &["nonsense"], &units]
+    {
         let output = Command::new(BOWLINE).args(wrong).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }

@@ -59,8 +59,8 @@ fn commands_run_at_their_ends_and_the_right_one_decides() {
 
 /// What it takes for `bowline perf` to be at both ends.
 fn perf_args(iterations: &str) -> [String; 4] {
-    let left = format!("{BOWLINE} perf send-bw -d {{left}}");
-    let right = format!("{BOWLINE} perf send-bw {{left}} -d {{right}} -n {iterations}");
+    let left = format!("{BOWLINE} perf send-bw -d {{left}} --insecure");
+    let right = format!("{BOWLINE} perf send-bw {{left}} -d {{right}} -n {iterations} --insecure");
     ["--left".to_owned(), left, "--right".to_owned(), right]
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::Rank;
+use crate::encoding::Encoding;
 use crate::timeout::Rule;
 
 /// When an operation stops to wait for what may be lost.
@@ -29,19 +30,25 @@ pub struct Bounds {
     /// What becomes the result of an allreduce on several ranks is never lost, so that all have the
     /// same.
     pub equal_replicas: bool,
+    /// What is reduced travels encoded where it can: see [`Request::recovery`](crate::Request::recovery).
+    pub recovery: bool,
 }
 
 impl Bounds {
     /// Nothing is lost: messages travel as others with bounds do, and are repaired.
-    pub const EXACT: Bounds =
-        Bounds { deadline: Deadline::Never, max_loss_ppm: 0, equal_replicas: true };
+    pub const EXACT: Bounds = Bounds {
+        deadline: Deadline::Never,
+        max_loss_ppm: 0,
+        equal_replicas: true,
+        recovery: false,
+    };
 
     /// A deadline, and the share of bytes that may be missing: 0.01 for 1 %. `None` if it is not from 0
     /// to 1.
     pub fn new(deadline: Deadline, max_loss: f64) -> Option<Bounds> {
         let valid = (0.0..=1.0).contains(&max_loss);
         let max_loss_ppm = (max_loss * 1e6) as u32;
-        valid.then_some(Bounds { deadline, max_loss_ppm, equal_replicas: true })
+        valid.then_some(Bounds { deadline, max_loss_ppm, ..Bounds::EXACT })
     }
 
     /// Bytes that may be missing of so many.
@@ -76,6 +83,8 @@ pub struct Report {
     pub elapsed_ns: u64,
     /// When it would have stopped to wait, if at all.
     pub deadline_ns: Option<u64>,
+    /// It has travelled encoded, with signs of this seed: ranges are those of the encoded tensor.
+    pub encoded: Option<(Encoding, u64)>,
 }
 
 impl Report {

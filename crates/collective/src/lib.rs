@@ -1,8 +1,8 @@
 //! Collective operations over a group of ranks (`docs/collectives.md`).
 //!
 //! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`] runs
-//! schedules: it is told which messages have arrived and which sends are over, and says what to
-//! send and what to fold next. A [`Group`] runs an engine over the queue pairs of a
+//! schedules: its inputs are arrived messages and finished sends, its outputs are what to send and what
+//! to fold next. A [`Group`] runs an engine over the queue pairs of a
 //! [`Nic`](bowline_nic::Nic): RC, and XP for operations with [`Bounds`].
 //!
 //! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,
@@ -12,6 +12,7 @@
 
 mod algorithm;
 mod bounds;
+mod encoding;
 pub mod engine;
 mod fold;
 pub mod group;
@@ -23,9 +24,13 @@ pub mod timeout;
 pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use bounds::{Bounds, Deadline, Missing, Report};
 pub use bowline_codes::reduce::{DataType, ReduceOp};
+pub use encoding::Encoding;
 pub use engine::{Cause, Engine, EngineConfig, Failure, OpId};
 pub use fold::{Contribution, fold, fold_partial};
-pub use group::{ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece};
+pub use group::{
+    ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece, SdrEnd, SdrScheme,
+    UnknownScheme,
+};
 pub use replay::replay_allreduce;
 pub use request::{InvalidRequest, Operation, Request};
 pub use schedule::Schedule;

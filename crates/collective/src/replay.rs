@@ -5,6 +5,7 @@ use std::ops::Range;
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::bounds::Report;
+use crate::encoding::Encoding;
 use crate::fold::{Contribution, fold_partial};
 
 /// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of all
@@ -21,6 +22,35 @@ pub fn replay_allreduce(
     if reports.iter().any(|report| report.is_cut) {
         return None;
     }
+    if let Some((encoding, seed)) = reports.first().and_then(|report| report.encoded) {
+        return replay_encoded(op, encoding, seed, inputs, reports);
+    }
+    Some(fold_again(op, dtype, inputs, reports))
+}
+
+/// The same of tensors that were encoded.
+fn replay_encoded(
+    op: ReduceOp,
+    encoding: Encoding,
+    seed: u64,
+    inputs: &[&[u8]],
+    reports: &[Report],
+) -> Option<Vec<u8>> {
+    let plan = encoding.plan(seed).ok()?;
+    let encode = |input: &&[u8]| {
+        let mut encoded = vec![0; plan.encoded_len()];
+        plan.encode(input, &mut encoded);
+        encoded
+    };
+    let encoded: Vec<Vec<u8>> = inputs.iter().map(encode).collect();
+    let encoded: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+    let reduced = fold_again(op, encoding.dtype, &encoded, reports);
+    let mut result = vec![0; plan.tensor_len()];
+    plan.decode(&reduced, &mut result);
+    Some(result)
+}
+
+fn fold_again(op: ReduceOp, dtype: DataType, inputs: &[&[u8]], reports: &[Report]) -> Vec<u8> {
     // Each rank reduces another part of the output, so that what is missing does not overlap.
     let missing = |rank: usize| -> Vec<Range<u32>> {
         let of_rank = reports.iter().flat_map(|report| &report.missing);
@@ -35,7 +65,7 @@ pub fn replay_allreduce(
         .collect();
     let mut result = vec![0; inputs[0].len()];
     fold_partial(op, dtype, &mut result, &terms, true);
-    Some(result)
+    result
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::algorithm::{self, Algorithm};
 use crate::bounds::Bounds;
+use crate::encoding::Encoding;
 use crate::schedule::{Schedule, ScheduleOf};
 use crate::{MAX_RANKS, Rank};
 
@@ -149,6 +150,9 @@ pub struct Request {
     /// The input is where the output goes: one buffer, as long as the longer of both. The block of this
     /// rank, where there is one, has its place among the others. Ranks may differ in this.
     pub in_place: bool,
+    /// What is reduced travels encoded, so that a lost packet costs all elements a little: see [`Encoding`]. Only
+    /// `direct` does so, for sums and averages of long tensors.
+    pub recovery: bool,
 }
 
 /// A request that cannot be.
@@ -222,6 +226,7 @@ impl Request {
             op: ReduceOp::Sum,
             algorithm: Algorithm::Auto,
             in_place: false,
+            recovery: false,
         }
     }
 
@@ -250,6 +255,7 @@ impl Request {
             ranks,
             pairwise: matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. }),
             fingerprint: self.fingerprint(algorithm),
+            encoding: self.encoding(algorithm, ranks, chunk_bytes),
         }))
     }
 
@@ -285,10 +291,28 @@ impl Request {
         let pairwise = matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. });
         match algorithm {
             Algorithm::Direct | Algorithm::Exchange if !pairwise => {
-                Ok(Request { algorithm, ..self.clone() })
+                let recovery = self.recovery || bounds.recovery;
+                Ok(Request { algorithm, recovery, ..self.clone() })
             }
             _ => Err(InvalidRequest::Unbounded { operation, algorithm }),
         }
+    }
+
+    /// How what may be lost is encoded, if it is.
+    pub(crate) fn encoding(
+        &self,
+        algorithm: Algorithm,
+        ranks: u32,
+        chunk_bytes: usize,
+    ) -> Option<Encoding> {
+        if !self.recovery || algorithm != Algorithm::Direct || ranks < 2 {
+            return None;
+        }
+        let elements = match self.operation {
+            Operation::Allreduce { count } | Operation::ReduceScatter { count } => count,
+            _ => return None,
+        };
+        Encoding::of(self.dtype, self.op, elements, chunk_bytes)
     }
 
     fn check(&self, rank: Rank, ranks: u32) -> Result<(), InvalidRequest> {
@@ -338,10 +362,10 @@ impl Request {
             Operation::Barrier => (9, 0, 0),
             Operation::Send { count, .. } | Operation::Recv { count, .. } => (10, count, 0),
         };
-        let parts =
-            [kind, count as u64, root.into(), self.dtype as u64, self.op as u64, algorithm as u64];
+        let how = [self.dtype as u64, self.op as u64, algorithm as u64, self.recovery.into()];
+        let parts = [kind, count as u64, root.into()].into_iter().chain(how);
         // FNV-1a over words, and a last mix.
-        let mixed = parts.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, part| {
+        let mixed = parts.fold(0xcbf2_9ce4_8422_2325_u64, |hash, part| {
             (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
         });
         mixed ^ mixed >> 32

@@ -159,12 +159,13 @@ fn every_collective_by_every_algorithm_at_up_to_16_ranks() {
             for algorithm in algorithms(&operation(kind, 1, 0)) {
                 for turn in 0..6 {
                     let count = counts[rng.random_range(0..counts.len())];
+                    let operation = operation(kind, count, rng.random_range(0..ranks));
                     let request = Request {
-                        operation: operation(kind, count, rng.random_range(0..ranks)),
                         dtype: DataType::ALL[rng.random_range(0..10)],
                         op: ReduceOp::ALL[rng.random_range(0..5)],
                         algorithm,
                         in_place: turn % 2 == 0,
+                        ..Request::new(operation)
                     };
                     check(&request, draw_shape(&mut rng, ranks));
                 }
@@ -183,7 +184,8 @@ fn every_type_and_operator() {
                     for ranks in [2, 3, 5] {
                         let operation = operation(kind, 37, ranks - 1);
                         let in_place = rng.random();
-                        let request = Request { operation, dtype, op, algorithm, in_place };
+                        let request =
+                            Request { dtype, op, algorithm, in_place, ..Request::new(operation) };
                         check(&request, draw_shape(&mut rng, ranks));
                     }
                 }

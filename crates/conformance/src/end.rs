@@ -90,6 +90,30 @@ pub struct Connection {
     pub rnr_retry: u8,
 }
 
+/// A queue pair that asks and its peer, between whom something may be put.
+#[derive(Clone, Copy, Debug)]
+pub struct Bridge {
+    /// The peer's address.
+    pub addr: IpAddr,
+    /// The peer's queue pair.
+    pub qpn: u32,
+    /// Memory that the peer offers.
+    pub region: Region,
+    /// Path MTU.
+    pub mtu: Mtu,
+    /// First sequence number of the queue pair that asks.
+    pub sq_psn: u32,
+}
+
+/// Address and queue pair that the one that asks connects to, and those that its peer connects to.
+#[derive(Clone, Copy, Debug)]
+pub struct Bridged {
+    /// For the one that asks.
+    pub requester: (IpAddr, u32),
+    /// For its peer.
+    pub responder: (IpAddr, u32),
+}
+
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram {
@@ -155,6 +179,12 @@ pub trait End {
     fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)>;
     /// Removes a queue pair.
     fn destroy_qp(&mut self, qp: QpId) -> Outcome;
+    /// Puts a group of one between a queue pair and its peer, if this end is one that does: what each of the two is
+    /// to connect to instead of the other.
+    fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
+        let _ = (qp, bridge);
+        Ok(None)
+    }
     /// Makes it ready to receive, then to send.
     fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome;
     /// Moves it to the error state.

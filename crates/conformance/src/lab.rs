@@ -6,7 +6,10 @@ use std::time::Duration;
 use bowline_nic::{Access, Completion, Event, QpState, QpType, WcStatus};
 
 use crate::failure::same;
-use crate::{Case, Connection, End, Failure, Maker, MrId, Outcome, QpId, QpOptions, Region, Send};
+use crate::{
+    Bridge, Bridged, Case, Connection, End, Failure, Maker, MrId, Outcome, QpId, QpOptions, Region,
+    Send,
+};
 
 /// The key of every UD queue pair here, unless a check wants another.
 pub(crate) const QKEY: u32 = 0x1234_5678;
@@ -17,6 +20,8 @@ pub(crate) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC);
 /// No step of a check takes longer, retries after losses included.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
+/// How long an event may take: the thread that hands it on may have to wait for its turn.
+const EVENT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time in which the ends live.
 pub trait Clock {
@@ -145,14 +150,17 @@ impl Lab {
 
     pub(crate) fn connect(&mut self, case: &Case, setup: &Setup, pair: &Pair) -> Outcome {
         let Pair { requester, responder } = *pair;
-        let ends = [(requester, responder, setup.psns), {
-            let [ours, theirs] = setup.psns;
-            (responder, requester, [theirs, ours])
-        }];
-        for (qp, peer, [sq_psn, rq_psn]) in ends {
+        let Bridged { requester: for_requester, responder: for_responder } =
+            self.bridge(case, setup, pair)?;
+        let [ours, theirs] = setup.psns;
+        let ends = [
+            (requester, for_requester, [ours, theirs]),
+            (responder, for_responder, [theirs, ours]),
+        ];
+        for (qp, (addr, qpn), [sq_psn, rq_psn]) in ends {
             let connection = Connection {
-                addr: self.end(peer.side).addr(),
-                qpn: peer.qpn,
+                addr,
+                qpn,
                 mtu: case.mtu,
                 rq_psn,
                 sq_psn,
@@ -165,6 +173,25 @@ impl Lab {
             self.end(qp.side).connect(qp.id, &connection)?;
         }
         Ok(())
+    }
+
+    /// What the two connect to: each other, unless there is something in between.
+    fn bridge(&mut self, case: &Case, setup: &Setup, pair: &Pair) -> Outcome<Bridged> {
+        let Pair { requester, responder } = *pair;
+        let [to, from] = [responder, requester].map(|qp| (self.end(qp.side).addr(), qp.qpn));
+        let direct = Bridged { requester: to, responder: from };
+        if setup.qp_type != QpType::Rc {
+            return Ok(direct);
+        }
+        let bridge = Bridge {
+            addr: to.0,
+            qpn: to.1,
+            region: responder.region,
+            mtu: case.mtu,
+            sq_psn: setup.psns[0],
+        };
+        let bridged = self.end(requester.side).bridge(requester.id, &bridge)?;
+        Ok(bridged.unwrap_or(direct))
     }
 
     fn make_qp(
@@ -314,9 +341,18 @@ impl Lab {
         self.clock.pass(time)
     }
 
-    /// Takes what happened besides completions at a queue pair's end.
-    pub(crate) fn events(&mut self, qp: &Qp) -> Outcome<Vec<Event>> {
-        self.end(qp.side).events()
+    /// Waits until something happens besides completions at a queue pair's end; `false` if it does not.
+    pub(crate) fn raises(&mut self, qp: &Qp, is_it: impl Fn(&Event) -> bool) -> Outcome<bool> {
+        let deadline = self.clock.now() + EVENT_LIMIT;
+        loop {
+            if self.end(qp.side).events()?.iter().any(&is_it) {
+                return Ok(true);
+            }
+            if self.clock.now() > deadline {
+                return Ok(false);
+            }
+            self.clock.pass(Duration::from_millis(1))?;
+        }
     }
 }
 

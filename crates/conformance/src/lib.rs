@@ -26,7 +26,9 @@ pub mod quirks;
 mod runner;
 mod station;
 
-pub use end::{Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions, Region, Send};
+pub use end::{
+    Bridge, Bridged, Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions, Region, Send,
+};
 pub use failure::{Failure, Outcome};
 pub use lab::{Clock, Lab, Pair, Qp, Side};
-pub use runner::{Case, Check, Profile, Row, cases, run_case};
+pub use runner::{Case, Check, Profile, Row, cases, group_cases, run_case};

@@ -19,6 +19,8 @@ pub struct Check {
     pub survives_faults: bool,
     /// Asks for XP, which only our own NICs speak.
     pub needs_xp: bool,
+    /// Asks for nothing but what a multicast group carries: SENDs and WRITEs, one way.
+    pub fits_groups: bool,
 }
 
 /// A check, with who asks and how long packets are.
@@ -77,6 +79,12 @@ pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
         }
     }
     cases
+}
+
+/// The cases among those that a multicast group of one carries as a connection does.
+pub fn group_cases(profile: Profile) -> Vec<Case> {
+    let cases = cases(profile, Maker::Bowline).into_iter();
+    cases.filter(|case| case.check.fits_groups).collect()
 }
 
 /// Runs a case and cleans up after it.

@@ -40,6 +40,7 @@ pub struct Connections {
 impl Connections {
     /// Starts the connection manager of a device. A device has one at a time.
     pub fn open(device: &Device, config: Config) -> Result<Connections, DeviceError> {
+        device.needs_soft_nic("the connection manager")?;
         let lane = Arc::clone(device.lane(0));
         let seed = random_bytes().map_err(DeviceError::system("read randomness"))?;
         let events =
@@ -54,7 +55,8 @@ impl Connections {
         };
         let comm_id_prefix = joined.is_some().then_some(prefix);
         let cm = CmManager::new(Config { comm_id_prefix, ..config }, seed);
-        let sharing = joined.map(|services| Shared { services, prefix });
+        let addr = device.addr();
+        let sharing = joined.map(|services| Shared { services, prefix, addr });
         let claimed = HashSet::new();
         let running = Running { cm, qp, sharing, claimed, events: channel };
         let running = Arc::new(Mutex::new(running));
@@ -63,13 +65,20 @@ impl Connections {
     }
 
     /// Calls the manager, and sends what it has to say.
+    ///
+    /// What it says to another process on this address may come to our own socket, from which we hand it on. That is
+    /// done before this returns: the caller may end the process next, and with it the socket.
     pub fn call<R>(&self, call: impl FnOnce(&mut CmManager, Time) -> R) -> Result<R, LaneError> {
-        self.lane.with(|nic, now| {
+        let (result, to_neighbours) = self.lane.with(|nic, now| {
             let mut running = self.running();
             let result = call(&mut running.cm, now);
-            running.flush(nic, now);
-            result
-        })
+            (result, running.flush(nic, now))
+        })?;
+        if to_neighbours {
+            self.lane.poll(|_, _| ())?;
+            self.lane.stop_polling();
+        }
+        Ok(result)
     }
 
     /// Listens for a service; `false` if somebody on this address does already.
@@ -109,6 +118,8 @@ impl Drop for Connections {
 struct Shared {
     services: Services,
     prefix: u8,
+    /// The address that they share.
+    addr: IpAddr,
 }
 
 struct Running {
@@ -144,7 +155,7 @@ impl Running {
 
     /// Whether a message is for this process to answer.
     fn is_ours(&self, mad: &[u8; MAD_LEN]) -> bool {
-        let Some(Shared { services, prefix }) = &self.sharing else { return true };
+        let Some(Shared { services, prefix, .. }) = &self.sharing else { return true };
         match Destination::of(mad) {
             Some(Destination::Service(service)) => {
                 self.cm.is_listening(service)
@@ -160,14 +171,17 @@ impl Running {
         }
     }
 
-    /// Sends and tells what the manager has.
-    fn flush(&mut self, nic: &mut Nic, now: Time) {
+    /// Sends and tells what the manager has. Returns whether any of it went to the processes on this address.
+    fn flush(&mut self, nic: &mut Nic, now: Time) -> bool {
+        let mut to_neighbours = false;
         while let Some(out) = self.cm.poll_transmit() {
+            to_neighbours |= self.sharing.as_ref().is_some_and(|shared| shared.addr == out.to);
             self.qp.send(nic, now, out.to, &out.mad);
         }
         while let Some(event) = self.cm.poll_event() {
             self.events.push(event);
         }
+        to_neighbours
     }
 }
 

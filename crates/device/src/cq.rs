@@ -3,15 +3,23 @@
 use std::sync::{Arc, PoisonError};
 
 use bowline_failover::mirror::{self, Engines, Place};
+use bowline_ibverbs as ibverbs;
 use bowline_io::{CqNotify, EventChannel, LaneError};
 use bowline_nic::{Completion, CqId, Nic, Time};
 
+use crate::backend::Backend;
 use crate::turn::turn;
+use crate::verbs::no_lane;
 use crate::{Device, DeviceError};
 
 /// A completion queue for queue pairs of any lane.
 pub struct Cq {
     device: Arc<Device>,
+    pub(crate) back: Backend<SoftCq, Arc<ibverbs::Cq>>,
+}
+
+/// That of the soft NIC.
+pub(crate) struct SoftCq {
     pub(crate) mirror: Arc<mirror::Cq>,
     /// Whoever waits for events.
     notify: Option<CqNotify>,
@@ -24,33 +32,21 @@ impl Cq {
         depth: u32,
         notify: Option<(Arc<EventChannel<u64>>, u64)>,
     ) -> Result<Cq, DeviceError> {
-        let mirror = Arc::new(mirror::Cq::create(device.engines(), depth)?);
-        let notify = notify.map(|(channel, token)| {
-            let gate = Arc::clone(&mirror);
-            CqNotify::new(channel, token).gated(move || gate.notified())
-        });
-        let cq = Cq { device: Arc::clone(device), mirror, notify };
-        device.names().write().unwrap_or_else(PoisonError::into_inner).add_cq(&cq.mirror);
-        if let Err(error) = cq.listen() {
-            let _ = cq.destroy();
-            return Err(error.into());
-        }
-        Ok(cq)
-    }
-
-    /// Has every engine tell of completions.
-    fn listen(&self) -> Result<(), LaneError> {
-        let Some(notify) = &self.notify else { return Ok(()) };
-        for at in self.device.engines().layout().places() {
-            self.device.engines().lane(at).notify_cq(self.mirror.id(at), notify.clone())?;
-        }
-        self.device.watch_cq(&self.mirror, notify);
-        Ok(())
+        let back = match &device.verbs {
+            None => Backend::Soft(SoftCq::create(device, depth, notify)?),
+            Some(verbs) => {
+                Backend::Verbs(Arc::new(ibverbs::Cq::create(&verbs.context, depth, notify)?))
+            }
+        };
+        Ok(Cq { device: Arc::clone(device), back })
     }
 
     /// Changes how many completions of each lane there is room for. What is in the queue stays, and must fit.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
-        Ok(self.mirror.resize(self.device.engines(), depth)?)
+        match &self.back {
+            Backend::Soft(soft) => Ok(soft.mirror.resize(self.device.engines(), depth)?),
+            Backend::Verbs(cq) => Ok(cq.resize(depth)?),
+        }
     }
 
     /// Its device.
@@ -60,46 +56,112 @@ impl Cq {
 
     /// Its identifier, as [`Event::CqOverflow`](bowline_nic::Event::CqOverflow) names it.
     pub fn id(&self) -> CqId {
-        self.mirror.id(Place::lane(0))
+        match &self.back {
+            Backend::Soft(soft) => soft.mirror.id(Place::lane(0)),
+            Backend::Verbs(cq) => cq.id(),
+        }
     }
 
     /// Drives a lane that has queue pairs of the queue, and polls up to `wanted` completions through
-    /// `take`, which gets the queue to ask, how many there is room for, and says how many it took.
+    /// `take`, which gets the queue to ask, how many there is room for, and says how many it took. On a verbs
+    /// device, which has no lanes, this fails: see [`Cq::poll_completions`].
     #[inline]
     pub fn poll<X: From<LaneError>>(
         &self,
         wanted: usize,
         take: impl FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X>,
     ) -> Result<usize, X> {
+        let Backend::Soft(soft) = &self.back else { return Err(no_lane().into()) };
         let device = &*self.device;
-        self.mirror.poll(device.engines(), device.is_split(), turn, wanted, take)
+        soft.mirror.poll(device.engines(), device.is_split(), turn, wanted, take)
+    }
+
+    /// Takes completions, and drives a lane that has queue pairs of the queue meanwhile.
+    #[inline]
+    pub fn poll_completions(&self, out: &mut [Completion]) -> Result<usize, DeviceError> {
+        if let Backend::Verbs(cq) = &self.back {
+            return Ok(cq.poll(out)?);
+        }
+        let mut filled = 0;
+        self.poll(out.len(), |nic, _, cq, room| {
+            let taken = nic.poll_cq(cq, &mut out[filled..filled + room])?;
+            filled += taken;
+            Ok(taken)
+        })
     }
 
     /// Takes completions that are there, and drives nothing.
     pub fn take(&self, out: &mut [Completion]) -> Result<usize, DeviceError> {
         let device = &*self.device;
-        self.mirror.take(device.engines(), device.is_split(), out)
+        match &self.back {
+            Backend::Soft(soft) => soft.mirror.take(device.engines(), device.is_split(), out),
+            Backend::Verbs(cq) => Ok(cq.poll(out)?),
+        }
     }
 
     /// Asks for one event at the next completion, or at the next that is solicited or failed. What is in
     /// the queue already raises nothing: poll once more after arming.
-    pub fn arm(&self, solicited_only: bool) -> Result<(), LaneError> {
+    pub fn arm(&self, solicited_only: bool) -> Result<(), DeviceError> {
         let device = &*self.device;
-        self.mirror.arm(device.engines(), || device.is_split(), solicited_only)
+        match &self.back {
+            Backend::Soft(soft) => {
+                soft.mirror.arm(device.engines(), || device.is_split(), solicited_only)?;
+            }
+            Backend::Verbs(cq) => cq.arm(solicited_only)?,
+        }
+        Ok(())
     }
 
-    /// Destroys the queue; fails while a queue pair uses it.
+    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
-        let engines = self.device.engines();
+        match &self.back {
+            Backend::Soft(soft) => soft.destroy(&self.device),
+            Backend::Verbs(_) => Ok(()),
+        }
+    }
+}
+
+impl SoftCq {
+    fn create(
+        device: &Device,
+        depth: u32,
+        notify: Option<(Arc<EventChannel<u64>>, u64)>,
+    ) -> Result<SoftCq, DeviceError> {
+        let mirror = Arc::new(mirror::Cq::create(device.engines(), depth)?);
+        let notify = notify.map(|(channel, token)| {
+            let gate = Arc::clone(&mirror);
+            CqNotify::new(channel, token).gated(move || gate.notified())
+        });
+        let cq = SoftCq { mirror, notify };
+        device.names().write().unwrap_or_else(PoisonError::into_inner).add_cq(&cq.mirror);
+        if let Err(error) = cq.listen(device) {
+            let _ = cq.destroy(device);
+            return Err(error.into());
+        }
+        Ok(cq)
+    }
+
+    /// Has every engine tell of completions.
+    fn listen(&self, device: &Device) -> Result<(), LaneError> {
+        let Some(notify) = &self.notify else { return Ok(()) };
+        for at in device.engines().layout().places() {
+            device.engines().lane(at).notify_cq(self.mirror.id(at), notify.clone())?;
+        }
+        device.watch_cq(&self.mirror, notify);
+        Ok(())
+    }
+
+    fn destroy(&self, device: &Device) -> Result<(), DeviceError> {
+        let engines = device.engines();
         self.mirror.destroy(engines)?;
         if self.notify.is_some() {
-            self.device.unwatch_cq(&self.mirror);
+            device.unwatch_cq(&self.mirror);
             for at in engines.layout().places() {
                 // An engine that has ended has nothing to forget.
                 let _ = engines.lane(at).forget_cq(self.mirror.id(at));
             }
         }
-        let names = self.device.names();
+        let names = device.names();
         names.write().unwrap_or_else(PoisonError::into_inner).remove_cq(&self.mirror);
         Ok(())
     }

@@ -1,26 +1,32 @@
 //! An open device.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bowline_failover::Rail;
 use bowline_failover::mirror::{self, Names, Place};
 use bowline_fec::{Fec, FecSnapshot};
+use bowline_ibverbs::Caps;
 use bowline_io::control::{self, ControlServer};
-use bowline_io::{
-    CqNotify, EventChannel, FaultRequest, Lane, LaneError, LinkState, PortCaps, PortCounters,
-    UdpConfig,
-};
+use bowline_io::{CqNotify, EventChannel, FaultRequest, Lane, LinkState, PortCounters, UdpConfig};
 use bowline_nic::{Counters, Event, NicConfig, RateControl, Time};
 
 use crate::engines::LaneEngines;
 use crate::failover::{Account, Failover};
+use crate::groups::Groups;
+use crate::multicast::Replicator;
 use crate::placement::Placement;
+use crate::verbs::Verbs;
+use crate::{DeviceError, verbs};
 
-/// An open device: lanes, and what they have in common.
+/// An open device: lanes, and what they have in common; or a verbs device, without lanes.
 pub struct Device {
     pub(crate) name: String,
     pub(crate) engines: Arc<LaneEngines>,
+    /// What it stands on, if not on lanes.
+    pub(crate) verbs: Option<Verbs>,
     pub(crate) names: Arc<RwLock<Names>>,
     pub(crate) events: Arc<EventChannel<Event>>,
     pub(crate) placement: Placement,
@@ -31,8 +37,14 @@ pub struct Device {
     /// What the sockets were opened with.
     pub(crate) udp: UdpConfig,
     pub(crate) failover: Option<Failover>,
+    /// Multicast groups that its queue pairs are in.
+    pub(crate) groups: Groups,
     /// Tell `bowline devinfo` about the device and its backup, if that could be arranged.
     pub(crate) controls: Mutex<Vec<ControlServer>>,
+    /// What copies for groups, by lane, where there are any.
+    pub(crate) replicators: Mutex<BTreeMap<usize, Arc<Replicator>>>,
+    /// The number that an XRC domain, or a shared receive queue in one, got last.
+    pub(crate) last_xrc: AtomicU32,
 }
 
 impl Device {
@@ -51,12 +63,17 @@ impl Device {
         &self.config
     }
 
-    /// What its ports are and can do.
-    pub fn port_caps(&self) -> PortCaps {
-        self.lanes()[0].port_caps()
+    /// What carries its packets, for people to read.
+    pub fn via(&self) -> &'static str {
+        self.lanes().first().map_or(verbs::VIA, |lane| lane.port_caps().via)
     }
 
-    /// Its lanes.
+    /// What the verbs device can do that it stands on, if it does.
+    pub fn verbs_caps(&self) -> Option<&Caps> {
+        self.verbs.as_ref().map(|verbs| verbs.context.caps())
+    }
+
+    /// Its lanes; a verbs device has none.
     pub fn lanes(&self) -> &[Arc<Lane>] {
         self.engines.rail(Rail::Default)
     }
@@ -66,20 +83,39 @@ impl Device {
         self.engines.rail(Rail::Backup)
     }
 
-    /// A lane, for protocols that run in it.
+    /// A lane that [`Device::take_lane`] gave, for protocols that run in it.
+    ///
+    /// # Panics
+    /// If there is no such lane.
     pub fn lane(&self, lane: usize) -> &Arc<Lane> {
         self.engines.lane(Place::lane(lane))
     }
 
     /// The clock of all its lanes.
     pub fn now(&self) -> Time {
-        self.lanes()[0].now()
+        match (self.lanes().first(), &self.verbs) {
+            (Some(lane), _) => lane.now(),
+            (None, Some(verbs)) => verbs.now(),
+            (None, None) => Time::ZERO,
+        }
+    }
+
+    /// A number for an XRC domain, or for a shared receive queue in one: 24 bits, and not 0. Those that are in use are
+    /// refused by the engines.
+    pub(crate) fn next_xrc_number(&self) -> u32 {
+        self.last_xrc.fetch_add(1, Ordering::Relaxed) % 0xff_ffff + 1
     }
 
     /// Chooses a lane for a queue pair, or for a protocol with queue pairs of its own, and counts it
-    /// there until [`Device::release_lane`].
-    pub fn take_lane(&self, hint: Option<usize>) -> usize {
-        self.placement.take(hint)
+    /// there until [`Device::release_lane`]. A verbs device has none for `what`.
+    pub fn take_lane(&self, hint: Option<usize>, what: &'static str) -> Result<usize, DeviceError> {
+        self.needs_soft_nic(what)?;
+        Ok(self.placement.take(hint))
+    }
+
+    /// Refuses `what` on a verbs device.
+    pub fn needs_soft_nic(&self, what: &'static str) -> Result<(), DeviceError> {
+        if self.verbs.is_some() { Err(DeviceError::needs_soft_nic(what)) } else { Ok(()) }
     }
 
     /// What was placed on a lane is gone.
@@ -89,7 +125,10 @@ impl Device {
 
     /// Whether the port carries anything: one lane of its own or of its backup is enough.
     pub fn link(&self) -> LinkState {
-        let up = self.engines.all().iter().any(|lane| lane.link() == LinkState::Up);
+        let up = match &self.verbs {
+            Some(verbs) => verbs.context.is_up(),
+            None => self.engines.all().iter().any(|lane| lane.link() == LinkState::Up),
+        };
         if up { LinkState::Up } else { LinkState::Down }
     }
 
@@ -98,9 +137,15 @@ impl Device {
         &self.events
     }
 
-    /// What its engines and ports have done and seen.
-    pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
-        control::total_counters(self.lanes())
+    /// What its engines and ports have done and seen. A verbs device keeps its counters where the kernel shows
+    /// them.
+    pub fn counters(&self) -> Result<(Counters, PortCounters), DeviceError> {
+        if self.verbs.is_some() {
+            let instead =
+                "read /sys/class/infiniband/NAME/ports/1/hw_counters, or `rdma statistic`";
+            return Err(DeviceError::NeedsSoftNic { what: "counting packets", instead });
+        }
+        Ok(control::total_counters(self.lanes())?)
     }
 
     /// What limits how fast its queue pairs send that are not told otherwise.
@@ -118,7 +163,7 @@ impl Device {
         self.failover.as_ref().map(Failover::account)
     }
 
-    /// Makes its ports fail, or ends that.
+    /// Makes its ports fail, or ends that. Nothing happens to a verbs device: take its interface down instead.
     pub fn fault(&self, request: &FaultRequest) {
         self.lanes().iter().filter_map(|l| l.faults()).for_each(|faults| faults.apply(request));
     }
@@ -154,9 +199,10 @@ impl Device {
     }
 
     /// Ends the device: what is ready leaves, threads stop, the address is free. Later calls give
-    /// [`LaneError::Dead`].
+    /// [`LaneError::Dead`](bowline_io::LaneError::Dead). A verbs device ends with its last object.
     pub fn shut_down(&self) {
         drop(std::mem::take(&mut *self.controls.lock().unwrap_or_else(PoisonError::into_inner)));
+        self.groups.clear();
         if let Some(failover) = &self.failover {
             failover.shutdown();
         }

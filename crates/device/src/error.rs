@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 
 use bowline_failover::mirror::MirrorError;
+use bowline_ibverbs::VerbsError;
 use bowline_io::{LaneError, PortError};
 use bowline_nic::ControlError;
 use bowline_store::StoreError;
@@ -29,6 +30,17 @@ pub enum DeviceError {
     /// An engine refused.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// The verbs device cannot be used, or its provider refused.
+    #[error(transparent)]
+    Verbs(#[from] VerbsError),
+    /// A verbs device has no engine of Bowline's to do it.
+    #[error("{what} needs Bowline's soft NIC: {instead}")]
+    NeedsSoftNic {
+        /// What was asked for.
+        what: &'static str,
+        /// What to do instead.
+        instead: &'static str,
+    },
     /// The store's URL or the job's name is wrong.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -63,6 +75,12 @@ impl DeviceError {
             return false;
         };
         matches!(port, PortError::Registry(_))
+    }
+
+    /// What a verbs device has not, where the soft NIC on the same interface does.
+    pub(crate) fn needs_soft_nic(what: &'static str) -> DeviceError {
+        let instead = "open the device by its IP address instead of verbs:NAME";
+        DeviceError::NeedsSoftNic { what, instead }
     }
 
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> DeviceError {

@@ -3,21 +3,31 @@
 use std::sync::Arc;
 
 use bowline_failover::mirror;
+use bowline_ibverbs as ibverbs;
 use bowline_nic::{Access, Buffer, MrKey, Region};
 
+use crate::backend::Backend;
 use crate::{DeviceError, Pd};
 
 /// Registered memory: every lane and the backup know it under one key.
 pub struct Mr {
     pd: Arc<Pd>,
-    key: MrKey,
+    back: Backend<MrKey, ibverbs::Mr>,
 }
 
 impl Mr {
     /// Registers memory of Bowline's own, which lives as long as anybody needs it.
     pub fn register(pd: &Arc<Pd>, buffer: &Arc<Buffer>, access: Access) -> Result<Mr, DeviceError> {
-        let region = || Some(Region::owned(Arc::clone(buffer)));
-        Mr::new(pd, region, buffer.addr(), access)
+        match &pd.back {
+            Backend::Soft(domain) => {
+                let region = || Some(Region::owned(Arc::clone(buffer)));
+                Mr::on_engines(pd, domain, region, buffer.addr(), access)
+            }
+            Backend::Verbs(domain) => {
+                let back = Backend::Verbs(ibverbs::Mr::register(domain, buffer, access)?);
+                Ok(Mr { pd: Arc::clone(pd), back })
+            }
+        }
     }
 
     /// Registers memory that somebody else owns: an array of NumPy's, a C program's buffer. Its first byte
@@ -43,27 +53,49 @@ impl Mr {
         iova: u64,
         access: Access,
     ) -> Result<Mr, DeviceError> {
-        let region = || {
-            // SAFETY: the caller keeps the memory as `Region::from_raw` asks for, until it is
-            // deregistered.
-            unsafe { Region::from_raw(addr, len) }
-        };
-        Mr::new(pd, region, iova, access)
+        match &pd.back {
+            Backend::Soft(domain) => {
+                let region = || {
+                    // SAFETY: the caller keeps the memory as `Region::from_raw` asks for, until it is
+                    // deregistered.
+                    unsafe { Region::from_raw(addr, len) }
+                };
+                Mr::on_engines(pd, domain, region, iova, access)
+            }
+            Backend::Verbs(domain) => {
+                // SAFETY: the caller keeps the memory until it is deregistered. A NIC that has answered
+                // that does not touch it any more.
+                let mr = unsafe { ibverbs::Mr::register_foreign(domain, addr, len, iova, access) }?;
+                Ok(Mr { pd: Arc::clone(pd), back: Backend::Verbs(mr) })
+            }
+        }
     }
 
-    fn new(
+    fn on_engines(
         pd: &Arc<Pd>,
+        domain: &mirror::Pd,
         region: impl Fn() -> Option<Region>,
         iova: u64,
         access: Access,
     ) -> Result<Mr, DeviceError> {
-        let key = mirror::register(pd.device().engines(), &pd.mirror, region, iova, access)?;
-        Ok(Mr { pd: Arc::clone(pd), key })
+        let key = mirror::register(pd.device().engines(), domain, region, iova, access)?;
+        Ok(Mr { pd: Arc::clone(pd), back: Backend::Soft(key) })
     }
 
-    /// Its key: locally the lkey, and to peers the rkey.
+    /// Its key in work requests of this end: the lkey.
     pub fn key(&self) -> MrKey {
-        self.key
+        match &self.back {
+            Backend::Soft(key) => *key,
+            Backend::Verbs(mr) => MrKey(mr.lkey()),
+        }
+    }
+
+    /// Its key for peers. The soft NIC has one key for both; a verbs device may have two.
+    pub fn rkey(&self) -> MrKey {
+        match &self.back {
+            Backend::Soft(key) => *key,
+            Backend::Verbs(mr) => MrKey(mr.rkey()),
+        }
     }
 
     /// Its domain.
@@ -74,11 +106,18 @@ impl Mr {
     /// Changes what may be done with the memory; the key stays. Memory of somebody else must allow it, as
     /// [`Mr::register_foreign`] says.
     pub fn set_access(&self, access: Access) -> Result<(), DeviceError> {
-        Ok(mirror::set_access(self.pd.device().engines(), self.key, access)?)
+        let key = self.back.soft("changing the rights of registered memory")?;
+        Ok(mirror::set_access(self.pd.device().engines(), *key, access)?)
     }
 
     /// Ends the registration. What still names the key fails.
     pub fn deregister(&self) -> Result<(), DeviceError> {
-        Ok(mirror::deregister(self.pd.device().engines(), &self.pd.mirror, self.key)?)
+        match &self.back {
+            Backend::Soft(key) => {
+                let domain = self.pd.back.soft("memory of the soft NIC")?;
+                Ok(mirror::deregister(self.pd.device().engines(), domain, *key)?)
+            }
+            Backend::Verbs(mr) => Ok(mr.deregister()?),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Opening a device.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use crate::device::backup_name;
 use crate::engines::LaneEngines;
 use crate::events::{EngineEvents, MAX_EVENTS};
 use crate::failover::Failover;
+use crate::groups::Groups;
 use crate::placement::Placement;
 use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 
@@ -40,6 +42,9 @@ struct Common {
 impl DeviceSpec {
     /// Opens the device.
     pub fn open(&self) -> Result<Arc<Device>, DeviceError> {
+        if let Some(name) = &self.verbs {
+            return self.open_verbs(name);
+        }
         self.check()?;
         let lanes = self.lanes.get();
         let ports = match self.open_rails(lanes) {
@@ -103,6 +108,7 @@ impl DeviceSpec {
         let device = Arc::new(Device {
             name: self.name.clone(),
             engines,
+            verbs: None,
             names: common.names,
             events: common.events,
             placement: Placement::new(layout.lanes),
@@ -111,7 +117,10 @@ impl DeviceSpec {
             config: common.config,
             udp: self.udp.clone(),
             failover,
+            groups: Groups::default(),
             controls: Mutex::default(),
+            replicators: Mutex::default(),
+            last_xrc: AtomicU32::new(0),
         });
         device.listen();
         Ok(device)

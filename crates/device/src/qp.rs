@@ -1,13 +1,20 @@
 //! Queue pairs.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bowline_failover::mirror::{self, Engines, QpParts};
+use bowline_ibverbs as ibverbs;
 use bowline_io::LaneError;
 use bowline_nic::{ModifyError, Nic, QpAttr, QpInfo, QpInit, QpState, QpType, Time};
 use bowline_wire::Qpn;
 
-use crate::{Cq, Device, DeviceError, Pd, Srq, turn};
+use crate::backend::Backend;
+use crate::verbs::no_lane;
+use crate::{Cq, Device, DeviceError, Pd, Srq, Xrcd, turn};
+
+/// What is asked for where only an engine can do it.
+const ENGINE: &str = "what is asked of this queue pair";
 
 /// What a queue pair is to be.
 pub struct QpRequest {
@@ -33,23 +40,26 @@ pub struct QpRequest {
     pub max_inline: u32,
     /// Every send has a completion, whatever its flags say.
     pub signal_all: bool,
+    /// Where the shared receive queues are that its peer may name; for extended reliable connections.
+    pub xrcd: Option<Arc<Xrcd>>,
     /// The lane to put it on, modulo their number; the one with the fewest queue pairs if `None`.
     pub lane: Option<usize>,
 }
 
-/// A queue pair on one lane of a device.
+/// A queue pair on one lane of a device, or on its verbs device.
 pub struct Qp {
-    mirror: mirror::Qp,
+    back: Backend<mirror::Qp, ibverbs::Qp>,
     pd: Arc<Pd>,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    xrcd: Option<Arc<Xrcd>>,
 }
 
 impl Qp {
     /// Makes a queue pair, in the reset state.
     pub fn create(request: QpRequest) -> Result<Qp, DeviceError> {
-        let QpRequest { pd, send_cq, recv_cq, srq, .. } = &request;
+        let QpRequest { pd, send_cq, recv_cq, srq, xrcd, .. } = &request;
         let device = pd.device();
         let foreign = |other: &Arc<Device>| !Arc::ptr_eq(device, other);
         if foreign(send_cq.device()) || foreign(recv_cq.device()) {
@@ -58,34 +68,26 @@ impl Qp {
         if srq.as_ref().is_some_and(|srq| foreign(srq.pd().device())) {
             return Err(DeviceError::Foreign { what: "the shared receive queue" });
         }
-        let init = QpInit {
-            max_send_wr: request.max_send_wr,
-            max_recv_wr: request.max_recv_wr,
-            max_send_sge: request.max_send_sge,
-            max_recv_sge: request.max_recv_sge,
-            max_inline: request.max_inline,
-            signal_all: request.signal_all,
-            ..QpInit::new(request.qp_type, pd.id_on(0), send_cq.id())
+        if xrcd.as_ref().is_some_and(|xrcd| foreign(xrcd.device())) {
+            return Err(DeviceError::Foreign { what: "the XRC domain" });
+        }
+        let back = match on_verbs(&request)? {
+            Some(qp) => Backend::Verbs(qp),
+            None => Backend::Soft(on_engines(&request)?),
         };
-        let moves = request.qp_type.descriptor().movable;
-        let parts = QpParts {
-            pd: &pd.mirror,
-            send_cq: &send_cq.mirror,
-            recv_cq: &recv_cq.mirror,
-            srq: srq.as_ref().map(|srq| &srq.mirror),
-        };
-        let lane = device.take_lane(request.lane);
-        let made = mirror::Qp::create(device.engines(), lane, &parts, &init, moves);
-        let mirror = made.inspect_err(|_| device.release_lane(lane))?;
         let qp = Qp {
-            mirror,
+            back,
             pd: request.pd,
             send_cq: request.send_cq,
             recv_cq: request.recv_cq,
             srq: request.srq,
+            xrcd: request.xrcd,
         };
-        if let Some(failover) = qp.device().failover() {
-            failover.begin(&qp.mirror);
+        if let Some(xrcd) = &qp.xrcd {
+            xrcd.hold();
+        }
+        if let (Some(failover), Backend::Soft(mirror)) = (qp.device().failover(), &qp.back) {
+            failover.begin(mirror);
         }
         Ok(qp)
     }
@@ -98,17 +100,30 @@ impl Qp {
     /// Its number.
     #[inline]
     pub fn qpn(&self) -> Qpn {
-        self.mirror.qpn()
+        match &self.back {
+            Backend::Soft(mirror) => mirror.qpn(),
+            Backend::Verbs(qp) => qp.qpn(),
+        }
     }
 
-    /// Its lane.
+    /// Its lane; 0 on a verbs device.
     pub fn lane(&self) -> usize {
-        self.mirror.lane()
+        match &self.back {
+            Backend::Soft(mirror) => mirror.lane(),
+            Backend::Verbs(_) => 0,
+        }
+    }
+
+    /// The provider's queue pair, on a verbs device: requests are posted to it.
+    #[inline]
+    pub fn verbs(&self) -> Option<&ibverbs::Qp> {
+        self.back.verbs()
     }
 
     /// Posts through `post`, which gets the number to post to, and gives `None` for
     /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the connection
-    /// went. What is posted may leave together with what is posted next.
+    /// went. What is posted may leave together with what is posted next. On a verbs device, which has no lanes,
+    /// this fails: see [`Qp::verbs`].
     ///
     /// `None` if the connection is nowhere, which only a lane that has ended can bring about.
     #[inline]
@@ -116,28 +131,37 @@ impl Qp {
         &self,
         post: impl FnMut(&mut Nic, Time, Qpn) -> Option<R>,
     ) -> Result<Option<R>, LaneError> {
+        let Backend::Soft(mirror) = &self.back else { return Err(no_lane()) };
         let engines = self.device().engines();
         if engines.layout().lanes > 1 {
-            turn::posted(self.mirror.lane());
+            turn::posted(mirror.lane());
         }
-        self.mirror.post(engines, post)
+        mirror.post(engines, post)
     }
 
-    /// Calls the engine that has its queues, with its number there.
-    pub fn control<R>(&self, verb: impl FnOnce(&mut Nic, Time, Qpn) -> R) -> Result<R, LaneError> {
+    /// Calls the engine that has its queues, with its number there. A verbs device has none.
+    pub fn control<R>(
+        &self,
+        verb: impl FnOnce(&mut Nic, Time, Qpn) -> R,
+    ) -> Result<R, DeviceError> {
+        let mirror = self.back.soft(ENGINE)?;
         let device = self.device();
         // Meanwhile it does not move.
         let _held = device.failover().map(|failover| failover.hold());
-        self.mirror.control(device.engines(), verb)
+        Ok(mirror.control(device.engines(), verb)?)
     }
 
     /// Changes attributes or the state.
-    pub fn modify(&self, attr: &QpAttr) -> Result<Result<(), ModifyError>, LaneError> {
+    pub fn modify(&self, attr: &QpAttr) -> Result<Result<(), ModifyError>, DeviceError> {
+        let mirror = match &self.back {
+            Backend::Soft(mirror) => mirror,
+            Backend::Verbs(qp) => return Ok(Ok(qp.modify(attr)?)),
+        };
         if let Some(failover) = self.device().failover() {
             // One that ends is at home first.
             match attr.state {
-                Some(QpState::Reset) => failover.reset(&self.mirror),
-                Some(QpState::Err) => failover.end(&self.mirror),
+                Some(QpState::Reset) => failover.reset(mirror),
+                Some(QpState::Err) => failover.end(mirror),
                 _ => {}
             }
         }
@@ -145,17 +169,28 @@ impl Qp {
         if let (Ok(()), Some(failover), Some(QpState::Rtr), Some(av), Some(dest_qpn)) =
             (done, self.device().failover(), attr.state, attr.av, attr.dest_qpn)
         {
-            failover.connected(&self.mirror, av.dst, dest_qpn);
+            failover.connected(mirror, av.dst, dest_qpn);
         }
         Ok(done)
     }
 
+    /// Its state; `None` if there is no such queue pair any more.
+    pub fn state(&self) -> Result<Option<QpState>, DeviceError> {
+        match &self.back {
+            Backend::Soft(_) => {
+                self.control(|nic, _, qpn| nic.query_qp(qpn).map(|info| info.state))
+            }
+            Backend::Verbs(qp) => Ok(Some(qp.state()?)),
+        }
+    }
+
     /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it is where
-    /// the connection is. `None` if there is no such queue pair any more.
-    pub fn info(&self) -> Result<Option<QpInfo>, LaneError> {
-        let (home, qpn) = self.mirror.on(bowline_failover::Rail::Default);
+    /// the connection is. `None` if there is no such queue pair any more. A verbs device tells its state alone.
+    pub fn info(&self) -> Result<Option<QpInfo>, DeviceError> {
+        let mirror = self.back.soft("asking for a queue pair's attributes")?;
+        let (home, qpn) = mirror.on(bowline_failover::Rail::Default);
         let set = self.device().engines().lane(home).with(|nic, _| nic.query_qp(qpn))?;
-        if self.mirror.spare().is_none() {
+        if mirror.spare().is_none() {
             return Ok(set);
         }
         let now = self.control(|nic, _, qpn| nic.query_qp(qpn))?;
@@ -168,20 +203,90 @@ impl Qp {
         }))
     }
 
-    /// Destroys the queue pair. What it had outstanding vanishes without completions.
+    /// Puts it into a multicast group: datagrams to the group reach it.
+    pub fn attach_group(&self, group: IpAddr) -> Result<(), DeviceError> {
+        let device = self.device();
+        device.needs_soft_nic("a multicast group")?;
+        device.groups.attach(&device.udp, device.lane(self.lane()), self.qpn(), group)
+    }
+
+    /// Takes it out of a multicast group.
+    pub fn detach_group(&self, group: IpAddr) -> Result<(), DeviceError> {
+        let device = self.device();
+        device.needs_soft_nic("a multicast group")?;
+        device.groups.detach(device.lane(self.lane()), self.qpn(), group)
+    }
+
+    /// Destroys the queue pair. What it had outstanding vanishes without completions. That of a verbs device ends
+    /// when it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
+        let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.device();
         if let Some(failover) = device.failover() {
-            failover.end(&self.mirror);
+            failover.end(mirror);
         }
-        let parts = QpParts {
-            pd: &self.pd.mirror,
-            send_cq: &self.send_cq.mirror,
-            recv_cq: &self.recv_cq.mirror,
-            srq: self.srq.as_ref().map(|srq| &srq.mirror),
-        };
-        self.mirror.destroy(device.engines(), &parts)?;
+        let queues = [&self.send_cq, &self.recv_cq];
+        mirror.destroy(device.engines(), &parts(&self.pd, queues, self.srq.as_ref())?)?;
+        if let Some(xrcd) = &self.xrcd {
+            xrcd.release();
+        }
+        device.groups.forget(self.qpn());
         device.release_lane(self.lane());
         Ok(())
     }
+}
+
+/// What a queue pair of the soft NIC refers to.
+fn parts<'a>(
+    pd: &'a Pd,
+    [send_cq, recv_cq]: [&'a Arc<Cq>; 2],
+    srq: Option<&'a Arc<Srq>>,
+) -> Result<QpParts<'a>, DeviceError> {
+    Ok(QpParts {
+        pd: pd.back.soft(ENGINE)?,
+        send_cq: &send_cq.back.soft(ENGINE)?.mirror,
+        recv_cq: &recv_cq.back.soft(ENGINE)?.mirror,
+        srq: srq.map(|srq| srq.back.soft(ENGINE)).transpose()?,
+    })
+}
+
+fn on_engines(request: &QpRequest) -> Result<mirror::Qp, DeviceError> {
+    let QpRequest { pd, send_cq, recv_cq, srq, .. } = request;
+    let device = pd.device();
+    let init = QpInit {
+        max_send_wr: request.max_send_wr,
+        max_recv_wr: request.max_recv_wr,
+        max_send_sge: request.max_send_sge,
+        max_recv_sge: request.max_recv_sge,
+        max_inline: request.max_inline,
+        signal_all: request.signal_all,
+        xrcd: request.xrcd.as_ref().map(|xrcd| xrcd.id()),
+        ..QpInit::new(request.qp_type, pd.id_on(0)?, send_cq.id())
+    };
+    let moves = request.qp_type.descriptor().movable;
+    let parts = parts(pd, [send_cq, recv_cq], srq.as_ref())?;
+    let lane = device.take_lane(request.lane, ENGINE)?;
+    let made = mirror::Qp::create(device.engines(), lane, &parts, &init, moves);
+    Ok(made.inspect_err(|_| device.release_lane(lane))?)
+}
+
+/// Makes the provider's queue pair, if the device is a verbs device.
+fn on_verbs(request: &QpRequest) -> Result<Option<ibverbs::Qp>, DeviceError> {
+    let QpRequest { pd, send_cq, recv_cq, srq, .. } = request;
+    let (Some(pd), Some(send_cq), Some(recv_cq)) =
+        (pd.back.verbs(), send_cq.back.verbs(), recv_cq.back.verbs())
+    else {
+        return Ok(None);
+    };
+    let srq = srq.as_ref().and_then(|srq| srq.back.verbs());
+    let caps = ibverbs::QpCaps {
+        max_send_wr: request.max_send_wr,
+        max_recv_wr: request.max_recv_wr,
+        max_send_sge: request.max_send_sge.into(),
+        max_recv_sge: request.max_recv_sge.into(),
+        max_inline: request.max_inline,
+    };
+    let cqs = [send_cq, recv_cq];
+    let qp = ibverbs::Qp::create(request.qp_type, pd, cqs, srq, caps, request.signal_all)?;
+    Ok(Some(qp))
 }

@@ -1,7 +1,7 @@
 //! What a device is to be.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,6 +9,7 @@ use std::str::FromStr;
 use bowline_failover::Mode;
 use bowline_failover::mirror::MAX_LANES;
 use bowline_fec::FecMode;
+use bowline_ibverbs::VerbsName;
 use bowline_io::{LinkProfile, Sharing, UdpConfig, Via};
 use bowline_nic::{Mtu, RateControl};
 
@@ -23,6 +24,8 @@ const MAX_AUTO_LANES: usize = 16;
 pub struct DeviceSpec {
     /// Its name, for threads, logs and `bowline devinfo`.
     pub name: String,
+    /// The verbs device to stand on, instead of engines of its own.
+    pub verbs: Option<VerbsName>,
     /// Its address and port, and who shares them.
     pub udp: UdpConfig,
     /// What carries its packets.
@@ -51,6 +54,7 @@ impl DeviceSpec {
         let sharing = Sharing::SameUser { registry_dir: None };
         DeviceSpec {
             name: name.into(),
+            verbs: None,
             udp: UdpConfig { sharing, ..UdpConfig::new(addr) },
             via: Via::Udp,
             lanes: LaneCount::default(),
@@ -62,6 +66,12 @@ impl DeviceSpec {
             limits: Limits::default(),
             log: Log::silent(),
         }
+    }
+
+    /// A device that stands on a verbs device of the system. Its address is that device's.
+    pub fn verbs(name: VerbsName) -> DeviceSpec {
+        let addr = name.addr.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        DeviceSpec { verbs: Some(name.clone()), ..DeviceSpec::new(name.to_string(), addr) }
     }
 }
 

@@ -3,23 +3,77 @@
 use std::sync::{Arc, PoisonError};
 
 use bowline_failover::mirror::{self, Place};
+use bowline_ibverbs as ibverbs;
 use bowline_nic::{ControlError, PostError, RecvWr, SrqId};
 
-use crate::{DeviceError, Pd};
+use crate::backend::Backend;
+use crate::{Cq, DeviceError, Pd, Xrcd};
+
+/// What is refused on a verbs device.
+const XRC: &str = "an extended reliable connection";
 
 /// Receives that queue pairs of any lane draw from.
 pub struct Srq {
     pd: Arc<Pd>,
-    pub(crate) mirror: mirror::Srq,
+    pub(crate) back: Backend<mirror::Srq, Arc<ibverbs::Srq>>,
+    xrc: Option<Extended>,
+}
+
+/// What a queue has that peers of extended reliable connections name.
+struct Extended {
+    number: u32,
+    cq: Arc<Cq>,
+    xrcd: Arc<Xrcd>,
 }
 
 impl Srq {
     /// Makes a queue for `max_wr` receives.
     pub fn create(pd: &Arc<Pd>, max_wr: u32, max_sge: u8) -> Result<Srq, DeviceError> {
         let device = pd.device();
-        let mirror = mirror::Srq::create(device.engines(), &pd.mirror, max_wr, max_sge)?;
+        let back = match &pd.back {
+            Backend::Soft(domain) => {
+                let mirror = mirror::Srq::create(device.engines(), domain, max_wr, max_sge)?;
+                device.names().write().unwrap_or_else(PoisonError::into_inner).add_srq(&mirror);
+                Backend::Soft(mirror)
+            }
+            Backend::Verbs(domain) => {
+                Backend::Verbs(Arc::new(ibverbs::Srq::create(domain, max_wr, max_sge)?))
+            }
+        };
+        Ok(Srq { pd: Arc::clone(pd), back, xrc: None })
+    }
+
+    /// Makes a queue that peers of extended reliable connections name by its [number](Srq::number), whose receives
+    /// complete at `cq`.
+    pub fn create_extended(
+        pd: &Arc<Pd>,
+        max_wr: u32,
+        max_sge: u8,
+        cq: &Arc<Cq>,
+        xrcd: &Arc<Xrcd>,
+    ) -> Result<Srq, DeviceError> {
+        let device = pd.device();
+        let foreign = |other| !Arc::ptr_eq(device, other);
+        if foreign(cq.device()) || foreign(xrcd.device()) {
+            return Err(DeviceError::Foreign { what: "the completion queue or the XRC domain" });
+        }
+        let number = device.next_xrc_number();
+        let extended =
+            mirror::Extended { domain: xrcd.id(), number, cq: &cq.back.soft(XRC)?.mirror };
+        let domain = pd.back.soft(XRC)?;
+        xrcd.hold();
+        let made =
+            mirror::Srq::create_extended(device.engines(), domain, max_wr, max_sge, extended);
+        let mirror = made.inspect_err(|_| xrcd.release())?;
         device.names().write().unwrap_or_else(PoisonError::into_inner).add_srq(&mirror);
-        Ok(Srq { pd: Arc::clone(pd), mirror })
+        let (cq, xrcd) = (Arc::clone(cq), Arc::clone(xrcd));
+        let back = Backend::Soft(mirror);
+        Ok(Srq { pd: Arc::clone(pd), back, xrc: Some(Extended { number, cq, xrcd }) })
+    }
+
+    /// What peers name it by, if they do.
+    pub fn number(&self) -> Option<u32> {
+        self.xrc.as_ref().map(|xrc| xrc.number)
     }
 
     /// Its domain.
@@ -29,25 +83,61 @@ impl Srq {
 
     /// Its identifier, as [`Event::SrqLimit`](bowline_nic::Event::SrqLimit) names it.
     pub fn id(&self) -> SrqId {
-        self.mirror.id(Place::lane(0))
+        match &self.back {
+            Backend::Soft(mirror) => mirror.id(Place::lane(0)),
+            Backend::Verbs(srq) => srq.id(),
+        }
     }
 
     /// Posts a receive. No lane is called for it.
     #[inline]
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.mirror.post(wr)
+        match &self.back {
+            Backend::Soft(mirror) => mirror.post(wr),
+            Backend::Verbs(srq) => srq.post(wr),
+        }
     }
 
     /// Asks for one event when fewer than `limit` receives are left; 0 for none.
-    pub fn set_limit(&self, limit: u32) -> Result<(), ControlError> {
-        self.mirror.set_limit(limit)
+    pub fn set_limit(&self, limit: u32) -> Result<(), DeviceError> {
+        match &self.back {
+            Backend::Soft(mirror) => Ok(mirror.set_limit(limit)?),
+            Backend::Verbs(srq) => Ok(srq.set_limit(limit)?),
+        }
     }
 
-    /// Destroys the queue; fails while a queue pair uses it.
+    /// Makes room for another number of receives, up to the device's limit. Those that wait stay, and so must fit.
+    pub fn resize(&self, max_wr: u32) -> Result<(), DeviceError> {
+        let max = self.pd.device().config().max_wr;
+        if max_wr > max {
+            let (asked, max) = (max_wr.into(), max.into());
+            return Err(ControlError::TooLarge { what: "max_wr", asked, max }.into());
+        }
+        Ok(self.back.soft("resizing a shared receive queue")?.resize(max_wr)?)
+    }
+
+    /// Receives that it has room for.
+    pub fn max_wr(&self) -> u32 {
+        match &self.back {
+            Backend::Soft(mirror) => mirror.max_wr(),
+            Backend::Verbs(srq) => srq.max_wr(),
+        }
+    }
+
+    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
+        let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.pd.device();
-        self.mirror.destroy(device.engines(), &self.pd.mirror)?;
-        device.names().write().unwrap_or_else(PoisonError::into_inner).remove_srq(&self.mirror);
+        let domain = self.pd.back.soft("a queue of the soft NIC")?;
+        match &self.xrc {
+            None => mirror.destroy(device.engines(), domain)?,
+            Some(Extended { cq, xrcd, .. }) => {
+                let cq = &cq.back.soft(XRC)?.mirror;
+                mirror.destroy_extended(device.engines(), domain, cq)?;
+                xrcd.release();
+            }
+        }
+        device.names().write().unwrap_or_else(PoisonError::into_inner).remove_srq(mirror);
         Ok(())
     }
 }

@@ -162,3 +162,36 @@ fn a_device_has_one_connection_manager() {
     drop(connections);
     assert!(Connections::open(&device, Config::default()).is_ok());
 }
+
+#[test]
+fn what_is_said_to_a_neighbour_is_handed_on_before_the_call_returns() {
+    let addr = fresh_addr();
+    let both = [Process::at(addr), Process::at(addr)];
+    let handed_on =
+        |process: &Process| process.device.counters().expect("the lane lives").1.handed_on;
+    let mut seen = 0;
+    for round in 0..40 {
+        let (asks, refuses) = (&both[round % 2], &both[1 - round % 2]);
+        let at = service(100 + round as u16);
+        assert!(refuses.connections.listen(at, 8).expect("the lane lives"));
+        let id = asks.connect(addr, at, 0x11);
+        let Event::Request { id: asked, .. } = refuses.next() else { panic!("no request") };
+        let before = handed_on(refuses);
+        let why = [7; bowline_cm::mad::Rej::PRIVATE_LEN];
+        let reason = RejectReason::CONSUMER;
+        let done = refuses.connections.call(|cm, now| cm.reject(now, asked, reason, &why));
+        done.expect("the lane lives").expect("it is pending");
+        // The process might end here. Of the two, one gets what is sent to both.
+        let after = handed_on(refuses);
+        let Event::Rejected { id: of, private_data, .. } = asks.next() else {
+            panic!("not refused")
+        };
+        assert_eq!((of, private_data[0]), (id, 7));
+        if handed_on(refuses) > before {
+            assert!(after > before, "round {round}: handed on later");
+            seen += 1;
+        }
+        refuses.connections.unlisten(at).expect("the lane lives");
+    }
+    assert!(seen > 0, "neither has handed anything on");
+}

@@ -163,7 +163,12 @@ impl FecShim {
                 self.responses_in.expect(psn, 1, &self.pool);
                 (false, 1)
             }
-            OpKind::Ack | OpKind::Cnp | OpKind::Repair | OpKind::Probe | OpKind::Feedback => return,
+            OpKind::Ack
+            | OpKind::Cnp
+            | OpKind::Repair
+            | OpKind::Probe
+            | OpKind::Feedback
+            | OpKind::Sealed => return,
         };
         let params = self.active();
         let shared = (&self.pool, &*self.counters);
@@ -398,7 +403,7 @@ impl Shim for FecShim {
                 self.on_shim_packet(now, packet, up);
                 true
             }
-            OpKind::Cnp | OpKind::Probe | OpKind::Feedback => {
+            OpKind::Cnp | OpKind::Probe | OpKind::Feedback | OpKind::Sealed => {
                 up(packet);
                 false
             }

@@ -1,8 +1,8 @@
-//! What fuzzers call: bytes of the network, or of a file from somebody else, into the code that takes them.
+//! What fuzzers call: bytes from the network, a file or shared memory go into the code that takes them.
 //!
-//! Each target makes what it needs, plays the input as a script against it, and checks that nothing panics,
-//! that memory which was not offered stays as it was, and that what is held stays bounded. `fuzz/` drives
-//! them with libFuzzer; the tests here replay the seeds in `fuzz/seeds`, with overflow checks as well.
+//! Each target sets up what it needs, plays the input as a script against it, and checks that nothing
+//! panics, that memory which was not offered is unchanged, and that memory use stays limited. `fuzz/`
+//! drives them with libFuzzer; the tests here replay the seeds in `fuzz/seeds`, with overflow checks.
 
 #![forbid(unsafe_code)]
 
@@ -10,24 +10,31 @@ mod cm;
 mod failover;
 mod fec;
 mod host;
+mod peers;
 mod sdr;
+mod sealed;
 mod setup;
 mod store;
+mod switch;
 mod xp;
 
 /// A target: its name, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 14] = [
     ("xp", xp::run),
+    ("sealed", sealed::run),
     ("sdr", sdr::plain),
     ("reliable", sdr::reliable),
     ("fec", fec::run),
     ("failover", failover::run),
     ("cm", cm::run),
     ("setup", setup::run),
+    ("ring", bowline_io::play_hostile_ring),
+    ("peers", peers::run),
     ("store", store::run),
+    ("switch", switch::run),
     ("recv", bowline_cli::fuzzing::recv),
     ("pcap", bowline_cli::fuzzing::pcap),
 ];

@@ -21,7 +21,7 @@ fn config(transport: Transport) -> SdrConfig {
         chunk_bytes: 512,
         max_message: 8 << 10,
         generations: 2,
-        lateness_ns: 0,
+        lateness_ns: Some(0),
         ..SdrConfig::default()
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
 //!   segmentation offload both ways, alone on an address or sharing it with other processes;
-//!   [`XdpPort`] is one past the kernel's network stack, for real NICs; [`Via`] chooses between the two.
+//!   [`ShmPort`] adds shared memory between processes of a host; [`XdpPort`] is one past the kernel's
+//!   network stack, for real NICs; [`Via`] chooses among them.
 //!   [`MemoryPort`] is one in memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are
 //!   one.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
@@ -22,6 +23,7 @@ mod memory_port;
 mod pcap;
 mod port;
 mod registry;
+mod shm;
 mod sys;
 #[cfg(test)]
 mod testing;
@@ -36,15 +38,19 @@ pub use fault::{
 };
 pub use impair::{Impair, SharedLink};
 pub use lane::{
-    ChannelClosed, CqNotify, EventChannel, EventSink, Lane, LaneConfig, LaneError, Task, TaskId,
+    ChannelClosed, CqNotify, EventChannel, EventSink, Gauges, Lane, LaneConfig, LaneError, Task,
+    TaskId,
 };
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};
 pub use port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 pub use registry::{RegistryError, Services, runtime_dir};
+pub use shm::ShmPort;
+#[doc(hidden)]
+pub use shm::play_hostile_ring;
 pub use sys::{
     LinkNews, LocalAddress, local_address, local_addresses, run_promptly, spawn_background,
 };
-pub use udp::{Sharing, UdpConfig, UdpPort};
+pub use udp::{GroupSocket, Sharing, UdpConfig, UdpPort};
 pub use via::{ParseViaError, Via};
 pub use xdp::{XdpConfig, XdpMode, XdpOptions, XdpPort};

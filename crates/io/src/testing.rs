@@ -42,13 +42,13 @@ pub(crate) fn push_packets(
         frame.extend((0..len).map(|b| (b as u32).wrapping_mul(31).wrapping_add(psn) as u8));
         let icrc = icrc_of(key, 0, &frame);
         frame.extend_from_slice(&icrc.to_le_bytes());
-        batch.push_sealed(key, 0, 0, &frame);
+        batch.push_summed(key, 0, 0, &frame);
     }
 }
 
 /// Whether a received frame's ICRC is that of its envelope, guessed identification included.
 pub(crate) fn icrc_is_right(meta: &FrameMeta, dst_port: u16, frame: &[u8]) -> bool {
-    let (IpId::Known(id) | IpId::Guess(id)) = meta.ip_id;
+    let (IpId::Known(id) | IpId::Guess(id)) = meta.ip_id else { return false };
     let key = FlowKey { src: meta.src, dst: meta.dst, src_port: meta.src_port, dst_port };
     let Some((body, trailer)) = frame.split_last_chunk::<4>() else {
         return false;
@@ -89,7 +89,7 @@ impl<P: Port> Port for Narrow<P> {
             dst_port: burst.dst_port,
         };
         for (id, packet) in batch.packets(burst).iter().enumerate() {
-            one.push_sealed(&key, burst.tos, id as u16, batch.bytes(packet));
+            one.push_summed(&key, burst.tos, id as u16, batch.bytes(packet));
         }
         self.inner.send(now, &one, 0)?;
         Ok(1)

@@ -5,16 +5,22 @@ use std::str::FromStr;
 
 use crate::fault::FaultPort;
 use crate::port::{Port, PortError};
+use crate::shm::ShmPort;
 use crate::udp::{UdpConfig, UdpPort};
 use crate::xdp::{XdpConfig, XdpOptions, XdpPort};
 
-/// What carries a NIC's packets; written as `udp` or `xdp`, the latter perhaps with [`XdpOptions`]
-/// behind a colon.
+/// What carries a NIC's packets; written as `udp`, `shm`, `auto` or `xdp`, the latter perhaps with
+/// [`XdpOptions`] behind a colon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Via {
     /// A UDP socket: anywhere, without privileges.
     #[default]
     Udp,
+    /// Shared memory to processes of the same user on this host that have it too, UDP to all others. An
+    /// error if there can be none.
+    Shm,
+    /// As [`Via::Shm`], or else as [`Via::Udp`].
+    Auto,
     /// An AF_XDP socket: past the kernel's network stack, on a NIC of this host, as root.
     Xdp(XdpOptions),
 }
@@ -22,7 +28,7 @@ pub enum Via {
 /// Text that is no [`Via`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} does not say what carries packets: write udp, xdp, or xdp:mode=copy,queue=0 (modes: auto, copy, zerocopy)"
+    "{0:?} does not say what carries packets: write udp, shm, auto, xdp, or xdp:mode=copy,queue=0 (modes: auto, copy, zerocopy)"
 )]
 pub struct ParseViaError(pub(crate) String);
 
@@ -37,6 +43,12 @@ impl Via {
                 let prefix = port.qpn_prefix();
                 Ok((Box::new(FaultPort::new(port)), prefix))
             }
+            Via::Shm => open_shm(udp),
+            Via::Auto => open_shm(udp).or_else(|error| {
+                let opened = Via::Udp.open(udp)?;
+                (udp.detail)(&format!("{}: {error}; all packets go by UDP", udp.addr));
+                Ok(opened)
+            }),
             Via::Xdp(options) => {
                 let (addr, udp_port) = (udp.addr, udp.udp_port);
                 let port = XdpPort::open(&XdpConfig { addr, udp_port, options: *options })?;
@@ -46,12 +58,20 @@ impl Via {
     }
 }
 
+fn open_shm(udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
+    let port = ShmPort::new(UdpPort::open(udp)?, udp.detail)?;
+    let prefix = port.qpn_prefix();
+    Ok((Box::new(FaultPort::new(port)), prefix))
+}
+
 impl FromStr for Via {
     type Err = ParseViaError;
 
     fn from_str(text: &str) -> Result<Via, ParseViaError> {
         match text.split_once(':') {
             None if text == "udp" => Ok(Via::Udp),
+            None if text == "shm" => Ok(Via::Shm),
+            None if text == "auto" => Ok(Via::Auto),
             None if text == "xdp" => Ok(Via::Xdp(XdpOptions::default())),
             Some(("xdp", options)) => options.parse().map(Via::Xdp),
             _ => Err(ParseViaError(text.to_owned())),
@@ -63,6 +83,8 @@ impl fmt::Display for Via {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Via::Udp => f.write_str("udp"),
+            Via::Shm => f.write_str("shm"),
+            Via::Auto => f.write_str("auto"),
             Via::Xdp(options) => write!(f, "xdp:{options}"),
         }
     }
@@ -74,8 +96,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for text in ["udp", "xdp:mode=auto", "xdp:mode=copy,queue=0", "xdp:mode=zerocopy,queue=12"]
-        {
+        for text in [
+            "udp",
+            "shm",
+            "auto",
+            "xdp:mode=auto",
+            "xdp:mode=copy,queue=0",
+            "xdp:mode=zerocopy,queue=12",
+        ] {
             assert_eq!(text.parse::<Via>().unwrap().to_string(), text);
         }
         assert_eq!("xdp".parse(), Ok(Via::Xdp(XdpOptions::default())));
@@ -83,7 +111,8 @@ mod tests {
 
     #[test]
     fn what_means_nothing_says_what_would() {
-        for text in ["", "tcp", "xdp:", "xdp:copy", "xdp:mode=fast", "xdp:queue=-1", "udp:queue=1"]
+        for text in
+            ["", "tcp", "shm:", "xdp:", "xdp:copy", "xdp:mode=fast", "xdp:queue=-1", "udp:queue=1"]
         {
             let error = text.parse::<Via>().unwrap_err().to_string();
             assert!(error.contains("xdp:mode=copy,queue=0"), "{error}");

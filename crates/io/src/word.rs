@@ -10,10 +10,12 @@ pub(crate) trait Word {
     fn swap(&self, value: u64, order: Ordering) -> u64;
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
     fn fetch_sub(&self, value: u64, order: Ordering) -> u64;
+    /// Orders everything before it against everything behind it.
+    fn full_fence();
 }
 
 macro_rules! impl_word {
-    ($word:ty) => {
+    ($word:ty, $fence:path) => {
         impl Word for $word {
             #[inline]
             fn new(value: u64) -> Self {
@@ -44,10 +46,15 @@ macro_rules! impl_word {
             fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
                 self.fetch_sub(value, order)
             }
+
+            #[inline]
+            fn full_fence() {
+                $fence(Ordering::SeqCst);
+            }
         }
     };
 }
 
-impl_word!(AtomicU64);
+impl_word!(AtomicU64, std::sync::atomic::fence);
 #[cfg(test)]
-impl_word!(loom::sync::atomic::AtomicU64);
+impl_word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);

@@ -1,4 +1,4 @@
-//! The model of a link: loss, rate, delay, queue, ECN marking, and how people write them down.
+//! The model of a link: loss, rate, delay, queue, ECN marking, and their text form.
 //!
 //! [`Link`] is one direction of a cable. It says of each packet whether and when it arrives
 //! ([`Fate`]), and never holds the packet itself. [`LinkProfile`] is the text form, as in

@@ -36,15 +36,15 @@ impl Arrival<'_> {
     }
 }
 
-/// BTH, reserved bytes of a CNP, ICRC: the longest answer.
-const MAX_LEN: usize = Bth::LEN + CNP_RESERVED_LEN + ICRC_LEN;
+/// BTH, reserved bytes of a CNP, ICRC: the longest answer, of a switch or of a member.
+pub const MAX_ANSWER_LEN: usize = Bth::LEN + CNP_RESERVED_LEN + ICRC_LEN;
 
 /// A packet for the sender, with IPv4 identification 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Addresses and ports.
     pub flow: FlowKey,
-    bytes: [u8; MAX_LEN],
+    bytes: [u8; MAX_ANSWER_LEN],
     len: usize,
 }
 
@@ -69,7 +69,7 @@ impl Answer {
 
     fn new(flow: FlowKey, opcode: Opcode, qpn: Qpn, psn: Psn, behind: usize) -> Answer {
         let len = Bth::LEN + behind + ICRC_LEN;
-        let mut answer = Answer { flow, bytes: [0; MAX_LEN], len };
+        let mut answer = Answer { flow, bytes: [0; MAX_ANSWER_LEN], len };
         answer.put_bth(&Bth::new(opcode, qpn, psn));
         answer
     }

@@ -29,6 +29,11 @@ pub struct Edit {
 }
 
 impl Edit {
+    /// The top byte of the copy's destination QPN, if that is not the packet's.
+    pub fn prefix(&self) -> Option<u8> {
+        self.qpn.map(Qpn::prefix)
+    }
+
     /// Rewrites a packet, BTH to ICRC, which must be the one that this edit was made for.
     pub fn apply(&self, packet: &mut [u8]) {
         if let Some(qpn) = self.qpn

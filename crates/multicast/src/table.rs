@@ -40,7 +40,8 @@ pub struct Table {
     pub branches: Vec<Branch>,
     /// Memory that the sender may write, as it names it.
     pub regions: Vec<Region>,
-    /// What the first switch on the sender's way does besides.
+    /// What the first switch on the sender's way does besides. If no switch has one, nobody merges, and the group is one
+    /// of UC queue pairs.
     pub root: Option<RootConfig>,
 }
 
@@ -125,6 +126,9 @@ pub struct RootConfig {
     pub policy: Policy,
     /// Least time between two CNPs for the sender; 0 passes all.
     pub cnp_interval_ns: u64,
+    /// The root is in the sender's own port: member IDs are QPNs of the sender's device, which keeps them free. Devices of
+    /// several processes on one address are told apart by the prefix of their QPNs, so that answers must carry it.
+    pub in_port: bool,
 }
 
 impl RootConfig {
@@ -141,6 +145,7 @@ impl RootConfig {
             merge: &Minimum,
             policy: Policy::Fail,
             cnp_interval_ns: CNP_INTERVAL_NS,
+            in_port: false,
         }
     }
 
@@ -267,9 +272,10 @@ impl Table {
         if members.is_empty() || members.len() > MAX_MEMBERS {
             return Err(InvalidTable::Members(members.len()));
         }
+        let prefix = if root.in_port { root.sender_qpn.prefix() } else { GROUP_PREFIX };
         for (index, member) in members.iter().enumerate() {
             let is_twice = members[..index].iter().any(|other| other.id == member.id);
-            if member.id.prefix() != GROUP_PREFIX || is_twice {
+            if member.id.prefix() != prefix || member.id == root.sender_qpn || is_twice {
                 return Err(InvalidTable::Id(member.id));
             }
             if member.branch >= self.branches.len() {

@@ -58,7 +58,7 @@ impl Admission {
 
     /// Takes note that frames of a train were intact.
     pub(crate) fn trust(&mut self, meta: &FrameMeta, frames: usize) {
-        let (IpId::Known(first) | IpId::Guess(first)) = meta.ip_id;
+        let (IpId::Known(first) | IpId::Guess(first)) = meta.ip_id else { return };
         let own = usize::from(OWN_IDS.saturating_sub(first)).min(frames);
         self.count_own(own as u16);
     }
@@ -78,6 +78,7 @@ impl Admission {
     ) -> bool {
         let assumed = match meta.ip_id {
             IpId::Known(id) | IpId::Guess(id) => id,
+            IpId::Unsummed => return true,
         };
         let bytes = packet.as_bytes();
         let Some(flow) = self.flow.as_mut() else { return false };

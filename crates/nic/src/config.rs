@@ -42,6 +42,10 @@ pub struct NicConfig {
     pub max_cqe: u32,
     /// READs and atomics outstanding, per QP and direction.
     pub max_rd_atomic: u8,
+    /// Multicast groups at once.
+    pub max_groups: u32,
+    /// QPs in a multicast group.
+    pub max_group_members: u32,
     /// Bytes in flight towards one peer engine, shared by all QPs that talk to it, unless a QP's
     /// rate controller says otherwise. A peer's socket buffer holds a few MiB at best.
     pub window_bytes: u32,
@@ -73,6 +77,8 @@ impl NicConfig {
             max_inline: 1024,
             max_cqe: 1 << 20,
             max_rd_atomic: 128,
+            max_groups: 1024,
+            max_group_members: 1024,
             window_bytes: 2 << 20,
             grant_bps: None,
             max_events: 65_536,

@@ -81,6 +81,14 @@ counters! {
         drop_icrc,
         /// Frames accepted with an IP identification solved for: a weaker check.
         icrc_solved,
+        /// Frames dropped: not sealed, for a QP whose packets are.
+        drop_unsealed,
+        /// Sealed packets dropped: of an epoch whose key is gone, or too far ahead.
+        drop_epoch,
+        /// Sealed packets dropped: came before, or too late to tell.
+        drop_replayed,
+        /// Sealed packets dropped: the tag is not the peer's.
+        drop_forged,
         /// Frames dropped: no such QP.
         drop_no_qp,
         /// Frames dropped: from an address that is not the QP's peer.

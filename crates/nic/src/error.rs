@@ -160,6 +160,14 @@ pub enum PostError {
     /// A datagram without destination, or a destination on a connected QP.
     #[error("a UD request needs a destination, and only a UD request has one")]
     BadDestination,
+    /// The NIC is no engine of ours, and its driver refused.
+    #[error(
+        "the NIC's driver refused the request with error number {errno}: check the QP's state and sizes"
+    )]
+    Refused {
+        /// The system's error number.
+        errno: i32,
+    },
     /// A stride that is no power of two, or leaves less than four bytes of each block in a packet.
     #[error("stride {given}: it must be a power of two, at most {max} at this path MTU")]
     BadStride {

@@ -45,6 +45,9 @@ pub enum IpId {
     Known(u16),
     /// The port did not see it; if the sender is one of ours, it is probably this.
     Guess(u16),
+    /// There is none: the frame came through memory, where nothing can change it, and has no ICRC
+    /// ([`CleanPaths`](crate::CleanPaths)).
+    Unsummed,
 }
 
 impl IpId {

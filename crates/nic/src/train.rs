@@ -189,7 +189,7 @@ impl<'a> Train<'a> {
         let payload = if self.ext.is_empty() { rest } else { self.behind_ext(rest)? };
         let mut ip_id = self.ip_id;
         ip_id.skip(ahead);
-        let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id;
+        let (IpId::Known(ip_id) | IpId::Guess(ip_id)) = ip_id else { return Some(payload) };
         let sum = self.seed.with_deltas(self.deltas, ip_id, psn).update(payload).finish();
         (sum == u32::from_le_bytes(*icrc)).then_some(payload)
     }

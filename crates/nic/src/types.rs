@@ -19,9 +19,38 @@ pub struct PdId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub(crate) u32);
 
+impl CqId {
+    /// An identifier of this number, for devices that have no engine to give one.
+    pub const fn from_raw(number: u32) -> CqId {
+        CqId(number)
+    }
+}
+
 /// A shared receive queue of one NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub(crate) u32);
+
+impl SrqId {
+    /// An identifier of this number, for devices that have no engine to give one.
+    pub const fn from_raw(number: u32) -> SrqId {
+        SrqId(number)
+    }
+}
+
+/// A domain of extended reliable connections: a number by which a device tells its domains apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct XrcdId(pub u32);
+
+/// What a shared receive queue has that is for extended reliable connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcSrq {
+    /// Its domain: QPs of the same take messages for it.
+    pub domain: XrcdId,
+    /// The number that peers name it by, 24 bits and not 0.
+    pub number: u32,
+    /// Where its receives complete, whichever QP the message came by.
+    pub cq: CqId,
+}
 
 /// The key of a memory region: the same value serves locally (lkey) and remotely (rkey).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,7 +155,8 @@ impl AddressVector {
     }
 }
 
-/// A piece of local memory in a gather or scatter list.
+/// A piece of local memory in a gather or scatter list. Verbs lay it out the same way.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Sge {
     /// Address within the region, counted from its iova.
@@ -283,6 +313,8 @@ pub struct SendWr<'a> {
     pub deadline: Time,
     /// How many blocks of one MTU share a packet, a power of two; XP only. 0 and 1 are none.
     pub stride: u16,
+    /// Number of the peer's shared receive queue that it is for; XRC only.
+    pub srqn: u32,
 }
 
 impl<'a> SendWr<'a> {
@@ -290,7 +322,7 @@ impl<'a> SendWr<'a> {
     pub fn new(wr_id: u64, op: SendOp, sges: &'a [Sge]) -> Self {
         let payload = Payload::Sges(sges);
         let flags = SendFlags::SIGNALED;
-        SendWr { wr_id, op, payload, flags, ud: None, deadline: Time::NEVER, stride: 0 }
+        SendWr { wr_id, op, payload, flags, ud: None, deadline: Time::NEVER, stride: 0, srqn: 0 }
     }
 
     /// Bytes of the message.
@@ -560,6 +592,8 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send is signaled.
     pub signal_all: bool,
+    /// Where the shared receive queues are that the peer may name; XRC only. Without one it may name none.
+    pub xrcd: Option<XrcdId>,
 }
 
 impl QpInit {
@@ -577,6 +611,7 @@ impl QpInit {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
+            xrcd: None,
         }
     }
 }

@@ -17,7 +17,7 @@ impl Allreduce {
     /// Over `datacenters` datacenters, of a buffer that is as long as the message.
     pub fn new(link: Link, buffer: Message, datacenters: u32) -> Result<Allreduce, PlanError> {
         if !(2..=1024).contains(&datacenters) {
-            let why = format!("a ring of {datacenters} is outside 2 to 1024");
+            let why = format!("a ring of {datacenters}; give 2 to 1024");
             return Err(PlanError::new("allreduce", why, "4"));
         }
         let part = Message { bytes: buffer.bytes.div_ceil(datacenters.into()), ..buffer };

@@ -32,7 +32,7 @@ impl GilbertElliott {
         let all = [self.to_bad, self.to_good, self.loss_good, self.loss_bad];
         if !all.into_iter().all(inside) || self.to_good == 0.0 {
             let why = format!(
-                "{} to bad, {} to good, losses {} and {} are no probabilities with a way back",
+                "{} to bad, {} to good, losses {} and {}; give probabilities, and more than 0 to good",
                 self.to_bad, self.to_good, self.loss_good, self.loss_bad
             );
             return Err(PlanError::new("bursts", why, "a rate of 1e-5 in bursts of 8"));

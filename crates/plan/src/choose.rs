@@ -40,7 +40,9 @@ pub fn choose(transfer: &Transfer, schemes: &[Scheme], goal: Goal) -> Result<usi
     let times = times?;
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);
     let found = times.iter().position(|time| *time <= best * (1.0 + MARGIN));
-    found.ok_or_else(|| PlanError::new("schemes", "there are none".to_owned(), "sr-nack"))
+    found.ok_or_else(|| {
+        PlanError::new("schemes", "none given; name at least one".to_owned(), "sr-nack")
+    })
 }
 
 /// What may be different about a transfer.

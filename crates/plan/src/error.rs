@@ -1,14 +1,14 @@
 //! What a caller can get wrong.
 
-/// A parameter that makes no sense: which one, what is wrong with it, and one that would do.
+/// An invalid parameter: its name, what is wrong with its value, and a valid example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what}: {why}: take {example}")]
+#[error("invalid {what}: {why}, e.g. {example}")]
 pub struct PlanError {
     /// The parameter, by the name that it has in the API: `loss`, `bandwidth`, `k,m`, …
     pub what: &'static str,
     /// What is wrong with the value that was given.
     pub why: String,
-    /// One that would do.
+    /// A valid value.
     pub example: &'static str,
 }
 

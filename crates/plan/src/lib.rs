@@ -1,9 +1,9 @@
-//! How long a message takes on a lossy link, by reliability scheme, and which scheme to take.
+//! How long a message takes on a lossy link under each reliability scheme, and which scheme to use.
 //!
 //! The mathematics are those of the SDR-RDMA paper, section 4.2 and appendices A to C; each function
 //! cites its equation, and `docs/plan.md` says how each term is read. A [`Transfer`] is a message on a
-//! link. Its [`Transfer::completion`] under a [`Scheme`] is a law of which mean, distribution and
-//! quantiles are computed, not sampled:
+//! link. Its [`Transfer::completion`] under a [`Scheme`] is a distribution; mean and quantiles are computed,
+//! not sampled:
 //!
 //! ```
 //! use bowline_plan::{Link, Loss, Message, Scheme, Transfer};
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Pure: no IO, no clock, no threads, no randomness but what a caller hands to the samplers (feature
-//! `sample`). One law costs microseconds whatever the size, so it can be asked for per message.
+//! `sample`). One distribution costs microseconds whatever the size, so it can be computed per message.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod completion;
 mod erasure;
 mod error;
 mod go_back;
+mod group;
 mod link;
 mod negative_binomial;
 mod numeric;
@@ -43,6 +44,7 @@ pub use bursts::GilbertElliott;
 pub use choose::{Axis, Crossover, Goal, MARGIN, choose, crossovers};
 pub use completion::Completion;
 pub use error::PlanError;
+pub use group::{Group, Spread};
 pub use link::{Link, Loss, rtt_of_distance_s};
 #[cfg(feature = "sample")]
 pub use sample::Sampler;

@@ -42,11 +42,11 @@ impl Link {
     /// Checks that the numbers can be those of a link.
     pub fn check(&self) -> Result<(), PlanError> {
         if !(self.bandwidth_bps.is_finite() && self.bandwidth_bps > 0.0) {
-            let why = format!("{} bit/s is no rate", self.bandwidth_bps);
+            let why = format!("{} bit/s; give more than 0", self.bandwidth_bps);
             return Err(PlanError::new("bandwidth", why, "400e9"));
         }
         if !(self.rtt_s.is_finite() && self.rtt_s >= 0.0) {
-            let why = format!("{} s is no round trip", self.rtt_s);
+            let why = format!("{} s; give 0 or more", self.rtt_s);
             return Err(PlanError::new("rtt", why, "0.025"));
         }
         self.loss.check()
@@ -57,11 +57,11 @@ impl Loss {
     fn check(&self) -> Result<(), PlanError> {
         match self {
             Loss::Packet(p) if !(0.0..1.0).contains(p) => {
-                let why = format!("{p} is no probability from 0 to below 1");
+                let why = format!("{p}; give a probability from 0 to below 1");
                 Err(PlanError::new("loss", why, "1e-5"))
             }
             Loss::Chunk(p) if !(0.0..1.0).contains(p) => {
-                let why = format!("{p} is no probability from 0 to below 1");
+                let why = format!("{p}; give a probability from 0 to below 1");
                 Err(PlanError::new("chunk loss", why, "1e-4"))
             }
             Loss::Bursts(model) => model.check(),

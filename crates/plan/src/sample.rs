@@ -30,7 +30,7 @@ impl Sampler {
     pub fn new(transfer: &Transfer, scheme: &Scheme) -> Result<Sampler, PlanError> {
         scheme.check()?;
         if let Loss::Bursts(_) = transfer.link().loss {
-            let why = "bursts are not sampled".to_owned();
+            let why = "sampling does not support bursts; give a loss rate".to_owned();
             return Err(PlanError::new("loss", why, "independent losses"));
         }
         let group_fails = match scheme {

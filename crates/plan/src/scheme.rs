@@ -120,7 +120,7 @@ impl Scheme {
             if rtts.is_finite() && rtts >= 0.0 {
                 return Ok(());
             }
-            Err(PlanError::new("rto", format!("{rtts} round trips are no timeout"), "3"))
+            Err(PlanError::new("rto", format!("{rtts} round trips; give 0 or more"), "3"))
         };
         match self {
             Scheme::SelectiveRepeat { rto_rtts } => rto(*rto_rtts),
@@ -129,7 +129,7 @@ impl Scheme {
                 code.check()
             }
             Scheme::Lowar { r, c } if !(1..=16).contains(c) || !(*c..=128).contains(r) => {
-                let why = format!("{r},{c} is outside 1 ≤ c ≤ 16, c ≤ r ≤ 128");
+                let why = format!("{r},{c}; give 1 ≤ c ≤ 16 and c ≤ r ≤ 128");
                 Err(PlanError::new("lowar r,c", why, "32,1"))
             }
             _ => Ok(()),
@@ -141,19 +141,19 @@ impl Erasure {
     fn check(&self) -> Result<(), PlanError> {
         let (k, m) = (self.k, self.m);
         if k == 0 || m == 0 {
-            let why = format!("{k},{m} has no chunks of one kind");
+            let why = format!("{k},{m}; give at least one data and one parity chunk");
             return Err(PlanError::new("ec k,m", why, "32,8"));
         }
         if k.saturating_add(m) > 256 {
-            let why = format!("{k} + {m} chunks are more than 256");
+            let why = format!("{k} + {m} chunks; give at most 256 in all");
             return Err(PlanError::new("ec k,m", why, "32,8"));
         }
         if self.coding == Coding::Xor && m > k {
-            let why = format!("XOR with more parity ({m}) than data ({k})");
+            let why = format!("{k},{m}; XOR takes at most as many parity chunks as data chunks");
             return Err(PlanError::new("ec k,m", why, "32,8"));
         }
         if !(self.beta.is_finite() && self.beta >= 0.0) {
-            return Err(PlanError::new("beta", format!("{} is no wait", self.beta), "0.5"));
+            return Err(PlanError::new("beta", format!("{}; give 0 or more", self.beta), "0.5"));
         }
         Ok(())
     }

@@ -32,22 +32,27 @@ impl Message {
 
     fn check(&self) -> Result<(), PlanError> {
         if self.bytes == 0 {
-            return Err(PlanError::new("size", "a message has bytes".to_owned(), "128 MiB"));
+            return Err(PlanError::new("size", "0 bytes; give at least 1".to_owned(), "128 MiB"));
         }
         if self.bytes > MAX_BYTES {
-            let why = format!("{} bytes are more than 1 EiB", self.bytes);
+            let why = format!("{} bytes; give at most 1 EiB", self.bytes);
             return Err(PlanError::new("size", why, "128 MiB"));
         }
         if self.mtu_bytes == 0 {
-            return Err(PlanError::new("mtu", "a packet has bytes".to_owned(), "4096"));
+            return Err(PlanError::new("mtu", "0 bytes; give at least 1".to_owned(), "4096"));
         }
         if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(self.mtu_bytes) {
-            let why =
-                format!("{} bytes are no multiple of the MTU {}", self.chunk_bytes, self.mtu_bytes);
+            let why = format!(
+                "{} bytes; give a multiple of the MTU {}",
+                self.chunk_bytes, self.mtu_bytes
+            );
             return Err(PlanError::new("chunk", why, "64 KiB"));
         }
         if self.chunk_bytes / self.mtu_bytes > MAX_PACKETS_PER_CHUNK {
-            let why = format!("{} packets a chunk", self.chunk_bytes / self.mtu_bytes);
+            let why = format!(
+                "{} packets; give at most {MAX_PACKETS_PER_CHUNK}",
+                self.chunk_bytes / self.mtu_bytes
+            );
             return Err(PlanError::new("chunk", why, "64 KiB"));
         }
         Ok(())
@@ -75,7 +80,8 @@ impl Transfer {
         let packets = message.chunk_bytes / message.mtu_bytes;
         let chunk_loss = link.loss.of_chunk(packets);
         if chunk_loss > MAX_CHUNK_LOSS {
-            let why = format!("no chunk of {packets} packets arrives at such a loss");
+            let why =
+                format!("chunks of {packets} packets never arrive at this rate; give a lower one");
             return Err(PlanError::new("loss", why, "1e-3"));
         }
         let chunk_events = link.loss.events(chunk_loss, packets);

@@ -53,11 +53,13 @@ pub struct SdrConfig {
     /// Bits per second at which packets leave, all channels together; `None` is as fast as the port
     /// takes them.
     pub rate_bps: Option<u64>,
+    /// No faster than this, whatever finds the rate out; `None` is no limit.
+    pub max_rate_bps: Option<u64>,
     /// What finds the rate out, where `rate_bps` does not say it; `None` is nothing.
     pub congestion: Option<RateControl>,
     /// How long packets may linger in the network, in nanoseconds: a message's place is not used
-    /// again, after all generations, before that.
-    pub lateness_ns: u64,
+    /// again, after all generations, before that. `None` goes by how much round trips differ.
+    pub lateness_ns: Option<u64>,
 }
 
 impl Default for SdrConfig {
@@ -71,8 +73,9 @@ impl Default for SdrConfig {
             generations: 8,
             channels: 1,
             rate_bps: None,
+            max_rate_bps: None,
             congestion: None,
-            lateness_ns: 100_000_000,
+            lateness_ns: None,
         }
     }
 }

@@ -20,6 +20,13 @@ const MAX_STAMP_NS: u64 = 500_000_000;
 const FIRST_STAMP_NS: u64 = 5_000_000;
 /// Stamps without an answer after which they come half as often.
 const PATIENCE: u32 = 2 * STAMPS_PER_RTT as u32;
+/// A peer that reports nothing for so long, or for so many round trips, has lost all that is in flight: the
+/// shortest timeout of TCP's. Twice as long each further time.
+const SILENCE_NS: u64 = 200_000_000;
+const SILENCE_RTTS: u64 = 4;
+const MAX_SILENCE_DOUBLINGS: u32 = 6;
+/// What may be in flight to a silent peer.
+const SILENT_WINDOW_BYTES: u64 = 64 << 10;
 /// BTH and ICRC, which a controller does not count as payload.
 const HEADER_BYTES: u64 = 16;
 
@@ -79,12 +86,40 @@ pub(crate) struct Congestion {
     shared: Arc<Shared>,
     qpns: Vec<Qpn>,
     channels: u64,
+    /// No faster than this, whatever the controller says.
+    max_rate_bps: Option<u64>,
     rtt_ns: Option<u64>,
     /// When the next stamp is due, while something is in flight.
     stamp_at: Option<Time>,
     unanswered: u32,
+    silence: Silence,
     told_cnps: u64,
     was_limited: bool,
+}
+
+/// How long the peer has said nothing of what is in flight.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    since: Time,
+    /// How often all that was in flight has been written off since.
+    written_off: u32,
+}
+
+impl Silence {
+    fn from(since: Time) -> Silence {
+        Silence { since, written_off: 0 }
+    }
+
+    /// Whether it has lasted too long; then the next begins.
+    fn is_over(&mut self, now: Time, rtt_ns: Option<u64>) -> bool {
+        let limit_ns = rtt_ns.map_or(0, |rtt| rtt.saturating_mul(SILENCE_RTTS)).max(SILENCE_NS);
+        let limit_ns = limit_ns << self.written_off.min(MAX_SILENCE_DOUBLINGS);
+        let is_over = now.nanos_since(self.since) >= limit_ns;
+        if is_over {
+            *self = Silence { since: now, written_off: self.written_off + 1 };
+        }
+        is_over
+    }
 }
 
 impl Congestion {
@@ -96,6 +131,7 @@ impl Congestion {
         connection: &ControlledConnection,
         qpns: Vec<Qpn>,
         channels: u32,
+        max_rate_bps: Option<u64>,
     ) -> Result<Congestion, bowline_nic::ControlError> {
         let controller = factory.build(now, connection);
         let shared = Arc::new(Shared::default());
@@ -106,9 +142,11 @@ impl Congestion {
             shared: Arc::clone(&shared),
             qpns,
             channels: channels.into(),
+            max_rate_bps,
             rtt_ns: None,
             stamp_at: None,
             unanswered: 0,
+            silence: Silence::from(now),
             told_cnps: 0,
             was_limited: true,
         };
@@ -142,6 +180,7 @@ impl Congestion {
             self.controller.on_cnp(now);
         }
         self.told_cnps = cnps;
+        self.write_off_after_silence(now, packets);
         self.follow(nic, now);
         let in_flight = self.meter.in_flight_bytes(packets) > 0;
         self.stamp_at = match self.stamp_at {
@@ -150,10 +189,23 @@ impl Congestion {
         };
     }
 
+    /// Without this a peer that has gone would hold the QPs for ever, and with them the memory of messages that
+    /// are over.
+    fn write_off_after_silence(&mut self, now: Time, packets: u64) {
+        if self.meter.in_flight_bytes(packets) == 0 {
+            self.silence.since = now;
+        } else if self.silence.is_over(now, self.rtt_ns) {
+            self.meter.write_off(packets);
+        }
+    }
+
     /// Lets the QPs follow what the controller says now, and go on if they were held.
     fn follow(&mut self, nic: &mut Nic, now: Time) {
-        let rate = self.controller.pacing_rate_bps(now).map(|bps| bps / self.channels);
-        let window = self.controller.window_bytes().unwrap_or(u64::MAX / 4);
+        let rate = self.rate_bps(now).map(|bps| bps / self.channels);
+        let mut window = self.controller.window_bytes().unwrap_or(u64::MAX / 4);
+        if self.silence.written_off > 0 {
+            window = window.min(SILENT_WINDOW_BYTES);
+        }
         let in_flight = self.meter.in_flight_bytes(self.sent(nic).0);
         let room = if rate == Some(0) { 0 } else { window.saturating_sub(in_flight) };
         let room = i64::try_from(room).unwrap_or(i64::MAX);
@@ -169,7 +221,11 @@ impl Congestion {
 
     /// The rate at which packets leave now.
     pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
-        self.controller.pacing_rate_bps(now)
+        let rate = self.controller.pacing_rate_bps(now);
+        match (rate, self.max_rate_bps) {
+            (Some(rate), Some(max)) => Some(rate.min(max)),
+            (rate, max) => rate.or(max),
+        }
     }
 
     /// When the next stamp is to be sent.
@@ -194,6 +250,7 @@ impl Congestion {
         let sent = self.sent(nic).0;
         let Some(heard) = self.meter.on_report(now, sent, report) else { return };
         self.unanswered = 0;
+        self.silence = Silence::from(now);
         if let Some(rtt) = heard.acked.rtt_ns {
             self.rtt_ns = Some(self.rtt_ns.map_or(rtt, |s| s - s / 8 + rtt / 8));
         }

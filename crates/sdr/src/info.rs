@@ -9,8 +9,9 @@ use crate::imm::ImmLayout;
 use crate::token::Token;
 use crate::ud;
 
-/// Version 3 has the token of the control channel, version 4 its stamps and reports.
-const VERSION: u8 = 4;
+/// Version 3 has the token of the control channel, version 4 its stamps and reports, version 5 many
+/// words of the reliable layer in one control message.
+const VERSION: u8 = 5;
 
 /// One end's QPs and keys, and the parameters that both must share.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +57,22 @@ impl SdrInfo {
     /// The QPs that messages come by, by generation, then channel.
     pub fn data(&self) -> &[Qpn] {
         &self.qpns
+    }
+
+    /// The root keys of all generations, under which messages are written: to be rewritten on the way to a member of a
+    /// group. Over datagrams there are none.
+    pub fn roots(&self) -> &[u32] {
+        &self.roots
+    }
+
+    /// Bytes under each root key, from address 0 on.
+    pub fn root_len(&self) -> u64 {
+        u64::from(self.config.layout.ids()) << self.config.slot_shift()
+    }
+
+    /// QPs of each generation.
+    pub fn channels(&self) -> usize {
+        self.config.channels as usize
     }
 
     /// What a peer has sent.
@@ -179,7 +196,7 @@ mod tests {
         let mut bytes = info().to_bytes();
         bytes[0] = 2;
         let error = SdrInfo::from_bytes(&bytes).unwrap_err();
-        assert!(error.to_string().contains("version 2, this end version 4"), "{error}");
+        assert!(error.to_string().contains("version 2, this end version 5"), "{error}");
     }
 
     proptest! {

@@ -1,11 +1,10 @@
 //! SDR: messages that complete chunk by chunk, and reliability as software over them.
 //!
-//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or, where a NIC has none,
-//! over unreliable datagrams, and shows in a bitmap which chunks of a message have arrived. It
-//! retransmits nothing. What to do about chunks that are
-//! missing is a [`Scheme`], of which there are several and to which anybody can add:
-//! [`ReliableQp`] runs them. Like the NIC it stands on, nothing in here reads a clock, opens a
-//! socket or starts a thread.
+//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or over unreliable datagrams
+//! where a NIC has no such connections. A bitmap shows which chunks of a message have arrived. It
+//! retransmits nothing. A [`Scheme`] decides what to do about missing chunks, and [`ReliableQp`] runs
+//! schemes: those of this crate, and those that users add. Like the NIC below, this crate reads no clock,
+//! opens no socket and starts no thread.
 
 mod config;
 mod congestion;
@@ -18,6 +17,7 @@ mod path;
 mod qp;
 mod recv;
 mod reliable;
+mod retired;
 pub mod scheme;
 mod send;
 mod table;
@@ -34,7 +34,7 @@ pub use error::SdrError;
 pub use imm::ImmLayout;
 pub use info::SdrInfo;
 pub use path::PathStats;
-pub use qp::SdrQp;
+pub use qp::{GroupPath, MAX_MEMBERS, SdrQp};
 pub use recv::RecvHandle;
 pub use reliable::{
     Failure, Join, MAX_TELL, RecvCx, RecvId, ReliableConfig, ReliableEvent, ReliableInfo,

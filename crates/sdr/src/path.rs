@@ -52,6 +52,8 @@ const MAX_SAMPLES: usize = 1024;
 pub(crate) struct PathMeter {
     stats: PathStats,
     rtt_seen: Time,
+    /// The longest round trip seen lately, and when.
+    worst_rtt: (u64, Time),
     /// Packets sent by a time.
     sent: VecDeque<(Time, u64)>,
     /// What the last report said, of what was sent by then.
@@ -88,6 +90,15 @@ impl PathMeter {
             self.stats.rtt_ns = Some(rtt_ns);
             self.rtt_seen = now;
         }
+        let (worst, seen) = self.worst_rtt;
+        if rtt_ns >= worst || now.nanos_since(seen) > RTT_MEMORY_NS {
+            self.worst_rtt = (rtt_ns, now);
+        }
+    }
+
+    /// By how much round trips have differed lately.
+    pub(crate) fn jitter_ns(&self) -> u64 {
+        self.worst_rtt.0.saturating_sub(self.stats.rtt_ns.unwrap_or(0))
     }
 
     /// `total` packets have been sent by `now`.

@@ -1,13 +1,13 @@
 //! The receiving half: buffers in the order of the peer's messages, each behind a slot of the root
 //! key of its generation.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bowline_nic::{MrKey, Nic, Time};
 
 use crate::config::SdrConfig;
 use crate::error::SdrError;
+use crate::retired::Retired;
 use crate::send::Source;
 use crate::table::RecvTable;
 
@@ -45,52 +45,6 @@ pub(crate) struct Receiver {
     retired: Retired,
 }
 
-/// Which of the peer's messages are over at the peer, and since when that is known.
-///
-/// A message's place may be used again when no packet of it can come any more: the peer has sent its
-/// last, and the longest time that one may linger in the network has passed since. That the message
-/// is complete here is not enough, since the peer may not know yet, and send it again.
-#[derive(Debug, Default)]
-struct Retired {
-    /// Below it, known for longer than the lateness.
-    settled: u64,
-    /// When the peer said so, and below which. Both grow.
-    lately: VecDeque<(Time, u64)>,
-}
-
-/// Steps of what was heard lately that are told apart.
-const MAX_STEPS: usize = 64;
-
-impl Retired {
-    fn hear(&mut self, config: &SdrConfig, now: Time, below: u64) {
-        if below <= self.known() {
-            return;
-        }
-        while let Some((at, below)) = self.lately.front().copied()
-            && now.nanos_since(at) >= config.lateness_ns
-        {
-            self.settled = below;
-            self.lately.pop_front();
-        }
-        // Later is safe; earlier is not.
-        if self.lately.len() == MAX_STEPS {
-            self.lately.pop_back();
-        }
-        self.lately.push_back((now, below));
-    }
-
-    fn known(&self) -> u64 {
-        self.lately.back().map_or(self.settled, |(_, below)| *below)
-    }
-
-    /// Whether a message is over, and has been for the lateness.
-    fn is_settled(&self, config: &SdrConfig, now: Time, number: u64) -> bool {
-        let old =
-            self.lately.iter().take_while(|(at, _)| now.nanos_since(*at) >= config.lateness_ns);
-        number < old.last().map_or(self.settled, |(_, below)| *below)
-    }
-}
-
 impl Receiver {
     pub(crate) fn new(table: Arc<RecvTable>, roots: Vec<MrKey>, config: &SdrConfig) -> Receiver {
         let ids = config.layout.ids() as usize;
@@ -100,7 +54,7 @@ impl Receiver {
             posted: 0,
             open: vec![None; ids].into_boxed_slice(),
             open_count: 0,
-            retired: Retired::default(),
+            retired: Retired::new(config.lateness_ns),
         }
     }
 
@@ -123,14 +77,19 @@ impl Receiver {
             return Err(SdrError::Full { max: config.layout.ids() });
         }
         match number.checked_sub(config.places()) {
-            Some(last) if !self.retired.is_settled(config, now, last) => Err(SdrError::Quarantined),
+            Some(last) if !self.retired.is_settled(now, last) => Err(SdrError::Quarantined),
             _ => Ok(()),
         }
     }
 
     /// The peer says that it will send nothing more of its messages below this one.
-    pub(crate) fn hear_retired(&mut self, config: &SdrConfig, now: Time, below: u64) {
-        self.retired.hear(config, now, below);
+    pub(crate) fn hear_retired(&mut self, now: Time, below: u64) {
+        self.retired.hear(now, below);
+    }
+
+    /// Round trips of the path have differed by so much lately.
+    pub(crate) fn hear_jitter(&mut self, jitter_ns: u64) {
+        self.retired.hear_jitter(jitter_ns);
     }
 
     /// Below which number the peer's messages are over at the peer, as far as is known.

@@ -18,7 +18,7 @@ pub(crate) fn small(transport: Transport) -> SdrConfig {
         mtu: Mtu::B256,
         chunk_bytes: 512,
         max_message: 8 << 10,
-        lateness_ns: 0,
+        lateness_ns: Some(0),
         ..SdrConfig::default()
     }
 }

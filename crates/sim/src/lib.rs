@@ -1,16 +1,26 @@
-//! A deterministic world on virtual time, in which the real NIC engine is proven.
+//! A deterministic world on virtual time that runs the real protocol engines.
 //!
-//! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and
-//! switches; an [`App`] posts work and looks at completions. [`storm`] draws a whole scenario from
-//! one seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`]
-//! judge what happened. [`failover_storm`] does so with two NICs per host and connections that move
-//! between them, [`sdr_storm`] for SDR and its schemes, [`xp_storm`] for XP, [`multicast_storm`] for
-//! groups, [`cm_storm`] for the connection manager, [`collective_storm`] for collective operations. In
+//! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and switches.
+//! An [`App`] posts work and polls completions. [`storm`] draws a whole scenario from one seed, runs it
+//! through a fault phase and a healed phase, and lets the checkers of [`check`] judge what happened:
+//!
+//! ```
+//! use bowline_sim::attack::Attacker;
+//! use bowline_sim::storm::run_seed;
+//!
+//! let (first, again) = (run_seed(42, Attacker::Drawn), run_seed(42, Attacker::Drawn));
+//! assert!(first.violations.is_empty());
+//! assert_eq!(first.trace_hash, again.trace_hash);
+//! ```
+//!
+//! The other storms: [`failover_storm`] has two NICs per host and connections that move between them,
+//! [`sdr_storm`] runs SDR and its schemes, [`xp_storm`] XP, [`multicast_storm`] groups, [`cm_storm`] the
+//! connection manager, [`collective_storm`] collective operations, [`sealed_storm`] sealed connections. In
 //! some seeds an attacker forges packets ([`attack`]). [`experiment`] measures.
 //!
-//! What this crate may not do: read a clock, draw randomness from anywhere but its seeds, depend
-//! on a hash map's order, or know anything private of an engine. The same seed gives the same
-//! trace hash, twice and on every machine.
+//! This crate reads no clock, draws randomness only from its seeds, does not depend on the order of a hash
+//! map, and knows nothing private of an engine. The same seed gives the same trace hash, twice and on
+//! every machine.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +38,7 @@ pub mod net;
 mod packet;
 mod rng;
 pub mod sdr_storm;
+pub mod sealed_storm;
 pub mod storm;
 mod trace;
 pub mod traffic;

@@ -1,9 +1,9 @@
-//! Makes the second product: a `libibverbs.so.1` with symbol versions.
+//! Makes the second product: a `libibverbs.so.1` and a `librdmacm.so.1` with symbol versions.
 //!
-//! Every versioned symbol in it is a jump through the table that the first product exports, so that
+//! Every versioned symbol in them is a jump through the table that the first product exports, so that
 //! there is one implementation however a program finds it. It needs an assembler and a linker only,
 //! which cargo needs as well, and works with any of them: version scripts given to cargo's own
-//! linking step do not. It goes to `bowline-lib` beside the preload library and finds that by its
+//! linking step do not. They go to `bowline-lib` beside the preload library and find that by their
 //! own place.
 
 use std::collections::BTreeMap;
@@ -15,19 +15,56 @@ use std::{env, fs};
 /// The generations of rdma-core: symbols that its own libraries share get a new version with each.
 const GENERATIONS: [&str; 5] = ["34", "57", "59", "64", "65"];
 
+/// A versioned library.
+struct Product {
+    /// Its name without `.so.1`.
+    name: &'static str,
+    /// What its versions begin with.
+    versions: &'static str,
+    /// The table that it jumps through, and the list of its entries.
+    table: &'static str,
+    symbols: &'static str,
+    /// A list of what there is to bind to with nothing behind it.
+    stubs: Option<&'static str>,
+    /// Which have versions of rdma-core's own libraries.
+    generations: &'static [&'static str],
+}
+
+const PRODUCTS: [Product; 2] = [
+    Product {
+        name: "libibverbs",
+        versions: "IBVERBS",
+        table: "bowline_verbs_table",
+        symbols: "../symbols.txt",
+        stubs: Some("../stubs.txt"),
+        generations: &GENERATIONS,
+    },
+    Product {
+        name: "librdmacm",
+        versions: "RDMACM",
+        table: "bowline_rdmacm_table",
+        symbols: "../rdmacm-symbols.txt",
+        stubs: None,
+        generations: &[],
+    },
+];
+
 fn main() {
-    for file in ["../symbols.txt", "../stubs.txt", "build.rs"] {
-        println!("cargo:rerun-if-changed={file}");
-    }
+    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbowline_verbs.so");
-    // The table must lead to this library, not to the jumps that come through it.
+    // The tables must lead to this library, not to the jumps that come through it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
-    if let Err(why) = make() {
-        println!("cargo:warning=no versioned libibverbs.so.1: {why}");
+    for product in &PRODUCTS {
+        for list in [Some(product.symbols), product.stubs].into_iter().flatten() {
+            println!("cargo:rerun-if-changed={list}");
+        }
+        if let Err(why) = make(product) {
+            println!("cargo:warning=no versioned {}.so.1: {why}", product.name);
+        }
     }
 }
 
-fn make() -> Result<(), String> {
+fn make(product: &Product) -> Result<(), String> {
     if env::var("TARGET") != env::var("HOST") {
         return Err("it is not made when cross-compiling".into());
     }
@@ -35,43 +72,50 @@ fn make() -> Result<(), String> {
     // target/PROFILE/build/PACKAGE/out
     let profile = out.ancestors().nth(3).ok_or("an output directory of another shape")?;
     let dir = profile.join("bowline-lib");
-    let product = dir.join("libibverbs.so.1");
-    println!("cargo:rerun-if-changed={}", product.display());
+    let soname = format!("{}.so.1", product.name);
+    let file = dir.join(&soname);
+    println!("cargo:rerun-if-changed={}", file.display());
 
-    let symbols = rows(Path::new("../symbols.txt"))?;
-    let stubs = rows(Path::new("../stubs.txt"))?;
+    let symbols = rows(Path::new(product.symbols))?;
+    let stubs = product.stubs.map_or(Ok(Vec::new()), |list| rows(Path::new(list)))?;
     let machine = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    write(&out.join("jumps.S"), &assembly(&machine, &symbols, &stubs)?)?;
-    write(&out.join("versions.map"), &versions(symbols.iter().chain(&stubs)))?;
+    let (jumps, map) =
+        (out.join(format!("{}.S", product.name)), out.join(format!("{}.map", product.name)));
+    write(&jumps, &assembly(product, &machine, &symbols, &stubs)?)?;
+    write(&map, &versions(product, symbols.iter().chain(&stubs)))?;
     fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    link(product, &out, &[&jumps, &map], &file)?;
+    let link = dir.join(format!("{}.so", product.name));
+    let _ = fs::remove_file(&link);
+    std::os::unix::fs::symlink(soname, &link).map_err(|e| e.to_string())
+}
 
-    // Something to link against that says who will be there.
+/// Links the jumps against something that says who will be there.
+fn link(product: &Product, out: &Path, made: &[&Path; 2], to: &Path) -> Result<(), String> {
+    let [jumps, map] = made;
     let stand_in = out.join("libbowline_verbs.so");
-    write(&out.join("stand-in.c"), "int bowline_verbs_table[1];\n")?;
+    let source = out.join("stand-in.c");
+    write(&source, &format!("int {}[1];\n", product.table))?;
     cc(
         &["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libbowline_verbs.so"],
-        &[&out.join("stand-in.c")],
+        &[&source],
         &stand_in,
     )?;
-    let script = format!("-Wl,--version-script={}", out.join("versions.map").display());
     cc(
         &[
             "-shared",
             "-nostdlib",
-            "-Wl,-soname,libibverbs.so.1",
+            &format!("-Wl,-soname,{}.so.1", product.name),
             "-Wl,-z,defs",
             "-Wl,-z,noexecstack",
             "-Wl,-rpath,$ORIGIN:$ORIGIN/..",
             "-Wl,--enable-new-dtags",
             "-Wl,--no-as-needed",
-            &script,
+            &format!("-Wl,--version-script={}", map.display()),
         ],
-        &[&out.join("jumps.S"), &stand_in],
-        &product,
-    )?;
-    let link = dir.join("libibverbs.so");
-    let _ = fs::remove_file(&link);
-    std::os::unix::fs::symlink("libibverbs.so.1", &link).map_err(|e| e.to_string())
+        &[jumps, &stand_in],
+        to,
+    )
 }
 
 /// The rows of a list, split into words.
@@ -86,21 +130,22 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 fn assembly(
+    product: &Product,
     machine: &str,
     symbols: &[Vec<String>],
     stubs: &[Vec<String>],
 ) -> Result<String, String> {
-    let (jump, number, null): (fn(usize) -> String, _, _) = match machine {
+    let (jump, number, null): (fn(&str, usize) -> String, _, _) = match machine {
         "x86_64" => (
-            |at| format!("movq bowline_verbs_table@GOTPCREL(%rip), %r11\n    jmp *{at}(%r11)"),
+            |table, at| format!("movq {table}@GOTPCREL(%rip), %r11\n    jmp *{at}(%r11)"),
             "movl $95, %eax\n    ret",
             "xorl %eax, %eax\n    ret",
         ),
         "aarch64" => (
-            |at| {
+            |table, at| {
                 format!(
-                    "adrp x16, :got:bowline_verbs_table\n    \
-                     ldr x16, [x16, :got_lo12:bowline_verbs_table]\n    \
+                    "adrp x16, :got:{table}\n    \
+                     ldr x16, [x16, :got_lo12:{table}]\n    \
                      ldr x16, [x16, #{at}]\n    br x16"
                 )
             },
@@ -118,7 +163,7 @@ fn assembly(
         );
     };
     for (index, row) in symbols.iter().enumerate() {
-        each_version(row, |name| function(name, &jump(index * 8)));
+        each_version(row, |name| function(name, &jump(product.table, index * 8)));
     }
     for row in stubs.iter().filter(|row| row[2] != "data") {
         each_version(row, |name| function(name, if row[2] == "pointer" { null } else { number }));
@@ -133,9 +178,13 @@ fn assembly(
         });
     }
     for row in symbols.iter().chain(stubs).filter(|row| row[1] == PRIVATE) {
-        for generation in GENERATIONS {
+        for generation in product.generations {
             let (name, inner) = (row[0].replace('@', generation), inner_name(&row[0], generation));
-            let _ = writeln!(out, ".symver {inner}, {name}@IBVERBS_{PRIVATE}_{generation}");
+            let _ = writeln!(
+                out,
+                ".symver {inner}, {name}@{}_{PRIVATE}_{generation}",
+                product.versions
+            );
         }
     }
     out.push_str(".section .note.GNU-stack,\"\",%progbits\n");
@@ -160,14 +209,14 @@ fn each_version(row: &[String], mut add: impl FnMut(&str)) {
 }
 
 /// A version script: every version a node, each depending on the one before.
-fn versions<'a>(rows: impl Iterator<Item = &'a Vec<String>>) -> String {
+fn versions<'a>(product: &Product, rows: impl Iterator<Item = &'a Vec<String>>) -> String {
     let mut nodes: BTreeMap<(u32, String), Vec<&str>> = BTreeMap::new();
     for row in rows.filter(|row| row[1] != PRIVATE) {
         let order = row[1].strip_prefix("1.").and_then(|n| n.parse().ok()).unwrap_or(u32::MAX);
         nodes.entry((order, row[1].clone())).or_default().push(&row[0]);
     }
     // The assembly says which symbols are theirs.
-    for generation in GENERATIONS {
+    for generation in product.generations {
         nodes.entry((u32::MAX, format!("{PRIVATE}_{generation}"))).or_default();
     }
     let mut out = String::new();
@@ -177,8 +226,9 @@ fn versions<'a>(rows: impl Iterator<Item = &'a Vec<String>>) -> String {
         let parent = before.map_or(String::new(), |b| format!(" {b}"));
         let globals: String = names.iter().map(|n| format!(" {n};")).collect();
         let global = if names.is_empty() { "" } else { " global:" };
-        let _ = writeln!(out, "IBVERBS_{version} {{{global}{globals}{local} }}{parent};");
-        before = Some(format!("IBVERBS_{version}"));
+        let name = format!("{}_{version}", product.versions);
+        let _ = writeln!(out, "{name} {{{global}{globals}{local} }}{parent};");
+        before = Some(name);
     }
     out
 }

@@ -1,11 +1,10 @@
 //! Open devices.
 
 use core::ffi::{c_int, c_void};
-use std::fs::File;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_device::{Device as Core, DeviceError};
 
@@ -16,7 +15,7 @@ use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::ops::ContextFds;
-use crate::sys::Watch;
+use crate::sys::{self, Watch};
 use crate::{fork, log, ops, report, spec, unopened};
 
 /// The only port of every device.
@@ -28,8 +27,13 @@ pub(crate) struct Context {
     core: Arc<Core>,
     /// The descriptor of asynchronous events that programs see.
     pub(crate) watch: Watch,
-    /// Stands for the one that other providers send their commands through: programs check that there is one.
-    commands: File,
+    /// Stands for the one that other providers send their commands through: programs check that there is one, and
+    /// import the device by it.
+    commands: OwnedFd,
+    /// Pointers to it that programs have.
+    pointers: AtomicUsize,
+    /// The handle that was given to an object last.
+    last_handle: AtomicU32,
     /// Which process opened it.
     epoch: u32,
     /// Objects made on it that live.
@@ -40,8 +44,15 @@ pub(crate) struct Context {
     pub(crate) told_fatal: AtomicBool,
 }
 
+/// What is behind a pointer to an open device.
+pub(crate) struct Opened {
+    ctx: Arc<Context>,
+    /// The descriptor that it was imported by.
+    imported_by: Mutex<Option<OwnedFd>>,
+}
+
 impl Public for verbs_context {
-    type Inner = Arc<Context>;
+    type Inner = Opened;
     const KIND: Kind = Kind::Context;
 }
 
@@ -60,6 +71,11 @@ impl Context {
         &self.core
     }
 
+    /// A handle that no other object of the device has had.
+    pub(crate) fn next_handle(&self) -> u32 {
+        self.last_handle.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     /// Ends the device. Later verbs fail with `EIO`.
     pub(crate) fn shut_down(&self) {
         if let Ok(core) = self.core() {
@@ -73,7 +89,7 @@ pub(crate) fn find<'a>(context: *mut ibv_context) -> Result<&'a Arc<Context>, Er
     if context.is_null() {
         return Err(Errno::INVAL);
     }
-    handle::find(container(context))
+    Ok(&handle::find(container(context))?.ctx)
 }
 
 /// The structure that ends with this context.
@@ -97,18 +113,38 @@ fn open(device: &'static Device) -> Result<*mut ibv_context, Errno> {
         log::warn(&format!("cannot open {} at {}: {why}", device.name, device.addr));
         errno
     })?;
-    let via = ctx.core.port_caps().via;
+    let via = ctx.core.via();
     let lanes = match ctx.core.lanes().len() {
         1 => String::new(),
         lanes => format!(", {lanes} lanes"),
     };
     log::info(&format!("opened {} at {} ({via}{lanes})", device.name, device.addr));
     report::opened(&ctx);
+    Ok(point_to(ctx, None))
+}
+
+/// A pointer to an open device, for the program.
+fn point_to(ctx: Arc<Context>, imported_by: Option<OwnedFd>) -> *mut ibv_context {
+    ctx.pointers.fetch_add(1, Ordering::AcqRel);
     let vectors = std::thread::available_parallelism().map_or(1, |n| n.get() as c_int);
-    let fds = ContextFds { commands: ctx.commands.as_raw_fd(), events: ctx.watch.as_raw_fd() };
-    let public = ops::verbs_context(device.as_ptr(), fds, vectors);
-    let context = handle::create(public, ctx);
-    Ok(context.wrapping_byte_add(offset_of!(verbs_context, context)).cast())
+    let commands = imported_by.as_ref().unwrap_or(&ctx.commands).as_raw_fd();
+    let fds = ContextFds { commands, events: ctx.watch.as_raw_fd() };
+    let public = ops::verbs_context(ctx.device.as_ptr(), fds, vectors);
+    let context = handle::create(public, Opened { ctx, imported_by: Mutex::new(imported_by) });
+    context.wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+}
+
+/// Another pointer to the open device that a command descriptor is of. It takes the descriptor.
+pub(crate) fn import(commands: c_int) -> Result<*mut ibv_context, Errno> {
+    let id = sys::file_id(commands)?;
+    let is_it = |opened: &Opened| {
+        sys::file_id(opened.ctx.commands.as_raw_fd()) == Ok(id) && opened.ctx.core().is_ok()
+    };
+    let open = handle::search::<verbs_context>(is_it).ok_or(Errno::UNSUPPORTED)?;
+    let ctx = Arc::clone(&handle::find(open)?.ctx);
+    // SAFETY: open, or it would have no number; the verb takes it over from its caller.
+    let commands = unsafe { OwnedFd::from_raw_fd(commands) };
+    Ok(point_to(ctx, Some(commands)))
 }
 
 /// Why a device cannot be opened, in words and as a number.
@@ -124,14 +160,15 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     }
     let watch = Watch::over(core.events().as_raw_fd());
     let watch = watch.map_err(|errno| ("no descriptor for its events".to_owned(), errno))?;
-    let commands = File::options().read(true).write(true).open("/dev/null").map_err(|error| {
-        (format!("/dev/null: {error}"), Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
-    })?;
+    let commands = sys::anonymous_file()
+        .map_err(|errno| ("no descriptor for its commands".to_owned(), errno))?;
     Ok(Arc::new(Context {
         device,
         core,
         watch,
         commands,
+        pointers: AtomicUsize::new(0),
+        last_handle: AtomicU32::new(0),
         epoch: fork::epoch(),
         objects: AtomicUsize::new(0),
         owners: Owners::default(),
@@ -145,22 +182,26 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
 /// `context` must be an open device's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    guard(-1, || code(find(context).and_then(|ctx| close(context, ctx))))
+    guard(-1, || code(find(context).and_then(|_| close(container(context)))))
 }
 
-fn close(context: *mut ibv_context, ctx: &Arc<Context>) -> Result<(), Errno> {
+fn close(context: *mut verbs_context) -> Result<(), Errno> {
+    let Opened { ctx, imported_by } = handle::find(context)?;
     if ctx.core().is_err() {
         // A child's copy of the parent's device: nothing of it is the child's to end.
         return Ok(());
     }
-    report::closing(ctx);
-    ctx.shut_down();
+    imported_by.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if ctx.pointers.fetch_sub(1, Ordering::AcqRel) == 1 {
+        report::closing(ctx);
+        ctx.shut_down();
+    }
     if ctx.objects.load(Ordering::Acquire) > 0 {
         // Programs reach the context through them, so it has to stay.
         log::info("a device was closed with objects left on it");
         return Ok(());
     }
-    handle::destroy(container(context))
+    handle::destroy(context)
 }
 
 /// The all-ones value that marks a context whose structure is `verbs_context`.

@@ -11,7 +11,7 @@ use crate::context::{self, Context};
 use crate::errno::{Errno, code, object};
 use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
-use crate::mr;
+use crate::{mr, sys};
 
 /// The most that one allocation may have.
 pub(crate) const MAX_DM_BYTES: usize = 256 << 20;
@@ -35,11 +35,24 @@ impl Block {
         if len == 0 || len > MAX_DM_BYTES || log_align > MAX_LOG_ALIGN {
             return Err(Errno::INVAL);
         }
-        let align = (1 << log_align).max(64);
+        Block::aligned(len, (1 << log_align).max(64))
+    }
+
+    /// Memory that begins with a page.
+    pub(crate) fn pages(len: usize) -> Result<Block, Errno> {
+        if len == 0 { Err(Errno::INVAL) } else { Block::aligned(len, sys::page_size()) }
+    }
+
+    fn aligned(len: usize, align: usize) -> Result<Block, Errno> {
         let layout = Layout::from_size_align(len, align).map_err(|_| Errno::INVAL)?;
-        // SAFETY: not of size zero.
+        // SAFETY: not of size zero, by the callers' checks.
         let start = unsafe { alloc::alloc_zeroed(layout) };
         if start.is_null() { Err(Errno::NOMEM) } else { Ok(Block { start, layout }) }
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
     }
 
     /// Where `len` bytes from `offset` on are, if they are inside.
@@ -64,6 +77,18 @@ impl Drop for Block {
 pub(crate) struct Dm {
     ctx: Arc<Context>,
     block: Arc<Block>,
+    /// What the program may import it by.
+    handle: u32,
+}
+
+impl Dm {
+    /// Hands it out.
+    fn create(self, context: *mut ibv_context) -> *mut ibv_dm {
+        self.ctx.objects.fetch_add(1, Ordering::AcqRel);
+        let handle = self.handle;
+        let public = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle };
+        handle::create(public, self)
+    }
 }
 
 impl Public for ibv_dm {
@@ -89,9 +114,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
                 return Err(Errno::UNSUPPORTED);
             }
             let block = Arc::new(Block::new(attr.length, attr.log_align_req)?);
-            ctx.objects.fetch_add(1, Ordering::AcqRel);
-            let public = ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask: 0, handle: 0 };
-            Ok(handle::create(public, Dm { ctx: Arc::clone(ctx), block }))
+            Ok(Dm { ctx: Arc::clone(ctx), block, handle: ctx.next_handle() }.create(context))
         })())
     })
 }
@@ -101,12 +124,26 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 /// # Safety
 /// `dm` must come from [`alloc_dm`].
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    guard(libc::EIO, || {
-        code((|| {
-            handle::find(dm)?.ctx.objects.fetch_sub(1, Ordering::AcqRel);
-            handle::destroy(dm)
-        })())
-    })
+    guard(libc::EIO, || code(free(dm)))
+}
+
+fn free(dm: *mut ibv_dm) -> Result<(), Errno> {
+    handle::find(dm)?.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+    handle::destroy(dm)
+}
+
+/// Another pointer to the device memory of this handle.
+pub(crate) fn import(context: *mut ibv_context, wanted: u32) -> Result<*mut ibv_dm, Errno> {
+    let ctx = context::find(context)?;
+    let is_it = |dm: &Dm| dm.handle == wanted && Arc::ptr_eq(&dm.ctx, ctx);
+    let original = handle::search::<ibv_dm>(is_it).ok_or(Errno::INVAL)?;
+    let block = Arc::clone(&handle::find(original)?.block);
+    Ok(Dm { ctx: Arc::clone(ctx), block, handle: wanted }.create(context))
+}
+
+/// Ends a pointer that [`import`] gave.
+pub(crate) fn unimport(dm: *mut ibv_dm) {
+    let _ = free(dm);
 }
 
 /// `ibv_reg_dm_mr`, in the context's table. Its addresses begin at zero.

@@ -1,6 +1,7 @@
 //! Thread domains and parent domains: hints about locking, which this NIC does not need.
 //!
 //! A parent domain is a protection domain under another pointer. Whatever is made in it is in the protection domain.
+//! One that allows unprotected memory in a confidential guest changes nothing: this NIC reaches protected memory.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             let pd: &Pd = handle::find(attr.pd)?;
             let child = pd.child()?;
             child.ctx.objects.fetch_add(1, Ordering::AcqRel);
-            Ok(handle::create(ibv_pd { context, handle: 0 }, child))
+            Ok(handle::create(child.public(context), child))
         })())
     })
 }

@@ -64,7 +64,7 @@ pub(crate) fn link() -> Result<Option<LinkProfile>, String> {
     }
 }
 
-/// What carries packets, by `BOWLINE_VIA`: `udp` or `xdp`, perhaps with options.
+/// What carries packets, by `BOWLINE_VIA`: `udp`, `shm`, `auto` or `xdp`, perhaps with options.
 pub(crate) fn via() -> Result<Via, String> {
     match std::env::var("BOWLINE_VIA") {
         Ok(text) if !text.is_empty() => {

@@ -55,6 +55,7 @@ impl From<PostError> for Errno {
         match error {
             PostError::Full => Errno::NOMEM,
             PostError::Away => Errno::AWAY,
+            PostError::Refused { errno } => Errno(errno),
             _ => Errno::INVAL,
         }
     }
@@ -73,6 +74,7 @@ impl From<DeviceError> for Errno {
             DeviceError::Control(error) => (*error).into(),
             DeviceError::Port(error) | DeviceError::Backup { source: error, .. } => error.into(),
             DeviceError::System { source, .. } => of_system(source),
+            DeviceError::NeedsSoftNic { .. } => Errno::UNSUPPORTED,
             DeviceError::Store(_) | DeviceError::Invalid { .. } | DeviceError::Foreign { .. } => {
                 Errno::INVAL
             }

@@ -13,6 +13,8 @@ use crate::guard::guard;
 /// Entries of the GID table. Both are the same: with other RoCE devices index 0 is often a
 /// link-local GID and index 1 the one to use, and programs are told either.
 pub(crate) const GIDS: u32 = 2;
+/// Places of the table. Like any port's it has one that is empty, which programs know to skip.
+pub(crate) const GID_TABLE_LEN: u32 = GIDS + 1;
 
 /// The GID of an address.
 pub(crate) fn of_addr(addr: IpAddr) -> ibv_gid {
@@ -35,9 +37,6 @@ pub(crate) fn address_vector(ctx: &Context, attr: &ibv_ah_attr) -> Result<Addres
         return Err(Errno::INVAL);
     }
     let dst = to_addr(&attr.grh.dgid);
-    if dst.is_multicast() {
-        return Err(Errno::UNSUPPORTED);
-    }
     if dst.is_unspecified() || dst.is_ipv4() != ctx.device.addr.is_ipv4() {
         return Err(Errno::INVAL);
     }
@@ -77,12 +76,15 @@ pub unsafe extern "C" fn ibv_query_gid(
     guard(-1, || {
         minus_one((|| {
             let ctx = context::find(context)?;
-            let in_table = u32::try_from(index).is_ok_and(|i| i < GIDS);
-            if port != PORT || !in_table || gid.is_null() {
+            let place = u32::try_from(index).ok().filter(|place| *place < GID_TABLE_LEN);
+            let place = place.ok_or(Errno::INVAL)?;
+            if port != PORT || gid.is_null() {
                 return Err(Errno::INVAL);
             }
+            // An empty place reads as zeros.
+            let found = if place < GIDS { ctx.device.gid() } else { ibv_gid::default() };
             // SAFETY: not null, so a GID by the caller's word; it need not be aligned.
-            unsafe { gid.write_unaligned(ctx.device.gid()) };
+            unsafe { gid.write_unaligned(found) };
             Ok(())
         })())
     })
@@ -164,11 +166,11 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     guard(-1, || {
         minus_one((|| {
             context::find(context)?;
-            if port != PORT || index >= GIDS || kind.is_null() {
+            if port != PORT || index >= GID_TABLE_LEN || kind.is_null() {
                 return Err(Errno::INVAL);
             }
             // SAFETY: not null, so an `enum` by the caller's word.
-            unsafe { *kind = 1 };
+            unsafe { *kind = c_int::from(index < GIDS) };
             Ok(())
         })())
     })

@@ -27,9 +27,12 @@ pub(crate) enum Kind {
     Mr,
     Mw,
     Dm,
+    Dmah,
+    Buf,
     Channel,
     Cq,
     Srq,
+    Xrcd,
     Ah,
     Qp,
     CmChannel,
@@ -85,6 +88,18 @@ pub(crate) fn find<'a, C: Public>(pointer: *mut C) -> Result<&'a C::Inner, Errno
     // SAFETY: a listed pointer is that of a live object of this kind. Whoever destroys it in
     // another thread at the same time breaks the rules of the verbs.
     unsafe { inner(pointer) }
+}
+
+/// The pointer of a live object of this kind that `is_it` says yes to. No verb may be called from there: the list is
+/// locked.
+pub(crate) fn search<C: Public>(is_it: impl Fn(&C::Inner) -> bool) -> Option<*mut C> {
+    let live = live();
+    let pointers = live.iter().filter(|(_, kind)| **kind == C::KIND).map(|(at, _)| *at as *mut C);
+    let mut found = pointers.filter(|pointer| {
+        // SAFETY: a listed pointer is that of a live object of this kind, and the list's lock keeps it so.
+        unsafe { inner(*pointer) }.is_ok_and(&is_it)
+    });
+    found.next()
 }
 
 /// The object behind a pointer that is taken at its word, unless it is null.

@@ -12,16 +12,18 @@
 //!
 //! This crate holds no protocol. All its `unsafe` is about what C programs hand in and get.
 
-pub mod abi;
+pub use bowline_verbs_types as abi;
 
 mod acks;
 mod ah;
 mod async_event;
+mod buf;
 mod channel;
 mod context;
 mod cq;
 mod device;
 mod dm;
+mod dmah;
 mod domain;
 mod env;
 mod errno;
@@ -30,7 +32,9 @@ mod fork;
 mod gid;
 mod guard;
 mod handle;
+mod import;
 mod log;
+mod mcast;
 mod modify;
 mod mr;
 mod mw;
@@ -43,6 +47,7 @@ mod qp;
 mod query;
 pub mod rdmacm;
 mod report;
+mod rsocket;
 mod spec;
 mod srq;
 mod strings;
@@ -51,23 +56,29 @@ mod table;
 mod unopened;
 mod unsupported;
 mod wr;
+mod xrcd;
 
 /// The exported functions, by the names of the header.
 pub mod verbs {
     pub use crate::ah::*;
     pub use crate::async_event::*;
+    pub use crate::buf::*;
     pub use crate::channel::*;
     pub use crate::context::*;
     pub use crate::cq::*;
     pub use crate::device::*;
+    pub use crate::dmah::*;
     pub use crate::files::sysfs::*;
     pub use crate::gid::*;
+    pub use crate::import::*;
+    pub use crate::mcast::*;
     pub use crate::modify::*;
     pub use crate::mr::*;
     pub use crate::pd::*;
     pub use crate::qp::*;
     pub use crate::query::*;
     pub use crate::rdmacm::*;
+    pub use crate::rsocket::*;
     pub use crate::srq::*;
     pub use crate::strings::*;
     pub use crate::table::*;

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use bowline_nic::{Access, Mtu, QpAttr, QpState};
+use bowline_nic::{Access, AddressVector, Mtu, QpAttr, QpState};
 use bowline_wire::{Psn, Qpn};
 
 use crate::abi::*;
@@ -80,6 +80,12 @@ fn access(flags: c_uint) -> Access {
     access
 }
 
+/// Where the peer of a connection is: one host.
+fn peer_of(qp: &Qp, attr: &ibv_qp_attr) -> Result<AddressVector, Errno> {
+    let av = gid::address_vector(&qp.ctx, &attr.ah_attr)?;
+    if av.dst.is_multicast() { Err(Errno::INVAL) } else { Ok(av) }
+}
+
 /// The attributes that the mask names.
 fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> {
     if mask & UNSUPPORTED != 0 {
@@ -101,7 +107,7 @@ fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> 
         port: has(IBV_QP_PORT).then_some(attr.port_num),
         access: has(IBV_QP_ACCESS_FLAGS).then(|| access(attr.qp_access_flags)),
         qkey: has(IBV_QP_QKEY).then_some(attr.qkey),
-        av: has(IBV_QP_AV).then(|| gid::address_vector(&qp.ctx, &attr.ah_attr)).transpose()?,
+        av: has(IBV_QP_AV).then(|| peer_of(qp, attr)).transpose()?,
         path_mtu: has(IBV_QP_PATH_MTU).then(|| mtu(attr.path_mtu)).transpose()?,
         dest_qpn: checked(IBV_QP_DEST_QPN, attr.dest_qp_num)?.map(Qpn::new),
         // Programs draw PSNs of 32 bits, and other providers mask them.

@@ -19,9 +19,11 @@ use crate::sys;
 /// A memory region.
 pub(crate) struct Mr {
     ctx: Arc<Context>,
+    /// What the program may import it by: its first key.
+    handle: u32,
     registration: Mutex<Registration>,
-    /// The device memory that it is in, which stays as long.
-    _block: Option<Arc<Block>>,
+    /// The memory of ours that it is in, which stays as long.
+    block: Option<Arc<Block>>,
 }
 
 /// What a region is at the moment; re-registering changes it.
@@ -92,7 +94,9 @@ fn register(
 }
 
 fn create(pd: *mut ibv_pd, addr: usize, len: usize, iova: u64, flags: c_uint) -> *mut ibv_mr {
-    object(create_in(pd, addr, len, iova, flags, None))
+    object(
+        register(pd, addr, len, iova, flags).and_then(|made| show(made, addr as *mut c_void, None)),
+    )
 }
 
 /// Registers device memory. Programs must say that its addresses begin at zero.
@@ -106,29 +110,56 @@ pub(crate) fn create_in_block(
     if flags & IBV_ACCESS_ZERO_BASED == 0 {
         return Err(Errno::INVAL);
     }
-    create_in(pd, addr, len, 0, flags, Some(block))
+    // Device memory has no address.
+    show(register(pd, addr, len, 0, flags)?, core::ptr::null_mut(), Some(block))
 }
 
-fn create_in(
+/// Registers a part of a buffer.
+pub(crate) fn register_part(
     pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
     addr: usize,
     len: usize,
     iova: u64,
     flags: c_uint,
+) -> Result<*mut ibv_mr, Errno> {
+    let block = handle::find(buf)?.part(pd, addr, len)?;
+    show(register(pd, addr, len, iova, flags)?, addr as *mut c_void, Some(block))
+}
+
+/// Hands a registration to the program, which is to see `addr`.
+fn show(
+    registration: Registration,
+    addr: *mut c_void,
     block: Option<Arc<Block>>,
 ) -> Result<*mut ibv_mr, Errno> {
+    let (pd, length, key) = (registration.pd, registration.len, registration.core.key().0);
     let domain: &Pd = handle::find(pd)?;
-    let registration = register(pd, addr, len, iova, flags)?;
-    let key = registration.core.key().0;
     // SAFETY: `pd` was found to be live.
     let context = unsafe { (*pd).context };
-    // Device memory has no address.
-    let addr = if block.is_some() { core::ptr::null_mut() } else { addr as *mut c_void };
     domain.ctx.objects.fetch_add(1, Ordering::AcqRel);
-    let public = ibv_mr { context, pd, addr, length: len, handle: key, lkey: key, rkey: key };
+    let public = ibv_mr { context, pd, addr, length, handle: key, lkey: key, rkey: key };
     let ctx = domain.ctx.clone();
     let registration = Mutex::new(registration);
-    Ok(handle::create(public, Mr { ctx, registration, _block: block }))
+    Ok(handle::create(public, Mr { ctx, handle: key, registration, block }))
+}
+
+/// Another pointer to the region of this handle.
+pub(crate) fn import(pd: *mut ibv_pd, wanted: u32) -> Result<*mut ibv_mr, Errno> {
+    let ctx = &handle::find(pd)?.ctx;
+    let is_it = |mr: &Mr| mr.handle == wanted && Arc::ptr_eq(&mr.ctx, ctx);
+    let original = handle::find(handle::search::<ibv_mr>(is_it).ok_or(Errno::INVAL)?)?;
+    let registration = original.registration.lock().unwrap_or_else(|e| e.into_inner()).clone();
+    let block = original.block.clone();
+    show(Registration { pd, ..registration }, core::ptr::null_mut(), block)
+}
+
+/// Ends a pointer that [`import`] gave.
+pub(crate) fn unimport(mr: *mut ibv_mr) {
+    if let Ok(inner) = handle::find(mr) {
+        inner.ctx.objects.fetch_sub(1, Ordering::AcqRel);
+        let _ = handle::destroy(mr);
+    }
 }
 
 // SAFETY: the pointer in a registration is an address to compare and look up.
@@ -178,7 +209,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
 }
 
-/// `ibv_reg_mr_ex`, for memory that has an address.
+/// `ibv_reg_mr_ex`, for memory that has an address. A DMA handle is a hint, which is not for memory on demand.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`]; `attr` must point to attributes.
@@ -188,17 +219,43 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(
     attr: *const ibv_mr_init_attr,
 ) -> *mut ibv_mr {
     guard(core::ptr::null_mut(), || {
-        // SAFETY: null, or attributes by the caller's word.
-        let Some(attr) = (unsafe { attr.as_ref() }) else {
-            return object(Err(Errno::INVAL));
-        };
-        if attr.comp_mask & !IBV_REG_MR_MASK_IOVA != IBV_REG_MR_MASK_ADDR {
-            return object(Err(Errno::UNSUPPORTED));
-        }
-        let has_iova = attr.comp_mask & IBV_REG_MR_MASK_IOVA != 0;
-        let iova = if has_iova { attr.iova } else { attr.addr as u64 };
-        create(pd, attr.addr as usize, attr.length, iova, attr.access as c_uint)
+        // SAFETY: as the caller promises.
+        object(if attr.is_null() { Err(Errno::INVAL) } else { unsafe { register_ex(pd, attr) } })
     })
+}
+
+/// # Safety
+/// `attr` must point to attributes, of which those that its mask names are there.
+unsafe fn register_ex(
+    pd: *mut ibv_pd,
+    attr: *const ibv_mr_init_attr,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: these are in every version of the structure.
+    let (mask, addr, len, flags) =
+        unsafe { ((*attr).comp_mask, (*attr).addr, (*attr).length, (*attr).access as c_uint) };
+    let has = |bit| mask & bit != 0;
+    let known = IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_IOVA;
+    if mask & !(known | IBV_REG_MR_MASK_DMAH | IBV_REG_MR_MASK_BUF) != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if !has(IBV_REG_MR_MASK_ADDR) {
+        return Err(Errno::INVAL);
+    }
+    if has(IBV_REG_MR_MASK_DMAH) {
+        // SAFETY: the mask says that it is there.
+        handle::find(unsafe { (*attr).dmah })?;
+        if flags & IBV_ACCESS_ON_DEMAND != 0 {
+            return Err(Errno::INVAL);
+        }
+    }
+    // SAFETY: in every version of the structure.
+    let iova = if has(IBV_REG_MR_MASK_IOVA) { unsafe { (*attr).iova } } else { addr as u64 };
+    if has(IBV_REG_MR_MASK_BUF) {
+        // SAFETY: the mask says that it is there.
+        let buf = unsafe { (*attr).buf };
+        return register_part(pd, buf, addr as usize, len, iova, flags);
+    }
+    show(register(pd, addr as usize, len, iova, flags)?, addr, None)
 }
 
 /// `ibv_reg_dmabuf_mr`: a soft NIC cannot reach a device's memory.

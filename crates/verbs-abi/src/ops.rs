@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use crate::abi::{self, ibv_context, ibv_context_ops, ibv_device, ibv_srq};
 use crate::context::EXTENDED;
 use crate::errno::Errno;
-use crate::{cq, dm, domain, mr, mw, poll, post, qp, query, srq};
+use crate::{cq, dm, domain, mr, mw, poll, post, qp, query, srq, xrcd};
 
 unsafe extern "C" fn no_verb() -> c_int {
     Errno::UNSUPPORTED.set();
@@ -79,10 +79,10 @@ pub(crate) fn verbs_context(
         abi_placeholder1: no_verb,
         open_qp: no_object,
         create_qp_ex: qp::create_qp_ex,
-        get_srq_num: no_verb,
+        get_srq_num: srq::get_srq_num,
         create_srq_ex: srq::create_srq_ex,
-        open_xrcd: no_object,
-        close_xrcd: no_verb,
+        open_xrcd: xrcd::open_xrcd,
+        close_xrcd: xrcd::close_xrcd,
         abi_placeholder3: 0,
         // Newer headers put fields in front of these: the size tells them that they are not there.
         sz: size_of::<abi::verbs_context>(),
@@ -114,8 +114,7 @@ fn context_ops() -> ibv_context_ops {
         _compat_rereg_mr: no_object,
         _compat_dereg_mr: no_object,
         alloc_mw: mw::alloc_mw,
-        // For windows of type 1.
-        bind_mw: no_verb,
+        bind_mw: mw::bind_mw,
         dealloc_mw: mw::dealloc_mw,
         _compat_create_cq: no_object,
         poll_cq: poll::poll_cq,

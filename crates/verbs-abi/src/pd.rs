@@ -16,6 +16,8 @@ use crate::handle::{self, Kind, Public};
 pub(crate) struct Pd {
     pub(crate) ctx: Arc<Context>,
     pub(crate) core: Arc<CorePd>,
+    /// What the program may import it by.
+    handle: u32,
     /// Of a parent domain: those of the domain that it stands for.
     parent: Option<Arc<AtomicUsize>>,
     /// Parent domains that stand for it.
@@ -24,7 +26,8 @@ pub(crate) struct Pd {
 
 impl Pd {
     fn new(ctx: Arc<Context>, core: Arc<CorePd>, parent: Option<Arc<AtomicUsize>>) -> Pd {
-        Pd { ctx, core, parent, children: Arc::default() }
+        let handle = ctx.next_handle();
+        Pd { ctx, core, handle, parent, children: Arc::default() }
     }
 
     /// A parent domain for it. Until that is freed it is in use.
@@ -33,6 +36,11 @@ impl Pd {
         self.children.fetch_add(1, Ordering::AcqRel);
         let parent = Some(Arc::clone(&self.children));
         Ok(Pd::new(Arc::clone(&self.ctx), Arc::clone(&self.core), parent))
+    }
+
+    /// The structure that the program sees.
+    pub(crate) fn public(&self, context: *mut ibv_context) -> ibv_pd {
+        ibv_pd { context, handle: self.handle }
     }
 
     fn free(&self) -> Result<(), Errno> {
@@ -65,7 +73,8 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
             let ctx = context::find(context)?;
             let core = Arc::new(CorePd::create(ctx.core()?)?);
             ctx.objects.fetch_add(1, Ordering::AcqRel);
-            Ok(handle::create(ibv_pd { context, handle: 0 }, Pd::new(Arc::clone(ctx), core, None)))
+            let pd = Pd::new(Arc::clone(ctx), core, None);
+            Ok(handle::create(pd.public(context), pd))
         })())
     })
 }
@@ -82,4 +91,22 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             handle::destroy(pd)
         })())
     })
+}
+
+/// Another pointer to the domain of this handle. It counts as a parent domain: the domain is in use as long.
+pub(crate) fn import(context: *mut ibv_context, wanted: u32) -> Result<*mut ibv_pd, Errno> {
+    let ctx = context::find(context)?;
+    let is_it = |pd: &Pd| pd.handle == wanted && Arc::ptr_eq(&pd.ctx, ctx);
+    let original = handle::search::<ibv_pd>(is_it).ok_or(Errno::INVAL)?;
+    let pd = handle::find(original)?.child()?;
+    ctx.objects.fetch_add(1, Ordering::AcqRel);
+    Ok(handle::create(ibv_pd { context, handle: wanted }, pd))
+}
+
+/// Ends a pointer that [`import`] gave.
+pub(crate) fn unimport(pd: *mut ibv_pd) {
+    let imported = handle::find(pd).is_ok_and(|inner| inner.parent.is_some());
+    if imported && handle::find(pd).is_ok_and(|inner| inner.free().is_ok()) {
+        let _ = handle::destroy(pd);
+    }
 }

@@ -89,9 +89,14 @@ unsafe fn send_one(
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: on a UD QP the caller filled in the union's datagram part.
     let ud = if qp_type.descriptor().connected { None } else { Some(unsafe { destination(wr) }?) };
+    let srqn = if qp_type.descriptor().addressed { wr.xrc_remote_srqn } else { 0 };
     let mut post = |payload: Payload<'_>| {
-        nic.post_send(now, qpn, &SendWr { payload, flags, ud, ..SendWr::new(wr.wr_id, op, &[]) })
-            .map_err(Errno::from)
+        nic.post_send(
+            now,
+            qpn,
+            &SendWr { payload, flags, ud, srqn, ..SendWr::new(wr.wr_id, op, &[]) },
+        )
+        .map_err(Errno::from)
     };
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         // SAFETY: inline bytes are there, by the caller's word.

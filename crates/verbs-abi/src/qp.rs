@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bowline_device::{Qp as CoreQp, QpRequest};
+use bowline_device::{Cq as CoreCq, Pd as CorePd, Qp as CoreQp, QpRequest, Xrcd as CoreXrcd};
 use bowline_nic::{Event, Nic, Operations, QpType, Time};
 use bowline_wire::Qpn;
 
@@ -74,7 +74,8 @@ pub(crate) fn qp_type(value: c_uint) -> Result<QpType, Errno> {
         IBV_QPT_RC => Ok(QpType::Rc),
         IBV_QPT_UC => Ok(QpType::Uc),
         IBV_QPT_UD => Ok(QpType::Ud),
-        // Raw packets, extended reliable connections and drivers' own types.
+        IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Ok(QpType::Xrc),
+        // Raw packets and drivers' own types.
         _ => Err(Errno::UNSUPPORTED),
     }
 }
@@ -96,36 +97,95 @@ fn supported_ops(qp_type: QpType) -> u64 {
     NAMES.iter().filter(|(op, _)| has.contains(*op)).fold(0, |ops, (_, name)| ops | name)
 }
 
+/// What a QP is made in and completes at.
+struct Surroundings {
+    ctx: Arc<Context>,
+    context: *mut ibv_context,
+    pd: Arc<CorePd>,
+    send_cq: Arc<CoreCq>,
+    recv_cq: Arc<CoreCq>,
+    xrcd: Option<Arc<CoreXrcd>>,
+}
+
+impl Surroundings {
+    /// Of a QP in a protection domain. One that only sends needs no queue for receives.
+    fn in_domain(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<Surroundings, Errno> {
+        let domain = handle::find(pd)?;
+        let cq = |cq: *mut ibv_cq| -> Result<Arc<CoreCq>, Errno> {
+            Ok(Arc::clone(handle::find(cq.cast::<ibv_cq_ex>())?.core()?))
+        };
+        let send_cq = cq(init.send_cq)?;
+        let recv_cq = match init.qp_type {
+            IBV_QPT_XRC_RECV => return Err(Errno::INVAL),
+            IBV_QPT_XRC_SEND => Arc::clone(&send_cq),
+            _ => cq(init.recv_cq)?,
+        };
+        Ok(Surroundings {
+            ctx: Arc::clone(&domain.ctx),
+            // SAFETY: `pd` was found to be live.
+            context: unsafe { (*pd).context },
+            pd: Arc::clone(&domain.core),
+            send_cq,
+            recv_cq,
+            xrcd: None,
+        })
+    }
+
+    /// Of a QP that receives for the shared receive queues of an XRC domain, and has nothing of its own.
+    fn in_xrcd(xrcd: *mut ibv_xrcd) -> Result<Surroundings, Errno> {
+        let domain = handle::find(xrcd)?;
+        Ok(Surroundings {
+            ctx: Arc::clone(&domain.ctx),
+            // SAFETY: `xrcd` was found to be live.
+            context: unsafe { (*xrcd).context },
+            pd: Arc::clone(domain.core.pd()),
+            send_cq: Arc::clone(domain.core.cq()),
+            recv_cq: Arc::clone(domain.core.cq()),
+            xrcd: Some(Arc::clone(&domain.core)),
+        })
+    }
+}
+
 /// Makes a QP; the sizes that it really has go back to the program.
 pub(crate) fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) -> Result<*mut ibv_qp, Errno> {
-    let domain = handle::find(pd)?;
-    let ctx = &domain.ctx;
+    qp_type(init.qp_type)?;
+    create_in(Surroundings::in_domain(pd, init)?, pd, init, send_ops)
+}
+
+fn create_in(
+    place: Surroundings,
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, Errno> {
+    let ctx = &place.ctx;
     let qp_type = qp_type(init.qp_type)?;
-    let send_cq = handle::find(init.send_cq.cast::<ibv_cq_ex>())?;
-    let recv_cq = handle::find(init.recv_cq.cast::<ibv_cq_ex>())?;
     let srq = if init.srq.is_null() { None } else { Some(handle::find(init.srq)?) };
     if send_ops.is_some_and(|ops| ops & !supported_ops(qp_type) != 0) {
         return Err(Errno::UNSUPPORTED);
     }
     let max_sge = |asked: u32| u8::try_from(asked).map_err(|_| Errno::INVAL);
     ctx.core()?;
+    let shared = srq.is_some() || qp_type.descriptor().addressed;
+    let receives = place.xrcd.is_some();
     let cap = ibv_qp_cap {
-        max_send_wr: init.cap.max_send_wr.max(1),
-        max_recv_wr: if srq.is_some() { 0 } else { init.cap.max_recv_wr },
+        max_send_wr: if receives { 0 } else { init.cap.max_send_wr.max(1) },
+        max_recv_wr: if shared { 0 } else { init.cap.max_recv_wr },
         max_send_sge: init.cap.max_send_sge.max(1),
-        max_recv_sge: if srq.is_some() { 0 } else { init.cap.max_recv_sge },
+        max_recv_sge: if shared { 0 } else { init.cap.max_recv_sge },
         max_inline_data: init.cap.max_inline_data,
     };
     let signal_all = init.sq_sig_all != 0;
     let core = CoreQp::create(QpRequest {
         qp_type,
-        pd: Arc::clone(&domain.core),
-        send_cq: Arc::clone(send_cq.core()?),
-        recv_cq: Arc::clone(recv_cq.core()?),
+        pd: place.pd,
+        send_cq: place.send_cq,
+        recv_cq: place.recv_cq,
+        xrcd: place.xrcd,
         srq: srq.map(|srq| Arc::clone(&srq.core)),
         max_send_wr: cap.max_send_wr,
         max_recv_wr: cap.max_recv_wr,
@@ -138,8 +198,7 @@ pub(crate) fn create(
     let qpn = core.qpn();
     init.cap = cap;
     let base = ibv_qp {
-        // SAFETY: `pd` was found to be live.
-        context: unsafe { (*pd).context },
+        context: place.context,
         qp_context: init.qp_context,
         pd,
         send_cq: init.send_cq,
@@ -209,6 +268,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             // SAFETY: null, or attributes by the caller's word.
             let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
             let known = IBV_QP_INIT_ATTR_PD
+                | IBV_QP_INIT_ATTR_XRCD
                 | IBV_QP_INIT_ATTR_CREATE_FLAGS
                 | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
             let has = |bit: u32| init.comp_mask & bit != 0;
@@ -217,7 +277,9 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             {
                 return Err(Errno::UNSUPPORTED);
             }
-            if !has(IBV_QP_INIT_ATTR_PD) {
+            let receives = init.qp_type == IBV_QPT_XRC_RECV;
+            let home = if receives { IBV_QP_INIT_ATTR_XRCD } else { IBV_QP_INIT_ATTR_PD };
+            if !has(home) {
                 return Err(Errno::INVAL);
             }
             let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
@@ -230,7 +292,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
                 qp_type: init.qp_type,
                 sq_sig_all: init.sq_sig_all,
             };
-            let qp = create(init.pd, &mut plain, send_ops)?;
+            let qp = if receives {
+                let place = Surroundings::in_xrcd(init.xrcd)?;
+                create_in(place, core::ptr::null_mut(), &mut plain, send_ops)?
+            } else {
+                create(init.pd, &mut plain, send_ops)?
+            };
             init.cap = plain.cap;
             Ok(qp)
         })())

@@ -9,7 +9,7 @@ use crate::abi::*;
 use crate::context::{self, Context, PORT};
 use crate::dm::MAX_DM_BYTES;
 use crate::errno::{Errno, code, minus_one};
-use crate::gid::{GIDS, put};
+use crate::gid::{GID_TABLE_LEN, put};
 use crate::guard::guard;
 use crate::modify::mtu_number;
 
@@ -64,7 +64,10 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
         device_cap_flags: IBV_DEVICE_CURR_QP_STATE_MOD
             | IBV_DEVICE_RC_RNR_NAK_GEN
             | IBV_DEVICE_SYS_IMAGE_GUID
-            | if windows { IBV_DEVICE_MEM_WINDOW_TYPE_2B } else { 0 },
+            | IBV_DEVICE_XRC
+            | IBV_DEVICE_SRQ_RESIZE
+            | if windows { IBV_DEVICE_MEM_WINDOW_TYPE_2B } else { 0 }
+            | if windows && ctx.peek().lanes().len() == 1 { IBV_DEVICE_MEM_WINDOW } else { 0 },
         max_sge: c_int::from(limits.max_sge),
         max_sge_rd: c_int::from(limits.max_sge),
         max_cq: int(limits.max_cqs),
@@ -82,9 +85,9 @@ fn device_attr(ctx: &Context) -> ibv_device_attr {
         max_mw: if windows { int(limits.max_mrs) } else { 0 },
         max_raw_ipv6_qp: 0,
         max_raw_ethy_qp: 0,
-        max_mcast_grp: 0,
-        max_mcast_qp_attach: 0,
-        max_total_mcast_qp_attach: 0,
+        max_mcast_grp: int(limits.max_groups),
+        max_mcast_qp_attach: int(limits.max_group_members),
+        max_total_mcast_qp_attach: int(limits.max_groups.saturating_mul(limits.max_group_members)),
         max_ah: c_int::MAX,
         max_fmr: 0,
         max_map_per_fmr: 0,
@@ -146,6 +149,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             found.hca_core_clock = 1_000_000;
             found.phys_port_cnt_ex = 1;
             found.odp_caps = ODP;
+            found.xrc_odp_caps = ODP.rc_odp_caps;
             found.max_dm_size = MAX_DM_BYTES as u64;
             // SAFETY: `attr` has `size` bytes, by the caller's word.
             unsafe { put(&found, attr, size) };
@@ -164,7 +168,7 @@ fn port_attr(ctx: &Context) -> ibv_port_attr {
         state,
         max_mtu: active_mtu.max(5),
         active_mtu,
-        gid_tbl_len: GIDS as c_int,
+        gid_tbl_len: GID_TABLE_LEN as c_int,
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: 1 << 31,
         pkey_tbl_len: 1,

@@ -11,6 +11,7 @@ use crate::{env, log};
 pub(crate) fn of(device: &'static Device) -> Result<DeviceSpec, String> {
     let mut spec = DeviceSpec::new(&*device.name, device.addr);
     spec.udp.notice = log::warn_once;
+    spec.udp.detail = log::info;
     spec.via = env::via()?;
     spec.lanes = env::lanes()?;
     spec.link = env::link()?;

@@ -19,7 +19,6 @@ pub(crate) struct Srq {
     pub(crate) ctx: Arc<Context>,
     pub(crate) core: Arc<CoreSrq>,
     pub(crate) max_sge: u8,
-    max_wr: u32,
     /// The limit that is armed.
     limit: AtomicU32,
     pub(crate) events: Acks,
@@ -49,18 +48,30 @@ impl Srq {
     }
 }
 
-fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Result<*mut ibv_srq, Errno> {
+/// Makes a queue. One for extended reliable connections completes at `xrc`'s queue, and is in its domain.
+fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_srq_init_attr,
+    xrc: Option<(*mut ibv_cq, *mut ibv_xrcd)>,
+) -> Result<*mut ibv_srq, Errno> {
     let domain = handle::find(pd)?;
     let (max_wr, max_sge) = (init.attr.max_wr.max(1), init.attr.max_sge.max(1));
     let max_sge = u8::try_from(max_sge).map_err(|_| Errno::INVAL)?;
     domain.ctx.core()?;
-    let core = Arc::new(CoreSrq::create(&domain.core, max_wr, max_sge)?);
+    let core = match xrc {
+        None => CoreSrq::create(&domain.core, max_wr, max_sge)?,
+        Some((cq, xrcd)) => {
+            let cq = handle::find(cq.cast::<ibv_cq_ex>())?.core()?;
+            let xrcd = &handle::find(xrcd)?.core;
+            CoreSrq::create_extended(&domain.core, max_wr, max_sge, cq, xrcd)?
+        }
+    };
+    let core = Arc::new(core);
     let id = core.id();
     let inner = Srq {
         ctx: Arc::clone(&domain.ctx),
         core,
         max_sge,
-        max_wr,
         limit: AtomicU32::new(0),
         events: Acks::default(),
     };
@@ -92,11 +103,11 @@ pub unsafe extern "C" fn ibv_create_srq(
 ) -> *mut ibv_srq {
     guard(core::ptr::null_mut(), || {
         // SAFETY: null, or attributes by the caller's word.
-        object(unsafe { init.as_mut() }.ok_or(Errno::INVAL).and_then(|init| create(pd, init)))
+        object(unsafe { init.as_mut() }.ok_or(Errno::INVAL).and_then(|init| create(pd, init, None)))
     })
 }
 
-/// `ibv_create_srq_ex`, in the context's table: basic queues only.
+/// `ibv_create_srq_ex`, in the context's table: basic queues, and those of extended reliable connections.
 ///
 /// # Safety
 /// `init` must point to attributes.
@@ -108,23 +119,45 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         object((|| {
             // SAFETY: null, or attributes by the caller's word.
             let ex = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-            let is_basic =
-                ex.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || ex.srq_type == IBV_SRQT_BASIC;
-            if ex.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 || !is_basic {
+            let has = |bit| ex.comp_mask & bit != 0;
+            let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) { ex.srq_type } else { IBV_SRQT_BASIC };
+            let both = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
+            let extended = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+            let (known, xrc) = match srq_type {
+                IBV_SRQT_BASIC => (both, None),
+                IBV_SRQT_XRC => (both | extended, Some((ex.cq, ex.xrcd))),
+                _ => return Err(Errno::UNSUPPORTED),
+            };
+            if ex.comp_mask & !known != 0 {
                 return Err(Errno::UNSUPPORTED);
             }
-            if ex.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+            if known & !ex.comp_mask & !IBV_SRQ_INIT_ATTR_TYPE != 0 {
                 return Err(Errno::INVAL);
             }
             let mut plain = ibv_srq_init_attr { srq_context: ex.srq_context, attr: ex.attr };
-            let srq = create(ex.pd, &mut plain)?;
+            let srq = create(ex.pd, &mut plain, xrc)?;
             ex.attr = plain.attr;
             Ok(srq)
         })())
     })
 }
 
-/// `ibv_modify_srq`: arms the limit. Queues keep their size.
+/// `ibv_get_srq_num`, in the context's table: what peers of extended reliable connections name a queue by.
+///
+/// # Safety
+/// `srq` must be a shared receive queue, and `number` point to 32 bits.
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    guard(libc::EIO, || {
+        code((|| {
+            let found = handle::find(srq)?.core.number().ok_or(Errno::INVAL)?;
+            // SAFETY: null, or 32 bits by the caller's word.
+            *unsafe { number.as_mut() }.ok_or(Errno::INVAL)? = found;
+            Ok(())
+        })())
+    })
+}
+
+/// `ibv_modify_srq`: arms the limit, and changes how many receives the queue has room for.
 ///
 /// # Safety
 /// `srq` must be a shared receive queue, and `attr` point to attributes.
@@ -142,8 +175,9 @@ pub unsafe extern "C" fn ibv_modify_srq(
             if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
                 return Err(Errno::INVAL);
             }
+            inner.ctx.core()?;
             if mask & IBV_SRQ_MAX_WR != 0 {
-                return Err(Errno::UNSUPPORTED);
+                inner.core.resize(attr.max_wr)?;
             }
             if mask & IBV_SRQ_LIMIT != 0 {
                 inner.arm_limit(attr.srq_limit)?;
@@ -166,7 +200,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
             // SAFETY: null, or attributes by the caller's word.
             let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
             *attr = ibv_srq_attr {
-                max_wr: inner.max_wr,
+                max_wr: inner.core.max_wr(),
                 max_sge: inner.max_sge.into(),
                 srq_limit: inner.limit.load(Ordering::Relaxed),
             };

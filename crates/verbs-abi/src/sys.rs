@@ -4,6 +4,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use crate::errno::Errno;
 
@@ -78,6 +79,46 @@ fn wait_counted(fd: RawFd) -> Result<(), Errno> {
     Ok(())
 }
 
+/// A file of its own, without a name.
+pub(crate) fn anonymous_file() -> Result<OwnedFd, Errno> {
+    // SAFETY: reads a string constant.
+    let fd = unsafe { libc::memfd_create(c"bowline-device".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A flag that this process and those that it forks have in common; `None` without memory for it.
+pub(crate) fn shared_flag() -> Option<&'static AtomicBool> {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: maps fresh memory, which is never unmapped.
+    let at = unsafe { libc::mmap(core::ptr::null_mut(), 1, access, kind, -1, 0) };
+    // SAFETY: a page of zeros, which is a flag that is not set.
+    (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicBool>() })
+}
+
+/// Which file a descriptor is of: the same for duplicates, and for no other file as long as it is open.
+pub(crate) fn file_id(fd: RawFd) -> Result<(u64, u64), Errno> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: writes one `stat`.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: filled in just now.
+    let stat = unsafe { stat.assume_init() };
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// Processors that this machine may have.
+pub(crate) fn processors() -> u32 {
+    // SAFETY: touches no memory.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    u32::try_from(count).unwrap_or(1)
+}
+
 /// Makes sure that memory is there and may be used as asked, bringing its pages in as a NIC that
 /// pins them would.
 pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
@@ -109,7 +150,7 @@ pub(crate) fn check_mapped(addr: usize, len: usize, write: bool) -> Result<(), E
 }
 
 /// How long a page is: 4 KiB on x86, and 4, 16 or 64 KiB elsewhere.
-fn page_size() -> usize {
+pub(crate) fn page_size() -> usize {
     static SIZE: OnceLock<usize> = OnceLock::new();
     *SIZE.get_or_init(|| {
         // SAFETY: touches no memory.

@@ -1,10 +1,19 @@
-//! The verbs as a table, and their layout: what the other product and the lab's check look at.
+//! The functions as tables, and the layout of verbs: what the versioned libraries and the lab's check look at.
+
+use core::ffi::c_void;
 
 use crate::abi::{LAYOUT, LayoutEntry};
 
-/// The address of a verb.
+/// The address of a function.
 #[repr(transparent)]
 pub struct Verb(*const ());
+
+impl Verb {
+    /// The address.
+    pub fn address(&self) -> *mut c_void {
+        self.0.cast_mut().cast()
+    }
+}
 
 // SAFETY: the address of a function, which is the same for every thread.
 unsafe impl Sync for Verb {}
@@ -14,7 +23,7 @@ mod generated {
     use super::Verb;
     include!(concat!(env!("OUT_DIR"), "/table.rs"));
 }
-pub use generated::bowline_verbs_table;
+pub use generated::{bowline_rdmacm_table, bowline_verbs_table};
 
 /// The layout that this library was made with: `*count` entries.
 ///

@@ -5,16 +5,20 @@
 //! told of.
 
 use core::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::guard::guard;
-use crate::{env, log};
+use crate::{env, log, sys};
 
-static OPENED: AtomicBool = AtomicBool::new(false);
+/// In memory that forked children share: some programs leave their work to them.
+static OPENED: OnceLock<&'static AtomicBool> = OnceLock::new();
 
 /// A device was opened, or tried to be: then there was word of why it was not.
 pub(crate) fn opened() {
-    OPENED.store(true, Ordering::Relaxed);
+    if let Some(opened) = OPENED.get() {
+        opened.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Runs when the library is loaded.
@@ -24,7 +28,10 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     guard((), || {
-        if env::is_started_by_run() {
+        if env::is_started_by_run()
+            && let Some(flag) = sys::shared_flag()
+            && OPENED.set(flag).is_ok()
+        {
             // SAFETY: `at_exit` may run whenever the process ends.
             let _ = unsafe { libc::atexit(at_exit) };
         }
@@ -34,7 +41,8 @@ extern "C" fn on_load() {
 extern "C" fn at_exit() {
     guard((), || {
         // A child that was forked is not the program that was started.
-        if env::is_started_by_run() && !OPENED.load(Ordering::Relaxed) && loads_verbs() {
+        let opened = OPENED.get().is_none_or(|opened| opened.load(Ordering::Relaxed));
+        if env::is_started_by_run() && !opened && loads_verbs() {
             log::warn(
                 "the program has loaded libibverbs and opened no device: if it moved data, then by another way",
             );

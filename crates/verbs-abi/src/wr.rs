@@ -32,6 +32,7 @@ struct Request {
     flags: SendFlags,
     payload: Piece,
     ud: Option<UdDest>,
+    srqn: u32,
 }
 
 /// Which of the builder's entries or bytes belong to a request.
@@ -74,7 +75,7 @@ impl Builder {
         match send_flags(flags) {
             Ok(flags) => {
                 let payload = Piece::Sges(0..0);
-                self.requests.push(Request { wr_id, op, flags, payload, ud: None });
+                self.requests.push(Request { wr_id, op, flags, payload, ud: None, srqn: 0 });
             }
             Err(errno) => self.fail(errno),
         }
@@ -121,11 +122,11 @@ impl Builder {
                     Piece::Sges(range) => Payload::Sges(&self.sges[range.clone()]),
                     Piece::Inline(range) => Payload::Inline(&self.inline[range.clone()]),
                 };
-                let &Request { wr_id, op, flags, ud, .. } = request;
+                let &Request { wr_id, op, flags, ud, srqn, .. } = request;
                 nic.post_send(
                     now,
                     qpn,
-                    &SendWr { payload, flags, ud, ..SendWr::new(wr_id, op, &[]) },
+                    &SendWr { payload, flags, ud, srqn, ..SendWr::new(wr_id, op, &[]) },
                 )?;
                 Ok(())
             })
@@ -257,8 +258,20 @@ macro_rules! missing {
 
 missing! {
     wr_send_tso(*mut c_void, u16, u16);
-    wr_set_xrc_srqn(u32);
     wr_atomic_write(u32, u64, *const c_void);
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: QpEx, srqn: u32) {
+    // SAFETY: a queue pair, by the caller's word.
+    let inner = unsafe { handle::inner(qp) };
+    let is_xrc = inner.is_ok_and(|inner| inner.qp_type.descriptor().addressed);
+    // SAFETY: as the caller promises.
+    unsafe {
+        with(qp, |builder| match is_xrc {
+            true => builder.set(|request| request.srqn = srqn),
+            false => builder.fail(Errno::INVAL),
+        });
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: QpEx, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

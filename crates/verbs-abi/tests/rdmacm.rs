@@ -246,7 +246,7 @@ fn what_is_wrong_is_refused() {
         assert_eq!(rdma_listen(id, 1), -1);
         assert_eq!(rdma_create_qp(id, null_mut(), &mut init(IBV_QPT_RC)), -1);
         assert_eq!(rdma_join_multicast(id, null_mut(), null_mut()), -1);
-        assert_eq!(errno(), libc::EOPNOTSUPP);
+        assert_eq!(errno(), libc::EINVAL);
         let mut elsewhere: libc::sockaddr_in = zeroed();
         elsewhere.sin_family = libc::AF_INET as u16;
         elsewhere.sin_addr.s_addr = u32::from_ne_bytes([192, 0, 2, 1]);
@@ -257,5 +257,73 @@ fn what_is_wrong_is_refused() {
         assert_eq!(rdma_ack_cm_event(null_mut()), -1);
         let mut found = null_mut();
         assert_eq!(rdma_getaddrinfo(null(), null(), null(), &mut found), -1);
+    }
+}
+
+#[test]
+fn identifiers_bring_what_inline_functions_and_other_qps_need() {
+    unsafe {
+        let (there, here) = (rdma_create_event_channel(), rdma_create_event_channel());
+        let listens = listener(there, 0, "7205");
+        assert!(!(*listens).pd.is_null(), "who keeps QPs of his own makes them in it");
+        let calls = caller(here, 0, "7205");
+        assert_eq!((*(*calls).recv_cq).cq_context, calls.cast());
+        let timeout = [21_u8];
+        let value = timeout.as_ptr().cast_mut().cast();
+        assert_eq!(rdma_set_option(calls, 0, 3, value, 1), 0, "errno {}", errno());
+        assert_eq!(rdma_connect(calls, null_mut()), 0);
+        let (_, asked, _) = expect(there, RDMA_CM_EVENT_CONNECT_REQUEST);
+        // Receives of the connection come from a queue of the identifier's.
+        let mut srq: ibv_srq_init_attr = zeroed();
+        (srq.attr.max_wr, srq.attr.max_sge) = (8, 1);
+        assert_eq!(rdma_create_srq(asked, null_mut(), &mut srq), 0, "errno {}", errno());
+        assert_eq!(rdma_create_qp(asked, null_mut(), &mut init(IBV_QPT_RC)), 0);
+        assert_eq!((*(*asked).qp).srq, (*asked).srq);
+        assert_eq!(rdma_accept(asked, null_mut()), 0);
+        expect(here, RDMA_CM_EVENT_ESTABLISHED);
+        let (mut attr, mut made): (ibv_qp_attr, ibv_qp_init_attr) = (zeroed(), zeroed());
+        assert_eq!(ibv_query_qp((*calls).qp, &mut attr, IBV_QP_TIMEOUT, &mut made), 0);
+        assert_eq!(attr.timeout, 21);
+        for id in [calls, asked] {
+            rdma_destroy_qp(id);
+            rdma_destroy_srq(id);
+            assert_eq!(rdma_destroy_id(id), 0);
+        }
+        assert_eq!(rdma_destroy_id(listens), 0);
+        rdma_destroy_event_channel(there);
+        rdma_destroy_event_channel(here);
+    }
+}
+
+#[test]
+fn names_are_resolved_in_the_background_and_programs_have_events_of_their_own() {
+    unsafe {
+        let channel = rdma_create_event_channel();
+        let mut id = null_mut();
+        assert_eq!(rdma_create_id(channel, &mut id, null_mut(), RDMA_PS_TCP), 0);
+        let (node, port) = (addr_of(0), CString::new("7206").unwrap());
+        let mut found = null_mut();
+        assert_eq!((rdma_query_addrinfo(id, &mut found), errno()), (-1, libc::ENOENT));
+        assert_eq!(rdma_resolve_addrinfo(id, node.as_ptr(), port.as_ptr(), null()), 0);
+        expect(channel, RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+        assert_eq!(rdma_query_addrinfo(id, &mut found), 0);
+        assert!(!(*found).ai_dst_addr.is_null());
+        // Without a name the result is what the hints say.
+        let mut hints: rdma_addrinfo = zeroed();
+        (hints.ai_src_addr, hints.ai_src_len) = ((*found).ai_dst_addr, (*found).ai_dst_len);
+        let mut again = null_mut();
+        assert_eq!(rdma_getaddrinfo(null(), null(), &hints, &mut again), 0);
+        assert!(!(*again).ai_src_addr.is_null() && (*again).ai_dst_addr.is_null());
+        rdma_freeaddrinfo(again);
+        rdma_freeaddrinfo(found);
+        assert_eq!(rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 5, 77), 0);
+        let mut event = null_mut();
+        assert_eq!(rdma_get_cm_event(channel, &mut event), 0);
+        assert_eq!(((*event).event, (*event).status), (RDMA_CM_EVENT_USER, 5));
+        assert_eq!((*event).param.arg, 77);
+        rdma_ack_cm_event(event);
+        assert_eq!(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), -1);
+        assert_eq!(rdma_destroy_id(id), 0);
+        rdma_destroy_event_channel(channel);
     }
 }

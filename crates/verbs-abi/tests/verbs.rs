@@ -277,7 +277,13 @@ fn queries_agree_with_each_other() {
         let size = size_of::<ibv_gid_entry>();
         let mut table = [ibv_gid_entry::default(); 8];
         let count = _ibv_query_gid_table(end.ctx, table.as_mut_ptr(), 8, 0, size);
-        assert_eq!(count, port.gid_tbl_len as isize);
+        assert_eq!(count, port.gid_tbl_len as isize - 1, "one place is empty");
+        let (mut empty, place) = (ibv_gid { raw: [1; 16] }, count as u32);
+        assert_eq!(ibv_query_gid(end.ctx, 1, place as i32, &mut empty), 0);
+        assert_eq!(empty, ibv_gid::default());
+        let nothing = _ibv_query_gid_ex(end.ctx, 1, place, table.as_mut_ptr(), 0, size);
+        assert_eq!(nothing, libc::ENODATA);
+        assert_eq!(ibv_query_gid(end.ctx, 1, place as i32 + 1, &mut empty), -1);
         for (i, entry) in table[..count as usize].iter().enumerate() {
             let mut same = ibv_gid_entry::default();
             assert_eq!(_ibv_query_gid_ex(end.ctx, 1, i as u32, &mut same, 0, size), 0);

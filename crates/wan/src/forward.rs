@@ -13,6 +13,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::error::WanError;
 use crate::line::Line;
 use crate::sys::{self, Tun};
+use crate::vnet::VNET_BYTES;
+use crate::wan::Tap;
 
 /// Packets read in one go, as long as nothing is due: 64 KiB take up to 200 µs to copy where memory is
 /// cold.
@@ -40,6 +42,7 @@ impl Forwarder {
         line: Line,
         from: Arc<Tun>,
         to: Arc<Tun>,
+        tap: Option<Tap>,
     ) -> Result<Forwarder, WanError> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -50,6 +53,7 @@ impl Forwarder {
                 bowline_io::run_promptly();
                 sys::run_before_programs();
                 let mut carrier = Carrier::new(line, from, to);
+                carrier.tap = tap;
                 while !stopped.load(Ordering::Relaxed) {
                     carrier.turn();
                 }
@@ -70,6 +74,7 @@ struct Carrier {
     line: Line,
     from: Arc<Tun>,
     to: Arc<Tun>,
+    tap: Option<Tap>,
     epoch: Instant,
     /// Since when a packet may have waited to be read.
     unread_since: Time,
@@ -79,7 +84,8 @@ struct Carrier {
 
 impl Carrier {
     fn new(line: Line, from: Arc<Tun>, to: Arc<Tun>) -> Carrier {
-        Carrier { line, from, to, epoch: Instant::now(), unread_since: Time::ZERO, is_early: false }
+        let (epoch, unread_since) = (Instant::now(), Time::ZERO);
+        Carrier { line, from, to, tap: None, epoch, unread_since, is_early: false }
     }
 
     /// Writes what is due, reads what is there, and sleeps if that was little.
@@ -142,6 +148,9 @@ impl Carrier {
             return Ok(read.is_some());
         };
         let Some(len) = self.from.read(buffer)? else { return Ok(false) };
+        if let (Some(tap), Some(packet)) = (&self.tap, buffer.get(VNET_BYTES..len)) {
+            tap.see(packet);
+        }
         self.line.admit(self.unread_since, now, len);
         Ok(true)
     }

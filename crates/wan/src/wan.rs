@@ -1,7 +1,9 @@
 //! Two ends and the link between them.
 
+use std::fmt;
 use std::fs;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowline_link::{LinkConfig, LinkProfile, Time};
@@ -30,12 +32,39 @@ pub struct WanConfig {
     pub ipv6: bool,
     /// After how long both directions get another rate, delay and queue.
     pub step: Option<(Duration, LinkConfig)>,
+    /// Who sees every packet that a program sends, before the link does anything to it.
+    pub tap: Option<Tap>,
+}
+
+/// Sees packets as the kernel hands them over, from the IP header on: up to 64 KiB at a time. Both directions
+/// call it from threads of their own.
+#[derive(Clone)]
+pub struct Tap(Arc<See>);
+
+type See = dyn Fn(&[u8]) + Send + Sync;
+
+impl Tap {
+    /// Calls this for each packet.
+    pub fn new(see: impl Fn(&[u8]) + Send + Sync + 'static) -> Tap {
+        Tap(Arc::new(see))
+    }
+
+    pub(crate) fn see(&self, packet: &[u8]) {
+        (self.0)(packet);
+    }
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tap")
+    }
 }
 
 impl WanConfig {
     /// The same link both ways.
     pub fn new(link: LinkProfile) -> WanConfig {
-        WanConfig { to_right: link.clone(), to_left: link, mtu: 1500, ipv6: false, step: None }
+        let to_right = link.clone();
+        WanConfig { to_right, to_left: link, mtu: 1500, ipv6: false, step: None, tap: None }
     }
 
     fn addresses(&self) -> (IpAddr, IpAddr) {
@@ -96,9 +125,10 @@ impl Wan {
         };
         let to_right = line(&config.to_right, Direction::ToRight);
         let to_left = line(&config.to_left, Direction::ToLeft);
+        let tap = config.tap.clone();
         Ok(Wan {
-            to_right: Forwarder::start("to-right", to_right, left.tun(), right.tun())?,
-            to_left: Forwarder::start("to-left", to_left, right.tun(), left.tun())?,
+            to_right: Forwarder::start("to-right", to_right, left.tun(), right.tun(), tap.clone())?,
+            to_left: Forwarder::start("to-left", to_left, right.tun(), left.tun(), tap)?,
             left,
             right,
             config,

@@ -66,6 +66,7 @@ mod qpn;
 mod rdeth;
 mod repair;
 mod reth;
+mod sealed;
 mod udp;
 mod xp;
 
@@ -82,7 +83,9 @@ pub use deth::{Deth, DethMut, DethView};
 pub use error::{EmitError, ParseError};
 pub use ethernet::{EthernetHeader, VlanTag, VlanTags};
 pub use grh::{Grh, ud_grh, ud_source};
-pub use icrc::{FlowKey, HeaderDeltas, Icrc, LiveBytes, icrc_of, icrc_replace, solve_ip_id};
+pub use icrc::{
+    FlowKey, HeaderDeltas, Icrc, LiveBytes, icrc_of, icrc_replace, solve_ip_id, write_icrc,
+};
 pub use immediate::{Ieth, IethMut, IethView, ImmDt, ImmDtMut, ImmDtView};
 pub use ipv4::{Ipv4Header, Ipv4Mut, Ipv4Options, Ipv4View};
 pub use ipv6::{Ipv6Header, Ipv6Mut, Ipv6View};
@@ -96,6 +99,7 @@ pub use repair::{
     stale_psn,
 };
 pub use reth::{Reth, RethMut, RethView};
+pub use sealed::{SEALED_TAG_LEN, SealedCounter, SealedHeader};
 pub use udp::{UdpHeader, UdpMut, UdpView};
 pub use xp::{XpCc, XpCcMut, XpCcView, XpEth, XpEthMut, XpEthView, XpTimeLeft};
 

@@ -70,6 +70,7 @@ fn positions_start_and_end_messages() {
         [(true, false), (false, false), (false, true), (true, true)]
     );
     assert_eq!(Opcode(0xc0).service(), Some(Service::Xp));
-    assert_eq!(Opcode(0xe0).service(), None);
+    assert_eq!(Opcode(0xe0).service(), Some(Service::Sealed));
+    assert_eq!(Opcode(0xe1).service(), None);
     assert_eq!(Opcode(0x81).service(), Some(Service::Cnp));
 }

@@ -23,12 +23,16 @@ _SETUP_LIMIT = timedelta(minutes=5)
 class Options:
     """What `init_process_group` and `new_group` may be given as `pg_options`."""
 
-    #: "rc", or "xp" for operations with bounds.
+    #: "rc", "xp" for operations with bounds, or for long links "sr-nack", "ec-mds" or "auto".
     transport: str = "rc"
-    #: Seconds after which an operation over XP stops to wait for what may be lost.
-    deadline: float | None = None
+    #: Seconds after which an operation over XP stops to wait for what may be lost, or "adaptive".
+    deadline: float | str | None = None
     #: Share of what a rank should receive that may be missing over XP.
     max_loss: float = 0.0
+    #: Over XP, what is reduced travels encoded: a lost packet costs all elements of some regions a little.
+    recovery: bool = False
+    #: Bytes on their way to a rank at most [1 MiB, and 4 MiB over "sr-nack", "ec-mds" and "auto"].
+    window_bytes: int | None = None
 
 
 def create(options, pg_options: Options | None = None) -> Backend:
@@ -79,7 +83,33 @@ def _gather_by(store: dist.Store, rank: int, size: int):
     return gather
 
 
-class Backend(c10d.Backend):
+class _Group(dist.ProcessGroup):
+    """Before torch 2.12 `c10d.Backend` cannot be derived from in Python. A process group of one's own can: it takes the
+    place of all of a group's backends, and has to know its own name."""
+
+    _name = ""
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    def getGroupName(self) -> str:  # noqa: N802, torch's name
+        return self._name
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+
+def _base() -> type:
+    """What a backend in Python derives from."""
+    try:
+        type("Probe", (c10d.Backend,), {})(0, 1)
+    except TypeError:
+        return _Group
+    return c10d.Backend
+
+
+class Backend(_base()):
     """A process group over a communicator. Operations run in the order of calls."""
 
     def __init__(self, comm: bowline.Communicator) -> None:

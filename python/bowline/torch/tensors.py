@@ -55,6 +55,11 @@ class Op:
     def tensor(self) -> torch.Tensor | None:
         return self.output if self.output is not None else self.input
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether something of it may be missing: a sum of floats is one of many steps, everything else is needed."""
+        return self.reduction in ("sum", "average") and self.dtype in ("f32", "f64", "f16", "bf16")
+
     def on(self, input: torch.Tensor | None, output: torch.Tensor | None, count: int | None = None) -> Op:
         """The same on other memory."""
         return replace(self, input=input, output=output, count=self.count if count is None else count, finish=[])
@@ -69,6 +74,7 @@ class Op:
             _memory(self.input),
             _memory(self.output),
             self.counts,
+            not self.may_lose,
         )
 
 

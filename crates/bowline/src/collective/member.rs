@@ -13,13 +13,15 @@ use bowline_nic::{Nic, Time};
 
 use super::lock;
 use super::rendezvous::{Offers, PeerEnd};
+use super::seal::GroupSeal;
 use crate::Error;
 use crate::pd::PdInner;
+use crate::reliable;
 
 /// How long a thread that waits drives the lane by itself while nothing happens, before it sleeps.
 const SPIN: Duration = Duration::from_millis(1);
 /// So often it looks in vain without letting others run.
-const EAGER_POLLS: u32 = 64;
+const EAGER_POLLS: u32 = 2;
 /// How long a rank that leaves waits for its last messages to arrive.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// A sleeper looks at least this often: a device that ends tells nobody.
@@ -85,7 +87,7 @@ impl Member {
             return Err(Error::Invalid { what: "device", why: why.to_owned() });
         }
         let seed = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
-        let index = pd.device().take_lane(None);
+        let index = pd.device().take_lane(None, "a communicator")?;
         let started = Member::start_in(pd, index, (rank, ranks), config, u64::from_ne_bytes(seed));
         let (task, running, over) = started.inspect_err(|_| pd.device().release_lane(index))?;
         let chunk_bytes = config.slot_bytes;
@@ -109,7 +111,7 @@ impl Member {
         config: GroupConfig,
         mut seed: u64,
     ) -> Result<(TaskId, Arc<Mutex<Running>>, Arc<Condvar>), Error> {
-        let (pd_id, lane) = (pd.core.id_on(index), pd.device().lane(index));
+        let (pd_id, lane) = (pd.core.id_on(index)?, pd.device().lane(index));
         let psn = || {
             // SplitMix64: first PSNs that cannot be guessed from each other's without the seed.
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -164,7 +166,7 @@ impl Member {
     }
 
     /// Connects to all others, who are in the order of their ranks.
-    pub(super) fn connect(&self, peers: &[PeerEnd]) -> Result<(), Error> {
+    pub(super) fn connect(&self, peers: &[PeerEnd], seal: Option<&GroupSeal>) -> Result<(), Error> {
         let port = self.pd.device().config().udp_port;
         if let Some(other) = peers.iter().find(|peer| peer.udp_port != port) {
             let why = format!(
@@ -173,10 +175,17 @@ impl Member {
             );
             return Err(Error::Invalid { what: "device", why });
         }
+        let device = self.pd.device();
+        let controls: Vec<_> =
+            peers.iter().map(|peer| reliable::path_control(device, peer.addr)).collect();
         self.with(|group, nic, now| {
-            peers
-                .iter()
-                .try_for_each(|peer| group.connect(nic, now, peer.rank, peer.addr, &peer.link))
+            peers.iter().zip(controls).try_for_each(|(peer, control)| {
+                group.set_congestion(peer.rank, control);
+                if let Some(seal) = seal {
+                    group.seal(nic, peer.rank, seal.between(self.rank, peer.rank, now))?;
+                }
+                group.connect(nic, now, peer.rank, peer.addr, &peer.link)
+            })
         })
     }
 

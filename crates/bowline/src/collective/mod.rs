@@ -3,6 +3,7 @@
 mod member;
 mod ops;
 pub mod rendezvous;
+mod seal;
 mod split;
 mod tensor;
 mod work;
@@ -13,19 +14,23 @@ use std::time::Duration;
 
 use bowline_collective::{
     Algorithm, Bounds, GroupConfig, InvalidRequest, Memory, Piece, Rank, Request, Schedule,
+    SdrScheme,
 };
 
 use crate::pd::PdInner;
 use crate::{Error, Pd};
 use member::Member;
 use rendezvous::{Meeting, Offers, PeerEnd};
+use seal::GroupSeal;
 pub use tensor::Tensor;
 pub use work::Work;
 
 /// Schedules kept for operations that come again.
 const MAX_SCHEDULES: usize = 64;
-/// Messages of a peer over XP that wait here at most.
-const MAX_EXPRESS_SLOTS: u16 = 8;
+/// Messages of a peer over XP that wait here at most: XP's widest window.
+const MAX_EXPRESS_SLOTS: u16 = 16;
+/// Bytes on their way to a peer over a long link, unless somebody knows better.
+const LONG_WINDOW_BYTES: u32 = 4 << 20;
 /// Memory for the rings of all peers of a rank, where each would have [`GroupConfig`]'s otherwise.
 const RING_BYTES: u64 = 64 << 20;
 
@@ -37,14 +42,40 @@ pub enum CommTransport {
     Rc,
     /// Over XP, with bounds on time and loss. What cannot have bounds goes over RC.
     Xp,
+    /// Over one of SDR's schemes, for long links: nothing is lost.
+    Sdr(SdrScheme),
+}
+
+/// A name that no transport has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no transport `{0}`: take rc, xp, sr-nack, ec-mds or auto")]
+pub struct UnknownTransport(pub String);
+
+impl std::str::FromStr for CommTransport {
+    type Err = UnknownTransport;
+
+    fn from_str(name: &str) -> Result<CommTransport, UnknownTransport> {
+        let found = CommTransport::ALL.into_iter().find(|transport| transport.name() == name);
+        found.ok_or_else(|| UnknownTransport(name.to_owned()))
+    }
 }
 
 impl CommTransport {
-    /// As people write it.
+    /// All of them.
+    pub const ALL: [CommTransport; 5] = [
+        CommTransport::Rc,
+        CommTransport::Xp,
+        CommTransport::Sdr(SdrScheme::SrNack),
+        CommTransport::Sdr(SdrScheme::EcMds),
+        CommTransport::Sdr(SdrScheme::Auto),
+    ];
+
+    /// As people write it. `auto` leaves it to SDR to choose a scheme for each message.
     pub const fn name(self) -> &'static str {
         match self {
             CommTransport::Rc => "rc",
             CommTransport::Xp => "xp",
+            CommTransport::Sdr(scheme) => scheme.name(),
         }
     }
 }
@@ -58,6 +89,9 @@ pub struct CommOptions {
     pub setup_timeout: Duration,
     /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones overlap more.
     pub chunk_bytes: u32,
+    /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long links need
+    /// bandwidth times round trip, and half of that again.
+    pub window_bytes: Option<u32>,
     /// How operations travel; RC unless set.
     pub transport: CommTransport,
     /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`] takes
@@ -72,6 +106,7 @@ impl Default for CommOptions {
             timeout: Duration::from_nanos(config.limit_ns),
             setup_timeout: Duration::from_secs(60),
             chunk_bytes: config.slot_bytes,
+            window_bytes: None,
             transport: CommTransport::default(),
             bounds: Bounds::EXACT,
         }
@@ -81,20 +116,26 @@ impl Default for CommOptions {
 impl CommOptions {
     fn group(&self, ranks: u32) -> GroupConfig {
         let config = GroupConfig::default();
-        let ring = u64::from(config.slots) * u64::from(config.slot_bytes);
+        let usual = match self.transport {
+            CommTransport::Rc | CommTransport::Xp => u32::from(config.slots) * config.slot_bytes,
+            CommTransport::Sdr(_) => LONG_WINDOW_BYTES,
+        };
+        let ring = u64::from(self.window_bytes.unwrap_or(usual));
         let fair = RING_BYTES / u64::from(ranks.max(1));
         // Many ranks have shorter rings, down to four chunks of 4 KiB.
         let ring = ring.min(fair.next_power_of_two()).max(16 << 10);
         let slot_bytes = u64::from(self.chunk_bytes).min(ring / 4) as u32 & !63;
         let slots = (ring / u64::from(slot_bytes.max(64))).clamp(4, 1024) as u16;
-        let express_slots = match self.transport {
-            CommTransport::Rc => 0,
-            CommTransport::Xp => slots.min(MAX_EXPRESS_SLOTS),
+        let (express_slots, scheme) = match self.transport {
+            CommTransport::Rc => (0, None),
+            CommTransport::Xp => (slots.min(MAX_EXPRESS_SLOTS), None),
+            CommTransport::Sdr(scheme) => (0, Some(scheme)),
         };
         GroupConfig {
             slot_bytes,
             slots,
             express_slots,
+            scheme,
             limit_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
             ..config
         }
@@ -141,6 +182,8 @@ struct Shared {
     pd: Arc<PdInner>,
     options: CommOptions,
     member: Member,
+    /// What seals its packets, if its ranks have authenticated each other.
+    seal: Option<GroupSeal>,
     schedules: Mutex<HashMap<Request, Arc<Schedule>>>,
     /// Memory of operations that nobody waits for, or that failed: it may still be read.
     held: Mutex<Vec<work::Held>>,
@@ -173,7 +216,10 @@ impl Communicator {
     ) -> Result<Communicator, Error> {
         let (rank, ranks) = (meeting.rank, meeting.ranks);
         let (place, timeout) = (&mut meeting.place, options.setup_timeout);
-        let exchange = |offers: &Offers| place.exchange(offers, timeout);
+        let exchange = |offers: &Offers| {
+            let peers = place.exchange(offers, timeout)?;
+            Ok((peers, place.seal()))
+        };
         let comm = Communicator::connect(&pd.inner, (rank, ranks), options, exchange)?;
         // A rank that goes on sends, and the others must be ready for that.
         place.sync(timeout)?;
@@ -184,15 +230,16 @@ impl Communicator {
         pd: &Arc<PdInner>,
         (rank, ranks): (Rank, u32),
         options: CommOptions,
-        exchange: impl FnOnce(&Offers) -> Result<Vec<PeerEnd>, Error>,
+        exchange: impl FnOnce(&Offers) -> Result<(Vec<PeerEnd>, Option<GroupSeal>), Error>,
     ) -> Result<Communicator, Error> {
         let member = Member::start(pd, (rank, ranks), options.group(ranks))?;
-        let peers = exchange(&member.offers()?)?;
-        member.connect(&peers)?;
+        let (peers, seal) = exchange(&member.offers()?)?;
+        member.connect(&peers, seal.as_ref())?;
         let shared = Shared {
             pd: Arc::clone(pd),
             options,
             member,
+            seal,
             schedules: Mutex::default(),
             held: Mutex::default(),
         };
@@ -202,6 +249,11 @@ impl Communicator {
     /// The number of this rank.
     pub fn rank(&self) -> Rank {
         self.shared.member.rank
+    }
+
+    /// Whether packets between its ranks are encrypted and authenticated.
+    pub fn is_sealed(&self) -> bool {
+        self.shared.seal.is_some()
     }
 
     /// How many ranks there are.
@@ -217,12 +269,33 @@ impl Communicator {
         input: Option<&Tensor>,
         output: Option<&Tensor>,
     ) -> Result<Work, Error> {
-        let options = &self.shared.options;
-        if options.transport == CommTransport::Rc {
+        self.start_bounded(request, input, output, self.shared.options.bounds)
+    }
+
+    /// As [`start`](Communicator::start), but nothing may be missing: for what is no sum of many, such as
+    /// lengths, indices and objects.
+    pub fn start_exact(
+        &self,
+        request: &Request,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+    ) -> Result<Work, Error> {
+        let bounds = Bounds { max_loss_ppm: 0, recovery: false, ..self.shared.options.bounds };
+        self.start_bounded(request, input, output, bounds)
+    }
+
+    fn start_bounded(
+        &self,
+        request: &Request,
+        input: Option<&Tensor>,
+        output: Option<&Tensor>,
+        bounds: Bounds,
+    ) -> Result<Work, Error> {
+        if self.shared.options.transport != CommTransport::Xp {
             return self.start_with(request, input, output, None);
         }
-        match request.with_bounds(&options.bounds, self.size()) {
-            Ok(_) => self.start_with(request, input, output, Some(options.bounds)),
+        match request.with_bounds(&bounds, self.size()) {
+            Ok(_) => self.start_with(request, input, output, Some(bounds)),
             Err(InvalidRequest::Unbounded { .. }) if request.algorithm == Algorithm::Auto => {
                 self.start_with(request, input, output, None)
             }

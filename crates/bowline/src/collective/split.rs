@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bowline_collective::{DataType, Operation, Rank, Request};
 
 use super::rendezvous::{Offers, PeerEnd, message};
+use super::seal::GroupSeal;
 use super::{Communicator, Tensor};
 use crate::pd::PdInner;
 use crate::{Access, Error, Pd};
@@ -42,6 +43,7 @@ impl Communicator {
         members.sort_by_key(|rank| (word(*rank as usize, 2), *rank));
         let place =
             members.iter().position(|rank| *rank == self.rank()).filter(|_| color.is_some());
+        let seal = self.new_seal(members.first())?;
         // Those without a color take part in what follows, with nothing to say.
         let blank = vec![0; Offers::len(self.size())];
         let Some(place) = place else {
@@ -53,7 +55,7 @@ impl Communicator {
         let mut gathered = false;
         let exchange = |offers: &Offers| {
             gathered = true;
-            self.exchange(offers, &members)
+            Ok((self.exchange(offers, &members)?, seal))
         };
         let (pd, options) = (&self.shared.pd, self.shared.options);
         let made = Communicator::connect(pd, (place as Rank, size), options, exchange);
@@ -63,6 +65,21 @@ impl Communicator {
         }
         self.barrier()?.wait()?;
         made.map(Some)
+    }
+
+    /// What seals a group whose first rank is `first` here: that rank's secret, which all tell all. What they tell
+    /// is sealed itself.
+    fn new_seal(&self, first: Option<&Rank>) -> Result<Option<GroupSeal>, Error> {
+        let Some(own) = &self.shared.seal else { return Ok(None) };
+        let drawn = GroupSeal::new(own.cipher())?.to_bytes();
+        let all = self.gather_bytes(&drawn)?;
+        let Some(first) = first else { return Ok(None) };
+        let of_first = all.chunks(GroupSeal::LEN).nth(*first as usize);
+        let seal = of_first.and_then(GroupSeal::from_bytes);
+        seal.map(Some).ok_or_else(|| Error::Invalid {
+            what: "communicator",
+            why: format!("rank {first} has told no secret"),
+        })
     }
 
     /// Gives all ranks of this communicator the offers of all; takes those of the new one's.

@@ -55,6 +55,14 @@ impl Work {
         Ok(self.end_within(timeout)?.is_none().then_some(self))
     }
 
+    /// Waits until it is over, but no longer than `timeout`: how it has ended, or it again if it has not.
+    ///
+    /// # Errors
+    /// As [`wait`](Work::wait).
+    pub fn wait_report_timeout(mut self, timeout: Duration) -> Result<Result<Report, Work>, Error> {
+        Ok(self.end_within(timeout)?.ok_or(self))
+    }
+
     /// How it has ended, if it does within this time.
     fn end_within(&mut self, timeout: Duration) -> Result<Option<Report>, Error> {
         match self.shared.member.wait(self.id, timeout)? {

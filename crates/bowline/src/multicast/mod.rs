@@ -1,87 +1,73 @@
 //! Reliable multicast: one sender, one queue pair, many receivers (`docs/multicast.md`).
 //!
-//! A [`GroupSwitch`] is a switch in this process, with an address of its own. The sender and all members of a group
-//! connect their RC queue pairs to it; it copies what the sender sends, and merges what members answer. A
-//! completion at the sender means that every member has the message.
+//! A [`Group`] has one RC queue pair at its sender and one at each member. What the sender posts once reaches every
+//! member, and a completion means that all of them have it. Members need not know: to them it is a connection like any
+//! other.
+//!
+//! Something has to copy what the sender sends, and to merge what members answer. [`Group::connect`] lets the sender's own
+//! port do it, which needs nothing else. A [`GroupSwitch`], in this process or, as `bowline switch`, anywhere near the
+//! members, spares the sender's link.
 //!
 //! ```
-//! use bowline::multicast::{GroupMember, GroupOptions, GroupSwitch, SwitchOptions};
-//! use bowline::{Access, Device, QpType};
+//! use bowline::multicast::{Group, GroupOptions};
+//! use bowline::{Access, Connector, Device, Listener, QpType};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let switch = GroupSwitch::open(&SwitchOptions::new("127.9.1.100".parse()?))?;
-//! let device = Device::open("127.9.1.1")?;
+//! let mut channels = Vec::new();
+//! let mut members = Vec::new();
+//! for addr in ["127.9.1.41", "127.9.1.42"] {
+//!     let listener = Listener::bind((addr, 0))?;
+//!     channels.push(Connector::new().connect(listener.local_addr()?)?);
+//!     // A member is any program that connects a queue pair.
+//!     members.push(std::thread::spawn(move || -> Result<_, bowline::Error> {
+//!         let device = Device::open(addr)?;
+//!         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+//!         let mr = pd.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//!         let qp = pd.qp(QpType::Rc, &cq).build()?;
+//!         listener.accept()?.connect(&qp, &[mr.remote()])?;
+//!         Ok((qp, mr))
+//!     }));
+//! }
+//! let device = Device::open("127.9.1.40")?;
 //! let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
 //! let mr = pd.register(64, Access::LOCAL_WRITE)?;
-//! let sender = pd.qp(QpType::Rc, &cq).build()?;
-//!
-//! let mut members = Vec::new();
-//! for addr in ["127.9.1.2", "127.9.1.3"] {
-//!     let device = Device::open(addr)?;
-//!     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
-//!     let mr = pd.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-//!     members.push((pd.qp(QpType::Rc, &cq).build()?, mr));
-//! }
-//! let offers: Vec<GroupMember> = members
-//!     .iter()
-//!     .map(|(qp, mr)| GroupMember { endpoint: qp.endpoint(), regions: vec![mr.remote()] })
-//!     .collect();
-//! let group = switch.connect(&sender.endpoint(), &offers, &GroupOptions::default())?;
-//! for ((qp, _), endpoint) in members.iter().zip(&group.for_members) {
-//!     qp.connect(endpoint)?;
-//! }
-//! sender.connect(&group.for_sender)?;
+//! let qp = pd.qp(QpType::Rc, &cq).build()?;
+//! let group = Group::connect(&qp, &[], &mut channels, &GroupOptions::default())?;
 //!
 //! mr.write_at(0, b"hello");
-//! sender.write(1, &mr, 0..5, group.regions[0])?;
+//! qp.write(1, &mr, 0..5, group.regions()[0])?;
 //! cq.next(Duration::from_secs(5))?;
-//! assert!(members.iter().all(|(_, mr)| mr.to_vec(0, 5) == b"hello"));
+//! for member in members {
+//!     let (_qp, mr) = member.join().expect("a member that runs")?;
+//!     assert_eq!(mr.to_vec(0, 5), b"hello");
+//! }
 //! # Ok(())
 //! # }
 //! ```
 
 mod driver;
+mod group;
+mod home;
+mod port;
+mod relay;
+mod switch;
 
-use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
 
-use bowline_io::{Impair, LinkProfile, Port, PortCounters, PortError, Sharing, UdpConfig, UdpPort};
-use bowline_multicast::plan::IdPool;
-use bowline_multicast::{
-    Branch, GroupKey, InvalidTable, Leaf, MemberConfig, Origin, Place, Region, RootConfig, Switch,
-    SwitchLimits, Table,
-};
-use bowline_nic::{Mtu, QpType, Time};
-use bowline_wire::{Qpn, ROCE_UDP_PORT};
+use bowline_multicast::{GroupKey, InvalidTable};
+use bowline_nic::QpType;
+use bowline_wire::Qpn;
 use thiserror::Error;
 
 pub use bowline_multicast::{Cause, Counters, Event, Policy, Record};
+pub use group::Group;
+pub use port::GroupPort;
+pub use relay::{OWN_ANSWER, SETUP_MAGIC};
+pub use switch::{GroupSwitch, SwitchOptions};
 
+use crate::ConnectOptions;
 use crate::endpoint::{Endpoint, RemoteMr};
-use driver::Driver;
-
-/// How a [`GroupSwitch`] is opened.
-#[derive(Clone, Debug)]
-pub struct SwitchOptions {
-    /// Its address. It must belong to this machine, and to nobody else's device.
-    pub addr: IpAddr,
-    /// Its UDP port.
-    pub udp_port: u16,
-    /// What happens to the packets that it sends, for tests.
-    pub link: Option<LinkProfile>,
-}
-
-impl SwitchOptions {
-    /// A switch on the usual port, without faults.
-    pub fn new(addr: IpAddr) -> SwitchOptions {
-        SwitchOptions { addr, udp_port: ROCE_UDP_PORT, link: None }
-    }
-}
 
 /// A member, as it is to be connected.
 #[derive(Clone, Debug)]
@@ -100,11 +86,17 @@ pub struct GroupOptions {
     pub policy: Policy,
     /// Merge by the rules of the paper, to compare.
     pub as_in_the_paper: bool,
+    /// How the sender's queue pair behaves.
+    pub connection: ConnectOptions,
 }
 
 impl Default for GroupOptions {
     fn default() -> Self {
-        GroupOptions { policy: Policy::Fail, as_in_the_paper: false }
+        GroupOptions {
+            policy: Policy::Fail,
+            as_in_the_paper: false,
+            connection: ConnectOptions::default(),
+        }
     }
 }
 
@@ -141,6 +133,11 @@ pub enum ConnectGroupError {
     /// A queue pair that is not reliable and connected.
     #[error("{0:?} queue pairs cannot be in a group: use RC")]
     NotRc(QpType),
+    /// A device with a backup, which moves connections away from their port.
+    #[error(
+        "the device at {0} moves connections to a backup: open one without a backup for groups"
+    )]
+    Failover(IpAddr),
     /// A device on another UDP port than the switch's.
     #[error("the device at {addr} uses UDP port {port}: a group's devices use the switch's")]
     Port {
@@ -165,255 +162,4 @@ pub enum ConnectGroupError {
     /// The switch does not take the table.
     #[error(transparent)]
     Table(#[from] InvalidTable),
-}
-
-struct Shared {
-    engine: Mutex<Switch>,
-    ids: Mutex<IdPool>,
-    port: Mutex<PortCounters>,
-    stop: AtomicBool,
-    started: Instant,
-}
-
-impl Shared {
-    fn engine(&self) -> MutexGuard<'_, Switch> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn now(&self) -> Time {
-        Time::ZERO + self.started.elapsed()
-    }
-}
-
-/// A switch in this process, with an address of its own and a thread that forwards. It ends when it is dropped.
-pub struct GroupSwitch {
-    shared: Arc<Shared>,
-    origin: Origin,
-    thread: Option<JoinHandle<Result<(), PortError>>>,
-}
-
-impl GroupSwitch {
-    /// Opens a switch.
-    ///
-    /// # Errors
-    /// If its address cannot be had.
-    pub fn open(options: &SwitchOptions) -> Result<GroupSwitch, PortError> {
-        let config = UdpConfig {
-            udp_port: options.udp_port,
-            sharing: Sharing::Exclusive,
-            ..UdpConfig::new(options.addr)
-        };
-        let port = UdpPort::open(&config)?;
-        let origin = Origin { addr: options.addr, port: port.caps().udp_port };
-        let port: Box<dyn Port> = match &options.link {
-            Some(link) => Box::new(Impair::new(port, link)),
-            None => Box::new(port),
-        };
-        let shared = Arc::new(Shared {
-            engine: Mutex::new(Switch::new(SwitchLimits::default())),
-            ids: Mutex::new(IdPool::default()),
-            port: Mutex::new(PortCounters::default()),
-            stop: AtomicBool::new(false),
-            started: Instant::now(),
-        });
-        let driver = Driver::new(port, Arc::clone(&shared));
-        let thread = std::thread::Builder::new().name("bowline-switch".to_owned());
-        let thread = thread.spawn(move || driver.run());
-        let no_thread = |source: io::Error| PortError::Os { what: "starting a thread", source };
-        Ok(GroupSwitch { shared, origin, thread: Some(thread.map_err(no_thread)?) })
-    }
-
-    /// Makes a group. The sender and the members then connect to the endpoints that this gives, members first.
-    ///
-    /// # Errors
-    /// If the switch does not take it.
-    pub fn connect(
-        &self,
-        sender: &Endpoint,
-        members: &[GroupMember],
-        options: &GroupOptions,
-    ) -> Result<Connected, ConnectGroupError> {
-        self.connect_reserved(self.reserve(members.len())?, sender, members, options)
-    }
-
-    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before they say who they are.
-    ///
-    /// # Errors
-    /// If there are too few.
-    pub fn reserve(&self, members: usize) -> Result<Reserved, ConnectGroupError> {
-        let mut pool = self.ids();
-        let group = pool.take().ok_or(ConnectGroupError::NoIds)?;
-        let ids: Vec<Qpn> = std::iter::from_fn(|| pool.take()).take(members).collect();
-        let reserved = Reserved { group, ids };
-        drop(pool);
-        if reserved.ids.len() < members {
-            self.give_back(&reserved);
-            return Err(ConnectGroupError::NoIds);
-        }
-        Ok(reserved)
-    }
-
-    /// As [`connect`](GroupSwitch::connect), with IDs that were taken beforehand.
-    ///
-    /// # Errors
-    /// If the switch does not take it; then the IDs are free again.
-    pub fn connect_reserved(
-        &self,
-        reserved: Reserved,
-        sender: &Endpoint,
-        members: &[GroupMember],
-        options: &GroupOptions,
-    ) -> Result<Connected, ConnectGroupError> {
-        let connected = self.try_connect(&reserved, sender, members, options);
-        if connected.is_err() {
-            self.give_back(&reserved);
-        }
-        connected
-    }
-
-    fn try_connect(
-        &self,
-        reserved: &Reserved,
-        sender: &Endpoint,
-        members: &[GroupMember],
-        options: &GroupOptions,
-    ) -> Result<Connected, ConnectGroupError> {
-        let Reserved { group, ids } = reserved;
-        for end in members.iter().map(|member| &member.endpoint).chain([sender]) {
-            if end.qp_type != QpType::Rc {
-                return Err(ConnectGroupError::NotRc(end.qp_type));
-            }
-            if end.udp_port != self.origin.port {
-                return Err(ConnectGroupError::Port { addr: end.addr, port: end.udp_port });
-            }
-        }
-        let regions = shared_regions(members)?;
-        let key = GroupKey { sender: sender.addr, id: *group };
-        let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
-        let table = self.table(key, ids, (sender, members), &regions, mtu, options);
-        let now = self.shared.now();
-        self.shared.engine().install(now, table)?;
-        let at_switch = |qpn: Qpn| Endpoint {
-            addr: self.origin.addr,
-            udp_port: self.origin.port,
-            qpn,
-            mtu,
-            rd_atomic: 0,
-            ..*sender
-        };
-        Ok(Connected {
-            group: key,
-            for_sender: at_switch(key.id),
-            regions,
-            for_members: ids.iter().map(|id| at_switch(*id)).collect(),
-            ids: ids.clone(),
-        })
-    }
-
-    fn table(
-        &self,
-        key: GroupKey,
-        ids: &[Qpn],
-        (sender, members): (&Endpoint, &[GroupMember]),
-        regions: &[RemoteMr],
-        mtu: Mtu,
-        options: &GroupOptions,
-    ) -> Table {
-        let branch = |member: &GroupMember| {
-            let place = |region: &RemoteMr| Place { va: region.addr, rkey: region.rkey };
-            let places = member.regions.iter().map(place).collect();
-            let leaf = Some(Leaf { qpn: member.endpoint.qpn, places });
-            Branch { dst: member.endpoint.addr, src: Some(self.origin), leaf }
-        };
-        let config = |(branch, (member, id)): (usize, (&GroupMember, &Qpn))| MemberConfig {
-            addr: member.endpoint.addr,
-            id: *id,
-            branch,
-        };
-        let root = RootConfig {
-            sender_port: sender.udp_port,
-            members: members.iter().zip(ids).enumerate().map(config).collect(),
-            mtu: mtu.bytes(),
-            policy: options.policy,
-            ..RootConfig::new(sender.qpn, self.origin, self.origin.addr, Some(sender.psn))
-        };
-        let root = if options.as_in_the_paper { root.as_in_the_paper() } else { root };
-        let region = |r: &RemoteMr| Region { va: r.addr, len: r.len, rkey: r.rkey };
-        Table {
-            key,
-            epoch: 1,
-            branches: members.iter().map(branch).collect(),
-            regions: regions.iter().map(region).collect(),
-            root: Some(root),
-        }
-    }
-
-    fn ids(&self) -> MutexGuard<'_, IdPool> {
-        self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn give_back(&self, reserved: &Reserved) {
-        let mut pool = self.ids();
-        reserved.ids.iter().chain([&reserved.group]).for_each(|id| pool.give_back(*id));
-    }
-
-    /// Ends a group. Packets of its sender go nowhere from now on.
-    pub fn disconnect(&self, connected: &Connected) {
-        self.shared.engine().remove(&connected.group);
-        self.give_back(&Reserved { group: connected.group.id, ids: connected.ids.clone() });
-    }
-
-    /// Whether its port has broken, so that it forwards nothing any more.
-    pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    /// The next event: a member that was evicted, a group that failed.
-    pub fn poll_event(&self) -> Option<Event> {
-        self.shared.engine().poll_event()
-    }
-
-    /// What it has done.
-    pub fn counters(&self) -> Counters {
-        *self.shared.engine().counters()
-    }
-
-    /// What its port has done and seen.
-    pub fn port_counters(&self) -> PortCounters {
-        *self.shared.port.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What it knows of the members of a group, by member ID.
-    pub fn records(&self, group: &GroupKey) -> Vec<(Qpn, Record)> {
-        self.shared.engine().records(group).collect()
-    }
-}
-
-impl Drop for GroupSwitch {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A port that broke has ended it sooner; there is nobody left to tell.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The regions as the sender names them: those of the first member, as long as the shortest.
-fn shared_regions(members: &[GroupMember]) -> Result<Vec<RemoteMr>, ConnectGroupError> {
-    let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
-    let mut regions = first.regions.clone();
-    for (member, offered) in members.iter().enumerate() {
-        if offered.regions.len() != regions.len() {
-            return Err(ConnectGroupError::Regions {
-                member,
-                offered: offered.regions.len(),
-                expected: regions.len(),
-            });
-        }
-        for (region, theirs) in regions.iter_mut().zip(&offered.regions) {
-            region.len = region.len.min(theirs.len);
-        }
-    }
-    Ok(regions)
 }

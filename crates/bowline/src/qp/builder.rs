@@ -166,6 +166,7 @@ impl QpBuilder {
             max_recv_sge: self.max_recv_sge,
             max_inline: self.max_inline,
             signal_all: self.signal_all,
+            xrcd: None,
             lane: self.lane,
         })?;
         // From here on dropping `qp` destroys the queue pair, also if the next step fails.
@@ -185,6 +186,7 @@ impl QpBuilder {
             qp.choose_controller(factory)?;
         }
         if let Some(options) = self.xp {
+            qp.device().needs_soft_nic("XP")?;
             qp.control(|nic, _, qpn| nic.set_xp(qpn, &options))??;
         }
         let connected = self.qp_type.descriptor().connected;

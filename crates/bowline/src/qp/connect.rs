@@ -1,6 +1,7 @@
 //! Bringing a queue pair to the state in which it sends and receives.
 
-use bowline_nic::{AddressVector, Connect};
+use bowline_nic::{AddressVector, Connect, PacketSeal, Time};
+use bowline_seal::{Role, SealConfig, SessionSecret};
 
 use super::Qp;
 use crate::{Endpoint, Error};
@@ -72,6 +73,37 @@ impl Qp {
             self.set_window(bytes)?;
         }
         self.modify(&rts)
+    }
+
+    /// Seals its next connection with keys of this session, for ends that agree on them by other means than a
+    /// [`Channel`](crate::Channel). Before it is connected. A number is used once in a session; both ends
+    /// must have the same number and cipher, and different roles.
+    pub fn seal(
+        &self,
+        session: &SessionSecret,
+        number: u64,
+        role: Role,
+        config: &SealConfig,
+    ) -> Result<(), Error> {
+        self.seal_by(|now| bowline_seal::seal(session, number, role, config, now))
+    }
+
+    /// Seals its next connection.
+    pub(crate) fn seal_by(&self, make: impl FnOnce(Time) -> PacketSeal) -> Result<(), Error> {
+        if !self.inner.qp_type.descriptor().connected {
+            let why = "a datagram queue pair has many peers and no key: use RC, UC or XP over a channel that seals";
+            return Err(Error::Invalid { what: "queue pair", why: why.to_owned() });
+        }
+        self.device().needs_soft_nic("sealing packets")?;
+        Ok(self.control(|nic, now, qpn| nic.seal_qp(qpn, make(now)))??)
+    }
+
+    /// Whether its packets are sealed: encrypted and authenticated (`docs/sealed.md`).
+    pub fn is_sealed(&self) -> Result<bool, Error> {
+        if self.inner.core.verbs().is_some() {
+            return Ok(false);
+        }
+        self.control(|nic, _, qpn| nic.is_sealed(qpn))
     }
 
     /// Makes a UD queue pair ready to send and to receive: datagrams need no connection.

@@ -79,12 +79,12 @@ impl Qp {
     /// Its state.
     pub fn state(&self) -> QpState {
         // A queue pair that the device does not know, or a device that has ended, does nothing more.
-        let info = self.control(|nic, _, qpn| nic.query_qp(qpn));
-        info.ok().flatten().map_or(QpState::Err, |info| info.state)
+        self.inner.core.state().ok().flatten().unwrap_or(QpState::Err)
     }
 
     /// What it has done and seen.
     pub fn counters(&self) -> Result<QpCounters, Error> {
+        self.device().needs_soft_nic("counting a queue pair's packets")?;
         let counters = self.control(|nic, _, qpn| nic.qp_counters(qpn).cloned());
         Ok(counters?.unwrap_or_default())
     }
@@ -111,6 +111,7 @@ impl Qp {
     }
 
     fn choose_controller(&self, factory: Option<Arc<dyn ControllerFactory>>) -> Result<(), Error> {
+        self.device().needs_soft_nic("a rate controller")?;
         Ok(self.control(|nic, now, qpn| nic.set_rate_controller(now, qpn, factory))??)
     }
 
@@ -118,6 +119,7 @@ impl Qp {
     ///
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
+        self.device().needs_soft_nic("a window of its own")?;
         Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
     }
 
@@ -134,7 +136,26 @@ impl Qp {
         self.control(|nic, _, qpn| nic.take_loss(qpn))
     }
 
-    fn device(&self) -> &device::Device {
+    /// Takes a number of the same engine out of use: that of a queue pair that stays in reset.
+    pub(crate) fn hold_number(&self) -> Result<device::Qp, Error> {
+        Ok(device::Qp::create(device::QpRequest {
+            qp_type: QpType::Rc,
+            pd: Arc::clone(&self.inner.pd.core),
+            send_cq: Arc::clone(&self.inner._send_cq.core),
+            recv_cq: Arc::clone(&self.inner._recv_cq.core),
+            srq: None,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            signal_all: false,
+            xrcd: None,
+            lane: Some(self.lane()),
+        })?)
+    }
+
+    pub(crate) fn device(&self) -> &device::Device {
         self.inner.pd.device()
     }
 

@@ -150,6 +150,9 @@ impl Qp {
 
     /// Posts any send work request.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), Error> {
+        if let Some(qp) = self.inner.core.verbs() {
+            return qp.post_send(std::slice::from_ref(wr)).map_err(|(_, source)| source.into());
+        }
         self.post_work(|nic, now, qpn| nic.post_send(now, qpn, wr))
     }
 
@@ -157,11 +160,17 @@ impl Qp {
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_send_batch(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
+        if let Some(qp) = self.inner.core.verbs() {
+            return qp.post_send(wrs).map_err(batch_error);
+        }
         self.post_work(|nic, now, qpn| post_each(wrs, |wr| nic.post_send(now, qpn, wr)))
     }
 
     /// Posts any receive work request.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        if let Some(qp) = self.inner.core.verbs() {
+            return qp.post_recv(std::slice::from_ref(wr)).map_err(|(_, source)| source.into());
+        }
         self.post_work(|nic, _, qpn| nic.post_recv(qpn, wr))
     }
 
@@ -169,6 +178,9 @@ impl Qp {
     ///
     /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
     pub fn post_recv_batch(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
+        if let Some(qp) = self.inner.core.verbs() {
+            return qp.post_recv(wrs).map_err(batch_error);
+        }
         self.post_work(|nic, _, qpn| post_each(wrs, |wr| nic.post_recv(qpn, wr)))
     }
 
@@ -190,6 +202,11 @@ impl Qp {
     fn word(&self, mr: &Mr, offset: usize) -> Result<Sge, Error> {
         self.sge(mr, offset..offset.saturating_add(8))
     }
+}
+
+/// What a provider says of a batch that it took a part of.
+fn batch_error((posted, source): (usize, PostError)) -> Error {
+    BatchError { posted, source }.into()
 }
 
 /// Posts requests up to the first that is refused.

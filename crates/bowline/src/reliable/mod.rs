@@ -17,6 +17,7 @@ use bowline_sdr::{
 
 use self::part::{Outcomes, Part};
 use crate::pd::PdInner;
+use crate::setup::Sealing;
 use crate::{Channel, Error, Mr, Pd};
 
 /// Events kept for [`ReliableQp::poll`] and [`ReliableQp::wait`]: more than messages can be
@@ -79,6 +80,20 @@ struct Posting {
     out_of_step: bool,
 }
 
+/// What finds the rate to an address out: what the device says, and otherwise BBR between hosts.
+pub(crate) fn path_control(device: &bowline_device::Device, addr: IpAddr) -> Option<RateControl> {
+    // On one host there is no path to share, and the port waits for room.
+    let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
+    let long_paths = BbrParams { shortest_rtt_ns: SHORTEST_RTT_NS, ..BbrParams::default() };
+    let default = (!is_local).then_some(RateControl::Bbr(long_paths));
+    let control = device.congestion().cloned().or(default);
+    match &control {
+        Some(control) => tracing::info!(target: "bowline::congestion", "{control} towards {addr}"),
+        None => tracing::debug!(target: "bowline::congestion", "no control towards {addr}"),
+    }
+    control
+}
+
 impl ReliableQp {
     /// Makes a queue pair in a protection domain.
     pub fn new(pd: &Pd, config: &ReliableConfig) -> Result<ReliableQp, Error> {
@@ -92,7 +107,8 @@ impl ReliableQp {
     /// Each lane has its share of the rate, and tells the peer about its share of every message.
     /// Short messages cost more that way: this is for messages of many groups.
     pub fn spread(pd: &Pd, config: &ReliableConfig, lanes: usize) -> Result<ReliableQp, Error> {
-        let there_are = pd.inner.device().lanes().len();
+        // A device without lanes refuses when the first is asked for.
+        let there_are = pd.inner.device().lanes().len().max(1);
         ReliableQp::start(pd, config, lanes, |index| Some(index % there_are))
     }
 
@@ -108,7 +124,9 @@ impl ReliableQp {
         let of = u32::try_from(lanes).unwrap_or(u32::MAX);
         let outcomes = Arc::new(Outcomes::new(of, events));
         let mut config = config.clone();
-        config.sdr.rate_bps = config.sdr.rate_bps.map(|bps| (bps / u64::from(of.max(1))).max(1));
+        let share = |bps: u64| (bps / u64::from(of.max(1))).max(1);
+        config.sdr.rate_bps = config.sdr.rate_bps.map(share);
+        config.sdr.max_rate_bps = config.sdr.max_rate_bps.map(share);
         // Checked with no lanes at all as well.
         config.stripe = Stripe { index: 0, of };
         config.check()?;
@@ -141,12 +159,7 @@ impl ReliableQp {
     /// leave at the rate that the path is found to have, if its round trip is a millisecond or longer.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         let av = AddressVector::new(addr);
-        let chosen = self.pd.device().congestion().cloned();
-        // On one host there is no path to share, and the port waits for room.
-        let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
-        let long_paths = BbrParams { shortest_rtt_ns: SHORTEST_RTT_NS, ..BbrParams::default() };
-        let default = (!is_local).then_some(RateControl::Bbr(long_paths));
-        let control = chosen.or(default);
+        let control = path_control(self.pd.device(), addr);
         self.parts.iter().try_for_each(|part| {
             part.with(|engine, nic, now| {
                 if engine.config().sdr.congestion.is_none() {
@@ -157,8 +170,22 @@ impl ReliableQp {
         })
     }
 
-    /// Exchanges what both ends need over a setup connection, and connects.
+    fn seal(&self, sealing: &Sealing) -> Result<(), Error> {
+        self.parts.iter().try_for_each(|part| {
+            part.with(|engine, nic, now| engine.seal(nic, || sealing.next(now)))
+        })
+    }
+
+    /// Exchanges what both ends need over a setup connection, and connects. When it returns, both ends are
+    /// ready. Packets are sealed if the channel [seals](Channel::seal).
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
+        self.join_over(channel)?;
+        channel.barrier()
+    }
+
+    /// Like [`connect_over`](Self::connect_over), but does not wait until the peer is ready, which takes a round
+    /// trip. Before an end posts anything, it must have heard from the other over the channel once more.
+    pub fn join_over(&self, channel: &mut Channel) -> Result<(), Error> {
         let addr = self.pd.device().addr();
         channel.send(addr.to_string().as_bytes())?;
         channel.send(&self.info()?.to_bytes())?;
@@ -168,8 +195,10 @@ impl ReliableQp {
             why: format!("{peer:?} is no IP address: run the same release on both ends"),
         })?;
         let info = ReliableInfo::from_bytes(&channel.recv()?)?;
-        self.connect(peer, &info)?;
-        channel.barrier()
+        if let Some(sealing) = channel.sealing() {
+            self.seal(sealing)?;
+        }
+        self.connect(peer, &info)
     }
 
     /// Index of the scheme of that name, for [`WriteOptions`].
@@ -225,9 +254,9 @@ impl ReliableQp {
             // Nobody else posts, so the room that there is stays.
             part.with(|engine, _, now| room(engine, now))?;
         }
-        let id = first.with(&post)?;
+        let id = first.post(&post)?;
         for part in others {
-            if let Err(e) = part.with(&post) {
+            if let Err(e) = part.post(&post) {
                 posting.out_of_step = true;
                 return Err(e);
             }
@@ -235,11 +264,16 @@ impl ReliableQp {
         Ok(id)
     }
 
-    /// The next message that is over, if there is one now; drives the device meanwhile.
+    /// The next message that is over, if there is one now. Drives the device when there is none: what the
+    /// caller posts in answer to several messages that are over leaves together.
     pub fn poll(&self) -> Result<Option<ReliableEvent>, Error> {
-        // The other lanes drive themselves.
-        self.first().lane().poll(|_, _| ())?;
-        let event = self.outcomes.events.try_next()?;
+        let events = &self.outcomes.events;
+        let mut event = events.try_next()?;
+        if event.is_none() {
+            // The other lanes drive themselves.
+            self.first().lane().poll(|_, _| ())?;
+            event = events.try_next()?;
+        }
         Ok(event.inspect(|event| self.release(event)))
     }
 

@@ -56,6 +56,10 @@ impl Task for Running {
     fn deadline(&self) -> Option<Time> {
         self.engine.as_ref()?.poll_timeout()
     }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.engine.as_ref()?.path().smoothed_rtt_ns
+    }
 }
 
 impl Part {
@@ -66,7 +70,7 @@ impl Part {
         config: &ReliableConfig,
         outcomes: &Arc<Outcomes>,
     ) -> Result<Part, Error> {
-        let index = pd.device().take_lane(hint);
+        let index = pd.device().take_lane(hint, "a reliable queue pair")?;
         let started = Part::start_in(pd, index, config, outcomes);
         let (running, task) = started.inspect_err(|_| pd.device().release_lane(index))?;
         Ok(Part { pd: Arc::clone(pd), lane: index, running, task })
@@ -78,7 +82,7 @@ impl Part {
         config: &ReliableConfig,
         outcomes: &Arc<Outcomes>,
     ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
-        let pd_id = pd.core.id_on(index);
+        let pd_id = pd.core.id_on(index)?;
         let lane = pd.device().lane(index);
         let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
         let running = Running { engine: Some(engine), outcomes: Arc::clone(outcomes) };
@@ -96,14 +100,27 @@ impl Part {
         &self,
         f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
     ) -> Result<R, Error> {
-        let done = self.lane().with(|nic, now| {
-            let mut running = lock(&self.running);
-            match &mut running.engine {
-                Some(engine) => f(engine, nic, now),
-                None => Err(SdrError::NotConnected),
-            }
-        })?;
-        Ok(done?)
+        Ok(self.lane().with(|nic, now| self.run(f, nic, now))??)
+    }
+
+    /// The same for posting messages one by one: those that are posted at once leave together.
+    pub(super) fn post<R>(
+        &self,
+        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
+    ) -> Result<R, Error> {
+        Ok(self.lane().post(|nic, now| self.run(f, nic, now))??)
+    }
+
+    fn run<R>(
+        &self,
+        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
+        nic: &mut Nic,
+        now: Time,
+    ) -> Result<R, SdrError> {
+        match &mut lock(&self.running).engine {
+            Some(engine) => f(engine, nic, now),
+            None => Err(SdrError::NotConnected),
+        }
     }
 }
 

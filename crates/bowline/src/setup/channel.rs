@@ -1,12 +1,23 @@
 //! One TCP connection between two programs that set up queue pairs.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bowline_peers::{PublicKey, Refusal, Session};
+use socket2::{SockRef, TcpKeepalive};
+
 use super::error::SetupError;
-use super::message::{self, HEADER_LEN, Kind};
+use super::message::{self, HEADER_LEN, Header, Kind};
+use super::records::Records;
+use super::sealing::Sealing;
 use crate::{Endpoint, Error, Qp, RemoteMr};
+
+/// How long a peer that is refused may take to hang up.
+const REFUSAL: Duration = Duration::from_millis(500);
+/// How long a connection is idle before the kernel asks for the peer, and between two questions.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// What the other end told about one queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +37,19 @@ pub struct Peer {
 pub struct Channel {
     stream: TcpStream,
     timeout: Duration,
+    /// A header that was looked at before its turn.
+    header: Option<Header>,
+    /// What encrypts, once the ends have authenticated each other.
+    records: Option<Arc<Records>>,
+    /// What seals queue pairs that are connected from now on.
+    sealing: Option<Arc<Sealing>>,
 }
 
 impl Channel {
     pub(super) fn new(stream: TcpStream, timeout: Duration) -> Result<Channel, Error> {
         // Setup messages are small and each waits for the last: never hold one back.
         stream.set_nodelay(true).map_err(SetupError::Io)?;
-        Ok(Channel { stream, timeout })
+        Ok(Channel { stream, timeout, header: None, records: None, sealing: None })
     }
 
     /// The other program's TCP address.
@@ -53,7 +70,21 @@ impl Channel {
     /// The same connection once more, so that one thread can receive while another sends.
     pub fn try_clone(&self) -> Result<Channel, Error> {
         let stream = self.stream.try_clone().map_err(SetupError::Io)?;
-        Ok(Channel { stream, timeout: self.timeout })
+        let (records, sealing) = (self.records.clone(), self.sealing.clone());
+        Ok(Channel { stream, timeout: self.timeout, header: self.header, records, sealing })
+    }
+
+    pub(super) fn set_sealing(&mut self, sealing: Sealing) {
+        self.sealing = Some(Arc::new(sealing));
+    }
+
+    /// Whether queue pairs that are connected over it are sealed.
+    pub fn is_sealing(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    pub(crate) fn sealing(&self) -> Option<&Sealing> {
+        self.sealing.as_deref()
     }
 
     /// Exchanges queue pairs and memory keys and connects `qp`.
@@ -64,19 +95,42 @@ impl Channel {
         let peer = self.exchange(qp, regions)?;
         qp.connect(&peer.endpoint)?;
         self.barrier()?;
+        tracing::debug!(
+            target: "bowline::setup",
+            "{} queue pair {} is connected to {} of {}",
+            qp.qp_type().descriptor().name,
+            qp.qpn(),
+            peer.endpoint.qpn,
+            peer.endpoint.addr
+        );
         Ok(peer)
     }
 
     /// Tells the peer about `qp` and learns about its own, without connecting anything.
     ///
     /// For those who want attributes of their own: then call [`Qp::connect_with`] and
-    /// [`barrier`](Self::barrier). A datagram QP has nothing to connect, and stops here.
+    /// [`barrier`](Self::barrier). A datagram QP has nothing to connect, and stops here. Over a channel that
+    /// [seals](Self::seal) the queue pair is sealed by this.
     pub fn exchange(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {
         let ours = qp.endpoint();
-        self.send_frame(Kind::Endpoint, &message::encode_endpoint(&ours, regions)?)?;
+        self.tell(&ours, regions)?;
+        let peer = self.hear()?;
+        check_match(&ours, &peer.endpoint)?;
+        if let Some(sealing) = &self.sealing {
+            qp.seal_by(|now| sealing.next(now))?;
+        }
+        Ok(peer)
+    }
+
+    /// One half of [`exchange`](Self::exchange): tells the peer about a queue pair.
+    pub(crate) fn tell(&mut self, ours: &Endpoint, regions: &[RemoteMr]) -> Result<(), Error> {
+        self.send_frame(Kind::Endpoint, &message::encode_endpoint(ours, regions)?)
+    }
+
+    /// The other half: hears about the peer's, which must not be taken for a match of ours yet.
+    pub(crate) fn hear(&mut self) -> Result<Peer, Error> {
         let body = self.recv_frame(Kind::Endpoint, "waiting for the peer's queue pair")?;
         let (endpoint, regions) = message::decode_endpoint(&body)?;
-        check_match(&ours, &endpoint)?;
         Ok(Peer { endpoint, regions })
     }
 
@@ -96,51 +150,205 @@ impl Channel {
         self.recv_frame(Kind::Data, "waiting for the peer's message")
     }
 
-    fn send_frame(&mut self, kind: Kind, body: &[u8]) -> Result<(), Error> {
+    /// Whether [`recv`](Self::recv) would not wait for its message to begin: something has come, or the peer has
+    /// closed the connection.
+    ///
+    /// ```
+    /// use bowline::{Connector, Listener};
+    ///
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let mut ours = Connector::new().connect(listener.local_addr()?)?;
+    /// let theirs = listener.accept()?;
+    /// assert!(!ours.is_readable()?);
+    /// drop(theirs);
+    /// while !ours.is_readable()? {}
+    /// assert!(ours.recv().is_err());
+    /// # Ok::<(), bowline::Error>(())
+    /// ```
+    pub fn is_readable(&self) -> Result<bool, Error> {
+        let is_ready = self.header.is_some()
+            || self.records.as_ref().is_some_and(|records| records.has_unread());
+        if is_ready {
+            return Ok(true);
+        }
+        self.stream.set_nonblocking(true).map_err(SetupError::Io)?;
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).map_err(SetupError::Io)?;
+        match peeked {
+            Ok(_) => Ok(true),
+            Err(e) if is_temporary(&e) => Ok(false),
+            // The next call says why.
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// Lets the kernel find out, within some ten seconds, that the peer's host has gone without closing the
+    /// connection. For channels that stay open beside their queue pairs.
+    pub fn keep_alive(&self) -> Result<(), Error> {
+        let often = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
+        Ok(SockRef::from(&self.stream).set_tcp_keepalive(&often).map_err(SetupError::Io)?)
+    }
+
+    /// Whose key the peer has proven to hold; `None` if nobody was asked.
+    pub fn peer_key(&self) -> Option<PublicKey> {
+        self.records.as_ref().map(|records| records.session().peer())
+    }
+
+    /// A secret that the ends of an authenticated channel share and nobody else has; `None` if they are
+    /// not authenticated.
+    pub fn session_secret(&self) -> Option<&[u8; 32]> {
+        self.records.as_ref().map(|records| records.session().secret())
+    }
+
+    /// Whether this end connected, and the other accepted; `None` if they are not authenticated.
+    pub fn is_initiator(&self) -> Option<bool> {
+        self.records.as_ref().map(|records| records.session().is_initiator())
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Encrypts everything from now on.
+    pub(super) fn encrypt(&mut self, session: Session) {
+        self.records = Some(Arc::new(Records::new(session)));
+    }
+
+    pub(super) fn send_frame(&mut self, kind: Kind, body: &[u8]) -> Result<(), Error> {
         let frame = message::frame(kind, body)?;
         let deadline = Instant::now() + self.timeout;
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            let left = time_left(deadline, "sending to the peer")?;
-            self.stream.set_write_timeout(Some(left)).map_err(SetupError::Io)?;
-            match self.stream.write(rest) {
-                Ok(0) => return Err(SetupError::Closed.into()),
-                Ok(n) => rest = &rest[n..],
-                Err(e) if is_temporary(&e) => {}
-                Err(e) => return Err(io_error(e).into()),
+        match self.records.clone() {
+            None => write_all(&mut self.stream, &frame, deadline)?,
+            Some(records) => {
+                let stream = &mut self.stream;
+                records.seal(&frame, |sealed| write_all(stream, sealed, deadline))?;
             }
         }
         Ok(())
     }
 
-    fn recv_frame(&mut self, kind: Kind, doing: &'static str) -> Result<Vec<u8>, Error> {
+    pub(super) fn recv_frame(&mut self, kind: Kind, doing: &'static str) -> Result<Vec<u8>, Error> {
         // One deadline for the whole frame: a peer that dribbles bytes gains no time.
         let deadline = Instant::now() + self.timeout;
+        let header = self.recv_header(deadline, doing)?;
+        if header.kind == Kind::Handshake as u8 && self.records.is_none() {
+            self.refuse(Refusal::NoKeys);
+        }
+        let len = match header.expect(kind) {
+            Err(_) if header == (Header { kind: Kind::Refused as u8, len: 1 }) => {
+                return Err(self.recv_refusal(deadline)?.into());
+            }
+            checked => checked?,
+        };
+        self.recv_body(len, deadline, doing)
+    }
+
+    /// The header of the next frame.
+    pub(super) fn recv_header(
+        &mut self,
+        deadline: Instant,
+        doing: &'static str,
+    ) -> Result<Header, Error> {
+        if let Some(header) = self.header.take() {
+            return Ok(header);
+        }
         let mut header = [0; HEADER_LEN];
         self.read_exact(&mut header, deadline, doing)?;
-        let mut body = vec![0; message::parse_header(&header, kind)?];
+        Ok(message::parse_header(&header)?)
+    }
+
+    /// Puts a header back that was looked at before its turn.
+    pub(super) fn unread_header(&mut self, header: Header) {
+        self.header = Some(header);
+    }
+
+    pub(super) fn recv_body(
+        &mut self,
+        len: usize,
+        deadline: Instant,
+        doing: &'static str,
+    ) -> Result<Vec<u8>, Error> {
+        let mut body = vec![0; len];
         self.read_exact(&mut body, deadline, doing)?;
         Ok(body)
     }
 
+    /// Why the peer ends the exchange.
+    pub(super) fn recv_refusal(&mut self, deadline: Instant) -> Result<SetupError, Error> {
+        let body = self.recv_body(1, deadline, "waiting for the peer's reason")?;
+        let refusal = body.first().and_then(|byte| Refusal::from_byte(*byte));
+        let refusal = refusal.ok_or(SetupError::Invalid("reason to refuse"))?;
+        Ok(SetupError::Refused { refusal, ours: None })
+    }
+
+    /// Tells the peer why this end does not go on. It is not told if it is gone.
+    pub(super) fn refuse(&mut self, refusal: Refusal) {
+        let told = self.send_frame(Kind::Refused, &[refusal as u8]);
+        if told.is_err() || self.stream.shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        // Closing with something unread would reset the connection and take the reason with it.
+        let deadline = Instant::now() + REFUSAL;
+        let mut unread = [0; 4096];
+        for _ in 0..message::MAX_BODY / unread.len() + 2 {
+            let Ok(left) = time_left(deadline, "") else { return };
+            if self.stream.set_read_timeout(Some(left)).is_err() {
+                return;
+            }
+            match self.stream.read(&mut unread) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(e) if is_temporary(&e) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
     fn read_exact(
         &mut self,
-        mut out: &mut [u8],
+        out: &mut [u8],
         deadline: Instant,
         doing: &'static str,
     ) -> Result<(), SetupError> {
-        while !out.is_empty() {
-            let left = time_left(deadline, doing)?;
-            self.stream.set_read_timeout(Some(left)).map_err(SetupError::Io)?;
-            match self.stream.read(out) {
-                Ok(0) => return Err(SetupError::Closed),
-                Ok(n) => out = &mut out[n..],
-                Err(e) if is_temporary(&e) => {}
-                Err(e) => return Err(io_error(e)),
-            }
+        let stream = &mut self.stream;
+        match &self.records {
+            None => read_exact(stream, out, deadline, doing),
+            Some(records) => records.open(out, |out| read_exact(stream, out, deadline, doing)),
         }
-        Ok(())
     }
+}
+
+fn write_all(stream: &mut TcpStream, mut rest: &[u8], deadline: Instant) -> Result<(), SetupError> {
+    while !rest.is_empty() {
+        let left = time_left(deadline, "sending to the peer")?;
+        stream.set_write_timeout(Some(left)).map_err(SetupError::Io)?;
+        match stream.write(rest) {
+            Ok(0) => return Err(SetupError::Closed),
+            Ok(n) => rest = &rest[n..],
+            Err(e) if is_temporary(&e) => {}
+            Err(e) => return Err(io_error(e)),
+        }
+    }
+    Ok(())
+}
+
+fn read_exact(
+    stream: &mut TcpStream,
+    mut out: &mut [u8],
+    deadline: Instant,
+    doing: &'static str,
+) -> Result<(), SetupError> {
+    while !out.is_empty() {
+        let left = time_left(deadline, doing)?;
+        stream.set_read_timeout(Some(left)).map_err(SetupError::Io)?;
+        match stream.read(out) {
+            Ok(0) => return Err(SetupError::Closed),
+            Ok(n) => out = &mut out[n..],
+            Err(e) if is_temporary(&e) => {}
+            Err(e) => return Err(io_error(e)),
+        }
+    }
+    Ok(())
 }
 
 /// Whether two queue pairs can talk at all.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use bowline_peers::{PeerError, PublicKey, Refusal};
+
 use super::message::{MAGIC, MAX_BODY, MAX_REGIONS, VERSION};
 use crate::Fault;
 
@@ -72,6 +74,33 @@ pub enum SetupError {
         /// What was waited for.
         doing: &'static str,
     },
+    /// The peer ended the exchange, and why.
+    #[error("the peer refused: {refusal}{}", advice(*refusal, ours))]
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// This end's key, if it has shown one.
+        ours: Option<PublicKey>,
+    },
+    /// This end has refused the peer.
+    #[error("refused a peer: {}", describe(*refusal, theirs))]
+    Rejected {
+        /// Why.
+        refusal: Refusal,
+        /// The peer's key, if it has shown one.
+        theirs: Option<PublicKey>,
+    },
+    /// The peer is not who it should be, or cannot prove it.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The peer has another secret, so that it could not open a packet of ours.
+    #[error("the peer has another key to seal with: give both ends the same one")]
+    WrongSecret,
+    /// The peer's queue pairs are not sealed.
+    #[error(
+        "this end seals its packets and the peer does not: ask for it on both ends or on neither"
+    )]
+    Unsealed,
     /// TCP failed.
     #[error("the setup connection failed: {0}")]
     Io(#[source] io::Error),
@@ -82,8 +111,35 @@ impl SetupError {
     pub fn fault(&self) -> Fault {
         match self {
             SetupError::TooManyRegions { .. } => Fault::Caller,
+            SetupError::Peer(PeerError::Io { .. } | PeerError::Random) => Fault::Resource,
             SetupError::TimedOut { .. } | SetupError::Io(_) => Fault::Path,
             _ => Fault::Peer,
         }
+    }
+}
+
+/// What its owner can do about a refusal.
+fn advice(refusal: Refusal, ours: &Option<PublicKey>) -> String {
+    match (refusal, ours) {
+        (Refusal::UnknownKey, Some(key)) => format!(
+            "; ask its owner to run `bowline key trust {key}` there, or to start it with --code"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// For the owner of this end.
+fn describe(refusal: Refusal, theirs: &Option<PublicKey>) -> String {
+    match (refusal, theirs) {
+        (Refusal::UnknownKey, Some(key)) => format!(
+            "its key is not known (fingerprint {}); to let it in, run `bowline key trust {key}`",
+            key.fingerprint()
+        ),
+        (Refusal::WrongCode, _) => "it had a wrong code, and the code is void now".to_owned(),
+        (Refusal::NoCode, _) => "it wanted to use a code, and none is open".to_owned(),
+        (Refusal::Unauthenticated, _) => {
+            "it did not say who it is, which only --insecure or this host itself may".to_owned()
+        }
+        _ => "it wanted to authenticate, and this end does not".to_owned(),
     }
 }

@@ -18,11 +18,11 @@ use super::SetupError;
 use crate::{Endpoint, RemoteMr};
 
 /// First bytes of every frame.
-pub(super) const MAGIC: [u8; 4] = *b"BWLN";
+pub(crate) const MAGIC: [u8; 4] = *b"BWLN";
 /// Version of this protocol.
 pub(super) const VERSION: u8 = 1;
 /// Magic, version, kind and length.
-pub(super) const HEADER_LEN: usize = 10;
+pub(crate) const HEADER_LEN: usize = 10;
 /// Longest body that is accepted or sent.
 pub const MAX_BODY: usize = 64 * 1024;
 /// Most regions in one message.
@@ -34,14 +34,18 @@ const ENDPOINT_LEN: usize = 33;
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Endpoint = 1,
     Barrier = 2,
     Data = 3,
+    /// A part of the handshake by which peers get to know each other.
+    Handshake = 4,
+    /// The end that accepted does not go on, and why, as a byte.
+    Refused = 5,
 }
 
 /// A frame's header with this body.
-pub(super) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
+pub(crate) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
     if body.len() > MAX_BODY {
         return Err(SetupError::TooLong { len: body.len() as u64 });
     }
@@ -54,8 +58,34 @@ pub(super) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
     Ok(out)
 }
 
-/// Checks a header; returns the length of the body that follows.
-pub(super) fn parse_header(header: &[u8; HEADER_LEN], expected: Kind) -> Result<usize, SetupError> {
+/// A header that makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(super) kind: u8,
+    /// Of the body that follows.
+    pub(crate) len: usize,
+}
+
+impl Header {
+    /// What follows between two who do not need to get to know each other.
+    pub(crate) fn plain_kind(self) -> Result<Kind, SetupError> {
+        let kinds = [Kind::Endpoint, Kind::Barrier, Kind::Data];
+        let kind = kinds.into_iter().find(|known| *known as u8 == self.kind);
+        kind.ok_or(SetupError::Invalid("kind of message"))
+    }
+
+    /// The length of the body, if it is of the kind that is due.
+    pub(super) fn expect(self, expected: Kind) -> Result<usize, SetupError> {
+        if self.kind == expected as u8 {
+            Ok(self.len)
+        } else {
+            Err(SetupError::Unexpected { kind: self.kind, expected: expected as u8 })
+        }
+    }
+}
+
+/// Checks a header.
+pub(crate) fn parse_header(header: &[u8; HEADER_LEN]) -> Result<Header, SetupError> {
     let [m0, m1, m2, m3, version, kind, l0, l1, l2, l3] = *header;
     if [m0, m1, m2, m3] != MAGIC {
         return Err(SetupError::WrongMagic([m0, m1, m2, m3]));
@@ -63,18 +93,15 @@ pub(super) fn parse_header(header: &[u8; HEADER_LEN], expected: Kind) -> Result<
     if version != VERSION {
         return Err(SetupError::WrongVersion { theirs: version });
     }
-    if kind != expected as u8 {
-        return Err(SetupError::Unexpected { kind, expected: expected as u8 });
-    }
     let len = u32::from_be_bytes([l0, l1, l2, l3]);
     if len as usize > MAX_BODY {
         return Err(SetupError::TooLong { len: len.into() });
     }
-    Ok(len as usize)
+    Ok(Header { kind, len: len as usize })
 }
 
 /// An endpoint and the regions that its owner offers.
-pub(super) fn encode_endpoint(
+pub(crate) fn encode_endpoint(
     endpoint: &Endpoint,
     regions: &[RemoteMr],
 ) -> Result<Vec<u8>, SetupError> {
@@ -108,7 +135,7 @@ pub(super) fn encode_endpoint(
 }
 
 /// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims to be that.
-pub(super) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), SetupError> {
+pub(crate) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), SetupError> {
     let mut r = Reader { rest: body };
     let [code] = r.array()?;
     let qp_type = QpType::from_code(code).ok_or(SetupError::Invalid("QP type"))?;

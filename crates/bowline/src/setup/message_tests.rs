@@ -77,11 +77,11 @@ fn a_region_that_wraps_is_refused() {
 #[test]
 fn headers_are_checked_before_anything_is_read() {
     let good: [u8; HEADER_LEN] = frame(Kind::Barrier, &[]).unwrap().try_into().unwrap();
-    assert_eq!(parse_header(&good, Kind::Barrier).unwrap(), 0);
+    assert_eq!(parse_header(&good).unwrap().expect(Kind::Barrier).unwrap(), 0);
     let with = |at: usize, value: u8| {
         let mut header = good;
         header[at] = value;
-        parse_header(&header, Kind::Barrier).unwrap_err()
+        parse_header(&header).and_then(|header| header.expect(Kind::Barrier)).unwrap_err()
     };
     assert!(matches!(with(0, b'H'), SetupError::WrongMagic(_)));
     assert!(matches!(with(4, 2), SetupError::WrongVersion { theirs: 2 }));

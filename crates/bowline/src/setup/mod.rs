@@ -4,10 +4,18 @@
 //! operations need the peer's memory keys. [`Listener`] and [`Connector`] give a [`Channel`], over
 //! which [`Channel::connect`] exchanges all of it. What arrives is checked, every wait has an end,
 //! and a peer can make this side allocate at most [`MAX_BODY`] bytes.
+//!
+//! A channel is plain until its ends authenticate each other, which they do before anything else:
+//! [`Channel::authenticate`] at the end that connected and [`Channel::accept_peer`] at the other. From
+//! then on everything is encrypted, and queue pairs that are connected over the channel are sealed
+//! (`docs/peers.md`, `docs/sealed.md`).
 
 mod channel;
 mod error;
-mod message;
+pub(crate) mod message;
+mod records;
+mod sealing;
+mod secure;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -16,6 +24,8 @@ use std::time::{Duration, Instant};
 pub use channel::{Channel, Peer};
 pub use error::SetupError;
 pub use message::{MAX_BODY, MAX_REGIONS};
+pub(crate) use sealing::Sealing;
+pub use secure::AcceptPolicy;
 
 use crate::Error;
 
@@ -23,7 +33,7 @@ use crate::Error;
 #[doc(hidden)]
 pub fn parse_endpoint(frame: &[u8]) -> Result<Peer, SetupError> {
     let (header, body) = frame.split_first_chunk().ok_or(SetupError::Truncated)?;
-    let len = message::parse_header(header, message::Kind::Endpoint)?;
+    let len = message::parse_header(header)?.expect(message::Kind::Endpoint)?;
     let body = body.get(..len).ok_or(SetupError::Truncated)?;
     let (endpoint, regions) = message::decode_endpoint(body)?;
     Ok(Peer { endpoint, regions })
@@ -58,7 +68,12 @@ pub struct Listener {
 impl Listener {
     /// Listens on a TCP address; with port 0 the system picks one, see [`local_addr`](Self::local_addr).
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Listener, Error> {
-        let tcp = TcpListener::bind(addr).map_err(|e| Error::system("listen on TCP", e))?;
+        let addrs = addr.to_socket_addrs().map_err(|e| Error::system("resolve the address", e))?;
+        let addrs: Vec<SocketAddr> = addrs.collect();
+        let tcp = TcpListener::bind(&addrs[..]).map_err(|e| {
+            let names: Vec<String> = addrs.iter().map(SocketAddr::to_string).collect();
+            Error::system(format!("listen on {}", names.join(", ")), e)
+        })?;
         Ok(Listener { tcp, timeout: DEFAULT_TIMEOUT })
     }
 

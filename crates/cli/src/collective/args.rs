@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bowline::{
     Algorithm, Bounds, CommTransport, DataType, Deadline, LinkProfile, Operation, Rank, ReduceOp,
-    TimeoutRule,
+    TimeoutRule, Via,
 };
 use bowline_link::units;
 use clap::{Args, ValueEnum};
 
-use crate::output::{parse_bytes, parse_seconds};
+use crate::output::{parse_bytes, parse_time};
 
 /// Measure collective operations between ranks, as nccl-tests do
 ///
@@ -22,8 +22,12 @@ use crate::output::{parse_bytes, parse_seconds};
     bowline collective allgather -b 1M -e 1M --ranks 8 --algorithm ring --json\n  \
     bowline collective allreduce -b 64K -e 64K -n 1000 --ranks 2 --type bf16 --op average\n  \
     bowline collective allreduce -e 16M --ranks 4 --transport xp --deadline adaptive --max-loss 1%\n  \
+    bowline collective allreduce -b 16M -e 16M --transport sr-nack --link rate=1Gbps,delay=5ms,loss=0.1%\n  \
     torchrun --nproc-per-node 4 --no-python bowline collective allreduce -e 1M\n  \
-    BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7\n\n\
+    BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7 --insecure\n\n\
+    Off loopback ranks prove who they are to rank 0, at MASTER_ADDR, and seal their packets: each needs the same \
+    key, as with a shared home directory, or keys that the others trust (`bowline key trust`). A store proves \
+    nothing: it needs --insecure.\n\n\
     Sizes are those of the whole buffer, of all blocks where there are blocks. Times are means over ranks in \
     microseconds, algbw is size by time and busbw what each rank's link carries, both in GB/s; p99 is \
     the slowest rank's. #wrong counts elements that differ from what they should be; with any, or with a \
@@ -68,9 +72,13 @@ pub(crate) struct CollectiveArgs {
     /// Bytes of a message between two ranks at most
     #[arg(long, default_value = "128K", value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) chunk: u32,
-    /// How operations travel: over RC, or over XP with bounds on time and loss
-    #[arg(long, value_enum, default_value = "rc")]
-    pub(super) transport: TransportArg,
+    /// Bytes on their way to a rank at most [default: 1M, or 4M over SDR's schemes]
+    #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
+    pub(super) window: Option<u32>,
+    /// How operations travel: `rc`, `xp` with bounds on time and loss, or for long links `sr-nack`, `ec-mds`, or
+    /// `auto`, which chooses one of both for each message
+    #[arg(long, default_value = "rc", value_name = "NAME")]
+    pub(super) transport: CommTransport,
     /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or a time as
     /// 500us [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_deadline)]
@@ -78,40 +86,34 @@ pub(crate) struct CollectiveArgs {
     /// Share of bytes that may be missing in operations over XP, as 1% or 0.01 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
     pub(super) max_loss: Option<f64>,
-    /// Seconds that an operation may take
-    #[arg(long, default_value = "60", value_parser = parse_seconds, value_name = "SECONDS")]
+    /// Send what is reduced over XP encoded, so that a lost packet costs all elements a little
+    #[arg(long)]
+    pub(super) recovery: bool,
+    /// How long an operation may take
+    #[arg(long, default_value = "60s", value_parser = parse_time, value_name = "TIME")]
     pub(super) timeout: Duration,
     /// Address of this rank's NIC, under a launcher [default: one of loopback for each rank, or the address
     /// from which MASTER_ADDR is reached]
     #[arg(long, value_name = "ADDRESS")]
     pub(super) device: Option<IpAddr>,
+    /// What carries each rank's packets: udp, or shm or auto for shared memory between ranks of one host
+    #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
+    pub(super) via: Via,
     /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    /// Print one JSON object as the last line
+    /// Let ranks meet without proving who they are, and seal nothing; on loopback that is so without it
+    #[arg(long)]
+    pub(super) insecure: bool,
+    /// Authenticate ranks and seal every packet on loopback as well
+    #[arg(long, conflicts_with = "insecure")]
+    pub(super) seal: bool,
+    /// Print one JSON object and nothing else
     #[arg(long)]
     pub(super) json: bool,
     /// This process is a rank, whatever else is said
     #[arg(long, hide = true)]
     pub(super) member: bool,
-}
-
-/// How operations travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TransportArg {
-    /// Reliable: nothing is lost
-    Rc,
-    /// Best effort, repaired as far as promised
-    Xp,
-}
-
-impl From<TransportArg> for CommTransport {
-    fn from(arg: TransportArg) -> CommTransport {
-        match arg {
-            TransportArg::Rc => CommTransport::Rc,
-            TransportArg::Xp => CommTransport::Xp,
-        }
-    }
 }
 
 fn parse_deadline(text: &str) -> Result<Deadline, String> {
@@ -208,16 +210,17 @@ impl Test {
 impl CollectiveArgs {
     /// What operations promise, if they travel over XP.
     pub(super) fn bounds(&self) -> Result<Option<Bounds>, String> {
-        if self.transport == TransportArg::Rc {
-            let given = self.deadline.is_some() || self.max_loss.is_some();
+        if self.transport != CommTransport::Xp {
+            let given = self.deadline.is_some() || self.max_loss.is_some() || self.recovery;
             return match given {
-                true => Err("--deadline and --max-loss need --transport xp".to_owned()),
+                true => Err("--deadline, --max-loss and --recovery need --transport xp".to_owned()),
                 false => Ok(None),
             };
         }
         let max_loss = self.max_loss.unwrap_or(0.0);
         let bounds = Bounds::new(self.deadline.unwrap_or_default(), max_loss);
-        bounds.map(Some).ok_or_else(|| format!("--max-loss {max_loss} is not from 0 to 1"))
+        let bounds = bounds.map(|bounds| Some(Bounds { recovery: self.recovery, ..bounds }));
+        bounds.ok_or_else(|| format!("--max-loss {max_loss} is not from 0 to 1"))
     }
 
     /// Sizes, in order.

@@ -1,6 +1,7 @@
 //! Starting ranks on this machine.
 
 use std::error::Error;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
@@ -19,18 +20,28 @@ impl Drop for MeetingDir {
 }
 
 /// Starts this command as each of so many ranks, and waits for them.
-pub(super) fn run(ranks: u32) -> Result<ExitCode, Box<dyn Error>> {
+/// Ranks that are to authenticate each other meet at rank 0.
+pub(super) fn run(ranks: u32, authenticated: bool) -> Result<ExitCode, Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let name = format!("bowline-collective-{}", std::process::id());
     let dir = MeetingDir(std::env::temp_dir().join(name));
+    let port = if authenticated { Some(free_port()?) } else { None };
     let mut children = Vec::new();
     for rank in 0..ranks {
         let mut command = Command::new(&program);
         command.args(&arguments).arg("--member").stdin(Stdio::null());
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
-        command.env("BOWLINE_STORE", format!("file://{}", dir.0.display()));
-        command.env("BOWLINE_JOB", "collective").env_remove("MASTER_ADDR");
+        match &port {
+            Some(port) => {
+                command.env("MASTER_ADDR", "127.0.0.1").env("BOWLINE_PORT", port);
+                command.env_remove("BOWLINE_STORE");
+            }
+            None => {
+                command.env("BOWLINE_STORE", format!("file://{}", dir.0.display()));
+                command.env("BOWLINE_JOB", "collective").env_remove("MASTER_ADDR");
+            }
+        }
         if rank > 0 {
             command.stdout(Stdio::null());
         }
@@ -66,6 +77,13 @@ pub(super) fn run(ranks: u32) -> Result<ExitCode, Box<dyn Error>> {
         std::thread::sleep(PAUSE);
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A TCP port of loopback that nobody had a moment ago.
+fn free_port() -> Result<String, String> {
+    let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    port.map(|addr| addr.port().to_string())
+        .map_err(|e| format!("cannot find a free TCP port of 127.0.0.1: {e}"))
 }
 
 /// What to say of a rank that could not say anything itself.

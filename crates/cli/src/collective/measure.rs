@@ -1,6 +1,7 @@
 //! A rank that measures.
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -9,10 +10,13 @@ use bowline::{
     Request, Tensor, Work, rendezvous,
 };
 
+use bowline::rendezvous::Meeting;
+
 use super::args::{CollectiveArgs, Test};
 use super::data::Data;
 use super::report::{Half, Report, Row};
 use crate::output;
+use crate::peers::KeyGuard;
 
 /// A rank, with buffers for the largest size.
 struct Bench<'a> {
@@ -35,7 +39,8 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(addr) => addr,
         None => rendezvous::device_addr(None, rank)?,
     };
-    let mut builder = Device::builder(addr).notice(output::notice);
+    let meeting = guarded(args, addr, meeting)?;
+    let mut builder = Device::builder(addr).via(args.via).notice(output::notice);
     if let Some(link) = &args.link {
         builder = builder.link(link.clone());
     }
@@ -45,7 +50,8 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     let options = CommOptions {
         timeout: args.timeout,
         chunk_bytes: args.chunk,
-        transport: args.transport.into(),
+        window_bytes: args.window,
+        transport: args.transport,
         bounds: bounds.unwrap_or(Bounds::EXACT),
         ..CommOptions::default()
     };
@@ -62,7 +68,8 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         comm,
         pd,
     };
-    let mut report = Report::new(args, ranks, &device, rank == 0);
+    let is_sealed = bench.comm.is_sealed();
+    let mut report = Report::new(args, ranks, &device, rank == 0 && !args.json, is_sealed);
     report.print_header();
     let name = format!("collective {}", args.test.name());
     let progress = (rank == 0).then(|| output::progress(sizes.len() as u64, &name));
@@ -82,9 +89,25 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     report.print_end();
     if args.json && rank == 0 {
-        println!("{}", report.json());
+        output::say(&report.json());
     }
     Ok(if report.wrong() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Makes ranks prove who they are where others could pass for them.
+fn guarded(
+    args: &CollectiveArgs,
+    addr: IpAddr,
+    meeting: Meeting,
+) -> Result<Meeting, Box<dyn Error>> {
+    // Those that this command has started itself meet in a directory of its own.
+    let is_private = addr.is_loopback() || args.member;
+    if args.insecure || (is_private && !args.seal) {
+        return Ok(meeting);
+    }
+    let guard = KeyGuard::of_user()?;
+    let advice = "or use --insecure to go without authentication and encryption";
+    meeting.guarded(Box::new(guard)).map_err(|e| format!("{e}; {advice}").into())
 }
 
 impl Bench<'_> {

@@ -24,5 +24,5 @@ pub(crate) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     if args.member || (launched && args.ranks.is_none()) {
         return measure::run(args);
     }
-    launch::run(args.ranks.unwrap_or(DEFAULT_RANKS))
+    launch::run(args.ranks.unwrap_or(DEFAULT_RANKS), args.seal)
 }

@@ -6,6 +6,7 @@ use bowline::{CommTransport, Device};
 use serde::Serialize;
 
 use super::args::CollectiveArgs;
+use crate::output::{JSON_VERSION, say};
 
 /// The result for one size, in or out of place.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -72,8 +73,11 @@ pub(super) struct Row {
 /// The results of a run so far.
 #[derive(Serialize)]
 pub(super) struct Report {
+    version: u32,
     test: String,
     transport: &'static str,
+    /// Packets are encrypted and authenticated.
+    sealed: bool,
     ranks: u32,
     #[serde(rename = "type")]
     dtype: &'static str,
@@ -83,16 +87,24 @@ pub(super) struct Report {
     iterations: u32,
     rows: Vec<Row>,
     avg_busbw_gbytes_per_s: f64,
-    /// Rank 0 talks.
+    /// Rank 0 talks, unless it is to print JSON.
     #[serde(skip)]
     talks: bool,
 }
 
 impl Report {
-    pub(super) fn new(args: &CollectiveArgs, ranks: u32, device: &Device, talks: bool) -> Report {
+    pub(super) fn new(
+        args: &CollectiveArgs,
+        ranks: u32,
+        device: &Device,
+        talks: bool,
+        sealed: bool,
+    ) -> Report {
         Report {
+            version: JSON_VERSION,
             test: args.test.name(),
-            transport: CommTransport::from(args.transport).name(),
+            transport: args.transport.name(),
+            sealed,
             ranks,
             dtype: args.dtype.name(),
             redop: if args.test.reduces() { args.op.name() } else { "none" },
@@ -111,18 +123,18 @@ impl Report {
             return;
         }
         let Report { test, transport, ranks, device, iterations, .. } = self;
-        println!(
+        say(&format!(
             "# bowline collective {test}: {ranks} ranks over {transport}, {iterations} iterations"
-        );
-        println!("# rank 0 is at {device}");
+        ));
+        say(&format!("# rank 0 is at {device}"));
         let half = format!("{:>10} {:>7} {:>7} {:>6}", "time", "algbw", "busbw", "#wrong");
         let units = format!("{:>10} {:>7} {:>7} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-        println!("#{:>52}{:^33}   {:^33}", "", "out-of-place", "in-place");
+        say(&format!("#{:>52}{:^33}   {:^33}", "", "out-of-place", "in-place"));
         let of_xp = |what: &str| match *transport == CommTransport::Xp.name() {
             true => format!(" {what:>9} {what:>9}"),
             false => String::new(),
         };
-        println!(
+        say(&format!(
             "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {half}   {half}  {:>10} {:>10}{}",
             "size",
             "count",
@@ -133,8 +145,8 @@ impl Report {
             "p99",
             "p99",
             of_xp("loss")
-        );
-        println!(
+        ));
+        say(&format!(
             "#{:>11} {:>11} {:>5} {:>7} {:>4} {:>8}  {units}   {units}  {:>10} {:>10}{}",
             "(B)",
             "(elements)",
@@ -145,7 +157,7 @@ impl Report {
             "(us)",
             "(us)",
             of_xp("(%)")
-        );
+        ));
     }
 
     /// Adds a result and prints it.
@@ -157,14 +169,14 @@ impl Report {
             let losses = [Some(row.out_of_place), row.in_place].into_iter().flatten();
             let losses: String = losses.map(|half| half.loss_text()).collect();
             let Report { dtype, redop, root, .. } = self;
-            println!(
+            say(&format!(
                 " {:>11} {:>11} {dtype:>5} {redop:>7} {root:>4} {:>8}  {}   {in_place}  {:>10.2} {p99:>10}{losses}",
                 row.bytes,
                 row.count,
                 row.algorithm,
                 row.out_of_place.text(),
                 row.out_of_place.p99_us,
-            );
+            ));
         }
         self.rows.push(row);
         let halves = || self.rows.iter().flat_map(|row| [Some(row.out_of_place), row.in_place]);
@@ -177,11 +189,11 @@ impl Report {
     /// Prints what comes last.
     pub(super) fn print_end(&self) {
         if self.talks {
-            println!(
+            say(&format!(
                 "# Out of bounds values: {}",
                 if self.wrong() == 0 { "0 OK" } else { "FAILED" }
-            );
-            println!("# Avg bus bandwidth: {:.4} GB/s", self.avg_busbw_gbytes_per_s);
+            ));
+            say(&format!("# Avg bus bandwidth: {:.4} GB/s", self.avg_busbw_gbytes_per_s));
         }
     }
 

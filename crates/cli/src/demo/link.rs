@@ -68,3 +68,28 @@ impl Link {
         (!self.rtt.is_zero()).then_some(RATE_BPS as f64 / 1e9)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bowline_link::{Fate, Link as Cable, Time};
+
+    use super::*;
+    use crate::demo::load::Load;
+
+    /// Which of the first packets are lost in one direction.
+    fn lost(seed: u64, direction: u64) -> Vec<u64> {
+        let profile = LINKS[3].profile(Load::new(seed).link_seed(direction)).unwrap().unwrap();
+        let mut cable = Cable::from_profile(&profile, 0);
+        let at = |n: u64| Time::from_nanos(n * 40_000);
+        (0..20_000).filter(|n| matches!(cable.admit(at(*n), 4096, false), Fate::Lost)).collect()
+    }
+
+    #[test]
+    fn the_same_seed_loses_the_same_packets() {
+        let first = lost(7, 0);
+        assert!((5..60).contains(&first.len()), "0.1 % of 20,000: {first:?}");
+        assert_eq!(first, lost(7, 0));
+        assert_ne!(first, lost(8, 0));
+        assert_ne!(first, lost(7, 1), "the ways there and back lose packets of their own");
+    }
+}

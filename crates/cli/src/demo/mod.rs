@@ -2,8 +2,9 @@
 //!
 //! Two NICs on loopback move real data over an impaired link, and every byte is checked. A row of
 //! the table is a link and a scheme: [`link::LINKS`] and [`scheme::SCHEMES`] are the places to add
-//! one.
+//! one. [`allreduce`] has four NICs, whose rows stand by themselves.
 
+mod allreduce;
 mod link;
 mod load;
 mod rc;
@@ -32,10 +33,10 @@ use crate::output;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline demo\n  \
-    bowline demo --seed 7 --json | tail -n 1 | jq '.rows[].goodput_gbps'\n  \
+    bowline demo --seed 7 --json | jq '.rows[].goodput_gbps'\n  \
     bowline demo --pcap demo.pcap && bowline dissect demo.pcap | head")]
 pub(crate) struct DemoArgs {
-    /// Seed of the losses and of the data
+    /// Seed of the losses and of the data: the same seed loses the same packets of each row
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Address of the sending NIC
@@ -50,7 +51,7 @@ pub(crate) struct DemoArgs {
     /// Write what the sending NIC sends and receives to a capture file, one for each row
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Print one JSON object as the last line
+    /// Print one JSON object and nothing else
     #[arg(long)]
     json: bool,
 }
@@ -67,6 +68,13 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
         .flat_map(|link| SCHEMES.iter().filter(|s| s.suits(link)).map(move |s| (link, s)))
         .collect();
     let bar = output::progress(rows.len() as u64 * load.messages, "");
+    // Lines are printed as results come, between two drawings of the bar.
+    let show = |text: &str| {
+        if !args.json {
+            bar.suspend(|| text.lines().for_each(output::say));
+        }
+    };
+    show(&table::header());
     let mut table = Table::new(args.seed);
     for (link, scheme) in rows {
         bar.set_message(link.name);
@@ -74,12 +82,21 @@ pub(crate) fn run(args: &DemoArgs) -> Result<ExitCode, Box<dyn Error>> {
         let (from, to) = (args.from, args.to);
         let stage = Stage { from, to, backups, link, load: &load, pcap, bar: &bar };
         let outcome = scheme.run(&stage)?;
-        table.add(Row::new(link, scheme.name(), &load, &outcome));
+        let row = Row::new(link, scheme.name(), &load, &outcome);
+        show(&row.text());
+        table.add(row);
+    }
+    show(&table.conclusion());
+    bar.set_message("allreduce");
+    show(&allreduce::header());
+    for transport in allreduce::TRANSPORTS {
+        let row = allreduce::measure(transport, args.seed)?;
+        show(&row.text());
+        table.add_allreduce(row);
     }
     bar.finish_and_clear();
-    print!("{}", table.text());
     if args.json {
-        println!("{}", table.json());
+        output::say(&table.json());
     }
     Ok(if table.all_verified() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

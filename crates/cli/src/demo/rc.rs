@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bowline::{Access, ConnectOptions, Cq, Device, Failover, FecMode, Mr, Qp, QpType};
 
 use super::link::Link;
-use super::scheme::{Outcome, Scheme, Stage};
+use super::scheme::{Outcome, Scheme, Stage, lost};
 
 /// Longer than any retransmission can take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -176,6 +176,7 @@ fn transfer(stage: &Stage<'_>, from: &End, to: &End) -> Result<Outcome, Box<dyn 
         completion_times,
         retransmitted_packets: counters.retransmitted_packets,
         sent_packets: counters.tx_packets,
+        lost_packets: lost(&from.device)? + lost(&to.device)?,
         handover: from.handover(),
         wrong_bytes: (0..next).map(|n| load.wrong_bytes(n, &to.mr)).sum(),
     })

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bowline::Device;
 use indicatif::ProgressBar;
 
 use super::link::Link;
@@ -59,8 +60,15 @@ pub(super) struct Outcome {
     pub(super) retransmitted_packets: u64,
     /// Packets sent in all.
     pub(super) sent_packets: u64,
+    /// Packets that the link lost, both ways.
+    pub(super) lost_packets: u64,
     /// Bytes that arrived other than they were sent.
     pub(super) wrong_bytes: u64,
     /// From a NIC's death to sending again over another.
     pub(super) handover: Option<Duration>,
+}
+
+/// Packets that a device's link lost.
+pub(super) fn lost(device: &Device) -> Result<u64, bowline::Error> {
+    Ok(device.port_counters()?.impair_lost)
 }

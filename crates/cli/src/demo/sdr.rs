@@ -8,7 +8,7 @@ use bowline::{
     Access, Device, Mr, ReliableConfig, ReliableEvent, ReliableQp, SdrConfig, WriteId, WriteOptions,
 };
 
-use super::scheme::{Outcome, Scheme, Stage};
+use super::scheme::{Outcome, Scheme, Stage, lost};
 
 /// Longer than any scheme needs to make a loss good.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -111,6 +111,7 @@ fn transfer(
         completion_times,
         retransmitted_packets: from.qp.stats()?.chunks_resent * packets_a_chunk,
         sent_packets: from.device.counters()?.tx_packets,
+        lost_packets: lost(&from.device)? + lost(&to.device)?,
         handover: None,
         wrong_bytes: (0..next).map(|n| load.wrong_bytes(n, &to.mr)).sum(),
     })

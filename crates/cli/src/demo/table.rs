@@ -4,9 +4,11 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::allreduce::AllreduceRow;
 use super::link::Link;
 use super::load::Load;
 use super::scheme::Outcome;
+use crate::output::JSON_VERSION;
 
 /// One scheme over one link.
 #[derive(Serialize)]
@@ -22,6 +24,8 @@ pub(super) struct Row {
     completion_mean_ms: f64,
     completion_p99_ms: f64,
     sent_packets: u64,
+    /// Packets that the link lost, both ways.
+    lost_packets: u64,
     retransmitted_packets: u64,
     wrong_bytes: u64,
     verified: bool,
@@ -50,11 +54,29 @@ impl Row {
             completion_mean_ms: times_ms.iter().sum::<f64>() / messages.max(1) as f64,
             completion_p99_ms: p99.copied().unwrap_or(0.0),
             sent_packets: outcome.sent_packets,
+            lost_packets: outcome.lost_packets,
             retransmitted_packets: outcome.retransmitted_packets,
             wrong_bytes: outcome.wrong_bytes,
             verified: outcome.wrong_bytes == 0 && messages > 0,
             handover_ms: outcome.handover.map(|t| t.as_secs_f64() * 1e3),
         }
+    }
+
+    /// A line for people.
+    pub(super) fn text(&self) -> String {
+        format!(
+            "{:<30} {:<15} {:>3}x{:>2} MiB {:>6.3} Gb/s {:>8.1} ms {:>7.1} ms {:>8} {:>14}  {}",
+            self.link,
+            self.scheme,
+            self.messages,
+            self.message_bytes >> 20,
+            self.goodput_gbps,
+            self.completion_mean_ms,
+            self.completion_p99_ms,
+            self.lost_packets,
+            self.retransmitted_packets,
+            if self.verified { "yes" } else { "NO" },
+        )
     }
 
     /// Part of the link's rate that became goodput.
@@ -66,14 +88,22 @@ impl Row {
 /// All rows of a run.
 #[derive(Serialize)]
 pub(super) struct Table {
+    version: u32,
     seed: u64,
     rows: Vec<Row>,
     conclusion: String,
+    allreduce: Vec<AllreduceRow>,
 }
 
 impl Table {
     pub(super) fn new(seed: u64) -> Table {
-        Table { seed, rows: Vec::new(), conclusion: String::new() }
+        Table {
+            version: JSON_VERSION,
+            seed,
+            rows: Vec::new(),
+            conclusion: String::new(),
+            allreduce: Vec::new(),
+        }
     }
 
     pub(super) fn add(&mut self, row: Row) {
@@ -85,9 +115,14 @@ impl Table {
         self.rows.len()
     }
 
+    pub(super) fn add_allreduce(&mut self, row: AllreduceRow) {
+        self.allreduce.push(row);
+    }
+
     /// Whether every byte of every row arrived as it was sent.
     pub(super) fn all_verified(&self) -> bool {
         self.rows.iter().all(|row| row.verified)
+            && self.allreduce.iter().all(AllreduceRow::is_verified)
     }
 
     /// Everything as one object on one line.
@@ -95,33 +130,18 @@ impl Table {
         serde_json::to_string(self).expect("a table has nothing that JSON lacks")
     }
 
-    /// The table for people.
-    pub(super) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<30} {:<15} {:>9} {:>12} {:>11} {:>10} {:>14}  verified",
-            "link", "scheme", "messages", "goodput", "mean", "p99", "retransmitted"
-        );
-        for row in &self.rows {
-            let verified = if row.verified { "yes" } else { "NO" };
-            let _ = writeln!(
-                text,
-                "{:<30} {:<15} {:>3}x{:>2} MiB {:>6.3} Gb/s {:>8.1} ms {:>7.1} ms {:>14}  {verified}",
-                row.link,
-                row.scheme,
-                row.messages,
-                row.message_bytes >> 20,
-                row.goodput_gbps,
-                row.completion_mean_ms,
-                row.completion_p99_ms,
-                row.retransmitted_packets,
-            );
-        }
-        let _ = writeln!(text, "\n{}", self.conclusion);
-        text
+    /// What the rows show.
+    pub(super) fn conclusion(&self) -> String {
+        format!("\n{}", self.conclusion)
     }
+}
+
+/// The names of the columns.
+pub(super) fn header() -> String {
+    format!(
+        "{:<30} {:<15} {:>9} {:>12} {:>11} {:>10} {:>8} {:>14}  verified",
+        "link", "scheme", "messages", "goodput", "mean", "p99", "lost", "retransmitted"
+    )
 }
 
 /// What the numbers say, in a sentence.

@@ -14,6 +14,8 @@ use std::path::PathBuf;
 pub(crate) use capture::Capture;
 use record::{Record, Totals};
 
+use crate::output::JSON_VERSION;
+
 /// Prints the RoCEv2 packets of a capture and checks their ICRCs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DissectArgs {
@@ -64,7 +66,11 @@ fn write_text(capture: &mut Capture, out: &mut impl Write) -> io::Result<()> {
 /// The records are written as they are read: a capture may be larger than memory.
 fn write_json(capture: &mut Capture, name: &str, out: &mut impl Write) -> io::Result<()> {
     let mut totals = Totals::default();
-    write!(out, "{{\"file\":{},\"packets\":[", serde_json::to_string(name)?)?;
+    write!(
+        out,
+        "{{\"version\":{JSON_VERSION},\"file\":{},\"packets\":[",
+        serde_json::to_string(name)?
+    )?;
     let mut separator = "\n";
     while let Some(frame) = capture.next_frame() {
         if let Some(record) = totals.take(&frame) {

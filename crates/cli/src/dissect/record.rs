@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use bowline_wire::{Bth, FrameError, IcrcVerdict, RoceFrame, UdpHeader};
+use bowline_wire::{Bth, FrameError, IcrcVerdict, Opcode, RoceFrame, UdpHeader};
 use serde::Serialize;
 
 use super::capture::Frame;
@@ -157,7 +157,8 @@ impl Record {
             pad: bth.pad,
             payload_len: payload_len(roce, &bth),
             icrc: match roce.icrc_verdict() {
-                _ if cut => Icrc::Unchecked,
+                // The tag of a sealed packet takes the place of the ICRC.
+                _ if cut || bth.opcode == Opcode::SEALED => Icrc::Unchecked,
                 IcrcVerdict::Ok => Icrc::Ok,
                 IcrcVerdict::Bad { .. } => Icrc::Bad,
             },

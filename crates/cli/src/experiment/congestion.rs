@@ -10,7 +10,8 @@ use bowline_sim::experiment::{FlowPlan, FlowsConfig, FlowsOutcome, Shape, flows,
 use clap::ValueEnum;
 use serde_json::json;
 
-use super::{RunArgs, make_dir};
+use super::{RunArgs, make_dir, verdict};
+use crate::output::{say, versioned};
 
 /// Every cable: 100 Gbit/s, 100 m, and a queue that a chip's shared buffer would grant.
 const LINE_BPS: u64 = 100_000_000_000;
@@ -82,12 +83,12 @@ pub(super) fn run(which: Congestion, args: &RunArgs) -> Result<ExitCode, Box<dyn
         std::fs::write(dir.join(format!("{}.html", args.name)), page(&args.name, &rows))?;
     }
     if args.json {
-        println!("{}", to_json(&rows));
+        say(&versioned(to_json(&rows)).to_string());
     } else {
         print!("{}", table(&rows));
         broken.iter().for_each(|broken| println!("DOES NOT HOLD: {broken}"));
     }
-    Ok(if args.check && !broken.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(verdict(args, broken.len()))
 }
 
 fn controls() -> [(&'static str, RateControl); 5] {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use bowline_sim::experiment::{Fig10Config, Fig10Row, SCHEMES, fig10};
 use serde_json::json;
 
-use super::{RunArgs, jobs};
+use super::{RunArgs, jobs, verdict};
 use crate::output;
 
 /// Slowdown that erasure coding stays below, up to a chunk loss of 1e-2.
@@ -24,12 +24,11 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     bar.finish_and_clear();
     let broken = broken_bars(&rows);
     if args.json {
-        println!("{}", to_json(&rows, config.repetitions, &broken));
+        output::say(&to_json(&rows, config.repetitions, &broken));
     } else {
         print!("{}", table(&rows, config.repetitions, &broken));
     }
-    let failed = args.check && !broken.is_empty();
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(verdict(args, broken.len()))
 }
 
 /// What does not hold of the paper's trend.
@@ -94,6 +93,6 @@ fn to_json(rows: &[Fig10Row], repetitions: u32, broken: &[String]) -> String {
             })
         })
         .collect();
-    json!({ "repetitions": repetitions, "rows": rows, "broken": broken, "ok": broken.is_empty() })
+    json!({ "version": output::JSON_VERSION, "repetitions": repetitions, "rows": rows, "broken": broken, "ok": broken.is_empty() })
         .to_string()
 }

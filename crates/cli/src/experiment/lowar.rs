@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use bowline_sim::experiment::{Figure, FigureBar, LowarFigure, lowar};
 use serde_json::{Map, Value, json};
 
-use super::{RunArgs, make_dir};
+use super::{RunArgs, make_dir, verdict};
+use crate::output::{say, versioned};
 
 /// Of all losses.
 const SEED: u64 = 1;
@@ -36,7 +37,7 @@ pub(super) fn run(figure: LowarFigure, args: &RunArgs) -> Result<ExitCode, Box<d
         std::fs::write(dir.join(format!("{}.json", args.name)), to_json(&figure).to_string())?;
     }
     if args.json {
-        println!("{}", to_json(&figure));
+        say(&versioned(to_json(&figure)).to_string());
     } else {
         print!("{figure}");
         for bar in &figure.bars {
@@ -45,8 +46,7 @@ pub(super) fn run(figure: LowarFigure, args: &RunArgs) -> Result<ExitCode, Box<d
             println!("{what}: {value:.3} (bar: at least {least:.3}) {verdict}");
         }
     }
-    let failed = args.check && !figure.bars.iter().all(FigureBar::holds);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(verdict(args, figure.bars.iter().filter(|bar| !bar.holds()).count()))
 }
 
 fn to_json(figure: &Figure) -> Value {

@@ -5,6 +5,8 @@ mod congestion;
 mod draw;
 mod fig10;
 mod lowar;
+mod multicast;
+mod optinic;
 mod plan;
 mod point;
 mod report;
@@ -33,6 +35,8 @@ use sweep::Kept;
     bowline sim run model --check              the model against the code\n  \
     bowline sim run lowar-fig9                 FEC under a connection, beside what the paper says\n  \
     bowline sim run incast --check             rate controllers when many send to one\n  \
+    bowline sim run optinic-fig5 --check       collectives over RC and XP, with bursts beside them\n  \
+    bowline sim run mc-fig9 --check            groups, fan-out and chain replication\n  \
     bowline sim run mine.toml --out results --resume    your own plan; finished points are kept\n\n\
     Plans are TOML files: see experiments/ in the repository.")]
 pub(crate) struct RunArgs {
@@ -42,7 +46,7 @@ pub(crate) struct RunArgs {
     /// Fewer and shorter messages
     #[arg(long)]
     quick: bool,
-    /// Messages for each scheme and loss rate, of fig10 only
+    /// Messages for each scheme and loss rate of fig10, or operations for each row of optinic-*
     #[arg(long, value_name = "N")]
     repetitions: Option<u32>,
     /// What carries the flows, of incast, permutation and fairness only
@@ -109,14 +113,43 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(which) = congestion::find(&args.name) {
         return congestion::run(which, args);
     }
+    if let Some(figure) = optinic::find(&args.name) {
+        return optinic::run(figure, args);
+    }
+    if let Some(figure) = multicast::find(&args.name) {
+        return multicast::run(figure, args);
+    }
     let (name, text) = find(&args.name)?;
     let experiment: Experiment = toml::from_str(&text)
         .map_err(|e| format!("{name} is no plan: {}", e.to_string().trim_end()))?;
-    let is_broken = match experiment {
+    let broken = match experiment {
         Experiment::Sweep(plan) => run_sweep(args, &name, &plan)?,
         Experiment::Steps(plan) => run_steps(args, &name, &plan)?,
     };
-    Ok(if args.check && is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(verdict(args, broken))
+}
+
+/// With `--check`, says in one line how it ended, and gives the exit status.
+fn verdict(args: &RunArgs, broken: usize) -> ExitCode {
+    if !args.check {
+        return ExitCode::SUCCESS;
+    }
+    let line = verdict_line(&args.name, broken);
+    // JSON stays alone on stdout.
+    if args.json {
+        eprintln!("{line}")
+    } else {
+        output::say(&line)
+    }
+    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn verdict_line(name: &str, broken: usize) -> String {
+    match broken {
+        0 => format!("{name}: check passed"),
+        1 => format!("{name}: check failed, 1 bar does not hold"),
+        _ => format!("{name}: check failed, {broken} bars do not hold"),
+    }
 }
 
 /// Name and text of a plan, one of ours or a file.
@@ -146,7 +179,25 @@ fn list() -> String {
         };
         out += &format!("{name:<8} {title}\n");
     }
-    out + &lowar::list() + &congestion::list()
+    out + &lowar::list() + &congestion::list() + &optinic::list() + &multicast::list()
+}
+
+#[cfg(test)]
+impl RunArgs {
+    /// An experiment without options.
+    fn of(name: &str) -> RunArgs {
+        RunArgs {
+            name: name.to_owned(),
+            quick: false,
+            repetitions: None,
+            transport: congestion::Carrier::default(),
+            json: false,
+            check: false,
+            out: None,
+            resume: false,
+            jobs: None,
+        }
+    }
 }
 
 fn jobs(args: &RunArgs) -> usize {
@@ -157,8 +208,8 @@ fn make_dir(dir: &Path) -> Result<(), String> {
     fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))
 }
 
-/// Runs a sweep; whether something does not hold.
-fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<bool, Box<dyn Error>> {
+/// Runs a sweep; how much of it does not hold.
+fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<usize, Box<dyn Error>> {
     plan.check()?;
     let planned = plan.points(args.quick)?;
     let kept = match &args.out {
@@ -180,20 +231,20 @@ fn run_sweep(args: &RunArgs, name: &str, plan: &Plan) -> Result<bool, Box<dyn Er
         }
     }
     if args.json {
-        println!("{}", report.json());
+        output::say(&output::versioned(report.json()).to_string());
     } else {
         print!("{}", report.table());
     }
-    Ok(!report.broken().is_empty())
+    Ok(report.broken().len())
 }
 
-/// Runs links whose loss steps; whether something does not hold.
-fn run_steps(args: &RunArgs, name: &str, plan: &StepsPlan) -> Result<bool, Box<dyn Error>> {
+/// Runs links whose loss steps; how much of it does not hold.
+fn run_steps(args: &RunArgs, name: &str, plan: &StepsPlan) -> Result<usize, Box<dyn Error>> {
     let bar = output::progress(plan.runs(args.quick)? as u64, name);
     let outcomes = plan.run(args.quick, jobs(args), || bar.inc(1));
     bar.finish_and_clear();
     let outcomes = outcomes?;
-    let json = plan.json(&outcomes).to_string();
+    let json = output::versioned(plan.json(&outcomes)).to_string();
     if let Some(dir) = &args.out {
         make_dir(dir)?;
         fs::write(dir.join(format!("{name}.json")), &json)?;
@@ -204,7 +255,7 @@ fn run_steps(args: &RunArgs, name: &str, plan: &StepsPlan) -> Result<bool, Box<d
     } else {
         print!("{}", plan.table(&outcomes));
     }
-    Ok(!plan.broken(&outcomes).is_empty())
+    Ok(plan.broken(&outcomes).len())
 }
 
 #[cfg(test)]
@@ -239,5 +290,16 @@ mod tests {
     #[test]
     fn an_unknown_experiment_is_told_which_there_are() {
         assert!(find("fig99").unwrap_err().contains("fig3a"));
+    }
+
+    #[test]
+    fn a_check_ends_in_one_line_that_says_how() {
+        assert_eq!(verdict_line("fig9", 0), "fig9: check passed");
+        assert_eq!(verdict_line("fig9", 1), "fig9: check failed, 1 bar does not hold");
+        assert_eq!(verdict_line("fig9", 2), "fig9: check failed, 2 bars do not hold");
+        let args = RunArgs { check: true, ..RunArgs::of("fig9") };
+        assert_eq!(verdict(&args, 1), ExitCode::FAILURE);
+        assert_eq!(verdict(&args, 0), ExitCode::SUCCESS);
+        assert_eq!(verdict(&RunArgs::of("fig9"), 1), ExitCode::SUCCESS, "nobody asked");
     }
 }

@@ -1,18 +1,23 @@
 //! Options of `bowline perf`, and the part of them that the client tells the server.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline::{FecMode, LaneCount, LinkProfile, Mtu, QpType, RateControl, Via};
+use bowline::{FecMode, LaneCount, LinkProfile, Mtu, RateControl, Via};
+use bowline_link::units;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::failover::FailoverArgs;
-use crate::output::{parse_bytes, parse_seconds};
+use super::transport::Transport;
+use crate::nic_name::NicName;
+use crate::output::{parse_bytes, parse_time};
+use crate::peers::TrustArgs;
 
 /// The sizes of `--all`: 2 bytes to 8 MiB, as perftest has them.
 const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
+/// The longest datagram of the largest MTU.
+const MAX_DATAGRAM: u32 = 4096;
 
 /// Measure bandwidth and latency between two programs, as perftest does
 ///
@@ -23,31 +28,51 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 1..=23;
     bowline perf write-bw                                server on 127.0.0.1\n  \
     bowline perf write-bw 127.0.0.1                      client, on the same address\n  \
     bowline perf write-bw 127.0.0.1 -d 127.0.0.2 -a      client on another, all sizes\n  \
-    bowline perf write-lat 127.0.0.1 -s 8 -D 5 --json    latency for 5 s, also as JSON\n  \
+    bowline perf write-bw 127.0.0.1 -b -D 10s -i 1s      both ways, with a line each second\n  \
+    bowline perf send-bw 127.0.0.1 --transport ud -s 1K  datagrams, and how many arrive\n  \
+    bowline perf write-lat 127.0.0.1 -s 8 -D 5s --json   latency for 5 s, as JSON\n  \
     bowline perf write-bw 127.0.0.1 -s 1M --region 512M  from and to memory that no cache holds\n  \
     bowline perf write-bw 192.0.2.7 -s 16M --scheme ec-mds\n  \
     bowline perf write-bw 192.0.2.7 --cc dcqcn:25Gbps    where switches mark\n  \
     bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
-    bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n\n\
+    bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n  \
+    bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 1M -t 8    one sender, two servers\n  \
+    bowline perf write-bw 192.0.2.7 -d verbs:mlx5_0      on hardware; the server may be on either\n  \
+    bowline perf write-bw -d 192.0.2.7 --code            server for whoever has the code it prints …\n  \
+    bowline perf write-bw 192.0.2.7 --code WORDS         … and its client, encrypted\n\n\
     Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
-    trip in microseconds, and the whole operation for READ and atomics; t_typical is the median.")]
+    trip in microseconds, and the whole operation for READ and atomics; t_typical is the median. CPU is that of \
+    all threads of each end; 100 is one core. Lost packets are those that one end sent and the other did not \
+    receive. Ctrl-C ends a test early, and prints what was measured.\n\n\
+    Off loopback both ends prove who they are, by keys (`bowline key`) or a code, and seal their packets, \
+    unless both are given --insecure.\n\n\
+    Exit status: 0 it went well, 1 it failed, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct PerfArgs {
     /// What to measure
     pub(crate) test: Test,
     /// The server's host; without it this is the server
     pub(crate) host: Option<String>,
-    /// Address of this end's NIC; the server also listens there [server: 127.0.0.1, client: the
-    /// address it reaches the server from]
-    #[arg(short, long, value_name = "ADDRESS")]
-    pub(crate) device: Option<IpAddr>,
-    /// What carries this end's packets: udp, or on a real NIC and as root
+    /// Send to all of these servers at once, e.g. 192.0.2.7,192.0.2.8:18516; write-bw and send-bw only. Each needs
+    /// `bowline perf` on its own, as for one client
+    #[arg(long, value_delimiter = ',', value_name = "HOST[:PORT],…", conflicts_with_all = [
+          "host", "scheme", "transport", "qps", "region", "inline", "fec", "both"])]
+    pub(crate) to: Vec<String>,
+    /// How one message reaches all servers of --to
+    #[arg(long, value_enum, default_value_t = Replicate::Auto, requires = "to")]
+    pub(crate) replicate: Replicate,
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's. The server
+    /// also listens at its address [server: 127.0.0.1, client: the address it reaches the server from]
+    #[arg(short, long, value_name = "DEVICE")]
+    pub(crate) device: Option<NicName>,
+    /// What carries this end's packets: udp; shm, shared memory between processes of this user on this
+    /// host; auto, shm where both ends have it; or on a real NIC and as root
     /// xdp[:mode=auto|copy|zerocopy,queue=N]
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(crate) via: Via,
     /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(crate) lanes: LaneCount,
-    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, latency: 8]
+    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K of ud; latency: 8]
     #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(crate) size: Option<u32>,
     /// Messages to send on each QP [bandwidth: 5000, latency: 1000]
@@ -57,10 +82,16 @@ pub(crate) struct PerfArgs {
     /// Measure all sizes from 2 bytes to 8 MiB
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Measure for so long, instead of a number of messages
-    #[arg(short = 'D', long, value_parser = parse_seconds, conflicts_with = "iters",
-          value_name = "SECONDS")]
+    /// Measure for so long, e.g. 5s, instead of a number of messages
+    #[arg(short = 'D', long, value_parser = parse_time, conflicts_with = "iters",
+          value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
+    /// Send both ways at the same time, bandwidth only; results are sums
+    #[arg(short, long = "bidirectional", conflicts_with = "scheme")]
+    pub(crate) both: bool,
+    /// Print a line for each interval, e.g. 1s
+    #[arg(short, long, value_parser = parse_time, value_name = "TIME")]
+    pub(crate) interval: Option<Duration>,
     /// QPs that send at the same time, bandwidth only
     #[arg(short, long, default_value_t = 1, value_name = "COUNT",
           value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -83,8 +114,8 @@ pub(crate) struct PerfArgs {
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
-    /// Transport of the QPs. uc and xp lose what the network loses: bandwidth tests say how much was delivered, and a
-    /// latency test that loses a message does not end
+    /// Transport of the QPs. uc, ud and xp lose what the network loses: bandwidth tests say how much was delivered, and
+    /// a latency test that loses a message fails after 20 s
     #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
     pub(crate) transport: Transport,
     /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
@@ -103,7 +134,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) cc: Option<RateControl>,
     /// Rate at which a scheme's packets leave, as 1Gbps [default: as --cc says]
-    #[arg(long, value_name = "RATE", requires = "scheme", value_parser = parse_rate)]
+    #[arg(long, value_name = "RATE", requires = "scheme", value_parser = units::parse_rate)]
     pub(crate) rate: Option<u64>,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
@@ -111,6 +142,12 @@ pub(crate) struct PerfArgs {
     /// Forward error correction towards a peer that has it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     pub(crate) fec: Option<FecMode>,
+    /// Encrypt and authenticate every packet with the key in this file, 64 hexadecimal digits, which both
+    /// ends must have (`openssl rand -hex 32 > FILE`)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["insecure", "seal", "code"])]
+    pub(crate) seal_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) trust: TrustArgs,
     #[command(flatten)]
     pub(crate) failover: FailoverArgs,
     /// Write all packets of this end to a capture file
@@ -119,56 +156,21 @@ pub(crate) struct PerfArgs {
     /// Report in Gbit/s, as is the default; taken for perftest's sake
     #[arg(long, alias = "report_gbits")]
     pub(crate) report_gbits: bool,
-    /// Print one JSON object as the last line
+    /// Print one JSON object and nothing else
     #[arg(long, alias = "out_json")]
     pub(crate) json: bool,
 }
 
-/// Transport of the QPs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+/// How one message reaches many servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Transport {
-    /// Reliable connection
-    #[default]
-    Rc,
-    /// Unreliable connection
-    Uc,
-    /// OptiNIC's express path: best effort with deadlines
-    Xp,
-}
-
-impl Transport {
-    /// The QPs' type.
-    pub(crate) fn qp_type(self) -> QpType {
-        match self {
-            Transport::Rc => QpType::Rc,
-            Transport::Uc => QpType::Uc,
-            Transport::Xp => QpType::Xp,
-        }
-    }
-
-    /// Whether a sender hears of what arrives.
-    pub(crate) fn is_reliable(self) -> bool {
-        self.qp_type().descriptor().reliable
-    }
-
-    /// As people write it.
-    pub(crate) fn name(self) -> &'static str {
-        self.qp_type().descriptor().name
-    }
-
-    /// Refuses a test that cannot be run over it.
-    pub(crate) fn check(self, test: Test) -> Result<(), String> {
-        let can = match test {
-            Test::WriteBw | Test::WriteLat | Test::SendBw | Test::SendLat => true,
-            Test::AtomicLat => self == Transport::Rc,
-            Test::ReadBw | Test::ReadLat => self != Transport::Uc,
-        };
-        let name = test.name();
-        can.then_some(()).ok_or(format!(
-            "{name} is not for this --transport: use rc, e.g. `bowline perf {name}`"
-        ))
-    }
+pub(crate) enum Replicate {
+    /// In the port if there are several servers
+    Auto,
+    /// One QP: this end's port copies what it sends, and merges what the servers answer
+    Port,
+    /// One QP and one work request for each server
+    FanOut,
 }
 
 /// What to measure.
@@ -238,6 +240,9 @@ pub(crate) struct Spec {
     #[serde(default)]
     pub(crate) chunk: Option<u32>,
     pub(crate) explain: bool,
+    /// The server sends as well.
+    #[serde(default)]
+    pub(crate) both: bool,
 }
 
 impl Spec {
@@ -247,9 +252,11 @@ impl Spec {
         let default = |of_latency: u64, of_bandwidth: u64| {
             if latency { of_latency } else { of_bandwidth }
         };
+        // A datagram of this length fits every link.
+        let longest_default = if args.transport.is_datagram() { 1024 } else { 65_536 };
         Spec {
             test: args.test,
-            size: args.size.unwrap_or(default(8, 65_536) as u32),
+            size: args.size.unwrap_or(default(8, longest_default) as u32),
             all: args.all,
             iters: args.iters.unwrap_or(default(1_000, 5_000)),
             duration: args.duration,
@@ -263,6 +270,7 @@ impl Spec {
             spread: args.lanes.get(),
             chunk: args.chunk,
             explain: args.explain,
+            both: args.both && !latency,
         }
     }
 
@@ -279,7 +287,8 @@ impl Spec {
             && (1..=8192).contains(&spec.tx_depth)
             && spec.inline <= 1024
             && (1..=64).contains(&spec.spread)
-            && spec.iters >= 1;
+            && spec.iters >= 1
+            && !(spec.both && spec.scheme.is_some());
         spec.transport.check(spec.test)?;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
     }
@@ -289,7 +298,11 @@ impl Spec {
         if self.test == Test::AtomicLat {
             return vec![8];
         }
-        if self.all { ALL_SIZES.map(|shift| 1 << shift).collect() } else { vec![self.size] }
+        let most = if self.transport.is_datagram() { MAX_DATAGRAM } else { u32::MAX };
+        match self.all {
+            true => ALL_SIZES.map(|shift| 1 << shift).filter(|size| *size <= most).collect(),
+            false => vec![self.size],
+        }
     }
 
     /// The largest message.
@@ -301,14 +314,6 @@ impl Spec {
     pub(crate) fn is_inline(&self, bytes: u32) -> bool {
         bytes <= self.inline && !matches!(self.test, Test::ReadBw | Test::ReadLat | Test::AtomicLat)
     }
-}
-
-/// Parses a rate in bits per second, with the units of a link profile.
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let profile: LinkProfile = format!("rate={text}")
-        .parse()
-        .map_err(|_| "must be a rate with its unit, as 1Gbps or 500Mbps".to_owned())?;
-    profile.config.rate_bps.filter(|bps| *bps > 0).ok_or_else(|| "must not be zero".to_owned())
 }
 
 fn parse_mtu(text: &str) -> Result<Mtu, String> {

@@ -4,19 +4,20 @@ use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bowline::{Channel, Completion, WcOpcode};
+
+use super::account::Ledger;
 use super::args::{Spec, Test};
-use super::report::BandwidthRow;
+use super::interval::{Intervals, Watch};
+use super::report::{BandwidthRow, Row};
 use super::rig::{Poller, Rig, qp_and_message};
-use crate::output;
+use super::session;
+use crate::{interrupt, output};
 
 /// The peak is the best stretch of at least this length.
 const PEAK_WINDOW: Duration = Duration::from_millis(50);
 /// Runs longer than this show their progress.
 const PROGRESS_FROM: Duration = Duration::from_secs(2);
-
-/// A receiver that has counted nothing for so long has all that arrives.
-const SETTLED: Duration = Duration::from_millis(20);
-const MAX_SETTLING: Duration = Duration::from_secs(1);
 
 /// One QP's messages.
 #[derive(Clone, Default)]
@@ -25,51 +26,116 @@ struct Flow {
     completed: u64,
 }
 
-/// Sends messages of `bytes` and measures.
-pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<BandwidthRow, Box<dyn Error>> {
-    let spec = &rig.spec;
-    let depth = u64::from(spec.tx_depth);
-    let signal_every = (depth / 4).max(1);
-    let mut goal = Goal::new(spec);
-    let mut flows = vec![Flow::default(); rig.qps.len()];
-    let mut poller = Poller::new(&rig.cq);
-    let start = Instant::now();
-    let mut meter = Meter::new(start, bytes);
-    loop {
-        let end = goal.messages_per_qp(start);
-        let mut open = false;
-        for (qp, flow) in flows.iter_mut().enumerate() {
+/// The end that sends.
+struct Sender<'a> {
+    rig: &'a Rig,
+    bytes: u32,
+    depth: u64,
+    signal_every: u64,
+    goal: Goal,
+    flows: Vec<Flow>,
+    start: Instant,
+    meter: Meter<'a>,
+}
+
+impl<'a> Sender<'a> {
+    fn new(rig: &'a Rig, bytes: u32, watch: Watch<'a>) -> Sender<'a> {
+        let depth = u64::from(rig.spec.tx_depth);
+        let start = Instant::now();
+        Sender {
+            rig,
+            bytes,
+            depth,
+            signal_every: (depth / 4).max(1),
+            goal: Goal::new(&rig.spec, &watch),
+            flows: vec![Flow::default(); rig.qps.len()],
+            start,
+            meter: Meter::new(start, bytes, watch),
+        }
+    }
+
+    /// Posts what there is room for; whether something is to come yet.
+    fn post(&mut self) -> Result<bool, Box<dyn Error>> {
+        if interrupt::asked().is_some() {
+            return Ok(false);
+        }
+        let end = self.goal.messages_per_qp(self.start);
+        let every = self.signal_every;
+        let mut is_open = false;
+        for (qp, flow) in self.flows.iter_mut().enumerate() {
             // When time is up, what was posted last may be unsignaled: one more closes the run.
-            let unclosed =
-                end == 0 && flow.posted > flow.completed && flow.posted % signal_every != 0;
+            let unclosed = end == 0 && flow.posted > flow.completed && flow.posted % every != 0;
             let last = if end == 0 { flow.posted + u64::from(unclosed) } else { end };
-            let room = depth - (flow.posted - flow.completed);
+            let room = self.depth - (flow.posted - flow.completed);
             let until = last.min(flow.posted + if unclosed { 1 } else { room });
             if until > flow.posted {
-                rig.post_messages(qp, bytes, flow.posted..until, |n| {
-                    (n + 1) % signal_every == 0 || n + 1 == last
+                self.rig.post_messages(qp, self.bytes, flow.posted..until, |n| {
+                    (n + 1) % every == 0 || n + 1 == last
                 })?;
                 flow.posted = until;
             }
-            open |= flow.completed < last;
+            is_open |= flow.completed < last;
         }
-        if !open {
-            break;
+        Ok(is_open)
+    }
+
+    /// Requests are done, and with each of them those before it.
+    fn complete<'c>(&mut self, completions: impl Iterator<Item = &'c Completion>) {
+        let mut done = 0;
+        for completion in completions {
+            let (qp, message) = qp_and_message(completion);
+            done += message + 1 - self.flows[qp].completed;
+            self.flows[qp].completed = message + 1;
         }
+        if done > 0 {
+            self.meter.add(done);
+        }
+    }
+
+    fn finish(self) -> BandwidthRow {
+        self.meter.finish(interrupt::asked().is_some())
+    }
+}
+
+/// The end that receives: keeps receives posted.
+struct Receiver {
+    consumed: Vec<usize>,
+}
+
+impl Receiver {
+    fn new(rig: &Rig) -> Receiver {
+        Receiver { consumed: vec![0; rig.qps.len()] }
+    }
+
+    fn take(&mut self, completion: &Completion) {
+        self.consumed[qp_and_message(completion).0] += 1;
+    }
+
+    fn repost(&mut self, rig: &Rig) -> Result<(), Box<dyn Error>> {
+        for (qp, count) in self.consumed.iter_mut().enumerate().filter(|(_, c)| **c > 0) {
+            rig.post_receives(qp, std::mem::take(count))?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends messages of `bytes` and measures.
+pub(crate) fn client<'a>(
+    rig: &'a Rig,
+    bytes: u32,
+    watch: Watch<'a>,
+) -> Result<BandwidthRow, Box<dyn Error>> {
+    let mut sender = Sender::new(rig, bytes, watch);
+    let mut poller = Poller::new(&rig.cq);
+    while sender.post()? {
         let got = poller.poll()?;
         if got.is_empty() {
             poller.idle()?;
-            continue;
+        } else {
+            sender.complete(got.iter());
         }
-        let mut completed = 0;
-        for completion in got {
-            let (qp, message) = qp_and_message(completion);
-            completed += message + 1 - flows[qp].completed;
-            flows[qp].completed = message + 1;
-        }
-        meter.add(completed);
     }
-    Ok(meter.finish())
+    Ok(sender.finish())
 }
 
 /// Answers a client: keeps receives posted where the test needs them, and the device going.
@@ -79,35 +145,74 @@ pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>>
         return Ok(());
     }
     let mut poller = Poller::new(&rig.cq);
-    let mut consumed = vec![0; rig.qps.len()];
-    while !done.load(Ordering::Acquire) {
-        let got = poller.poll()?;
-        for completion in got {
-            consumed[qp_and_message(completion).0] += 1;
-        }
-        for (qp, count) in consumed.iter_mut().enumerate().filter(|(_, c)| **c > 0) {
-            rig.post_receives(qp, std::mem::take(count))?;
-        }
+    let mut receiver = Receiver::new(rig);
+    while !done.load(Ordering::Acquire) && interrupt::asked().is_none() {
+        poller.poll()?.iter().for_each(|completion| receiver.take(completion));
+        receiver.repost(rig)?;
     }
     Ok(())
 }
 
-/// Message bytes that this end has received.
-pub(crate) fn received_bytes(rig: &Rig) -> Result<u64, Box<dyn Error>> {
-    Ok(rig.device.counters()?.rx_message_bytes)
+/// Sends to the peer while the peer sends to this end, until both are done. Returns what this end has measured,
+/// and what the peer has.
+pub(crate) fn both<'a>(
+    rig: &'a Rig,
+    bytes: u32,
+    watch: Watch<'a>,
+    channel: &mut Channel,
+    ledger: &mut Ledger,
+) -> Result<[BandwidthRow; 2], Box<dyn Error>> {
+    let mut hearing = channel.try_clone()?;
+    let (told, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut sender = Some(Sender::new(rig, bytes, watch));
+    let (mut receiver, mut poller) = (Receiver::new(rig), Poller::new(&rig.cq));
+    std::thread::scope(|scope| {
+        let listener = scope.spawn(|| {
+            let row = hearing.recv().map_err(|e| e.to_string()).and_then(|row| read_row(&row));
+            // A peer that was interrupted, or is gone, has nobody to go on with.
+            let goes_on = row.as_ref().is_ok_and(|row| !row.test.interrupted);
+            stop.store(!goes_on, Ordering::Release);
+            told.store(true, Ordering::Release);
+            row
+        });
+        let mut own = None;
+        while own.is_none() || !told.load(Ordering::Acquire) {
+            let is_over = match &mut sender {
+                Some(sender) => !sender.post()? || stop.load(Ordering::Acquire),
+                None => false,
+            };
+            if let Some(sender) = sender.take_if(|_| is_over) {
+                let row = sender.finish();
+                ledger.drain(&rig.device)?;
+                session::tell(channel, &Row::Bandwidth(row.clone()))?;
+                own = Some(row);
+            }
+            let got = poller.poll()?;
+            if got.is_empty() {
+                // Once this end is done, a peer that is gone is noticed by its silence on the channel.
+                if sender.is_some() {
+                    poller.idle()?;
+                }
+                continue;
+            }
+            let is_receive = |completion: &&Completion| completion.opcode == WcOpcode::Recv;
+            got.iter().filter(is_receive).for_each(|completion| receiver.take(completion));
+            receiver.repost(rig)?;
+            if let Some(sender) = &mut sender {
+                sender.complete(got.iter().filter(|completion| !is_receive(completion)));
+            }
+        }
+        let peers = listener.join().map_err(|_| "the thread that listens to the peer failed")??;
+        let own = own.ok_or("this end has measured nothing")?;
+        Ok([own, peers])
+    })
 }
 
-/// The same once nothing more comes: what the client sent last may still be in this end's socket.
-pub(crate) fn settled_bytes(rig: &Rig) -> Result<u64, Box<dyn Error>> {
-    let start = Instant::now();
-    let mut bytes = received_bytes(rig)?;
-    loop {
-        std::thread::sleep(SETTLED);
-        let now = received_bytes(rig)?;
-        if now == bytes || start.elapsed() > MAX_SETTLING {
-            return Ok(now);
-        }
-        bytes = now;
+fn read_row(bytes: &[u8]) -> Result<BandwidthRow, String> {
+    match serde_json::from_slice(bytes) {
+        Ok(Row::Bandwidth(row)) => Ok(row),
+        Ok(Row::Latency(_)) => Err("the peer has measured latency, not bandwidth".to_owned()),
+        Err(e) => Err(format!("the peer's result cannot be read: {e}")),
     }
 }
 
@@ -119,10 +224,10 @@ pub(super) struct Goal {
 }
 
 impl Goal {
-    pub(super) fn new(spec: &Spec) -> Goal {
+    pub(super) fn new(spec: &Spec, watch: &Watch<'_>) -> Goal {
         let duration = spec.duration;
         let bar = duration
-            .filter(|d| *d > PROGRESS_FROM)
+            .filter(|d| *d > PROGRESS_FROM && watch.every.is_none())
             .map(|d| output::progress(d.as_millis() as u64, &spec.test.name()));
         Goal { iters: spec.iters, duration, bar }
     }
@@ -141,7 +246,7 @@ impl Goal {
 }
 
 /// Counts completed messages over time.
-pub(super) struct Meter {
+pub(super) struct Meter<'a> {
     bytes: u32,
     start: Instant,
     window_start: Instant,
@@ -149,10 +254,11 @@ pub(super) struct Meter {
     peak_per_sec: f64,
     total: u64,
     last: Instant,
+    intervals: Option<Intervals<'a>>,
 }
 
-impl Meter {
-    pub(super) fn new(start: Instant, bytes: u32) -> Meter {
+impl<'a> Meter<'a> {
+    pub(super) fn new(start: Instant, bytes: u32, watch: Watch<'a>) -> Meter<'a> {
         Meter {
             bytes,
             start,
@@ -161,6 +267,7 @@ impl Meter {
             peak_per_sec: 0.0,
             total: 0,
             last: start,
+            intervals: Intervals::new(watch, start),
         }
     }
 
@@ -168,6 +275,9 @@ impl Meter {
         self.last = Instant::now();
         self.total += messages;
         self.in_window += messages;
+        if let Some(intervals) = &mut self.intervals {
+            intervals.add(self.last, messages, self.bytes);
+        }
         let window = self.last - self.window_start;
         if window >= PEAK_WINDOW {
             self.peak_per_sec = self.peak_per_sec.max(self.in_window as f64 / window.as_secs_f64());
@@ -175,9 +285,10 @@ impl Meter {
         }
     }
 
-    pub(super) fn finish(self) -> BandwidthRow {
+    pub(super) fn finish(self, interrupted: bool) -> BandwidthRow {
         let average_per_sec = self.total as f64 / (self.last - self.start).as_secs_f64().max(1e-9);
         let gbps = |per_sec: f64| per_sec * f64::from(self.bytes) * 8.0 / 1e9;
+        let intervals = self.intervals.map(Intervals::finish).unwrap_or_default();
         BandwidthRow {
             bytes: self.bytes,
             iterations: self.total,
@@ -186,6 +297,9 @@ impl Meter {
             bw_average_gbps: gbps(average_per_sec),
             msg_rate_mpps: average_per_sec / 1e6,
             delivered: None,
+            replication: None,
+            directions: None,
+            test: super::report::Circumstances { intervals, interrupted, ends: None },
         }
     }
 }

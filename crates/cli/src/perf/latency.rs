@@ -8,8 +8,10 @@ use bowline::WcOpcode;
 use hdrhistogram::Histogram;
 
 use super::args::Test;
-use super::report::LatencyRow;
+use super::interval::{Intervals, Watch};
+use super::report::{Circumstances, LatencyRow};
 use super::rig::{Poller, Rig};
+use crate::interrupt;
 
 /// Exchanges before the clock counts, so that caches, routes and windows are warm.
 const WARM_UP: u64 = 2000;
@@ -19,7 +21,11 @@ const REPOST_AT: usize = 64;
 const MAX_NS: u64 = 60_000_000_000;
 
 /// Plays ping-pong with messages of `bytes` and measures.
-pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<LatencyRow, Box<dyn Error>> {
+pub(crate) fn client(
+    rig: &Rig,
+    bytes: u32,
+    watch: Watch<'_>,
+) -> Result<LatencyRow, Box<dyn Error>> {
     let mut game = Game::new(rig, bytes);
     let mut histogram = Histogram::<u64>::new_with_bounds(1, MAX_NS, 3)
         .map_err(|e| format!("cannot make a histogram: {e}"))?;
@@ -29,22 +35,32 @@ pub(crate) fn client(rig: &Rig, bytes: u32) -> Result<LatencyRow, Box<dyn Error>
         _ => 2,
     };
     for _ in 0..WARM_UP {
+        if interrupt::asked().is_some() {
+            break;
+        }
         game.exchange()?;
     }
     let (start, duration) = (Instant::now(), rig.spec.duration);
     let mut before = start;
+    let mut intervals = Intervals::new(watch, start).map(Intervals::with_times);
     loop {
         game.exchange()?;
         let after = Instant::now();
         let nanos = (after - before).as_nanos() as u64 / per_exchange;
         histogram.saturating_record(nanos);
         before = after;
+        if let Some(intervals) = &mut intervals {
+            intervals.add_time(after, nanos, bytes);
+        }
+        let interrupted = interrupt::asked().is_some();
         let over = match duration {
             Some(duration) => after - start >= duration,
             None => histogram.len() >= rig.spec.iters,
         };
-        if over {
-            return Ok(LatencyRow::new(bytes, &histogram));
+        if over || interrupted {
+            let intervals = intervals.map(Intervals::finish).unwrap_or_default();
+            let test = Circumstances { intervals, interrupted, ends: None };
+            return Ok(LatencyRow::new(bytes, &histogram, test));
         }
     }
 }
@@ -62,7 +78,7 @@ pub(crate) fn server(rig: &Rig, bytes: u32, done: &AtomicBool) -> Result<(), Box
         // One-sided: the device answers. Polling keeps it awake, as the client's end is.
         _ => {
             let mut poller = Poller::new(&rig.cq);
-            while !done.load(Ordering::Acquire) {
+            while !done.load(Ordering::Acquire) && interrupt::asked().is_none() {
                 poller.poll()?;
             }
             Ok(())
@@ -150,7 +166,9 @@ impl<'a> Game<'a> {
                 return Ok(true);
             }
             self.poll()?;
-            if done.is_some_and(|d| d.load(Ordering::Acquire)) {
+            let is_over =
+                |done: &AtomicBool| done.load(Ordering::Acquire) || interrupt::asked().is_some();
+            if done.is_some_and(is_over) {
                 return Ok(false);
             }
         }

@@ -1,89 +1,97 @@
 //! `bowline perf`: bandwidth and latency between two programs, in the manner of perftest.
 
+mod account;
 mod args;
 mod bandwidth;
 mod explain;
 mod failover;
+mod interval;
 mod latency;
 mod reliable;
+mod replicate;
 mod report;
 mod rig;
+mod seal;
 mod session;
+mod transport;
 
 use std::error::Error;
+use std::process::ExitCode;
 
+use account::{End, Ledger};
+use args::Metric;
 pub(crate) use args::PerfArgs;
-use args::{Metric, Spec};
 use bowline::Channel;
-use report::{Report, Row};
+use interval::Watch;
+use report::{BandwidthRow, Report, Row};
+use rig::Rig;
 use session::{Agreed, Session};
 
+use crate::interrupt;
+
 /// Runs one end of a test.
-pub(crate) fn run(args: PerfArgs) -> Result<(), Box<dyn Error>> {
+pub(crate) fn run(args: PerfArgs) -> Result<ExitCode, Box<dyn Error>> {
     let report = match &args.host {
         Some(host) => client(&args, host)?,
+        None if !args.to.is_empty() => replicate::client(&args)?,
         None => server(&args)?,
     };
     if args.json {
-        println!("{}", report.json());
+        crate::output::say(&report.json());
     }
-    Ok(())
+    Ok(match interrupt::asked() {
+        Some(signal) => ExitCode::from(128_u8.saturating_add(signal as u8)),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// The end that decides what is measured, and measures it.
 fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
-    let mut session = match session::connect(args, host)? {
-        Agreed::Rc(session) => session,
-        Agreed::Scheme(end, channel) => return reliable::client(&end, channel),
-    };
-    let mut report = Report::new(&session.rig.spec, &session.rig.device);
-    report.print_header();
-    for bytes in session.rig.spec.sizes() {
-        latency::clear_flag(&session.rig, bytes);
-        session.channel.barrier()?;
-        let before = bandwidth::received_bytes(&session.rig)?;
-        let mut row = match session.rig.spec.test.metric() {
-            Metric::Bandwidth => Row::Bandwidth(bandwidth::client(&session.rig, bytes)?),
-            Metric::Latency => Row::Latency(latency::client(&session.rig, bytes)?),
-        };
-        session::tell(&mut session.channel, &row)?;
-        let here = bandwidth::received_bytes(&session.rig)? - before;
-        add_delivered(&session.rig.spec, &mut session.channel, &mut row, here)?;
-        report.add(row);
+    match session::connect(args, host)? {
+        Agreed::Rc(session) => measure(args, session, End::Client),
+        Agreed::Scheme(end, channel) => reliable::client(args, &end, channel),
     }
-    session.channel.barrier()?;
-    if args.fec.is_some() {
-        report.add_fec(&session.rig.device.fec_counters());
-    }
-    if let Some(account) = session.rig.device.failover_account() {
-        report.add_failover(&account);
-    }
-    Ok(report)
 }
 
 /// The end that answers, until the client has told its result for every size.
 fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
-    let Session { rig, mut channel } = match session::serve(args)? {
-        Agreed::Rc(session) => session,
-        Agreed::Scheme(end, channel) => return reliable::server(&end, channel),
-    };
-    let mut report = Report::new(&rig.spec, &rig.device);
+    match session::serve(args)? {
+        Agreed::Rc(session) => measure(args, session, End::Server),
+        Agreed::Scheme(end, channel) => reliable::server(args, &end, channel),
+    }
+}
+
+/// One end's part of every size, and its report.
+fn measure(args: &PerfArgs, session: Session, end: End) -> Result<Report, Box<dyn Error>> {
+    let Session { rig, mut channel } = session;
+    let report = Report::new(&rig.spec, &rig.device, !args.json);
+    let mut report = report.sealed(channel.is_sealing());
     report.print_header();
+    let mut is_interrupted = false;
     for bytes in rig.spec.sizes() {
         // Before the barrier: behind it the client sends at once.
         latency::clear_flag(&rig, bytes);
-        let before = bandwidth::received_bytes(&rig)?;
+        let mut ledger = Ledger::open(&rig.device)?;
         channel.barrier()?;
-        let mut row =
-            session::serve_until_told(&mut channel, |done| match rig.spec.test.metric() {
-                Metric::Bandwidth => bandwidth::server(&rig, done),
-                Metric::Latency => latency::server(&rig, bytes, done),
-            })?;
-        let here = bandwidth::settled_bytes(&rig)? - before;
-        add_delivered(&rig.spec, &mut channel, &mut row, here)?;
+        let watch = Watch { device: &rig.device, every: args.interval, text: !args.json };
+        let mut row = match (rig.spec.both, end) {
+            (true, _) => both_ways(&rig, bytes, watch, (&mut channel, &mut ledger), end)?,
+            (false, End::Client) => one_way(&rig, bytes, watch, &mut channel, &mut ledger)?,
+            (false, End::Server) => answer(&rig, bytes, &mut channel)?,
+        };
+        let ours = ledger.close(&rig.device)?;
+        let theirs = account::exchange(&mut channel, Some(&ours))?;
+        row.add_accounts(&rig.spec, end, &ours, theirs.as_ref());
+        is_interrupted = row.is_interrupted();
         report.add(row);
+        if is_interrupted {
+            break;
+        }
     }
-    channel.barrier()?;
+    if !is_interrupted {
+        channel.barrier()?;
+    }
+    report.add_counters(&rig.device);
     if args.fec.is_some() {
         report.add_fec(&rig.device.fec_counters());
     }
@@ -93,23 +101,42 @@ fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     Ok(report)
 }
 
-/// Where a sender cannot know what arrives, the receiver tells: both ends exchange what they have received of a
-/// size, and what the test sends that way is what counts.
-fn add_delivered(
-    spec: &Spec,
+/// Measures, and tells the server.
+fn one_way(
+    rig: &Rig,
+    bytes: u32,
+    watch: Watch<'_>,
     channel: &mut Channel,
-    row: &mut Row,
-    here: u64,
-) -> Result<(), Box<dyn Error>> {
-    let Row::Bandwidth(row) = row else { return Ok(()) };
-    if spec.transport.is_reliable() {
-        return Ok(());
-    }
-    channel.send(&here.to_be_bytes())?;
-    let there = channel.recv()?;
-    let there = <[u8; 8]>::try_from(&there[..])
-        .map_err(|_| "the peer does not say what it has received")?;
-    // A bandwidth test moves data one way: one of the two has received nothing.
-    row.set_delivered(here + u64::from_be_bytes(there));
-    Ok(())
+    ledger: &mut Ledger,
+) -> Result<Row, Box<dyn Error>> {
+    let row = match rig.spec.test.metric() {
+        Metric::Bandwidth => Row::Bandwidth(bandwidth::client(rig, bytes, watch)?),
+        Metric::Latency => Row::Latency(latency::client(rig, bytes, watch)?),
+    };
+    ledger.drain(&rig.device)?;
+    session::tell(channel, &row)?;
+    Ok(row)
+}
+
+/// Answers until the client tells what it has measured.
+fn answer(rig: &Rig, bytes: u32, channel: &mut Channel) -> Result<Row, Box<dyn Error>> {
+    session::serve_until_told(channel, &rig.device, |done| match rig.spec.test.metric() {
+        Metric::Bandwidth => bandwidth::server(rig, done),
+        Metric::Latency => latency::server(rig, bytes, done),
+    })
+}
+
+/// Both send at the same time.
+fn both_ways(
+    rig: &Rig,
+    bytes: u32,
+    watch: Watch<'_>,
+    (channel, ledger): (&mut Channel, &mut Ledger),
+    end: End,
+) -> Result<Row, Box<dyn Error>> {
+    let [own, peers] = bandwidth::both(rig, bytes, watch, channel, ledger)?;
+    Ok(Row::Bandwidth(match end {
+        End::Client => BandwidthRow::of_both(own, &peers),
+        End::Server => BandwidthRow::of_both(peers, &own),
+    }))
 }

@@ -9,13 +9,19 @@ use bowline::{
     WriteOptions,
 };
 
-use super::args::{Spec, Test};
+use super::account::{self, End as Side, Ledger};
+use super::args::{PerfArgs, Spec, Test};
 use super::bandwidth::{Goal, Meter};
-use super::report::{Report, Row};
+use super::interval::Watch;
+use super::report::{BandwidthRow, Report, Row};
 use super::{explain, session};
+use crate::interrupt;
 
-/// Messages outstanding, unless that is more than their size allows.
-const MAX_DEPTH: u32 = 16;
+/// Bytes of messages outstanding, but at least so many messages: more only drive others out of caches.
+const DEPTH_BYTES: u32 = 4 << 20;
+const MIN_DEPTH: u32 = 16;
+/// How often a receiver looks for messages in vain before it sleeps.
+const EAGER_POLLS: u32 = 1_000;
 /// Bytes of a chunk, unless the messages are shorter.
 const CHUNK_BYTES: u32 = 64 << 10;
 /// A peer that does nothing for so long is gone.
@@ -57,7 +63,8 @@ impl End {
             format!("there is no scheme {name:?}: choose one of {}", names.join(", "))
         })?;
         let mr = pd.register(spec.max_size(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-        let depth = spec.tx_depth.min(MAX_DEPTH).min(config.max_outstanding()).max(1);
+        let enough = (DEPTH_BYTES / spec.max_size().max(1) as u32).max(MIN_DEPTH);
+        let depth = spec.tx_depth.min(enough).min(config.max_outstanding()).max(1);
         Ok(End { spec, device, qp, mr, scheme, names, depth: depth.into() })
     }
 
@@ -86,34 +93,49 @@ impl End {
 }
 
 /// The end that writes, and measures.
-pub(crate) fn client(end: &End, mut channel: Channel) -> Result<Report, Box<dyn Error>> {
-    let mut report = Report::new(&end.spec, &end.device);
+pub(crate) fn client(
+    args: &PerfArgs,
+    end: &End,
+    mut channel: Channel,
+) -> Result<Report, Box<dyn Error>> {
+    let report = Report::new(&end.spec, &end.device, !args.json);
+    let mut report = report.sealed(channel.is_sealing());
     report.print_header();
     for bytes in end.spec.sizes() {
+        let mut ledger = Ledger::open(&end.device)?;
         channel.barrier()?;
-        let row = Row::Bandwidth(write(end, bytes)?);
+        let watch = Watch { device: &end.device, every: args.interval, text: !args.json };
+        let mut row = Row::Bandwidth(write(end, bytes, watch)?);
+        ledger.drain(&end.device)?;
         session::tell(&mut channel, &row)?;
+        let ours = ledger.close(&end.device)?;
+        let theirs = account::exchange(&mut channel, Some(&ours))?;
+        row.add_accounts(&end.spec, Side::Client, &ours, theirs.as_ref());
+        let is_interrupted = row.is_interrupted();
         report.add(row);
+        if is_interrupted {
+            return Ok(report);
+        }
     }
     channel.barrier()?;
     let (stats, path) = (end.qp.stats()?, end.qp.path()?);
-    println!(
-        " chunks sent again {}   round trip {:.3} ms   loss {:.4} %",
+    report.say(&format!(
+        " chunks sent again {}   round trip {:.3} ms",
         stats.chunks_resent,
         path.rtt_ns.unwrap_or(0) as f64 / 1e6,
-        path.loss * 100.0
-    );
+    ));
+    report.add_counters(&end.device);
     if end.spec.explain {
-        print!("{}", explain::text(&end.names, &end.qp.decisions()?));
+        report.say(explain::text(&end.names, &end.qp.decisions()?).trim_end());
     }
     Ok(report)
 }
 
-fn write(end: &End, bytes: u32) -> Result<super::report::BandwidthRow, Box<dyn Error>> {
-    let mut goal = Goal::new(&end.spec);
+fn write(end: &End, bytes: u32, watch: Watch<'_>) -> Result<BandwidthRow, Box<dyn Error>> {
+    let mut goal = Goal::new(&end.spec, &watch);
     let options = WriteOptions { scheme: end.scheme, imm: None };
     let start = Instant::now();
-    let mut meter = Meter::new(start, bytes);
+    let mut meter = Meter::new(start, bytes, watch);
     let (mut posted, mut completed) = (0, 0);
     loop {
         let last = goal.messages_per_qp(start);
@@ -125,8 +147,9 @@ fn write(end: &End, bytes: u32) -> Result<super::report::BandwidthRow, Box<dyn E
                 Err(e) => return Err(e.into()),
             }
         }
-        if completed == posted {
-            return Ok(meter.finish());
+        let interrupted = interrupt::asked().is_some();
+        if completed == posted || interrupted {
+            return Ok(meter.finish(interrupted));
         }
         end.next()?;
         completed += 1;
@@ -135,30 +158,52 @@ fn write(end: &End, bytes: u32) -> Result<super::report::BandwidthRow, Box<dyn E
 }
 
 /// The end that receives.
-pub(crate) fn server(end: &End, mut channel: Channel) -> Result<Report, Box<dyn Error>> {
-    let mut report = Report::new(&end.spec, &end.device);
+pub(crate) fn server(
+    args: &PerfArgs,
+    end: &End,
+    mut channel: Channel,
+) -> Result<Report, Box<dyn Error>> {
+    let report = Report::new(&end.spec, &end.device, !args.json);
+    let mut report = report.sealed(channel.is_sealing());
     report.print_header();
     // What is not posted yet: IDs that were in use a moment ago have to rest.
     let mut owed = end.depth;
     post(end, &mut owed)?;
     for _ in end.spec.sizes() {
+        let mut ledger = Ledger::open(&end.device)?;
         channel.barrier()?;
-        let row = session::serve_until_told(&mut channel, |done| receive(end, &mut owed, done))?;
+        let mut row = session::serve_until_told(&mut channel, &end.device, |done| {
+            receive(end, &mut owed, done)
+        })?;
+        ledger.stop();
+        let ours = ledger.close(&end.device)?;
+        let theirs = account::exchange(&mut channel, Some(&ours))?;
+        row.add_accounts(&end.spec, Side::Server, &ours, theirs.as_ref());
+        let is_interrupted = row.is_interrupted();
         report.add(row);
+        if is_interrupted {
+            return Ok(report);
+        }
     }
     channel.barrier()?;
     let stats = end.qp.stats()?;
     let landing = stats.landing;
-    println!(
+    report.say(&format!(
         " packets landed {}   duplicates {}   late {}   chunks recovered {}",
         landing.packets, landing.duplicates, landing.late, stats.chunks_recovered
-    );
+    ));
+    report.add_counters(&end.device);
     Ok(report)
 }
 
 fn receive(end: &End, owed: &mut u64, done: &AtomicBool) -> Result<(), Box<dyn Error>> {
-    while !done.load(Ordering::Acquire) {
-        let event = end.qp.wait(Duration::from_millis(if *owed > 0 { 1 } else { 5 }))?;
+    let mut idle = 0;
+    while !done.load(Ordering::Acquire) && interrupt::asked().is_none() {
+        let event = match idle {
+            0..EAGER_POLLS => end.qp.poll()?,
+            _ => end.qp.wait(Duration::from_millis(if *owed > 0 { 1 } else { 5 }))?,
+        };
+        idle = if event.is_some() { 0 } else { idle + 1 };
         if let Some(ReliableEvent::Received { result, .. }) = event {
             result?;
             *owed += 1;

@@ -7,7 +7,10 @@ use bowline::{Device, FailoverAccount, FecSnapshot};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::args::{Metric, Spec, Test};
+use super::account::{Account, Both, End, Loss};
+use super::args::{Metric, Replicate, Spec, Test};
+use super::interval::IntervalRow;
+use crate::output::{JSON_VERSION, say};
 
 /// The result for one message size.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -28,13 +31,105 @@ pub(crate) struct BandwidthRow {
     /// Part of the bytes that arrived, as the receiver counts, where the sender does not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) delivered: Option<f64>,
+    /// What is measured besides where a message goes to many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) replication: Option<Replication>,
+    /// What each end's messages made of it, where both send. The rest counts both together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) directions: Option<Directions>,
+    #[serde(flatten)]
+    pub(crate) test: Circumstances,
+}
+
+/// What goes with every result.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Circumstances {
+    /// With `-i`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) intervals: Vec<IntervalRow>,
+    /// Somebody has ended the test early.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) interrupted: bool,
+    /// What both ends have seen; absent where a group of servers answers as one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ends: Option<Both>,
+}
+
+/// Bandwidth of the messages that each end has sent.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Directions {
+    pub(crate) client_gbps: f64,
+    pub(crate) server_gbps: f64,
+}
+
+/// One sender, many servers. Bandwidth counts a message once, when all servers have it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replication {
+    pub(crate) servers: usize,
+    pub(crate) replicate: Replicate,
+    /// From posting a message until all servers have it: the median and the 99th percentile.
+    pub(crate) t_typical_us: f64,
+    pub(crate) p99_us: f64,
+    /// CPU time of the sender per GB of messages.
+    pub(crate) sender_cpu_s_per_gb: f64,
 }
 
 impl BandwidthRow {
     /// Takes note of how many bytes the receiver has.
-    pub(crate) fn set_delivered(&mut self, bytes: u64) {
+    fn set_delivered(&mut self, bytes: u64) {
         let sent = u64::from(self.bytes) * self.iterations;
-        self.delivered = Some(bytes as f64 / sent.max(1) as f64);
+        // A test that was interrupted has sent more than it knows of.
+        self.delivered = Some((bytes as f64 / sent.max(1) as f64).min(1.0));
+    }
+
+    /// What both ends have sent, as one result.
+    pub(crate) fn of_both(client: BandwidthRow, server: &BandwidthRow) -> BandwidthRow {
+        let directions =
+            Directions { client_gbps: client.bw_average_gbps, server_gbps: server.bw_average_gbps };
+        let interrupted = client.test.interrupted || server.test.interrupted;
+        BandwidthRow {
+            iterations: client.iterations + server.iterations,
+            bw_peak_gbps: client.bw_peak_gbps + server.bw_peak_gbps,
+            bw_average_gbps: client.bw_average_gbps + server.bw_average_gbps,
+            msg_rate_mpps: client.msg_rate_mpps + server.msg_rate_mpps,
+            directions: Some(directions),
+            test: Circumstances { interrupted, ..client.test },
+            ..client
+        }
+    }
+}
+
+impl Row {
+    /// Whether somebody has ended the test early.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        match self {
+            Row::Bandwidth(row) => row.test.interrupted,
+            Row::Latency(row) => row.test.interrupted,
+        }
+    }
+
+    /// Adds what both ends have seen.
+    pub(crate) fn add_accounts(
+        &mut self,
+        spec: &Spec,
+        end: End,
+        ours: &Account,
+        theirs: Option<&Account>,
+    ) {
+        let ends = Some(Both::new(spec, end, ours, theirs));
+        match self {
+            Row::Latency(row) => row.test.ends = ends,
+            Row::Bandwidth(row) => {
+                row.test.ends = ends;
+                // Where a sender cannot know what arrives, the receiver tells.
+                if let (false, Some(theirs)) = (spec.transport.is_reliable(), theirs)
+                    && ours.is_counted
+                    && theirs.is_counted
+                {
+                    row.set_delivered(ours.message_bytes + theirs.message_bytes);
+                }
+            }
+        }
     }
 }
 
@@ -50,11 +145,13 @@ pub(crate) struct LatencyRow {
     t_stdev_us: f64,
     p99_us: f64,
     p999_us: f64,
+    #[serde(flatten)]
+    test: Circumstances,
 }
 
 impl LatencyRow {
     /// Sums up a histogram of nanoseconds.
-    pub(crate) fn new(bytes: u32, histogram: &Histogram<u64>) -> LatencyRow {
+    pub(crate) fn new(bytes: u32, histogram: &Histogram<u64>, test: Circumstances) -> LatencyRow {
         let us = |nanos: f64| nanos / 1e3;
         let quantile = |q| us(histogram.value_at_quantile(q) as f64);
         LatencyRow {
@@ -67,6 +164,7 @@ impl LatencyRow {
             t_stdev_us: us(histogram.stdev()),
             p99_us: quantile(0.99),
             p999_us: quantile(0.999),
+            test,
         }
     }
 }
@@ -74,6 +172,10 @@ impl LatencyRow {
 /// The results of a test so far.
 #[derive(Serialize)]
 pub(crate) struct Report {
+    version: u32,
+    /// Text for people is printed, not JSON.
+    #[serde(skip)]
+    text: bool,
     test: Test,
     transport: String,
     device: IpAddr,
@@ -82,19 +184,34 @@ pub(crate) struct Report {
     mtu: u32,
     qps: u16,
     tx_depth: u32,
+    /// Packets are encrypted and authenticated.
+    sealed: bool,
     results: Vec<Row>,
     /// What this end's forward error correction did, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     fec: Option<BTreeMap<&'static str, u64>>,
+    /// What this end's engines have done and seen, where it is not nothing.
+    nic: BTreeMap<&'static str, u64>,
+    /// And its ports.
+    port: BTreeMap<&'static str, u64>,
     /// What became of this end's connections, if they have a backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     failover: Option<serde_json::Value>,
 }
 
+/// Counters that are not zero, by name.
+fn some(
+    all: impl Iterator<Item = (&'static str, &'static str, u64)>,
+) -> BTreeMap<&'static str, u64> {
+    all.filter(|(_, _, value)| *value > 0).map(|(name, _, value)| (name, value)).collect()
+}
+
 impl Report {
     /// A report without results.
-    pub(crate) fn new(spec: &Spec, device: &Device) -> Report {
+    pub(crate) fn new(spec: &Spec, device: &Device, text: bool) -> Report {
         Report {
+            version: JSON_VERSION,
+            text,
             test: spec.test,
             transport: spec.scheme.clone().unwrap_or_else(|| spec.transport.name().to_owned()),
             device: device.addr(),
@@ -103,29 +220,45 @@ impl Report {
             mtu: device.mtu().bytes(),
             qps: spec.qps,
             tx_depth: spec.tx_depth,
+            sealed: false,
             results: Vec::new(),
             fec: None,
+            nic: BTreeMap::new(),
+            port: BTreeMap::new(),
             failover: None,
+        }
+    }
+
+    /// Notes whether packets are encrypted and authenticated.
+    pub(crate) fn sealed(self, sealed: bool) -> Report {
+        Report { sealed, ..self }
+    }
+
+    /// Prints a line for people.
+    pub(crate) fn say(&self, line: &str) {
+        if self.text {
+            say(line);
         }
     }
 
     /// Prints what is measured, and the names of the columns.
     pub(crate) fn print_header(&self) {
         let Report { test, transport, device, via, lanes, mtu, qps, tx_depth, .. } = self;
-        let line = "-".repeat(87);
-        println!("{line}");
-        println!(" bowline perf {}", test.name());
-        println!(
+        let line = "-".repeat(109);
+        self.say(&line);
+        let sealed = if self.sealed { ", sealed" } else { "" };
+        self.say(&format!(" bowline perf {}{sealed}", test.name()));
+        self.say(&format!(
             " device {device} ({via}, lanes {lanes})   transport {transport}   MTU {mtu} B   QPs {qps}   TX depth {tx_depth}"
-        );
-        println!("{line}");
-        match test.metric() {
-            Metric::Bandwidth => println!(
-                " {:<10} {:<12} {:<18} {:<20} MsgRate[Mpps]",
-                "#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]"
+        ));
+        self.say(&line);
+        self.say(&match test.metric() {
+            Metric::Bandwidth => format!(
+                " {:<10} {:<12} {:<18} {:<20} {:<15} CPU[%] client, server",
+                "#bytes", "#iterations", "BW peak[Gb/sec]", "BW average[Gb/sec]", "MsgRate[Mpps]"
             ),
-            Metric::Latency => println!(
-                " {:<8} {:<12} {:<11} {:<11} {:<15} {:<11} {:<13} {:<21} 99.9% percentile[usec]",
+            Metric::Latency => format!(
+                " {:<8} {:<12} {:<11} {:<11} {:<15} {:<11} {:<13} {:<21} {:<23} CPU[%] client, server",
                 "#bytes",
                 "#iterations",
                 "t_min[usec]",
@@ -133,29 +266,26 @@ impl Report {
                 "t_typical[usec]",
                 "t_avg[usec]",
                 "t_stdev[usec]",
-                "99% percentile[usec]"
+                "99% percentile[usec]",
+                "99.9% percentile[usec]"
             ),
-        }
+        });
     }
 
     /// Adds a result and prints it.
     pub(crate) fn add(&mut self, row: Row) {
         match &row {
-            Row::Bandwidth(r) => {
-                let delivered =
-                    r.delivered.map(|part| format!("  {:.2} % delivered", part * 100.0));
-                println!(
-                    " {:<10} {:<12} {:<18.3} {:<20.3} {:.6}{}",
-                    r.bytes,
-                    r.iterations,
-                    r.bw_peak_gbps,
-                    r.bw_average_gbps,
-                    r.msg_rate_mpps,
-                    delivered.unwrap_or_default()
-                )
-            }
-            Row::Latency(r) => println!(
-                " {:<8} {:<12} {:<11.2} {:<11.2} {:<15.2} {:<11.2} {:<13.2} {:<21.2} {:.2}",
+            Row::Bandwidth(r) => self.say(&format!(
+                " {:<10} {:<12} {:<18.3} {:<20.3} {:<15.6} {}",
+                r.bytes,
+                r.iterations,
+                r.bw_peak_gbps,
+                r.bw_average_gbps,
+                r.msg_rate_mpps,
+                r.more()
+            )),
+            Row::Latency(r) => self.say(&format!(
+                " {:<8} {:<12} {:<11.2} {:<11.2} {:<15.2} {:<11.2} {:<13.2} {:<21.2} {:<23.2} {}",
                 r.bytes,
                 r.iterations,
                 r.t_min_us,
@@ -164,15 +294,16 @@ impl Report {
                 r.t_avg_us,
                 r.t_stdev_us,
                 r.p99_us,
-                r.p999_us
-            ),
+                r.p999_us,
+                r.test.text()
+            )),
         }
         self.results.push(row);
     }
 
     /// Adds what forward error correction did at this end, and prints it.
     pub(crate) fn add_fec(&mut self, counters: &FecSnapshot) {
-        println!(
+        self.say(&format!(
             " FEC at this end: {} repairs sent, {} received; {} packets recovered, {} unrecoverable; \
              {} repairs wasted",
             counters.repairs_sent,
@@ -180,22 +311,76 @@ impl Report {
             counters.recovered,
             counters.unrecoverable,
             counters.wasted
-        );
+        ));
         self.fec = Some(counters.iter().map(|(name, _, value)| (name, value)).collect());
+    }
+
+    /// Adds what this end's engines and ports counted, which is not printed.
+    pub(crate) fn add_counters(&mut self, device: &Device) {
+        if let (Ok(nic), Ok(port)) = (device.counters(), device.port_counters()) {
+            self.nic = some(nic.iter());
+            self.port = some(port.iter());
+        }
     }
 
     /// Adds what became of this end's connections, and prints it.
     pub(crate) fn add_failover(&mut self, account: &FailoverAccount) {
         let FailoverAccount { mode, connections, ready, failed, moves: [away, back], .. } = account;
-        println!(
+        self.say(&format!(
             " failover ({mode}) at this end: {ready} of {connections} QPs have a backup; {away} moves to it, \
              {back} back; {failed} failed"
-        );
+        ));
         self.failover = serde_json::from_str(&account.to_json()).ok();
     }
 
     /// Everything as one object on one line.
     pub(crate) fn json(&self) -> String {
         serde_json::to_string(self).expect("a report has nothing that JSON lacks")
+    }
+}
+
+impl Circumstances {
+    /// What follows the columns.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if let Some(ends) = &self.ends {
+            let server = ends.server_cpu_percent.map_or("-".to_owned(), |p| format!("{p:.0}"));
+            text = format!("{:.0}, {server}", ends.client_cpu_percent);
+            for (loss, to) in [(ends.to_server, "server"), (ends.to_client, "client")] {
+                if let Some(loss) = loss.filter(|loss| loss.lost_packets > 0) {
+                    text += &format!("  {}", describe(loss, to));
+                }
+            }
+        }
+        if self.interrupted {
+            text += "  interrupted";
+        }
+        text
+    }
+}
+
+fn describe(loss: Loss, to: &str) -> String {
+    let Loss { sent_packets, lost_packets } = loss;
+    let percent = loss.share() * 100.0;
+    format!("lost {lost_packets} of {sent_packets} packets to the {to} ({percent:.3} %)")
+}
+
+impl BandwidthRow {
+    /// What follows the columns.
+    fn more(&self) -> String {
+        let mut text = self.test.text();
+        if let Some(Directions { client_gbps, server_gbps }) = self.directions {
+            text += &format!("  client sends {client_gbps:.3}, server {server_gbps:.3} Gb/s");
+        }
+        if let Some(part) = self.delivered {
+            text += &format!("  {:.2} % delivered", part * 100.0);
+        }
+        if let Some(r) = &self.replication {
+            text += &format!(
+                "  to {}: median {:.1} us, 99 % {:.1} us, CPU {:.3} s/GB",
+                r.servers, r.t_typical_us, r.p99_us, r.sender_cpu_s_per_gb
+            );
+        }
+        text
     }
 }

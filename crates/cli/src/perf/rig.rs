@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bowline::{
     Access, Buffer, Completion, CompletionExt, Cq, Device, Mr, Payload, Qp, RecvWr, RemoteMr,
-    SendFlags, SendOp, SendWr, Sge, Time,
+    SendFlags, SendOp, SendWr, Sge, Time, UdDest,
 };
 
 use super::args::{Spec, Test};
@@ -16,6 +16,8 @@ const MAX_MEMORY: u64 = 4 << 30;
 const RECEIVES: u32 = 512;
 /// Work requests handed over in one call.
 const BATCH: u64 = 32;
+/// Bytes in front of a datagram.
+const GRH_LEN: usize = 40;
 /// How long the READs of a batch may take where an answer may be lost.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// A peer that does nothing for so long is gone.
@@ -31,6 +33,8 @@ pub(crate) struct Rig {
     pub(crate) mr: Mr,
     /// The peer's places, by QP.
     pub(crate) remotes: Vec<RemoteMr>,
+    /// The peer's QPs, if they take datagrams.
+    pub(crate) datagrams: Vec<UdDest>,
     slot: usize,
     /// Places of each QP, which its messages take in turn.
     places: usize,
@@ -40,7 +44,17 @@ impl Rig {
     /// Makes everything but the connection.
     pub(crate) fn new(device: Device, spec: Spec) -> Result<Rig, Box<dyn Error>> {
         let pd = device.alloc_pd()?;
-        let slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
+        let mut slot = spec.max_size().next_multiple_of(Buffer::ALIGN);
+        if spec.transport.is_datagram() {
+            let mtu = device.mtu().bytes();
+            if spec.max_size() > mtu as usize {
+                return Err(format!(
+                    "a datagram carries at most {mtu} bytes here: use -s {mtu} or less"
+                )
+                .into());
+            }
+            slot = (slot + GRH_LEN).next_multiple_of(Buffer::ALIGN);
+        }
         let places = (spec.region as usize / slot).max(1);
         let bytes = slot as u64 * places as u64 * 2 * u64::from(spec.qps);
         if bytes > MAX_MEMORY {
@@ -68,7 +82,17 @@ impl Rig {
                     .build()
             })
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Rig { spec, device, cq, qps, mr, remotes: Vec::new(), slot, places })
+        Ok(Rig {
+            spec,
+            device,
+            cq,
+            qps,
+            mr,
+            remotes: Vec::new(),
+            datagrams: Vec::new(),
+            slot,
+            places,
+        })
     }
 
     /// What the peer of QP `qp` may use.
@@ -148,7 +172,8 @@ impl Rig {
                 };
                 let flags = if signal(n) { SendFlags::SIGNALED } else { SendFlags::empty() };
                 let wr = SendWr::new(wr_id(qp, n), self.op(qp, n), &[]);
-                SendWr { payload, flags, deadline, ..wr }
+                let ud = self.datagrams.get(qp).copied();
+                SendWr { payload, flags, deadline, ud, ..wr }
             });
             self.qps[qp].post_send_batch(&wrs[..count as usize])?;
             next += count;

@@ -3,19 +3,27 @@
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bowline::{Channel, Connector, Device, Listener};
+use bowline::{Channel, Connector, Device, Listener, SealRole};
 
 use super::args::{PerfArgs, Spec};
 use super::reliable;
 use super::report::Row;
 use super::rig::Rig;
+use super::seal;
+use crate::nic_name::NicName;
+use crate::peers::{self, Target};
+use crate::{interrupt, output};
 
 /// A test may last a day; the peer's end closes the connection, so nobody waits for a dead one.
-const TEST_TIMEOUT: Duration = Duration::from_secs(100_000);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(100_000);
+/// How often a server looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// What a server answers when it agrees.
 const AGREED: &[u8] = b"ok";
+/// What a server that seals says first.
+const SEAL_HELLO: &[u8] = b"seal";
 
 /// One end of a test and its connection to the other.
 pub(crate) struct Session {
@@ -33,13 +41,18 @@ pub(crate) enum Agreed {
 
 /// Waits for a client and agrees to what it asks for.
 pub(crate) fn serve(args: &PerfArgs) -> Result<Agreed, Box<dyn Error>> {
-    let addr = args.device.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let addr = match &args.device {
+        Some(nic) => nic.addr()?,
+        None => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
     let listener = Listener::bind((addr, args.port))?;
     eprintln!("waiting for a client on {}", listener.local_addr()?);
-    let mut channel = listener.accept()?;
+    let mut channel = accept(args, &listener)?;
+    // From here on there is something to say before the program ends.
+    interrupt::watch();
     let made = Spec::from_peer(&channel.recv()?, args.test)
         .map_err(Box::<dyn Error>::from)
-        .and_then(|spec| Made::new(args, addr, spec));
+        .and_then(|spec| Made::new(args, addr, spec, &channel));
     match made {
         Ok(made) => {
             channel.send(AGREED)?;
@@ -53,22 +66,65 @@ pub(crate) fn serve(args: &PerfArgs) -> Result<Agreed, Box<dyn Error>> {
     }
 }
 
+/// Takes the first client that may connect.
+fn accept(args: &PerfArgs, listener: &Listener) -> Result<Channel, Box<dyn Error>> {
+    if let Some(path) = &args.seal_key {
+        let key = seal::read_key(path)?;
+        let mut channel = listener.accept()?;
+        channel.seal(&key, SealRole::Responder)?;
+        return Ok(channel);
+    }
+    if let Some(Some(_)) = &args.trust.code {
+        return Err("--code at the server takes no words: it prints those for the client".into());
+    }
+    peers::admit(listener, &args.trust)
+}
+
+/// Connects to a server, and makes sure that it is the right one.
+pub(crate) fn reach(args: &PerfArgs, target: &Target) -> Result<Channel, Box<dyn Error>> {
+    let Some(path) = &args.seal_key else {
+        let trust = args.trust.of_client()?;
+        return peers::connect(target, &trust).map_err(|e| e as Box<dyn Error>);
+    };
+    let key = seal::read_key(path)?;
+    let mut channel = Connector::new().connect((target.host.as_str(), target.port))?;
+    channel.seal(&key, SealRole::Initiator)?;
+    Ok(channel)
+}
+
 /// Connects to a server and tells it what to do.
 pub(crate) fn connect(args: &PerfArgs, host: &str) -> Result<Agreed, Box<dyn Error>> {
-    let mut channel = Connector::new().connect((host, args.port))?;
-    let addr = match args.device {
-        Some(addr) => addr,
-        None => channel.local_addr()?.ip(),
-    };
     let spec = Spec::new(args);
     spec.transport.check(spec.test)?;
-    let made = Made::new(args, addr, spec.clone())?;
-    channel.send(&serde_json::to_vec(&spec)?)?;
+    let mut channel = reach(args, &Target::parse(host, args.port)?)?;
+    interrupt::watch();
+    let addr = local_addr(args, &channel)?;
+    let made = Made::new(args, addr, spec.clone(), &channel)?;
+    ask(&mut channel, &spec)?;
+    made.join(channel)
+}
+
+/// The address of this end's NIC.
+pub(crate) fn local_addr(args: &PerfArgs, channel: &Channel) -> Result<IpAddr, Box<dyn Error>> {
+    Ok(match &args.device {
+        Some(nic) => nic.addr()?,
+        None => channel.local_addr()?.ip(),
+    })
+}
+
+/// Tells a server what to do, and waits until it agrees.
+pub(crate) fn ask(channel: &mut Channel, spec: &Spec) -> Result<(), Box<dyn Error>> {
+    channel.send(&serde_json::to_vec(spec)?)?;
     let answer = channel.recv()?;
+    if answer.starts_with(SEAL_HELLO) {
+        return Err(
+            "the server seals its packets: give this end its key, with --seal-key FILE".into()
+        );
+    }
     if answer != AGREED {
         return Err(format!("the server refused: {}", String::from_utf8_lossy(&answer)).into());
     }
-    made.join(channel)
+    Ok(())
 }
 
 /// What this end has made before it is connected.
@@ -78,7 +134,16 @@ enum Made {
 }
 
 impl Made {
-    fn new(args: &PerfArgs, addr: IpAddr, spec: Spec) -> Result<Made, Box<dyn Error>> {
+    fn new(
+        args: &PerfArgs,
+        addr: IpAddr,
+        spec: Spec,
+        channel: &Channel,
+    ) -> Result<Made, Box<dyn Error>> {
+        if spec.transport.is_datagram() && channel.is_sealing() {
+            let why = "datagrams cannot be sealed: use --transport rc, uc or xp, or --insecure";
+            return Err(why.into());
+        }
         let device = open(args, addr)?;
         Ok(match spec.scheme {
             None => Made::Rc(Rig::new(device, spec)?),
@@ -99,9 +164,10 @@ impl Made {
 }
 
 /// Opens the NIC as the options say.
-fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
+pub(crate) fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
+    let builder = args.device.as_ref().map_or_else(|| Device::builder(addr), NicName::builder);
     let mut builder =
-        Device::builder(addr).via(args.via).lanes(args.lanes).notice(crate::output::notice);
+        builder.via(args.via).lanes(args.lanes).notice(output::notice).detail(output::detail);
     if let Some(mtu) = args.mtu {
         builder = builder.mtu(mtu);
     }
@@ -126,7 +192,17 @@ fn open(args: &PerfArgs, addr: IpAddr) -> Result<Device, Box<dyn Error>> {
 impl Session {
     fn join(mut rig: Rig, mut channel: Channel) -> Result<Session, Box<dyn Error>> {
         for qp in 0..rig.qps.len() {
-            let peer = channel.connect(&rig.qps[qp], &[rig.offer(qp)])?;
+            let offer = [rig.offer(qp)];
+            let peer = match rig.spec.transport.is_datagram() {
+                false => channel.connect(&rig.qps[qp], &offer)?,
+                true => {
+                    let peer = channel.exchange(&rig.qps[qp], &offer)?;
+                    rig.qps[qp].activate()?;
+                    rig.datagrams.push(peer.endpoint.datagram(rig.qps[qp].qkey()));
+                    channel.barrier()?;
+                    peer
+                }
+            };
             let [remote] = peer.regions[..] else {
                 return Err("the peer offers no memory: run the same release on both ends".into());
             };
@@ -149,9 +225,11 @@ pub(crate) fn tell(channel: &mut Channel, row: &Row) -> Result<(), Box<dyn Error
 /// Runs `serve` until the client has told its result, and returns that.
 pub(crate) fn serve_until_told(
     channel: &mut Channel,
+    device: &Device,
     serve: impl FnOnce(&AtomicBool) -> Result<(), Box<dyn Error>>,
 ) -> Result<Row, Box<dyn Error>> {
     let done = AtomicBool::new(false);
+    let (started, before) = (Instant::now(), received_bytes(device));
     let told = std::thread::scope(|scope| {
         let listener = scope.spawn(|| {
             let told = channel.recv();
@@ -159,8 +237,30 @@ pub(crate) fn serve_until_told(
             told
         });
         serve(&done)?;
+        while !done.load(Ordering::Acquire) {
+            if let Some(signal) = interrupt::asked() {
+                end(signal, started.elapsed(), received_bytes(device) - before);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
         listener.join().map_err(|_| "the thread that listens to the client failed".into())
     });
     let told: Result<_, Box<dyn Error>> = told;
     Ok(serde_json::from_slice(&told??)?)
+}
+
+/// Bytes of messages that have arrived; none where the kernel counts.
+fn received_bytes(device: &Device) -> u64 {
+    device.counters().map_or(0, |counters| counters.rx_message_bytes)
+}
+
+/// Sums up, and ends: the client, who measures, would have to be waited for.
+fn end(signal: i32, elapsed: Duration, bytes: u64) -> ! {
+    let seconds = elapsed.as_secs_f64();
+    output::notice(&format!(
+        "interrupted after {seconds:.1} s: {:.3} GB of messages had arrived ({:.3} Gb/s)",
+        bytes as f64 / 1e9,
+        bytes as f64 * 8e-9 / seconds.max(1e-9)
+    ));
+    std::process::exit(128 + signal)
 }

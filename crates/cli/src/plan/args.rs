@@ -23,6 +23,7 @@ use clap::{ArgGroup, Args, ValueEnum};
     bowline plan --bandwidth 400Gbps --rtt 25ms --chunk-loss 1e-3 --size 128MiB --sweep loss\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB --report plan.html\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB --allreduce 4\n  \
+    bowline plan --bandwidth 10Gbps --rtt 40ms --loss 0.1% --size 16MiB --receivers 8\n  \
     bowline plan --bandwidth 10Gbps --rtt 40ms --loss 'ge(1e-5,12%)' --size 64MiB")]
 pub(crate) struct PlanArgs {
     /// The link's rate, as 400Gbps
@@ -81,6 +82,9 @@ pub(crate) struct PlanArgs {
     /// A ring allreduce of that size over so many datacenters as well
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) allreduce: Option<u32>,
+    /// The message to so many receivers at once as well: through a multicast group, and by fan-out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(super) receivers: Option<u32>,
     /// Draw how completion times change with this
     #[arg(long, value_enum, value_name = "AXIS")]
     pub(super) sweep: Option<AxisArg>,

@@ -9,13 +9,13 @@ mod heatmap;
 mod laws;
 mod needs;
 mod point;
+mod receivers;
 mod report;
 mod row;
 mod sweep;
 
 use std::error::Error;
 use std::fs;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use allreduce::Ring;
@@ -23,7 +23,10 @@ pub(crate) use args::PlanArgs;
 use bowline_plan::Goal;
 use clap::ValueEnum;
 use point::Point;
+use receivers::Receivers;
 use sweep::{Shown, Sweep};
+
+use crate::output;
 
 /// Runs `bowline plan`.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
@@ -34,6 +37,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
     if let Some(ring) = &ring {
         json["allreduce"] = serde_json::to_value(ring)?;
         text += &ring.text();
+    }
+    if let Some(count) = args.receivers {
+        let receivers = Receivers::new(args, count)?;
+        json["receivers"] = serde_json::to_value(&receivers)?;
+        text += &receivers.text();
     }
     let drawing = Drawing::new(args, &point)?;
     if let Some(drawing) = &drawing {
@@ -51,7 +59,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
         text += &format!("report in {}\n", path.display());
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&json)?);
+        output::say(&serde_json::to_string_pretty(&output::versioned(json))?);
     } else {
         print!("{text}");
     }
@@ -69,7 +77,7 @@ struct Drawing {
 
 impl Drawing {
     fn new(args: &PlanArgs, point: &Point) -> Result<Option<Drawing>, String> {
-        let colours = std::io::stdout().is_terminal();
+        let colours = output::has_colours();
         if let Some(axis) = args.sweep {
             let sweep = Sweep::new(&point.transfer, &args.schemes()?, axis);
             let shown = if args.goal() == Goal::Mean { Shown::Mean } else { Shown::Tail };

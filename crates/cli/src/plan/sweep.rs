@@ -148,8 +148,7 @@ impl Sweep {
 
 /// A scheme's line, in its colour wherever it is drawn.
 pub(super) fn series(scheme: &str, points: Vec<(f64, f64)>) -> Series {
-    const COLOURS: [&str; 6] = ["gbn", "sr-rto", "sr-nack", "ec-mds", "ec-xor", "lowar"];
-    let colour = COLOURS.iter().position(|name| *name == scheme).unwrap_or(6);
+    let colour = bowline_chart::scheme_colour(scheme);
     let style = if matches!(scheme, "gbn" | "lowar") { Style::Dashed } else { Style::Line };
     Series::line(scheme, points).coloured(colour).styled(style)
 }

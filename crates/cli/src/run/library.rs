@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// Name of the library that is preloaded.
 const PRELOAD: &str = "libbowline_verbs.so";
-/// Folder, beside the program, of the versioned `libibverbs.so.1`.
+/// Folder, beside the program, of the versioned `libibverbs.so.1` and `librdmacm.so.1`.
 const VERSIONED_DIR: &str = "bowline-lib";
 
 /// The library's two products, as far as they are there.
@@ -43,8 +43,10 @@ impl Library {
     /// Makes a program load it before the system's own.
     pub(super) fn preload_into(&self, command: &mut Command) {
         command.env("LD_PRELOAD", prepend(&self.preload, "LD_PRELOAD"));
-        // For programs that look versions up (dlvsym), as NCCL does.
         if let Some(dir) = &self.versioned_dir {
+            // For programs that open the libraries by name (dlopen): preloading is not for those.
+            command.env("LD_LIBRARY_PATH", prepend(dir, "LD_LIBRARY_PATH"));
+            // For NCCL, which may be told another place.
             command.env("NCCL_IBVERBS_LIB", dir.join("libibverbs.so.1"));
         }
     }

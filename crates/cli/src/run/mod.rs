@@ -7,14 +7,17 @@ mod timeline;
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use bowline::VerbsName;
 use bowline_io::{LinkProfile, Via};
 use clap::Args;
 use failover::FailoverArgs;
+
+use crate::output;
 
 pub(crate) use report::describe as describe_report;
 
@@ -31,12 +34,15 @@ pub(crate) use report::describe as describe_report;
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
     LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
-    for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.")]
+    for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.\n\n\
+    Exit status: the program's, or 128 + n if signal n ended it; 125 if this command failed itself, 126 if the\n\
+    program cannot be executed, 127 if there is no such program.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
-    /// What carries the packets: udp, or on a real NIC and as root xdp[:mode=auto|copy|zerocopy,queue=N]
+    /// What carries the packets: udp; shm, shared memory between processes of this user on this host; auto,
+    /// shm where both ends have it; or on a real NIC and as root xdp[:mode=auto|copy|zerocopy,queue=N]
     /// [default: udp]
     #[arg(long, value_name = "PORT")]
     via: Option<Via>,
@@ -60,6 +66,9 @@ pub(crate) struct RunArgs {
     no_device_files: bool,
     #[command(flatten)]
     failover: FailoverArgs,
+    /// Say which peers of this host are reached by UDP, and why; the same as BOWLINE_LOG=info
+    #[arg(short, long)]
+    verbose: bool,
     /// Say at the end what the NIC saw, and which connections moved when and why
     #[arg(long)]
     report: bool,
@@ -78,6 +87,12 @@ fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
     if name.is_empty() || name.len() > 32 || !name.chars().all(valid) {
         return Err(format!("{name:?} is no device name; {example}"));
     }
+    if VerbsName::is_meant(addr) {
+        return Err(format!(
+            "an unmodified program reaches {addr} by the system's own libibverbs: run it without \
+             `bowline run`; `bowline perf -d {addr}` runs Bowline over it"
+        ));
+    }
     let addr = addr.parse().map_err(|_| format!("{addr:?} is no IP address; {example}"))?;
     Ok((name.to_owned(), addr))
 }
@@ -87,9 +102,47 @@ fn parse_link(text: &str) -> Result<String, String> {
     text.parse::<LinkProfile>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Runs the program.
-pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let library = library::find()?;
+/// Exit statuses that say that it was not the program that failed, as `env` and `timeout` have them.
+const OWN_ERROR: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
+
+/// Runs the program; its exit status is the command's.
+pub(crate) fn run(args: RunArgs) -> ExitCode {
+    match try_run(args) {
+        Ok(status) => status,
+        Err(Failure { error, status }) => {
+            output::print_error(&*error);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Why the program did not run, or was not reported on.
+struct Failure {
+    error: Box<dyn Error>,
+    status: u8,
+}
+
+impl Failure {
+    fn own(error: impl Into<Box<dyn Error>>) -> Failure {
+        Failure { error: error.into(), status: OWN_ERROR }
+    }
+}
+
+/// Refuses an address that is another machine's: the program would find no device.
+fn check_devices(devices: &[(String, IpAddr)]) -> Result<(), String> {
+    for (name, addr) in devices {
+        UdpSocket::bind((*addr, 0)).map_err(|e| {
+            format!("cannot use {name}={addr}: {e}; `ip addr` lists the addresses of this machine")
+        })?;
+    }
+    Ok(())
+}
+
+fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
+    let library = library::find().map_err(Failure::own)?;
+    check_devices(&args.devices).map_err(Failure::own)?;
     let (program, rest) = args.program.split_first().expect("clap requires a program");
     let mut command = Command::new(program);
     command.args(rest);
@@ -101,6 +154,9 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     }
     if let Some(via) = &args.via {
         command.env("BOWLINE_VIA", via.to_string());
+    }
+    if args.verbose {
+        command.env("BOWLINE_LOG", "info");
     }
     if let Some(lanes) = &args.lanes {
         command.env("BOWLINE_LANES", lanes.to_string());
@@ -120,30 +176,36 @@ pub(crate) fn run(args: RunArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(pcap) = &args.pcap {
         command.env("BOWLINE_PCAP", pcap);
     }
-    args.failover.pass_to(&mut command, &args.devices)?;
+    args.failover.pass_to(&mut command, &args.devices).map_err(Failure::own)?;
     if !args.report {
         // Nothing to do afterwards: the program takes this process over, signals, terminal and all. The library
         // knows by the number that it is in the program itself, not in one that this starts.
         command.env("BOWLINE_RUN", std::process::id().to_string());
         let error = command.exec();
-        return Err(cannot_start(program, &error).into());
+        return Err(cannot_start(program, &error));
     }
-    let file = report::File::new()?;
+    let file = report::File::new().map_err(Failure::own)?;
     command.env("BOWLINE_REPORT", file.path());
     let status = command.status().map_err(|e| cannot_start(program, &e))?;
-    report::print(&file, args.json)?;
+    match report::print(&file, args.json) {
+        // What became of the program matters more than what is said of it.
+        Err(error) if !status.success() => output::print_error(&*error),
+        printed => printed.map_err(Failure::own)?,
+    }
     Ok(exit_code(status))
 }
 
-fn cannot_start(program: &OsString, error: &std::io::Error) -> String {
+fn cannot_start(program: &OsString, error: &std::io::Error) -> Failure {
     let program = program.to_string_lossy();
     match error.kind() {
         std::io::ErrorKind::NotFound => {
-            format!(
-                "{program} is not installed, or not in PATH (perftest and ibverbs-utils have most verbs programs)"
-            )
+            let why = "is not installed, or not in PATH: perftest and ibverbs-utils have most verbs programs";
+            Failure { error: format!("{program} {why}").into(), status: NOT_FOUND }
         }
-        _ => format!("cannot start {program}: {error}"),
+        _ => {
+            let error = format!("cannot start {program}: {error}").into();
+            Failure { error, status: NOT_EXECUTABLE }
+        }
     }
 }
 

@@ -16,7 +16,9 @@ impl File {
         let name = format!("bowline-report-{}.json", std::process::id());
         let path = std::env::temp_dir().join(name);
         // Made here, and only if it is not there: nobody else's file is ever written to.
-        std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+        std::fs::OpenOptions::new().write(true).create_new(true).open(&path).map_err(|e| {
+            std::io::Error::new(e.kind(), format!("cannot make {}: {e}", path.display()))
+        })?;
         Ok(File(path))
     }
 
@@ -34,8 +36,11 @@ impl Drop for File {
 
 /// Prints the reports of all devices that the program opened, to stderr: stdout is the program's.
 pub(super) fn print(file: &File, json: bool) -> Result<(), Box<dyn Error>> {
-    let text = std::fs::read_to_string(file.path())?;
-    let reports: Vec<Value> = text.lines().filter_map(|l| serde_json::from_str(l).ok()).collect();
+    let path = file.path();
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| format!("cannot read the report in {}: {e}", path.display()))?;
+    let objects = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let reports: Vec<Value> = objects.map(output::versioned).collect();
     if reports.is_empty() {
         eprintln!("bowline: the program opened no device, or ended without a word");
     }

@@ -30,7 +30,9 @@ const LOOK: Duration = Duration::from_millis(50);
     bowline run --device bl0=127.0.0.3 -- ib_write_bw -p 18517       … another one …\n  \
     bowline switch 127.0.0.100 --members 127.0.0.1:18516,127.0.0.1:18517\n                              \
                                   … a switch that makes them one …\n  \
-    bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n\
+    bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n  \
+    bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
+    bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
     The sender's completions mean that all members have the message. Needs no root: the address is any of\n\
     this machine's that no device uses.")]
 pub(crate) struct SwitchArgs {
@@ -72,7 +74,7 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
         .map_err(|e| format!("cannot listen on {}:{}: {e}", args.addr, args.listen))?;
     let policy = args.policy.0;
     let as_in_the_paper = args.merge == MergeArg::Paper;
-    let options = GroupOptions { policy, as_in_the_paper };
+    let options = GroupOptions { policy, as_in_the_paper, ..GroupOptions::default() };
     report_events(&switch);
     say(&format!("{}: waiting for senders on port {}", args.addr, args.listen))?;
     loop {

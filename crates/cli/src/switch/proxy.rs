@@ -1,5 +1,7 @@
 //! A sender's set-up connection, as the switch stands in for its one peer.
 //!
+//! Bowline's own set-up is known by how it begins, and is the library's business.
+//!
 //! perftest's two sides take turns: the client sends a message, in one call, and the server answers with one of the same
 //! length. The proxy passes each message on to all members, waits for all answers, and gives the client the first one. In
 //! messages that are keys it puts the switch in the place of the other side.
@@ -10,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline::Qpn;
-use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupSwitch};
+use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupSwitch, SETUP_MAGIC};
 
 use super::perftest::Key;
 
@@ -35,6 +37,13 @@ struct Member {
 impl Proxy {
     /// Serves a sender until it hangs up; then its groups end.
     pub(super) fn serve(&self, client: TcpStream) -> Result<(), String> {
+        let wrong = |e: io::Error| format!("set-up connection: {e}");
+        client.set_nodelay(true).map_err(wrong)?;
+        if is_bowline(&client).map_err(wrong)? {
+            let members = self.connect_members()?.into_iter().filter_map(|m| m.stream).collect();
+            let served = self.switch.relay(&client, members, &self.options);
+            return served.map_err(|error| error.to_string());
+        }
         let mut groups = Vec::new();
         let outcome = self.relay(client, &mut groups);
         for (_, group) in &groups {
@@ -49,7 +58,6 @@ impl Proxy {
         groups: &mut Vec<(Qpn, Connected)>,
     ) -> Result<(), String> {
         let at = client.local_addr().map_err(|e| format!("set-up connection: {e}"))?.ip();
-        client.set_nodelay(true).map_err(|e| format!("set-up connection: {e}"))?;
         let mut members = self.connect_members()?;
         let mut message = vec![0; MAX_MESSAGE];
         loop {
@@ -111,6 +119,26 @@ impl Proxy {
         let answer = redirected(&first_of(answers)?, connected.group.id, at);
         groups.push((sender.qpn, connected));
         Ok(answer)
+    }
+}
+
+/// Whether a sender begins as Bowline's programs do. Waits until it has said enough.
+fn is_bowline(client: &TcpStream) -> io::Result<bool> {
+    let mut begin = [0; SETUP_MAGIC.len()];
+    let mut seen = 0;
+    loop {
+        let len = client.peek(&mut begin)?;
+        // The other side has hung up, or has begun otherwise, or has said no more than before.
+        if len == 0 || begin[..len] != SETUP_MAGIC[..len] {
+            return Ok(false);
+        }
+        if len == begin.len() {
+            return Ok(true);
+        }
+        if len == seen {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        seen = len;
     }
 }
 

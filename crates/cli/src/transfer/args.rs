@@ -3,39 +3,90 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use bowline::peers::Code;
 use bowline::{LaneCount, LinkProfile, RateControl};
+use bowline_link::units;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, builder::TypedValueParser};
 
+use super::dir::Rights;
+use super::filter::Filter;
+use super::meter::Show;
+use super::scan::ScanOptions;
+use super::session::Speed;
+use crate::peers::{Target, Trust};
+
 /// TCP port on which a receiver listens, unless told otherwise.
-const PORT: u16 = 18517;
+pub(crate) const PORT: u16 = 18517;
 
 /// Send files and directories to a `bowline recv`
 ///
-/// Names, sizes and hashes go over TCP, the contents over a reliable queue pair whose scheme is a
-/// choice. What was interrupted goes on where it stopped when the same command is run again.
+/// Both ends prove who they are, by a one-time code or by their keys. Names, sizes and hashes go over TCP, the
+/// contents over a reliable queue pair whose scheme is a choice. What was interrupted goes on where it
+/// stopped when the same command is run again.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    bowline recv /data -d 192.0.2.7                      on the receiving host …\n  \
-    bowline send model.bin 192.0.2.7                     … a file to it\n  \
-    bowline send runs/ notes.txt 192.0.2.7 --json        a directory and a file\n  \
-    bowline send big.tar 192.0.2.7 --scheme ec-mds\n\n\
+    bowline recv --code                                  on the receiving host: prints a code …\n  \
+    bowline send model.bin --code acorn-comet-tulip      … and a file to it, found by itself\n  \
+    bowline send runs/ notes.txt nas                     to a host that knows this one's key\n  \
+    bowline send runs/ nas:18517 --delete --dry-run      what a mirror would change\n  \
+    bowline send big.tar [2001:db8::7]:18517 --bwlimit 200Mbps --progress\n  \
+    tar c src | bowline send - nas --name src.tar\n\n\
+    With --to or --code every argument is a path; otherwise the last one is the host.\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
-    Permissions and modification times go along; symbolic links and special files are skipped, \
-    with a note. Nothing is encrypted.")]
+    Permissions, modification times, symbolic and hard links go along; devices, sockets and pipes \
+    are skipped, with a note. What cannot be read is left out, and the rest is sent.\n\n\
+    Exit status: 0 all was sent, 1 it failed, 2 wrong usage, 3 something was left out, 130 interrupted.")]
 pub(crate) struct SendArgs {
-    /// Files and directories to send
+    /// Files and directories to send, - for stdin, and the host last unless --to or --code names it
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
-    pub(super) paths: Vec<PathBuf>,
-    /// Host where `bowline recv` runs
-    #[arg(required = true)]
-    pub(super) host: String,
+    arguments: Vec<PathBuf>,
+    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT
+    #[arg(long, value_name = "HOST")]
+    to: Option<String>,
+    /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on this host's
+    /// networks
+    #[arg(long, value_name = "WORDS", conflicts_with = "insecure")]
+    code: Option<Code>,
+    /// Ask nobody who they are, and encrypt nothing; on loopback that is so without it
+    #[arg(long)]
+    insecure: bool,
+    /// Authenticate and encrypt on loopback as well
+    #[arg(long, conflicts_with = "insecure")]
+    secure: bool,
+    /// Take the key of a host that is not known yet, without asking
+    #[arg(long)]
+    accept_new: bool,
+    /// After a code: know the receiver by its key from now on
+    #[arg(long, requires = "code")]
+    remember: bool,
     /// Address of this end's NIC [default: the address it reaches the host from]
     #[arg(short, long, value_name = "ADDRESS")]
     pub(super) device: Option<IpAddr>,
-    /// TCP port of the receiver
+    /// TCP port of the receiver, where HOST names none
     #[arg(short, long, default_value_t = PORT)]
-    pub(super) port: u16,
+    port: u16,
+    /// Leave out what matches, as '*.o', 'target/' or '/runs/**'; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Send it although --exclude matches it; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+    /// Remove what this end has not, in directories that are sent; the receiver must allow it (--delete)
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Say what would be sent and removed, and change nothing
+    #[arg(short = 'n', long)]
+    pub(super) dry_run: bool,
+    /// Tell users and groups; the receiver must be root and take them (--owner)
+    #[arg(long)]
+    owner: bool,
+    /// Tell extended attributes; the receiver must take them (--xattrs)
+    #[arg(long)]
+    xattrs: bool,
+    /// The name under which stdin arrives
+    #[arg(long, default_value = "stdin", value_name = "NAME")]
+    pub(super) name: String,
     /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along, auto
     /// takes the one that the planner expects to be fastest
     #[arg(long, default_value = "sr-nack", value_parser = schemes())]
@@ -44,8 +95,11 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) cc: Option<RateControl>,
     /// Send at this rate, as 1Gbps: where nobody has to find it out [default: as --cc says]
-    #[arg(long, value_parser = parse_rate)]
-    pub(super) rate: Option<u64>,
+    #[arg(long, value_parser = units::parse_rate)]
+    rate: Option<u64>,
+    /// Send no faster than this, as 200Mbps
+    #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
+    bwlimit: Option<u64>,
     /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
     /// as both ends have carry every block together
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
@@ -53,32 +107,115 @@ pub(crate) struct SendArgs {
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    /// Print one JSON object as the last line
+    #[command(flatten)]
+    shown: Shown,
+}
+
+/// What is shown, at both ends.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    /// Print a line each second with the rate and the time left, also without a terminal
     #[arg(long)]
-    pub(super) json: bool,
+    progress: bool,
+    /// Print events and a report as JSON, an object on each line (docs/json.md)
+    #[arg(long)]
+    json: bool,
+    /// Print errors only
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Shown {
+    /// Says nothing on stdout.
+    pub(super) fn be_quiet(&mut self) {
+        (self.json, self.quiet) = (false, true);
+    }
+
+    fn show(self) -> Show {
+        Show { lines: self.progress, json: self.json, quiet: self.quiet }
+    }
+}
+
+impl SendArgs {
+    /// The paths, and the host if one is named.
+    pub(super) fn paths_and_host(&self) -> Result<(&[PathBuf], Option<Target>), String> {
+        if let Some(to) = &self.to {
+            return Ok((&self.arguments, Some(Target::parse(to, self.port)?)));
+        }
+        if self.code.is_some() {
+            return Ok((&self.arguments, None));
+        }
+        match self.arguments.split_last() {
+            Some((host, paths @ [_, ..])) => {
+                let host = Target::parse(&host.to_string_lossy(), self.port)?;
+                Ok((paths, Some(host)))
+            }
+            _ => Err(
+                "where to? Name the host last, as `bowline send FILE nas`, or take the code that \
+                      `bowline recv --code` shows: `bowline send FILE --code WORDS`"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    pub(super) fn trust(&self) -> Trust {
+        Trust {
+            code: self.code.clone(),
+            insecure: self.insecure,
+            secure: self.secure,
+            accept_new: self.accept_new,
+            remember: self.remember,
+        }
+    }
+
+    pub(super) fn scan_options(&self) -> Result<ScanOptions, String> {
+        let filter = Filter::new(&self.exclude, &self.include)?;
+        Ok(ScanOptions { filter, owner: self.owner, xattrs: self.xattrs })
+    }
+
+    pub(super) fn speed(&self) -> Speed {
+        Speed { rate_bps: self.rate, max_rate_bps: self.bwlimit }
+    }
+
+    pub(super) fn show(&self) -> Show {
+        self.shown.show()
+    }
 }
 
 /// Receive files and directories from `bowline send`
 ///
-/// Takes up to four transfers at a time, from whoever can connect, and writes nothing outside of its
-/// directory. A file appears under its name when all of it is there and checked; until then it is
-/// NAME.bowline-part, which the next attempt goes on with.
+/// Lets in peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes of this host.
+/// It takes up to four transfers at a time and writes nothing outside of its directory. A file appears under
+/// its name when all of it is there and checked; until then it is NAME.bowline-part, which the next
+/// attempt goes on with.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    bowline recv                                 into this directory, from this host\n  \
-    bowline recv /data -d 192.0.2.7              from the network of that address\n  \
-    bowline recv /data --once --json             one transfer, then a report\n\n\
-    A file that exists and is the same is left alone. One that differs is an error unless \
+    bowline recv --code                          into this directory, from whoever has the code\n  \
+    bowline recv /data                           from peers whose keys are trusted, on all addresses\n  \
+    bowline recv /mirror --overwrite --delete    a mirror that senders keep up to date\n  \
+    bowline recv /data --once --json             one transfer, then a report\n  \
+    bowline recv - --code > model.bin            to stdout\n\n\
+    A file that exists and is the same is left alone. One that differs is left out unless \
     --overwrite is given, and a directory that exists keeps its permissions. A sender that makes \
-    no progress for two minutes is given up. Use it where you trust those who can reach the port: senders are not \
-    asked who they are.")]
+    no progress for two minutes is given up.\n\n\
+    Exit status: 0 it went well, 1 it failed, 2 wrong usage, 3 something was left out, 130 interrupted.")]
 pub(crate) struct RecvArgs {
-    /// Directory to write to
+    /// Directory to write to, or - for stdout
     #[arg(default_value = ".", value_name = "DIR")]
     pub(super) dir: PathBuf,
-    /// Address of this end's NIC, on which it also listens
-    #[arg(short, long, default_value = "127.0.0.1", value_name = "ADDRESS")]
-    pub(super) device: IpAddr,
+    /// Print a one-time code, and take one transfer from the sender that has it
+    #[arg(long, conflicts_with = "insecure")]
+    pub(super) code: bool,
+    /// After a code: let the sender in by its key from now on
+    #[arg(long, requires = "code")]
+    pub(super) remember: bool,
+    /// Let in whoever can connect, unauthenticated and unencrypted
+    #[arg(long)]
+    pub(super) insecure: bool,
+    /// Address of this end's NIC, on which it also listens [default: all addresses if some key is trusted or
+    /// a code is open, and each sender gets the NIC that it reaches; otherwise 127.0.0.1]
+    #[arg(short, long, value_name = "ADDRESS")]
+    pub(super) device: Option<IpAddr>,
     /// TCP port to listen on; 0 lets the system pick one
     #[arg(short, long, default_value_t = PORT)]
     pub(super) port: u16,
@@ -88,6 +225,15 @@ pub(crate) struct RecvArgs {
     /// Replace files that exist and differ, and change the permissions of directories that exist
     #[arg(long)]
     pub(super) overwrite: bool,
+    /// Let senders remove what they have not, in directories that they send
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Give what arrives to the users and groups that a sender tells
+    #[arg(long)]
+    pub(super) owner: bool,
+    /// Set the extended attributes that a sender tells
+    #[arg(long)]
+    pub(super) xattrs: bool,
     /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
     /// as both ends have carry every block together
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
@@ -95,18 +241,21 @@ pub(crate) struct RecvArgs {
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    /// Print one JSON object for each transfer
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+impl RecvArgs {
+    pub(super) fn rights(&self) -> Rights {
+        let RecvArgs { overwrite, delete, owner, xattrs, .. } = *self;
+        Rights { overwrite, delete, owner, xattrs }
+    }
+
+    pub(super) fn show(&self) -> Show {
+        self.shown.show()
+    }
 }
 
 fn schemes() -> impl TypedValueParser<Value = String> {
     PossibleValuesParser::new(["sr-nack", "sr-rto", "ec-mds", "ec-xor", "auto"])
-}
-
-/// A rate is written as in a link profile.
-fn parse_rate(text: &str) -> Result<u64, String> {
-    let profile: LinkProfile =
-        format!("rate={text}").parse().map_err(|e: bowline::ParseLinkError| e.to_string())?;
-    profile.config.rate_bps.ok_or_else(|| "write 1Gbps or 100Mbps".to_owned())
 }

@@ -9,11 +9,14 @@ use bowline::{Channel, ReliableEvent};
 
 use super::Failure;
 use super::message::Message;
+use crate::interrupt;
 
 /// An end that has nothing to say says so this often.
 const ALIVE_EVERY: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is gone. Mostly the system knows earlier.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How often the user's wish to end is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What the peer has said and may wait to be handled, and what may wait to be sent: a peer cannot
 /// fill the memory.
 const QUEUE: usize = 256;
@@ -41,6 +44,27 @@ pub(super) struct Handled {
     /// wrong, the blocks that are right.
     pub(super) outcome: Result<usize, Vec<u32>>,
 }
+
+/// The user has ended it; the peer is told, and how to go on.
+#[derive(Debug)]
+pub(super) struct Interrupted(&'static str);
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self.0 {
+            "receiver" => {
+                "interrupted by the sender's user; what has arrived is kept, and the same `bowline \
+                 send` goes on with it"
+            }
+            _ => {
+                "interrupted by the receiver's user; what has arrived is kept: start `bowline recv` \
+                 again, and the same `bowline send` goes on with it"
+            }
+        })
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// One end of the conversation.
 pub(super) struct Control {
@@ -103,16 +127,7 @@ impl Control {
 
     /// The next event.
     pub(super) fn next(&self) -> Result<Event, Failure> {
-        // This end holds a sender itself, so there is always one.
-        let event = match self.patience {
-            None => self.events.recv()?,
-            Some(patience) => {
-                let left = patience.checked_sub(self.progress.get().elapsed());
-                // However many events there are: those of a peer that makes no progress gain no time.
-                let event = left.and_then(|left| self.events.recv_timeout(left).ok());
-                event.ok_or_else(|| self.stuck(patience))?
-            }
-        };
+        let event = self.next_event()?;
         let heard = match event {
             Event::Peer(heard) => heard,
             Event::Queue(event) => return Ok(Event::Queue(event)),
@@ -124,6 +139,24 @@ impl Control {
             Ok(Message::Abort(why)) => Err(format!("the {} gave up: {why}", self.peer).into()),
             Ok(message) => Ok(Event::Peer(message)),
             Err(_) => Err(self.unexpected()),
+        }
+    }
+
+    fn next_event(&self) -> Result<Event<Heard>, Failure> {
+        loop {
+            if interrupt::asked().is_some() {
+                return Err(Box::new(Interrupted(self.peer)));
+            }
+            let mut wait = LOOK_EVERY;
+            if let Some(patience) = self.patience {
+                // However many events there are: those of a peer that makes no progress gain no time.
+                let left = patience.checked_sub(self.progress.get().elapsed());
+                wait = wait.min(left.ok_or_else(|| self.stuck(patience))?);
+            }
+            // This end holds a sender itself, so there is always one.
+            if let Ok(event) = self.events.recv_timeout(wait) {
+                return Ok(event);
+            }
         }
     }
 

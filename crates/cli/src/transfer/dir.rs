@@ -12,14 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps, fchmod, fstatvfs,
-    futimens, mkdirat, open, openat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, Dir as Listing, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps,
+    Uid, fchmod, fchown, fstatvfs, futimens, linkat, mkdirat, open, openat, readlinkat, renameat,
+    renameat_with, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::Failure;
+use super::filter::Filter;
 use super::message::{Entry, MAX_PATH, Timestamp};
-use super::partial;
+use super::{partial, xattr};
 
 /// Deepest nesting that is taken.
 const MAX_DEPTH: usize = 256;
@@ -28,6 +30,7 @@ const MAX_DEPTH: usize = 256;
 pub(super) struct Dir {
     shown: PathBuf,
     root: OwnedFd,
+    pub(super) rights: Rights,
     /// The directory used last: entries of one directory come together.
     last: Mutex<Option<(Vec<u8>, std::sync::Arc<OwnedFd>)>>,
 }
@@ -36,26 +39,40 @@ pub(super) struct Dir {
 pub(super) enum Found {
     Nothing,
     File(Stat),
-    /// Something that is no file.
+    Symlink,
+    /// Something else.
     Other,
 }
 
+/// What the receiver's user lets senders do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rights {
+    /// Replace what exists and differs.
+    pub(super) overwrite: bool,
+    /// Remove what the sender has not.
+    pub(super) delete: bool,
+    /// Give what arrives to the owners that the sender names.
+    pub(super) owner: bool,
+    /// Set extended attributes.
+    pub(super) xattrs: bool,
+}
+
 impl Dir {
-    pub(super) fn open(path: &Path) -> Result<Dir, Failure> {
+    pub(super) fn open(path: &Path, rights: Rights) -> Result<Dir, Failure> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(path, flags, Mode::empty())
             .map_err(|e| format!("cannot receive into {}: {e}", path.display()))?;
-        Ok(Dir { shown: path.to_owned(), root, last: Mutex::default() })
+        Ok(Dir { shown: path.to_owned(), root, rights, last: Mutex::default() })
     }
 
-    /// An error about an entry.
-    pub(super) fn failed(&self, doing: &str, entry: &Entry, e: &io::Error) -> Failure {
+    /// What could not be done to an entry, and why.
+    pub(super) fn why(&self, doing: &str, entry: &Entry, e: &io::Error) -> String {
         let hint = match e.kind() {
             io::ErrorKind::StorageFull => " (make room, and send the same again to go on)",
             io::ErrorKind::PermissionDenied => " (may this user write there?)",
             _ => "",
         };
-        format!("cannot {doing} {}: {e}{hint}", self.shown.join(entry.name()).display()).into()
+        format!("cannot {doing} {}: {e}{hint}", self.shown.join(entry.name()).display())
     }
 
     /// Bytes that this user may still write.
@@ -100,7 +117,18 @@ impl Dir {
     /// Gives a directory its permissions and time.
     pub(super) fn finish_dir(&self, entry: &Entry) -> io::Result<()> {
         let (parent, name) = self.parent(entry)?;
-        finish(&open_dir(&parent, name)?.into(), entry)
+        self.finish(&open_dir(&parent, name)?.into(), entry)
+    }
+
+    fn finish(&self, file: &File, entry: &Entry) -> io::Result<()> {
+        if let (true, Some((user, group))) = (self.rights.owner, entry.owner) {
+            fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+        if self.rights.xattrs {
+            xattr::set(file, entry)?;
+        }
+        fchmod(file, Mode::from_raw_mode(entry.mode & 0o777))?;
+        Ok(futimens(file, &times(entry))?)
     }
 
     /// What is in an entry's place.
@@ -109,6 +137,9 @@ impl Dir {
         match statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
                 Ok(Found::File(stat))
+            }
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
+                Ok(Found::Symlink)
             }
             Ok(_) => Ok(Found::Other),
             Err(Errno::NOENT) => Ok(Found::Nothing),
@@ -142,28 +173,131 @@ impl Dir {
     }
 
     /// Puts a complete partial file in its place.
-    pub(super) fn publish(&self, entry: &Entry, part: &File, overwrite: bool) -> io::Result<()> {
-        finish(part, entry)?;
+    pub(super) fn publish(&self, entry: &Entry, part: &File) -> io::Result<()> {
+        self.finish(part, entry)?;
         let (parent, name) = self.parent(entry)?;
-        let part_name = partial::part_name(name);
-        let (from, to) = ((&*parent, &*part_name), (&*parent, name));
-        let plain = || renameat(from.0, from.1, to.0, to.1);
-        let renamed = if overwrite {
-            plain()
-        } else {
-            // Somebody may have made the file meanwhile.
-            match renameat_with(from.0, from.1, to.0, to.1, RenameFlags::NOREPLACE) {
-                // Some file systems cannot.
-                Err(Errno::INVAL | Errno::NOSYS) => plain(),
-                renamed => renamed,
-            }
-        };
-        renamed?;
+        self.rename(&parent, name)?;
         match unlinkat(&*parent, partial::state_name(name), AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             removed => Ok(removed?),
         }
     }
+
+    /// Gives what lies under the partial name its own, in one step.
+    fn rename(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        let part = partial::part_name(name);
+        let plain = || renameat(parent, &*part, parent, name);
+        let renamed = if self.rights.overwrite {
+            plain()
+        } else {
+            // Somebody may have made the file meanwhile.
+            match renameat_with(parent, &*part, parent, name, RenameFlags::NOREPLACE) {
+                // Some file systems cannot.
+                Err(Errno::INVAL | Errno::NOSYS) => plain(),
+                renamed => renamed,
+            }
+        };
+        Ok(renamed?)
+    }
+
+    /// Makes a symbolic link, unless the same is there. It leads nobody anywhere: nothing here follows
+    /// links.
+    pub(super) fn symlink(&self, entry: &Entry, target: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent(entry)?;
+        if readlinkat(&*parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target) {
+            return Ok(());
+        }
+        let part = partial::part_name(name);
+        let _ = unlinkat(&*parent, &*part, AtFlags::empty());
+        symlinkat(OsStr::from_bytes(target), &*parent, &*part)?;
+        // Not every file system keeps the times of links.
+        let _ = utimensat(&*parent, &*part, &times(entry), AtFlags::SYMLINK_NOFOLLOW);
+        self.rename(&parent, name)
+    }
+
+    /// Makes another name of a file that has arrived.
+    pub(super) fn hard_link(&self, entry: &Entry, first: &Entry) -> io::Result<()> {
+        let (from, from_name) = self.parent(first)?;
+        let (parent, name) = self.parent(entry)?;
+        let stat = |dir: &OwnedFd, name: &OsStr| statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let source = stat(&from, from_name)?;
+        if stat(&parent, name)
+            .is_ok_and(|old| (old.st_dev, old.st_ino) == (source.st_dev, source.st_ino))
+        {
+            return Ok(());
+        }
+        let part = partial::part_name(name);
+        let _ = unlinkat(&*parent, &*part, AtFlags::empty());
+        linkat(&*from, from_name, &*parent, &*part, AtFlags::empty())?;
+        self.rename(&parent, name)
+    }
+
+    /// Removes what is in a directory and not in `keep`, unless the filter leaves it out; returns the
+    /// paths. If it is only asked what it would remove, it removes nothing.
+    pub(super) fn remove_others(
+        &self,
+        entry: &Entry,
+        keep: impl Fn(&[u8]) -> bool,
+        filter: &Filter,
+        dry_run: bool,
+    ) -> io::Result<Vec<Vec<u8>>> {
+        let (parent, name) = self.parent(entry)?;
+        let dir = match open_dir(&parent, name) {
+            Err(e) if dry_run && e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            opened => opened?,
+        };
+        let mut removed = Vec::new();
+        for (child, is_dir) in children(&dir)? {
+            let path = [&entry.path[..], b"/", child.as_bytes()].concat();
+            let is_kept = keep(&path) || partial::is_reserved(child.as_bytes());
+            if is_kept || filter.leaves_out(&path, is_dir) {
+                continue;
+            }
+            if !dry_run {
+                remove(&dir, &child, is_dir, MAX_DEPTH)?;
+            }
+            removed.push(path);
+        }
+        Ok(removed)
+    }
+}
+
+/// What is in a directory, and whether it is a directory itself.
+fn children(dir: &OwnedFd) -> io::Result<Vec<(std::ffi::OsString, bool)>> {
+    let mut found = Vec::new();
+    for entry in Listing::read_from(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let name = OsStr::from_bytes(name).to_owned();
+        let stat = statat(dir, &*name, AtFlags::SYMLINK_NOFOLLOW)?;
+        found.push((name, FileType::from_raw_mode(stat.st_mode) == FileType::Directory));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Removes a file, or a directory with what is in it. Links are removed and not followed.
+fn remove(parent: &OwnedFd, name: &OsStr, is_dir: bool, depth: usize) -> io::Result<()> {
+    if !is_dir {
+        return Ok(unlinkat(parent, name, AtFlags::empty())?);
+    }
+    if depth == 0 {
+        return Err(io::Error::other("it is nested too deep"));
+    }
+    let dir = open_dir(parent, name)?;
+    for (child, is_dir) in children(&dir)? {
+        remove(&dir, &child, is_dir, depth - 1)?;
+    }
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+fn times(entry: &Entry) -> Timestamps {
+    let Timestamp { secs, nanos } = entry.mtime;
+    let time = Timespec { tv_sec: secs, tv_nsec: nanos.into() };
+    Timestamps { last_access: time, last_modification: time }
 }
 
 /// Whether a sender's path may be used at all; says why not.
@@ -201,13 +335,6 @@ fn open_file(parent: &OwnedFd, name: &OsStr, flags: OFlags) -> io::Result<File> 
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"))
     }
-}
-
-fn finish(file: &File, entry: &Entry) -> io::Result<()> {
-    fchmod(file, Mode::from_raw_mode(entry.mode & 0o777))?;
-    let Timestamp { secs, nanos } = entry.mtime;
-    let time = Timespec { tv_sec: secs, tv_nsec: nanos.into() };
-    Ok(futimens(file, &Timestamps { last_access: time, last_modification: time })?)
 }
 
 #[cfg(test)]

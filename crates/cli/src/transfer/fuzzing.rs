@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::digest::BlockHash;
-use super::dir::Dir;
+use super::dir::{Dir, Rights};
+use super::filter::Filter;
 use super::list::List;
 use super::message::{Hello, Message};
 use super::partial;
@@ -53,14 +54,16 @@ pub fn recv(input: &[u8]) {
         return;
     };
     let Some(scratch) = Scratch::new() else { return };
-    let Ok(dir) = Dir::open(&scratch.0.join("into")) else { return };
+    let bit = |n: u8| options >> n & 1 != 0;
+    let rights = Rights { overwrite: bit(0), delete: bit(1), owner: false, xattrs: bit(2) };
+    let Ok(dir) = Dir::open(&scratch.0.join("into"), rights) else { return };
     // A directory is not entered where that is all that happens, which is most of the time.
-    let _ = transfer(&dir, options & 1 != 0, &mut messages);
+    let _ = transfer(&dir, bit(3), &mut messages);
     let outside = std::fs::read_dir(&scratch.0).map_or(1, Iterator::count);
     assert_eq!(outside, 1, "something was made outside of the directory");
 }
 
-fn transfer(dir: &Dir, overwrite: bool, messages: &mut Messages<'_>) -> Option<()> {
+fn transfer(dir: &Dir, dry_run: bool, messages: &mut Messages<'_>) -> Option<()> {
     let mut list = List::default();
     let tree = loop {
         match messages.next()? {
@@ -71,7 +74,7 @@ fn transfer(dir: &Dir, overwrite: bool, messages: &mut Messages<'_>) -> Option<(
             _ => return None,
         }
     };
-    let mut store = Store::examine(dir, &tree, overwrite).ok()?;
+    let mut store = Store::examine(dir, &tree, dry_run);
     let _ = store.claims();
     loop {
         match messages.next()? {
@@ -84,11 +87,17 @@ fn transfer(dir: &Dir, overwrite: bool, messages: &mut Messages<'_>) -> Option<(
         }
     }
     store.prepare().ok()?;
-    let segments = Segments::new(&tree, |block| store.there(block).is_some());
+    if dry_run {
+        let _ = store.remove_others(&Filter::default());
+        return None;
+    }
+    let segments = Segments::new(&tree, |block| {
+        store.there(block).is_some() || store.failures.contains(tree.place(block).entry)
+    });
     let mut hashes: Vec<BlockHash> =
         (0..tree.blocks()).map(|block| store.there(block).unwrap_or_default()).collect();
     for message in messages {
-        let Message::Hashes { segment, hashes: of_segment } = message else { return None };
+        let Message::Hashes { segment, hashes: of_segment, .. } = message else { return None };
         let blocks = segments.get(segment);
         if blocks.len() != of_segment.len() {
             return None;
@@ -100,10 +109,25 @@ fn transfer(dir: &Dir, overwrite: bool, messages: &mut Messages<'_>) -> Option<(
             hashes[*block as usize] = hash;
         }
     }
-    store.finish_dirs().ok()?;
-    let _ = tree.digest(&hashes);
+    store.finish_links();
+    if dir.rights.delete {
+        let _ = store.remove_others(&Filter::default());
+    }
+    store.finish_dirs();
+    let _ = tree.digest(&hashes, |index| store.failures.contains(index));
     for entry in tree.entries() {
         let _ = partial::records(&entry.path, entry.bytes(), entry.mtime);
     }
     Some(())
+}
+
+/// Matches a path against a pattern, which a zero byte divides.
+pub(crate) fn pattern(input: &[u8]) {
+    let mut parts = input.splitn(2, |byte| *byte == 0);
+    let (Some(pattern), Some(path)) = (parts.next(), parts.next()) else { return };
+    let pattern = String::from_utf8_lossy(pattern).into_owned();
+    if let Ok(filter) = Filter::new(&[pattern], &[]) {
+        let _ = filter.leaves_out(path, false);
+        let _ = filter.leaves_out(path, true);
+    }
 }

@@ -4,8 +4,9 @@ use std::mem::size_of;
 
 use super::Failure;
 use super::dir::check_path;
-use super::message::Entry;
+use super::message::{Entry, Kind, MAX_PATH};
 use super::tree::Tree;
+use super::xattr;
 
 /// Memory for one list at most, which holds about two million files.
 const MAX_BYTES: usize = 256 << 20;
@@ -28,7 +29,12 @@ impl List {
         if entry.mtime.nanos >= 1_000_000_000 {
             return Err(format!("{:?} is refused: its time is none", entry.name()).into());
         }
-        self.bytes += ENTRY_BYTES + entry.path.len();
+        if let Err(why) = self.check_kind(&entry) {
+            return Err(format!("{:?} is refused: {why}", entry.name()).into());
+        }
+        let target = if let Kind::Symlink(target) = &entry.kind { target.len() } else { 0 };
+        let xattrs: usize = entry.xattrs.iter().map(|x| 64 + x.name.len() + x.value.len()).sum();
+        self.bytes += ENTRY_BYTES + entry.path.len() + target + xattrs;
         if self.bytes > MAX_BYTES {
             let count = self.tree.entries().len();
             return Err(format!(
@@ -39,6 +45,22 @@ impl List {
             .into());
         }
         self.tree.push(entry).ok_or_else(|| "this is more than one transfer can carry".into())
+    }
+
+    /// Whether links lead to something that can be, and attributes are users'.
+    fn check_kind(&self, entry: &Entry) -> Result<(), &'static str> {
+        match &entry.kind {
+            Kind::Symlink(target) if target.is_empty() || target.len() > MAX_PATH => {
+                Err("its link is empty or too long")
+            }
+            Kind::Symlink(target) if target.contains(&0) => Err("its link has a zero byte"),
+            Kind::HardLink(first) => match self.tree.entries().get(*first as usize) {
+                Some(first) if first.is_file() => Ok(()),
+                _ => Err("it is another name of nothing that was sent"),
+            },
+            _ if !xattr::are_right(&entry.xattrs) => Err("its extended attributes are none"),
+            _ => Ok(()),
+        }
     }
 
     /// The list is complete: no path may come twice.
@@ -58,11 +80,12 @@ impl List {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Kind, Timestamp};
+    use super::super::message::{Timestamp, Xattr};
     use super::*;
 
     fn directory(path: Vec<u8>) -> Entry {
-        Entry { path, kind: Kind::Directory, mode: 0o755, mtime: Timestamp::default() }
+        let (kind, mtime) = (Kind::Directory, Timestamp::default());
+        Entry { path, kind, mode: 0o755, mtime, owner: None, xattrs: vec![] }
     }
 
     #[test]
@@ -81,6 +104,32 @@ mod tests {
         let mut list = List::default();
         let refused = (0_u32..).find(|n| list.push(directory(n.to_string().into_bytes())).is_err());
         assert!(refused.is_some_and(|count| count < 3_000_000), "{refused:?}");
+    }
+
+    #[test]
+    fn links_and_attributes_that_cannot_be_are_refused() {
+        let entry = |kind| Entry { kind, ..directory(b"x".to_vec()) };
+        let file = Kind::File { bytes: 1, sparse: false };
+        let mut list = List::default();
+        list.push(entry(Kind::Directory)).unwrap();
+        for kind in [
+            Kind::HardLink(0),
+            Kind::HardLink(1),
+            Kind::HardLink(u32::MAX),
+            Kind::Symlink(vec![]),
+            Kind::Symlink(b"a\0b".to_vec()),
+            Kind::Symlink(vec![b'x'; MAX_PATH + 1]),
+        ] {
+            assert!(list.push(entry(kind.clone())).is_err(), "{kind:?}");
+        }
+        list.push(entry(file)).unwrap();
+        list.push(entry(Kind::HardLink(1))).unwrap();
+        list.push(entry(Kind::Symlink(b"../anywhere".to_vec()))).unwrap();
+        let xattr = |name: &[u8]| Xattr { name: name.to_vec(), value: vec![] };
+        for name in [&b"trusted.x"[..], b"security.capability", b"user.a\0b", b""] {
+            let entry = Entry { xattrs: vec![xattr(name)], ..directory(b"y".to_vec()) };
+            assert!(list.push(entry).is_err(), "{name:?}");
+        }
     }
 
     #[test]

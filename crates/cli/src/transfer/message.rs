@@ -7,15 +7,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::digest::BlockHash;
+use super::filter::Filter;
 
 /// Of this exchange; both ends must have the same.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 5;
 /// Claims in one message: well below what a setup message can carry.
 pub(super) const MAX_CLAIMS: usize = 1024;
 /// Bytes of entries in one message, about.
 pub(super) const ENTRIES_BYTES: usize = 32 << 10;
 /// Longest path that is sent or taken.
 pub(super) const MAX_PATH: usize = 4096;
+/// Bytes of one entry's extended attributes, names and values together.
+pub(super) const MAX_XATTR_BYTES: usize = 16 << 10;
+/// Entries in one message that says why they are left out, and bytes of each reason.
+pub(super) const MAX_FAILURES: usize = 64;
+pub(super) const MAX_REASON: usize = 512;
 
 /// What the sender says first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +32,14 @@ pub(super) struct Hello {
     pub(super) mtu: u32,
     /// Lanes of its NIC.
     pub(super) lanes: u16,
+    /// No segment will be longer than this.
+    pub(super) segment_bytes: u32,
+    /// Say what would happen, and do nothing.
+    pub(super) dry_run: bool,
+    /// Remove what the sender has not, in directories that it sends.
+    pub(super) delete: bool,
+    /// What the sender leaves out, which is not removed either.
+    pub(super) filter: Filter,
 }
 
 /// What the receiver answers, if it does not refuse.
@@ -36,7 +50,7 @@ pub(super) struct Welcome {
     pub(super) lanes: u16,
 }
 
-/// A file or a directory.
+/// A file, a directory or a link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Entry {
     /// From the receiver's directory, components separated by slashes; any bytes, as file systems
@@ -47,6 +61,17 @@ pub(super) struct Entry {
     pub(super) mode: u32,
     /// Modification time since the epoch.
     pub(super) mtime: Timestamp,
+    /// User and group, if the sender was asked to tell.
+    pub(super) owner: Option<(u32, u32)>,
+    /// Extended attributes of users, if the sender was asked to tell.
+    pub(super) xattrs: Vec<Xattr>,
+}
+
+/// An extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Xattr {
+    pub(super) name: Vec<u8>,
+    pub(super) value: Vec<u8>,
 }
 
 /// A point in time as file systems keep it.
@@ -57,24 +82,35 @@ pub(super) struct Timestamp {
 }
 
 /// What an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     Directory,
-    /// A file of so many bytes.
-    File(u64),
+    /// A file of so many bytes. One that is sparse at the sender has holes where it is zero.
+    File {
+        bytes: u64,
+        sparse: bool,
+    },
+    /// A symbolic link, and what it says.
+    Symlink(Vec<u8>),
+    /// Another name of an entry before it, by its index.
+    HardLink(u32),
 }
 
 impl Entry {
-    /// Bytes of a file; a directory has none.
+    /// Bytes of a file; nothing else has any.
     pub(super) fn bytes(&self) -> u64 {
         match self.kind {
-            Kind::Directory => 0,
-            Kind::File(bytes) => bytes,
+            Kind::File { bytes, .. } => bytes,
+            _ => 0,
         }
     }
 
     pub(super) fn is_file(&self) -> bool {
-        matches!(self.kind, Kind::File(_))
+        matches!(self.kind, Kind::File { .. })
+    }
+
+    pub(super) fn is_dir(&self) -> bool {
+        matches!(self.kind, Kind::Directory)
     }
 
     /// For people.
@@ -91,6 +127,13 @@ pub(super) struct Claim {
     pub(super) hash: BlockHash,
 }
 
+/// An entry that is left out, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LeftOut {
+    pub(super) entry: u32,
+    pub(super) why: String,
+}
+
 /// Whatever either end says after the greeting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Message {
@@ -102,7 +145,7 @@ pub(super) enum Message {
     EndOfEntries,
     /// Receiver: blocks it has.
     Claims(Vec<Claim>),
-    /// Receiver: those were all.
+    /// Receiver: those were all. If there were none, nothing can be denied, and it gets ready.
     EndOfClaims,
     /// Sender: so many claimed blocks were compared. For who waits while large files are read.
     Checked(u32),
@@ -110,12 +153,16 @@ pub(super) enum Message {
     Denied(Vec<u32>),
     /// Sender: those were all; both ends know now what is to be moved.
     EndOfDenied,
+    /// Receiver: entries that it cannot take.
+    LeftOut(Vec<LeftOut>),
     /// Receiver: it agrees, and has posted its receives.
     Ready,
-    /// Sender: hashes of a segment's blocks.
-    Hashes { segment: u32, hashes: Vec<BlockHash> },
+    /// Sender: hashes of a segment's blocks, and those of the blocks that it could not read.
+    Hashes { segment: u32, hashes: Vec<BlockHash>, unread: Vec<u32> },
     /// Receiver: a segment arrived other than it was sent.
     Again { segment: u32 },
+    /// Receiver: paths that it has removed, or would remove.
+    Removed(Vec<Vec<u8>>),
     /// Receiver: everything is in its place; the hash of all files' hashes.
     Complete { digest: BlockHash },
     /// Sender: so it is.

@@ -3,100 +3,104 @@
 //! A file is cut into blocks of 16 MiB, and blocks, those of small files together, make the messages
 //! that the queue pair moves ([`tree`]). Reading, hashing and writing go on in threads beside it;
 //! the main thread of each end only decides ([`sender`], [`receiver`]). Names and hashes go over the
-//! TCP connection that set the queue pair up ([`message`], [`control`]). What a sender says leads
-//! nowhere but into the receiver's directory ([`dir`]), and what an interrupted transfer has left
-//! is hashed before it is built upon ([`store`], [`partial`]).
+//! TCP connection that set the queue pair up ([`message`], [`control`]), after the ends have got to know
+//! each other ([`crate::peers`], [`serve`]). What a sender says leads nowhere but into the receiver's
+//! directory ([`dir`]), and what an interrupted transfer has left is hashed before it is built upon
+//! ([`store`], [`partial`]). An entry that cannot be taken is left out ([`failures`]).
 
 mod args;
 mod control;
 mod digest;
 mod dir;
+mod failures;
 mod files;
+mod filter;
 pub(crate) mod fuzzing;
 mod list;
 mod message;
+mod meter;
 mod partial;
+mod pipe;
 mod receiver;
 mod report;
 mod scan;
 mod sender;
+mod serve;
 mod session;
 mod store;
 #[cfg(test)]
 mod tests;
 mod tree;
 mod turns;
+mod xattr;
 
 use std::error::Error;
-use std::thread;
+use std::process::ExitCode;
 
-use bowline::{Channel, Connector, Listener};
+use serde_json::json;
 
-pub(crate) use args::{RecvArgs, SendArgs};
-use dir::Dir;
+pub(crate) use args::{PORT, RecvArgs, SendArgs};
+use meter::Show;
 use report::Report;
 use scan::Source;
-use turns::Turns;
+pub(crate) use serve::recv;
 
-use crate::output;
+use crate::{interrupt, output, peers};
 
-/// Transfers that a receiver takes at a time; each may take 128 MiB of memory. Further senders wait to be
-/// accepted.
-const MAX_TRANSFERS: usize = 4;
+/// Exit status of a transfer that left something out.
+const LEFT_OUT: u8 = 3;
 
 /// Why a transfer failed; threads pass it on.
 type Failure = Box<dyn Error + Send + Sync>;
 
 /// Sends what the arguments name.
-pub(crate) fn send(args: &SendArgs) -> Result<(), Box<dyn Error>> {
-    let report = try_send(args).map_err(|e| e as Box<dyn Error>)?;
-    report.print("sent", args.json);
-    Ok(())
+pub(crate) fn send(args: &SendArgs) -> Result<ExitCode, Box<dyn Error>> {
+    interrupt::watch();
+    finish(try_send(args), "sent", args.show())
 }
 
 fn try_send(args: &SendArgs) -> Result<Report, Failure> {
-    let source = Source::scan(&args.paths)?;
-    for note in &source.notes {
-        eprintln!("bowline: {}", output::plain(note));
-    }
-    let channel = Connector::new().connect((args.host.as_str(), args.port))?;
-    sender::send(args, &source, channel)
+    let (paths, host) = args.paths_and_host()?;
+    let options = args.scan_options()?;
+    let spool;
+    let source = if pipe::is_stdio(paths) {
+        spool = pipe::Spool::from_stdin(&args.name)?;
+        Source::single(spool.path(), &args.name)?
+    } else {
+        Source::scan(paths, &options)?
+    };
+    source.notes.iter().for_each(|note| output::notice(&output::plain(note)));
+    let target = match host {
+        Some(host) => host,
+        None => peers::discovery::find()?,
+    };
+    let channel = peers::connect(&target, &args.trust())?;
+    sender::send(args, &source, &options.filter, channel)
 }
 
-/// Receives what senders send.
-pub(crate) fn recv(args: &RecvArgs) -> Result<(), Box<dyn Error>> {
-    // Better said now than to the first sender.
-    Dir::open(&args.dir).map_err(|e| e as Box<dyn Error>)?;
-    let listener = Listener::bind((args.device, args.port))?;
-    eprintln!("receiving into {} on {}", args.dir.display(), listener.local_addr()?);
-    if args.once {
-        let report = receive(args, listener.accept()?).map_err(|e| e as Box<dyn Error>)?;
-        report.print("received", args.json);
-        return Ok(());
-    }
-    serve(args, &listener)
-}
-
-/// Takes transfers from whoever connects, several at a time, so that none holds up the others.
-fn serve(args: &RecvArgs, listener: &Listener) -> Result<(), Box<dyn Error>> {
-    let turns = Turns::new(MAX_TRANSFERS);
-    thread::scope(|scope| {
-        loop {
-            let turn = turns.wait();
-            let channel = listener.accept()?;
-            scope.spawn(move || {
-                match receive(args, channel) {
-                    Ok(report) => report.print("received", args.json),
-                    Err(e) => output::print_error(&*e),
-                }
-                drop(turn);
-            });
+/// Tells the user how it ended; the exit status says so too.
+fn finish(
+    outcome: Result<Report, Failure>,
+    verb: &str,
+    show: Show,
+) -> Result<ExitCode, Box<dyn Error>> {
+    match outcome {
+        Ok(report) => {
+            report.print(verb, show);
+            Ok(if report.is_partial() { ExitCode::from(LEFT_OUT) } else { ExitCode::SUCCESS })
         }
-    })
-}
-
-fn receive(args: &RecvArgs, channel: Channel) -> Result<Report, Failure> {
-    // What is in it may be removed and made anew between transfers.
-    let dir = Dir::open(&args.dir)?;
-    receiver::receive(args, &dir, channel, receiver::PATIENCE)
+        Err(e) => {
+            if show.json {
+                let (version, message) = (output::JSON_VERSION, e.to_string());
+                println!("{}", json!({ "version": version, "event": "error", "message": message }));
+            }
+            match interrupt::asked() {
+                Some(signal) => {
+                    output::print_error(&*e);
+                    Ok(ExitCode::from(128_u8.saturating_add(signal as u8)))
+                }
+                None => Err(e),
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The receiving end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bowline::{Channel, RecvId, ReliableEvent};
-use indicatif::ProgressBar;
 
 use super::Failure;
 use super::args::RecvArgs;
@@ -17,12 +16,12 @@ use super::digest::{BlockHash, BlockHasher};
 use super::dir::Dir;
 use super::files::PIECE_BYTES;
 use super::list::List;
-use super::message::{Entry, Hello, MAX_CLAIMS, Message, VERSION, Welcome};
+use super::message::{Entry, Hello, MAX_CLAIMS, MAX_PATH, Message, VERSION, Welcome};
+use super::meter::Meter;
 use super::report::Report;
-use super::session::{Nic, SLOTS, Session, workers};
-use super::store::Store;
+use super::session::{Agreed, Nic, SLOTS, Session, Speed, workers};
+use super::store::{Store, WriteError};
 use super::tree::{Place, Segments, Tree};
-use crate::output;
 
 /// A sender that sends nothing for so long, though it says that it is alive, is given up: others want to
 /// send too. Reading a segment and sending it over the slowest link takes less.
@@ -36,12 +35,21 @@ pub(super) fn receive(
     patience: Duration,
 ) -> Result<Report, Failure> {
     let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
-    let nic = Nic::open(args.device, args.lanes, args.link.as_ref(), None);
+    // The address that this sender has reached.
+    let addr = match args.device {
+        Some(addr) => addr,
+        None => channel.local_addr()?.ip().to_canonical(),
+    };
+    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), None);
     let answer = match &nic {
         _ if hello.version != VERSION => Err(format!(
             "its protocol is version {VERSION}, this sender's {}: run the same release",
             hello.version
         )),
+        _ if hello.filter.check().is_err() => Err("it cannot use these patterns".to_owned()),
+        _ if hello.delete && !dir.rights.delete => {
+            Err("it removes nothing: start `bowline recv` with --delete there".to_owned())
+        }
         Ok(nic) => {
             let lanes = nic.lanes().min(hello.lanes);
             Ok(Welcome { mtu: nic.mtu_bytes(), lanes })
@@ -49,12 +57,20 @@ pub(super) fn receive(
         Err(e) => Err(e.to_string()),
     };
     channel.send(&postcard::to_stdvec(&answer)?)?;
-    let lanes = answer?.lanes;
-    let session = nic?.connect(&mut channel, hello.mtu, lanes, &hello.scheme, None)?;
+    let agreed = Agreed {
+        mtu_bytes: hello.mtu,
+        lanes: answer?.lanes,
+        scheme: &hello.scheme,
+        segment_bytes: hello.segment_bytes,
+    };
+    let session = nic?.connect(&mut channel, agreed, Speed::default())?;
+    let peer = channel.peer_key().map(|key| key.fingerprint());
     let control = Control::start(channel, "sender", Some(patience))?;
     let outcome = converse(args, dir, &hello, &session, &control);
     control.close(&outcome);
-    outcome
+    let mut report = outcome?;
+    report.peer = peer;
+    Ok(report)
 }
 
 fn converse(
@@ -65,10 +81,14 @@ fn converse(
     control: &Control,
 ) -> Result<Report, Failure> {
     let tree = listen_to_list(control)?;
-    let mut store = Store::examine(dir, &tree, args.overwrite)?;
+    let mut store = Store::examine(dir, &tree, hello.dry_run);
     agree_on_claims(&mut store, control)?;
     store.prepare()?;
-    let segments = Segments::new(&tree, |block| store.there(block).is_some());
+    let early: HashSet<usize> = store.failures.list().into_iter().map(|(entry, _)| entry).collect();
+    store.failures.batches(|_| false).into_iter().for_each(|b| control.send(Message::LeftOut(b)));
+    let segments = Segments::new(&tree, |block| {
+        store.there(block).is_some() || early.contains(&tree.place(block).entry)
+    });
     let mut hashes: Vec<BlockHash> =
         (0..tree.blocks()).map(|block| store.there(block).unwrap_or_default()).collect();
     let started = Instant::now();
@@ -83,25 +103,51 @@ fn converse(
         arrived: HashMap::new(),
         progress: vec![Progress::Missing { tries: 0 }; segments.len() as usize],
         right: HashMap::new(),
-        open: segments.len(),
+        open: if hello.dry_run { 0 } else { segments.len() },
         again: 0,
-        bar: output::progress_bytes(segments.bytes(), "receiving"),
+        meter: Meter::new(args.show(), "receiving", segments.bytes()),
     };
     inbound.run(&mut hashes)?;
-    store.finish_dirs()?;
-    let digest = tree.digest(&hashes);
+    let again = inbound.again;
+    let removed = finish(&store, hello, control, &early);
+    let digest = tree.digest(&hashes, |index| store.failures.contains(index));
     control.send(Message::Complete { digest });
     match control.hear()? {
         Message::Agreed => {}
         _ => return Err(control.unexpected()),
     }
     let stats = session.qp.stats()?;
-    let mut report = Report::new(&tree, &hashes, &stats, args.json);
+    let mut report = Report::new(&tree, &hashes, &stats, &segments, &store.failures);
+    report.removed = removed.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
     report.scheme.clone_from(&hello.scheme);
-    report.moved_bytes = segments.bytes();
-    report.segments_again = inbound.again;
+    report.dry_run = hello.dry_run;
+    report.segments_again = again;
     report.set_time(started.elapsed());
     Ok(report)
+}
+
+/// Makes links, removes what is to go, and gives directories their times; tells the sender what was left
+/// out since it last heard of that. Returns the paths that were removed.
+fn finish(
+    store: &Store<'_>,
+    hello: &Hello,
+    control: &Control,
+    early: &HashSet<usize>,
+) -> Vec<Vec<u8>> {
+    if !hello.dry_run {
+        store.finish_links();
+    }
+    let removed = if hello.delete { store.remove_others(&hello.filter) } else { Vec::new() };
+    if !hello.dry_run {
+        store.finish_dirs();
+    }
+    let late = store.failures.batches(|entry| early.contains(&entry));
+    late.into_iter().for_each(|batch| control.send(Message::LeftOut(batch)));
+    // Each path is at most one that was sent and a name.
+    for batch in removed.chunks((32 << 10) / MAX_PATH) {
+        control.send(Message::Removed(batch.to_vec()));
+    }
+    removed
 }
 
 fn listen_to_list(control: &Control) -> Result<Tree, Failure> {
@@ -122,11 +168,15 @@ fn listen_to_list(control: &Control) -> Result<Tree, Failure> {
 
 /// Tells the sender which blocks are there, and drops those that are not the sender's.
 fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failure> {
-    for batch in store.claims().chunks(MAX_CLAIMS) {
+    let claims = store.claims();
+    for batch in claims.chunks(MAX_CLAIMS) {
         control.send(Message::Claims(batch.to_vec()));
     }
     control.send(Message::EndOfClaims);
     control.note_progress();
+    if claims.is_empty() {
+        return Ok(());
+    }
     let mut checked = 0;
     loop {
         match control.hear()? {
@@ -188,7 +238,7 @@ struct Inbound<'a> {
     /// Segments that are not done.
     open: u32,
     again: u64,
-    bar: ProgressBar,
+    meter: Meter,
 }
 
 impl Inbound<'_> {
@@ -238,18 +288,37 @@ impl Inbound<'_> {
             match event {
                 Event::Segment(handled) => self.handled(handled?, hashes)?,
                 Event::Queue(event) => self.received(event?)?,
-                Event::Peer(Message::Hashes { segment, hashes }) => {
-                    if hashes.len() != self.segments.get(segment).len() || hashes.is_empty() {
-                        return Err(self.control.unexpected());
-                    }
-                    self.hashes.insert(segment, hashes);
+                Event::Peer(Message::Hashes { segment, hashes, unread }) => {
+                    self.hear_hashes(segment, hashes, &unread)?;
                 }
                 Event::Peer(Message::Alive) => {}
                 Event::Peer(_) => return Err(self.control.unexpected()),
             }
             self.dispatch(jobs)?;
         }
-        self.bar.finish_and_clear();
+        self.meter.finish();
+        Ok(())
+    }
+
+    /// The hashes of a segment, and which of its blocks the sender could not read.
+    fn hear_hashes(
+        &mut self,
+        segment: u32,
+        hashes: Vec<BlockHash>,
+        unread: &[u32],
+    ) -> Result<(), Failure> {
+        let blocks = self.segments.get(segment);
+        if hashes.len() != blocks.len() || hashes.is_empty() {
+            return Err(self.control.unexpected());
+        }
+        for block in unread {
+            if !blocks.contains(block) {
+                return Err(self.control.unexpected());
+            }
+            let why = "the sender could not read it, or it changed meanwhile";
+            self.store.leave_out(self.tree.place(*block).entry, why);
+        }
+        self.hashes.insert(segment, hashes);
         Ok(())
     }
 
@@ -304,7 +373,7 @@ impl Inbound<'_> {
                 self.progress[segment as usize] = Progress::Done;
                 self.control.note_progress();
                 self.open -= 1;
-                self.bar.inc(bytes as u64);
+                self.meter.add(bytes as u64);
             }
             (Err(right), Progress::Checking { tries: 0 }) => {
                 self.again += 1;
@@ -358,13 +427,12 @@ impl Writer<'_> {
     /// right; when a segment comes again, blocks that were right are not written again.
     fn write(&self, job: &Job, piece: &mut [u8]) -> Result<Handled, Failure> {
         let Job { segment, slot, hashes, right } = job;
-        let start = Session::slot(*slot).start;
+        let start = self.session.slot(*slot).start;
         let (mut at, mut right) = (start, right.clone());
         let blocks = self.segments.get(*segment);
         for (block, hash) in blocks.iter().zip(hashes) {
             let place = self.tree.place(*block);
-            if !right.contains(block) && self.write_block(place, at, piece)? == *hash {
-                self.store.done(place.entry, *block, *hash)?;
+            if !right.contains(block) && self.take_block(place, *block, *hash, at, piece)? {
                 right.push(*block);
             }
             at += place.len;
@@ -373,7 +441,39 @@ impl Writer<'_> {
         Ok(Handled { segment: *segment, slot: *slot, outcome })
     }
 
-    fn write_block(&self, place: Place, at: usize, piece: &mut [u8]) -> Result<BlockHash, Failure> {
+    /// Whether a block is done with: written and right, or of a file that is left out. What ends the whole
+    /// transfer is an error.
+    fn take_block(
+        &self,
+        place: Place,
+        block: u32,
+        hash: BlockHash,
+        at: usize,
+        piece: &mut [u8],
+    ) -> Result<bool, Failure> {
+        if self.store.failures.contains(place.entry) {
+            return Ok(true);
+        }
+        let taken = match self.write_block(place, at, piece) {
+            Ok(found) if found == hash => self.store.done(place.entry, block, hash).map(|()| true),
+            Ok(_) => return Ok(false),
+            Err(e) => Err(e),
+        };
+        match taken {
+            Err(e) if e.fits_one_file => {
+                self.store.leave_out(place.entry, &e.why);
+                Ok(true)
+            }
+            taken => taken.map_err(|e| e.why.into()),
+        }
+    }
+
+    fn write_block(
+        &self,
+        place: Place,
+        at: usize,
+        piece: &mut [u8],
+    ) -> Result<BlockHash, WriteError> {
         let Place { entry, offset, len } = place;
         let mut hasher = BlockHasher::new(offset, self.tree.entries()[entry].bytes());
         for done in (0..len).step_by(piece.len()) {

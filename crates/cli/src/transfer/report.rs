@@ -3,14 +3,20 @@
 use std::time::Duration;
 
 use bowline::ReliableStats;
+use indicatif::HumanBytes;
 use serde::Serialize;
 
 use super::digest::BlockHash;
-use super::tree::Tree;
+use super::failures::Failures;
+use super::meter::Show;
+use super::tree::{Segments, Tree};
+use crate::output::{JSON_VERSION, plain};
 
 /// What an end tells its user.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
+    pub(super) version: u32,
+    pub(super) event: &'static str,
     pub(super) files: usize,
     /// Bytes of all files.
     pub(super) bytes: u64,
@@ -28,8 +34,23 @@ pub(super) struct Report {
     pub(super) chunks_recovered: u64,
     /// BLAKE3 of the files' hashes, in the order in which they were sent.
     pub(super) digest: String,
+    /// Nothing was changed: this is what would happen.
+    pub(super) dry_run: bool,
+    /// Fingerprint of the peer's key; null if nobody was asked.
+    pub(super) peer: Option<String>,
+    /// Entries that were left out, and why.
+    pub(super) left_out: Vec<LeftOutReport>,
+    /// Paths that the receiver removed.
+    pub(super) removed: Vec<String>,
     /// Each file with its hash.
     pub(super) contents: Vec<FileReport>,
+}
+
+/// An entry that was left out.
+#[derive(Debug, Serialize)]
+pub(super) struct LeftOutReport {
+    pub(super) path: String,
+    pub(super) why: String,
 }
 
 /// A file and its hash.
@@ -37,35 +58,57 @@ pub(super) struct Report {
 pub(super) struct FileReport {
     pub(super) path: String,
     pub(super) bytes: u64,
+    /// Nothing of it had to be moved.
+    pub(super) was_there: bool,
     pub(super) blake3: String,
 }
 
+/// Lines about single entries that are printed for people.
+const MAX_LINES: usize = 20;
+
 impl Report {
-    /// About a tree with these hashes of its blocks; each file's only if they are `listed`.
+    /// About a tree with these hashes of its blocks.
     pub(super) fn new(
         tree: &Tree,
         hashes: &[BlockHash],
         stats: &ReliableStats,
-        listed: bool,
+        segments: &Segments,
+        failures: &Failures,
     ) -> Report {
-        let files = tree.entries().iter().enumerate().filter(|(_, entry)| entry.is_file());
-        let contents = files
-            .filter(|_| listed)
+        let moved = segments.files(tree);
+        let entries = tree.entries().iter().enumerate();
+        let files = entries.filter(|(i, entry)| entry.is_file() && !failures.contains(*i));
+        let contents: Vec<FileReport> = files
             .map(|(index, entry)| FileReport {
                 path: entry.name(),
                 bytes: entry.bytes(),
+                was_there: !moved.contains(&index),
                 blake3: tree.file_hash(index, hashes).to_string(),
             })
             .collect();
+        let left_out = failures
+            .list()
+            .into_iter()
+            .map(|(index, why)| LeftOutReport { path: tree.entries()[index].name(), why });
+        let digest = tree.digest(hashes, |index| failures.contains(index));
         Report {
-            files: tree.files(),
-            bytes: tree.bytes(),
+            version: JSON_VERSION,
+            event: "done",
+            files: contents.len(),
+            bytes: contents.iter().map(|file| file.bytes).sum(),
+            moved_bytes: segments.bytes(),
             chunks_resent: stats.chunks_resent,
             chunks_recovered: stats.chunks_recovered,
-            digest: blake3::Hash::from_bytes(tree.digest(hashes)).to_string(),
+            digest: blake3::Hash::from_bytes(digest).to_string(),
+            left_out: left_out.collect(),
             contents,
             ..Report::default()
         }
+    }
+
+    /// Whether something was left out.
+    pub(super) fn is_partial(&self) -> bool {
+        !self.left_out.is_empty()
     }
 
     pub(super) fn set_time(&mut self, elapsed: Duration) {
@@ -73,24 +116,72 @@ impl Report {
         self.goodput_gbps = self.moved_bytes as f64 * 8e-9 / self.elapsed_s.max(1e-9);
     }
 
-    pub(super) fn print(&self, verb: &str, json: bool) {
-        let Report { files, bytes, moved_bytes, elapsed_s, goodput_gbps, .. } = self;
-        let there = match bytes - moved_bytes {
-            0 => String::new(),
-            there => format!(", {} of them were there", indicatif::HumanBytes(there)),
-        };
-        let bytes = indicatif::HumanBytes(*bytes);
-        let plural = if *files == 1 { "" } else { "s" };
-        println!(
-            "{verb} {files} file{plural}, {bytes}{there}, in {elapsed_s:.2} s: {goodput_gbps:.2} \
-             Gbit/s over {}; BLAKE3 verified",
-            self.scheme
-        );
-        if json {
+    pub(super) fn print(&self, verb: &str, show: Show) {
+        let left_out =
+            self.left_out.iter().map(|LeftOutReport { path, why }| format!("{path}: {why}"));
+        print_lines("left out", left_out);
+        if show.json {
             match serde_json::to_string(self) {
                 Ok(text) => println!("{text}"),
                 Err(e) => eprintln!("bowline: cannot write the report: {e}"),
             }
+            return;
         }
+        if show.quiet {
+            return;
+        }
+        if self.dry_run {
+            let to_move = self.contents.iter().filter(|file| !file.was_there);
+            to_move.for_each(|file| println!("would send {}", plain(&file.path)));
+            self.removed.iter().for_each(|path| println!("would remove {}", plain(path)));
+        }
+        println!("{}", self.summary(verb));
+    }
+
+    fn summary(&self, verb: &str) -> String {
+        let Report { files, bytes, moved_bytes, elapsed_s, goodput_gbps, .. } = self;
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        let total = HumanBytes(*bytes);
+        let mut text = match self.dry_run {
+            true => format!(
+                "would have {verb} {} of {files} file{}, {total}",
+                HumanBytes(*moved_bytes),
+                plural(*files)
+            ),
+            false => format!("{verb} {files} file{}, {total}", plural(*files)),
+        };
+        if let Some(there @ 1..) = bytes.checked_sub(*moved_bytes)
+            && !self.dry_run
+        {
+            text += &format!(", {} of them were there", HumanBytes(there));
+        }
+        if !self.dry_run {
+            let scheme = &self.scheme;
+            text += &format!(
+                ", in {elapsed_s:.2} s: {goodput_gbps:.2} Gbit/s over {scheme}; BLAKE3 verified"
+            );
+        }
+        if !self.removed.is_empty() {
+            text += &format!(", {} removed", self.removed.len());
+        }
+        match &self.peer {
+            Some(peer) => text += &format!("; peer {peer}"),
+            None => text += "; unauthenticated",
+        }
+        if self.is_partial() {
+            text += &format!("; {} LEFT OUT, see above", self.left_out.len());
+        }
+        text
+    }
+}
+
+/// The first lines about single entries, on stderr.
+fn print_lines(what: &str, lines: impl ExactSizeIterator<Item = String>) {
+    let count = lines.len();
+    for line in lines.take(MAX_LINES) {
+        eprintln!("bowline: {what} {}", plain(&line));
+    }
+    if count > MAX_LINES {
+        eprintln!("bowline: {what} {} more", count - MAX_LINES);
     }
 }

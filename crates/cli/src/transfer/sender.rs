@@ -9,45 +9,68 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bowline::{Channel, ReliableEvent, WriteId, WriteOptions};
-use indicatif::ProgressBar;
 
 use super::Failure;
 use super::args::SendArgs;
 use super::control::{Control, Event, Handled, Heard};
 use super::digest::BlockHash;
+use super::failures::Failures;
 use super::files::{PIECE_BYTES, hash_block, read_block};
-use super::message::{ENTRIES_BYTES, Hello, MAX_CLAIMS, Message, VERSION, Welcome};
-use super::report::Report;
+use super::filter::Filter;
+use super::message::{ENTRIES_BYTES, Entry, Hello, Kind, MAX_CLAIMS, Message, VERSION, Welcome};
+use super::meter::Meter;
+use super::report::{LeftOutReport, Report};
 use super::scan::{Source, mtime};
-use super::session::{Nic, SLOTS, Session, workers};
-use super::tree::Segments;
+use super::session::{Agreed, Nic, SLOTS, Session, workers};
+use super::tree::{Place, Segments};
 use crate::output;
 
 /// While it compares, the sender says this often how far it is.
 const CHECKED_EVERY: Duration = Duration::from_secs(2);
 
+const CHANGED: &str = "it changed while it was being sent: send it again";
+
 /// Sends a tree over a connection to a receiver.
 pub(super) fn send(
     args: &SendArgs,
     source: &Source,
+    filter: &Filter,
     mut channel: Channel,
 ) -> Result<Report, Failure> {
     let addr = match args.device {
         Some(addr) => addr,
-        None => channel.local_addr()?.ip(),
+        None => channel.local_addr()?.ip().to_canonical(),
     };
     let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
-    let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
-    let hello = Hello { version: VERSION, scheme: args.scheme.clone(), mtu, lanes };
+    let hello = Hello {
+        version: VERSION,
+        scheme: args.scheme.clone(),
+        mtu: nic.mtu_bytes(),
+        lanes: nic.lanes(),
+        segment_bytes: source.tree.max_segment_bytes(),
+        dry_run: args.dry_run,
+        // What could not be read must not be taken for what is not there.
+        delete: args.delete && source.unread.is_empty(),
+        filter: filter.clone(),
+    };
     channel.send(&postcard::to_stdvec(&hello)?)?;
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
     let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
-    let session = nic.connect(&mut channel, welcome.mtu, welcome.lanes, &args.scheme, args.rate)?;
+    let agreed = Agreed {
+        mtu_bytes: welcome.mtu,
+        lanes: welcome.lanes,
+        scheme: &args.scheme,
+        segment_bytes: hello.segment_bytes,
+    };
+    let session = nic.connect(&mut channel, agreed, args.speed())?;
+    let peer = channel.peer_key().map(|key| key.fingerprint());
     // It may read for hours what it has already.
     let control = Control::start(channel, "receiver", None)?;
     let outcome = converse(args, source, &session, &control);
     control.close(&outcome);
-    outcome
+    let mut report = outcome?;
+    report.peer = peer;
+    Ok(report)
 }
 
 fn converse(
@@ -57,43 +80,69 @@ fn converse(
     control: &Control,
 ) -> Result<Report, Failure> {
     list(source, control);
-    let mut hashes = vec![None; source.tree.blocks() as usize];
+    let tree = &source.tree;
+    let mut hashes = vec![None; tree.blocks() as usize];
     check_claims(source, control, &mut hashes)?;
-    let segments = Segments::new(&source.tree, |block| hashes[block as usize].is_some());
+    let failures = Failures::default();
+    hear_readiness(control, &failures, tree.entries().len())?;
+    let segments = Segments::new(tree, |block| {
+        hashes[block as usize].is_some() || failures.contains(tree.place(block).entry)
+    });
     let started = Instant::now();
     let mut outbound = Outbound {
         source,
         control,
         session,
         segments: &segments,
+        failures: &failures,
         scheme: session.qp.scheme(&args.scheme)?,
         waiting: (0..segments.len()).collect(),
         free: (0..SLOTS).collect(),
         writes: HashMap::new(),
         again: 0,
-        bar: output::progress_bytes(segments.bytes(), "sending"),
+        removed: Vec::new(),
+        meter: Meter::new(args.show(), "sending", segments.bytes()),
     };
+    if args.dry_run {
+        outbound.waiting.clear();
+    }
     let theirs = outbound.run(&mut hashes)?;
+    let (again, removed) = (outbound.again, outbound.removed);
     let hashes: Vec<BlockHash> = hashes.into_iter().map(Option::unwrap_or_default).collect();
-    let digest = source.tree.digest(&hashes);
-    if theirs != digest {
+    if !args.dry_run && theirs != tree.digest(&hashes, |index| failures.contains(index)) {
         return Err("the receiver has other files than were sent, by their hashes".into());
     }
     control.send(Message::Agreed);
     let stats = session.qp.stats()?;
-    let mut report = Report::new(&source.tree, &hashes, &stats, args.json);
+    let mut report = Report::new(tree, &hashes, &stats, &segments, &failures);
+    let unread = source.unread.iter().cloned();
+    report.left_out.extend(unread.map(|(path, why)| LeftOutReport { path, why }));
+    report.removed = removed;
     report.scheme.clone_from(&args.scheme);
-    report.moved_bytes = segments.bytes();
-    report.segments_again = outbound.again;
+    report.dry_run = args.dry_run;
+    report.segments_again = again;
     report.set_time(started.elapsed());
     Ok(report)
+}
+
+/// Waits until the receiver is ready; hears what it leaves out.
+fn hear_readiness(control: &Control, failures: &Failures, entries: usize) -> Result<(), Failure> {
+    loop {
+        match control.hear()? {
+            Message::LeftOut(left_out) => {
+                failures.hear(left_out, entries).ok_or_else(|| control.unexpected())?;
+            }
+            Message::Ready => return Ok(()),
+            _ => return Err(control.unexpected()),
+        }
+    }
 }
 
 /// Tells the receiver what there is, in messages of bounded length.
 fn list(source: &Source, control: &Control) {
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for entry in source.tree.entries() {
-        bytes += entry.path.len() + 64;
+        bytes += listed_bytes(entry);
         batch.push(entry.clone());
         if bytes > ENTRIES_BYTES {
             control.send(Message::Entries(std::mem::take(&mut batch)));
@@ -102,6 +151,13 @@ fn list(source: &Source, control: &Control) {
     }
     control.send(Message::Entries(batch));
     control.send(Message::EndOfEntries);
+}
+
+/// What an entry takes of a message, at most. An entry with all that it may have fits behind a full batch.
+fn listed_bytes(entry: &Entry) -> usize {
+    let target = if let Kind::Symlink(target) = &entry.kind { target.len() } else { 0 };
+    let xattrs: usize = entry.xattrs.iter().map(|x| x.name.len() + x.value.len() + 8).sum();
+    entry.path.len() + target + xattrs + 64
 }
 
 /// Compares the blocks that the receiver has with the files; fills in the hashes of those that it
@@ -121,6 +177,10 @@ fn check_claims(
             _ => return Err(control.unexpected()),
         }
     }
+    if claims.is_empty() {
+        // The receiver has gone on: a round trip less on a long path.
+        return Ok(());
+    }
     let mut piece = vec![0; PIECE_BYTES];
     let mut denied = Vec::new();
     let bar = output::progress(claims.len() as u64, "checking what is there");
@@ -136,18 +196,21 @@ fn check_claims(
         }
         let place = source.tree.place(claim.block);
         let file = match open.take() {
-            Some((entry, file)) if entry == place.entry => file,
-            _ => open_source(source, place.entry)?,
+            Some((entry, file)) if entry == place.entry => Ok(file),
+            _ => open_source(source, place.entry),
         };
         let bytes = source.tree.entries()[place.entry].bytes();
-        let hash = hash_block(&file, place.offset, bytes, &mut piece)
-            .map_err(|e| cannot_read(source, place.entry, &e))?;
-        if hash == claim.hash {
-            hashes[claim.block as usize] = Some(hash);
+        // A file that cannot be read now is left out when its blocks are due.
+        let hash = file.ok().and_then(|file| {
+            let hash = hash_block(&file, place.offset, bytes, &mut piece).ok();
+            open = Some((place.entry, file));
+            hash
+        });
+        if hash == Some(claim.hash) {
+            hashes[claim.block as usize] = hash;
         } else {
             denied.push(claim.block);
         }
-        open = Some((place.entry, file));
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -158,29 +221,24 @@ fn check_claims(
     Ok(())
 }
 
-fn cannot_read(source: &Source, entry: usize, e: &std::io::Error) -> Failure {
-    let path = source.paths[entry].display();
+fn cannot_read(e: &std::io::Error) -> String {
     match e.kind() {
-        std::io::ErrorKind::UnexpectedEof => changed(source, entry),
-        _ => format!("cannot read {path}: {e}").into(),
+        std::io::ErrorKind::UnexpectedEof => CHANGED.to_owned(),
+        _ => format!("cannot read it: {e}"),
     }
 }
 
-fn changed(source: &Source, entry: usize) -> Failure {
-    format!("{} changed while it was being sent", source.paths[entry].display()).into()
-}
-
 /// Opens a file, if it is still the one that was listed.
-fn open_source(source: &Source, entry: usize) -> Result<File, Failure> {
+fn open_source(source: &Source, entry: usize) -> Result<File, String> {
     let open = || {
         let file = File::open(&source.paths[entry])?;
         let metadata = file.metadata()?;
         Ok((file, metadata))
     };
-    let (file, metadata) = open().map_err(|e| cannot_read(source, entry, &e))?;
+    let (file, metadata) = open().map_err(|e| cannot_read(&e))?;
     let listed = &source.tree.entries()[entry];
     if metadata.len() != listed.bytes() || mtime(&metadata) != listed.mtime {
-        return Err(changed(source, entry));
+        return Err(CHANGED.to_owned());
     }
     Ok(file)
 }
@@ -197,22 +255,21 @@ struct Outbound<'a> {
     control: &'a Control,
     session: &'a Session,
     segments: &'a Segments,
+    failures: &'a Failures,
     scheme: usize,
     /// Segments to be read.
     waiting: VecDeque<u32>,
     free: Vec<usize>,
     writes: HashMap<WriteId, (usize, usize)>,
     again: u64,
-    bar: ProgressBar,
+    /// What the receiver has removed.
+    removed: Vec<String>,
+    meter: Meter,
 }
 
 impl Outbound<'_> {
     /// Sends everything; returns the receiver's digest, and the blocks' hashes in `hashes`.
     fn run(&mut self, hashes: &mut [Option<BlockHash>]) -> Result<BlockHash, Failure> {
-        match self.control.hear()? {
-            Message::Ready => {}
-            _ => return Err(self.control.unexpected()),
-        }
         let (jobs, queue) = mpsc::channel();
         let (queue, hashes, stop) = (Mutex::new(queue), Mutex::new(hashes), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -221,6 +278,7 @@ impl Outbound<'_> {
                     source: self.source,
                     session: self.session,
                     segments: self.segments,
+                    failures: self.failures,
                     queue: &queue,
                     hashes: &hashes,
                     events: self.control.event_sender(),
@@ -255,8 +313,17 @@ impl Outbound<'_> {
                     self.again += 1;
                     self.waiting.push_back(segment);
                 }
+                Event::Peer(Message::LeftOut(left_out)) => {
+                    let entries = self.source.tree.entries().len();
+                    let heard = self.failures.hear(left_out, entries);
+                    heard.ok_or_else(|| self.control.unexpected())?;
+                }
+                Event::Peer(Message::Removed(paths)) => {
+                    let paths = paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());
+                    self.removed.extend(paths);
+                }
                 Event::Peer(Message::Complete { digest }) => {
-                    self.bar.finish_and_clear();
+                    self.meter.finish();
                     return Ok(digest);
                 }
                 Event::Peer(Message::Alive) => {}
@@ -268,7 +335,7 @@ impl Outbound<'_> {
     fn post(&mut self, read: Handled) -> Result<(), Failure> {
         let Handled { segment, slot, outcome } = read;
         let bytes = outcome.unwrap_or_default();
-        let start = Session::slot(slot).start;
+        let start = self.session.slot(slot).start;
         let options = WriteOptions { scheme: self.scheme, imm: Some(segment) };
         let id = self.session.qp.write(&self.session.mr, start..start + bytes, options)?;
         self.writes.insert(id, (slot, bytes));
@@ -280,7 +347,7 @@ impl Outbound<'_> {
             result.map_err(bowline::Error::from)?;
             if let Some((slot, bytes)) = self.writes.remove(&id) {
                 self.free.push(slot);
-                self.bar.inc(bytes as u64);
+                self.meter.add(bytes as u64);
             }
         }
         Ok(())
@@ -292,6 +359,7 @@ struct Reader<'a, 'h> {
     source: &'a Source,
     session: &'a Session,
     segments: &'a Segments,
+    failures: &'a Failures,
     queue: &'a Mutex<Receiver<Job>>,
     hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
     events: Sender<Event<Heard>>,
@@ -305,28 +373,29 @@ impl Reader<'_, '_> {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(job) = job else { return };
             let read = self.read(&job, &mut piece);
-            let is_last = read.is_err();
-            if self.events.send(Event::Segment(read)).is_err() || is_last {
+            if self.events.send(Event::Segment(Ok(read))).is_err() {
                 return;
             }
         }
     }
 
-    /// Reads a segment into its slot and tells the receiver the hashes.
-    fn read(&self, job: &Job, piece: &mut [u8]) -> Result<Handled, Failure> {
-        let start = Session::slot(job.slot).start;
+    /// Reads a segment into its slot and tells the receiver the hashes. A block that cannot be read keeps
+    /// its place, so that the segment is as long as both ends expect, and its file is left out.
+    fn read(&self, job: &Job, piece: &mut [u8]) -> Handled {
+        let start = self.session.slot(job.slot).start;
         let mut at = start;
         let blocks = self.segments.get(job.segment);
-        let mut hashes = Vec::with_capacity(blocks.len());
+        let (mut hashes, mut unread) = (Vec::with_capacity(blocks.len()), Vec::new());
         for block in blocks {
             let place = self.source.tree.place(*block);
-            let file = open_source(self.source, place.entry)?;
-            let bytes = self.source.tree.entries()[place.entry].bytes();
-            let hash = read_block(&file, place.offset, bytes, piece, |offset, piece| {
-                self.session.mr.write_at(at + offset as usize, piece);
-                Ok(())
-            });
-            hashes.push(hash.map_err(|e| cannot_read(self.source, place.entry, &e))?);
+            match self.read_block(place, at, piece) {
+                Ok(hash) => hashes.push(hash),
+                Err(why) => {
+                    self.failures.add(place.entry, why);
+                    hashes.push(BlockHash::default());
+                    unread.push(*block);
+                }
+            }
             at += place.len;
         }
         let mut all = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -335,7 +404,17 @@ impl Reader<'_, '_> {
         }
         drop(all);
         // If the receiver is gone, the main thread hears of it.
-        let _ = self.outgoing.send(Message::Hashes { segment: job.segment, hashes });
-        Ok(Handled { segment: job.segment, slot: job.slot, outcome: Ok(at - start) })
+        let _ = self.outgoing.send(Message::Hashes { segment: job.segment, hashes, unread });
+        Handled { segment: job.segment, slot: job.slot, outcome: Ok(at - start) }
+    }
+
+    fn read_block(&self, place: Place, at: usize, piece: &mut [u8]) -> Result<BlockHash, String> {
+        let file = open_source(self.source, place.entry)?;
+        let bytes = self.source.tree.entries()[place.entry].bytes();
+        let hash = read_block(&file, place.offset, bytes, piece, |offset, piece| {
+            self.session.mr.write_at(at + offset as usize, piece);
+            Ok(())
+        });
+        hash.map_err(|e| cannot_read(&e))
     }
 }

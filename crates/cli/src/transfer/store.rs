@@ -12,21 +12,29 @@ use indicatif::HumanBytes;
 use super::Failure;
 use super::digest::{BLOCK_BYTES, BlockHash};
 use super::dir::{Dir, Found};
+use super::failures::Failures;
 use super::files::{PIECE_BYTES, hash_block, read_block};
-use super::message::{Claim, Entry};
+use super::filter::Filter;
+use super::message::{Claim, Entry, Kind};
 use super::partial::{self, Record};
 use super::tree::{Place, Tree};
 
 /// Longest file of records that is read: more than the largest file could have.
 const MAX_STATE_BYTES: u64 = 1 << 28;
 
+/// Holes are of whole pages.
+const PAGE_BYTES: usize = 4096;
+
 /// Where a transfer's files go.
 pub(super) struct Store<'a> {
     dir: &'a Dir,
     tree: &'a Tree,
-    overwrite: bool,
-    /// Files that were there before.
-    existing: HashSet<usize>,
+    /// Nothing is changed.
+    dry_run: bool,
+    /// Entries that it cannot take.
+    pub(super) failures: Failures,
+    /// Files that were there before, and their length.
+    existing: HashMap<usize, u64>,
     /// Directories that were there before, which keep their permissions and times.
     kept_dirs: HashSet<usize>,
     /// Blocks that need not come.
@@ -35,65 +43,103 @@ pub(super) struct Store<'a> {
     open: Mutex<HashMap<usize, Arc<Partial>>>,
 }
 
+/// What could not be written, and why.
+#[derive(Debug)]
+pub(super) struct WriteError {
+    pub(super) why: String,
+    /// Other files may do better.
+    pub(super) fits_one_file: bool,
+}
+
 /// A file that is not complete.
 struct Partial {
     part: File,
+    /// It was empty, and what is zero need not be written.
+    holes: bool,
     /// Records; a file of one block needs none.
     state: Option<Mutex<File>>,
     missing: AtomicU32,
 }
 
 impl<'a> Store<'a> {
-    /// Looks at what is there. Fails if something is in the way.
-    pub(super) fn examine(
-        dir: &'a Dir,
-        tree: &'a Tree,
-        overwrite: bool,
-    ) -> Result<Store<'a>, Failure> {
+    /// Looks at what is there. What is in the way of an entry leaves that out.
+    pub(super) fn examine(dir: &'a Dir, tree: &'a Tree, dry_run: bool) -> Store<'a> {
         let mut store = Store {
             dir,
             tree,
-            overwrite,
-            existing: HashSet::new(),
+            dry_run,
+            failures: Failures::default(),
+            existing: HashMap::new(),
             kept_dirs: HashSet::new(),
             there: HashMap::new(),
             open: Mutex::default(),
         };
         let mut piece = vec![0; PIECE_BYTES];
-        for (index, entry) in tree.entries().iter().enumerate() {
-            if !entry.is_file() {
-                let made = dir.make_dir(entry);
-                let made = made.map_err(|e| dir.failed("make the directory", entry, &e))?;
-                if !made && !overwrite {
-                    store.kept_dirs.insert(index);
-                }
-                continue;
-            }
-            match dir.find(entry).map_err(|e| dir.failed("look at", entry, &e))? {
-                Found::Nothing => store.examine_partial(index, &mut piece),
-                Found::File(stat) if stat.st_size as u64 == entry.bytes() => {
-                    store.existing.insert(index);
-                    store
-                        .examine_existing(index, &mut piece)
-                        .map_err(|e| dir.failed("read", entry, &e))?;
-                }
-                Found::File(_) if overwrite => {}
-                Found::File(_) => return Err(in_the_way(entry)),
-                Found::Other => {
-                    let name = entry.name();
-                    return Err(format!("{name} exists there and is no file: remove it").into());
-                }
+        for index in 0..tree.entries().len() {
+            if let Err(why) = store.examine_entry(index, &mut piece) {
+                store.failures.add(index, why);
             }
         }
-        Ok(store)
+        store
     }
 
-    fn examine_existing(&mut self, index: usize, piece: &mut [u8]) -> io::Result<()> {
-        let file = self.dir.open_file(&self.tree.entries()[index])?;
+    fn examine_entry(&mut self, index: usize, piece: &mut [u8]) -> Result<(), String> {
+        let (dir, entry) = (self.dir, &self.tree.entries()[index]);
+        if entry.is_dir() {
+            return self.examine_dir(index);
+        }
+        let found = match dir.find(entry) {
+            // Its directory is not there yet.
+            Err(e) if self.dry_run && e.kind() == io::ErrorKind::NotFound => Found::Nothing,
+            found => found.map_err(|e| dir.why("look at", entry, &e))?,
+        };
+        let overwrite = dir.rights.overwrite;
+        match (found, &entry.kind) {
+            (Found::Nothing, Kind::File { .. }) => self.examine_partial(index, piece),
+            (Found::File(stat), Kind::File { bytes, .. }) => {
+                let len = stat.st_size as u64;
+                if len != *bytes && !overwrite {
+                    return Err(in_the_way(entry));
+                }
+                self.existing.insert(index, len);
+                self.examine_existing(index, len, piece).map_err(|e| dir.why("read", entry, &e))?;
+            }
+            // Links are compared when they are made.
+            (Found::Nothing | Found::Symlink, Kind::Symlink(_)) => {}
+            (Found::Nothing | Found::File(_), Kind::HardLink(_)) => {}
+            (Found::Other, _) => {
+                let name = entry.name();
+                return Err(format!("{name} exists there and is something else: remove it"));
+            }
+            (Found::Symlink | Found::File(_), _) if overwrite => {}
+            (Found::Symlink | Found::File(_), _) => return Err(in_the_way(entry)),
+            (Found::Nothing, Kind::Directory) => {}
+        }
+        Ok(())
+    }
+
+    fn examine_dir(&mut self, index: usize) -> Result<(), String> {
+        let entry = &self.tree.entries()[index];
+        if self.dry_run {
+            return Ok(());
+        }
+        let made = self.dir.make_dir(entry);
+        let made = made.map_err(|e| self.dir.why("make the directory", entry, &e))?;
+        if !made && !self.dir.rights.overwrite {
+            self.kept_dirs.insert(index);
+        }
+        Ok(())
+    }
+
+    /// Hashes the blocks that a file which is there has, and that are as long as the entry's.
+    fn examine_existing(&mut self, index: usize, len: u64, piece: &mut [u8]) -> io::Result<()> {
+        let entry = &self.tree.entries()[index];
+        let file = self.dir.open_file(entry)?;
         for block in self.tree.blocks_of(index) {
-            let Place { offset, .. } = self.tree.place(block);
-            let bytes = self.tree.entries()[index].bytes();
-            self.there.insert(block, hash_block(&file, offset, bytes, piece)?);
+            let Place { offset, len: block_len, .. } = self.tree.place(block);
+            if offset + block_len as u64 <= len {
+                self.there.insert(block, hash_block(&file, offset, entry.bytes(), piece)?);
+            }
         }
         Ok(())
     }
@@ -134,20 +180,26 @@ impl<'a> Store<'a> {
         self.there.get(&block).copied()
     }
 
-    /// Makes ready for the blocks that will come. Fails if they would not fit, or if a file is in
-    /// the way.
+    /// Makes ready for the blocks that will come. Fails if they would not fit.
     pub(super) fn prepare(&self) -> Result<(), Failure> {
         // First of all: what is too much for the disk may be too much for tables of its blocks.
         self.check_room()?;
-        for index in self.existing.iter().copied() {
-            if !self.overwrite && self.missing(index) > 0 {
-                return Err(in_the_way(&self.tree.entries()[index]));
+        for (index, len) in &self.existing {
+            let entry = &self.tree.entries()[*index];
+            let is_same = *len == entry.bytes() && self.missing(*index) == 0;
+            if !is_same && !self.dir.rights.overwrite {
+                self.failures.add(*index, in_the_way(entry));
             }
         }
         for (index, entry) in self.tree.entries().iter().enumerate() {
+            let is_same = self.existing.get(&index).is_some_and(|len| *len == entry.bytes());
+            let is_due = entry.is_file() && self.missing(index) == 0 && !is_same;
             // Of others the first block that comes makes the file.
-            if entry.is_file() && self.missing(index) == 0 && !self.existing.contains(&index) {
-                self.complete_at_once(index).map_err(|e| self.dir.failed("write", entry, &e))?;
+            if is_due && !self.dry_run && !self.failures.contains(index) {
+                let completed = self.complete_at_once(index);
+                completed.unwrap_or_else(|e| {
+                    self.failures.add(index, self.dir.why("write", entry, &e));
+                });
             }
         }
         Ok(())
@@ -165,12 +217,12 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// An empty file, or a partial one that had everything but its name.
+    /// An empty file, a partial one that had everything but its name, or one that became shorter.
     fn complete_at_once(&self, index: usize) -> io::Result<()> {
         let entry = &self.tree.entries()[index];
-        let part = self.dir.create_part(entry)?;
+        let Partial { part, .. } = self.begin(index)?;
         part.set_len(entry.bytes())?;
-        self.dir.publish(entry, &part, self.overwrite)
+        self.dir.publish(entry, &part)
     }
 
     fn missing(&self, index: usize) -> u32 {
@@ -179,20 +231,31 @@ impl<'a> Store<'a> {
     }
 
     /// Writes a part of a block to its file.
-    pub(super) fn write(&self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    pub(super) fn write(&self, index: usize, offset: u64, bytes: &[u8]) -> Result<(), WriteError> {
         let entry = &self.tree.entries()[index];
-        let written = self.partial(index)?.part.write_all_at(bytes, offset);
-        written.map_err(|e| self.dir.failed("write", entry, &e))
+        let partial = self.partial(index)?;
+        let written = if partial.holes {
+            write_sparse(&partial.part, offset, bytes)
+        } else {
+            partial.part.write_all_at(bytes, offset)
+        };
+        written.map_err(|e| self.failed(entry, &e))
     }
 
-    fn partial(&self, index: usize) -> Result<Arc<Partial>, Failure> {
+    fn failed(&self, entry: &Entry, e: &io::Error) -> WriteError {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        // These will not be otherwise for the next file.
+        let fits_one_file = !matches!(e.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem);
+        WriteError { why: self.dir.why("write", entry, e), fits_one_file }
+    }
+
+    fn partial(&self, index: usize) -> Result<Arc<Partial>, WriteError> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(partial) = open.get(&index) {
             return Ok(partial.clone());
         }
         let entry = &self.tree.entries()[index];
-        let partial =
-            self.begin(index).map_err(|e| self.dir.failed("write", entry, &e)).map(Arc::new)?;
+        let partial = self.begin(index).map_err(|e| self.failed(entry, &e)).map(Arc::new)?;
         open.insert(index, partial.clone());
         Ok(partial)
     }
@@ -210,12 +273,14 @@ impl<'a> Store<'a> {
             .filter_map(|block| Some((block, self.there(block)?)))
             .map(|(block, hash)| Record { block: block - blocks.start, hash })
             .collect();
-        let replaces = self.existing.contains(&index);
+        let replaces = self.existing.contains_key(&index);
         // Nothing of an older attempt stays but what is known to be right.
         let keep_bytes = if kept.is_empty() || replaces { 0 } else { entry.bytes() };
         if part.metadata()?.len() > keep_bytes {
             part.set_len(keep_bytes)?;
         }
+        let is_sparse = matches!(entry.kind, Kind::File { sparse: true, .. });
+        let holes = is_sparse && part.metadata()?.len() == 0;
         if replaces {
             self.copy_existing(entry, &part, &kept)?;
         }
@@ -229,7 +294,7 @@ impl<'a> Store<'a> {
         } else {
             None
         };
-        Ok(Partial { part, state, missing: AtomicU32::new(self.missing(index)) })
+        Ok(Partial { part, holes, state, missing: AtomicU32::new(self.missing(index)) })
     }
 
     /// Takes over from a file that is to be replaced what both have.
@@ -249,10 +314,10 @@ impl<'a> Store<'a> {
     }
 
     /// A block was written and is right; the last one of a file completes it.
-    pub(super) fn done(&self, index: usize, block: u32, hash: BlockHash) -> Result<(), Failure> {
+    pub(super) fn done(&self, index: usize, block: u32, hash: BlockHash) -> Result<(), WriteError> {
         let entry = &self.tree.entries()[index];
         let partial = self.partial(index)?;
-        let failed = |e| self.dir.failed("write", entry, &e);
+        let failed = |e| self.failed(entry, &e);
         if partial.missing.fetch_sub(1, Ordering::AcqRel) > 1 {
             if let Some(state) = &partial.state {
                 let block = block - self.tree.blocks_of(index).start;
@@ -261,24 +326,99 @@ impl<'a> Store<'a> {
             }
             return Ok(());
         }
-        self.dir.publish(entry, &partial.part, self.overwrite).map_err(failed)?;
+        if partial.holes {
+            partial.part.set_len(entry.bytes()).map_err(failed)?;
+        }
+        self.dir.publish(entry, &partial.part).map_err(failed)?;
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
         Ok(())
     }
 
-    /// Gives new directories their permissions and times, the inner ones first.
-    pub(super) fn finish_dirs(&self) -> Result<(), Failure> {
-        for (index, entry) in self.tree.entries().iter().enumerate().rev() {
-            if entry.is_file() || self.kept_dirs.contains(&index) {
+    /// Forgets a file that is left out; what has come of it stays for the next attempt.
+    pub(super) fn leave_out(&self, index: usize, why: &str) {
+        self.failures.add(index, why);
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+    }
+
+    /// Makes links, now that the files are there.
+    pub(super) fn finish_links(&self) {
+        for (index, entry) in self.tree.entries().iter().enumerate() {
+            if self.failures.contains(index) {
                 continue;
             }
-            self.dir.finish_dir(entry).map_err(|e| self.dir.failed("finish", entry, &e))?;
+            let made = match &entry.kind {
+                Kind::Symlink(target) => self.dir.symlink(entry, target),
+                Kind::HardLink(first) if self.failures.contains(*first as usize) => {
+                    Err(io::Error::other("the file that it is a name of is left out"))
+                }
+                Kind::HardLink(first) => {
+                    self.dir.hard_link(entry, &self.tree.entries()[*first as usize])
+                }
+                _ => continue,
+            };
+            match made {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    self.failures.add(index, in_the_way(entry));
+                }
+                Err(e) => self.failures.add(index, self.dir.why("make the link", entry, &e)),
+                Ok(()) => {}
+            }
         }
-        Ok(())
+    }
+
+    /// Removes what the sender has not, in directories that it sent; returns the paths. Nothing goes
+    /// while something is left out: it may be what the sender could not tell about.
+    pub(super) fn remove_others(&self, filter: &Filter) -> Vec<Vec<u8>> {
+        if !self.failures.is_empty() {
+            return Vec::new();
+        }
+        let entries = self.tree.entries();
+        let sent: HashSet<&[u8]> = entries.iter().map(|entry| &entry.path[..]).collect();
+        let mut removed = Vec::new();
+        for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.is_dir()) {
+            let keep = |path: &[u8]| sent.contains(path);
+            match self.dir.remove_others(entry, keep, filter, self.dry_run) {
+                Ok(paths) => removed.extend(paths),
+                Err(e) => self.failures.add(index, self.dir.why("remove from", entry, &e)),
+            }
+        }
+        removed
+    }
+
+    /// Gives new directories their permissions and times, the inner ones first.
+    pub(super) fn finish_dirs(&self) {
+        for (index, entry) in self.tree.entries().iter().enumerate().rev() {
+            let is_done = !entry.is_dir() || self.kept_dirs.contains(&index);
+            if is_done || self.failures.contains(index) {
+                continue;
+            }
+            if let Err(e) = self.dir.finish_dir(entry) {
+                self.failures.add(index, self.dir.why("finish", entry, &e));
+            }
+        }
     }
 }
 
-fn in_the_way(entry: &Entry) -> Failure {
+/// Writes what is not zero.
+fn write_sparse(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let is_zero = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let zero: usize = rest.chunks(PAGE_BYTES).take_while(is_zero).map(<[u8]>::len).sum();
+        let data: usize = rest[zero..]
+            .chunks(PAGE_BYTES)
+            .take_while(|page| !is_zero(page))
+            .map(<[u8]>::len)
+            .sum();
+        let start = at + zero;
+        file.write_all_at(&bytes[start..start + data], offset + start as u64)?;
+        at = start + data;
+    }
+    Ok(())
+}
+
+fn in_the_way(entry: &Entry) -> String {
     let name = entry.name();
-    format!("{name} exists there and differs: remove it, or receive with --overwrite").into()
+    format!("{name} exists there and differs: remove it, or receive with --overwrite")
 }

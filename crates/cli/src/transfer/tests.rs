@@ -11,9 +11,10 @@ use bowline::{Connector, LaneCount, Listener, WriteOptions};
 use super::args::RecvArgs;
 use super::control::Control;
 use super::dir::Dir;
+use super::filter::Filter;
 use super::message::{Entry, Hello, Kind, Message, Timestamp, VERSION, Welcome};
 use super::report::Report;
-use super::session::{Nic, Session};
+use super::session::{Agreed, Nic, Session, Speed};
 use super::{Failure, receiver};
 
 struct Scratch(PathBuf);
@@ -58,17 +59,23 @@ fn against_impatient(
     let address = listener.local_addr().unwrap();
     let args = RecvArgs {
         dir: dir.to_owned(),
-        device,
+        code: false,
+        remember: false,
+        insecure: false,
+        device: Some(device),
         port: 0,
         once: true,
         overwrite: false,
+        delete: false,
+        owner: false,
+        xattrs: false,
         lanes: LaneCount::default(),
         link: None,
-        json: true,
+        shown: Default::default(),
     };
     thread::scope(|scope| {
         let receiver = scope.spawn(|| {
-            let dir = Dir::open(&args.dir)?;
+            let dir = Dir::open(&args.dir, args.rights())?;
             let channel = listener.accept_timeout(Duration::from_secs(10))?;
             receiver::receive(&args, &dir, channel, patience)
         });
@@ -76,12 +83,16 @@ fn against_impatient(
         let nic = Nic::open(random_addr(), LaneCount::default(), None, None).unwrap();
         let scheme = "sr-nack";
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
-        let hello = Hello { version: VERSION, scheme: scheme.into(), mtu, lanes };
+        let (filter, dry_run, delete) = (Filter::default(), false, false);
+        let (scheme, segment_bytes) = (scheme.to_owned(), 16 << 20);
+        let hello =
+            Hello { version: VERSION, scheme, mtu, lanes, segment_bytes, dry_run, delete, filter };
         channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
         let welcome: Result<Welcome, String> =
             postcard::from_bytes(&channel.recv().unwrap()).unwrap();
         let Welcome { mtu, lanes } = welcome.unwrap();
-        let session = nic.connect(&mut channel, mtu, lanes, scheme, None).unwrap();
+        let agreed = Agreed { mtu_bytes: mtu, lanes, scheme: "sr-nack", segment_bytes };
+        let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
         let control = Control::start(channel, "receiver", None).unwrap();
         sender(&session, &control);
         control.close(&Ok(()));
@@ -90,8 +101,8 @@ fn against_impatient(
 }
 
 fn file(path: &[u8], bytes: u64) -> Entry {
-    let kind = Kind::File(bytes);
-    Entry { path: path.to_vec(), kind, mode: 0o644, mtime: Timestamp::default() }
+    let (kind, mtime) = (Kind::File { bytes, sparse: false }, Timestamp::default());
+    Entry { path: path.to_vec(), kind, mode: 0o644, mtime, owner: None, xattrs: vec![] }
 }
 
 /// Lists entries, and leaves it to the receiver to say what it has.
@@ -103,7 +114,7 @@ fn list(control: &Control, entries: &[Entry]) {
 /// Sends both files as segment 0, which is what a receiver that has neither expects.
 fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: [&[u8]; 2]) {
     let hashes = hashed.map(|bytes| *blake3::hash(bytes).as_bytes()).to_vec();
-    control.send(Message::Hashes { segment: 0, hashes });
+    control.send(Message::Hashes { segment: 0, hashes, unread: vec![] });
     let bytes = sent.concat();
     session.mr.write_at(0, &bytes);
     let options = WriteOptions { scheme: 0, imm: Some(0) };
@@ -114,7 +125,6 @@ fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: 
 fn begin(control: &Control, files: [&[u8]; 2]) {
     list(control, &[file(b"a", files[0].len() as u64), file(b"b", files[1].len() as u64)]);
     assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-    control.send(Message::EndOfDenied);
     assert_eq!(control.hear().unwrap(), Message::Ready);
 }
 
@@ -164,7 +174,7 @@ fn a_sender_that_only_says_it_is_alive_is_given_up() {
         // It sends hashes, and no data.
         |_, control| {
             begin(control, [&[1; 10], &[2; 10]]);
-            control.send(Message::Hashes { segment: 0, hashes: vec![[0; 32]; 2] });
+            control.send(Message::Hashes { segment: 0, hashes: vec![[0; 32]; 2], unread: vec![] });
         },
     ];
     for idle in idle {
@@ -195,7 +205,6 @@ fn directories_that_exist_keep_their_permissions() {
     let report = against(&scratch.inner(), |_, control| {
         list(control, &[directory(b"old"), directory(b"new")]);
         assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-        control.send(Message::EndOfDenied);
         assert_eq!(control.hear().unwrap(), Message::Ready);
         assert!(matches!(control.hear().unwrap(), Message::Complete { .. }));
         control.send(Message::Agreed);
@@ -234,7 +243,6 @@ fn impossible_lists_are_refused() {
         let scratch = Scratch::new();
         let report = against(&scratch.inner(), |_, control| {
             list(control, entries);
-            control.send(Message::EndOfDenied);
             while control.hear().is_ok() {}
         });
         let error = report.unwrap_err().to_string();

@@ -2,6 +2,7 @@
 //!
 //! Both ends make both from what they have agreed on, so that a number says everything.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::digest::{BLOCK_BYTES, BlockHash, file_hash};
@@ -45,10 +46,6 @@ impl Tree {
         &self.entries
     }
 
-    pub(super) fn files(&self) -> usize {
-        self.entries.iter().filter(|entry| entry.is_file()).count()
-    }
-
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -56,6 +53,13 @@ impl Tree {
     /// How many blocks there are.
     pub(super) fn blocks(&self) -> u32 {
         self.blocks
+    }
+
+    /// What a segment of its blocks can have at most.
+    pub(super) fn max_segment_bytes(&self) -> u32 {
+        let longest = self.entries.iter().map(Entry::bytes).max().unwrap_or(0).min(BLOCK_BYTES);
+        let most = (longest * MAX_BLOCKS as u64).min(self.bytes).min(BLOCK_BYTES);
+        most.max(1) as u32
     }
 
     /// The blocks of an entry.
@@ -73,10 +77,15 @@ impl Tree {
         Place { entry, offset, len }
     }
 
-    /// Hash of the hashes of all files, in their order.
-    pub(super) fn digest(&self, blocks: &[BlockHash]) -> BlockHash {
+    /// Hash of the hashes of all files that arrived, in their order.
+    pub(super) fn digest(
+        &self,
+        blocks: &[BlockHash],
+        is_left_out: impl Fn(usize) -> bool,
+    ) -> BlockHash {
         let mut hasher = blake3::Hasher::new();
-        for index in (0..self.entries.len()).filter(|i| self.entries[*i].is_file()) {
+        let files = (0..self.entries.len()).filter(|i| self.entries[*i].is_file());
+        for index in files.filter(|index| !is_left_out(*index)) {
             hasher.update(self.file_hash(index, blocks).as_bytes());
         }
         *hasher.finalize().as_bytes()
@@ -130,6 +139,11 @@ impl Segments {
         self.bytes
     }
 
+    /// Entries of which something is moved.
+    pub(super) fn files(&self, tree: &Tree) -> HashSet<usize> {
+        self.blocks.iter().map(|block| tree.place(*block).entry).collect()
+    }
+
     /// The blocks of a segment; none if there is no such segment.
     pub(super) fn get(&self, segment: u32) -> &[u32] {
         let index = segment as usize;
@@ -144,12 +158,15 @@ mod tests {
     use super::super::message::{Kind, Timestamp};
     use super::*;
 
+    fn file(bytes: u64) -> Entry {
+        let (kind, mtime) = (Kind::File { bytes, sparse: false }, Timestamp::default());
+        Entry { path: vec![b'f'], kind, mode: 0, mtime, owner: None, xattrs: vec![] }
+    }
+
     fn tree(sizes: &[u64]) -> Tree {
         let mut tree = Tree::default();
         for bytes in sizes {
-            let kind = Kind::File(*bytes);
-            let entry = Entry { path: vec![b'f'], kind, mode: 0, mtime: Timestamp::default() };
-            tree.push(entry).unwrap();
+            tree.push(file(*bytes)).unwrap();
         }
         tree
     }
@@ -181,6 +198,7 @@ mod tests {
             assert!((1..=MAX_BLOCKS).contains(&blocks.len()) && bytes as u64 <= BLOCK_BYTES);
             moved.extend_from_slice(blocks);
         }
+        assert_eq!(u64::from(tree.max_segment_bytes()), BLOCK_BYTES);
         let missing: Vec<_> = (0..tree.blocks()).filter(|block| block % 7 != 3).collect();
         assert_eq!(moved, missing);
         assert!(segments.get(segments.len()).is_empty());
@@ -188,10 +206,21 @@ mod tests {
     }
 
     #[test]
+    fn memory_for_a_segment_is_enough_and_no_more() {
+        for sizes in [&[][..], &[0], &[1], &[4096; 3], &[100; 3000], &[5_000_000; 9]] {
+            let tree = tree(sizes);
+            let segments = Segments::new(&tree, |_| false);
+            let longest = (0..segments.len())
+                .map(|s| segments.get(s).iter().map(|b| tree.place(*b).len).sum::<usize>())
+                .max();
+            let most = tree.max_segment_bytes() as usize;
+            assert!(longest.unwrap_or(0) <= most && most as u64 <= tree.bytes().max(1));
+        }
+    }
+
+    #[test]
     fn too_much_to_number_is_refused() {
         let mut tree = tree(&[u64::from(u32::MAX) * BLOCK_BYTES]);
-        let kind = Kind::File(1);
-        let entry = Entry { path: vec![b'f'], kind, mode: 0, mtime: Timestamp::default() };
-        assert!(tree.push(entry).is_none());
+        assert!(tree.push(file(1)).is_none());
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 /// So many may go on at a time.
 pub(super) struct Turns {
+    count: usize,
     free: Mutex<usize>,
     freed: Condvar,
 }
@@ -13,7 +14,12 @@ pub(super) struct Turn<'a>(&'a Turns);
 
 impl Turns {
     pub(super) fn new(count: usize) -> Turns {
-        Turns { free: Mutex::new(count), freed: Condvar::new() }
+        Turns { count, free: Mutex::new(count), freed: Condvar::new() }
+    }
+
+    /// Whether nobody has one.
+    pub(super) fn are_all_free(&self) -> bool {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) == self.count
     }
 
     /// Waits for a turn.

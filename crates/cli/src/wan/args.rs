@@ -1,5 +1,6 @@
 //! Options of `bowline wan`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_link::{LinkProfile, units};
@@ -15,7 +16,8 @@ use clap::Args;
     bowline wan --link rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1% \\\n      \
         --left 'iperf3 -s -1' --right 'iperf3 -c {left} -C bbr'\n  \
     bowline wan --link rate=5Gbps,delay=40ms,queue=1bdp --mtu 9000 --json \\\n      \
-        --left 'bowline perf write-bw -d {left}' --right 'bowline perf write-bw {left} -d {right}'\n  \
+        --left 'bowline perf write-bw -d {left} --insecure' \\\n      \
+        --right 'bowline perf write-bw {left} -d {right} --insecure'\n  \
     bowline wan --link 'rate=1Gbps,delay=20ms,loss=ge(0.001,0.1)' --seed 7 --left … --right …\n  \
     bowline wan --link delay=40ms --hold            keep it up, and say how to get in\n\n\
     Commands are for a shell; {left} and {right} are the addresses of the ends. The right one starts once\n\
@@ -56,6 +58,9 @@ pub(crate) struct WanArgs {
     /// How late the 99th percentile of packets may leave [1ms, or 2 % of the delay if that is more]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub(super) late_limit: Option<Duration>,
+    /// Write every packet that the programs send to a pcap file, as somebody on the link would see it
+    #[arg(long, value_name = "FILE")]
+    pub(super) pcap: Option<PathBuf>,
     /// Print the report as JSON, one object as the last line
     #[arg(long)]
     pub(super) json: bool,

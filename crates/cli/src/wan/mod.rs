@@ -1,6 +1,7 @@
 //! `bowline wan`: a link between two network namespaces.
 
 mod args;
+mod capture;
 mod program;
 mod report;
 mod session;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
     config.mtu = args.mtu;
     config.ipv6 = args.ipv6;
     config.step = args.then.as_ref().map(|step| (step.after, step.link.config));
+    config.tap = args.pcap.as_deref().map(capture::tap).transpose()?;
     let wan = Wan::start(config)?;
     if args.hold {
         session::print_entrances(&wan);
@@ -37,6 +39,7 @@ pub(crate) fn run(args: &WanArgs) -> Result<ExitCode, Box<dyn Error>> {
     let report = wan.finish().ok_or("a thread of the link failed: this is a bug")?;
     let refusal = report.refusal(args.late_limit());
     let outcome = Outcome {
+        version: crate::output::JSON_VERSION,
         report,
         late_limit_us: args.late_limit().as_secs_f64() * 1e6,
         seed: args.links().0.seed,

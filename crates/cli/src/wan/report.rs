@@ -8,6 +8,7 @@ use serde::Serialize;
 /// A run and its end.
 #[derive(Serialize)]
 pub(super) struct Outcome {
+    pub(super) version: u32,
     #[serde(flatten)]
     pub(super) report: Report,
     pub(super) seed: u64,

@@ -76,7 +76,7 @@ pub struct Req {
     pub transport: u8,
     /// Whether the sender has end-to-end flow control.
     pub flow_control: bool,
-    /// The PSN of the sender's first packet.
+    /// The PSN at which the receiver of this message is to begin.
     pub starting_psn: Psn,
     /// How long the receiver is to wait for the sender's answers.
     pub local_response_timeout: CmTimeout,
@@ -190,7 +190,7 @@ pub struct Rep {
     pub local_qpn: Qpn,
     /// End-to-end context of reliable datagrams; unused.
     pub local_eecn: u32,
-    /// The PSN of the sender's first packet.
+    /// The PSN at which the receiver of this message is to begin.
     pub starting_psn: Psn,
     /// READs and atomics that the sender answers at once.
     pub responder_resources: u8,

@@ -106,7 +106,7 @@ impl Plan {
     }
 
     /// Sends a span to all others, chunk by chunk.
-    fn send_to_others(&mut self, src: Span) {
+    pub(super) fn send_to_others(&mut self, src: Span) {
         for chunk in self.builder.chunks(src) {
             for other in self.others() {
                 self.builder.send(other, chunk);
@@ -115,7 +115,7 @@ impl Plan {
     }
 
     /// Reduces what all ranks have, this one in `src`, in the order of their numbers.
-    fn fold_in_rank_order(&mut self, src: Span, dst: Span) {
+    pub(super) fn fold_in_rank_order(&mut self, src: Span, dst: Span) {
         let own = self.rank;
         for (src, dst) in self.builder.chunks(src).zip(self.builder.chunks(dst)) {
             let term = |rank| if rank == own { Term::Memory(src) } else { Term::Message(rank) };

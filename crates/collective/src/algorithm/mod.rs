@@ -4,6 +4,7 @@ mod blocks;
 mod bruck;
 mod choose;
 mod direct;
+mod encoded;
 mod halving;
 mod ring;
 mod tree;
@@ -135,7 +136,15 @@ pub(crate) fn compile(
         src: Base::of(input),
         dst: Base::of(Space::Output),
     };
-    plan.operation(&request.operation, algorithm, request.in_place);
+    match (request.encoding(algorithm, ranks, chunk_bytes), &request.operation) {
+        (Some(encoding), Operation::ReduceScatter { count }) => {
+            let block = count * plan.element;
+            plan.dst.offset = if request.in_place { rank as usize * block } else { 0 };
+            plan.reduce_scatter_encoded(block, encoding);
+        }
+        (Some(encoding), _) => plan.allreduce_encoded(encoding),
+        (None, operation) => plan.operation(operation, algorithm, request.in_place),
+    }
     plan.builder
 }
 

@@ -112,6 +112,8 @@ pub struct Engine {
 struct Op {
     schedule: Arc<Schedule>,
     tag: u16,
+    /// Of the signs of what is encoded.
+    seed: u64,
     /// What each step still waits for.
     waits: Vec<u32>,
     /// The slots of terms that are messages.
@@ -171,6 +173,7 @@ impl Engine {
         self.collectives += u64::from(!schedule.is_pairwise());
         self.ops.push_back(Some(Op {
             tag: message::tag(schedule.fingerprint(), sequence),
+            seed: schedule.fingerprint() ^ sequence.rotate_left(32),
             waits: Vec::new(),
             slots: Vec::new(),
             left: schedule.len(),
@@ -217,6 +220,11 @@ impl Engine {
             }
         });
         (dst, each, finish)
+    }
+
+    /// What the signs of an operation that is not over are made from: the same at all ranks.
+    pub fn seed(&self, op: OpId) -> Option<u64> {
+        Some(self.op(op)?.seed)
     }
 
     /// The schedule of an operation that is not over.
@@ -292,6 +300,11 @@ impl Engine {
                     }
                     self.look_at(*to);
                 }
+                Action::Transform { .. } => {
+                    if schedule.waits(step) == 0 {
+                        self.ready.push_back(at);
+                    }
+                }
                 Action::Fold { dst, terms, .. } => {
                     if schedule.waits(step) == 0 {
                         self.ready.push_back(at);
@@ -344,7 +357,7 @@ impl Engine {
         }
         match schedule.action(at.step) {
             Action::Send { to, .. } => self.look_at(*to),
-            Action::Fold { .. } => self.ready.push_back(at),
+            Action::Fold { .. } | Action::Transform { .. } => self.ready.push_back(at),
         }
     }
 
@@ -369,7 +382,8 @@ impl Engine {
         let elapsed_ns = self.now.nanos_since(op.started);
         let Some(bound) = op.bound else { return Report { elapsed_ns, ..Report::default() } };
         let is_adaptive = matches!(bound.bounds.deadline, Deadline::Adaptive(_));
-        let report = Report { elapsed_ns, ..bound.report };
+        let encoded = op.schedule.encoding().map(|encoding| (encoding, op.seed));
+        let report = Report { elapsed_ns, encoded, ..bound.report };
         if is_adaptive {
             let arrived = report.expected_bytes - report.missing_bytes;
             let time = Estimator::proposal(elapsed_ns, arrived, report.expected_bytes);

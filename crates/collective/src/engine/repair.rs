@@ -46,6 +46,16 @@ impl Engine {
         }
     }
 
+    /// Whether a message with this immediate has bytes for an operation.
+    pub fn is_data(&self, imm: u32) -> bool {
+        matches!(message::decode(imm), Some((Kind::Data(_), _)))
+    }
+
+    /// Whether a message with this immediate says that the group has failed.
+    pub fn is_abort(&self, imm: u32) -> bool {
+        matches!(message::decode(imm), Some((Kind::Abort(_), _)))
+    }
+
     /// Queues what is to be sent again; `false` if that makes no sense.
     fn queue_repairs(&mut self, to: Rank, number: u64, ranges: &[Range<u32>]) -> bool {
         let Some(len) = self.sent_span(to, number).map(|span| span.len as u32) else {
@@ -69,7 +79,7 @@ impl Engine {
         let at = self.peer(to).express.outbox.get(number)?.at?;
         match *self.op(at.op)?.schedule.action(at.step) {
             Action::Send { src, .. } => Some(src),
-            Action::Fold { .. } => None,
+            Action::Fold { .. } | Action::Transform { .. } => None,
         }
     }
 

@@ -2,12 +2,14 @@
 
 use bowline_codes::reduce;
 use bowline_nic::{
-    Completion, Nic, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode, WcStatus,
+    Completion, MrKey, Nic, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode,
+    WcStatus,
 };
+use bowline_sdr::Source;
 
 use super::Group;
 use crate::engine::{FoldTerm, OpId, Post};
-use crate::schedule::Span;
+use crate::schedule::{Action, Span, Transform};
 use crate::{Contribution, Rank, fold, fold_partial};
 
 /// Folds of so many bytes are computed in one turn. What they have made ready to be sent should leave, and
@@ -50,6 +52,9 @@ impl Group {
                 self.take(nic, now, completion);
             }
             did = true;
+        }
+        if self.config.scheme.is_some() {
+            did |= self.drive_sdr(nic, now);
         }
         if self.engine.poll_timeout().is_some_and(|at| at <= now) {
             self.engine.timeout(now);
@@ -130,6 +135,10 @@ impl Group {
         let Some(sge) = self.sge(op, src) else {
             return self.engine.give_up(now);
         };
+        if let Some(sdr) = self.sdr_mut(to) {
+            let source = Source { key: MrKey(sge.lkey), addr: sge.addr };
+            return sdr.write(nic, now, source, sge.len, imm);
+        }
         let wr = SendWr::new(wr_id(WrKind::Send, to, 0), SendOp::WriteImm(to_slot, imm), &[]);
         let posted = if inline {
             // The work request holds a copy.
@@ -151,6 +160,12 @@ impl Group {
     }
 
     fn note(&mut self, nic: &mut Nic, now: Time, to: Rank, imm: u32) {
+        // That the group has failed need not wait for what is on its way.
+        if !self.engine.is_abort(imm)
+            && let Some(sdr) = self.sdr_mut(to)
+        {
+            return sdr.note(nic, now, imm);
+        }
         let Some((link, _)) = self.remote(to) else {
             return self.engine.broken(now, to);
         };
@@ -168,7 +183,11 @@ impl Group {
 
     /// Computes a fold; returns how many bytes it has read.
     fn fold(&mut self, nic: &mut Nic, now: Time, op: OpId, step: u32) -> usize {
-        match self.compute(nic, op, step) {
+        let done = match self.engine.schedule(op).map(|schedule| schedule.action(step).clone()) {
+            Some(Action::Transform { dst, src, how }) => self.transform(nic, op, (dst, src), how),
+            _ => self.compute(nic, op, step),
+        };
+        match done {
             Some(bytes) => {
                 self.engine.folded(op, step);
                 bytes
@@ -178,6 +197,20 @@ impl Group {
                 0
             }
         }
+    }
+
+    fn transform(
+        &self,
+        nic: &mut Nic,
+        op: OpId,
+        (dst, src): (Span, Span),
+        how: Transform,
+    ) -> Option<usize> {
+        let (to, from, seed) = (self.sge(op, dst)?, self.sge(op, src)?, self.engine.seed(op)?);
+        let done = nic.with_slices(self.pd, &[from], &[to], |reads, writes| {
+            how.encoding.transform(seed, how.group, how.is_back, reads[0], writes[0]);
+        });
+        done.ok().map(|()| src.len)
     }
 
     fn compute(&self, nic: &mut Nic, op: OpId, step: u32) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! What a rank tells another so that they can be connected.
 
 use bowline_nic::{Mtu, Remote};
+use bowline_sdr::{ReliableInfo, SdrError};
 use bowline_wire::{Psn, Qpn};
 
 /// One end of the connection between two ranks.
@@ -22,6 +23,8 @@ pub struct LinkInfo {
     pub slot_bytes: u32,
     /// Its end for operations with bounds, if it has one.
     pub express: Option<ExpressInfo>,
+    /// Its end of a connection over one of SDR's schemes, if messages travel that way.
+    pub sdr: Option<SdrEnd>,
 }
 
 /// One end of the XP connection between two ranks.
@@ -35,9 +38,46 @@ pub struct ExpressInfo {
     pub slots: u16,
 }
 
+/// One end of a connection over one of SDR's schemes, as bytes: a peer's are looked at when it is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SdrEnd {
+    /// Bytes of them that are used.
+    len: u8,
+    bytes: [u8; SdrEnd::MAX],
+}
+
+impl SdrEnd {
+    /// Bytes of an end at most.
+    const MAX: usize = 191;
+
+    /// What an end tells.
+    ///
+    /// # Errors
+    /// If that is too long.
+    pub fn new(info: &ReliableInfo) -> Result<SdrEnd, SdrError> {
+        SdrEnd::from_slice(&info.to_bytes()).ok_or(SdrError::Info("it is too long for a group"))
+    }
+
+    /// The reverse.
+    ///
+    /// # Errors
+    /// If it is what no rank sends.
+    pub fn info(&self) -> Result<ReliableInfo, SdrError> {
+        ReliableInfo::from_bytes(&self.bytes[..usize::from(self.len)])
+    }
+
+    fn from_slice(info: &[u8]) -> Option<SdrEnd> {
+        let mut bytes = [0; SdrEnd::MAX];
+        bytes.get_mut(..info.len())?.copy_from_slice(info);
+        Some(SdrEnd { len: info.len() as u8, bytes })
+    }
+}
+
 impl LinkInfo {
     /// Bytes on the wire.
-    pub const LEN: usize = 40;
+    pub const LEN: usize = Self::SDR_AT + 1 + SdrEnd::MAX;
+    /// Where the end over one of SDR's schemes is: its length, which is 0 if there is none, and its bytes.
+    const SDR_AT: usize = 40;
 
     /// A slot of its ring.
     pub(super) fn slot(&self, slot: u16) -> Remote {
@@ -60,6 +100,10 @@ impl LinkInfo {
             out[32..36].copy_from_slice(&express.token.get().to_be_bytes());
             out[38..40].copy_from_slice(&express.slots.to_be_bytes());
         }
+        if let Some(sdr) = self.sdr {
+            out[Self::SDR_AT] = sdr.len;
+            out[Self::SDR_AT + 1..].copy_from_slice(&sdr.bytes);
+        }
         out
     }
 
@@ -80,6 +124,10 @@ impl LinkInfo {
                 Some(ExpressInfo { qpn: qpn_at(28)?, token, slots })
             }
         };
+        let sdr = match usize::from(bytes[Self::SDR_AT]) {
+            0 => None,
+            len => Some(SdrEnd::from_slice(bytes[Self::SDR_AT + 1..].get(..len)?)?),
+        };
         let addr = bytes[16..].first_chunk().map(|b| u64::from_be_bytes(*b))?;
         let (slots, slot_bytes) = (u16_at(10)?, u32_at(24)?);
         let all_slots = u64::from(slots) + express.map_or(0, |express| u64::from(express.slots));
@@ -94,6 +142,7 @@ impl LinkInfo {
             slots,
             slot_bytes,
             express,
+            sdr,
         })
     }
 }
@@ -113,7 +162,11 @@ mod tests {
             slots: 8,
             slot_bytes: 1 << 17,
             express: None,
+            sdr: None,
         };
+        let sdr = SdrEnd::from_slice(&[7; SdrEnd::MAX]);
+        let long = LinkInfo { sdr, ..info };
+        assert_eq!(LinkInfo::from_bytes(&long.to_bytes()), Some(long));
         let express = ExpressInfo { qpn: Qpn::new(7), token: Psn::new(0xabc), slots: 16 };
         let both = LinkInfo { express: Some(express), ..info };
         assert_eq!(LinkInfo::from_bytes(&both.to_bytes()), Some(both));
@@ -128,6 +181,7 @@ mod tests {
         assert_eq!(wrong(0, 1), None, "a QPN has 24 bits");
         assert_eq!(wrong(4, 1), None, "and so has a PSN");
         assert_eq!(wrong(9, 1), None, "no MTU");
+        assert_eq!(wrong(40, 192), None, "longer than there is room for");
         assert_eq!(LinkInfo::from_bytes(&LinkInfo { addr: u64::MAX - 9, ..info }.to_bytes()), None);
     }
 }

@@ -100,7 +100,10 @@ impl Group {
             FoldTerm::Absent => None,
             FoldTerm::Slot { of, slot, .. } => {
                 let link = self.links.get(of as usize)?.as_ref()?;
-                let at = u64::from(slot) * u64::from(self.config.slot_bytes);
+                let at = match &link.sdr {
+                    Some(sdr) => sdr.slot_addr(slot)?,
+                    None => u64::from(slot) * u64::from(self.config.slot_bytes),
+                };
                 Some(Sge::new(link.key, at, len as u32))
             }
         }

@@ -5,24 +5,28 @@ mod express;
 mod info;
 mod memory;
 mod nack;
+mod sdr;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Connect, ControlError, CqId, ModifyError, MrKey, Mtu, Nic, PdId, PostError,
-    QpAttr, QpInit, QpState, QpType, RecvWr, Region, Time,
+    Access, Buffer, Connect, ControlError, CqId, ModifyError, MrKey, Mtu, Nic, PacketSeal, PdId,
+    PostError, QpAttr, QpInit, QpState, QpType, RateControl, RecvWr, Region, Time,
 };
+use bowline_sdr::SdrError;
 use bowline_wire::{Psn, Qpn};
 
 use crate::engine::{Engine, EngineConfig, Failure, MAX_EXPRESS_SLOTS, OpId};
 use crate::{Bounds, Rank, Report, Schedule};
 use express::ExpressLink;
-pub use info::{ExpressInfo, LinkInfo};
+pub use info::{ExpressInfo, LinkInfo, SdrEnd};
 pub use memory::{Memory, Piece};
 use memory::{Pending, Scratch};
 use nack::AREA_BYTES;
+use sdr::SdrLink;
+pub use sdr::{SdrScheme, UnknownScheme};
 
 /// How a group behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct GroupConfig {
     /// The same for messages of operations with bounds, which need an XP queue pair to each peer: 16 at most, and
     /// 0 if there are none. The same on all ranks.
     pub express_slots: u16,
+    /// What carries messages instead of RC, on long links. Such a group has no slots for XP. The same on all ranks.
+    pub scheme: Option<SdrScheme>,
     /// How long packets over XP may be overtaken by others before they count as lost.
     pub reorder_ns: u64,
     /// Up to this length a message is copied into its work request.
@@ -54,12 +60,20 @@ impl Default for GroupConfig {
             slot_bytes: 128 << 10,
             slots: 8,
             express_slots: 0,
+            scheme: None,
             reorder_ns: 50_000,
             inline_bytes: 512,
             heartbeat_ns: 500_000_000,
             ack_timeout: 16,
             limit_ns: 300_000_000_000,
         }
+    }
+}
+
+impl GroupConfig {
+    /// How long a rank that does not answer is waited for.
+    fn silence_ns(&self) -> u64 {
+        (4_096 << self.ack_timeout) * 8
     }
 }
 
@@ -76,6 +90,12 @@ pub enum GroupError {
     /// A work request.
     #[error(transparent)]
     Post(#[from] PostError),
+    /// A connection over one of SDR's schemes.
+    #[error(transparent)]
+    Sdr(#[from] SdrError),
+    /// The peer's messages travel otherwise.
+    #[error("rank {0} has another scheme or none: all ranks of a group need the same")]
+    OtherScheme(Rank),
     /// Not a rank of the group, or this one.
     #[error("rank {0} is not another rank of the group")]
     NoPeer(Rank),
@@ -116,6 +136,8 @@ struct Link {
     ring: Arc<Buffer>,
     key: MrKey,
     express: Option<ExpressLink>,
+    /// What carries messages, if RC does not.
+    sdr: Option<Box<SdrLink>>,
     /// Its own end.
     remote: Option<LinkInfo>,
 }
@@ -159,7 +181,8 @@ impl Group {
             express_slots: config.express_slots,
             reorder_ns: config.reorder_ns,
             max_posted: max_posted(&config) as usize,
-            inline_bytes: config.inline_bytes as usize,
+            // SDR sends from where the bytes are.
+            inline_bytes: if config.scheme.is_some() { 0 } else { config.inline_bytes as usize },
             heartbeat_ns: config.heartbeat_ns,
             limit_ns: config.limit_ns,
         });
@@ -201,7 +224,10 @@ impl Group {
             max_inline: self.config.inline_bytes.max(AREA_BYTES as u32),
             ..QpInit::new(QpType::Rc, self.pd, self.cq)
         };
-        let ring = Buffer::new(express::nack_offset(&self.config, self.config.express_slots));
+        let ring = Buffer::new(match self.config.scheme {
+            Some(_) => usize::from(sdr::buffers(&self.config)) * self.config.slot_bytes as usize,
+            None => express::nack_offset(&self.config, self.config.express_slots),
+        });
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         // Peers count from its start: they need not know where it is.
         let key = nic.register(self.pd, Region::owned(Arc::clone(&ring)), 0, access)?;
@@ -213,7 +239,11 @@ impl Group {
             let _ = nic.destroy_qp(qpn);
             let _ = nic.deregister(key);
         })?;
-        Ok(Link { qpn, psn, ring, key, express, remote: None })
+        let sdr = self.sdr_link(nic, key).inspect_err(|_| {
+            let _ = nic.destroy_qp(qpn);
+            let _ = nic.deregister(key);
+        })?;
+        Ok(Link { qpn, psn, ring, key, express, sdr, remote: None })
     }
 
     /// What a peer needs to know to connect to this rank.
@@ -233,7 +263,36 @@ impl Group {
                 token: express.token,
                 slots: self.config.express_slots,
             }),
+            sdr: link.sdr.as_ref().map(|sdr| SdrEnd::new(&sdr.info())).transpose()?,
         })
+    }
+
+    /// Chooses what finds the rate to a peer out, before it is connected. Groups without a scheme have nothing to
+    /// set it for.
+    pub fn set_congestion(&mut self, peer: Rank, control: Option<RateControl>) {
+        if let Some(sdr) = self.sdr_mut(peer) {
+            sdr.set_congestion(control);
+        }
+    }
+
+    /// Seals all packets to and from a peer, before it is connected. Each queue pair takes what `next` gives,
+    /// in an order that is the same at both ends.
+    pub fn seal(
+        &mut self,
+        nic: &mut Nic,
+        peer: Rank,
+        mut next: impl FnMut() -> PacketSeal,
+    ) -> Result<(), GroupError> {
+        let link = self.links.get_mut(peer as usize).and_then(Option::as_mut);
+        let link = link.ok_or(GroupError::NoPeer(peer))?;
+        nic.seal_qp(link.qpn, next())?;
+        if let Some(express) = &link.express {
+            nic.seal_qp(express.qpn, next())?;
+        }
+        if let Some(sdr) = &mut link.sdr {
+            sdr.seal(nic, next)?;
+        }
+        Ok(())
     }
 
     /// Connects to a peer at an address. Nothing may be submitted before all peers have done so.
@@ -275,6 +334,11 @@ impl Group {
         }
         nic.modify_qp(now, link.qpn, &rtr)?;
         nic.modify_qp(now, link.qpn, &rts)?;
+        match (&mut link.sdr, offer.sdr) {
+            (Some(sdr), Some(far)) => sdr.connect(nic, now, addr, &far.info()?)?,
+            (None, None) => {}
+            _ => return Err(GroupError::OtherScheme(peer)),
+        }
         if let (Some(express), Some(far)) = (link.express, offer.express) {
             express.connect(nic, now, &self.config, (peer, connect), &far)?;
         }
@@ -327,7 +391,11 @@ impl Group {
 
     /// When to drive it if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.busy { Some(Time::ZERO) } else { self.engine.poll_timeout() }
+        if self.busy {
+            return Some(Time::ZERO);
+        }
+        let sdr = self.links.iter().flatten().filter_map(|link| link.sdr.as_ref()?.poll_timeout());
+        sdr.chain(self.engine.poll_timeout()).min()
     }
 
     /// Says good-bye to all other ranks.
@@ -344,11 +412,14 @@ impl Group {
     /// Ends all connections: nothing of this group reads or writes memory from here on.
     pub fn close(&mut self, nic: &mut Nic, now: Time) {
         let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
-        for link in self.links.iter().flatten() {
+        for link in self.links.iter_mut().flatten() {
             // One that was never connected is in no state to fail, and sends nothing.
             let _ = nic.modify_qp(now, link.qpn, &error);
             if let Some(express) = link.express {
                 let _ = nic.modify_qp(now, express.qpn, &error);
+            }
+            if let Some(sdr) = link.sdr.take() {
+                sdr.destroy(nic);
             }
         }
     }
@@ -360,6 +431,9 @@ impl Group {
             let _ = nic.destroy_qp(link.qpn);
             if let Some(express) = link.express {
                 let _ = nic.destroy_qp(express.qpn);
+            }
+            if let Some(sdr) = link.sdr {
+                sdr.destroy(nic);
             }
             let _ = nic.deregister(link.key);
         }
@@ -398,6 +472,9 @@ fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError>
     }
     if config.express_slots > MAX_EXPRESS_SLOTS {
         return invalid("number of slots for XP", config.express_slots.into());
+    }
+    if config.scheme.is_some() && config.express_slots > 0 {
+        return invalid("number of slots for XP beside a scheme", config.express_slots.into());
     }
     if !(1..=31).contains(&config.ack_timeout) {
         return invalid("ACK timeout", config.ack_timeout.into());

@@ -3,8 +3,9 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use super::hazards::Hazards;
-use super::{Action, Part, Schedule, Space, Span, Step, Term};
+use super::{Action, Part, Schedule, Space, Span, Step, Term, Transform};
 use crate::Rank;
+use crate::encoding::Encoding;
 
 /// Scratch memory begins at cache lines.
 const SCRATCH_ALIGN: usize = 64;
@@ -103,6 +104,11 @@ impl Builder {
         self.add(action, messages, &reads, Some(dst));
     }
 
+    /// Encodes or decodes a part of a tensor.
+    pub fn transform(&mut self, dst: Span, src: Span, how: Transform) {
+        self.add(Action::Transform { dst, src, how }, 0, &[src], Some(dst));
+    }
+
     fn add(&mut self, action: Action, messages: u32, reads: &[Span], write: Option<Span>) {
         let step = self.steps.len() as u32;
         let mut waits_for = Vec::new();
@@ -141,6 +147,7 @@ impl Builder {
             ranks: of.ranks,
             pairwise: of.pairwise,
             fingerprint: of.fingerprint,
+            encoding: of.encoding,
         }
     }
 }
@@ -158,4 +165,6 @@ pub struct ScheduleOf {
     pub pairwise: bool,
     /// See [`Schedule::fingerprint`].
     pub fingerprint: u64,
+    /// See [`Schedule::encoding`].
+    pub encoding: Option<Encoding>,
 }

@@ -8,6 +8,7 @@ use std::ops::Range;
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::Rank;
+use crate::encoding::Encoding;
 pub use builder::{Builder, ScheduleOf};
 
 /// A piece of memory that an operation works on.
@@ -60,6 +61,26 @@ pub enum Action {
         /// All contributions are in it: an average is divided now.
         finish: bool,
     },
+    /// Encodes a part of a tensor, or decodes it.
+    Transform {
+        /// Where the result goes.
+        dst: Span,
+        /// What is transformed.
+        src: Span,
+        /// How.
+        how: Transform,
+    },
+}
+
+/// How a part of a tensor is transformed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transform {
+    /// Of the whole tensor.
+    pub encoding: Encoding,
+    /// Which part.
+    pub group: usize,
+    /// It is decoded.
+    pub is_back: bool,
 }
 
 /// Where a step stands in an operation with bounds.
@@ -93,6 +114,7 @@ pub struct Schedule {
     ranks: u32,
     pairwise: bool,
     fingerprint: u64,
+    encoding: Option<Encoding>,
 }
 
 impl Schedule {
@@ -126,7 +148,7 @@ impl Schedule {
         self.steps.iter().flat_map(|step| {
             let (len, terms) = match &step.action {
                 Action::Fold { dst, terms, .. } => (dst.len, self.terms(terms)),
-                Action::Send { .. } => (0, &[][..]),
+                Action::Send { .. } | Action::Transform { .. } => (0, &[][..]),
             };
             let messages = terms.iter().filter(|term| matches!(term, Term::Message(_)));
             messages.map(move |_| (len, step.part))
@@ -178,6 +200,11 @@ impl Schedule {
     /// of its kind.
     pub fn is_pairwise(&self) -> bool {
         self.pairwise
+    }
+
+    /// How what may be lost is encoded, if it is.
+    pub fn encoding(&self) -> Option<Encoding> {
+        self.encoding
     }
 
     /// The same on all ranks that call the same operation, and most likely another for another.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bowline_collective::engine::{FoldTerm, Post};
-use bowline_collective::schedule::{Space, Span};
+use bowline_collective::schedule::{Action, Space, Span};
 use bowline_collective::{
     Bounds, Contribution, Engine, EngineConfig, Failure, OpId, Rank, Report, Request, fold,
     fold_partial,
@@ -354,6 +354,12 @@ impl World {
 impl Node {
     fn compute(&mut self, op: OpId, step: u32) {
         let schedule = Arc::clone(self.engine.schedule(op).unwrap());
+        if let Action::Transform { dst, src, how } = *schedule.action(step) {
+            let (seed, memory) = (self.engine.seed(op).unwrap(), self.memory.get_mut(&op).unwrap());
+            let src = memory.bytes(src).to_vec();
+            let dst = memory.bytes_mut(dst);
+            return how.encoding.transform(seed, how.group, how.is_back, &src, dst);
+        }
         let (dst, terms, finish) = self.engine.fold(op, step);
         let memory = &self.memory[&op];
         let mut out = memory.bytes(dst).to_vec();

@@ -33,9 +33,8 @@ fn refused(lab: &mut Lab, pair: &Pair, op: SendOp, len: usize) -> Outcome {
     let untouched = lab.peek(responder, 0, 64)?;
     same("the responder's memory", untouched, vec![0; 64]).map_err(what)?;
     if quirks::raises_access_events(lab.maker(responder)) {
-        let events = lab.events(responder)?;
-        let raised =
-            events.iter().any(|e| matches!(e, Event::QpAccessError(q) if q.get() == responder.qpn));
+        let is_it = |e: &Event| matches!(e, Event::QpAccessError(q) if q.get() == responder.qpn);
+        let raised = lab.raises(responder, is_it)?;
         same("an access error event", raised, true).map_err(what)?;
     }
     Ok(())

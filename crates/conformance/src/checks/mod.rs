@@ -21,7 +21,14 @@ pub(crate) const GUARD: usize = 16;
 pub(crate) const GUARD_BYTE: u8 = 0xee;
 
 const fn check(name: &'static str, run: fn(&mut Lab, &Case) -> Outcome) -> Check {
-    Check { name, run, every_mtu: false, survives_faults: false, needs_xp: false }
+    Check {
+        name,
+        run,
+        every_mtu: false,
+        survives_faults: false,
+        needs_xp: false,
+        fits_groups: false,
+    }
 }
 
 impl Check {
@@ -35,6 +42,11 @@ impl Check {
         self
     }
 
+    const fn in_groups(mut self) -> Check {
+        self.fits_groups = true;
+        self
+    }
+
     const fn between_xp_ends(mut self) -> Check {
         self.needs_xp = true;
         self
@@ -43,37 +55,37 @@ impl Check {
 
 /// All checks.
 pub static ALL: &[Check] = &[
-    check("RC SEND of every length", data::sends).at_every_mtu().despite_faults(),
-    check("RC WRITE of every length", data::writes).at_every_mtu().despite_faults(),
+    check("RC SEND of every length", data::sends).at_every_mtu().despite_faults().in_groups(),
+    check("RC WRITE of every length", data::writes).at_every_mtu().despite_faults().in_groups(),
     check("RC READ of every length", |lab, case| data::reads(lab, case, QpType::Rc))
         .at_every_mtu()
         .despite_faults(),
     check("RC messages of 256 KiB", data::long_messages).despite_faults(),
-    check("RC immediates", data::immediates).despite_faults(),
-    check("RC many messages in flight", data::many_in_flight).despite_faults(),
+    check("RC immediates", data::immediates).despite_faults().in_groups(),
+    check("RC many messages in flight", data::many_in_flight).despite_faults().in_groups(),
     check("RC READs beyond the limit", data::many_reads).despite_faults(),
     check("RC sequence numbers wrap", data::psn_wrap).despite_faults(),
     check("atomics return the original", atomics::originals).despite_faults(),
     check("atomics happen once", atomics::exactly_once).despite_faults(),
     check("atomics off alignment", atomics::misaligned),
-    check("unsignaled sends", signals::unsignaled).despite_faults(),
-    check("inline sends", signals::inline).despite_faults(),
-    check("solicited receives", signals::solicited),
+    check("unsignaled sends", signals::unsignaled).despite_faults().in_groups(),
+    check("inline sends", signals::inline).despite_faults().in_groups(),
+    check("solicited receives", signals::solicited).in_groups(),
     check("fenced send after READ", signals::fence).despite_faults(),
     check("SEND with invalidate", signals::invalidate),
-    check("RNR and recovery", flow::rnr_recovers).despite_faults(),
-    check("RNR retries exceeded", flow::rnr_exceeded),
-    check("no such peer QP", flow::dead_peer),
-    check("peer QP in error", flow::peer_in_error),
+    check("RNR and recovery", flow::rnr_recovers).despite_faults().in_groups(),
+    check("RNR retries exceeded", flow::rnr_exceeded).in_groups(),
+    check("no such peer QP", flow::dead_peer).in_groups(),
+    check("peer QP in error", flow::peer_in_error).in_groups(),
     check("wrong rkey", access::wrong_rkey),
     check("deregistered memory", access::deregistered),
     check("out of bounds", access::out_of_bounds),
     check("memory without the right", access::memory_rights),
     check("QP without the right", access::qp_rights),
-    check("message longer than the receive", access::too_long_for_receive),
-    check("flush in order after a NAK", flush::after_nak),
-    check("flush in order after modify", flush::after_modify),
-    check("local protection error", flush::local_protection),
+    check("message longer than the receive", access::too_long_for_receive).in_groups(),
+    check("flush in order after a NAK", flush::after_nak).in_groups(),
+    check("flush in order after modify", flush::after_modify).in_groups(),
+    check("local protection error", flush::local_protection).in_groups(),
     check("UC SEND of every length", |lab, case| unreliable::sends(lab, case, QpType::Uc))
         .at_every_mtu(),
     check("UC WRITE of every length", |lab, case| unreliable::writes(lab, case, QpType::Uc))

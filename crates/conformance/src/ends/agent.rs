@@ -135,7 +135,10 @@ impl End for AgentEnd {
             QpType::Rc => 2,
             QpType::Uc => 3,
             QpType::Ud => 4,
-            QpType::Xp => return Err(Failure::new("the agent's verbs have no XP")),
+            other => {
+                let name = other.descriptor().name;
+                return Err(Failure::new(format!("the agent's verbs have no {name}")));
+            }
         };
         let answer = self.call(&format!("qp {qp_type} 128 128 64"))?;
         let mut words = answer.split(' ');

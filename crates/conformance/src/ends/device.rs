@@ -1,16 +1,27 @@
-//! An end in this process: a device of the facade, on a UDP socket.
+//! An end in this process: a device of the facade, on a UDP socket or on the system's verbs.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
 use bowline::{
-    Access, AddressVector, Completion, Cq, Device, Event, Mr, Mw, Payload, Pd, Psn, QpAttr,
-    QpState, QpType, Qpn, RecvWr, Remote, SendWr, Sge, UdDest,
+    Access, AddressVector, Completion, Cq, Device, Endpoint, Event, Mr, Mw, Payload, Pd, Psn,
+    QpAttr, QpState, QpType, Qpn, RecvWr, Remote, RemoteMr, SendWr, Sge, UdDest, VerbsCaps,
+    WcStatus,
 };
 
+use super::keys::Keys;
 use crate::{
-    Clock, Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions, Region, Send,
+    Bridge, Bridged, Clock, Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions,
+    Region, Send,
 };
+
+/// The request that binds a window to memory whose key may be revoked, and how long it may take.
+const BIND: u64 = u64::MAX;
+/// How long a notification may take after its completion.
+const NOTIFICATION_LIMIT: Duration = Duration::from_millis(50);
+const BIND_LIMIT: Duration = Duration::from_secs(10);
 
 /// A device with everything that checks make on it.
 pub struct DeviceEnd {
@@ -20,27 +31,67 @@ pub struct DeviceEnd {
     qps: Vec<Option<DeviceQp>>,
     /// Memory windows, by the keys that they were bound under.
     windows: Vec<(u32, Mw)>,
+    /// Seals its connections.
+    keys: Option<Keys>,
+    groups: Option<Groups>,
+}
+
+/// What copies and merges for groups of one.
+#[derive(Clone)]
+pub enum Groups {
+    /// The port of whoever asks.
+    Port,
+    /// A switch.
+    Switch(Arc<GroupSwitch>),
+}
+
+/// A group that ends with its queue pair.
+enum Group {
+    Port(GroupPort, Connected),
+    Switch(Arc<GroupSwitch>, Connected),
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        match self {
+            Group::Port(port, connected) => port.disconnect(connected),
+            Group::Switch(switch, connected) => switch.disconnect(connected),
+        }
+    }
 }
 
 struct Memory {
-    buffer: std::sync::Arc<bowline::Buffer>,
+    buffer: Arc<bowline::Buffer>,
     /// As it was registered; `None` once it is not any more.
     mr: Option<Mr>,
     whole: Sge,
 }
 
 struct DeviceQp {
+    group: Option<Group>,
     qp: bowline::Qp,
     send_cq: Cq,
     recv_cq: Cq,
-    solicited: bool,
 }
 
 impl DeviceEnd {
     /// An end on a device.
     pub fn new(device: Device) -> Outcome<DeviceEnd> {
         let pd = device.alloc_pd()?;
-        Ok(DeviceEnd { device, pd, regions: Vec::new(), qps: Vec::new(), windows: Vec::new() })
+        let (regions, qps, windows) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(DeviceEnd { device, pd, regions, qps, windows, keys: None, groups: None })
+    }
+
+    /// The same end with connections that are sealed.
+    #[must_use]
+    pub fn sealed(self, keys: Keys) -> DeviceEnd {
+        DeviceEnd { keys: Some(keys), ..self }
+    }
+
+    /// The same, with a group of one in front of whatever its RC queue pairs ask.
+    #[must_use]
+    pub fn with_groups(self, groups: Groups) -> DeviceEnd {
+        DeviceEnd { groups: Some(groups), ..self }
     }
 
     fn qp(&mut self, qp: QpId) -> Outcome<&mut DeviceQp> {
@@ -60,7 +111,10 @@ impl End for DeviceEnd {
     }
 
     fn maker(&self) -> Maker {
-        Maker::Bowline
+        match self.device.verbs_caps() {
+            Some(caps) if caps.vendor_id == VerbsCaps::RXE => Maker::Rxe,
+            _ => Maker::Bowline,
+        }
     }
 
     fn register(&mut self, len: usize, access: Access) -> Outcome<Region> {
@@ -72,8 +126,19 @@ impl End for DeviceEnd {
         Ok(Region { id, addr: remote.addr, len, rkey: remote.rkey })
     }
 
-    fn register_revocable(&mut self, _: QpId, len: usize) -> Outcome<Region> {
-        self.register(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_INVALIDATE)
+    fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region> {
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        if self.device.verbs_caps().is_none() {
+            return self.register(len, rights | Access::REMOTE_INVALIDATE);
+        }
+        // Verbs have no such right: a window's key can be revoked.
+        let region = self.register(len, rights | Access::BIND_WINDOW)?;
+        let window = self.bind_window(qp, BIND, region.piece(0, len))?;
+        let bound = self.qp(qp)?.send_cq.next(BIND_LIMIT)?;
+        if (bound.wr_id, bound.status) != (BIND, WcStatus::Success) {
+            return Err(Failure::new(format!("binding a window: {bound:?}")));
+        }
+        Ok(Region { rkey: window.rkey, ..region })
     }
 
     fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote> {
@@ -112,7 +177,7 @@ impl End for DeviceEnd {
         let builder = builder.max_send_wr(128).max_recv_wr(128).max_inline(64);
         let qp = builder.access(options.access).qkey(options.qkey).build()?;
         let qpn = qp.qpn().get();
-        self.qps.push(Some(DeviceQp { qp, send_cq, recv_cq, solicited: false }));
+        self.qps.push(Some(DeviceQp { group: None, qp, send_cq, recv_cq }));
         Ok((QpId(self.qps.len() - 1), qpn))
     }
 
@@ -121,8 +186,43 @@ impl End for DeviceEnd {
         Ok(())
     }
 
+    fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
+        let Some(groups) = self.groups.clone() else { return Ok(None) };
+        let qp = self.qp(qp)?;
+        let sender = Endpoint { psn: Psn::new(bridge.sq_psn), mtu: bridge.mtu, ..qp.qp.endpoint() };
+        let peer = Endpoint { addr: bridge.addr, qpn: Qpn::new(bridge.qpn), ..sender };
+        let Region { addr, len, rkey, .. } = bridge.region;
+        let regions = vec![RemoteMr { addr, len: len as u64, rkey }];
+        let members = [GroupMember { endpoint: peer, regions }];
+        let options = GroupOptions::default();
+        let (group, connected) = match groups {
+            Groups::Port => {
+                let port = GroupPort::of(&qp.qp)?;
+                let connected = port.connect(&sender, &members, &options)?;
+                (Group::Port(port, connected.clone()), connected)
+            }
+            Groups::Switch(switch) => {
+                let connected = switch.connect(&sender, &members, &options);
+                let connected = connected.map_err(bowline::Error::from)?;
+                (Group::Switch(switch, connected.clone()), connected)
+            }
+        };
+        qp.group = Some(group);
+        let place = |endpoint: &Endpoint| (endpoint.addr, endpoint.qpn.get());
+        let (requester, responder) =
+            (place(&connected.for_sender), place(&connected.for_members[0]));
+        Ok(Some(Bridged { requester, responder }))
+    }
+
     fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome {
+        let keys = self.keys.clone();
         let qp = &self.qp(qp)?.qp;
+        if let Some(keys) = keys
+            && qp.qp_type().descriptor().connected
+        {
+            let number = keys.number(qp.qpn().get(), connection.qpn);
+            qp.seal(&keys.session, number, keys.role, &keys.config)?;
+        }
         qp.modify(&path_attr(qp.qp_type(), connection))?;
         Ok(qp.modify(&ready_attr(qp.qp_type(), connection))?)
     }
@@ -162,18 +262,15 @@ impl End for DeviceEnd {
             let count = cq.poll(&mut out)?;
             found.extend_from_slice(&out[..count]);
         }
-        qp.solicited |= found.iter().any(|wc| wc.solicited);
         Ok(found)
     }
 
-    /// The facade wakes at every completion; what it reports of each tells the same.
     fn arm_solicited(&mut self, qp: QpId) -> Outcome {
-        self.qp(qp)?.solicited = false;
-        Ok(())
+        Ok(self.qp(qp)?.recv_cq.arm_solicited()?)
     }
 
     fn notified(&mut self, qp: QpId) -> Outcome<bool> {
-        Ok(std::mem::take(&mut self.qp(qp)?.solicited))
+        Ok(self.qp(qp)?.recv_cq.notified(NOTIFICATION_LIMIT)?)
     }
 
     fn events(&mut self) -> Outcome<Vec<Event>> {

@@ -2,4 +2,5 @@
 
 pub mod agent;
 pub mod device;
+pub mod keys;
 pub mod sim;

@@ -10,13 +10,14 @@ use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, CqId, Event, MrKey, NicConfig, PdId, QpAttr, QpInit,
     QpState, QpType, RecvWr, Region as NicRegion, Remote, SendOp, SendWr, Sge, Time, TxCaps,
-    UdDest, WindowBinding,
+    UdDest, WindowBinding, WindowScope,
 };
 use bowline_sim::net::{Topology, pair};
 use bowline_sim::{App, HostConfig, HostId, NicId, RxId, TxId, World};
 use bowline_wire::Qpn;
 
 use super::device::{inline_or_sges, path_attr, ready_attr};
+use super::keys::Keys;
 use crate::{
     Clock, Connection, End, Failure, Lab, Maker, MrId, Outcome, Piece, QpId, QpOptions, Region,
     Send,
@@ -24,6 +25,15 @@ use crate::{
 
 /// Two engines and a cable of 10 Gbit/s and 5 µs, which has these faults both ways.
 pub fn lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
+    lab_with(seed, ipv6, faults, [None, None])
+}
+
+/// The same with connections that are sealed.
+pub fn sealed_lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
+    lab_with(seed, ipv6, faults, Keys::pair().map(Some))
+}
+
+fn lab_with(seed: u64, ipv6: bool, faults: Faults, keys: [Option<Keys>; 2]) -> Lab {
     let addrs = if ipv6 { Topology::ipv6(2) } else { Topology::ipv4(2) };
     let cable = LinkConfig {
         rate_bps: Some(10_000_000_000),
@@ -48,7 +58,8 @@ pub fn lab(seed: u64, ipv6: bool, faults: Faults) -> Lab {
     }
     let world = Rc::new(RefCell::new(world));
     let ends = [0, 1].map(|i| {
-        let end: Box<dyn End> = Box::new(SimEnd::new(&world, NicId(i), addrs[i]));
+        let keys = keys[i].clone();
+        let end: Box<dyn End> = Box::new(SimEnd::new(&world, NicId(i), addrs[i], keys));
         end
     });
     Lab::new(ends, Box::new(VirtualClock(world)))
@@ -62,6 +73,8 @@ struct SimEnd {
     regions: Vec<(MrKey, Arc<Buffer>)>,
     qps: Vec<SimQp>,
     events: Vec<Event>,
+    /// Seals its connections.
+    keys: Option<Keys>,
 }
 
 struct SimQp {
@@ -72,10 +85,11 @@ struct SimQp {
 }
 
 impl SimEnd {
-    fn new(world: &Rc<RefCell<World>>, nic: NicId, addr: IpAddr) -> SimEnd {
+    fn new(world: &Rc<RefCell<World>>, nic: NicId, addr: IpAddr, keys: Option<Keys>) -> SimEnd {
         let pd = world.borrow_mut().nic_mut(nic).alloc_pd().expect("a new engine has room");
         let world = Rc::clone(world);
-        SimEnd { world, nic, addr, pd, regions: Vec::new(), qps: Vec::new(), events: Vec::new() }
+        let (regions, qps, events) = (Vec::new(), Vec::new(), Vec::new());
+        SimEnd { world, nic, addr, pd, regions, qps, events, keys }
     }
 
     fn sge(&self, piece: Piece) -> Sge {
@@ -128,7 +142,8 @@ impl End for SimEnd {
         let nic = world.nic_mut(self.nic);
         let key = nic.alloc_window(self.pd).map_err(failure)?.0 | 1;
         let (len, access) = (piece.len as u64, Access::REMOTE_WRITE);
-        let bind = SendOp::BindWindow(WindowBinding { key, region, addr, len, access });
+        let scope = WindowScope::Qp;
+        let bind = SendOp::BindWindow(WindowBinding { key, region, addr, len, access, scope });
         let wr = SendWr::new(wr_id, bind, &[]);
         nic.post_send(now, self.qps[qp.0].qpn, &wr).map_err(failure)?;
         Ok(Remote { addr, rkey: key })
@@ -198,7 +213,14 @@ impl End for SimEnd {
     }
 
     fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome {
-        let qp_type = self.qps[qp.0].qp_type;
+        let SimQp { qp_type, qpn, .. } = self.qps[qp.0];
+        if let Some(keys) = &self.keys
+            && qp_type.descriptor().connected
+        {
+            let mut world = self.world.borrow_mut();
+            let seal = keys.seal(qpn.get(), connection.qpn, world.now());
+            world.nic_mut(self.nic).seal_qp(qpn, seal).map_err(failure)?;
+        }
         self.modify(qp, &path_attr(qp_type, connection))?;
         self.modify(qp, &ready_attr(qp_type, connection))
     }

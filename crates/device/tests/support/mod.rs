@@ -121,6 +121,7 @@ impl Host {
             max_recv_sge: 1,
             max_inline: 0,
             signal_all: false,
+            xrcd: None,
             lane: None,
         });
         let qp = qp.unwrap();

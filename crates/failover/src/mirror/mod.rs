@@ -35,7 +35,7 @@ pub use names::Names;
 pub use pd::Pd;
 pub use qp::{Qp, QpParts};
 pub use region::{deregister, register, set_access};
-pub use srq::Srq;
+pub use srq::{Extended, Srq};
 pub use window::{alloc_window, dealloc_window};
 
 use crate::rail::Rail;

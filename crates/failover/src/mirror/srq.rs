@@ -1,9 +1,9 @@
 //! Shared receive queues: one queue that every engine takes from.
 
-use bowline_nic::{ControlError, PostError, RecvWr, SharedSrq, SrqId};
+use bowline_nic::{ControlError, PostError, RecvWr, SharedSrq, SrqId, XrcSrq, XrcdId};
 
 use super::users::Users;
-use super::{Engines, Layout, MirrorError, Pd, Place, end_everywhere, everywhere, pd};
+use super::{Cq, Engines, Layout, MirrorError, Pd, Place, end_everywhere, everywhere, pd};
 
 /// A shared receive queue of a device.
 #[derive(Debug)]
@@ -16,6 +16,17 @@ pub struct Srq {
 
 pub(super) const WHAT: &str = "shared receive queue";
 
+/// What peers of extended reliable connections name a queue by, and where its receives complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Extended<'a> {
+    /// Its domain.
+    pub domain: XrcdId,
+    /// Its number.
+    pub number: u32,
+    /// Where its receives complete.
+    pub cq: &'a Cq,
+}
+
 impl Srq {
     /// Makes a queue for `max_wr` receives.
     pub fn create<E: Engines>(
@@ -25,7 +36,36 @@ impl Srq {
         max_sge: u8,
     ) -> Result<Srq, MirrorError<E::Error>> {
         pd.users.hold(pd::WHAT)?;
-        Srq::make(engines, pd, max_wr, max_sge).inspect_err(|_| pd.users.release())
+        Srq::make(engines, pd, max_wr, max_sge, None).inspect_err(|_| pd.users.release())
+    }
+
+    /// Makes a queue that peers of extended reliable connections name. Its receives complete on the lane of the
+    /// queue pair by which a message came: any.
+    pub fn create_extended<E: Engines>(
+        engines: &E,
+        pd: &Pd,
+        max_wr: u32,
+        max_sge: u8,
+        xrc: Extended<'_>,
+    ) -> Result<Srq, MirrorError<E::Error>> {
+        let lanes = 0..engines.layout().lanes;
+        pd.users.hold(pd::WHAT)?;
+        for lane in lanes.clone() {
+            if let Err(error) = xrc.cq.hold(lane) {
+                (0..lane).for_each(|held| xrc.cq.release(held));
+                pd.users.release();
+                return Err(error.into());
+            }
+        }
+        let made = Srq::make(engines, pd, max_wr, max_sge, Some(xrc)).and_then(|srq| {
+            let mut joined = lanes.clone().map(|lane| xrc.cq.joined(engines, lane));
+            joined.try_for_each(|joined| joined).map_err(MirrorError::Engine)?;
+            Ok(srq)
+        });
+        made.inspect_err(|_| {
+            lanes.clone().for_each(|lane| xrc.cq.release(lane));
+            pd.users.release();
+        })
     }
 
     fn make<E: Engines>(
@@ -33,6 +73,7 @@ impl Srq {
         pd: &Pd,
         max_wr: u32,
         max_sge: u8,
+        xrc: Option<Extended<'_>>,
     ) -> Result<Srq, MirrorError<E::Error>> {
         // The first engine checks the sizes before memory is taken for them.
         let first = Place::lane(0);
@@ -44,7 +85,13 @@ impl Srq {
         });
         let queue = queue.map_err(MirrorError::Engine)??;
         let undo = |nic: &mut bowline_nic::Nic, id: &SrqId| _ = nic.destroy_srq(*id);
-        let adopt = |nic: &mut bowline_nic::Nic, at| nic.adopt_srq(pd.id_at(at), &queue);
+        let adopt = |nic: &mut bowline_nic::Nic, at| match xrc {
+            None => nic.adopt_srq(pd.id_at(at), &queue),
+            Some(Extended { domain, number, cq }) => {
+                let xrc = XrcSrq { domain, number, cq: cq.ids()[at] };
+                nic.adopt_xrc_srq(pd.id_at(at), &queue, xrc)
+            }
+        };
         let ids = everywhere(engines, adopt, undo)?;
         Ok(Srq { queue, ids, layout: engines.layout(), users: Users::default() })
     }
@@ -70,6 +117,16 @@ impl Srq {
         self.queue.set_limit(limit)
     }
 
+    /// Makes room for another number of receives. Those that wait stay, and so must fit.
+    pub fn resize(&self, max_wr: u32) -> Result<(), ControlError> {
+        self.queue.resize(max_wr)
+    }
+
+    /// Receives that it has room for.
+    pub fn max_wr(&self) -> u32 {
+        self.queue.max_wr()
+    }
+
     /// Receives that wait.
     pub fn len(&self) -> u32 {
         self.queue.len()
@@ -85,6 +142,18 @@ impl Srq {
         self.users.end(WHAT)?;
         end_everywhere(engines, &self.ids, |nic, id| nic.destroy_srq(id))?;
         pd.users.release();
+        Ok(())
+    }
+
+    /// Destroys a queue that [`Srq::create_extended`] made, whose receives complete at `cq`.
+    pub fn destroy_extended<E: Engines>(
+        &self,
+        engines: &E,
+        pd: &Pd,
+        cq: &Cq,
+    ) -> Result<(), MirrorError<E::Error>> {
+        self.destroy(engines, pd)?;
+        (0..self.layout.lanes).for_each(|lane| cq.release(lane));
         Ok(())
     }
 }

@@ -175,7 +175,12 @@ impl Decoder {
             | OpKind::ReadRequest
             | OpKind::CompareSwap
             | OpKind::FetchAdd => !self.response,
-            OpKind::Ack | OpKind::Cnp | OpKind::Repair | OpKind::Probe | OpKind::Feedback => false,
+            OpKind::Ack
+            | OpKind::Cnp
+            | OpKind::Repair
+            | OpKind::Probe
+            | OpKind::Feedback
+            | OpKind::Sealed => false,
         };
         let k = psn.diff(header.base);
         let starts = header.has_first && k == 0;

@@ -63,6 +63,18 @@ fn on_a_clean_link_nothing_is_noticed() {
     }
 }
 
+/// The QP keeps a short WRITE whole: as a WRITE of each packet it would cost a repair for each.
+#[test]
+fn a_short_write_costs_the_repairs_of_one_block() {
+    for (r, c, repairs) in [(32, 1, 1), (8, 2, 6)] {
+        let mut rig = Rig::acquainted(QpType::Rc, Mtu::B1024, fixed(r, c));
+        rig.post(0, 1, SendOp::Write(rig.remote(1, 0)), 100_000, LEN);
+        rig.run(|_, _| true);
+        assert_eq!(rig.statuses(0), [(1, WcStatus::Success)]);
+        assert_eq!(rig.ends[0].counters.snapshot().repairs_sent, repairs, "({r}, {c})");
+    }
+}
+
 #[test]
 fn any_single_loss_is_repaired_before_the_transport_sees_it() {
     for (r, c) in [(8, 2), (32, 1), (64, 8), (1, 1)] {

@@ -6,18 +6,25 @@ use std::sync::Arc;
 use bowline_nic::Counters;
 
 use super::faults;
-use crate::{Lane, LaneError, PortCounters};
+use crate::{Gauges, Lane, LaneError, PortCounters};
 
 /// A device's account of itself, as one line of JSON: process, program, name, address, what carries its
-/// packets, how many lanes it has, and the counters of all of them together.
+/// packets, how many lanes it has, queue pairs and round trips, and the counters of all of them together.
 /// `None` once a lane has ended.
 pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
     let caps = lanes.first()?.port_caps();
     let (nic, port) = total_counters(lanes).ok()?;
+    let mut gauges = Gauges::default();
+    for lane in lanes {
+        gauges.merge(&lane.gauges().ok()?);
+    }
+    let rtt = gauges
+        .round_trips_ns
+        .map_or("null".to_owned(), |(min, max)| format!("{{\"min\":{min},\"max\":{max}}}"));
     let failures: Vec<String> = lanes.iter().filter_map(|l| l.port_failure()).map(quote).collect();
     Some(format!(
         "{{\"pid\":{},\"program\":{},\"device\":{},\"addr\":\"{}\",\"via\":\"{}\",\"lanes\":{},\
-         \"broken\":[{}],\"nic\":{},\"port\":{}}}",
+         \"broken\":[{}],\"qps\":{},\"rtt_ns\":{},\"nic\":{},\"port\":{}}}",
         std::process::id(),
         quote(&std::env::args().next().unwrap_or_default()),
         quote(device),
@@ -25,6 +32,8 @@ pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
         caps.via,
         lanes.len(),
         failures.join(","),
+        gauges.qps,
+        rtt,
         counters(nic.iter()),
         counters(port.iter()),
     ))

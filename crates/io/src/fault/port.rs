@@ -1,9 +1,10 @@
 //! The middleware that carries faults out.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bowline_link::{Fate, Link, LinkConfig, Loss};
-use bowline_nic::{FrameMeta, Time, TxBatch};
+use bowline_nic::{CleanPaths, FrameMeta, Time, TxBatch};
 use bowline_wire::FlowKey;
 
 use super::Faults;
@@ -174,7 +175,12 @@ impl<P: Port> FaultPort<P> {
                     self.dropped_out += 1;
                     continue;
                 }
-                self.outbox.push(&key, burst.tos, id as u16, batch.bytes(packet));
+                let frame = batch.bytes(packet);
+                if burst.is_summed() {
+                    self.outbox.push(&key, burst.tos, id as u16, frame);
+                } else {
+                    self.outbox.push_unsummed(&key, burst.tos, frame);
+                }
             }
         }
         self.outbox.send(now, &mut self.inner)?;
@@ -216,8 +222,16 @@ impl<P: Port> Port for FaultPort<P> {
         earlier(ours, self.inner.poll_timeout())
     }
 
+    fn before_sleep(&mut self) -> bool {
+        self.inner.before_sleep()
+    }
+
     fn fds(&self) -> PortFds {
         self.inner.fds()
+    }
+
+    fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
+        self.inner.clean_paths()
     }
 
     fn counters(&self) -> PortCounters {

@@ -16,7 +16,7 @@ pub(super) struct Held {
     pub(super) key: FlowKey,
     pub(super) tos: u8,
     /// The IPv4 identification that its ICRC is for.
-    pub(super) sealed_id: u16,
+    pub(super) summed_id: u16,
     /// BTH to ICRC.
     pub(super) frame: Vec<u8>,
 }

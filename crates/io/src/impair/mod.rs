@@ -95,12 +95,12 @@ impl<P: Port> Impair<P> {
         &self.inner
     }
 
-    fn admit(&mut self, now: Time, key: &FlowKey, tos: u8, sealed_id: u16, frame: Vec<u8>) {
+    fn admit(&mut self, now: Time, key: &FlowKey, tos: u8, summed_id: u16, frame: Vec<u8>) {
         let len = frame.len() + IP_UDP_BYTES;
         let fate = self.link.lock().admit(now, len, tos & ECN_MASK != 0);
         let Fate::Arrives(arrival) = fate else { return };
         let tos = if arrival.is_marked { tos | ECN_CE } else { tos };
-        let mut held = Held { at: arrival.at, key: *key, tos, sealed_id, frame };
+        let mut held = Held { at: arrival.at, key: *key, tos, summed_id, frame };
         if let Some(damage) = arrival.damage {
             held.flip_bit(damage.bit(len));
         }
@@ -129,7 +129,7 @@ impl<P: Port> Impair<P> {
                 && let Some(held) = self.held.pop_due(now)
             {
                 self.max_lateness_ns = self.max_lateness_ns.max(now.nanos_since(held.at));
-                self.outbox.push(&held.key, held.tos, held.sealed_id, &held.frame);
+                self.outbox.push(&held.key, held.tos, held.summed_id, &held.frame);
             }
             if self.outbox.is_empty() {
                 return Ok(());
@@ -186,6 +186,10 @@ impl<P: Port> Port for Impair<P> {
 
     fn poll_timeout(&self) -> Option<Time> {
         earlier(self.next_release(), self.inner.poll_timeout())
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.inner.before_sleep()
     }
 
     fn fds(&self) -> PortFds {

@@ -60,7 +60,7 @@ impl Rig {
 }
 
 #[test]
-fn packets_arrive_in_order_resealed_and_at_their_time() {
+fn packets_arrive_in_order_with_new_icrcs_and_at_their_time() {
     let mut rig = Rig::new("delay=10ms,rate=1Gbps");
     rig.send(0, &[4096; 100]);
     let (psns, broken) = rig.drain();
@@ -115,7 +115,7 @@ fn a_congested_queue_marks_packets_that_can_be_marked() {
         let mut plain = TxBatch::new(rig.a.caps().tx, 1);
         push_packets(&mut plain, &rig.key, 0x01_0002, 0, &[1096]);
         let mut batch = TxBatch::new(rig.a.caps().tx, 1);
-        batch.push_sealed(&rig.key, tos, 0, plain.bytes(&plain.packets(&plain.bursts()[0])[0]));
+        batch.push_summed(&rig.key, tos, 0, plain.bytes(&plain.packets(&plain.bursts()[0])[0]));
         rig.a.send(rig.now, &batch, 0).expect("memory works");
     }
     let mut marks = Vec::new();

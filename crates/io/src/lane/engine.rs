@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bowline_nic::{CqId, Event, FrameMeta, Nic, Time, TxBatch};
 
+use super::patience::Patience;
 use super::task::Tasks;
 use super::{CqNotify, EventChannel, EventSink, nanos};
 use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
@@ -13,6 +14,9 @@ use crate::port::{ClosedPort, FrameSink, Port, PortError, PortFds, earlier};
 /// Packets sent in one round, to the end of a batch: a bound on how long a round keeps others from
 /// the engine.
 const MAX_PACKETS_PER_ROUND: usize = 1024;
+
+/// How long posts wait for others where packets leave through memory: less than an answer takes.
+const MEMORY_COALESCE_NS: u64 = 500;
 
 /// What a round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +62,8 @@ pub(super) struct Engine {
     /// Something was posted and left for the next round to send.
     deferred: bool,
     last_transmit: Time,
+    /// When threads that poll let others run.
+    pub(super) patience: Patience,
     now: Time,
     epoch: Instant,
     cq_notify: HashMap<CqId, CqNotify>,
@@ -87,6 +93,7 @@ impl Engine {
             more_to_send: false,
             deferred: false,
             last_transmit: Time::ZERO,
+            patience: Patience::new(),
             now: Time::ZERO,
             epoch,
             cq_notify: HashMap::new(),
@@ -119,7 +126,7 @@ impl Engine {
     pub(super) fn polled_round(&mut self, now: Time) -> Progress {
         let mut packets = 0;
         if self.deferred {
-            packets += self.transmit(now);
+            packets += self.send_deferred(now);
         }
         let frames = self.receive(now);
         if frames > 0 && packets == 0 {
@@ -129,6 +136,13 @@ impl Engine {
         }
         self.dispatch();
         Progress { frames, packets }
+    }
+
+    /// Whether a thread whose polls find nothing should let others run now: the peer that it waits for may
+    /// have no core, perhaps because of it.
+    #[inline]
+    pub(super) fn wants_yield(&mut self, progress: Progress, now: Time) -> bool {
+        self.patience.polled(progress.is_idle(), now, self.last_transmit)
     }
 
     /// Takes what has arrived, and fires timers; returns how many frames came.
@@ -164,6 +178,13 @@ impl Engine {
         0
     }
 
+    /// Puts middleware around the port.
+    pub(super) fn wrap_port(&mut self, wrap: impl FnOnce(Box<dyn Port>) -> Box<dyn Port>) {
+        let stand_in = Box::new(ClosedPort::after(&*self.port));
+        let port = std::mem::replace(&mut self.port, stand_in);
+        self.port = wrap(port);
+    }
+
     /// What to sleep on, and whether the clock has to do instead: a port without descriptors must be
     /// looked at now and then, a broken one need not.
     pub(super) fn fds(&self) -> (PortFds, bool) {
@@ -176,6 +197,13 @@ impl Engine {
     #[inline]
     pub(super) fn run_tasks(&mut self, now: Time) {
         self.tasks.run(&mut self.nic, now);
+    }
+
+    /// Sends what has waited for others to go with it. Tasks have not seen it yet: what they make of many
+    /// posts at once shares packets.
+    pub(super) fn send_deferred(&mut self, now: Time) -> usize {
+        self.run_tasks(now);
+        self.transmit(now)
     }
 
     /// Sends what is ready, up to a bound; returns how many packets left.
@@ -191,6 +219,7 @@ impl Engine {
             packets += self.send_batch(now)?;
         }
         while !self.blocked && packets < MAX_PACKETS_PER_ROUND {
+            self.batch.set_clean_paths(self.port.clean_paths());
             self.nic.poll_transmit(now, &mut self.batch);
             self.more_to_send = !self.batch.is_empty();
             if self.batch.is_empty() {
@@ -219,6 +248,16 @@ impl Engine {
             self.batch.clear();
         }
         Ok(before - self.batch.len())
+    }
+
+    /// How long posts wait for others, which is to save system calls: where some packets leave without one, not
+    /// for long.
+    #[inline]
+    pub(super) fn coalesce_ns(&self, coalesce_ns: u64) -> u64 {
+        if coalesce_ns > MEMORY_COALESCE_NS && self.port.clean_paths().is_some() {
+            return MEMORY_COALESCE_NS;
+        }
+        coalesce_ns
     }
 
     /// Whether what was just posted had better wait for the next round: a packet left less than

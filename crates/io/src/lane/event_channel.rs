@@ -49,7 +49,9 @@ impl<T> EventChannel<T> {
         let mut queue = self.lock();
         match queue.events.pop_front() {
             Some(event) => {
-                self.ready.take();
+                if queue.events.is_empty() {
+                    self.ready.take();
+                }
                 Ok(Some(event))
             }
             None if queue.closed => Err(ChannelClosed),
@@ -95,13 +97,11 @@ impl<T> EventChannel<T> {
     /// Removes the events that `keep` does not hold for: what they are about is gone.
     pub fn retain(&self, mut keep: impl FnMut(&T) -> bool) {
         let mut queue = self.lock();
-        queue.events.retain(|event| {
-            let kept = keep(event);
-            if !kept {
-                self.ready.take();
-            }
-            kept
-        });
+        let any = !queue.events.is_empty();
+        queue.events.retain(&mut keep);
+        if any && queue.events.is_empty() {
+            self.ready.take();
+        }
     }
 
     /// Events lost because the channel was full.
@@ -116,8 +116,11 @@ impl<T> EventChannel<T> {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
+        // One raise for all that wait together: system calls cost more than events do.
+        if queue.events.is_empty() {
+            self.ready.raise();
+        }
         queue.events.push_back(event);
-        self.ready.raise();
     }
 
     /// Ends the channel: whoever waits gets an error once the queue is empty.

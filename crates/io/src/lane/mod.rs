@@ -12,8 +12,11 @@ mod carrier;
 mod engine;
 mod error;
 mod event_channel;
+mod gauges;
 mod guard;
 mod notify;
+mod patience;
+mod spin;
 mod task;
 mod thread;
 
@@ -39,6 +42,7 @@ use carrier::Carrier;
 use engine::Engine;
 pub use error::LaneError;
 pub use event_channel::{ChannelClosed, EventChannel};
+pub use gauges::Gauges;
 use guard::EngineGuard;
 pub use notify::{CqNotify, EventSink};
 pub use task::{Task, TaskId};
@@ -272,6 +276,15 @@ impl Lane {
         Ok(())
     }
 
+    /// Puts middleware around the port, between two rounds. It has the port's capabilities and descriptors.
+    pub fn wrap_port(
+        &self,
+        wrap: impl FnOnce(Box<dyn Port>) -> Box<dyn Port>,
+    ) -> Result<(), LaneError> {
+        self.shared.lock()?.wrap_port(wrap);
+        Ok(())
+    }
+
     /// What engine and port have done and seen.
     pub fn counters(&self) -> Result<(Counters, PortCounters), LaneError> {
         let engine = self.shared.lock()?;
@@ -396,12 +409,30 @@ impl Shared {
         let progress = engine.polled_round(now);
         let now = engine.advance(now);
         let result = f(&mut engine.nic, now);
+        let yields = engine.wants_yield(progress, now);
         self.leave(&engine);
         drop(engine);
         if !progress.is_idle() {
             presence.until = self.now();
         }
+        if yields {
+            // The lane's thread may have a core meanwhile.
+            drop(presence);
+            self.yield_core();
+        }
         result
+    }
+
+    /// Lets others run, and takes note of how long they did.
+    #[cold]
+    fn yield_core(&self) {
+        let before = self.now();
+        std::thread::yield_now();
+        let away_ns = self.now().nanos_since(before);
+        // Whoever has the engine now has something to do.
+        if let Ok(Some(mut engine)) = self.try_lock() {
+            engine.patience.yielded(away_ns);
+        }
     }
 
     /// Takes the engine for a caller that is not the lane's thread. With `in_order`, what was left
@@ -419,11 +450,12 @@ impl Shared {
         };
         let mut now = engine.advance(self.now());
         if in_order && engine.has_deferred() {
-            engine.transmit(now);
+            engine.send_deferred(now);
         }
         let result = f(&mut engine.nic, now);
-        engine.run_tasks(now);
+        let coalesce_ns = engine.coalesce_ns(coalesce_ns);
         if !engine.defer(now, coalesce_ns) {
+            engine.run_tasks(now);
             if engine.transmit(now) > 0 && coalesce_ns > 0 {
                 now = self.now();
                 engine.transmitted(now);

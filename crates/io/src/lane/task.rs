@@ -17,6 +17,11 @@ pub trait Task: Send {
 
     /// When to run it if nothing happens before.
     fn deadline(&self) -> Option<Time>;
+
+    /// The smoothed round trip to its peer, if it times one.
+    fn round_trip_ns(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A task of one lane.
@@ -63,6 +68,13 @@ impl Tasks {
             task.run(nic, now);
             self.deadline = earlier(self.deadline, task.deadline());
         }
+    }
+
+    /// The round trips of those that time one.
+    pub(super) fn round_trips_ns(&self) -> impl Iterator<Item = u64> {
+        self.tasks.iter().filter_map(|(_, task)| {
+            task.lock().unwrap_or_else(PoisonError::into_inner).round_trip_ns()
+        })
     }
 
     /// When they want to run, as of when they last did.

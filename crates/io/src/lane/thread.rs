@@ -19,6 +19,7 @@ use bowline_nic::Time;
 use super::Shared;
 use super::error::LaneError;
 use super::guard::EngineGuard;
+use super::spin::Spin;
 use crate::sys::{PollFd, poll, run_promptly};
 
 /// How long to leave the engine to somebody who has it for long.
@@ -95,6 +96,11 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
         std::hint::spin_loop();
         return Ok(());
     }
+    if !engine.port.before_sleep() {
+        // Something has come since the round.
+        drop(engine);
+        return Ok(());
+    }
     let (fds, blind) = engine.fds();
     let limit = if blind { Some(now.plus_nanos(BLIND_SLEEP_NS)) } else { None };
     let until = crate::port::earlier(deadline, limit).unwrap_or(Time::NEVER);
@@ -102,7 +108,7 @@ fn drive(shared: &Shared, mut engine: EngineGuard<'_>, spin: &mut Spin) -> Resul
     drop(engine);
 
     let wake = PollFd::readable(shared.wake_fd());
-    let mut set = [wake; 4];
+    let mut set = [wake; 5];
     let mut count = 1;
     for fd in fds.read.into_iter().flatten() {
         set[count] = PollFd::readable(fd);
@@ -129,49 +135,5 @@ fn let_others_in(shared: &Shared) {
             return;
         }
         std::thread::yield_now();
-    }
-}
-
-/// How long to go on without work: less and less while that keeps finding nothing. Packets that come at
-/// short intervals would otherwise find the thread asleep each time, and their sender pays for waking it.
-struct Spin {
-    max_ns: u64,
-    budget_ns: u64,
-    last_work: Time,
-    /// A round since the last work found nothing.
-    idled: bool,
-}
-
-impl Spin {
-    fn new(max: Duration) -> Spin {
-        let max_ns = super::nanos(max);
-        Spin { max_ns, budget_ns: max_ns, last_work: Time::ZERO, idled: false }
-    }
-
-    /// A round had work to do.
-    fn worked(&mut self, now: Time) {
-        if self.idled {
-            // Spinning has paid off.
-            self.budget_ns = self.max_ns;
-        }
-        self.idled = false;
-        self.last_work = now;
-    }
-
-    /// A round had nothing to do: whether to go on.
-    fn goes_on(&mut self, now: Time) -> bool {
-        self.idled = true;
-        now.nanos_since(self.last_work) < self.budget_ns
-    }
-
-    /// The thread has slept: for less than it might have gone on, or perhaps not in vain.
-    fn slept(&mut self, from: Time, to: Time) {
-        self.budget_ns = if to.nanos_since(from) < self.max_ns {
-            self.max_ns
-        } else {
-            (self.budget_ns / 2).max(self.max_ns / 8)
-        };
-        self.idled = false;
-        self.last_work = to;
     }
 }

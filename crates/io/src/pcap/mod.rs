@@ -10,9 +10,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bowline_nic::{FrameMeta, IpId, Time, TxBatch};
+use bowline_nic::{CleanPaths, FrameMeta, IpId, Time, TxBatch};
 use bowline_wire::{
-    DatagramHeaders, FlowKey, IP_UDP_MAX_LEN, emit_ip_udp_headers, icrc_of, solve_ip_id,
+    DatagramHeaders, FlowKey, IP_UDP_MAX_LEN, emit_ip_udp_headers, icrc_of, solve_ip_id, write_icrc,
 };
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::{DataLink, TsResolution};
@@ -182,6 +182,9 @@ impl Capture {
         for (id, tx) in batch.packets(burst).iter().enumerate() {
             packet.clear();
             packet.extend_from_slice(batch.bytes(tx));
+            if !burst.is_summed() {
+                write_icrc(&flow, id as u16, &mut packet);
+            }
             let headers = DatagramHeaders { flow, tos: burst.tos, ttl: TTL, ip_id: id as u16 };
             self.write(now, &headers, &packet);
         }
@@ -193,9 +196,19 @@ impl Capture {
         let ip_id = match meta.ip_id {
             IpId::Known(id) => id,
             IpId::Guess(id) => refine_ip_id(&flow, id, frame),
+            IpId::Unsummed => 0,
         };
         let headers = DatagramHeaders { flow, tos: meta.tos, ttl: meta.ttl, ip_id };
-        self.write(now, &headers, frame);
+        if meta.ip_id == IpId::Unsummed {
+            let mut packet = std::mem::take(&mut self.packet);
+            packet.clear();
+            packet.extend_from_slice(frame);
+            write_icrc(&flow, ip_id, &mut packet);
+            self.write(now, &headers, &packet);
+            self.packet = packet;
+        } else {
+            self.write(now, &headers, frame);
+        }
     }
 }
 
@@ -262,8 +275,16 @@ impl<P: Port> Port for PcapTap<P> {
         self.inner.poll_timeout()
     }
 
+    fn before_sleep(&mut self) -> bool {
+        self.inner.before_sleep()
+    }
+
     fn fds(&self) -> PortFds {
         self.inner.fds()
+    }
+
+    fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
+        self.inner.clean_paths()
     }
 
     fn counters(&self) -> PortCounters {

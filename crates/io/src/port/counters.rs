@@ -80,6 +80,22 @@ port_counters! {
     drop_misrouted,
     /// Times the steering of the address's sockets was renewed.
     steering_updates,
+    /// Bursts sent through shared memory; also counted among all bursts.
+    shm_tx_bursts,
+    /// Frames received through shared memory; also counted among all frames.
+    shm_rx_frames,
+    /// Times a process of this host has taken a ring of shared memory.
+    shm_peers,
+    /// Engines of this host that are reached by UDP because they have no ring.
+    shm_fallbacks,
+    /// Times a sleeping reader had to be woken.
+    shm_wakes,
+    /// Rings refused, or given up because what was in them could not be right.
+    shm_refused,
+    /// Packets not sent: their reader had stopped reading.
+    shm_drop_stalled,
+    /// Packets not sent: they were made for a ring that has gone.
+    shm_drop_gone,
     /// Packets dropped by impairment: loss.
     impair_lost,
     /// Packets dropped by impairment: the emulated queue was full.

@@ -8,9 +8,10 @@ mod sink;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_nic::{Time, TxBatch, TxCaps};
+use bowline_nic::{CleanPaths, Time, TxBatch, TxCaps};
 
 use crate::fault::Faults;
 use crate::sys::{PollFd, poll};
@@ -43,7 +44,7 @@ pub struct PortCaps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFds {
     /// Readable when [`Port::recv`] has something.
-    pub read: [Option<RawFd>; 2],
+    pub read: [Option<RawFd>; 3],
     /// Writable when [`Port::send`] would take something again.
     pub write: Option<RawFd>,
 }
@@ -79,6 +80,8 @@ impl PortFds {
 /// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv`
 ///   although no descriptor is ready: middleware holds packets back, shared ports look after their
 ///   peers. It may change with every call of another method.
+/// * Before sleeping on the descriptors, call [`before_sleep`](Port::before_sleep), and do not sleep if it
+///   says so.
 ///
 /// Middleware wraps a port and is one: see [`Impair`](crate::Impair), [`PcapTap`](crate::PcapTap) and
 /// [`FaultPort`](crate::FaultPort).
@@ -107,8 +110,20 @@ pub trait Port: Send {
         None
     }
 
+    /// The caller is about to sleep on the port's descriptors: from now on what arrives makes one of them
+    /// readable. `false` if something has arrived already.
+    fn before_sleep(&mut self) -> bool {
+        true
+    }
+
     /// What to sleep on. Without any descriptor the caller has to look again by the clock.
     fn fds(&self) -> PortFds;
+
+    /// To whom packets need no ICRC: batches are to be told before they are filled
+    /// ([`TxBatch::set_clean_paths`]). Middleware that may change packets has none.
+    fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
+        None
+    }
 
     /// What the port has done and seen.
     fn counters(&self) -> PortCounters;
@@ -140,8 +155,16 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).poll_timeout()
     }
 
+    fn before_sleep(&mut self) -> bool {
+        (**self).before_sleep()
+    }
+
     fn fds(&self) -> PortFds {
         (**self).fds()
+    }
+
+    fn clean_paths(&self) -> Option<&Arc<CleanPaths>> {
+        (**self).clean_paths()
     }
 
     fn counters(&self) -> PortCounters {

@@ -34,9 +34,14 @@ impl Outbox {
         self.blocked
     }
 
-    /// Adds a whole packet: see [`TxBatch::push_sealed`].
-    pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: &[u8]) {
-        self.batch.push_sealed(key, tos, sealed_id, frame);
+    /// Adds a whole packet: see [`TxBatch::push_summed`].
+    pub(crate) fn push(&mut self, key: &FlowKey, tos: u8, summed_id: u16, frame: &[u8]) {
+        self.batch.push_summed(key, tos, summed_id, frame);
+    }
+
+    /// Adds a whole packet without an ICRC: see [`TxBatch::push_unsummed`].
+    pub(crate) fn push_unsummed(&mut self, key: &FlowKey, tos: u8, frame: &[u8]) {
+        self.batch.push_unsummed(key, tos, frame);
     }
 
     /// Offers everything to the port below.

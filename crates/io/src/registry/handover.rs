@@ -28,6 +28,17 @@ pub(crate) struct Run {
     pub(crate) segment_len: usize,
 }
 
+/// What became of frames that were handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handed {
+    /// Their owner has them.
+    On,
+    /// Their owner is slow.
+    NoRoom,
+    /// Their owner is gone.
+    Nobody,
+}
+
 /// A process's socket for handed-on frames.
 pub(super) struct Handover {
     socket: UnixDatagram,
@@ -56,12 +67,16 @@ impl Handover {
         })
     }
 
-    /// Hands frames on to the owner of `prefix`; `false` if it is gone or slow.
-    pub(super) fn send(&mut self, prefix: u8, run: &Run, bytes: &[u8]) -> bool {
+    /// Hands frames on to the owner of `prefix`.
+    pub(super) fn send(&mut self, prefix: u8, run: &Run, bytes: &[u8]) -> Handed {
         self.out.clear();
         self.out.extend_from_slice(&emit(run));
         self.out.extend_from_slice(bytes);
-        self.socket.send_to(&self.out, path_of(&self.dir, &self.stem, prefix)).is_ok()
+        match self.socket.send_to(&self.out, path_of(&self.dir, &self.stem, prefix)) {
+            Ok(_) => Handed::On,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Handed::NoRoom,
+            Err(_) => Handed::Nobody,
+        }
     }
 
     /// Takes what others handed on.
@@ -118,6 +133,8 @@ fn emit(run: &Run) -> [u8; HEADER_LEN] {
     let (guess, id) = match run.meta.ip_id {
         IpId::Known(id) => (0, id),
         IpId::Guess(id) => (1, id),
+        // Sockets have no such frames.
+        IpId::Unsummed => (1, 0),
     };
     out[..16].copy_from_slice(&src.octets());
     out[16..18].copy_from_slice(&run.meta.src_port.to_le_bytes());

@@ -1,5 +1,6 @@
 //! Joining the processes on an address.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -87,6 +88,7 @@ pub(crate) fn join(
         next_upkeep: Time::from_nanos(UPKEEP_NS),
         next_handover: Time::ZERO,
         next_try: Time::ZERO,
+        waiting: VecDeque::new(),
     };
     membership.list(&table);
     Ok((socket, membership))

@@ -22,6 +22,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -34,8 +35,8 @@ use crate::port::{FrameSink, PortCounters};
 use crate::sys::attach_group_program;
 pub use dir::runtime_dir;
 pub use error::RegistryError;
-use handover::Handover;
 pub(crate) use handover::Run;
+use handover::{Handed, Handover};
 pub(crate) use join::{Place, join};
 use room::Rooms;
 pub use services::Services;
@@ -81,7 +82,19 @@ pub(crate) struct Membership {
     next_upkeep: Time,
     next_handover: Time,
     next_try: Time,
+    /// Copies of management datagrams for processes whose sockets were full.
+    waiting: VecDeque<Waiting>,
 }
+
+/// A copy of management datagrams for another process.
+struct Waiting {
+    prefix: u8,
+    run: Run,
+    bytes: Box<[u8]>,
+}
+
+/// Copies that can wait.
+const MAX_WAITING: usize = 4096;
 
 /// What is to become of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +188,7 @@ impl Membership {
             return;
         }
         self.astray = true;
-        if self.handover.send(prefix, run, bytes) {
+        if self.handover.send(prefix, run, bytes) == Handed::On {
             counters.handed_on += frames;
         } else {
             counters.drop_misrouted += frames;
@@ -198,10 +211,41 @@ impl Membership {
         }
         let frames = bytes.len().div_ceil(run.segment_len) as u64;
         for prefix in table::PREFIXES.filter(|prefix| *prefix != self.prefix) {
-            if self.live[usize::from(prefix)] && self.handover.send(prefix, run, bytes) {
-                counters.handed_on += frames;
+            if !self.live[usize::from(prefix)] {
+                continue;
+            }
+            // Behind those that wait: what comes first is handed on first.
+            let waits = self.waiting.iter().any(|copy| copy.prefix == prefix);
+            let handed =
+                if waits { Handed::NoRoom } else { self.handover.send(prefix, run, bytes) };
+            match handed {
+                Handed::On => counters.handed_on += frames,
+                Handed::NoRoom if self.waiting.len() < MAX_WAITING => {
+                    self.waiting.push_back(Waiting { prefix, run: *run, bytes: bytes.into() });
+                }
+                Handed::NoRoom | Handed::Nobody => counters.drop_misrouted += frames,
             }
         }
+    }
+
+    /// Hands on copies for which there was no room. Sockets between processes hold ten datagrams on many hosts, and
+    /// a management datagram that is lost costs its sender half a second.
+    fn share_waiting(&mut self, counters: &mut PortCounters) {
+        while let Some(copy) = self.waiting.front() {
+            let frames = copy.bytes.len().div_ceil(copy.run.segment_len) as u64;
+            match self.handover.send(copy.prefix, &copy.run, &copy.bytes) {
+                Handed::On => counters.handed_on += frames,
+                Handed::NoRoom => return,
+                Handed::Nobody => counters.drop_misrouted += frames,
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// When there may be room for copies that wait.
+    #[inline]
+    pub(crate) fn next_share(&self) -> Option<Time> {
+        (!self.waiting.is_empty()).then_some(self.next_handover)
     }
 
     fn is_live(&mut self, now: Time, prefix: u8) -> bool {
@@ -233,6 +277,9 @@ impl Membership {
             return 0;
         }
         self.next_handover = now.plus_nanos(HANDOVER_NS);
+        if !self.waiting.is_empty() {
+            self.share_waiting(counters);
+        }
         let (prefix, dst) = (self.prefix, self.group.ip());
         let mut frames = 0;
         self.handover.recv(dst, |run, bytes| {

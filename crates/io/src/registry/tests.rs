@@ -368,3 +368,39 @@ fn services_have_one_owner_and_nobody_has_one_speaker() {
     drop(first);
     assert!(second.speaks() && !second.is_present(ports[0].qpn_prefix()));
 }
+
+#[test]
+fn a_burst_of_management_datagrams_waits_for_a_slow_process() {
+    let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
+    let mut ports: Vec<UdpPort> = (0..2).map(|_| open(addr, &dir)).collect();
+    let peer = Peer::new(addr);
+    const COUNT: usize = 300;
+    for _ in 0..COUNT {
+        let frame = management(280, 0x8001_0000);
+        peer.socket.send_to(&frame, peer.to).expect("loopback takes datagrams");
+    }
+    let mut got = [0; 2];
+    let mut take = |i: usize| {
+        let now = Time::from_nanos(clock.elapsed().as_nanos() as u64);
+        let mut count = 0;
+        let taken = ports[i].recv(now, &mut |_: &FrameMeta, _: &[u8]| count += 1);
+        taken.expect("the port works");
+        got[i] += count;
+        got
+    };
+    // The one that the kernel has chosen takes all while the other sleeps: more than a socket holds waits.
+    let start = Instant::now();
+    let mut chosen = None;
+    while chosen.is_none() && start.elapsed() < Duration::from_secs(10) {
+        chosen = (0..2).find(|i| take(*i)[*i] > 0);
+    }
+    let chosen = chosen.expect("somebody gets them");
+    while take(chosen)[chosen] < COUNT && start.elapsed() < Duration::from_secs(10) {}
+    let mut all = [0; 2];
+    while all != [COUNT; 2] && start.elapsed() < Duration::from_secs(10) {
+        for i in [1 - chosen, chosen] {
+            all = take(i);
+        }
+    }
+    assert_eq!(all, [COUNT; 2], "none is lost");
+}

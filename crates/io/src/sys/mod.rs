@@ -3,7 +3,9 @@
 
 #![allow(unsafe_code)]
 
+mod area;
 mod bpf;
+mod epoll;
 mod event;
 mod filter;
 mod interface;
@@ -13,6 +15,7 @@ pub(crate) mod namespace;
 mod neighbour;
 mod netlink;
 mod poll;
+mod seqpacket;
 mod shared;
 mod socket;
 mod thread;
@@ -21,7 +24,9 @@ mod xsk;
 
 use std::io;
 
+pub(crate) use area::SharedArea;
 pub(crate) use bpf::{Attached, Instruction, SocketMap, XdpProgram};
+pub(crate) use epoll::Epoll;
 pub(crate) use event::EventFd;
 pub(crate) use filter::attach_group_program;
 pub(crate) use interface::{InterfaceQuery, interface_of};
@@ -30,6 +35,7 @@ pub(crate) use lock::{effective_uid, is_byte_locked, try_lock_byte, unlock_byte}
 pub(crate) use neighbour::{Hop, Neighbours};
 pub use netlink::LinkNews;
 pub(crate) use poll::{PollFd, poll};
+pub(crate) use seqpacket::SeqPacket;
 pub(crate) use shared::SharedWords;
 pub(crate) use socket::{SockAddr, UdpSocketBuilder, connect_abstract, get_int, peer_uid, set_int};
 pub use thread::{run_promptly, spawn_background};

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::check;
+use super::seqpacket::abstract_addr;
 
 /// Sets an integer socket option.
 pub(crate) fn set_int(
@@ -166,15 +167,7 @@ impl SockAddr {
 /// Connects to a socket in the abstract namespace. Waits no longer than `patience`, in this and in
 /// later writes, for a listener that accepts nobody: [`io::ErrorKind::WouldBlock`].
 pub(crate) fn connect_abstract(name: &str, patience: Duration) -> io::Result<UnixStream> {
-    // SAFETY: a plain C struct for which zeroes are valid.
-    let mut addr: libc::sockaddr_un = unsafe { mem::zeroed() };
-    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays zero: that makes the name an abstract one.
-    let path = addr.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
-    for (to, from) in path.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    let len = mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    let (addr, len) = abstract_addr(name)?;
     // SAFETY: `socket` touches no memory.
     let fd =
         check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
@@ -182,12 +175,12 @@ pub(crate) fn connect_abstract(name: &str, patience: Duration) -> io::Result<Uni
     let stream = unsafe { UnixStream::from_raw_fd(fd) };
     stream.set_write_timeout(Some(patience))?;
     // SAFETY: the pointer and length describe the live address.
-    check(unsafe { libc::connect(fd, (&raw const addr).cast(), len as libc::socklen_t) })?;
+    check(unsafe { libc::connect(fd, (&raw const addr).cast(), len) })?;
     Ok(stream)
 }
 
 /// The user at the other end of a unix socket: who connected, or who began to listen.
-pub(crate) fn peer_uid(stream: &UnixStream) -> io::Result<u32> {
+pub(crate) fn peer_uid(stream: &impl AsRawFd) -> io::Result<u32> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `cred` and `len` are live, and `len` is the size of `cred`.

@@ -6,6 +6,7 @@
 
 mod cmsg;
 mod drops;
+mod group;
 mod options;
 mod rx_ring;
 mod tx_ring;
@@ -25,6 +26,7 @@ use crate::port::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds, e
 use crate::registry::{self, Membership, Owner, Place, Run};
 use crate::sys::interface_of;
 use drops::Verdict;
+pub use group::GroupSocket;
 use rx_ring::{Message, RxRing};
 use tx_ring::TxRing;
 
@@ -78,6 +80,8 @@ pub struct UdpConfig {
     pub recv_slots: usize,
     /// Is told, in a sentence, of what does not work as it should but can be done without.
     pub notice: fn(&str),
+    /// Is told, in a sentence, of what works but might have been expected otherwise.
+    pub detail: fn(&str),
 }
 
 impl UdpConfig {
@@ -93,6 +97,7 @@ impl UdpConfig {
             gro: true,
             recv_slots: 32,
             notice: |_| {},
+            detail: |_| {},
         }
     }
 }
@@ -181,6 +186,77 @@ impl UdpPort {
     pub(crate) fn attach_for_test(&self, program: &[libc::sock_filter]) {
         use std::os::fd::AsFd;
         crate::sys::attach_group_program(self.socket.as_fd(), program).expect("it is valid");
+    }
+
+    /// Whether some packets of the burst that is offered next have been sent already.
+    pub(crate) fn is_amid_burst(&self) -> bool {
+        self.resume_packet > 0
+    }
+
+    /// Sends some bursts of a batch; returns how many were taken.
+    pub(crate) fn send_range(
+        &mut self,
+        now: Time,
+        batch: &TxBatch,
+        range: Range<usize>,
+    ) -> Result<usize, PortError> {
+        let bursts = batch.bursts();
+        let from = range.start;
+        let room = match &mut self.membership {
+            Some(membership) => membership.rooms.admit(now, &bursts[range.clone()]),
+            None => range.len(),
+        };
+        let end = from + room;
+        let mut next = from;
+        let mut tries = 0;
+        while let Some(burst) = bursts[..end].get(next) {
+            if self.resume_packet > 0 || (!self.gso_works && burst.packet_count() > 1) {
+                if !self.send_split(batch, next)? {
+                    break;
+                }
+                next += 1;
+                continue;
+            }
+            match self.send_offloaded(batch, next..end) {
+                Ok(sent) => {
+                    next += sent;
+                    tries = 0;
+                }
+                Err(error) => match drops::verdict(&error) {
+                    Verdict::Again => {}
+                    Verdict::WouldBlock => break,
+                    Verdict::NoBuffers if tries < MAX_TRIES_WITHOUT_BUFFERS => tries += 1,
+                    Verdict::Broken => {
+                        return Err(PortError::Os {
+                            what: "sending on the UDP socket",
+                            source: error,
+                        });
+                    }
+                    verdict if verdict.suspects_offload() && burst.packet_count() > 1 => {
+                        if !self.send_suspect(batch, next)? {
+                            break;
+                        }
+                        next += 1;
+                    }
+                    verdict => {
+                        verdict.count(&mut self.counters, burst.packet_count());
+                        next += 1;
+                        tries = 0;
+                    }
+                },
+            }
+        }
+        if next < end
+            && let Some(membership) = &mut self.membership
+        {
+            membership.rooms.give_back(&bursts[next..end]);
+        }
+        if end < range.end {
+            self.counters.tx_paused += 1;
+        } else if next < range.end {
+            self.counters.tx_blocked += 1;
+        }
+        Ok(next.saturating_sub(from))
     }
 
     /// Sends bursts with one call each for many; returns how many were taken.
@@ -394,62 +470,7 @@ impl Port for UdpPort {
     }
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
-        let bursts = batch.bursts();
-        let room = match &mut self.membership {
-            Some(membership) => membership.rooms.admit(now, &bursts[from..]),
-            None => bursts.len() - from,
-        };
-        let end = from + room;
-        let mut next = from;
-        let mut tries = 0;
-        while let Some(burst) = bursts[..end].get(next) {
-            if self.resume_packet > 0 || (!self.gso_works && burst.packet_count() > 1) {
-                if !self.send_split(batch, next)? {
-                    break;
-                }
-                next += 1;
-                continue;
-            }
-            match self.send_offloaded(batch, next..end) {
-                Ok(sent) => {
-                    next += sent;
-                    tries = 0;
-                }
-                Err(error) => match drops::verdict(&error) {
-                    Verdict::Again => {}
-                    Verdict::WouldBlock => break,
-                    Verdict::NoBuffers if tries < MAX_TRIES_WITHOUT_BUFFERS => tries += 1,
-                    Verdict::Broken => {
-                        return Err(PortError::Os {
-                            what: "sending on the UDP socket",
-                            source: error,
-                        });
-                    }
-                    verdict if verdict.suspects_offload() && burst.packet_count() > 1 => {
-                        if !self.send_suspect(batch, next)? {
-                            break;
-                        }
-                        next += 1;
-                    }
-                    verdict => {
-                        verdict.count(&mut self.counters, burst.packet_count());
-                        next += 1;
-                        tries = 0;
-                    }
-                },
-            }
-        }
-        if next < end
-            && let Some(membership) = &mut self.membership
-        {
-            membership.rooms.give_back(&bursts[next..end]);
-        }
-        if end < bursts.len() {
-            self.counters.tx_paused += 1;
-        } else if next < bursts.len() {
-            self.counters.tx_blocked += 1;
-        }
-        Ok(next.saturating_sub(from))
+        self.send_range(now, batch, from..batch.bursts().len())
     }
 
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
@@ -487,7 +508,8 @@ impl Port for UdpPort {
 
     fn poll_timeout(&self) -> Option<Time> {
         let membership = self.membership.as_ref()?;
-        earlier(Some(membership.next_due()), membership.rooms.recheck())
+        let due = earlier(Some(membership.next_due()), membership.next_share());
+        earlier(due, membership.rooms.recheck())
     }
 
     fn fds(&self) -> PortFds {
@@ -495,7 +517,7 @@ impl Port for UdpPort {
         let handover = self.membership.as_ref().map(|m| m.handover_fd());
         // Room in a neighbour's socket cannot be slept on.
         let paused = self.membership.as_ref().is_some_and(|m| m.rooms.recheck().is_some());
-        PortFds { read: [fd, handover], write: fd.filter(|_| !paused) }
+        PortFds { read: [fd, handover, None], write: fd.filter(|_| !paused) }
     }
 
     fn counters(&self) -> PortCounters {

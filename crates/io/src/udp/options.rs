@@ -19,7 +19,7 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
     let builder =
         UdpSocketBuilder::new(config.addr).map_err(PortError::os("making a UDP socket"))?;
     set_required(&builder, config.addr).map_err(PortError::os("setting up a UDP socket"))?;
-    set_optional(&builder, config);
+    set_optional(&builder, config, scope);
     let shared = matches!(config.sharing, Sharing::SameUser { .. });
     if shared {
         builder
@@ -44,6 +44,26 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
     })
 }
 
+/// A socket that hears a multicast group at an interface, with everything set that frames need. Others on this host may
+/// hear it too.
+pub(super) fn bind_group(
+    addr: IpAddr,
+    udp_port: u16,
+    group: IpAddr,
+    scope: u32,
+) -> io::Result<UdpSocket> {
+    let builder = UdpSocketBuilder::new(addr)?;
+    set_required(&builder, addr)?;
+    builder.set(SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+    let socket = builder.bind(&SockAddr::new(group, udp_port, scope))?;
+    match (group, addr) {
+        (IpAddr::V4(group), IpAddr::V4(addr)) => socket.join_multicast_v4(&group, &addr)?,
+        (IpAddr::V6(group), IpAddr::V6(_)) => socket.join_multicast_v6(&group, scope)?,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    }
+    Ok(socket)
+}
+
 /// What a port cannot work without.
 fn set_required(socket: &UdpSocketBuilder, addr: IpAddr) -> io::Result<()> {
     // PROBE sets DF, which the ICRC covers and which makes the kernel number a burst's packets from
@@ -65,7 +85,7 @@ fn set_required(socket: &UdpSocketBuilder, addr: IpAddr) -> io::Result<()> {
 }
 
 /// What makes a port faster or its counters truer; a kernel without it is good enough.
-fn set_optional(socket: &UdpSocketBuilder, config: &UdpConfig) {
+fn set_optional(socket: &UdpSocketBuilder, config: &UdpConfig, scope: u32) {
     let try_set = |level: c_int, name: c_int, value: c_int| {
         let _ = socket.set(level, name, value);
     };
@@ -79,6 +99,14 @@ fn set_optional(socket: &UdpSocketBuilder, config: &UdpConfig) {
     try_set(SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     if config.gro {
         try_set(SOL_UDP, libc::UDP_GRO, 1);
+    }
+    // Multicast leaves by the interface of the address, whatever the routes say.
+    match config.addr {
+        IpAddr::V4(addr) => {
+            let addr = c_int::from_ne_bytes(addr.octets());
+            try_set(IPPROTO_IP, libc::IP_MULTICAST_IF, addr);
+        }
+        IpAddr::V6(_) => try_set(IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, scope as c_int),
     }
     if config.addr.is_ipv6() {
         // Soft-RoCE sends checksum 0 over IPv6; the ICRC protects more than the checksum would.

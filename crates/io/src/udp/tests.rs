@@ -125,7 +125,7 @@ fn tos_and_ecn_marks_arrive() {
     let mut batch = TxBatch::new(a.caps().tx, 2);
     let mut frame = crate::testing::header(0x01_0002, 7, 0).as_slice().to_vec();
     frame.extend_from_slice(&bowline_wire::icrc_of(&key, 0, &frame).to_le_bytes());
-    batch.push_sealed(&key, 0x6a, 0, &frame);
+    batch.push_summed(&key, 0x6a, 0, &frame);
     a.send(Time::ZERO, &batch, 0).expect("the socket works");
     assert_eq!(recv_frames(&mut b, 1)[0].0.tos, 0x6a);
 }

@@ -329,7 +329,7 @@ impl Port for XdpPort {
     fn fds(&self) -> PortFds {
         // Room cannot be slept on: it also takes places that the NIC has finished with, of which the
         // descriptor says nothing.
-        PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None], write: None }
+        PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None, None], write: None }
     }
 
     fn counters(&self) -> PortCounters {

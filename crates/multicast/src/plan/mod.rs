@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 pub use ids::IdPool;
-pub use tables::{GroupSpec, MemberSpec, tables};
+pub use tables::{GroupSpec, MemberSpec, tables, unreliable_tables};
 
 use crate::table::MAX_MEMBERS;
 

@@ -57,6 +57,11 @@ pub struct Replicas {
 }
 
 impl Replicas {
+    /// The branches that get one, as a set of bits.
+    pub fn branch_set(&self) -> u64 {
+        self.branches
+    }
+
     /// The branches that get one.
     pub fn branches(&self) -> impl Iterator<Item = usize> + use<> {
         let branches = self.branches;
@@ -189,6 +194,16 @@ impl Switch {
         self.free.push(slot);
     }
 
+    /// How many groups it has.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether it has no group.
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// What the root of a group knows of its members, by member ID.
     pub fn records(&self, key: &GroupKey) -> impl Iterator<Item = (Qpn, Record)> {
         let group = self.by_key.get(key).and_then(|slot| self.groups[*slot].as_ref());
@@ -198,19 +213,34 @@ impl Switch {
     /// Takes a frame.
     pub fn handle_frame(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
         let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
-        let id = bth.dest_qpn();
-        if id.prefix() != GROUP_PREFIX {
+        if bth.dest_qpn().prefix() != GROUP_PREFIX {
             return Verdict::Pass;
         }
-        let key = GroupKey { sender: frame.flow.src, id };
-        if let Some(slot) = self.by_key.get(&key).copied() {
-            self.on_data(now, slot, frame)
-        } else if let Some((slot, member)) = self.by_answer.get(&(frame.flow.dst, id)).copied() {
-            self.on_answer(now, slot, member, frame);
-            Verdict::Taken
-        } else {
-            Verdict::Pass
+        match self.handle_data(now, frame) {
+            Verdict::Pass if self.handle_answer(now, frame) => Verdict::Taken,
+            verdict => verdict,
         }
+    }
+
+    /// Takes a frame that a sender sends: what [`handle_frame`](Switch::handle_frame) does with it, for drivers that know
+    /// who sends.
+    pub fn handle_data(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
+        let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
+        let key = GroupKey { sender: frame.flow.src, id: bth.dest_qpn() };
+        match self.by_key.get(&key).copied() {
+            Some(slot) => self.on_data(now, slot, frame),
+            None => Verdict::Pass,
+        }
+    }
+
+    /// Takes a frame that comes from the network towards a sender: whether it is a member's answer, and so taken.
+    pub fn handle_answer(&mut self, now: Time, frame: &Arrival<'_>) -> bool {
+        let Ok(bth) = BthView::new(frame.bytes) else { return false };
+        let found = self.by_answer.get(&(frame.flow.dst, bth.dest_qpn())).copied();
+        if let Some((slot, member)) = found {
+            self.on_answer(now, slot, member, frame);
+        }
+        found.is_some()
     }
 
     fn on_data(&mut self, now: Time, slot: usize, frame: &Arrival<'_>) -> Verdict {
@@ -219,7 +249,13 @@ impl Switch {
             self.counters.drop_malformed += 1;
             return Verdict::Taken;
         };
-        if packet.info().service != Service::Rc || packet.info().kind.is_response() {
+        // Nobody acknowledges UC: where there is nothing to merge, it is copied as it is.
+        let is_carried = match packet.info().service {
+            Service::Rc => true,
+            Service::Uc => group.root.is_none(),
+            _ => false,
+        };
+        if !is_carried || packet.info().kind.is_response() {
             self.counters.drop_opcode += 1;
             return Verdict::Taken;
         }
@@ -278,6 +314,11 @@ impl Switch {
     /// The next answer for a sender.
     pub fn poll_transmit(&mut self) -> Option<Answer> {
         self.answers.pop_front()
+    }
+
+    /// Whether there is an answer for a sender.
+    pub fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// The next event.

@@ -458,3 +458,24 @@ proptest! {
         prop_assert!(told.iter().all(|told| *told == Told::Ack(0xff_ffff)), "{told:?}");
     }
 }
+
+#[test]
+fn uc_is_copied_where_nobody_merges() {
+    let from = flow(SENDER, member_addr(0));
+    let reth = Reth { va: REGION.va, rkey: REGION.rkey, len: 64 };
+    let opcode = Opcode::UC_WRITE_ONLY_IMM;
+    let bytes = data_packet(&from, opcode, GROUP.id, Psn::new(77), 64, reth);
+    for (merges, copies) in [(true, 0), (false, 3)] {
+        let mut table = table(1, &[0, 1, 2], root(Some(0)));
+        table.root = table.root.filter(|_| merges);
+        let mut switch = Switch::new(SwitchLimits::default());
+        switch.install(Time::ZERO, table).expect("a right table");
+        let arrival = Arrival { flow: from, ip_id: Some(0), bytes: &bytes };
+        let count = match switch.handle_frame(Time::ZERO, &arrival) {
+            Verdict::Replicate(replicas) => replicas.branches().count(),
+            _ => 0,
+        };
+        assert_eq!((count, switch.counters().copies_out), (copies, copies as u64));
+        assert_eq!(switch.poll_transmit(), None, "nobody is told anything");
+    }
+}

@@ -23,8 +23,8 @@ pub use raw::{Buffer, Region, Segment};
 pub(crate) use remote::Peer;
 use shared_key::Revocation;
 pub use shared_key::SharedKey;
-pub use window::WindowBinding;
 use window::{Bound, Window};
+pub use window::{WindowBinding, WindowScope};
 
 use crate::error::ControlError;
 use crate::types::{Access, MrKey, PdId, Sge};
@@ -72,7 +72,7 @@ enum Backing {
     Memory(Region),
     /// Only peers' WRITEs go through it.
     Indirect(Slots),
-    /// A part of a region, for the peer of one QP.
+    /// A part of a region, for the peer of one QP or of any of its domain.
     Window(Bound),
 }
 

@@ -52,7 +52,7 @@ impl MemoryTable {
     ) -> Result<(&Region, usize), AccessDenied> {
         let offset = usize::try_from(addr.wrapping_sub(iova)).map_err(|_| AccessDenied)?;
         let room = bound.to.len.checked_sub(offset);
-        if bound.qpn != by.qpn || room.is_none_or(|room| len > room) {
+        if !bound.serves(by.qpn) || room.is_none_or(|room| len > room) {
             return Err(AccessDenied);
         }
         self.bound(&bound.to, offset)
@@ -148,7 +148,7 @@ impl MemoryTable {
     pub(crate) fn remote_invalidate(&mut self, by: Peer, rkey: u32) -> Result<(), AccessDenied> {
         let mr = self.find(rkey)?;
         if let Backing::Window(bound) = &mr.backing {
-            let theirs = bound.qpn == by.qpn;
+            let theirs = bound.serves(by.qpn);
             return if theirs { self.invalidate_window(by.pd, rkey) } else { Err(AccessDenied) };
         }
         if mr.pd != by.pd || !mr.access.contains(Access::REMOTE_INVALIDATE) {

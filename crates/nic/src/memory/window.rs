@@ -1,5 +1,9 @@
-//! Memory windows of type 2: keys over a part of a region that a QP's peer can use until they are
-//! revoked, bound and revoked by work requests.
+//! Memory windows: keys over a part of a region that peers can use until they are revoked. Work requests bind
+//! and revoke them.
+//!
+//! A window of type 2 serves the peer of the QP that bound it, is bound once, and is revoked by its key. One of
+//! type 1 serves the peers of all QPs of its domain. It is bound anew at any time, which revokes its key
+//! from before, and binding it to nothing revokes it altogether. [`WindowScope`] is which.
 //!
 //! The upper 24 bits of a window's key are drawn when it is allocated, and nothing else gets them. The last
 //! byte is its owner's, who changes it from bind to bind.
@@ -24,6 +28,17 @@ pub struct WindowBinding {
     pub len: u64,
     /// What the peer may do. To change memory takes a region with [`Access::LOCAL_WRITE`].
     pub access: Access,
+    /// Whose peers may use it.
+    pub scope: WindowScope,
+}
+
+/// Who may use a window that is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowScope {
+    /// Type 2: the peer of the QP that binds it.
+    Qp,
+    /// Type 1: the peers of all QPs of its domain on this NIC.
+    Domain,
 }
 
 /// A window that is allocated.
@@ -38,8 +53,15 @@ pub(super) struct Window {
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) to: Binding,
-    /// The QP whose peer may use it.
-    pub(super) qpn: Qpn,
+    /// The QP whose peer may use it; `None` for those of the whole domain.
+    pub(super) qpn: Option<Qpn>,
+}
+
+impl Bound {
+    /// Whether it is there for the peer of a QP of its domain.
+    pub(super) fn serves(&self, qpn: Qpn) -> bool {
+        self.qpn.is_none_or(|only| only == qpn)
+    }
 }
 
 const TAG_BITS: u32 = 8;
@@ -98,7 +120,10 @@ impl MemoryTable {
         by: Peer,
         binding: &WindowBinding,
     ) -> Result<(), AccessDenied> {
-        let WindowBinding { key, region, addr, len, access } = *binding;
+        let WindowBinding { key, region, addr, len, access, scope } = *binding;
+        if scope == WindowScope::Domain && len == 0 {
+            return self.unbind_window(by.pd, key);
+        }
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let changes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         let place = *self.index.get(&region.0).ok_or(AccessDenied)?;
@@ -112,17 +137,37 @@ impl MemoryTable {
         let len = usize::try_from(len).map_err(|_| AccessDenied)?;
         let (_, offset) = mr.at(addr, len)?;
         let window = self.windows.get_mut(&prefix(key)).ok_or(AccessDenied)?;
-        if !allowed || window.pd != by.pd || window.bound.is_some() {
+        let qpn = (scope == WindowScope::Qp).then_some(by.qpn);
+        if !allowed || window.pd != by.pd || (window.bound.is_some() && qpn.is_some()) {
             return Err(AccessDenied);
         }
-        window.bound = Some(key);
+        if let Some(before) = window.bound.replace(key) {
+            self.remove(before);
+        }
         let to = Binding { place, key: region, offset, len };
-        self.add(key, Backing::Window(Bound { to, qpn: by.qpn }), addr, by.pd, access);
+        self.add(key, Backing::Window(Bound { to, qpn }), addr, by.pd, access);
+        Ok(())
+    }
+
+    /// A request of a QP's in this domain to bind a window to nothing.
+    fn unbind_window(&mut self, pd: PdId, key: u32) -> Result<(), AccessDenied> {
+        let window = self.windows.get_mut(&prefix(key)).ok_or(AccessDenied)?;
+        if window.pd != pd {
+            return Err(AccessDenied);
+        }
+        if let Some(before) = window.bound.take() {
+            self.remove(before);
+        }
         Ok(())
     }
 
     /// A request of a QP's in this domain to revoke a window's key.
     pub(crate) fn invalidate_window(&mut self, pd: PdId, key: u32) -> Result<(), AccessDenied> {
+        // Only those of type 2 are revoked by their keys.
+        let mr = self.find(key)?;
+        if !matches!(&mr.backing, Backing::Window(Bound { qpn: Some(_), .. })) {
+            return Err(AccessDenied);
+        }
         let window = self.windows.get_mut(&prefix(key)).ok_or(AccessDenied)?;
         if window.pd != pd || window.bound != Some(key) {
             return Err(AccessDenied);
@@ -139,7 +184,7 @@ impl MemoryTable {
             let Some(slot) = self.index.get(&key).copied() else { continue };
             let mr = &mut self.slots[slot as usize];
             let theirs = mr.as_ref().is_some_and(
-                |mr| matches!(&mr.backing, Backing::Window(bound) if bound.qpn == qpn),
+                |mr| matches!(&mr.backing, Backing::Window(bound) if bound.qpn == Some(qpn)),
             );
             if theirs {
                 window.bound = None;

@@ -1,13 +1,17 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
+mod groups;
 mod moving;
 mod objects;
 mod post;
 mod regions;
+mod sealing;
 
+use core::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bowline_wire::{OpKind, PacketView, Qpn};
+use bowline_wire::{OpKind, Opcode, PacketView, Qpn};
 
 pub use self::moving::Fence;
 pub use self::objects::QpInfo;
@@ -55,6 +59,8 @@ pub struct Nic {
     /// Where the search for a free slot begins: a QPN is not reused while others are free, so that
     /// late packets for a QP that is gone meet nobody.
     next_slot: u32,
+    /// QPs of multicast groups.
+    groups: BTreeMap<IpAddr, Vec<Qpn>>,
     shared: Shared,
     /// Where new QPs get their rate controllers from.
     controllers: Option<Arc<dyn ControllerFactory>>,
@@ -78,6 +84,8 @@ struct Shared {
     landed: Vec<Landed>,
     /// Frames that arrived together are being taken.
     together: bool,
+    /// Reused for the sealed packets that are opened together.
+    opened: Vec<u8>,
 }
 
 impl Shared {
@@ -123,6 +131,9 @@ impl Nic {
         self.shared.together = true;
         while !bytes.is_empty() {
             let mut taken = match Train::len_of(bytes, frame_len) {
+                0 if bytes[0] == Opcode::SEALED.0 => {
+                    self.take_sealed_run(now, &meta, bytes, frame_len)
+                }
                 0 => 0,
                 len => self.handle_train(now, &meta, &bytes[..len * frame_len], frame_len),
             };
@@ -148,17 +159,37 @@ impl Nic {
     ) -> usize {
         let Ok(first) = PacketView::parse(&bytes[..frame_len]) else { return 0 };
         let Some(slot) = self.slot(first.dest_qpn()) else { return 0 };
+        // Nothing passes by what opens packets.
+        if self.qps[slot as usize].as_ref().is_none_or(|qp| qp.opener.is_some()) {
+            return 0;
+        }
+        let taken = self.take_train(now, meta, slot, &first, bytes);
+        self.count_train(slot, taken, frame_len);
+        self.shared.counters.rx_packets += taken as u64;
+        self.shared.counters.rx_bytes += (taken * frame_len) as u64;
+        taken
+    }
+
+    /// Gives a QP the train that begins with `first`; returns how many frames it has taken.
+    fn take_train(
+        &mut self,
+        now: Time,
+        meta: &FrameMeta,
+        slot: u32,
+        first: &PacketView<'_>,
+        bytes: &[u8],
+    ) -> usize {
         let Some(qp) = self.qps[slot as usize].as_mut() else { return 0 };
         // Marks and requests for an acknowledgement are for each packet by itself.
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
         // Several shims do not agree beforehand on how many frames of a train they let through.
-        if qp.shims.has_several() || qp.check_frame(meta, &first, &self.config).is_err() {
+        if qp.shims.has_several() || qp.check_frame(meta, first, &self.config).is_err() {
             return 0;
         }
         let Qp { core, transport, shims, admission, .. } = &mut **qp;
-        let train = admission.train(meta, &first, bytes, shims.alone());
+        let train = admission.train(meta, first, bytes, shims.alone());
         // A packet in the middle of a message has no pad.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
@@ -166,12 +197,15 @@ impl Nic {
         let mut cx = self.shared.cx(&self.config, now);
         let taken = transport.receive_train(core, &mut cx, &mut train) as usize;
         admission.trust(meta, taken);
-        let (packets, bytes) = (taken as u64, (taken * frame_len) as u64);
-        cx.counters.rx_packets += packets;
-        cx.counters.rx_bytes += bytes;
-        core.counters.rx_packets += packets;
-        core.counters.rx_bytes += bytes;
         taken
+    }
+
+    /// Counts frames of `frame_len` bytes on the wire for the QP that has taken them.
+    fn count_train(&mut self, slot: u32, frames: usize, frame_len: usize) {
+        if let Some(qp) = self.qps[slot as usize].as_mut() {
+            qp.core.counters.rx_packets += frames as u64;
+            qp.core.counters.rx_bytes += (frames * frame_len) as u64;
+        }
     }
 
     /// Takes a received frame: the UDP payload, BTH to ICRC.
@@ -206,25 +240,53 @@ impl Nic {
             return;
         };
         let Some(slot) = self.slot(packet.dest_qpn()) else {
+            if packet.dest_qpn() == Qpn::MULTICAST {
+                return self.take_multicast(now, meta, &packet);
+            }
             self.shared.counters.drop_no_qp += 1;
             return;
         };
+        self.deliver(now, meta, &packet, slot);
+    }
+
+    /// Gives a frame to the QP of a slot.
+    #[inline(always)]
+    fn deliver(&mut self, now: Time, meta: &FrameMeta, packet: &PacketView<'_>, slot: u32) {
         let Some(qp) = self.qps[slot as usize].as_mut() else {
             return;
         };
-        if !qp.shims.is_empty() && qp.shims.claims(packet.opcode()) && qp.shims.ignores(&packet) {
+        if qp.opener.is_some() {
+            return self.take_sealed(now, meta, slot, packet.as_bytes());
+        }
+        if !qp.shims.is_empty() && qp.shims.claims(packet.opcode()) && qp.shims.ignores(packet) {
             return;
         }
         let counters = &mut self.shared.counters;
-        if !qp.admits(meta, &packet, &self.config, counters) {
+        if !qp.admits(meta, packet, &self.config, counters) {
             return;
         }
+        self.take_packet(now, meta, slot, packet, packet.as_bytes().len());
+    }
+
+    /// Takes a packet that has been admitted, of a frame of so many bytes.
+    #[inline(always)]
+    fn take_packet(
+        &mut self,
+        now: Time,
+        meta: &FrameMeta,
+        slot: u32,
+        packet: &PacketView<'_>,
+        frame_len: usize,
+    ) {
+        let Some(qp) = self.qps[slot as usize].as_mut() else {
+            return;
+        };
         qp.core.counters.rx_packets += 1;
-        qp.core.counters.rx_bytes += frame.len() as u64;
+        qp.core.counters.rx_bytes += frame_len as u64;
         let marked = meta.congestion_experienced();
         if marked {
             self.shared.counters.rx_ecn_marked += 1;
-            qp.core.on_ecn_mark(now, &packet);
+            qp.core.on_ecn_mark(now, packet);
         }
         let mut cx = self.shared.cx(&self.config, now);
         let mut follows = marked;
@@ -234,10 +296,10 @@ impl Nic {
             qp.core.limits.pacer.tell(now, |controller| controller.on_cnp(now));
         } else {
             let Qp { core, transport, shims, .. } = &mut **qp;
-            if shims.is_empty() || shims.follows(&packet) {
-                follows |= transport.receive(core, &mut cx, &packet, Some(meta));
+            if shims.is_empty() || shims.follows(packet) {
+                follows |= transport.receive(core, &mut cx, packet, Some(meta));
             } else {
-                follows |= shims.incoming(now, &packet, &mut |packet| {
+                follows |= shims.incoming(now, packet, &mut |packet| {
                     if core.takes(packet) {
                         follows |= transport.receive(core, &mut cx, packet, Some(meta));
                     }

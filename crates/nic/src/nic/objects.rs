@@ -1,5 +1,6 @@
 //! Making, changing and removing objects.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bowline_wire::Qpn;
@@ -17,7 +18,9 @@ use crate::rate::{ControllerFactory, Feedback, Grantor};
 use crate::sched::Scheduler;
 use crate::shim::Shim;
 use crate::time::Time;
-use crate::types::{Completion, CqId, LossRecord, PdId, QpAttr, QpInit, QpState, SrqId, XpOptions};
+use crate::types::{
+    Completion, CqId, LossRecord, PdId, QpAttr, QpInit, QpState, SrqId, XpOptions, XrcSrq,
+};
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
@@ -53,6 +56,7 @@ impl Nic {
             segments: Vec::with_capacity(config.max_sge as usize),
             landed: Vec::new(),
             together: false,
+            opened: Vec::new(),
         };
         let next_slot = RESERVED_QPNS + u32::from(config.first_qpn) % config.max_qps.max(1);
         Ok(Nic {
@@ -60,6 +64,7 @@ impl Nic {
             qps: Vec::new(),
             qp_count: 0,
             next_slot,
+            groups: BTreeMap::new(),
             shared,
             controllers: None,
             shim_makers: Vec::new(),
@@ -164,10 +169,34 @@ impl Nic {
     /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
     /// that must be registered here under the same keys ([`Nic::register_as`]).
     pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
+        self.insert_srq(pd, srq, None)
+    }
+
+    /// Lets peers of extended reliable connections name a queue: otherwise as [`Nic::adopt_srq`].
+    pub fn adopt_xrc_srq(
+        &mut self,
+        pd: PdId,
+        srq: &SharedSrq,
+        xrc: XrcSrq,
+    ) -> Result<SrqId, ControlError> {
+        self.shared.cqs.hold(xrc.cq)?;
+        let made = self.insert_srq(pd, srq, Some(xrc));
+        if made.is_err() {
+            self.shared.cqs.release(xrc.cq);
+        }
+        made
+    }
+
+    fn insert_srq(
+        &mut self,
+        pd: PdId,
+        srq: &SharedSrq,
+        xrc: Option<XrcSrq>,
+    ) -> Result<SrqId, ControlError> {
         at_most("max_wr", srq.max_wr(), 1, self.config.max_wr)?;
         at_most("max_sge", srq.max_sge().into(), 0, self.config.max_sge.into())?;
         self.shared.memory.hold_pd(pd)?;
-        let made = self.shared.srqs.adopt(pd, srq.clone());
+        let made = self.shared.srqs.adopt(pd, srq.clone(), xrc);
         if made.is_err() {
             self.shared.memory.release_pd(pd);
         }
@@ -181,8 +210,11 @@ impl Nic {
 
     /// Removes a shared receive queue that no QP uses.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
-        let pd = self.shared.srqs.destroy(srq)?;
+        let (pd, cq) = self.shared.srqs.destroy(srq)?;
         self.shared.memory.release_pd(pd);
+        if let Some(cq) = cq {
+            self.shared.cqs.release(cq);
+        }
         Ok(())
     }
 
@@ -251,7 +283,7 @@ impl Nic {
         let transport = init.qp_type.descriptor();
         if transport.shimmable {
             let made = self.shim_makers.iter().filter_map(|make| make(transport));
-            made.for_each(|shim| qp.shims.push(shim, transport));
+            made.for_each(|shim| qp.push_shim(shim));
         }
         self.qps[slot as usize] = Some(qp);
         self.qp_count += 1;
@@ -259,11 +291,18 @@ impl Nic {
     }
 
     fn check_qp_init(&self, init: &QpInit) -> Result<(), ControlError> {
-        if init.qp_type.descriptor().deadlines && init.srq.is_some() {
+        let transport = init.qp_type.descriptor();
+        if transport.addressed && init.srq.is_some() {
+            let why = "the peer's messages name theirs";
+            return Err(ControlError::Invalid { what: "shared receive queue of an XRC QP", why });
+        }
+        if transport.deadlines && init.srq.is_some() {
             let why = "its receives are numbered, and so cannot be shared";
             return Err(ControlError::Invalid { what: "shared receive queue of an XP QP", why });
         }
-        at_most("max_send_wr", init.max_send_wr, 1, self.config.max_wr)?;
+        // One that receives for the queues of a domain may have no use for a send queue.
+        let least = if transport.addressed && init.xrcd.is_some() { 0 } else { 1 };
+        at_most("max_send_wr", init.max_send_wr, least, self.config.max_wr)?;
         at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
         at_most("max_send_sge", init.max_send_sge.into(), 0, self.config.max_sge.into())?;
         at_most("max_recv_sge", init.max_recv_sge.into(), 0, self.config.max_sge.into())?;
@@ -313,6 +352,9 @@ impl Nic {
             self.shared.srqs.release(srq);
         }
         self.shared.memory.unbind_windows_of(qpn);
+        if !self.groups.is_empty() {
+            self.leave_groups(qpn);
+        }
         self.shared.memory.release_pd(init.pd);
         self.shared.sched.wake_waiters(&mut self.qps);
         Ok(())
@@ -392,7 +434,7 @@ impl Nic {
             let why = "a shim goes under a QP before it is ready to receive";
             return Err(ControlError::Invalid { what: "state", why });
         }
-        qp.shims.push(shim, qp.core.descriptor);
+        qp.push_shim(shim);
         Ok(())
     }
 
@@ -400,6 +442,16 @@ impl Nic {
     /// added before.
     pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
         self.shim_makers.push(maker);
+    }
+
+    /// How many QPs there are.
+    pub fn qp_count(&self) -> u32 {
+        self.qp_count
+    }
+
+    /// The smoothed round trips of QPs whose transport times them.
+    pub fn round_trips_ns(&self) -> impl Iterator<Item = u64> {
+        self.qps.iter().flatten().filter_map(|qp| qp.transport.round_trip_ns())
     }
 
     /// What the device has done and seen.

@@ -22,12 +22,22 @@ impl Nic {
         qp.posted(wr.flags);
         if matches!(qp.core.state, QpState::Err | QpState::Sqe) {
             qp.core.flush_send_queue(&mut self.shared.cx(&self.config, now));
-        } else if qp.core.descriptor.deadlines {
-            qp.core.sq.time_last(wr);
-            self.posted_timed(slot, now, wr.deadline);
+        } else if qp.core.descriptor.annotated {
+            self.annotate(slot, now, wr);
         }
         self.after(slot);
         Ok(())
+    }
+
+    /// A request was posted that has more than those of most transports. Apart, for the sake of the others.
+    #[cold]
+    #[inline(never)]
+    fn annotate(&mut self, slot: u32, now: Time, wr: &SendWr<'_>) {
+        let Some(qp) = self.qps[slot as usize].as_mut() else { return };
+        qp.core.sq.annotate_last(wr);
+        if qp.core.descriptor.deadlines {
+            self.posted_timed(slot, now, wr.deadline);
+        }
     }
 
     /// A request or a receive with a deadline was posted. Apart, for the sake of those that have none.

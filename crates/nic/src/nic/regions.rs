@@ -113,7 +113,7 @@ impl Nic {
         self.shared.memory.deregister(key)
     }
 
-    /// Allocates a memory window of type 2, and returns its key. It leads nowhere until a QP of the domain
+    /// Allocates a memory window, and returns its key. It leads nowhere until a QP of the domain
     /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
     /// each time.
     pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {

@@ -10,6 +10,7 @@ use crate::admit::Admission;
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
 use crate::rate::ControllerFactory;
+use crate::seal::{OpenPackets, SealPackets};
 use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
@@ -98,9 +99,13 @@ pub struct QpBody {
     pub(crate) counters: QpCounters,
     pub(crate) two_sided: TwoSided,
     pub(crate) reported: Qpn,
+    pub(crate) splits_writes: bool,
     /// Completions that nobody has polled yet, of sends and of receives: they go along, so that a
     /// connection's completions are in one place and in order.
     pub(crate) completed: [Vec<Completion>; 2],
+    /// What seals and opens its packets: the very same, so that counters go on.
+    pub(crate) sealer: Option<Box<dyn SealPackets>>,
+    pub(crate) opener: Option<Box<dyn OpenPackets>>,
     /// How far the transport had come.
     pub(crate) position: Position,
     pub(crate) carry: Carry,
@@ -178,7 +183,10 @@ impl Qp {
             counters: core::mem::take(&mut core.counters),
             two_sided: core.two_sided,
             reported: core.reported,
+            splits_writes: core.splits_writes,
             completed: [sends, recvs],
+            sealer: core.take_sealer(),
+            opener: self.opener.take(),
             position,
             carry,
         })
@@ -199,11 +207,14 @@ impl Qp {
         core.counters = body.counters;
         core.two_sided = body.two_sided;
         core.reported = body.reported;
+        core.splits_writes = body.splits_writes;
         core.state = body.state;
         core.sq.withhold_from(0);
         self.moving.let_go();
         self.admission = Admission::default();
         self.transport = body.transport;
+        core.sealer = body.sealer;
+        self.opener = body.opener;
         if let Some(av) = av {
             core.connect(av, cx.config, cx.paths);
         }

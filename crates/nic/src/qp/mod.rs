@@ -16,7 +16,8 @@ use crate::memory::{MemoryTable, Peer, Segment};
 use crate::queue::{CqTable, RecvQueue, RecvWqe, SendQueue, SrqTable, Wqe};
 use crate::rate::{ControlledConnection, Grantor};
 use crate::sched::{Limits, Pacer, PathTable, Standing};
-use crate::shim::{Chain, ShimPeer};
+use crate::seal::{OpenPackets, SealPackets};
+use crate::shim::{Chain, Shim, ShimPeer};
 use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
@@ -149,9 +150,14 @@ pub(crate) struct QpCore {
     pub(crate) rq: RecvQueue,
     /// To the peer, for a connected QP.
     flow: Option<Flow>,
+    /// Seals what it sends, until a flow to the peer takes it over.
+    pub(crate) sealer: Option<Box<dyn SealPackets>>,
     pub(crate) limits: Limits,
     /// Single-packet WRITEs with immediate go to a landing, not to the receive queue.
     pub(crate) lands: bool,
+    /// Short WRITEs may go as one WRITE for each packet. The same for all the connection's life: packets sent
+    /// again must be those sent before.
+    pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
     failure: Option<Failure>,
     cnp_pending: bool,
@@ -177,6 +183,7 @@ impl QpCore {
             sq: SendQueue::new(init),
             rq: if init.qp_type.descriptor().deadlines { rq.with_numbers() } else { rq },
             flow: None,
+            sealer: None,
             limits: Limits {
                 path: None,
                 called: false,
@@ -189,6 +196,7 @@ impl QpCore {
                 controllers: None,
             },
             lands: false,
+            splits_writes: true,
             counters: QpCounters::default(),
             failure: None,
             cnp_pending: false,
@@ -234,8 +242,32 @@ impl QpCore {
             src_port: config.udp_port,
             dst_port: config.peer_udp_port,
         };
-        self.flow = Some(Flow::new(out, av.traffic_class & !crate::frame::ECN_MASK));
+        let sealer = self.take_sealer();
+        let mut flow = Flow::new(out, av.traffic_class & !crate::frame::ECN_MASK);
+        flow.protect(sealer);
+        self.flow = Some(flow);
         self.limits.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
+    }
+
+    /// Takes out what seals its packets, wherever it is.
+    pub(crate) fn take_sealer(&mut self) -> Option<Box<dyn SealPackets>> {
+        let in_flow = self.flow.as_mut().and_then(Flow::take_sealer);
+        self.sealer.take().or(in_flow)
+    }
+
+    /// Tells what seals its packets the time; whether anything does.
+    #[inline]
+    fn tell_sealer(&mut self, now: Time) -> bool {
+        if let Some(sealer) = &mut self.sealer {
+            sealer.set_time(now);
+        }
+        match &mut self.flow {
+            Some(flow) if flow.is_protected() => {
+                flow.set_time(now);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Takes the next receive for a message that begins; `false` if none is posted.
@@ -408,6 +440,8 @@ pub(crate) struct Qp {
     /// Hears of single-packet WRITEs with immediate.
     pub(crate) landing: Option<Box<dyn Landing>>,
     pub(crate) standing: Standing,
+    /// Opens what arrives, if the connection is sealed: then nothing else is taken.
+    pub(crate) opener: Option<Box<dyn OpenPackets>>,
 }
 
 impl Qp {
@@ -420,6 +454,7 @@ impl Qp {
             moving: Moving::default(),
             landing: None,
             standing: Standing::default(),
+            opener: None,
         }
     }
 
@@ -431,6 +466,13 @@ impl Qp {
         qp.core.sq = SendQueue::placeholder();
         qp.moving.hold = Hold::Away;
         qp
+    }
+
+    /// Puts a shim under it, outside of all others.
+    pub(crate) fn push_shim(&mut self, shim: Box<dyn Shim>) {
+        self.shims.push(shim, self.core.descriptor);
+        // A code closes its block where a message ends: a message of each packet would double the traffic.
+        self.core.splits_writes = false;
     }
 
     /// A request was posted: if it is the one that a fence waits for, those behind it wait.
@@ -472,6 +514,7 @@ impl Qp {
         if self.moving.hold.is_deaf() {
             return Progress::Idle;
         }
+        let is_sealed = self.core.tell_sealer(cx.now);
         if self.shims_are_due(cx.now) {
             if batch.room() < self.shims.max_out() {
                 return Progress::More;
@@ -482,7 +525,7 @@ impl Qp {
             send_cnp(&mut self.core, cx, batch);
         }
         self.core.limits.pacer.begin_turn(cx.now);
-        let mut sink = Sink::new(batch, &mut self.shims);
+        let mut sink = Sink::new(batch, &mut self.shims, is_sealed);
         if !sink.has_room() {
             return Progress::More;
         }
@@ -590,9 +633,11 @@ impl Qp {
         core.two_sided = TwoSided::default();
         core.attrs = Attrs::new(cx.config.max_mtu);
         core.flow = None;
+        core.sealer = None;
         core.failure = None;
         core.cnp_pending = false;
         core.last_cnp = None;
+        self.opener = None;
     }
 
     /// Applies attributes that [`state::check`] has accepted.

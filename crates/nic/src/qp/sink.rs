@@ -18,14 +18,16 @@ pub(crate) struct Sink<'a> {
 
 impl<'a> Sink<'a> {
     #[inline]
-    pub(super) fn new(batch: &'a mut TxBatch, shims: &'a mut Chain) -> Sink<'a> {
+    pub(super) fn new(batch: &'a mut TxBatch, shims: &'a mut Chain, is_sealed: bool) -> Sink<'a> {
         let run_from = batch.run_mark();
         let has_shims = !shims.is_empty();
         // Without a shim nobody ever looks.
         let (mut per_packet, mut run_left) = (1, u32::MAX);
         if has_shims {
             per_packet = shims.max_out();
-            run_left = shims.alone().map_or(0, |shim| shim.run_len());
+            // What is in the batch is ciphertext if the QP is sealed: shims see packets before.
+            let alone = shims.alone().filter(|_| !is_sealed);
+            run_left = alone.map_or(0, |shim| shim.run_len());
         }
         Sink { batch, shims, has_shims, per_packet, run_left, run_from }
     }
@@ -145,7 +147,12 @@ impl<'a> Sink<'a> {
         flow: &mut Flow,
         header: &HeaderBuf,
     ) {
+        // A datagram QP has no flow of its own to keep the sealer in.
+        if let Some(sealer) = core.sealer.take() {
+            flow.protect(Some(sealer));
+        }
         let bytes = self.batch.push(flow, core.data_ecn(), header, cx.segments);
+        core.sealer = flow.take_sealer();
         count_sent(core, cx, 1, bytes);
     }
 }

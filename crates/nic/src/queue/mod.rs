@@ -10,7 +10,7 @@ pub(crate) use cq::CqTable;
 pub(crate) use recv::{RecvQueue, RecvWqe};
 pub(crate) use send::{MAX_MESSAGE, SendQueue, Wqe};
 pub use srq::SharedSrq;
-pub(crate) use srq::SrqTable;
+pub(crate) use srq::{Addressee, SrqTable};
 
 /// Puts a value into the first free slot, growing up to `max`; returns its index.
 fn insert<T>(slots: &mut Vec<Option<T>>, max: u32, value: T) -> Option<u32> {

@@ -113,6 +113,25 @@ impl RecvQueue {
         self.len += 1;
     }
 
+    /// Makes room for another number of receives; `false` if those that wait do not fit. Not for numbered ones.
+    pub(crate) fn resize(&mut self, capacity: u32) -> bool {
+        if capacity < self.len {
+            return false;
+        }
+        let mut other = RecvQueue::new(capacity, self.max_sge as u8);
+        let mut wqe = RecvWqe::default();
+        while self.take(&mut wqe) {
+            // There is room, and for lists as long.
+            let _ = other.post(&RecvWr::new(wqe.wr_id, &wqe.sges));
+        }
+        *self = other;
+        true
+    }
+
+    pub(crate) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     pub(crate) fn len(&self) -> u32 {
         self.len
     }

@@ -82,6 +82,8 @@ pub(crate) struct SendQueue {
     dests: Vec<UdDest>,
     /// Where requests have deadlines.
     timed: Option<Box<Timed>>,
+    /// The peer's shared receive queues that requests are for, by place, where they name one.
+    srqns: Box<[u32]>,
     /// A request that sends nothing was posted once: few queues ever have one.
     has_local: bool,
     max_sge: usize,
@@ -121,6 +123,7 @@ impl SendQueue {
                 let timings = vec![UNTIMED; n].into();
                 Box::new(Timed { timings, timers: Timers::default() })
             }),
+            srqns: vec![0; if init.qp_type.descriptor().addressed { n } else { 0 }].into(),
             has_local: false,
             max_sge: init.max_send_sge as usize,
             max_inline: init.max_inline as usize,
@@ -138,6 +141,7 @@ impl SendQueue {
             inline: Vec::new(),
             dests: Vec::new(),
             timed: None,
+            srqns: Box::default(),
             has_local: false,
             max_sge: 0,
             max_inline: 0,
@@ -241,9 +245,17 @@ impl SendQueue {
         timed.map_or(UNTIMED, |timed| timed.timings[self.slot(number)])
     }
 
-    /// Notes deadline and layout of the request that was added last.
-    pub(crate) fn time_last(&mut self, wr: &SendWr<'_>) {
+    /// The peer's shared receive queue that a request is for.
+    pub(crate) fn srqn(&self, number: u64) -> u32 {
+        self.srqns.get(self.slot(number)).copied().unwrap_or(0)
+    }
+
+    /// Notes what the request that was added last has besides: deadline and layout, or a shared receive queue.
+    pub(crate) fn annotate_last(&mut self, wr: &SendWr<'_>) {
         let slot = self.slot(self.tail.wrapping_sub(1));
+        if let Some(srqn) = self.srqns.get_mut(slot) {
+            *srqn = wr.srqn;
+        }
         if let Some(timed) = &mut self.timed {
             let stride_log2 = wr.stride.checked_ilog2().unwrap_or(0) as u8;
             timed.timings[slot] = Timing { deadline: wr.deadline, stride_log2 };

@@ -1,12 +1,13 @@
 //! Shared receive queues: of several QPs, and of several engines.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::recv::{RecvQueue, RecvWqe};
 use crate::counters::Counters;
 use crate::error::{ControlError, PostError};
 use crate::events::EventQueue;
-use crate::types::{Event, PdId, RecvWr, SrqId};
+use crate::types::{CqId, Event, PdId, RecvWr, SrqId, XrcSrq, XrcdId};
 
 /// A shared receive queue, for the engines that take from it.
 ///
@@ -16,7 +17,6 @@ use crate::types::{Event, PdId, RecvWr, SrqId};
 #[derive(Clone, Debug)]
 pub struct SharedSrq {
     inner: Arc<Mutex<SrqInner>>,
-    max_wr: u32,
     max_sge: u8,
 }
 
@@ -32,7 +32,7 @@ impl SharedSrq {
     /// they have adopted it ([`Nic::adopt_srq`](crate::Nic::adopt_srq)).
     pub fn new(max_wr: u32, max_sge: u8) -> SharedSrq {
         let inner = SrqInner { queue: RecvQueue::new(max_wr, max_sge), limit: 0 };
-        SharedSrq { inner: Arc::new(Mutex::new(inner)), max_wr, max_sge }
+        SharedSrq { inner: Arc::new(Mutex::new(inner)), max_sge }
     }
 
     /// Posts a receive.
@@ -44,11 +44,22 @@ impl SharedSrq {
     /// Raises [`Event::SrqLimit`] once, on the engine whose QP takes a receive and leaves fewer than
     /// `limit`; 0 for never.
     pub fn set_limit(&self, limit: u32) -> Result<(), ControlError> {
-        if limit > self.max_wr {
+        let mut inner = self.lock();
+        if limit > inner.queue.capacity() {
             let why = "the limit is above the queue's size";
             return Err(ControlError::Invalid { what: "srq limit", why });
         }
-        self.lock().limit = limit;
+        inner.limit = limit;
+        Ok(())
+    }
+
+    /// Makes room for another number of receives. Those that wait stay, and so must fit; so must the limit.
+    pub fn resize(&self, max_wr: u32) -> Result<(), ControlError> {
+        let mut inner = self.lock();
+        if max_wr == 0 || max_wr < inner.limit || !inner.queue.resize(max_wr) {
+            let why = "its receives or its limit do not fit";
+            return Err(ControlError::Invalid { what: "size of a shared receive queue", why });
+        }
         Ok(())
     }
 
@@ -64,7 +75,7 @@ impl SharedSrq {
 
     /// Receives that it has room for.
     pub fn max_wr(&self) -> u32 {
-        self.max_wr
+        self.lock().queue.capacity()
     }
 
     /// Pieces of memory that one receive can name.
@@ -84,26 +95,61 @@ struct Srq {
     pd: PdId,
     /// QPs of this engine that take from it.
     users: u32,
+    /// Of one that peers name.
+    xrc: Option<XrcSrq>,
+}
+
+/// A shared receive queue that a peer has named, and what its messages use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Addressee {
+    pub(crate) srq: SrqId,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
 }
 
 /// All shared receive queues of a NIC.
 #[derive(Debug)]
 pub(crate) struct SrqTable {
     slots: Vec<Option<Srq>>,
+    /// Those that peers name, by their numbers.
+    numbers: BTreeMap<u32, SrqId>,
     max: u32,
 }
 
 impl SrqTable {
     pub(crate) fn new(max: u32) -> SrqTable {
-        SrqTable { slots: Vec::new(), max }
+        SrqTable { slots: Vec::new(), numbers: BTreeMap::new(), max }
     }
 
     /// Takes from a queue that another engine takes from, too.
-    pub(crate) fn adopt(&mut self, pd: PdId, shared: SharedSrq) -> Result<SrqId, ControlError> {
-        let srq = Srq { shared, pd, users: 0 };
+    pub(crate) fn adopt(
+        &mut self,
+        pd: PdId,
+        shared: SharedSrq,
+        xrc: Option<XrcSrq>,
+    ) -> Result<SrqId, ControlError> {
+        if let Some(XrcSrq { number, .. }) = xrc {
+            check_number(number)?;
+            if self.numbers.contains_key(&number) {
+                return Err(ControlError::Busy { what: "the number of the shared receive queue" });
+            }
+        }
+        let srq = Srq { shared, pd, users: 0, xrc };
         let limit = u64::from(self.max);
         let full = ControlError::Exhausted { what: "shared receive queues", limit };
-        super::insert(&mut self.slots, self.max, srq).map(SrqId).ok_or(full)
+        let id = super::insert(&mut self.slots, self.max, srq).map(SrqId).ok_or(full)?;
+        if let Some(XrcSrq { number, .. }) = xrc {
+            self.numbers.insert(number, id);
+        }
+        Ok(id)
+    }
+
+    /// The queue of a domain that a peer names by its number.
+    pub(crate) fn addressee(&self, domain: XrcdId, number: u32) -> Option<Addressee> {
+        let srq = *self.numbers.get(&number)?;
+        let Srq { pd, xrc, .. } = self.slots.get(srq.0 as usize)?.as_ref()?;
+        let xrc = xrc.as_ref().filter(|xrc| xrc.domain == domain)?;
+        Some(Addressee { srq, pd: *pd, cq: xrc.cq })
     }
 
     /// The queue itself, for other engines to take from and for anybody to post to.
@@ -112,15 +158,18 @@ impl SrqTable {
         slot.map(|srq| srq.shared.clone()).ok_or(MISSING)
     }
 
-    /// Removes a queue that no QP uses; returns its domain.
-    pub(crate) fn destroy(&mut self, id: SrqId) -> Result<PdId, ControlError> {
+    /// Removes a queue that no QP uses; returns its domain, and the completion queue of one that peers name.
+    pub(crate) fn destroy(&mut self, id: SrqId) -> Result<(PdId, Option<CqId>), ControlError> {
         let srq = self.get(id)?;
         if srq.users > 0 {
             return Err(ControlError::Busy { what: "the shared receive queue" });
         }
-        let pd = srq.pd;
+        let (pd, xrc) = (srq.pd, srq.xrc);
         self.slots[id.0 as usize] = None;
-        Ok(pd)
+        if let Some(XrcSrq { number, .. }) = xrc {
+            self.numbers.remove(&number);
+        }
+        Ok((pd, xrc.map(|xrc| xrc.cq)))
     }
 
     pub(crate) fn hold(&mut self, id: SrqId) -> Result<(), ControlError> {
@@ -172,6 +221,12 @@ impl SrqTable {
     fn get(&mut self, id: SrqId) -> Result<&mut Srq, ControlError> {
         self.slots.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(MISSING)
     }
+}
+
+fn check_number(number: u32) -> Result<(), ControlError> {
+    let why = "it has 24 bits, and is not 0";
+    let invalid = ControlError::Invalid { what: "number of a shared receive queue", why };
+    if (1..1 << 24).contains(&number) { Ok(()) } else { Err(invalid) }
 }
 
 const MISSING: ControlError = ControlError::NotFound { what: "shared receive queue" };

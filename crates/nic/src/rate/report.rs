@@ -47,6 +47,8 @@ pub struct ReportMeter {
     landed_at_stamp: u64,
     landed: u64,
     lost: u64,
+    /// The first so many packets are not in flight, whatever became of them.
+    written_off: u64,
 }
 
 impl ReportMeter {
@@ -60,6 +62,7 @@ impl ReportMeter {
             landed_at_stamp: 0,
             landed: 0,
             lost: 0,
+            written_off: 0,
         }
     }
 
@@ -78,7 +81,13 @@ impl ReportMeter {
     pub fn in_flight_bytes(&self, sent: u64) -> u64 {
         let before = self.answered.map_or(0, |(_, before)| before);
         let landed_since = self.landed.saturating_sub(self.landed_at_stamp);
-        sent.saturating_sub(before).saturating_sub(landed_since) * self.packet_bytes
+        let unheard_of = sent.saturating_sub(before).saturating_sub(landed_since);
+        unheard_of.min(sent.saturating_sub(self.written_off)) * self.packet_bytes
+    }
+
+    /// Nothing was heard of what is in flight for too long: it is not, if `sent` packets have been sent.
+    pub fn write_off(&mut self, sent: u64) {
+        self.written_off = sent;
     }
 
     /// A report came; nothing follows from one that is not newer than the last, or answers no stamp
@@ -154,6 +163,16 @@ mod tests {
             }
         }
         assert_eq!(totals, [(90_000, 10_000); 2]);
+    }
+
+    #[test]
+    fn what_was_written_off_is_not_in_flight_and_counts_if_it_landed() {
+        let mut meter = ReportMeter::new(1_000);
+        meter.on_stamp(Time::from_millis(10), 100);
+        meter.write_off(120);
+        assert_eq!((meter.in_flight_bytes(120), meter.in_flight_bytes(130)), (0, 10_000));
+        let heard = meter.on_report(Time::from_millis(30), 130, &report(10, 100, 125)).unwrap();
+        assert_eq!((heard.acked.bytes, heard.acked.in_flight_bytes), (125_000, 5_000));
     }
 
     #[test]

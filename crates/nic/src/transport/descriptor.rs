@@ -83,6 +83,10 @@ pub struct TransportDescriptor {
     /// Requests have deadlines and may complete in part ([`EndMark`](crate::EndMark)). Receives are numbered, so that
     /// none can come from a shared queue.
     pub deadlines: bool,
+    /// Messages name the shared receive queue that they are for, in place of one that the QP takes from.
+    pub addressed: bool,
+    /// Requests carry what others do not: a deadline, or a shared receive queue.
+    pub(crate) annotated: bool,
     /// A fresh one for a QP.
     pub(crate) build: fn() -> Box<dyn Transport>,
 }
@@ -115,6 +119,14 @@ mod tests {
                 assert_eq!(opcode.service(), Some(taker.service), "{opcode}");
             }
             assert!(takers.next().is_none(), "{opcode} is taken twice");
+        }
+    }
+
+    #[test]
+    fn who_needs_more_of_a_request_says_so() {
+        for transport in QpType::ALL.map(QpType::descriptor) {
+            let more = transport.deadlines || transport.addressed;
+            assert_eq!(transport.annotated, more, "{}", transport.name);
         }
     }
 

@@ -84,6 +84,11 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx);
     }
 
+    /// The smoothed round trip to the peer, if the transport times it.
+    fn round_trip_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// What is in flight, packets counted as full ones, if the transport knows.
     fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
         let _ = core;
@@ -157,11 +162,13 @@ pub enum QpType {
     Ud,
     /// OptiNIC's express path: best effort with deadlines.
     Xp,
+    /// Extended reliable connection: its messages name a shared receive queue of the peer's.
+    Xrc,
 }
 
 impl QpType {
     /// All of them.
-    pub const ALL: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Xp];
+    pub const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Xp, QpType::Xrc];
 
     /// The number by which Bowline's set-up exchanges name it.
     pub const fn code(self) -> u8 {
@@ -170,6 +177,7 @@ impl QpType {
             QpType::Uc => 2,
             QpType::Ud => 3,
             QpType::Xp => 4,
+            QpType::Xrc => 5,
         }
     }
 
@@ -186,6 +194,7 @@ impl QpType {
             QpType::Uc => &uc::DESCRIPTOR,
             QpType::Ud => &ud::DESCRIPTOR,
             QpType::Xp => &xp::DESCRIPTOR,
+            QpType::Xrc => &rc::EXTENDED,
         }
     }
 }

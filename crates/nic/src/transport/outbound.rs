@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU32;
 
-use bowline_wire::{ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth};
+use bowline_wire::{ICRC_LEN, Ieth, ImmDt, Opcode, Psn, Reth, XrcEth};
 
 use crate::memory::{AccessDenied, Segment};
 use crate::qp::{Cx, QpCore, Sink};
@@ -26,7 +26,7 @@ pub(crate) enum Cut {
 }
 
 /// Most packets of a WRITE that is cut into WRITEs. Above, headers cost more than full bursts save.
-const MAX_WRITES: u32 = 16;
+const MAX_WRITES: u32 = 32;
 
 impl Cut {
     /// How RC cuts a request that has its packets.
@@ -36,8 +36,9 @@ impl Cut {
     /// which a short message pays for at both ends. A WRITE with an immediate stays whole, since its
     /// receive reports the length of all of it.
     #[inline]
-    pub(crate) fn of_reliable(wqe: &Wqe) -> Cut {
-        if !(2..=MAX_WRITES).contains(&wqe.packets) || !matches!(wqe.op, SendOp::Write(_)) {
+    pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
+        let is_short = (2..=MAX_WRITES).contains(&wqe.packets);
+        if !is_short || !core.splits_writes || !matches!(wqe.op, SendOp::Write(_)) {
             return Cut::Message;
         }
         // Whole words, so that no packet has padding.
@@ -45,6 +46,9 @@ impl Cut {
         NonZeroU32::new(len).map_or(Cut::Message, Cut::Writes)
     }
 }
+
+/// Opcodes of extended reliable connections start here; their requests have a header more.
+pub(crate) const XRC: u8 = 0xa0;
 
 /// Codes of the standard's operations within a service's group of opcodes.
 const SEND_FIRST: u8 = 0x00;
@@ -54,21 +58,21 @@ const WRITE_ONLY_IMM: u8 = 0x0b;
 const SEND_LAST_INVALIDATE: u8 = 0x16;
 const SEND_ONLY_INVALIDATE: u8 = 0x17;
 
-/// The opcode of a packet, in the group of opcodes starting at `service`.
+/// The opcode of a packet, in the group of opcodes starting at `SERVICE`.
 #[inline]
-fn opcode(service: u8, piece: Piece<'_>) -> Opcode {
+fn opcode<const SERVICE: u8>(piece: Piece<'_>) -> Opcode {
     let Piece { wqe, k, cut, .. } = piece;
     let (first, last) = (k == 0, k + 1 == wqe.packets);
     match wqe.op {
-        SendOp::WritePackets(..) => return Opcode(service | WRITE_ONLY_IMM),
-        _ if cut != Cut::Message => return Opcode(service | WRITE_ONLY),
+        SendOp::WritePackets(..) => return Opcode(SERVICE | WRITE_ONLY_IMM),
+        _ if cut != Cut::Message => return Opcode(SERVICE | WRITE_ONLY),
         _ => {}
     }
     if let SendOp::SendInvalidate(_) = wqe.op
         && last
     {
         let code = if first { SEND_ONLY_INVALIDATE } else { SEND_LAST_INVALIDATE };
-        return Opcode(service | code);
+        return Opcode(SERVICE | code);
     }
     let (base, imm) = match wqe.op {
         SendOp::Write(_) => (WRITE_FIRST, false),
@@ -83,7 +87,7 @@ fn opcode(service: u8, piece: Piece<'_>) -> Opcode {
         (false, true) => 2 + u8::from(imm),
         (true, true) => 4 + u8::from(imm),
     };
-    Opcode(service | (base + position))
+    Opcode(SERVICE | (base + position))
 }
 
 /// One packet of a request.
@@ -128,15 +132,14 @@ impl Piece<'_> {
 
 /// Builds a packet of a SEND or WRITE: its header, and its payload in `cx.segments`.
 #[inline]
-pub(crate) fn build(
+pub(crate) fn build<const SERVICE: u8>(
     core: &QpCore,
     cx: &mut Cx<'_>,
-    service: u8,
     piece: Piece<'_>,
     ack_req: bool,
 ) -> Result<HeaderBuf, AccessDenied> {
     packet_payload(core, cx, piece)?;
-    Ok(header(core, service, piece, ack_req))
+    Ok(header::<SERVICE>(core, piece, ack_req))
 }
 
 /// Gathers a packet's payload into `cx.segments`.
@@ -152,15 +155,25 @@ pub(crate) fn packet_payload(
 
 /// The header of a packet of a SEND or WRITE.
 #[inline]
-pub(crate) fn header(core: &QpCore, service: u8, piece: Piece<'_>, ack_req: bool) -> HeaderBuf {
+pub(crate) fn header<const SERVICE: u8>(
+    core: &QpCore,
+    piece: Piece<'_>,
+    ack_req: bool,
+) -> HeaderBuf {
     let Piece { wqe, k, psn, .. } = piece;
     let (offset, len) = piece.span(core.mtu());
     let last = k + 1 == wqe.packets;
-    let mut bth = core.bth(opcode(service, piece), psn);
+    let mut bth = core.bth(opcode::<SERVICE>(piece), psn);
     bth.pad = pad_of(len as usize);
     bth.ack_req = ack_req;
     bth.solicited = last && wqe.flags.contains(SendFlags::SOLICITED);
     let mut header = HeaderBuf::new(&bth);
+    if SERVICE == XRC {
+        address(core, &mut header, piece.number);
+    }
+    if piece.cut != Cut::Message && !last {
+        header.set_goes_on();
+    }
     if let SendOp::Write(remote) | SendOp::WriteImm(remote, _) = wqe.op
         && (k == 0 || piece.cut != Cut::Message)
     {
@@ -181,6 +194,13 @@ pub(crate) fn header(core: &QpCore, service: u8, piece: Piece<'_>, ack_req: bool
         _ => {}
     }
     header
+}
+
+/// Names the shared receive queue that a request of XRC is for.
+#[inline]
+pub(crate) fn address(core: &QpCore, header: &mut HeaderBuf, number: u64) {
+    let srqn = core.sq.srqn(number);
+    header.push(|bytes| XrcEth { reserved8: 0, srqn }.emit(bytes));
 }
 
 /// How many packets like the one with this header, at most `most`, can be sent as one run; they carry a whole MTU.

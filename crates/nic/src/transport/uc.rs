@@ -33,6 +33,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     movable: false,
     landings: true,
     deadlines: false,
+    addressed: false,
+    annotated: false,
     build: || Box::<Uc>::default(),
 };
 
@@ -182,7 +184,7 @@ fn send(
     piece: outbound::Piece<'_>,
     most: u32,
 ) -> Result<u32, AccessDenied> {
-    let header = outbound::header(core, SERVICE, piece, false);
+    let header = outbound::header::<SERVICE>(core, piece, false);
     let run = outbound::send_run(core, cx, sink, piece, &header, most.min(piece.middles()));
     if run > 0 {
         return Ok(run);

@@ -30,6 +30,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     movable: false,
     landings: false,
     deadlines: false,
+    addressed: false,
+    annotated: false,
     build: || Box::<Ud>::default(),
 };
 
@@ -89,6 +91,7 @@ impl Transport for Ud {
         {
             WcStatus::LocProtErr
         } else {
+            cx.counters.rx_message_bytes += bytes.len() as u64;
             WcStatus::Success
         };
         let completion = Completion {

@@ -4,7 +4,7 @@
 //! data that they follow. Sent in their place they would split one call to the port into three; what a
 //! call costs is many packets' worth.
 
-use super::{Burst, Flow, HeaderBuf, TxBatch, TxPacket, lengths, seal};
+use super::{Burst, Flow, HeaderBuf, TxBatch, TxPacket, lengths, put_summed, put_unsummed};
 use crate::memory::Segment;
 
 /// Most packets that may overtake a late one: the receiver waits for it.
@@ -13,8 +13,8 @@ pub const MAX_LATE: u32 = 16;
 /// The late packets of a batch.
 #[derive(Default)]
 pub(super) struct Late {
-    packets: Vec<TxPacket>,
-    bytes: Vec<u8>,
+    pub(super) packets: Vec<TxPacket>,
+    pub(super) bytes: Vec<u8>,
     burst: Option<Burst>,
 }
 
@@ -52,12 +52,19 @@ impl TxBatch {
         payload: &[u8],
     ) -> u64 {
         let segments = [Segment::of_slice(payload)];
+        if flow.is_protected() {
+            return self.push_protected_late(flow, ecn, header, &segments);
+        }
         let (len, pad) = lengths(header, &segments);
         match self.join_late(flow, flow.tos | ecn, header, len) {
-            Some(ip_id) => {
+            Some((ip_id, summed)) => {
                 assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
                 let to = (&mut self.late.packets, &mut self.late.bytes);
-                seal(flow, header, &segments, (len, pad, ip_id), to);
+                if summed {
+                    put_summed(flow, header, &segments, (len, pad, ip_id), to);
+                } else {
+                    put_unsummed(flow, header, &segments, (len, pad, ip_id), to);
+                }
                 self.capacity -= 1;
                 u64::from(len)
             }
@@ -65,11 +72,18 @@ impl TxBatch {
         }
     }
 
-    /// A packet's place among the late ones, if that is where it belongs.
-    fn join_late(&mut self, flow: &Flow, tos: u8, header: &HeaderBuf, len: u32) -> Option<u16> {
+    /// A packet's place among the late ones, if that is where it belongs, and whether it gets an ICRC.
+    pub(super) fn join_late(
+        &mut self,
+        flow: &Flow,
+        tos: u8,
+        header: &HeaderBuf,
+        len: u32,
+    ) -> Option<(u16, bool)> {
         let (key, prefix) = (&flow.key, header.bytes[5]);
         if let Some(burst) = &mut self.late.burst {
-            return burst.join(key, tos, prefix, len, &self.caps);
+            let place = burst.join(key, tos, prefix, len, &self.caps)?;
+            return Some((place, burst.summed));
         }
         let open = self.bursts.last_mut()?;
         let goes_on =
@@ -78,9 +92,9 @@ impl TxBatch {
             return None;
         }
         open.limit = open.limit.min(open.count + MAX_LATE);
-        let limit = self.caps.max_segments.into();
-        self.late.burst = Some(Burst::of_one(key, tos, prefix, len, limit));
-        Some(0)
+        let burst: Burst = self.burst_of_one(key, tos, prefix, len);
+        self.late.burst = Some(burst);
+        Some((0, burst.summed))
     }
 
     /// Puts late packets behind all others. The batch is not sent before.
@@ -117,7 +131,7 @@ mod tests {
         (flow, TxBatch::new(TxCaps { max_segments, max_burst_bytes: 65_000 }, capacity))
     }
 
-    /// Lengths of the packets, burst by burst; each must be sealed for its place.
+    /// Lengths of the packets, burst by burst; each must have the ICRC of its place.
     fn lengths_of(batch: &TxBatch, flow: &Flow) -> Vec<Vec<usize>> {
         let packets = |burst| {
             let mut lengths = Vec::new();

@@ -10,15 +10,25 @@
 //! takes long over lists. And a packet in a batch is what its ICRC says, whatever the application does
 //! to its memory meanwhile, or whether that is still there.
 
+mod burst;
+mod clean;
+mod flow;
+mod header;
 mod late;
+mod protect;
 
-use core::net::IpAddr;
+use std::sync::Arc;
 
-use bowline_wire::{Bth, FlowKey, HeaderDeltas, ICRC_LEN, Icrc, Opcode, Position, Psn};
+use bowline_wire::{Bth, FlowKey, HeaderDeltas, ICRC_LEN};
 
+pub use self::burst::Burst;
+pub use self::clean::{CleanPaths, PeerEngine};
+pub use self::flow::Flow;
+use self::header::{ACK_AT, PREFIX_AT};
+pub use self::header::{HeaderBuf, MAX_HEADER};
+pub(crate) use self::header::{PSN_AT, psn_of};
 use self::late::Late;
 pub use self::late::MAX_LATE;
-use crate::frame::FrameMeta;
 use crate::memory::Segment;
 
 /// What a port can send in one call.
@@ -34,9 +44,6 @@ impl TxCaps {
     /// One packet at a time: no offload.
     pub const SINGLE: TxCaps = TxCaps { max_segments: 1, max_burst_bytes: 65_507 };
 }
-
-/// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
-pub const MAX_HEADER: usize = 48;
 
 /// A packet of a batch: BTH to ICRC.
 #[derive(Clone, Copy, Debug)]
@@ -68,275 +75,6 @@ impl TxPacket {
     }
 }
 
-/// Packets that go out in one call: one destination, equal lengths, the last may be shorter.
-#[derive(Clone, Copy, Debug)]
-pub struct Burst {
-    /// Where to.
-    pub dst: IpAddr,
-    /// The peer's UDP port.
-    pub dst_port: u16,
-    /// TOS or traffic class, ECN bits included.
-    pub tos: u8,
-    /// UDP payload of every packet but the last.
-    pub segment_len: u32,
-    /// UDP payload of all of them together.
-    pub bytes: u32,
-    /// Steering group of the receiver: the top byte of the destination QPN. A burst arrives as a
-    /// whole, so it must be for one receiving process.
-    prefix: u8,
-    first: u32,
-    count: u32,
-    /// Packets that it may have; none more once it has a shorter one, which can only be its last.
-    limit: u32,
-}
-
-impl Burst {
-    /// A burst of one packet of `len` bytes, which may grow to `limit`.
-    fn of_one(key: &FlowKey, tos: u8, prefix: u8, len: u32, limit: u32) -> Burst {
-        Burst {
-            dst: key.dst,
-            dst_port: key.dst_port,
-            tos,
-            segment_len: len,
-            bytes: len,
-            prefix,
-            first: 0,
-            count: 1,
-            limit,
-        }
-    }
-
-    /// Takes a packet of `len` bytes in if it fits; returns its place.
-    #[inline]
-    fn join(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32, caps: &TxCaps) -> Option<u16> {
-        let fits = self.dst == key.dst
-            && self.tos == tos
-            && self.prefix == prefix
-            && self.dst_port == key.dst_port
-            && len <= self.segment_len
-            && self.count < self.limit
-            && self.bytes + len <= caps.max_burst_bytes;
-        if !fits {
-            return None;
-        }
-        if len < self.segment_len {
-            self.limit = 0;
-        }
-        self.bytes += len;
-        self.count += 1;
-        Some((self.count - 1) as u16)
-    }
-
-    /// How many packets.
-    pub fn packet_count(&self) -> usize {
-        self.count as usize
-    }
-
-    /// Which process at the destination it is for: the top byte of the destination QPN.
-    pub fn prefix(&self) -> u8 {
-        self.prefix
-    }
-}
-
-/// Where a packet goes, and all that its ICRC covers outside the packet itself.
-#[derive(Clone, Debug)]
-pub struct Flow {
-    key: FlowKey,
-    tos: u8,
-    /// Of the packets sent last, what their ICRCs have in common.
-    seeds: [Seed; 4],
-    next_seed: u8,
-    /// The seed used last, which most packets use again.
-    last_seed: u8,
-}
-
-/// The ICRC register behind all headers but the extension headers, for ID 0 and PSN 0. The packets
-/// of a message come in two or three kinds, which differ in those two only; this saves summing up
-/// 48 bytes for each.
-#[derive(Clone, Copy, Debug)]
-struct Seed {
-    len: u32,
-    /// The BTH up to the PSN.
-    bth: [u8; PSN_AT],
-    behind_bth: Icrc,
-}
-
-impl Seed {
-    #[inline]
-    fn fits(&self, len: u32, bth: &[u8; Bth::LEN]) -> bool {
-        self.len == len && self.bth == bth[..PSN_AT]
-    }
-}
-
-/// Where the PSN is in a BTH.
-pub(crate) const PSN_AT: usize = 9;
-/// And the byte with the request for an acknowledgement.
-const ACK_AT: usize = PSN_AT - 1;
-
-/// The PSN in a BTH.
-#[inline]
-pub(crate) fn psn_of(bth: &[u8; Bth::LEN]) -> Psn {
-    Psn::new(u32::from_be_bytes([0, bth[PSN_AT], bth[10], bth[11]]))
-}
-
-impl Flow {
-    /// A flow from one address and port to another.
-    pub fn new(key: FlowKey, tos: u8) -> Flow {
-        let seed = Seed { len: 0, bth: [0; PSN_AT], behind_bth: Icrc::START };
-        Flow { key, tos, seeds: [seed; 4], next_seed: 0, last_seed: 0 }
-    }
-
-    /// Addresses and ports.
-    pub fn key(&self) -> &FlowKey {
-        &self.key
-    }
-
-    /// The flow of a received frame, for checking its ICRC.
-    pub(crate) fn inbound(meta: &FrameMeta, port: u16) -> Flow {
-        let (src, dst, src_port) = (meta.src, meta.dst, meta.src_port);
-        Flow::new(FlowKey { src, dst, src_port, dst_port: port }, 0)
-    }
-
-    /// Whether a received frame belongs to this flow.
-    #[inline]
-    pub(crate) fn is_from(&self, meta: &FrameMeta) -> bool {
-        let key = &self.key;
-        (key.src, key.dst, key.src_port) == (meta.src, meta.dst, meta.src_port)
-    }
-
-    /// The ICRC register behind IP, UDP and BTH headers, and whether the BTH differs in its PSN only from
-    /// the one before, of a packet of the same length.
-    #[inline]
-    pub(crate) fn icrc_behind_bth(
-        &mut self,
-        len: u32,
-        bth: &[u8; Bth::LEN],
-        ip_id: u16,
-    ) -> (Icrc, bool) {
-        let ip_id = if self.key.dst.is_ipv4() { ip_id } else { 0 };
-        let (seed, alike) = self.seed(len, bth);
-        (seed.with_deltas_behind_bth(ip_id, psn_of(bth)), alike)
-    }
-
-    /// The same register for ID 0 and PSN 0, and whether the packet before had it as well.
-    #[inline]
-    pub(crate) fn seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> (Icrc, bool) {
-        let last = &self.seeds[usize::from(self.last_seed) % self.seeds.len()];
-        let alike = last.fits(len, bth);
-        let seed = if alike { last.behind_bth } else { self.find_seed(len, bth) };
-        (seed, alike)
-    }
-
-    #[inline(never)]
-    fn find_seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> Icrc {
-        match self.seeds.iter().position(|seed| seed.fits(len, bth)) {
-            Some(at) => {
-                self.last_seed = at as u8;
-                self.seeds[at].behind_bth
-            }
-            None => self.learn_seed(len, bth),
-        }
-    }
-
-    #[cold]
-    fn learn_seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> Icrc {
-        let mut without_psn = *bth;
-        without_psn[PSN_AT..].fill(0);
-        let behind_bth = Icrc::of_headers(&self.key, len as usize, 0).bth(&without_psn);
-        let mut seed = Seed { len, bth: [0; PSN_AT], behind_bth };
-        seed.bth.copy_from_slice(&bth[..PSN_AT]);
-        self.seeds[self.next_seed as usize] = seed;
-        self.last_seed = self.next_seed;
-        self.next_seed = (self.next_seed + 1) % self.seeds.len() as u8;
-        behind_bth
-    }
-}
-
-/// Headers of a packet under construction.
-#[derive(Clone, Copy)]
-pub struct HeaderBuf {
-    bytes: [u8; MAX_HEADER],
-    len: u8,
-}
-
-impl HeaderBuf {
-    /// Starts with a BTH.
-    #[inline]
-    pub fn new(bth: &Bth) -> HeaderBuf {
-        let mut h = HeaderBuf { bytes: [0; MAX_HEADER], len: Bth::LEN as u8 };
-        let (first, _) = h.bytes.split_first_chunk_mut().expect("a header holds a BTH");
-        bth.emit(first);
-        h
-    }
-
-    /// Appends an extension header of `N` bytes.
-    ///
-    /// # Panics
-    /// If the headers outgrow [`MAX_HEADER`], which no opcode's do.
-    #[inline]
-    pub fn push<const N: usize>(&mut self, emit: impl FnOnce(&mut [u8; N])) {
-        let at = self.len as usize;
-        let room = self.bytes[at..].first_chunk_mut::<N>().expect("headers fit MAX_HEADER");
-        emit(room);
-        self.len += N as u8;
-    }
-
-    /// Makes it the header of another packet that differs in these only.
-    #[inline]
-    pub fn renumber(&mut self, psn: Psn, ack_req: bool) {
-        let reserved = u32::from(self.bytes[ACK_AT] & 0x7f) << 24;
-        let word = u32::from(ack_req) << 31 | reserved | psn.get();
-        self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
-    }
-
-    /// The headers that the opcode has, and what is behind them, which a receiver takes for payload.
-    pub(crate) fn split_payload(&self) -> (HeaderBuf, &[u8]) {
-        let info = Opcode(self.bytes[0]).info();
-        let ext = info.map_or(0, |info| usize::from(info.ext_len));
-        let len = (Bth::LEN + ext).min(usize::from(self.len));
-        (HeaderBuf { len: len as u8, ..*self }, &self.as_slice()[len..])
-    }
-
-    /// Whether more packets of the same message follow.
-    #[inline]
-    pub(crate) fn goes_on(&self) -> bool {
-        GOES_ON[usize::from(self.bytes[0])]
-    }
-
-    /// Appends it. Of a BTH alone it reads the word that [`HeaderBuf::renumber`] has just written by
-    /// itself: a load that spans it and its neighbours would wait until it has reached the cache.
-    #[inline]
-    fn append_to(&self, out: &mut Vec<u8>) {
-        if usize::from(self.len) == Bth::LEN {
-            let mut bth = [0; Bth::LEN];
-            bth[..ACK_AT].copy_from_slice(&self.bytes[..ACK_AT]);
-            bth[ACK_AT..].copy_from_slice(&self.bytes[ACK_AT..Bth::LEN]);
-            out.extend_from_slice(&bth);
-        } else {
-            out.extend_from_slice(self.as_slice());
-        }
-    }
-
-    /// The bytes so far.
-    #[inline]
-    pub fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len as usize]
-    }
-}
-
-/// By opcode: whether more packets of the same message follow.
-static GOES_ON: [bool; 256] = {
-    let mut goes_on = [false; 256];
-    let mut opcode = 0;
-    while opcode < goes_on.len() {
-        if let Some(info) = Opcode(opcode as u8).info() {
-            goes_on[opcode] = matches!(info.position, Position::First | Position::Middle);
-        }
-        opcode += 1;
-    }
-    goes_on
-};
-
 /// A batch of so many bytes is sent before more is added: what stays in a core's own cache, beside
 /// what it was made of, until the port has read it. Two bursts at an MTU of 4096.
 const MAX_BYTES: usize = 120 << 10;
@@ -351,6 +89,8 @@ pub struct TxBatch {
     bytes: Vec<u8>,
     bursts: Vec<Burst>,
     late: Late,
+    /// To whom packets go without an ICRC.
+    clean: Option<Arc<CleanPaths>>,
 }
 
 impl TxBatch {
@@ -363,6 +103,19 @@ impl TxBatch {
             bytes: Vec::new(),
             bursts: Vec::with_capacity(capacity),
             late: Late::default(),
+            clean: None,
+        }
+    }
+
+    /// From now on packets for these peers get no ICRC. Bursts that have begun stay as they are: the port
+    /// drops those that it can no longer send without.
+    pub fn set_clean_paths(&mut self, paths: Option<&Arc<CleanPaths>>) {
+        let same = match (&self.clean, paths) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !same {
+            self.clean = paths.map(Arc::clone);
         }
     }
 
@@ -470,38 +223,85 @@ impl TxBatch {
         (count, bytes)
     }
 
-    /// Appends a whole packet that was sealed for IP identification `sealed_id`, BTH to ICRC, as
+    /// Appends a whole packet whose ICRC is for IP identification `summed_id`, BTH to ICRC, as
     /// middleware that holds packets back does; the ICRC is adjusted to the packet's new place.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
-    pub fn push_sealed(&mut self, key: &FlowKey, tos: u8, sealed_id: u16, frame: &[u8]) {
-        assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+    pub fn push_summed(&mut self, key: &FlowKey, tos: u8, summed_id: u16, frame: &[u8]) {
+        self.push_rewritten(key, tos, summed_id, (frame, None), |_| {});
+    }
+
+    /// As [`TxBatch::push_summed`], and rewrites the packet where it lies in the batch. The rewrite keeps the ICRC right for
+    /// `summed_id`. The top byte of its destination QPN is `prefix` afterwards, or as it was if that is `None`.
+    ///
+    /// # Panics
+    /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
+    pub fn push_rewritten(
+        &mut self,
+        key: &FlowKey,
+        tos: u8,
+        summed_id: u16,
+        (frame, prefix): (&[u8], Option<u8>),
+        rewrite: impl FnOnce(&mut [u8]),
+    ) {
         let body = frame.len().checked_sub(ICRC_LEN).filter(|n| *n >= Bth::LEN);
-        let (body, icrc) = frame.split_at(body.expect("a whole packet"));
-        let ip_id = self.join_burst(key, tos, frame[5], frame.len() as u32);
-        let mut icrc = u32::from_le_bytes([icrc[0], icrc[1], icrc[2], icrc[3]]);
-        if key.dst.is_ipv4() && ip_id != sealed_id {
-            let behind_id = 14 + 8 + body.len();
-            icrc = bowline_wire::icrc_replace(
-                icrc,
-                &sealed_id.to_be_bytes(),
-                &ip_id.to_be_bytes(),
-                behind_id,
-            );
+        let body = body.expect("a whole packet");
+        let prefix = prefix.unwrap_or(frame[PREFIX_AT]);
+        let ip_id = self.join_whole(key, tos, (frame, prefix), true);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(frame);
+        let packet = &mut self.bytes[start..];
+        rewrite(packet);
+        if key.dst.is_ipv4()
+            && ip_id != summed_id
+            && let Some(icrc) = packet.last_chunk_mut::<ICRC_LEN>()
+        {
+            let (old, new) = (summed_id.to_be_bytes(), ip_id.to_be_bytes());
+            let behind_id = 14 + 8 + body;
+            let sum = u32::from_le_bytes(*icrc);
+            *icrc = bowline_wire::icrc_replace(sum, &old, &new, behind_id).to_le_bytes();
         }
+    }
+
+    /// Appends a whole packet of a burst without ICRCs, as middleware does.
+    ///
+    /// # Panics
+    /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
+    pub fn push_unsummed(&mut self, key: &FlowKey, tos: u8, frame: &[u8]) {
+        assert!(frame.len() >= Bth::LEN + ICRC_LEN, "a whole packet");
+        self.join_whole(key, tos, (frame, frame[PREFIX_AT]), false);
+        self.bytes.extend_from_slice(frame);
+    }
+
+    /// Finds a burst for a whole packet; returns its IP ID.
+    fn join_whole(
+        &mut self,
+        key: &FlowKey,
+        tos: u8,
+        (frame, prefix): (&[u8], u8),
+        summed: bool,
+    ) -> u16 {
+        assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+        let len = frame.len() as u32;
+        let open = self.bursts.last_mut().filter(|burst| burst.summed == summed);
+        let joined = open.and_then(|burst| burst.join(key, tos, prefix, len, &self.caps));
+        let ip_id = joined.unwrap_or_else(|| {
+            let limit = self.caps.max_segments.into();
+            self.open_burst(Burst { summed, ..Burst::of_one(key, tos, prefix, len, limit) });
+            0
+        });
         self.packets.push(TxPacket {
             start: self.bytes.len() as u32,
-            len: frame.len() as u32,
+            len,
             header_len: Bth::LEN as u8,
             trailer_len: ICRC_LEN as u8,
             alike: false,
         });
-        self.bytes.extend_from_slice(body);
-        self.bytes.extend_from_slice(&icrc.to_le_bytes());
+        ip_id
     }
 
-    /// Appends a packet: picks its burst, pads it and seals it with its ICRC.
+    /// Appends a packet: picks its burst, pads it and adds its ICRC.
     ///
     /// The caller has set the BTH's pad count to match `payload` ([`pad_of`]). Returns the packet's
     /// length, BTH to ICRC.
@@ -517,10 +317,17 @@ impl TxBatch {
         payload: &[Segment],
     ) -> u64 {
         assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
+        if flow.protection.is_some() {
+            return self.push_protected(flow, ecn, header, payload);
+        }
         let (len, pad) = lengths(header, payload);
-        let ip_id = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
+        let (ip_id, summed) = self.join_burst(&flow.key, flow.tos | ecn, header.bytes[5], len);
         let to = (&mut self.packets, &mut self.bytes);
-        seal(flow, header, payload, (len, pad, ip_id), to);
+        if summed {
+            put_summed(flow, header, payload, (len, pad, ip_id), to);
+        } else {
+            put_unsummed(flow, header, payload, (len, pad, ip_id), to);
+        }
         u64::from(len)
     }
 
@@ -537,6 +344,9 @@ impl TxBatch {
         mut payload: Segment,
         payload_len: u32,
     ) -> (u32, u64) {
+        if flow.protection.is_some() {
+            return self.push_protected_run(flow, ecn, header, payload, payload_len);
+        }
         let len = u32::from(header.len) + payload_len + ICRC_LEN as u32;
         let (bth, ext) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
         let (seed, mut alike) = flow.seed(len, bth);
@@ -547,7 +357,7 @@ impl TxBatch {
         let mut packets = 0;
         while let Some((piece, rest)) = payload.split_at(payload_len) {
             assert!(self.packets.len() < self.capacity, "the batch is full: ask `room` first");
-            let ip_id = self.join_burst(&flow.key, tos, bth[5], len);
+            let (ip_id, summed) = self.join_burst(&flow.key, tos, bth[5], len);
             self.packets.push(TxPacket {
                 start: self.bytes.len() as u32,
                 len,
@@ -560,12 +370,16 @@ impl TxBatch {
             self.bytes.reserve(len as usize);
             self.bytes.extend_from_slice(alike_bytes);
             self.bytes.extend_from_slice(&last_word.to_be_bytes());
-            let icrc = seed.with_deltas(deltas, if is_v4 { ip_id } else { 0 }, psn);
             if !ext.is_empty() {
                 self.bytes.extend_from_slice(ext);
             }
-            let icrc = piece.append_summed(icrc, &mut self.bytes);
-            self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+            if summed {
+                let icrc = seed.with_deltas(deltas, if is_v4 { ip_id } else { 0 }, psn);
+                let icrc = piece.append_summed(icrc, &mut self.bytes);
+                self.bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+            } else {
+                append_unsummed(piece, &mut self.bytes);
+            }
             psn = psn.next();
             packets += 1;
             payload = rest;
@@ -573,23 +387,32 @@ impl TxBatch {
         (packets, u64::from(packets) * u64::from(len))
     }
 
-    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID.
-    #[inline]
-    fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> u16 {
-        let open = self.bursts.last_mut();
-        match open.and_then(|burst| burst.join(key, tos, prefix, len, &self.caps)) {
-            Some(place) => place,
-            None => {
-                self.open_burst(Burst::of_one(
-                    key,
-                    tos,
-                    prefix,
-                    len,
-                    self.caps.max_segments.into(),
-                ));
-                0
-            }
+    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID, and whether it
+    /// gets an ICRC.
+    #[inline(always)]
+    fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> (u16, bool) {
+        if let Some(open) = self.bursts.last_mut()
+            && let Some(place) = open.join(key, tos, prefix, len, &self.caps)
+        {
+            return (place, open.summed);
         }
+        (0, self.begin_burst(key, tos, prefix, len))
+    }
+
+    /// Opens a burst with a packet of `len` bytes; returns whether it gets an ICRC. Apart, since most packets
+    /// join a burst.
+    #[inline(never)]
+    fn begin_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> bool {
+        let burst = self.burst_of_one(key, tos, prefix, len);
+        self.open_burst(burst);
+        burst.summed
+    }
+
+    /// A burst that begins with a packet of `len` bytes, with an ICRC unless its path is clean.
+    fn burst_of_one(&self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> Burst {
+        let burst = Burst::of_one(key, tos, prefix, len, self.caps.max_segments.into());
+        let is_clean = |paths: &Arc<CleanPaths>| paths.contains(burst.peer());
+        Burst { summed: !self.clean.as_ref().is_some_and(is_clean), ..burst }
     }
 
     /// Begins another burst with the next packet.
@@ -600,9 +423,9 @@ impl TxBatch {
     }
 }
 
-/// Puts a packet of `len` bytes together, padded and sealed for its place in a burst.
+/// Puts a packet of `len` bytes together, padded and with the ICRC of its place in a burst.
 #[inline(always)]
-fn seal(
+fn put_summed(
     flow: &mut Flow,
     header: &HeaderBuf,
     payload: &[Segment],
@@ -632,6 +455,39 @@ fn seal(
         bytes.extend_from_slice(&[0; 3][..pad]);
     }
     bytes.extend_from_slice(&icrc.finish().to_le_bytes());
+}
+
+/// Appends a payload, and zeros for an ICRC.
+#[inline(never)]
+fn append_unsummed(payload: Segment, bytes: &mut Vec<u8>) {
+    payload.append(bytes);
+    bytes.extend_from_slice(&[0; ICRC_LEN]);
+}
+
+/// Puts a packet together as [`put_summed`] does, with zeros for an ICRC.
+#[inline(never)]
+fn put_unsummed(
+    flow: &mut Flow,
+    header: &HeaderBuf,
+    payload: &[Segment],
+    (len, pad, ip_id): (u32, u8, u16),
+    (packets, bytes): (&mut Vec<TxPacket>, &mut Vec<u8>),
+) {
+    let (bth, _) = header.as_slice().split_first_chunk().expect("a header starts with a BTH");
+    let (_, alike) = flow.seed(len, bth);
+    packets.push(TxPacket {
+        start: bytes.len() as u32,
+        len,
+        header_len: header.len,
+        trailer_len: pad + ICRC_LEN as u8,
+        alike: alike && ip_id != 0,
+    });
+    bytes.reserve(len as usize);
+    header.append_to(bytes);
+    for segment in payload {
+        segment.append(bytes);
+    }
+    bytes.resize(bytes.len() + usize::from(pad) + ICRC_LEN, 0);
 }
 
 /// A packet's length, BTH to ICRC, and the pad in it.

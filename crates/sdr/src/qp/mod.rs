@@ -1,15 +1,18 @@
 //! The SDR QP: messages in order, that complete chunk by chunk.
 
+mod peer;
 mod rate;
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, AddressVector, Connect, CqId, Nic, PdId, QpInit, Time, UdDest};
+use bowline_nic::{
+    Access, AddressVector, Connect, CqId, Nic, PacketSeal, PdId, QpInit, Time, UdDest,
+};
 use bowline_wire::Qpn;
 
 use crate::config::{SdrConfig, Transport};
 use crate::congestion::Congestion;
-use crate::control::{Control, Header, Kind, MAX_CONTROL};
+use crate::control::{Header, Kind, MAX_CONTROL};
 use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::path::{PathMeter, PathStats};
@@ -17,6 +20,8 @@ use crate::recv::{Receiver, RecvHandle};
 use crate::send::{Injected, PacketQp, SendHandle, Sender, Source, send_queue};
 use crate::table::{ChunkBitmap, LandingCounters, LandingStats, PacketLanding, RecvTable};
 use crate::ud::Datagrams;
+use peer::Peers;
+pub use peer::{GroupPath, MAX_MEMBERS};
 
 /// How long a sender waits for receives to be posted before it asks, at first and at most.
 const ASK_MIN_NS: u64 = 5_000_000;
@@ -42,23 +47,21 @@ pub struct SdrQp {
     /// Where packets wait that are not WRITEs.
     datagrams: Option<Datagrams>,
     counters: Vec<Arc<LandingCounters>>,
-    control: Control,
+    peers: Peers,
     connected: bool,
     /// The peer wants to know, or should: a control message is due.
     status_due: bool,
     /// Below which number the peer was told that our messages are over.
     told_retired: u64,
+    /// Receives that the peer was told of.
+    told_posted: u64,
     /// When to ask the peer for receives, and how long to wait the next time.
     ask_at: Option<Time>,
     ask_ns: u64,
-    /// The last stamp that the peer sent, and when it came.
-    echo: Option<(u64, Time)>,
-    /// The peer's last stamp, when it came, and what had landed by then.
-    probe: Option<(u64, Time, u64)>,
     congestion: Option<Congestion>,
     meter: PathMeter,
-    /// A control message for the user, taken off the channel.
-    inbox: std::collections::VecDeque<Vec<u8>>,
+    /// Control messages for the user, taken off the channels, and whose they are.
+    inbox: std::collections::VecDeque<(usize, Vec<u8>)>,
 }
 
 /// Control messages kept for the user; further ones are dropped, as the network might.
@@ -67,6 +70,15 @@ const MAX_INBOX: usize = 1024;
 impl SdrQp {
     /// Makes a QP, its internal QPs and its keys, in a protection domain.
     pub fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
+        SdrQp::with_peers(nic, pd, config, 1)
+    }
+
+    fn with_peers(
+        nic: &mut Nic,
+        pd: PdId,
+        config: &SdrConfig,
+        peers: usize,
+    ) -> Result<SdrQp, SdrError> {
         config.check()?;
         let max_packets = config.packets(config.max_message);
         let table = RecvTable::new(config.layout, max_packets, config.chunk_shift());
@@ -109,7 +121,7 @@ impl SdrQp {
                 packet_qps.push(PacketQp::new(qpn));
             }
         }
-        let control = Control::new(nic, pd, send_cq, config.transport)?;
+        let peers = Peers::new(nic, pd, send_cq, config.transport, peers)?;
         Ok(SdrQp {
             send_cq,
             data_recv_cq,
@@ -117,14 +129,13 @@ impl SdrQp {
             receiver: Receiver::new(table, roots, config),
             datagrams,
             counters,
-            control,
+            peers,
             connected: false,
             status_due: false,
             told_retired: 0,
+            told_posted: 0,
             ask_at: None,
             ask_ns: ASK_MIN_NS,
-            echo: None,
-            probe: None,
             congestion: None,
             meter: PathMeter::new(config.mtu.bytes()),
             inbox: std::collections::VecDeque::new(),
@@ -134,10 +145,11 @@ impl SdrQp {
 
     /// What the peer needs to know to connect.
     pub fn info(&self) -> SdrInfo {
+        let control = &self.peers.all[0].control;
         SdrInfo {
             config: self.config.clone(),
-            control: self.control.qpn,
-            token: self.control.token,
+            control: control.qpn,
+            token: control.token,
             qpns: self.sender.qps().iter().map(|qp| qp.qpn).collect(),
             roots: self.receiver.roots.iter().map(|key| key.0).collect(),
             qkey: self.datagrams.as_ref().map(|datagrams| datagrams.qkey),
@@ -147,6 +159,18 @@ impl SdrQp {
     /// The parameters.
     pub fn config(&self) -> &SdrConfig {
         &self.config
+    }
+
+    /// Seals its packets, data and control alike, before it is connected: `make` is asked once for each of its
+    /// queue pairs, in an order that both ends have in common.
+    pub fn seal(
+        &mut self,
+        nic: &mut Nic,
+        mut make: impl FnMut() -> PacketSeal,
+    ) -> Result<(), SdrError> {
+        let data = self.sender.qps().iter().map(|qp| qp.qpn);
+        data.chain(self.peers.all.iter().map(|peer| peer.control.qpn))
+            .try_for_each(|qpn| Ok(nic.seal_qp(qpn, make())?))
     }
 
     /// Connects to a peer.
@@ -168,12 +192,10 @@ impl SdrQp {
             bring_up(nic, qp.qpn, *peer_qpn)?;
             qp.dest = dest(*peer_qpn);
         }
-        bring_up(nic, self.control.qpn, peer.control)?;
-        // What is said here is little, and what regulates the rest must not wait for it.
-        nic.set_rate_controller(now, self.control.qpn, None)?;
-        self.control.peer = dest(peer.control);
-        self.control.peer_token = Some(peer.token);
-        self.control.listen(nic)?;
+        let channel = &mut self.peers.all[0];
+        bring_up(nic, channel.control.qpn, peer.control)?;
+        channel.control.peer = dest(peer.control);
+        channel.open(nic, now, peer)?;
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.connect(nic, self.sender.qps())?;
         }
@@ -276,16 +298,12 @@ impl SdrQp {
             // What came before the receive was posted is none of its message.
             datagrams.land(nic, &self.receiver, &self.config);
         }
-        let handle = self.receiver.post(nic, now, &self.config, buffer, len)?;
-        self.status_due = true;
-        Ok(handle)
+        self.receiver.post(nic, now, &self.config, buffer, len)
     }
 
     /// Passes over the peer's next message.
     pub fn recv_skip(&mut self, now: Time) -> Result<RecvHandle, SdrError> {
-        let handle = self.receiver.skip(&self.config, now)?;
-        self.status_due = true;
-        Ok(handle)
+        self.receiver.skip(&self.config, now)
     }
 
     /// Whether the next `count` receives could be posted now.
@@ -340,30 +358,29 @@ impl SdrQp {
 
     /// The next control message from the peer.
     pub fn next_control(&mut self) -> Option<Vec<u8>> {
+        self.next_control_from().map(|(_, message)| message)
+    }
+
+    /// The next control message, and which member of the group it comes from.
+    pub fn next_control_from(&mut self) -> Option<(usize, Vec<u8>)> {
         self.inbox.pop_front()
     }
 
     fn control_out(&mut self, nic: &mut Nic, now: Time, kind: Kind, payload: &[u8]) {
-        let (echo, held) = self.echo.map_or((0, 0), |(stamp, at)| (stamp, now.nanos_since(at)));
-        let probe = self
-            .probe
-            .map_or((0, 0, 0), |(stamp, at, landed)| (stamp, now.nanos_since(at), landed));
         let header = Header {
-            probe: probe.0,
-            probe_held: probe.1,
-            probe_landed: probe.2,
             kind,
             // Zero means none.
             stamp: now.as_nanos().max(1),
-            echo,
-            held,
             landed: self.landing_stats().packets,
             posted: self.receiver.posted,
             retired: self.sender.retired(),
+            // What each of them has said.
+            ..Header::default()
         };
         self.status_due = false;
         self.told_retired = header.retired;
-        self.control.send(nic, now, &header, payload);
+        self.told_posted = header.posted;
+        self.peers.send(nic, now, &header, payload);
     }
 
     /// Takes what has happened on the NIC and does what is due.
@@ -374,10 +391,12 @@ impl SdrQp {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.land(nic, &self.receiver, &self.config);
         }
-        while let Some(received) = self.control.next(nic) {
-            self.on_header(nic, now, &received.header);
-            if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
-                self.inbox.push_back(received.payload().to_vec());
+        for member in 0..self.peers.all.len() {
+            while let Some(received) = self.peers.all[member].control.next(nic) {
+                self.on_header(nic, now, member, &received.header);
+                if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
+                    self.inbox.push_back((member, received.payload().to_vec()));
+                }
             }
         }
         self.sender.drive(nic, now, &self.config);
@@ -386,24 +405,27 @@ impl SdrQp {
         self.ask_if_stuck(nic, now);
         // Before the peer runs out of places for its receives.
         let untold = self.sender.retired() - self.told_retired;
-        if self.status_due || untold >= (self.config.places() / 4).max(1) {
+        let clears = self.receiver.posted > self.told_posted;
+        if self.status_due || clears || untold >= (self.config.places() / 4).max(1) {
             self.control_out(nic, now, Kind::Status, &[]);
         }
     }
 
-    fn on_header(&mut self, nic: &mut Nic, now: Time, header: &Header) {
-        self.echo = Some((header.stamp, now));
-        if header.kind == Kind::Stamp {
-            self.probe = Some((header.stamp, now, self.landing_stats().packets));
+    fn on_header(&mut self, nic: &mut Nic, now: Time, member: usize, header: &Header) {
+        let landed_here = self.landing_stats().packets;
+        let most = self.sender.next() + u64::from(self.config.layout.ids());
+        self.peers.all[member].hear(now, header, landed_here, most);
+        if self.peers.is_slowest(member) {
+            self.hear_report(nic, now, header);
         }
-        self.hear_report(nic, now, header);
         let since = now.as_nanos().checked_sub(header.echo).filter(|_| header.echo != 0);
         if let Some(rtt) = since.and_then(|since| since.checked_sub(header.held)) {
             self.meter.on_rtt(now, rtt.max(1));
+            self.receiver.hear_jitter(self.meter.jitter_ns());
         }
-        self.meter.on_landed(now, header.landed);
-        self.sender.clear(&self.config, header.posted);
-        self.receiver.hear_retired(&self.config, now, header.retired);
+        self.meter.on_landed(now, self.peers.landed());
+        self.sender.clear(&self.config, self.peers.posted());
+        self.receiver.hear_retired(now, header.retired);
         // A peer without an echo of ours waits for one to time the round trip.
         self.status_due |= matches!(header.kind, Kind::Ask | Kind::Stamp) || header.echo == 0;
     }
@@ -450,7 +472,7 @@ impl SdrQp {
 
     /// What has landed, all channels together.
     pub fn landing_stats(&self) -> LandingStats {
-        let none = LandingStats { refused: self.control.refused, ..LandingStats::default() };
+        let none = LandingStats { refused: self.peers.refused(), ..LandingStats::default() };
         self.counters.iter().fold(none, |sum, counters| {
             let s = counters.snapshot();
             LandingStats {
@@ -468,7 +490,7 @@ impl SdrQp {
         for qp in self.sender.qps() {
             let _ = nic.destroy_qp(qp.qpn);
         }
-        self.control.destroy(nic);
+        self.peers.all.iter().for_each(|peer| peer.control.destroy(nic));
         for root in &self.receiver.roots {
             let _ = nic.deregister(*root);
         }

@@ -20,7 +20,14 @@ impl SdrQp {
     /// Puts a rate controller, or none, in charge of the QPs.
     pub(super) fn control_rate(&mut self, nic: &mut Nic, now: Time) -> Result<(), SdrError> {
         let qpns: Vec<Qpn> = self.sender.qps().iter().map(|qp| qp.qpn).collect();
-        if let Some(bps) = self.config.rate_bps {
+        let factory = self.config.congestion.as_ref().and_then(RateControl::factory);
+        let max = self.config.max_rate_bps;
+        let fixed = match (self.config.rate_bps, max) {
+            (Some(rate), Some(max)) => Some(rate.min(max)),
+            (None, max) if factory.is_none() => max,
+            (rate, _) => rate,
+        };
+        if let Some(bps) = fixed {
             let bits_per_sec = (bps / u64::from(self.config.channels)).max(1);
             let fixed: Arc<dyn ControllerFactory> = Arc::new(FixedRate { bits_per_sec });
             for qpn in qpns {
@@ -28,7 +35,6 @@ impl SdrQp {
             }
             return Ok(());
         }
-        let factory = self.config.congestion.as_ref().and_then(RateControl::factory);
         let Some(factory) = factory else {
             // Not even what the NIC's other QPs have.
             return Ok(qpns
@@ -38,7 +44,7 @@ impl SdrQp {
         let descriptor = self.config.transport.qp_type().descriptor();
         let connection = ControlledConnection::new(descriptor, self.config.mtu);
         let channels = self.config.channels;
-        let congestion = Congestion::new(nic, now, &*factory, &connection, qpns, channels)?;
+        let congestion = Congestion::new(nic, now, &*factory, &connection, qpns, channels, max)?;
         self.congestion = Some(congestion);
         Ok(())
     }

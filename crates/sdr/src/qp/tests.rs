@@ -165,7 +165,7 @@ fn a_message_is_over_when_its_immediate_has_left_too(config: SdrConfig) {
 
 fn ids_are_not_reused_before_the_lateness_has_passed(config: SdrConfig) {
     let layout = ImmLayout::new(1, 27, 4).unwrap();
-    let config = SdrConfig { layout, generations: 2, lateness_ns: 1_000_000, ..config };
+    let config = SdrConfig { layout, generations: 2, lateness_ns: Some(1_000_000), ..config };
     let mut pair = SdrPair::new(&config);
     for _ in 0..4 {
         let (now, buffer) = (pair.now, pair.ends[1].at(0));
@@ -183,7 +183,7 @@ fn ids_are_not_reused_before_the_lateness_has_passed(config: SdrConfig) {
     pair.settle();
     assert_eq!(pair.qps[1].peer_retired(), 4);
     assert_eq!(pair.qps[1].recv_room_for(pair.now, 1), Err(SdrError::Quarantined));
-    assert_eq!(pair.qps[1].recv_room_for(pair.now.plus_nanos(1_000_000), 1), Ok(()));
+    assert_eq!(pair.qps[1].recv_room_for(pair.now.plus_nanos(1_125_000), 1), Ok(()));
 }
 
 fn only_so_many_messages_at_a_time(config: SdrConfig) {

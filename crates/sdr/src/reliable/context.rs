@@ -6,6 +6,7 @@ use bowline_codes::{ChunkSet, Code};
 use bowline_nic::{Nic, PdId, Sge, Time};
 
 use super::incoming::Incoming;
+use super::outbox::{Outbox, PREFIX};
 use super::outgoing::Outgoing;
 use super::shape::Shape;
 use super::stripe::Memory;
@@ -18,6 +19,8 @@ use crate::send::Source;
 
 /// Longest message from one end of a scheme to the other.
 pub const MAX_TELL: usize = MAX_CONTROL - 16;
+// Its length, its kind and its message's number stand in front.
+const _: () = assert!(MAX_TELL + PREFIX + 1 + 8 <= MAX_CONTROL);
 
 /// Round trip to assume before one has been timed.
 const UNKNOWN_RTT_NS: u64 = 50_000_000;
@@ -41,11 +44,23 @@ pub struct SendCx<'a> {
     pub(super) now: Time,
     pub(super) nic: &'a mut Nic,
     pub(super) sdr: &'a mut SdrQp,
+    pub(super) outbox: &'a mut Outbox,
     pub(super) pd: PdId,
     pub(super) message: &'a mut Outgoing,
+    pub(super) member: usize,
 }
 
 impl SendCx<'_> {
+    /// How many receivers the message has: one, or the members of a group.
+    pub fn members(&self) -> usize {
+        self.sdr.members()
+    }
+
+    /// Which of them the control message is from, in [`SchemeSender::control`](crate::SchemeSender::control).
+    pub fn member(&self) -> usize {
+        self.member
+    }
+
     /// The time.
     pub fn now(&self) -> Time {
         self.now
@@ -129,9 +144,8 @@ impl SendCx<'_> {
 
     /// Says something to the receiving end: at most [`MAX_TELL`] bytes, which may be lost.
     pub fn tell(&mut self, bytes: &[u8]) {
-        let mut out = Vec::new();
-        Message::ToReceiver(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]).emit(&mut out);
-        self.sdr.send_control(self.nic, self.now, &out);
+        let message = Message::ToReceiver(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]);
+        self.outbox.push(self.nic, self.now, self.sdr, message);
     }
 
     /// When [`SchemeSender::timeout`](crate::SchemeSender::timeout) shall be called; there is one
@@ -146,6 +160,7 @@ pub struct RecvCx<'a> {
     pub(super) now: Time,
     pub(super) nic: &'a mut Nic,
     pub(super) sdr: &'a mut SdrQp,
+    pub(super) outbox: &'a mut Outbox,
     pub(super) pd: PdId,
     pub(super) message: &'a mut Incoming,
     pub(super) shape: &'a Shape,
@@ -247,9 +262,8 @@ impl RecvCx<'_> {
 
     /// Says something to the sending end: at most [`MAX_TELL`] bytes, which may be lost.
     pub fn tell(&mut self, bytes: &[u8]) {
-        let mut out = Vec::new();
-        Message::ToSender(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]).emit(&mut out);
-        self.sdr.send_control(self.nic, self.now, &out);
+        let message = Message::ToSender(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]);
+        self.outbox.push(self.nic, self.now, self.sdr, message);
     }
 
     /// When [`SchemeReceiver::timeout`](crate::SchemeReceiver::timeout) shall be called; there is

@@ -6,7 +6,7 @@ use bowline_nic::{Nic, Time};
 use super::context::{RecvCx, SendCx};
 use super::event::Failure;
 use super::wire::{Begin, Message};
-use super::{MAX_PROBE_NS, MIN_PROBE_NS, ReliableQp, slot};
+use super::{MAX_PROBE_NS, MIN_PROBE_NS, ReliableQp, outbox, slot};
 use crate::recv::RecvHandle;
 use crate::scheme::{SchemeReceiver, SchemeSender};
 
@@ -14,9 +14,9 @@ impl ReliableQp {
     /// Takes what has happened on the NIC and does what is due.
     pub fn drive(&mut self, nic: &mut Nic, now: Time) {
         self.sdr.drive(nic, now);
-        while let Some(bytes) = self.sdr.next_control() {
-            if let Some(message) = Message::parse(&bytes) {
-                self.on_message(nic, now, message);
+        while let Some((member, bytes)) = self.sdr.next_control_from() {
+            for message in outbox::messages(&bytes) {
+                self.on_message(nic, now, member, message);
             }
         }
         self.start_cleared(nic, now);
@@ -28,26 +28,32 @@ impl ReliableQp {
         if self.sdr.has_failed() {
             self.fail_all(nic, now);
         }
+        // Before the data that it is about.
+        self.outbox.flush(nic, now, &mut self.sdr);
         // What the schemes have queued meanwhile.
         self.sdr.drive(nic, now);
         self.release_drained();
+        self.rest();
+    }
+
+    /// Without messages nothing is due: what the last of them waited for is over.
+    fn rest(&mut self) {
+        let is_idle = self.outgoing.iter().flatten().next().is_none()
+            && self.incoming.iter().flatten().next().is_none();
+        if is_idle {
+            self.due = Time::NEVER;
+        }
     }
 
     /// When to call [`drive`](ReliableQp::drive) if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timeout = self.config.timeout_ns;
-        let out = self
-            .outgoing
-            .iter()
-            .flatten()
-            .filter(|m| m.started)
-            .flat_map(|m| [m.timer, m.probe_at, Some(m.heard.plus_nanos(timeout))]);
-        let incoming = self.incoming.iter().flatten().flat_map(|m| {
-            let idle = m.begun.is_some().then(|| m.heard.plus_nanos(timeout));
-            [m.timer, idle]
-        });
-        let aborts = self.aborting.values().map(|abort| Some(abort.at));
-        out.chain(incoming).chain(aborts).chain([self.sdr.poll_timeout()]).flatten().min()
+        // What was posted since the last time has not been said yet.
+        if !self.outbox.is_empty() {
+            return Some(Time::ZERO);
+        }
+        let messages = (self.due != Time::NEVER).then_some(self.due);
+        let aborts = self.aborting.values().map(|abort| abort.at).min();
+        [messages, aborts, self.sdr.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Runs a message's sending end.
@@ -60,9 +66,11 @@ impl ReliableQp {
     ) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
         let Some(mut machine) = message.machine.take() else { return };
-        let mut cx = SendCx { now, nic, sdr: &mut self.sdr, pd: self.pd, message };
+        let (sdr, outbox, pd, member) = (&mut self.sdr, &mut self.outbox, self.pd, self.speaker);
+        let mut cx = SendCx { now, nic, sdr, outbox, pd, message, member };
         f(&mut *machine, &mut cx);
         message.machine = Some(machine);
+        self.due = self.due.min(message.due(self.config.timeout_ns));
         if message.failed {
             self.finish_out(nic, now, id, Err(Failure::Local));
         }
@@ -79,10 +87,12 @@ impl ReliableQp {
         let Some(message) = slot(&mut self.incoming, self.first_in, id) else { return };
         let Some((begin, shape)) = message.begun else { return };
         let Some(mut machine) = message.machine.take() else { return };
-        let (sdr, wire_ns) = (&mut self.sdr, begin.wire_ns);
-        let mut cx = RecvCx { now, nic, sdr, pd: self.pd, message, shape: &shape, wire_ns };
+        let (sdr, outbox, wire_ns) = (&mut self.sdr, &mut self.outbox, begin.wire_ns);
+        let shape = &shape;
+        let mut cx = RecvCx { now, nic, sdr, outbox, pd: self.pd, message, shape, wire_ns };
         f(&mut *machine, &mut cx);
         message.machine = Some(machine);
+        self.due = self.due.min(message.due(self.config.timeout_ns));
         if message.complete {
             self.finish_in(nic, now, id, Ok(()));
         }
@@ -90,11 +100,9 @@ impl ReliableQp {
 
     /// Starts messages whose receives the peer has posted.
     pub(super) fn start_cleared(&mut self, nic: &mut Nic, now: Time) {
-        for index in 0..self.outgoing.len() {
-            let Some(message) = &mut self.outgoing[index] else { continue };
-            if message.started {
-                continue;
-            }
+        let end = self.first_out + self.outgoing.len() as u64;
+        for number in self.next_start..end {
+            let Some(message) = slot(&mut self.outgoing, self.first_out, number) else { continue };
             let last = message.handles.last().copied();
             if !last.is_some_and(|handle| self.sdr.is_cleared(handle)) {
                 // They are cleared in order.
@@ -102,6 +110,7 @@ impl ReliableQp {
             }
             message.started = true;
             message.heard = now;
+            self.next_start = number + 1;
             let (id, begin) = (message.id, message.begin);
             self.tell(nic, now, Message::Begin(begin));
             self.with_sender(nic, now, id, |machine, cx| machine.start(cx));
@@ -119,6 +128,7 @@ impl ReliableQp {
                 // Later on only a word from the receiver does: what is sent again, for want of one,
                 // must not put the question off.
                 message.probe_at = Some(now.plus_nanos(message.probe_ns));
+                self.due = self.due.min(message.due(self.config.timeout_ns));
             }
             for part in message.parts(sub, &injected) {
                 self.with_sender(nic, now, id, |machine, cx| machine.injected(cx, part));
@@ -168,6 +178,18 @@ impl ReliableQp {
     }
 
     fn on_time(&mut self, nic: &mut Nic, now: Time) {
+        if now < self.due {
+            return;
+        }
+        self.out_on_time(nic, now);
+        self.in_on_time(nic, now);
+        let timeout = self.config.timeout_ns;
+        let out = self.outgoing.iter().flatten().filter(|m| m.started).map(|m| m.due(timeout));
+        let incoming = self.incoming.iter().flatten().map(|m| m.due(timeout));
+        self.due = out.chain(incoming).min().unwrap_or(Time::NEVER);
+    }
+
+    fn out_on_time(&mut self, nic: &mut Nic, now: Time) {
         let timeout = self.config.timeout_ns;
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
             let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
@@ -190,6 +212,10 @@ impl ReliableQp {
                 self.with_sender(nic, now, id, |machine, cx| machine.timeout(cx));
             }
         }
+    }
+
+    fn in_on_time(&mut self, nic: &mut Nic, now: Time) {
+        let timeout = self.config.timeout_ns;
         for id in self.first_in..self.first_in + self.incoming.len() as u64 {
             let Some(message) = slot(&mut self.incoming, self.first_in, id) else { continue };
             if message.begun.is_some() && now.nanos_since(message.heard) >= timeout {
@@ -203,7 +229,8 @@ impl ReliableQp {
         }
     }
 
-    fn on_message(&mut self, nic: &mut Nic, now: Time, message: Message<'_>) {
+    fn on_message(&mut self, nic: &mut Nic, now: Time, member: usize, message: Message<'_>) {
+        self.speaker = member;
         match message {
             Message::Begin(begin) => self.on_begin(nic, now, begin),
             Message::ToReceiver(id, bytes) => {
@@ -226,10 +253,13 @@ impl ReliableQp {
                 // Nobody can have finished what has not begun.
                 let end = self.first_out + self.outgoing.len() as u64;
                 for id in self.first_out..below.min(end) {
-                    self.finish_started(nic, now, id, Ok(()));
+                    self.finish_at(nic, now, id, member);
                 }
-                self.finish_started(nic, now, id, Ok(()));
-                self.count_losses(recovered);
+                self.finish_at(nic, now, id, member);
+                // Of a group nobody knows how often a lost chunk was lost.
+                if self.sdr.members() == 1 {
+                    self.count_losses(recovered);
+                }
                 self.aborting.retain(|aborted, _| *aborted >= below && *aborted != id);
             }
             Message::Aborted(id) => {

@@ -32,6 +32,15 @@ impl ReliableQp {
         }
     }
 
+    /// A member has all of a message; when all of them have, it is over.
+    pub(super) fn finish_at(&mut self, nic: &mut Nic, now: Time, id: u64, member: usize) {
+        let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
+        message.lacking &= !(1 << member);
+        if message.lacking == 0 {
+            self.finish_started(nic, now, id, Ok(()));
+        }
+    }
+
     /// Says again what became of a message: the sender has not heard it.
     pub(super) fn confirm(&mut self, nic: &mut Nic, now: Time, id: u64) {
         if self.refused.contains(&id) {

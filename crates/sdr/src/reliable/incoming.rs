@@ -32,6 +32,12 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
+    /// When something is due.
+    pub(super) fn due(&self, timeout_ns: u64) -> Time {
+        let idle = self.begun.is_some().then(|| self.heard.plus_nanos(timeout_ns));
+        [self.timer, idle].into_iter().flatten().min().unwrap_or(Time::NEVER)
+    }
+
     pub(super) fn data_sub(&self, group: u32) -> usize {
         group as usize * (1 + usize::from(self.has_parity_subs))
     }

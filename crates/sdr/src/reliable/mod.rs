@@ -11,9 +11,11 @@ mod context;
 mod drive;
 mod event;
 mod finish;
+mod group;
 mod incoming;
 mod join;
 mod loss;
+mod outbox;
 mod outgoing;
 mod scratch;
 mod shape;
@@ -23,7 +25,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bowline_nic::{AddressVector, Nic, PdId, RateControl, Time};
+use bowline_nic::{AddressVector, Nic, PacketSeal, PdId, RateControl, Time};
 
 pub use config::{ReliableConfig, ReliableInfo};
 pub use context::{MAX_TELL, RecvCx, SendCx};
@@ -41,6 +43,7 @@ use choose::Repaired;
 use finish::Abort;
 use incoming::Incoming;
 use loss::LossMeter;
+use outbox::Outbox;
 use outgoing::Outgoing;
 use scratch::ScratchPool;
 use stripe::Memory;
@@ -65,7 +68,8 @@ pub struct WriteOptions {
 
 /// Shortest time without a word from the receiver before it is asked.
 const MIN_PROBE_NS: u64 = 30_000_000;
-const MAX_PROBE_NS: u64 = 2_000_000_000;
+/// Longest time between two questions. Those about all messages share a packet.
+const MAX_PROBE_NS: u64 = 500_000_000;
 
 /// A queue pair of reliable messages.
 ///
@@ -81,6 +85,10 @@ pub struct ReliableQp {
     /// Number of the first in the queue; those that are over are taken off its front.
     first_out: u64,
     outgoing: VecDeque<Option<Outgoing>>,
+    /// Number of the next to start.
+    next_start: u64,
+    /// Nothing is due of any message before this: timers are set far more often than they fire.
+    due: Time,
     /// Messages that are over, but of which the NIC still has packets to send.
     draining: Vec<(Outgoing, Result<(), Failure>)>,
     first_in: u64,
@@ -97,26 +105,35 @@ pub struct ReliableQp {
     /// For each scheme that leaves the choice to the connection.
     choosers: Vec<Option<Box<dyn Chooser>>>,
     decisions: DecisionLog,
+    /// The member of a group that has spoken last; the only one if there is no group.
+    speaker: usize,
     /// Reused.
     dirty: Vec<u64>,
-    bytes: Vec<u8>,
+    /// What is to be said to the peer.
+    outbox: Outbox,
 }
 
 impl ReliableQp {
     /// Makes a QP in a protection domain.
     pub fn new(nic: &mut Nic, pd: PdId, config: &ReliableConfig) -> Result<ReliableQp, SdrError> {
         config.check()?;
-        let mut sdr = SdrQp::new(nic, pd, &config.sdr_config())?;
+        let sdr = SdrQp::new(nic, pd, &config.sdr_config())?;
+        Ok(ReliableQp::over(sdr, pd, config))
+    }
+
+    fn over(mut sdr: SdrQp, pd: PdId, config: &ReliableConfig) -> ReliableQp {
         sdr.track_injected();
         let parity =
             u64::from(config.groups()) * u64::from(config.m) * u64::from(config.sdr.chunk_bytes);
-        Ok(ReliableQp {
+        ReliableQp {
             config: config.clone(),
             sdr,
             pd,
             scratch: ScratchPool::new(pd, parity.max(1)),
             first_out: 0,
             outgoing: VecDeque::new(),
+            next_start: 0,
+            due: Time::NEVER,
             draining: Vec::new(),
             first_in: 0,
             incoming: VecDeque::new(),
@@ -128,14 +145,24 @@ impl ReliableQp {
             repaired: Repaired::default(),
             choosers: config.schemes.iter().map(|scheme| scheme.chooser()).collect(),
             decisions: DecisionLog::default(),
+            speaker: 0,
             dirty: Vec::new(),
-            bytes: Vec::new(),
-        })
+            outbox: Outbox::default(),
+        }
     }
 
     /// What the peer needs to know to connect.
     pub fn info(&self) -> ReliableInfo {
         ReliableInfo::new(&self.config, self.sdr.info())
+    }
+
+    /// Seals its packets, before it is connected: see [`SdrQp::seal`].
+    pub fn seal(
+        &mut self,
+        nic: &mut Nic,
+        make: impl FnMut() -> PacketSeal,
+    ) -> Result<(), SdrError> {
+        self.sdr.seal(nic, make)
     }
 
     /// Connects to a peer.
@@ -241,6 +268,7 @@ impl ReliableQp {
             reminded: false,
             resent: 0,
             failed: false,
+            lacking: u64::MAX >> (64 - self.sdr.members()),
         }));
         self.start_cleared(nic, now);
         Ok(WriteId(id))
@@ -342,9 +370,9 @@ impl ReliableQp {
         ReliableStats { landing: self.sdr.landing_stats(), ..self.stats }
     }
 
+    /// Says something to the peer, at the end of this call or of the next [`drive`](ReliableQp::drive).
     fn tell(&mut self, nic: &mut Nic, now: Time, message: Message<'_>) {
-        message.emit(&mut self.bytes);
-        self.sdr.send_control(nic, now, &self.bytes);
+        self.outbox.push(nic, now, &mut self.sdr, message);
     }
 
     /// Removes the QP's objects from the NIC.

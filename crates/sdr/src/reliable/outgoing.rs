@@ -35,9 +35,17 @@ pub(super) struct Outgoing {
     pub(super) reminded: bool,
     pub(super) resent: u64,
     pub(super) failed: bool,
+    /// Members that have not said yet that they have all of it, as a set of bits.
+    pub(super) lacking: u64,
 }
 
 impl Outgoing {
+    /// When something is due of a message that has started.
+    pub(super) fn due(&self, timeout_ns: u64) -> Time {
+        let soonest = [self.timer, self.probe_at].into_iter().flatten().min();
+        soonest.unwrap_or(Time::NEVER).min(self.heard.plus_nanos(timeout_ns))
+    }
+
     pub(super) fn data_sub(&self, group: u32) -> usize {
         group as usize * (1 + usize::from(self.has_parity_subs))
     }

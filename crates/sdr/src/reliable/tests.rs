@@ -1,7 +1,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use bowline_nic::{AddressVector, Mtu};
+use bowline_nic::{AddressVector, BbrParams, Mtu, RateControl};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -135,7 +135,7 @@ fn config() -> ReliableConfig {
         mtu: Mtu::B256,
         chunk_bytes: 1024,
         layout: ImmLayout::new(8, 20, 4).unwrap(),
-        lateness_ns: 0,
+        lateness_ns: Some(0),
         ..SdrConfig::default()
     };
     ReliableConfig { sdr, max_write: 100_000, k: 8, m: 3, ..ReliableConfig::default() }
@@ -355,6 +355,23 @@ fn a_slow_sender_does_not_drown_its_own_reminder() {
 #[test]
 fn a_dead_peer_is_noticed() {
     let config = ReliableConfig { timeout_ns: 2_000_000_000, ..config() };
+    let mut world = World::new(&config, WIRE, 1);
+    world.recv(0, 50_000);
+    world.run(|world| world.in_flight.is_empty());
+    world.wire.loss = 1.0;
+    world.write(0, 50_000, WriteOptions::default());
+    world.run(|world| world.events[0].len() == 1);
+    let ReliableEvent::Written { result, .. } = world.events[0][0] else { panic!() };
+    assert_eq!(result, Err(Failure::TimedOut));
+}
+
+/// Nobody reports what arrives any more: what was posted must leave nevertheless, or the write would never be
+/// over.
+#[test]
+fn a_dead_peer_is_noticed_although_the_window_is_full() {
+    let bbr = BbrParams { initial_window_bytes: 2_048, ..BbrParams::default() };
+    let mut config = ReliableConfig { timeout_ns: 2_000_000_000, ..config() };
+    config.sdr.congestion = Some(RateControl::Bbr(bbr));
     let mut world = World::new(&config, WIRE, 1);
     world.recv(0, 50_000);
     world.run(|world| world.in_flight.is_empty());

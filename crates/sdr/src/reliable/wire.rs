@@ -33,8 +33,8 @@ pub(super) struct Begin {
 }
 
 impl Message<'_> {
+    /// Appends it.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
-        out.clear();
         let mut put = |kind: u8, words: &[u64], rest: &[u8]| {
             out.push(kind);
             words.iter().for_each(|word| out.extend(word.to_be_bytes()));
@@ -96,6 +96,7 @@ mod tests {
         ];
         let mut bytes = Vec::new();
         for message in all {
+            bytes.clear();
             message.emit(&mut bytes);
             assert_eq!(Message::parse(&bytes), Some(message));
             for cut in 0..bytes.len().min(9) {

@@ -165,6 +165,7 @@ impl Encoder {
 
 impl SchemeSender for Encoder {
     fn start(&mut self, cx: &mut SendCx<'_>) {
+        self.repeater.meet(cx);
         self.pump(cx);
     }
 

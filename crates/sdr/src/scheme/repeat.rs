@@ -75,7 +75,8 @@ impl Scheme for SelectiveRepeat {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ChunkState {
-    acked: bool,
+    /// Receivers that have acknowledged it, as a set of bits.
+    acked: u64,
     /// Handed out to be sent, and not left yet.
     queued: bool,
     /// When it last left.
@@ -86,7 +87,9 @@ struct ChunkState {
 pub(super) struct Repeater {
     alpha: f64,
     chunks: Vec<ChunkState>,
-    first_unacked: u32,
+    /// All receivers, as a set of bits, and below which chunk each has acknowledged all.
+    all: u64,
+    first_unacked: Vec<u32>,
     /// Chunks in the order in which they left.
     flights: VecDeque<(Time, u32)>,
 }
@@ -96,13 +99,25 @@ impl Repeater {
         Repeater {
             alpha,
             chunks: vec![ChunkState::default(); shape.chunks() as usize],
-            first_unacked: 0,
+            all: 1,
+            first_unacked: vec![0],
             flights: VecDeque::new(),
         }
     }
 
     fn rto_ns(&self, cx: &SendCx<'_>) -> u64 {
         ((cx.rtt_ns() as f64 * (1.0 + self.alpha)) as u64).max(MIN_RTO_NS)
+    }
+
+    /// Finds out how many receivers there are.
+    pub(super) fn meet(&mut self, cx: &SendCx<'_>) {
+        self.all = u64::MAX >> (64 - cx.members());
+        self.first_unacked = vec![0; cx.members()];
+    }
+
+    /// Whether all receivers have a chunk.
+    fn is_acked(&self, chunk: u32) -> bool {
+        self.chunks.get(chunk as usize).is_none_or(|state| state.acked == self.all)
     }
 
     /// A chunk is going to be sent for the first time.
@@ -112,29 +127,31 @@ impl Repeater {
 
     /// A data chunk has left.
     pub(super) fn left(&mut self, now: Time, chunk: u32) {
+        let is_acked = self.is_acked(chunk);
         if let Some(state) = self.chunks.get_mut(chunk as usize) {
             state.queued = false;
             state.sent = Some(now);
-            if !state.acked {
+            if !is_acked {
                 self.flights.push_back((now, chunk));
             }
         }
     }
 
-    fn ack(&mut self, chunk: u32) {
+    fn ack(&mut self, chunk: u32, member: usize) {
         if let Some(state) = self.chunks.get_mut(chunk as usize) {
-            state.acked = true;
+            state.acked |= 1 << member;
         }
     }
 
-    /// Sends a chunk again, unless it is on its way: queued, or gone so lately that what is known of
-    /// it is older.
+    /// Sends a chunk again that whoever speaks lacks, unless it is on its way: queued, or gone so lately that what is
+    /// known of it is older.
     pub(super) fn repeat(&mut self, cx: &mut SendCx<'_>, chunk: u32) {
         let Some(state) = self.chunks.get_mut(chunk as usize) else { return };
         let Some(sent) = state.sent else { return };
         let rtt = cx.rtt_ns();
         let recent = cx.now().nanos_since(sent) < rtt - rtt / 16;
-        if !state.acked && !state.queued && !recent {
+        let has_it = state.acked >> cx.member() & 1 != 0;
+        if !has_it && !state.queued && !recent {
             state.queued = true;
             cx.send_again(Part::Data(chunk));
         }
@@ -145,7 +162,7 @@ impl Repeater {
         let rto = self.rto_ns(cx);
         while let Some((sent, chunk)) = self.flights.front().copied() {
             let state = self.chunks[chunk as usize];
-            let stale = state.acked || state.sent != Some(sent);
+            let stale = self.is_acked(chunk) || state.sent != Some(sent);
             if !stale && cx.now().nanos_since(sent) < rto {
                 cx.set_timer(Some(sent.plus_nanos(rto)));
                 return;
@@ -162,6 +179,7 @@ impl Repeater {
 
 impl SchemeSender for Repeater {
     fn start(&mut self, cx: &mut SendCx<'_>) {
+        self.meet(cx);
         for chunk in 0..cx.shape().chunks() {
             self.queued(chunk);
             cx.send(Part::Data(chunk));
@@ -180,13 +198,15 @@ impl SchemeSender for Repeater {
 
     fn control(&mut self, cx: &mut SendCx<'_>, message: &[u8]) {
         let Some(ack) = Ack::parse(message) else { return };
-        for chunk in self.first_unacked..ack.cumulative.min(self.chunks.len() as u32) {
-            self.ack(chunk);
+        let member = cx.member();
+        let Some(first) = self.first_unacked.get(member).copied() else { return };
+        for chunk in first..ack.cumulative.min(self.chunks.len() as u32) {
+            self.ack(chunk, member);
         }
-        self.first_unacked = self.first_unacked.max(ack.cumulative);
+        self.first_unacked[member] = first.max(ack.cumulative);
         for (index, byte) in ack.bitmap.iter().enumerate() {
             for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                self.ack(ack.cumulative.saturating_add(index as u32 * 8 + bit));
+                self.ack(ack.cumulative.saturating_add(index as u32 * 8 + bit), member);
             }
         }
         // What the bitmap does not reach is not known to be missing.

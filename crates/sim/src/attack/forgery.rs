@@ -41,11 +41,23 @@ pub enum Forgery {
     XpControl,
     /// Bytes under an opcode that anything may be.
     Noise,
+    /// A sealed packet once more, perhaps much later.
+    Replayed,
+    /// A sealed packet with some bits changed.
+    Flipped,
+    /// A sealed packet without its end.
+    Truncated,
+    /// A sealed packet, back to its sender.
+    Reflected,
+    /// A sealed packet for another queue pair.
+    Redirected,
+    /// A sealed packet under another epoch or counter.
+    Renumbered,
 }
 
 impl Forgery {
     /// All of them.
-    pub const ALL: [Forgery; 19] = [
+    pub const ALL: [Forgery; 25] = [
         Forgery::Send,
         Forgery::Write,
         Forgery::Piece,
@@ -65,6 +77,22 @@ impl Forgery {
         Forgery::Xp,
         Forgery::XpControl,
         Forgery::Noise,
+        Forgery::Replayed,
+        Forgery::Flipped,
+        Forgery::Truncated,
+        Forgery::Reflected,
+        Forgery::Redirected,
+        Forgery::Renumbered,
+    ];
+
+    /// What somebody on the path can make of sealed packets.
+    pub(crate) const ON_PATH: [Forgery; 6] = [
+        Forgery::Replayed,
+        Forgery::Flipped,
+        Forgery::Truncated,
+        Forgery::Reflected,
+        Forgery::Redirected,
+        Forgery::Renumbered,
     ];
 
     /// Its name in tables.
@@ -89,6 +117,12 @@ impl Forgery {
             Forgery::Xp => "forged XP packets",
             Forgery::XpControl => "forged XP feedback",
             Forgery::Noise => "noise",
+            Forgery::Replayed => "sealed packets replayed",
+            Forgery::Flipped => "sealed packets changed",
+            Forgery::Truncated => "sealed packets truncated",
+            Forgery::Reflected => "sealed packets reflected",
+            Forgery::Redirected => "sealed packets redirected",
+            Forgery::Renumbered => "sealed packets renumbered",
         }
     }
 

@@ -125,7 +125,7 @@ impl RegionModel {
             let place = write.range.start + i;
             if !write.explains(place, *byte) && !later.clone().any(|w| w.explains(place, *byte)) {
                 return Err(format!(
-                    "byte {place} of write {:#x} is not there, but announced",
+                    "byte {place} of write {:#x} was announced before it arrived",
                     write.wr_id
                 ));
             }

@@ -195,7 +195,7 @@ impl CmWorld<'_> {
     pub(super) fn on_sidr_reply(&mut self, end: usize, rep: &SidrRep) {
         let Some(number) = self.ends[end].attempt.filter(|_| self.ends[end].view == View::Asked)
         else {
-            return self.broken("events", "an answer to no question");
+            return self.broken("events", "an answer without a request");
         };
         let mut passives = self.attempts[number].passives.iter().map(|end| &self.ends[*end]);
         let is_true = match rep.status {
@@ -230,7 +230,7 @@ impl CmWorld<'_> {
                     }
                 },
                 view => {
-                    let what = format!("host {} waits for ever in {view:?}", end.host);
+                    let what = format!("host {} never leaves {view:?}", end.host);
                     self.sink.report(self.now, "quiesce", what);
                 }
             }
@@ -253,7 +253,7 @@ impl CmWorld<'_> {
         self.run();
         for &end in ends {
             if !self.ends[end].is_over() {
-                self.broken("quiesce", "a half-open connection stays");
+                self.broken("quiesce", "a half-open connection is left over");
             }
         }
     }

@@ -56,11 +56,11 @@ coverage! {
     /// Requests that a forger made.
     ghosts: "forged requests seen",
     /// Messages sent again.
-    retransmitted: "messages sent again",
+    retransmitted: "messages retransmitted",
     /// Messages that repeat others.
     duplicates: "duplicates taken",
     /// Messages without a connection.
-    unknown: "messages of nobody",
+    unknown: "messages for no connection",
     /// Requests that found no place.
     backlog: "backlogs full",
 }

@@ -63,6 +63,8 @@ pub(super) struct Rank {
     pub(super) places: Vec<[Place; 2]>,
     pub(super) results: Vec<Result<Report, Failure>>,
     wakes_at: Time,
+    /// What had happened when it was driven last, if messages travel over a scheme of SDR.
+    seen: Option<[u64; 3]>,
 }
 
 /// The application of the storm.
@@ -134,6 +136,26 @@ impl<'a> CollectiveStorm<'a> {
 }
 
 impl Rank {
+    /// Drives its group; whether there was anything to do. SDR may have something to send without a word to
+    /// the engine, so it is looked at whenever something has happened.
+    fn drive(&mut self, world: &mut World, nic: NicId, over_sdr: bool) -> bool {
+        let now = world.now();
+        if over_sdr {
+            let seen = Some(world.activity());
+            let is_new = std::mem::replace(&mut self.seen, seen) != seen;
+            if is_new {
+                self.group.drive(world.nic_mut(nic), now);
+            }
+            return is_new;
+        }
+        let did = self.group.drive(world.poll_nic(nic), now);
+        if did {
+            // It has posted, perhaps.
+            world.nic_mut(nic);
+        }
+        did
+    }
+
     fn submit(
         &mut self,
         nic: &mut bowline_nic::Nic,
@@ -165,7 +187,7 @@ fn new_rank(world: &mut World, scenario: &CollectiveScenario, rank: u32) -> Rank
     };
     let place = (rank, scenario.ranks);
     let group = Group::new(nic, pd, place, scenario.config, next_psn).expect("a valid group");
-    Rank { group, pd, places: Vec::new(), results: Vec::new(), wakes_at: Time::NEVER }
+    Rank { group, pd, places: Vec::new(), results: Vec::new(), wakes_at: Time::NEVER, seen: None }
 }
 
 impl App for CollectiveStorm<'_> {
@@ -184,6 +206,7 @@ impl App for CollectiveStorm<'_> {
             return world.wake_at(later, token);
         }
         self.ranks[index].wakes_at = Time::NEVER;
+        self.ranks[index].seen = None;
         self.on_activity(world, NicId(index));
     }
 
@@ -191,11 +214,7 @@ impl App for CollectiveStorm<'_> {
         self.submit(world, nic.0);
         let now = world.now();
         let rank = &mut self.ranks[nic.0];
-        let did = rank.group.drive(world.poll_nic(nic), now);
-        if did {
-            // It has posted, perhaps.
-            world.nic_mut(nic);
-        }
+        let did = rank.drive(world, nic, self.scenario.config.scheme.is_some());
         while let Some((id, result)) = rank.group.poll_done() {
             let word = id.0 << 8 | nic.0 as u64;
             world.note(word, || format!("rank {} operation {}: {result:?}", nic.0, id.0));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bowline_collective::timeout::Rule;
-use bowline_collective::{Algorithm, Bounds, Deadline, GroupConfig, Operation, ReduceOp, Request};
+use bowline_collective::{
+    Algorithm, Bounds, Deadline, GroupConfig, Operation, ReduceOp, Request, SdrScheme,
+};
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
 
@@ -15,6 +17,8 @@ const MILLISECOND: u64 = 1_000_000;
 const GIGABIT: u64 = 1_000_000_000;
 /// Far from the streams of the other storms, of links and of memory.
 const STREAM: u64 = 0xc011;
+const SCHEME_STREAM: u64 = 0xc0115d;
+const SCHEME_PERCENT: u64 = 15;
 /// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
 const ACK_TIMEOUT: u8 = 10;
 /// No rank is taken for dead that stalls for this long.
@@ -35,6 +39,7 @@ impl CollectiveScenario {
             slot_bytes: rng.pick(&[1 << 10, 4 << 10, 16 << 10]),
             slots: rng.range(1, 8) as u16,
             express_slots: rng.range(1, 16) as u16,
+            scheme: None,
             reorder_ns: rng.pick(&[0, 5 * MICROSECOND, 100 * MICROSECOND]),
             inline_bytes: rng.pick(&[0, 512]),
             heartbeat_ns: 20 * MILLISECOND,
@@ -51,7 +56,7 @@ impl CollectiveScenario {
         });
         let stalls = stalls.collect();
         let kill = rng.percent(20).then(|| (rng.below(ranks.into()) as u32, rng.below(busy_ns)));
-        CollectiveScenario {
+        let scenario = CollectiveScenario {
             seed,
             ranks,
             cable,
@@ -61,7 +66,20 @@ impl CollectiveScenario {
             ops,
             stalls,
             kill,
+        };
+        // Drawn apart from the others, so that a seed is otherwise what it was without.
+        let rng = &mut SimRng::new(seed, SCHEME_STREAM);
+        match rng.percent(SCHEME_PERCENT) {
+            true => scenario.over(rng.pick(&SdrScheme::ALL)),
+            false => scenario,
         }
+    }
+
+    /// The same over a scheme of SDR. Operations have no bounds there.
+    fn over(mut self, scheme: SdrScheme) -> CollectiveScenario {
+        self.config = GroupConfig { express_slots: 0, scheme: Some(scheme), ..self.config };
+        self.ops.iter_mut().for_each(|op| op.bounds = None);
+        self
     }
 }
 
@@ -146,5 +164,6 @@ fn draw_bounds(rng: &mut SimRng, may_drift: bool) -> Bounds {
         3 => 200_000,
         _ => rng.below(1_000_001) as u32,
     };
-    Bounds { deadline, max_loss_ppm, equal_replicas: !(may_drift && rng.percent(50)) }
+    let equal_replicas = !(may_drift && rng.percent(50));
+    Bounds { deadline, max_loss_ppm, equal_replicas, ..Bounds::EXACT }
 }

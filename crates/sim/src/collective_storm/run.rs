@@ -17,6 +17,8 @@ use crate::world::{HostConfig, RxId, TxId, World};
 const END: Time = Time::from_millis(20_000);
 /// How long the world is watched at rest.
 const REST_NS: u64 = 500_000_000;
+/// SDR tells a peer that has died of messages it has given up, for half a minute.
+const SDR_REST_NS: u64 = 60_000_000_000;
 
 /// Runs the storm of a seed. There is no attacker in it.
 pub fn run_seed(seed: u64, _attacker: Attacker) -> SeedReport {
@@ -46,8 +48,9 @@ fn run(seed: u64, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
     world.run_until(&mut storm, END);
     let mut coverage = Coverage::default();
     if storm.sink.is_empty() && world.violations().is_empty() {
+        let rest_ns = if scenario.config.scheme.is_some() { SDR_REST_NS } else { REST_NS };
         let rest =
-            if storm.is_over() { Rest::watch(&mut world, &mut storm, REST_NS) } else { Ok(()) };
+            if storm.is_over() { Rest::watch(&mut world, &mut storm, rest_ns) } else { Ok(()) };
         storm.sink.check(world.now(), "quiesce", rest);
         coverage.collective = storm.judge(world.now());
         storm.sink.check(world.now(), "bounds", bounds::check(&world));

@@ -1,10 +1,13 @@
 //! Measurements in virtual time.
 
+mod collectives;
 mod completion;
 mod fig10;
 mod flows;
 mod goodput;
+mod group_session;
 mod lowar;
+mod replication;
 mod scaled;
 mod session;
 mod steps;
@@ -14,11 +17,14 @@ use bowline_nic::{NicConfig, TxCaps};
 
 use crate::net::{Topology, pair};
 use crate::world::{HostConfig, RxId, TxId, World};
+pub use collectives::{Carrier, Collective, CollectivesConfig, CollectivesOutcome, collectives};
 pub use completion::{CompletionConfig, CompletionTime, completion};
 pub use fig10::{Fig10Config, Fig10Row, SCHEMES, fig10, model};
 pub use flows::{FlowPlan, FlowsConfig, FlowsOutcome, Shape, flows, jain};
 pub use goodput::{Goodput, GoodputConfig, goodput};
+pub use group_session::{GroupConfig, GroupTime, group_completion};
 pub use lowar::{Figure, FigureBar, FigureRow, GaveUp, LowarFigure, lowar, wan};
+pub use replication::{Fabric, ReplicationConfig, StreamOutcome, StreamPlan, Way, replication};
 pub use scaled::{Scaled, ScaledCase};
 pub use session::{Losses, Session};
 pub use steps::{StepsConfig, StepsRun, hindsight_s, steps};

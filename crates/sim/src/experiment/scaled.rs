@@ -69,7 +69,7 @@ impl Scaled {
             layout: ImmLayout::new(16, 16, 0)?,
             generations: 1,
             rate_bps: Some(rate as u64),
-            lateness_ns: rtt_ns,
+            lateness_ns: Some(rtt_ns),
             ..SdrConfig::default()
         };
         let (k, m) = (case.k, case.m);

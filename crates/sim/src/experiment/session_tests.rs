@@ -9,8 +9,13 @@ use super::{Losses, Session};
 const RATE_BPS: u64 = 200_000_000;
 
 /// Share of a link of 200 Mbit/s, 40 ms and a queue of one bandwidth-delay product that messages of
-/// 32 MiB have, after the first.
+/// 32 MiB have, after the first: the least of eight seeds.
 fn share(scheme: &str, loss: f64) -> f64 {
+    let shares = (1..=8).map(|seed| share_of(seed, scheme, loss));
+    shares.min_by(f64::total_cmp).unwrap_or(0.0)
+}
+
+fn share_of(seed: u64, scheme: &str, loss: f64) -> f64 {
     let queue_bytes = RATE_BPS / 8 / 25;
     let cable =
         LinkConfig { rate_bps: Some(RATE_BPS), delay_ns: 20_000_000, queue_bytes, ecn: None };
@@ -18,7 +23,7 @@ fn share(scheme: &str, loss: f64) -> f64 {
     let sdr =
         SdrConfig { mtu: Mtu::B1024, chunk_bytes: 2 << 10, congestion, ..SdrConfig::default() };
     let reliable = ReliableConfig { sdr, max_write: 32 << 20, ..ReliableConfig::default() };
-    let mut session = Session::connect(1, cable, &reliable);
+    let mut session = Session::connect(seed, cable, &reliable);
     session.set_losses(Losses { forward: loss, back: loss });
     let scheme = reliable.scheme(scheme).unwrap();
     session.write(32 << 20, scheme).expect("it arrives");
@@ -30,7 +35,7 @@ fn share(scheme: &str, loss: f64) -> f64 {
 
 #[test]
 fn selective_repeat_finds_the_rate_of_the_path() {
-    for (loss, expected) in [(0.0, 0.9), (0.01, 0.85)] {
+    for (loss, expected) in [(0.0, 0.9), (0.01, 0.8)] {
         let share = share("sr-nack", loss);
         assert!(share > expected, "{loss}: {share}");
     }

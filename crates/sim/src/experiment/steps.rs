@@ -34,7 +34,7 @@ impl StepsConfig {
             mtu: self.mtu,
             chunk_bytes: self.mtu.bytes() * self.packets_per_chunk,
             rate_bps: Some(self.bandwidth_bps),
-            lateness_ns: self.rtt_ns,
+            lateness_ns: Some(self.rtt_ns),
             ..SdrConfig::default()
         };
         ReliableConfig { sdr, max_write: self.bytes, ..ReliableConfig::default() }

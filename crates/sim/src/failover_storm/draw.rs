@@ -74,6 +74,7 @@ impl Scenario {
             mild,
             failover: Some(failover),
             attack: AttackPlan::draw(seed, attacker, machines, heal_ns),
+            sealed: None,
         };
         draw_fec(seed, &mut scenario.conns);
         draw_coalescing(seed, &mut scenario.hosts);

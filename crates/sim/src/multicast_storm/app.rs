@@ -227,7 +227,7 @@ impl<'a> MulticastStorm<'a> {
                 Event::Evicted { group, member, .. } => {
                     self.coverage.evicted += 1;
                     if self.scenario.is_calm() {
-                        let what = format!("member {member} evicted for nothing");
+                        let what = format!("member {member} was evicted without a reason");
                         self.sink.report(Time::ZERO, "policy", what);
                     }
                     let group = self.groups.iter_mut().find(|g| g.key == group);

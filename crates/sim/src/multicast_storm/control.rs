@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bowline_multicast::plan::{GroupSpec, bifurcate, tables};
+use bowline_multicast::plan::{GroupSpec, bifurcate, tables, unreliable_tables};
 use bowline_multicast::{Counters, Event, InvalidTable, Switch, SwitchLimits};
 
 use crate::net::{Ecmp, Multicast, NodeId, Routed, Routing};
@@ -18,7 +18,7 @@ struct Managed {
 }
 
 /// The controller of all switches.
-pub(super) struct Control {
+pub(crate) struct Control {
     switches: Vec<Managed>,
     /// What switches had counted when they lost their state.
     counted: Counters,
@@ -26,7 +26,7 @@ pub(super) struct Control {
 
 impl Control {
     /// Makes every switch of a world one that copies and merges.
-    pub(super) fn new(world: &mut World, ecmp: bool) -> Control {
+    pub(crate) fn new(world: &mut World, ecmp: bool) -> Control {
         let network = world.network_mut();
         let switches: Vec<Managed> = network
             .switches()
@@ -52,7 +52,7 @@ impl Control {
     ///
     /// # Errors
     /// If the root does not take its table; then all is as it was.
-    pub(super) fn install(
+    pub(crate) fn install(
         &self,
         world: &World,
         sender: NodeId,
@@ -73,6 +73,19 @@ impl Control {
             }
         }
         Ok(())
+    }
+
+    /// Gives all switches the tables of a group of UC queue pairs, which nobody acknowledges.
+    pub(crate) fn install_unreliable(&self, world: &World, sender: NodeId, group: &GroupSpec) {
+        let addrs: Vec<_> = group.members.iter().map(|member| member.addr).collect();
+        let network = Routed(world.network());
+        let plan = bifurcate(&network, sender, &addrs).expect("all hosts are reachable");
+        let mut tables = unreliable_tables(&plan, group);
+        for switch in &self.switches {
+            if let Some(table) = tables.remove(&switch.node) {
+                switch.engine.borrow_mut().install(world.now(), table).expect("a right table");
+            }
+        }
     }
 
     /// A switch loses all that it knows. Gives what it had to say.

@@ -21,6 +21,8 @@ const GROUP_VA: u64 = 0x7000_0000_0000;
 const GROUP_KEY: u32 = 0x00ab_cdef;
 /// The sender's timeout: 4.096 µs times 2 to this power, about 4 ms.
 const TIMEOUT: u8 = 10;
+/// How long a sender tries: once, and seven times more.
+pub(super) const RETRIES_NS: u64 = 8 * (4096 << TIMEOUT);
 /// Members ask to wait 20 µs for a receive.
 const RNR_TIMER: u8 = 2;
 

@@ -3,7 +3,7 @@
 use bowline_multicast::Policy;
 use bowline_nic::{Completion, WcStatus};
 
-use super::group::{Group, Member, State, place_of};
+use super::group::{Group, Member, RETRIES_NS, State, place_of};
 use super::report::MulticastCoverage;
 use super::scenario::Kind;
 use crate::check::pattern;
@@ -67,10 +67,27 @@ impl Group<'_> {
             WcStatus::RemOpErr | WcStatus::RemAccessErr if self.failed_by_policy => {
                 coverage.failed += 1;
             }
-            WcStatus::RetryExcErr if !is_calm => coverage.timed_out += 1,
+            WcStatus::RetryExcErr if !is_calm => self.note_timeout(coverage),
             _ => return Err(format!("failed with {status} and no reason")),
         }
         Ok(())
+    }
+
+    /// The sender's retries have run out.
+    fn note_timeout(&self, coverage: &mut MulticastCoverage) {
+        let is_gone = |member: &Member| member.is_dead || member.is_broken;
+        let needed = self.members.iter().filter(|member| member.state == State::Active);
+        let patience = match self.plan.policy {
+            Policy::Fail => None,
+            Policy::Evict { after_ns, .. } | Policy::Quorum { after_ns, .. } => Some(after_ns),
+        };
+        let count = match (needed.into_iter().any(is_gone), patience) {
+            (true, None) => &mut coverage.timed_out_failing,
+            (true, Some(after_ns)) if after_ns > RETRIES_NS => &mut coverage.timed_out_patient,
+            _ if coverage.restarts > 0 => &mut coverage.timed_out_restarted,
+            _ => &mut coverage.timed_out_lost,
+        };
+        *count += 1;
     }
 
     /// A receive of a member's has completed: the next one, with what was sent.

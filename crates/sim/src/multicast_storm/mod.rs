@@ -15,6 +15,7 @@ mod report;
 mod run;
 mod scenario;
 
+pub(crate) use control::Control;
 pub use report::MulticastCoverage;
 pub use run::{run_seed, run_seed_traced};
 pub use scenario::{Action, GroupPlan, Kind, MemberPlan, MessagePlan, MulticastScenario, Shape};

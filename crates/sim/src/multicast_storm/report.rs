@@ -40,8 +40,14 @@ coverage! {
     found: "messages found at members",
     /// Groups whose requests have all completed.
     whole: "groups without an error",
-    /// Groups that ended because retries ran out.
-    timed_out: "groups timed out",
+    /// Groups that ended because retries ran out, a member being gone that nobody may evict.
+    timed_out_failing: "timed out: member gone, policy fail",
+    /// The same, a member being gone that is evicted after longer than a sender's retries last.
+    timed_out_patient: "timed out: member gone, long patience",
+    /// Those that were evicting in time, or whose members were all there, after a switch lost its state.
+    timed_out_restarted: "timed out: switch restarted",
+    /// All others: pauses and losses.
+    timed_out_lost: "timed out: pauses and losses",
     /// Groups that failed by their policy.
     failed: "groups failed by policy",
     /// Requests that no group carries, refused.

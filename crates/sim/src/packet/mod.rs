@@ -77,6 +77,19 @@ impl Packet {
         }
     }
 
+    /// Takes the ICRC away, if it is right.
+    pub(crate) fn unseal(&mut self) -> bool {
+        let (key, ip_id) = (self.flow_key(), if self.dst.is_ipv4() { self.ip_id } else { 0 });
+        let Some((body, icrc)) = self.bytes.split_last_chunk_mut::<ICRC_LEN>() else {
+            return false;
+        };
+        let intact = icrc_of(&key, ip_id, body) == u32::from_le_bytes(*icrc);
+        if intact {
+            *icrc = [0; ICRC_LEN];
+        }
+        intact
+    }
+
     /// Bytes of link time that it takes.
     pub fn wire_len(&self) -> u32 {
         let headers = if self.dst.is_ipv4() { IPV4_UDP } else { IPV6_UDP };

@@ -10,6 +10,7 @@ use super::report::SdrCoverage;
 use super::scenario::SdrScenario;
 use crate::attack::{AttackCoverage, AttackPlan, Forger};
 use crate::check::Sink;
+use crate::sealed_storm::Seals;
 use crate::world::{App, HostId, NicId, World};
 
 /// How long to wait before a receive that had no room is tried again.
@@ -64,6 +65,8 @@ pub(super) struct SdrStorm<'a> {
     pub(super) known: Vec<Known>,
     pub(super) forger: Forger,
     pub(super) attacked: AttackCoverage,
+    /// Keys of connections that are sealed.
+    pub(super) seals: Option<Seals>,
 }
 
 impl<'a> SdrStorm<'a> {
@@ -90,11 +93,18 @@ impl<'a> SdrStorm<'a> {
             known.push(Known::new(host, first.mtu.bytes(), first.layout, &reliable.parts()[0]));
             known.push(Known::new(host, second.mtu.bytes(), second.layout, plain));
         }
+        let seals = scenario.sealed.map(|rollover| Seals::new(scenario.seed, rollover));
         for (host, state) in hosts.iter_mut().enumerate() {
             let (reliable, plain) = &infos[1 - host];
             let av = AddressVector::new(world.nic(NicId(1 - host)).config().addr);
             let now = world.now();
             let nic = world.nic_mut(NicId(host));
+            if let Some(seals) = &seals {
+                let mut numbers = 0..;
+                let mut next = || seals.between(numbers.next().unwrap_or(0), host, now);
+                state.reliable.qp.seal(nic, &mut next).expect("it is not connected");
+                state.plain.qp.seal(nic, &mut next).expect("it is not connected");
+            }
             state.reliable.qp.connect(nic, now, av, reliable).expect("both ends are alike");
             state.plain.qp.connect(nic, now, av, plain).expect("both ends are alike");
         }
@@ -119,6 +129,7 @@ impl<'a> SdrStorm<'a> {
             known,
             forger: Forger::new(AttackPlan::guesses(scenario.seed), own_ids),
             attacked: AttackCoverage::default(),
+            seals,
         };
         storm.set_faults(world, scenario.faults);
         storm
@@ -159,7 +170,7 @@ impl<'a> SdrStorm<'a> {
         let mut all: Vec<_> =
             self.hosts.iter().flat_map(|h| h.reliable.unfinished()).chain(plain).collect();
         if all.is_empty() {
-            all.push("a timer that never ends".to_owned());
+            all.push("a timer that never expires".to_owned());
         }
         all
     }

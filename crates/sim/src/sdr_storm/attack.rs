@@ -6,6 +6,7 @@ use bowline_wire::{ExtHeaders, Psn, Qpn};
 use super::app::SdrStorm;
 use crate::attack::{Forgery, Target, control_message};
 use crate::packet::Packet;
+use crate::sealed_storm::tamper;
 use crate::world::{HostId, NicId, World};
 
 /// Sequence numbers of the first packets of a connection, and a few more: those of SDR are easy to guess.
@@ -42,6 +43,11 @@ impl SdrStorm<'_> {
     fn forge(&mut self, world: &World) -> (Forgery, Vec<Packet>) {
         let forger = &mut self.forger;
         let rng = &mut forger.rng;
+        if self.seals.is_some() && rng.percent(60) {
+            let ends: Vec<_> = self.known.iter().map(|end| [end.control, end.control]).collect();
+            let made = tamper(rng, world, &ends);
+            return made.map_or((Forgery::Noise, Vec::new()), |(kind, p)| (kind, vec![p]));
+        }
         let victim = &self.known[rng.below(self.known.len() as u64) as usize];
         let addr = |host: usize| world.nic(NicId(host)).config().addr;
         let (src, dst) = (addr(1 - victim.host), addr(victim.host));

@@ -63,6 +63,7 @@ impl SdrScenario {
             messages,
             plain,
             attack: AttackPlan::draw(seed, attacker, 2, end_ns),
+            sealed: None,
         }
     }
 }
@@ -114,7 +115,7 @@ fn draw_sdr(rng: &mut SimRng, lateness_ns: u64, id_bits: u8) -> SdrConfig {
         generations: rng.pick(&[1, 2, 4]),
         channels: rng.pick(&[1, 1, 2, 4]),
         rate_bps: rng.percent(25).then(|| rng.pick(&[200_000_000, SECOND])),
-        lateness_ns,
+        lateness_ns: Some(lateness_ns),
         ..SdrConfig::default()
     }
 }

@@ -17,6 +17,7 @@ mod run;
 mod scenario;
 
 pub use report::SdrCoverage;
+pub(crate) use run::run_scenario;
 pub use run::{run_seed, run_seed_traced};
 pub use scenario::{MessagePlan, PlainMessage, PlainPlan, SdrScenario};
 

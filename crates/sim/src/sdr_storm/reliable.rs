@@ -110,7 +110,7 @@ impl ReliableEnd {
         cx.note(0x100 + id * 2 + u64::from(result.is_ok()), || format!("written {id}: {result:?}"));
         match self.written.get_mut(index) {
             Some(over @ false) if index < self.next_write => *over = true,
-            _ => return cx.report("events", format!("write {id} is over once more: {result:?}")),
+            _ => return cx.report("events", format!("write {id} completed twice: {result:?}")),
         }
         let plan = cx.scenario.messages[self.host][index];
         cx.coverage.failed_writes += u64::from(result.is_err());
@@ -134,7 +134,7 @@ impl ReliableEnd {
         });
         match self.received.get_mut(index) {
             Some(over @ false) if index < self.next_recv => *over = true,
-            _ => return cx.report("events", format!("receive {id} is over once more: {result:?}")),
+            _ => return cx.report("events", format!("receive {id} completed twice: {result:?}")),
         }
         let plan = cx.scenario.messages[1 - self.host][index];
         if !may_be(cx, &plan, result, Failure::TooLong) {

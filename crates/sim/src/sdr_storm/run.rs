@@ -8,6 +8,7 @@ use super::app::SdrStorm;
 use super::scenario::SdrScenario;
 use crate::attack::Attacker;
 use crate::check::quiesce::Rest;
+use crate::sealed_storm::Seals;
 use crate::storm::{Coverage, SeedReport};
 use crate::world::World;
 
@@ -34,13 +35,23 @@ pub fn run_seed_traced(
 }
 
 fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
-    let scenario = SdrScenario::draw(seed, attacker);
-    let mut world = World::of_two(seed, scenario.cable, scenario.coalesce_ns);
+    run_scenario(&SdrScenario::draw(seed, attacker), log)
+}
+
+/// Runs a scenario.
+pub(crate) fn run_scenario(
+    scenario: &SdrScenario,
+    log: Option<Box<dyn Write>>,
+) -> io::Result<SeedReport> {
+    let mut world = World::of_two(scenario.seed, scenario.cable, scenario.coalesce_ns);
     if let Some(log) = log {
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
-    let mut storm = SdrStorm::new(&mut world, &scenario);
+    if scenario.sealed.is_some() {
+        world.overhear();
+    }
+    let mut storm = SdrStorm::new(&mut world, scenario);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
     world.run_until(&mut storm, deadline);
     if storm.sink.is_empty() && world.violations().is_empty() {
@@ -57,7 +68,8 @@ fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result
     }
     world.end_log()?;
     let (sdr, attack) = (storm.coverage(), storm.attack_coverage());
-    let coverage = Coverage { sdr, attack, ..Coverage::default() };
+    let (nonces, keys) = storm.seals.as_ref().map_or((0, 0), Seals::counts);
+    let coverage = Coverage { sdr, attack, nonces, keys, ..Coverage::default() };
     Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 
@@ -66,4 +78,7 @@ fn rest(storm: &mut SdrStorm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);
     storm.judge(world);
+    if let Some(seals) = &storm.seals {
+        storm.sink.check(world.now(), "nonces", seals.check());
+    }
 }

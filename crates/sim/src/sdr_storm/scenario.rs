@@ -3,6 +3,8 @@
 use bowline_link::{Faults, LinkConfig};
 use bowline_sdr::{ReliableConfig, SdrConfig};
 
+use bowline_seal::Rollover;
+
 use crate::attack::AttackPlan;
 
 /// All that one seed draws.
@@ -33,6 +35,8 @@ pub struct SdrScenario {
     pub plain: PlainPlan,
     /// Somebody forges packets.
     pub attack: Option<AttackPlan>,
+    /// The connections are sealed, with keys that change so often.
+    pub sealed: Option<Rollover>,
 }
 
 /// A reliable message.

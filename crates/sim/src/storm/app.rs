@@ -16,6 +16,7 @@ use crate::attack::{AttackPlan, Forger};
 use crate::check::Sink;
 use crate::engines::DeviceNics;
 use crate::failover_storm::Runtime;
+use crate::sealed_storm::Seals;
 use crate::world::{App, HostId, NicId, World};
 
 /// What a timer is for.
@@ -89,6 +90,8 @@ pub(super) struct Storm<'a> {
     /// Makes an attacker's packets.
     pub(super) forger: Forger,
     pub(super) forged_bytes: usize,
+    /// Keys of connections that are sealed.
+    pub(super) seals: Option<Seals>,
     pub(super) healed: bool,
     actions: Vec<Action>,
 }
@@ -113,6 +116,7 @@ impl<'a> Storm<'a> {
                 scenario.attack.as_ref().is_some_and(|attack| attack.own_ids),
             ),
             forged_bytes: 0,
+            seals: scenario.sealed.map(|rollover| Seals::new(scenario.seed, rollover)),
             healed: false,
             actions: vec![Action::Look],
         }

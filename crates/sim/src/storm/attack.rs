@@ -45,6 +45,9 @@ impl Storm<'_> {
         } else {
             rng.below(self.ends.len() as u64) as usize
         };
+        if self.seals.is_some() && rng.percent(60) {
+            return self.attack_on_path(world);
+        }
         let rail = rng.pick(&Rail::ALL);
         if self.failover.is_some() && rng.percent(25) {
             return self.attack_agent(world, end, rail);
@@ -52,7 +55,7 @@ impl Storm<'_> {
         let target = self.target(world, end, rail);
         match self.conn_plan(end).qp_type {
             QpType::Ud => self.attack_datagrams(world, end, &target),
-            QpType::Rc => {
+            QpType::Rc | QpType::Xrc => {
                 let kind = self.forger.rng.pick(&Forgery::RC);
                 self.attack_connection(world, end, kind, &target);
             }
@@ -64,13 +67,15 @@ impl Storm<'_> {
     }
 
     fn attack_connection(&mut self, world: &mut World, end: usize, kind: Forgery, to: &Target) {
-        let psn = if self.is_hostage(end) {
+        // Who is on the path of sealed connections may as well know their PSNs.
+        let psn = if self.is_hostage(end) || self.seals.is_some() {
             self.lucky_psn(if kind.is_response() { end } else { end ^ 1 })
         } else {
             self.wrong_psn(end)
         };
         let (packets, message) = self.forger.forge(kind, to, psn);
-        if let Some(message) = message.filter(|_| !to.reliable) {
+        let may_arrive = !to.reliable && self.seals.is_none();
+        if let Some(message) = message.filter(|_| may_arrive) {
             self.announce(end, message);
         }
         self.inject(world, kind, packets);
@@ -92,7 +97,7 @@ impl Storm<'_> {
         let qkey = if knows { QKEY } else { QKEY ^ rng.range(1, u64::from(u32::MAX)) as u32 };
         let bytes = crate::check::pattern::message(pattern, len as usize);
         let packet = self.forger.datagram(to, from, qkey, imm, &bytes);
-        if knows {
+        if knows && self.seals.is_none() {
             self.announce(end, ForgedMessage { len: len as u32, pattern, imm, is_write: false });
         }
         self.inject(world, Forgery::Datagram, vec![packet]);
@@ -183,7 +188,7 @@ impl Storm<'_> {
         });
     }
 
-    fn inject(&mut self, world: &mut World, kind: Forgery, packets: Vec<Packet>) {
+    pub(super) fn inject(&mut self, world: &mut World, kind: Forgery, packets: Vec<Packet>) {
         let Some(attack) = &self.scenario.attack else { return };
         for packet in packets {
             self.coverage.attack.count(kind);

@@ -13,6 +13,7 @@ use crate::world::{RxId, TxId};
 /// Stream of draws about ports that coalesce.
 const COALESCING: u64 = 0x9a0;
 const LANES: u64 = 0x9a2;
+const MEMORY: u64 = 0x9a4;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 /// Sends that overflow a completion queue of one entry.
@@ -35,6 +36,7 @@ impl Scenario {
         }
         draw_coalescing(seed, &mut hosts);
         draw_lanes(seed, &mut hosts);
+        draw_memory(seed, &mut hosts);
         let shape = draw_shape(rng, host_count);
         let delay_ns = rng.pick(&[1, 1, 5, 20, 100]) * MICROSECOND;
         let access = draw_link(rng, delay_ns);
@@ -90,6 +92,7 @@ impl Scenario {
             mild,
             failover: None,
             attack,
+            sealed: None,
         }
     }
 }
@@ -134,6 +137,17 @@ pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, COALESCING);
     for host in hosts {
         host.coalesce_ns = rng.pick(&[0, 1, 4, 10]) * MICROSECOND;
+    }
+}
+
+/// Makes some hosts receive as through shared memory. Drawn apart, so that everything else about a seed stays
+/// as it is.
+pub(crate) fn draw_memory(seed: u64, hosts: &mut [HostPlan]) {
+    let rng = &mut SimRng::new(seed, MEMORY);
+    for host in hosts {
+        if rng.percent(25) {
+            host.rx_id = RxId::Memory;
+        }
     }
 }
 

@@ -91,7 +91,7 @@ fn draw_kind(rng: &mut SimRng, qp_type: QpType) -> OpKind {
     const UC: [OpKind; 4] = [OpKind::Send, OpKind::SendImm, OpKind::Write, OpKind::WriteImm];
     const UD: [OpKind; 2] = [OpKind::Send, OpKind::SendImm];
     match qp_type {
-        QpType::Rc => rng.pick(&RC),
+        QpType::Rc | QpType::Xrc => rng.pick(&RC),
         QpType::Uc | QpType::Xp => rng.pick(&UC),
         QpType::Ud => rng.pick(&UD),
     }
@@ -131,7 +131,7 @@ fn draw_op(rng: &mut SimRng, kind: OpKind, mix: &OpMix, end: &EndPlan) -> OpPlan
 
 fn draw_stray(rng: &mut SimRng, kind: OpKind, qp_type: QpType) -> bool {
     let can_vanish = match qp_type {
-        QpType::Rc => false,
+        QpType::Rc | QpType::Xrc => false,
         QpType::Uc | QpType::Xp => kind.is_write(),
         QpType::Ud => true,
     };

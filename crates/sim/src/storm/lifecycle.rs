@@ -126,7 +126,7 @@ impl Storm<'_> {
     /// Models forget what the connection was.
     fn renew(&mut self, world: &mut World, conn: usize) {
         self.coverage.reconnects += 1;
-        world.note(4, || format!("connection {conn} is connected anew"));
+        world.note(4, || format!("connection {conn} is reconnected"));
         self.conns[conn].epoch += 1;
         self.conns[conn].failed = false;
         for end in [conn * 2, conn * 2 + 1] {

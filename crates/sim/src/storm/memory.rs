@@ -185,7 +185,7 @@ fn lay_out_receives(
     let count =
         |rng: &mut SimRng| if rng.percent(60) { 1 } else { rng.range(2, RECV_PIECES) as usize };
     let buffers = match conn.qp_type {
-        QpType::Rc => {
+        QpType::Rc | QpType::Xrc => {
             let consuming = peer.ops.iter().filter(|op| op.kind.consumes_receive());
             let mut buffers = Vec::new();
             for op in consuming {

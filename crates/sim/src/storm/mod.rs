@@ -16,6 +16,7 @@ mod hostage;
 mod lifecycle;
 mod many;
 mod memory;
+mod on_path;
 mod post;
 mod receive;
 mod report;

@@ -123,7 +123,7 @@ impl Storm<'_> {
         if completion.status == WcStatus::Success {
             let judged = match self.conn_plan(end).qp_type {
                 _ if self.is_hostage(end) => Ok(()),
-                QpType::Rc => self.judge_reliable(end, completion, &pieces, None),
+                QpType::Rc | QpType::Xrc => self.judge_reliable(end, completion, &pieces, None),
                 QpType::Uc | QpType::Xp => {
                     self.judge_unreliable(world, end, completion, &pieces, 0)
                 }

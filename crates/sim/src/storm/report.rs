@@ -137,6 +137,10 @@ pub struct Coverage {
     pub coalesced: u64,
     /// QPs on other lanes than the first of their device.
     pub lanes: u64,
+    /// Nonces of sealed packets, each recorded.
+    pub nonces: u64,
+    /// Keys that they were used with.
+    pub keys: u64,
     /// What an attacker did.
     pub attack: AttackCoverage,
     /// What the storm over SDR exercised.
@@ -179,6 +183,8 @@ impl Coverage {
             ("atomic requests sent", self.atomic_requests_sent),
             ("packets coalesced", self.coalesced),
             ("QPs on further lanes", self.lanes),
+            ("nonces of sealed packets", self.nonces),
+            ("keys of sealed packets", self.keys),
         ]
         .into_iter()
     }
@@ -204,6 +210,8 @@ impl Coverage {
         self.atomic_requests_sent += other.atomic_requests_sent;
         self.coalesced += other.coalesced;
         self.lanes += other.lanes;
+        self.nonces += other.nonces;
+        self.keys += other.keys;
         self.attack.merge(&other.attack);
         self.sdr.merge(&other.sdr);
         self.xp.merge(&other.xp);

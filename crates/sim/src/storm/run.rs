@@ -12,6 +12,7 @@ use crate::attack::Attacker;
 use crate::check::Violation;
 use crate::check::quiesce::Rest;
 use crate::failover_storm::Runtime;
+use crate::sealed_storm::Seals;
 use crate::world::{NicId, World};
 
 /// Everything must be done this long after healing.
@@ -84,6 +85,9 @@ pub(crate) fn run_scenario(
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
+    if scenario.sealed.is_some() {
+        world.overhear();
+    }
     let mut storm = Storm::new(scenario, devices);
     storm.set_up_world(&mut world);
     let deadline = Time::from_nanos(scenario.heal_ns + LIVENESS_NS);
@@ -110,10 +114,16 @@ fn rest(storm: &mut Storm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);
     storm.judge(world);
+    if let Some(seals) = &storm.seals {
+        storm.sink.check(world.now(), "nonces", seals.check());
+    }
 }
 
 fn report(storm: &Storm<'_>, world: &World) -> SeedReport {
+    let (nonces, keys) = storm.seals.as_ref().map_or((0, 0), Seals::counts);
     let coverage = Coverage {
+        nonces,
+        keys,
         fec: storm.fec.counters(),
         failover: storm.failover.as_ref().map_or_else(Default::default, Runtime::coverage),
         read_requests_sent: world.stats().reads_sent,

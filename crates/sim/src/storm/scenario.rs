@@ -3,6 +3,7 @@
 use bowline_fec::FecConfig;
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, QpType, RateControl, TxCaps};
+use bowline_seal::Rollover;
 
 use super::crime::Crime;
 use crate::attack::AttackPlan;
@@ -40,6 +41,8 @@ pub struct Scenario {
     pub failover: Option<FailoverPlan>,
     /// Somebody forges packets.
     pub attack: Option<AttackPlan>,
+    /// All connections are sealed, with keys that change so often; and who forges packets is on the path.
+    pub sealed: Option<Rollover>,
 }
 
 /// Shape of the network.

@@ -304,6 +304,10 @@ impl Storm<'_> {
         let dst = world.nic(peer.nic).config().addr;
         let now = world.now();
         let engine = world.nic_mut(nic);
+        if let Some(seals) = &self.seals {
+            let seal = seals.end(end, self.conns[end / 2].epoch, now);
+            engine.seal_qp(qpn, seal).expect("it is not connected");
+        }
         let connected = if conn.qp_type == QpType::Ud {
             let steps = Connect::datagram_steps(QKEY, Psn::new(self.ends[end].psn));
             steps.iter().try_for_each(|step| engine.modify_qp(now, qpn, step))

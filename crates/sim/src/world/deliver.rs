@@ -58,6 +58,9 @@ impl World {
 
     /// Sends one packet.
     fn launch(&mut self, nic: NicId, route: &Route, packet: Packet) {
+        if let Some(tap) = &mut self.tap {
+            tap.hear(&packet);
+        }
         self.fabric.stats.sent += 1;
         self.fabric.record(Record::Send, nic.0 as u64, packet.digest, || {
             format!("nic{} to {}: {}", nic.0, packet.dst, packet.describe())
@@ -170,10 +173,10 @@ impl World {
     /// with those behind it, as far as the host's port coalesces them.
     fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
         let ttl = self.fabric.packets.hop(id).ttl;
-        let packet = self.fabric.packets.take(id);
+        let mut packet = self.fabric.packets.take(id);
         let host = &mut self.hosts[host.0];
         let coalesces = host.config.coalesce_ns > 0;
-        let ip_id = host.ip_id_of(&packet);
+        let ip_id = host.ip_id_of(&mut packet);
         let prefix = packet.bytes.get(5).copied().unwrap_or(0);
         let nic = host
             .nics

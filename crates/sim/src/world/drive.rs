@@ -122,7 +122,7 @@ impl World {
                 return;
             }
         }
-        self.fabric.violate(format!("nic{} and its application never come to rest", nic.0));
+        self.fabric.violate(format!("nic{} and its application never become idle", nic.0));
     }
 
     fn settle_touched(&mut self, app: &mut impl App) {
@@ -134,7 +134,7 @@ impl World {
                 self.settle_one(nic, app);
             }
         }
-        self.fabric.violate("engines and their applications never come to rest".to_owned());
+        self.fabric.violate("engines and their applications never become idle".to_owned());
     }
 
     fn settle_all(&mut self, app: &mut impl App) {
@@ -164,7 +164,7 @@ impl World {
             sent += batch.len();
             self.transmit(nic, &batch);
             if sent > MAX_PACKETS_PER_INSTANT {
-                self.fabric.violate(format!("nic{} sends without end", nic.0));
+                self.fabric.violate(format!("nic{} never stops sending", nic.0));
                 break;
             }
         }

@@ -24,6 +24,8 @@ pub enum RxId {
     /// It sees UDP payload only and guesses from the packet's place in its batch, which is right
     /// as long as nothing was lost or overtaken.
     Guess,
+    /// Packets come through memory, where they need no ICRC: it takes it from all that are intact.
+    Memory,
 }
 
 /// How a host numbers its IPv4 packets.
@@ -159,12 +161,15 @@ impl World {
 
 impl Host {
     /// What the port says about a packet's identification.
-    pub(super) fn ip_id_of(&mut self, packet: &Packet) -> IpId {
+    pub(super) fn ip_id_of(&mut self, packet: &mut Packet) -> IpId {
+        if self.config.rx_id == RxId::Memory && packet.unseal() {
+            return IpId::Unsummed;
+        }
         if packet.dst.is_ipv6() {
             return IpId::Known(0);
         }
         match self.config.rx_id {
-            RxId::Known => IpId::Known(packet.ip_id),
+            RxId::Known | RxId::Memory => IpId::Known(packet.ip_id),
             RxId::Guess => {
                 // A socket counts packets of a coalesced batch; it cannot see gaps in it.
                 let guess = if packet.ip_id == 0 { 0 } else { self.next_guess };

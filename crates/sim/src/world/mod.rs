@@ -4,6 +4,7 @@ mod deliver;
 mod drive;
 mod gather;
 mod host;
+mod tap;
 
 use core::net::IpAddr;
 use std::io::{self, Write};
@@ -20,6 +21,7 @@ pub use host::{HostConfig, HostId, NicId, RxId, TxId};
 
 use gather::Gathered;
 use host::{Engine, Host, SharedBatch};
+use tap::Tap;
 
 /// Traffic: posts work, looks at completions, and judges them.
 ///
@@ -82,6 +84,8 @@ pub struct World {
     host_of_node: Vec<Option<HostId>>,
     /// What an engine gets next; empty between events.
     gathered: Gathered,
+    /// What somebody on the path has heard, if anybody listens.
+    tap: Option<Tap>,
 }
 
 impl World {
@@ -99,6 +103,7 @@ impl World {
             touched: Vec::new(),
             host_of_node: Vec::new(),
             gathered: Gathered::default(),
+            tap: None,
         };
         for (node, config) in topology.hosts.into_iter().zip(configs) {
             world.add_host(node, config);
@@ -206,6 +211,13 @@ impl World {
     /// Packets in flight.
     pub fn in_flight(&self) -> usize {
         self.fabric.packets.len()
+    }
+
+    /// Changes with every packet that was sent or delivered and with every timeout: an application that must
+    /// look at everything need not look again while it stays as it is.
+    pub fn activity(&self) -> [u64; 3] {
+        let stats = &self.fabric.stats;
+        [stats.sent, stats.delivered, stats.timeouts]
     }
 
     /// What happened.

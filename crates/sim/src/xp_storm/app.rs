@@ -8,6 +8,7 @@ use super::report::XpCoverage;
 use super::scenario::XpScenario;
 use crate::attack::{AttackCoverage, AttackPlan, Forger};
 use crate::check::{Sink, bounds};
+use crate::sealed_storm::Seals;
 use crate::world::{App, HostId, NicId, World};
 
 /// Everything has ended this long after the last deadline.
@@ -26,16 +27,23 @@ pub(super) struct XpStorm<'a> {
     pub(super) coverage: XpCoverage,
     pub(super) forger: Forger,
     pub(super) attacked: AttackCoverage,
+    /// Keys of connections that are sealed.
+    pub(super) seals: Option<Seals>,
 }
 
 impl<'a> XpStorm<'a> {
     /// Makes and connects everything.
     pub(super) fn new(world: &mut World, scenario: &'a XpScenario) -> XpStorm<'a> {
         let ends = [0, 1].map(|host| End::new(world.nic_mut(NicId(host)), scenario, host));
+        let seals = scenario.sealed.map(|rollover| Seals::new(scenario.seed, rollover));
         for (host, end) in ends.iter().enumerate() {
             let now = world.now();
             let peer = AddressVector::new(world.nic(NicId(1 - host)).config().addr);
             let nic = world.nic_mut(NicId(host));
+            if let Some(seals) = &seals {
+                let sealed = nic.seal_qp(end.qpn, seals.between(0, host, now));
+                sealed.expect("it is not connected");
+            }
             end.connect(nic, now, scenario, (peer, ends[1 - host].qpn));
             let cable = world.link_from(HostId(host), peer.dst).expect("the pair is routed");
             world.network_mut().link_mut(cable).set_faults(scenario.faults[host]);
@@ -53,6 +61,7 @@ impl<'a> XpStorm<'a> {
             coverage: XpCoverage::default(),
             forger: Forger::new(AttackPlan::guesses(scenario.seed), own_ids),
             attacked: AttackCoverage::default(),
+            seals,
         }
     }
 

@@ -4,6 +4,7 @@ use bowline_wire::Psn;
 
 use super::app::XpStorm;
 use crate::attack::{Forgery, Numbers, Target};
+use crate::sealed_storm::tamper;
 use crate::world::{HostId, NicId, World};
 
 impl XpStorm<'_> {
@@ -21,7 +22,13 @@ impl XpStorm<'_> {
                 mtu: scenario.mtu.bytes(),
                 reliable: false,
             };
-            let (kind, packets) = if self.forger.rng.percent(90) {
+            let pair = [self.ends[0].qpn, self.ends[1].qpn];
+            let (kind, packets) = if self.seals.is_some() && self.forger.rng.percent(60) {
+                match tamper(&mut self.forger.rng, world, &[pair]) {
+                    Some((kind, packet)) => (kind, vec![packet]),
+                    None => continue,
+                }
+            } else if self.forger.rng.percent(90) {
                 // What a host receives carries its peer's token.
                 let token = scenario.tokens[1 - victim];
                 let first = token << 8 | token & 0xff;

@@ -59,6 +59,7 @@ impl XpScenario {
             receives,
             swift,
             attack: AttackPlan::draw(seed, attacker, 2, 2 * span_ns),
+            sealed: None,
         }
     }
 }

@@ -32,9 +32,10 @@ impl Judge<'_> {
     ) -> Result<(), String> {
         let index = (completion.wr_id & (RECEIVES - 1)) as usize;
         let posted = if completion.wr_id >= RECEIVES { &mut end.receives } else { &mut end.sends };
-        let posted = posted.get_mut(index).ok_or("of nothing that was posted")?;
+        let posted =
+            posted.get_mut(index).ok_or("a completion of a request that was not posted")?;
         if std::mem::replace(&mut posted.ended, true) {
-            return Err("the second one".to_owned());
+            return Err("a second completion of one request".to_owned());
         }
         if self.now > posted.deadline.plus_nanos(TICK_NS) {
             return Err(format!("{} ns late", self.now.nanos_since(posted.deadline)));

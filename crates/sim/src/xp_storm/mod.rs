@@ -15,6 +15,7 @@ mod run;
 mod scenario;
 
 pub use report::XpCoverage;
+pub(crate) use run::run_scenario;
 pub use run::{run_seed, run_seed_traced};
 pub use scenario::{Kind, MessagePlan, ReceivePlan, XpScenario};
 

@@ -28,11 +28,11 @@ coverage! {
     /// Receives of which all came.
     whole: "receives whole",
     /// Receives that their last fragment ended.
-    last: "receives ended by the last",
+    last: "receives ended by the last fragment",
     /// Receives that ended at their deadline, with something.
-    deadline: "receives ended in time",
+    deadline: "receives ended by their deadline",
     /// Receives that ended at their deadline or by preemption, with nothing.
-    empty: "receives with nothing",
+    empty: "receives without a byte",
     /// Receives that later messages ended.
     preempted: "receives preempted",
     /// Receives that their message did not fit.
@@ -44,7 +44,7 @@ coverage! {
     /// READs of which something came.
     reads_partial: "READs in part",
     /// READs of which nothing came.
-    reads_empty: "READs with nothing",
+    reads_empty: "READs without a byte",
     /// Requests that were sent whole.
     sent: "requests sent",
     /// Requests that their deadline ended.

@@ -6,6 +6,7 @@ use super::app::XpStorm;
 use super::scenario::XpScenario;
 use crate::attack::Attacker;
 use crate::check::quiesce::Rest;
+use crate::sealed_storm::Seals;
 use crate::storm::{Coverage, SeedReport};
 use crate::world::World;
 
@@ -30,14 +31,24 @@ pub fn run_seed_traced(
 }
 
 fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result<SeedReport> {
-    let scenario = XpScenario::draw(seed, attacker);
-    let mut world = World::of_two(seed, scenario.cable, scenario.coalesce_ns);
+    run_scenario(&XpScenario::draw(seed, attacker), log)
+}
+
+/// Runs a scenario.
+pub(crate) fn run_scenario(
+    scenario: &XpScenario,
+    log: Option<Box<dyn Write>>,
+) -> io::Result<SeedReport> {
+    let mut world = World::of_two(scenario.seed, scenario.cable, scenario.coalesce_ns);
     if let Some(log) = log {
         world.keep_log(log);
     }
     world.note(0, || format!("{scenario:#?}"));
-    let mut storm = XpStorm::new(&mut world, &scenario);
-    world.run_until(&mut storm, XpStorm::end_of(&scenario));
+    if scenario.sealed.is_some() {
+        world.overhear();
+    }
+    let mut storm = XpStorm::new(&mut world, scenario);
+    world.run_until(&mut storm, XpStorm::end_of(scenario));
     if storm.sink.is_empty() && world.violations().is_empty() {
         storm.check_ended(world.now());
         rest(&mut storm, &mut world);
@@ -48,7 +59,8 @@ fn run(seed: u64, attacker: Attacker, log: Option<Box<dyn Write>>) -> io::Result
     }
     world.end_log()?;
     let (xp, attack) = (storm.coverage, storm.attacked);
-    let coverage = Coverage { xp, attack, ..Coverage::default() };
+    let (nonces, keys) = storm.seals.as_ref().map_or((0, 0), Seals::counts);
+    let coverage = Coverage { xp, attack, nonces, keys, ..Coverage::default() };
     Ok(SeedReport::of(&world, coverage, storm.sink.violations()))
 }
 
@@ -57,4 +69,7 @@ fn rest(storm: &mut XpStorm<'_>, world: &mut World) {
     let judged = Rest::watch(world, storm, REST_NS);
     storm.sink.check(world.now(), "quiesce", judged);
     storm.judge(world);
+    if let Some(seals) = &storm.seals {
+        storm.sink.check(world.now(), "nonces", seals.check());
+    }
 }

@@ -3,6 +3,8 @@
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::{Mtu, XpOptions};
 
+use bowline_seal::Rollover;
+
 use crate::attack::AttackPlan;
 
 /// What a request does.
@@ -90,4 +92,6 @@ pub struct XpScenario {
     pub swift: [bool; 2],
     /// Somebody who forges packets.
     pub attack: Option<AttackPlan>,
+    /// The connections are sealed, with keys that change so often.
+    pub sealed: Option<Rollover>,
 }

@@ -10,7 +10,7 @@ use bowline_nic::Counters;
 use super::tree;
 use crate::device::{self, Device};
 use crate::errno::Errno;
-use crate::gid::GIDS;
+use crate::gid::{GID_TABLE_LEN, GIDS};
 use crate::guard::guard;
 use crate::query::FW_VERSION;
 use crate::report;
@@ -57,6 +57,8 @@ pub(super) fn files(device: &Device) -> Vec<(String, String)> {
             interface.clone().map(|name| (format!("ports/1/gid_attrs/ndevs/{index}"), name));
         files.extend(ndevs);
     }
+    let zeros = ["0000"; 8].join(":");
+    files.extend((GIDS..GID_TABLE_LEN).map(|i| (format!("ports/1/gids/{i}"), zeros.clone())));
     files.extend(counters(&Counters::default()));
     files
 }

@@ -84,6 +84,7 @@ pub struct rdma_ud_param {
 pub union rdma_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    pub arg: u64,
 }
 
 #[repr(C)]
@@ -115,8 +116,21 @@ pub struct rdma_addrinfo {
     pub ai_next: *mut rdma_addrinfo,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rdma_cm_join_mc_attr_ex {
+    pub comp_mask: u32,
+    pub join_flags: u32,
+    pub addr: *mut libc::sockaddr,
+}
+
+pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: u32 = 1;
+pub const RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS: u32 = 2;
+pub const RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER: u32 = 1;
+
 pub const RAI_PASSIVE: c_int = 1;
 pub const RAI_NUMERICHOST: c_int = 2;
+pub const RAI_SA: c_int = 0x10;
 
 pub const RDMA_PS_IPOIB: c_uint = 0x0002;
 pub const RDMA_PS_TCP: c_uint = 0x0106;
@@ -135,10 +149,13 @@ pub const RDMA_CM_EVENT_UNREACHABLE: c_uint = 7;
 pub const RDMA_CM_EVENT_REJECTED: c_uint = 8;
 pub const RDMA_CM_EVENT_ESTABLISHED: c_uint = 9;
 pub const RDMA_CM_EVENT_DISCONNECTED: c_uint = 10;
+pub const RDMA_CM_EVENT_MULTICAST_JOIN: c_uint = 12;
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: c_uint = 15;
+pub const RDMA_CM_EVENT_ADDRINFO_RESOLVED: c_uint = 16;
+pub const RDMA_CM_EVENT_USER: c_uint = 18;
 
 /// By number.
-pub const EVENT_NAMES: [&core::ffi::CStr; 16] = [
+pub const EVENT_NAMES: [&core::ffi::CStr; 19] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
     c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -155,6 +172,9 @@ pub const EVENT_NAMES: [&core::ffi::CStr; 16] = [
     c"RDMA_CM_EVENT_MULTICAST_ERROR",
     c"RDMA_CM_EVENT_ADDR_CHANGE",
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+    c"RDMA_CM_EVENT_ADDRINFO_ERROR",
+    c"RDMA_CM_EVENT_USER",
 ];
 
 // Sizes and offsets of rdma-core 44 on 64-bit machines, as its header gives them.

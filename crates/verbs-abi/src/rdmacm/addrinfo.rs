@@ -5,10 +5,13 @@ use core::ptr::null_mut;
 use std::net::SocketAddr;
 
 use super::abi::*;
-use super::addr;
+use super::channel::CmEvent;
+use super::port::Name;
+use super::{addr, id};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
+use crate::handle;
 
 /// One result, and the addresses that it points to.
 #[repr(C)]
@@ -64,6 +67,39 @@ fn kind_of(hints: Option<&rdma_addrinfo>) -> (c_int, c_int) {
     }
 }
 
+/// One result for a name.
+///
+/// # Safety
+/// As for [`rdma_getaddrinfo`].
+unsafe fn get(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<*mut rdma_addrinfo, Errno> {
+    // SAFETY: null, or hints by the caller's word.
+    let hints = unsafe { hints.as_ref() };
+    let read = |at: *mut libc::sockaddr| match at.is_null() {
+        true => Ok(None),
+        // SAFETY: an address by the caller's word.
+        false => unsafe { addr::read(at) }.map(Some),
+    };
+    let source = hints.map_or(Ok(None), |hints| read(hints.ai_src_addr));
+    if node.is_null() && service.is_null() {
+        // Without a name there is nothing but what the hints say.
+        let dst = read(hints.ok_or(Errno::INVAL)?.ai_dst_addr);
+        return Ok(make(hints, source?, dst?));
+    }
+    let flags = hints.map_or(0, |hints| hints.ai_flags);
+    let family = hints.map_or(0, |hints| hints.ai_family);
+    // SAFETY: names by the caller's word.
+    let found = unsafe { look_up(node, service, flags, family) }?;
+    Ok(if flags & RAI_PASSIVE != 0 {
+        make(hints, Some(found), None)
+    } else {
+        make(hints, source?, Some(found))
+    })
+}
+
 /// `rdma_getaddrinfo`.
 ///
 /// # Safety
@@ -77,25 +113,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     guard(-1, || {
         minus_one((|| {
-            if res.is_null() || (node.is_null() && service.is_null()) {
+            if res.is_null() {
                 return Err(Errno::INVAL);
             }
-            // SAFETY: null, or hints by the caller's word.
-            let hints = unsafe { hints.as_ref() };
-            let flags = hints.map_or(0, |hints| hints.ai_flags);
-            let family = hints.map_or(0, |hints| hints.ai_family);
-            // SAFETY: names by the caller's word.
-            let found = unsafe { look_up(node, service, flags, family) }?;
-            let given = hints.filter(|hints| !hints.ai_src_addr.is_null());
-            // SAFETY: an address by the caller's word.
-            let source = given.map(|hints| unsafe { addr::read(hints.ai_src_addr) });
-            let entry = if flags & RAI_PASSIVE != 0 {
-                make(hints, Some(found), None)
-            } else {
-                make(hints, source.transpose()?, Some(found))
-            };
-            // SAFETY: not null, so a place for a pointer by the caller's word.
-            unsafe { *res = entry };
+            // SAFETY: by the caller's word; `res` is not null, so a place for a pointer.
+            unsafe { *res = get(node, service, hints)? };
             Ok(())
         })())
     })
@@ -135,4 +157,58 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
         // SAFETY: the first field of an `Entry` that was boxed; there is one of them.
         drop(unsafe { Box::from_raw(res.cast::<Entry>()) });
     }
+}
+
+/// `rdma_resolve_addrinfo`: the result waits for [`rdma_query_addrinfo`], and an event says so.
+///
+/// # Safety
+/// `id` must be an identifier; the others as for [`rdma_getaddrinfo`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    guard(-1, || {
+        minus_one((|| {
+            let inner = handle::find(id)?;
+            if inner.state().resolved.is_some() {
+                return Err(Errno(libc::EBUSY));
+            }
+            // SAFETY: null, or hints by the caller's word.
+            if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+                // There is no subnet administrator to ask.
+                return Err(Errno(libc::ENOTSUP));
+            }
+            // SAFETY: by the caller's word.
+            let found = unsafe { get(node, service, hints) }?;
+            inner.state().resolved = Some(Name(found));
+            inner.push(CmEvent::new(id, RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0));
+            id::complete(id)
+        })())
+    })
+}
+
+/// `rdma_query_addrinfo`: the result of [`rdma_resolve_addrinfo`], which is the program's to free.
+///
+/// # Safety
+/// `id` must be an identifier, `info` a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_query_addrinfo(
+    id: *mut rdma_cm_id,
+    info: *mut *mut rdma_addrinfo,
+) -> c_int {
+    guard(-1, || {
+        minus_one((|| {
+            let inner = handle::find(id)?;
+            if info.is_null() {
+                return Err(Errno::INVAL);
+            }
+            let found = inner.state().resolved.take().ok_or(Errno(libc::ENOENT))?;
+            // SAFETY: not null, so a place for a pointer by the caller's word.
+            unsafe { *info = found.0 };
+            Ok(())
+        })())
+    })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bowline_io::EventChannel;
 
-use super::abi::{EVENT_NAMES, rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use super::abi::{EVENT_NAMES, RDMA_CM_EVENT_USER, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use super::id::Id;
 use crate::errno::{Errno, minus_one, object};
 use crate::guard::guard;
@@ -187,6 +187,31 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
             id.acknowledged();
         }
         0
+    })
+}
+
+/// `rdma_write_cm_event`: an event of the program's own.
+///
+/// # Safety
+/// `id` must be an identifier.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: c_uint,
+    status: c_int,
+    arg: u64,
+) -> c_int {
+    guard(-1, || {
+        minus_one((|| {
+            let inner = handle::find(id)?;
+            if event != RDMA_CM_EVENT_USER {
+                return Err(Errno::INVAL);
+            }
+            let mut event = CmEvent::new(id, event, status);
+            event.public.param.arg = arg;
+            inner.push(event);
+            Ok(())
+        })())
     })
 }
 

@@ -74,6 +74,13 @@ fn qpn(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Qpn {
     Qpn::new(own.unwrap_or(param.qp_num))
 }
 
+/// Whether that QP takes its receives from a shared queue.
+fn has_srq(id: *mut rdma_cm_id, param: &rdma_conn_param) -> bool {
+    // SAFETY: as above.
+    let own = unsafe { (*id).qp.as_ref() }.map(|qp| !qp.srq.is_null());
+    own.unwrap_or(param.srq != 0)
+}
+
 /// Keeps what the QP will need, cut to what the NIC has.
 fn remember(inner: &Id, port: &Port, param: &rdma_conn_param) -> Result<(u8, u8), Errno> {
     let most = port.ctx.core()?.config().max_rd_atomic;
@@ -109,27 +116,34 @@ fn connect(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: the identifier lives.
     let is_ud = unsafe { (*id).qp_type } == IBV_QPT_UD;
     let (data, len) = (param.private_data, param.private_data_len);
-    // Held, so that an answer finds the identifier.
-    let comm = if is_ud {
+    let asked = if is_ud {
         // SAFETY: parameters of the program.
         let private_data = unsafe { private_data(&header, data, len) }?;
         let req = SidrReq { pkey: u16::MAX, service_id, private_data, ..SidrReq::default() };
-        let mut tables = port.tables();
-        let comm = port.connections.call(|cm, now| cm.resolve(now, dst.ip(), &req))??;
-        tables.ids.insert(comm, Name(id));
-        comm
+        Asked::Service(Box::new(req))
     } else {
         let mut req = request(id, &inner, &port, param)?;
         req.service_id = service_id;
         // SAFETY: as above.
         req.private_data = unsafe { private_data(&header, data, len) }?;
-        let mut tables = port.tables();
-        let comm = port.connections.call(|cm, now| cm.connect(now, dst.ip(), &req))??;
-        tables.ids.insert(comm, Name(id));
-        comm
+        Asked::Connection(Box::new(req))
     };
+    // Held, so that an answer finds the identifier, and the identifier its number.
+    let mut tables = port.tables();
+    let comm = port.connections.call(|cm, now| match &asked {
+        Asked::Service(req) => cm.resolve(now, dst.ip(), req),
+        Asked::Connection(req) => cm.connect(now, dst.ip(), req),
+    })??;
+    tables.ids.insert(comm, Name(id));
     inner.state().comm = Some(comm);
+    drop(tables);
     id::complete(id)
+}
+
+/// What a peer is asked for.
+enum Asked {
+    Service(Box<SidrReq>),
+    Connection(Box<Req>),
 }
 
 /// A REQ but for its service and private data.
@@ -141,14 +155,18 @@ fn request(
 ) -> Result<Req, Errno> {
     let (src, dst) = addresses(inner)?;
     let (responder_resources, initiator_depth) = remember(inner, port, param)?;
+    let (traffic_class, ack_timeout) = {
+        let known = inner.state();
+        (known.traffic_class, known.ack_timeout)
+    };
     let primary = Path {
         local_lid: u16::MAX,
         remote_lid: u16::MAX,
         local_gid: gid::of_addr(src.ip()).raw,
         remote_gid: gid::of_addr(dst.ip()).raw,
-        traffic_class: inner.state().traffic_class,
+        traffic_class,
         hop_limit: 64,
-        ack_timeout: CmTimeout::new(qp::ACK_TIMEOUT + 1),
+        ack_timeout: CmTimeout::new(ack_timeout.saturating_add(1).min(31)),
         ..Path::default()
     };
     Ok(Req {
@@ -162,7 +180,7 @@ fn request(
         pkey: u16::MAX,
         path_mtu: qp::mtu_number(port.ctx.core()?.config().max_mtu.bytes()),
         rnr_retry_count: param.rnr_retry_count,
-        srq: param.srq != 0,
+        srq: has_srq(id, param),
         primary,
         ..Req::default()
     })
@@ -210,7 +228,7 @@ fn accept(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
         initiator_depth,
         flow_control: param.flow_control != 0,
         rnr_retry_count: param.rnr_retry_count,
-        srq: param.srq != 0,
+        srq: has_srq(id, &param),
         // SAFETY: parameters of the program.
         private_data: unsafe { private_data(&[], data, len) }?,
         ..Rep::default()

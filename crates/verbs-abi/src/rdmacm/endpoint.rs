@@ -5,7 +5,7 @@ use core::ptr::null_mut;
 
 use super::abi::*;
 use super::port::Name;
-use super::{addr, id, qp, resolve};
+use super::{addr, id, qp, resolve, srq};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
@@ -82,6 +82,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     guard((), || {
         // SAFETY: an identifier by the caller's word.
         unsafe { qp::rdma_destroy_qp(id) };
+        srq::destroy(id);
         let _ = id::destroy(id);
     });
 }

@@ -9,6 +9,7 @@ use bowline_cm::{CommId, ServiceId};
 use bowline_wire::Psn;
 
 use super::abi::*;
+use super::addrinfo::rdma_freeaddrinfo;
 use super::channel::{self, CmChannel, CmEvent};
 use super::port::{Name, Port};
 use super::{addr, qp};
@@ -50,8 +51,14 @@ pub(super) struct State {
     pub(super) retry_count: u8,
     pub(super) rnr_retry_count: u8,
     pub(super) traffic_class: u8,
+    /// How long QPs wait for acknowledgements, as the program set it or by default.
+    pub(super) ack_timeout: u8,
     /// How QPs of requests are made, by `rdma_create_ep`.
     pub(super) qp_init: Option<(Name<ibv_pd>, Box<ibv_qp_init_attr>)>,
+    /// Multicast groups that it has joined.
+    pub(super) groups: Vec<IpAddr>,
+    /// What `rdma_resolve_addrinfo` has found.
+    pub(super) resolved: Option<Name<rdma_addrinfo>>,
     /// The QP's queues were made with it.
     pub(super) owns_cqs: bool,
 }
@@ -140,7 +147,10 @@ pub(super) fn create(
         retry_count: 7,
         rnr_retry_count: 7,
         traffic_class: 0,
+        ack_timeout: qp::ACK_TIMEOUT,
         qp_init: None,
+        groups: Vec::new(),
+        resolved: None,
         owns_cqs: false,
     };
     // SAFETY: a plain C struct for which zeroes are valid.
@@ -160,6 +170,10 @@ pub(super) fn attach(id: *mut rdma_cm_id, inner: &Id, port: Arc<Port>) {
     unsafe {
         (*id).verbs = port.context.0;
         (*id).port_num = PORT;
+        // Who keeps QPs of his own makes them in the identifier's domain.
+        if (*id).pd.is_null() {
+            (*id).pd = port.pd.0;
+        }
     }
     inner.state().port = Some(port);
 }
@@ -187,7 +201,7 @@ pub(super) fn set_addresses(
     shown.ib.pkey = u16::MAX;
 }
 
-/// The PSN that this end begins with: who keeps QPs of his own asks for it before he connects or accepts.
+/// The PSN that the peer is to begin with: who keeps QPs of his own asks for it before he connects or accepts.
 fn draw_psn() -> Result<Psn, Errno> {
     let drawn: [u8; 4] = bowline_device::random_bytes().map_err(|_| Errno::IO)?;
     Ok(Psn::new(u32::from_le_bytes(drawn)))
@@ -258,7 +272,14 @@ pub(super) fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
     acknowledge_last(id);
     inner.wait_for_acknowledgements();
     qp::free_queues(id, &inner);
-    let sync = inner.state().sync.take();
+    let (sync, resolved) = {
+        let mut state = inner.state();
+        (state.sync.take(), state.resolved.take())
+    };
+    if let Some(Name(resolved)) = resolved {
+        // SAFETY: it came from `rdma_getaddrinfo`'s own maker, and nobody has it.
+        unsafe { rdma_freeaddrinfo(resolved) };
+    }
     handle::destroy(id)?;
     if let Some(channel) = sync {
         let _ = handle::destroy(channel.0);

@@ -16,8 +16,8 @@ const OPTION_ID_REUSEADDR: c_int = 1;
 const OPTION_ID_AFONLY: c_int = 2;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// `rdma_set_option`: the type of service. Address reuse, one family only and the ACK timeout are taken and change
-/// nothing.
+/// `rdma_set_option`: the type of service and the ACK timeout. Address reuse and one family only are taken and
+/// change nothing.
 ///
 /// # Safety
 /// `id` must be an identifier; `value` must point to `len` bytes.
@@ -41,7 +41,12 @@ pub unsafe extern "C" fn rdma_set_option(
                     inner.state().traffic_class = unsafe { *value.cast::<u8>() };
                     Ok(())
                 }
-                (OPTION_ID_REUSEADDR | OPTION_ID_AFONLY, 4) | (OPTION_ID_ACK_TIMEOUT, 1) => Ok(()),
+                (OPTION_ID_ACK_TIMEOUT, 1) => {
+                    // SAFETY: as above. Five bits of it count.
+                    inner.state().ack_timeout = unsafe { *value.cast::<u8>() } & 0x1f;
+                    Ok(())
+                }
+                (OPTION_ID_REUSEADDR | OPTION_ID_AFONLY, 4) => Ok(()),
                 _ => Err(Errno::INVAL),
             }
         })())
@@ -119,19 +124,7 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    rdma_join_multicast(*mut rdma_cm_id, *mut libc::sockaddr, *mut c_void);
-    rdma_join_multicast_ex(*mut rdma_cm_id, *mut c_void, *mut c_void);
-    rdma_leave_multicast(*mut rdma_cm_id, *mut libc::sockaddr);
-    rdma_create_srq(*mut rdma_cm_id, *mut ibv_pd, *mut c_void);
-    rdma_create_srq_ex(*mut rdma_cm_id, *mut c_void);
     rdma_set_local_ece(*mut rdma_cm_id, *mut ibv_ece);
     rdma_get_remote_ece(*mut rdma_cm_id, *mut ibv_ece);
     rdma_reject_ece(*mut rdma_cm_id, *const c_void, u8);
 }
-
-/// Not supported: [`rdma_create_srq`] makes none.
-///
-/// # Safety
-/// None to speak of: it looks at nothing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_destroy_srq(_: *mut rdma_cm_id) {}

@@ -39,6 +39,8 @@ pub(crate) struct Port {
     pub(super) context: Name<ibv_context>,
     pub(super) ctx: Arc<Context>,
     pub(super) connections: Connections,
+    /// The domain of identifiers that bring none.
+    pub(super) pd: Name<ibv_pd>,
     tables: Mutex<Tables>,
     epoch: u32,
 }
@@ -48,28 +50,11 @@ pub(crate) struct Port {
 pub(super) struct Tables {
     pub(super) ids: HashMap<CommId, Name<rdma_cm_id>>,
     pub(super) listeners: HashMap<ServiceId, Name<rdma_cm_id>>,
-    /// The domain of identifiers that bring none.
-    pd: Option<Name<ibv_pd>>,
 }
 
 impl Port {
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The domain that identifiers without their own share.
-    pub(super) fn default_pd(&self) -> Result<*mut ibv_pd, Errno> {
-        let mut tables = self.tables();
-        if let Some(pd) = tables.pd {
-            return Ok(pd.0);
-        }
-        // SAFETY: the context is open, and stays so.
-        let pd = unsafe { ibv_alloc_pd(self.context.0) };
-        if pd.is_null() {
-            return Err(Errno::last());
-        }
-        tables.pd = Some(Name(pd));
-        Ok(pd)
     }
 }
 
@@ -93,16 +78,24 @@ pub(super) fn of_device(device: &'static Device) -> Result<Arc<Port>, Errno> {
         log::warn(&format!("no connection manager on {}: {error}", device.name));
         Errno::from(error)
     })?;
-    let (tables, context) = (Mutex::default(), Name(context));
-    let port = Arc::new(Port { device, context, ctx, connections, tables, epoch });
+    // SAFETY: the context is open, and stays so.
+    let pd = unsafe { ibv_alloc_pd(context) };
+    if pd.is_null() {
+        return Err(Errno::last());
+    }
+    let (tables, context, pd) = (Mutex::default(), Name(context), Name(pd));
+    let port = Arc::new(Port { device, context, ctx, connections, pd, tables, epoch });
     dispatch::start(&port)?;
     ports.push(Arc::clone(&port));
     Ok(port)
 }
 
-/// The device at an address.
+/// The device at an address. A loopback address that no device has stands for the first device, as with the kernel's.
 pub(super) fn at(addr: IpAddr) -> Result<&'static Device, Errno> {
-    device::all().iter().find(|d| d.addr == addr).ok_or(Errno(libc::ENODEV))
+    let all = device::all();
+    let stands_for = |d: &&Device| addr.is_loopback() && d.addr.is_ipv4() == addr.is_ipv4();
+    let found = all.iter().find(|d| d.addr == addr).or_else(|| all.iter().find(stands_for));
+    found.ok_or(Errno(libc::ENODEV))
 }
 
 /// The device from which an address is reached: the one at the address that the kernel would send from, or
@@ -122,7 +115,8 @@ pub(super) fn towards(dst: IpAddr) -> Result<&'static Device, Errno> {
         return Ok(device);
     }
     let alike = |device: &&Device| {
-        device.addr.is_ipv4() == dst.is_ipv4() && device.addr.is_loopback() == dst.is_loopback()
+        let near = dst.is_multicast() || device.addr.is_loopback() == dst.is_loopback();
+        device.addr.is_ipv4() == dst.is_ipv4() && near
     };
     let found = device::all().iter().find(alike);
     found.ok_or(Errno(libc::ENETUNREACH))

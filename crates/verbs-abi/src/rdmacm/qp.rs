@@ -21,10 +21,11 @@ const ACCESS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
-/// Acknowledgements are waited for 4.096 µs · 2^this: 67 ms.
+/// Acknowledgements are waited for 4.096 µs · 2^this, unless the program says otherwise: 67 ms.
 pub(super) const ACK_TIMEOUT: u8 = 14;
-/// A receiver that is not ready asks for 0.64 ms.
-const MIN_RNR_TIMER: u8 = 12;
+/// A receiver that is not ready asks for 82 ms. The kernel's asks for 655: programs count their retries with that in
+/// mind, and some post a receive rather late.
+const MIN_RNR_TIMER: u8 = 26;
 
 /// Attributes for a state, and which of them count.
 fn attributes(inner: &Id, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> {
@@ -39,8 +40,13 @@ fn attributes(inner: &Id, state: c_uint) -> Result<(ibv_qp_attr, c_int), Errno> 
         IBV_QPS_RTR => ready_to_receive(inner, &mut attr)?,
         IBV_QPS_RTS => {
             let known = inner.state();
-            attr.sq_psn = known.psn.get();
-            (attr.timeout, attr.retry_cnt) = (ACK_TIMEOUT, known.retry_count & 7);
+            // Each end says at which number the other begins.
+            attr.sq_psn = match (&known.req, &known.rep) {
+                (Some(req), _) => req.starting_psn.get(),
+                (None, Some(rep)) => rep.starting_psn.get(),
+                (None, None) => return Err(Errno::INVAL),
+            };
+            (attr.timeout, attr.retry_cnt) = (known.ack_timeout, known.retry_count & 7);
             attr.rnr_retry = known.rnr_retry_count & 7;
             attr.max_rd_atomic = known.initiator_depth;
             IBV_QP_TIMEOUT
@@ -60,9 +66,9 @@ fn ready_to_receive(inner: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> 
     let port = inner.port()?;
     let largest = port.ctx.core()?.config().max_mtu.bytes();
     let known = inner.state();
-    let (qpn, psn, mtu) = match (&known.req, &known.rep) {
-        (Some(req), _) => (req.local_qpn, req.starting_psn, req.path_mtu),
-        (None, Some(rep)) => (rep.local_qpn, rep.starting_psn, mtu_number(largest)),
+    let (qpn, mtu) = match (&known.req, &known.rep) {
+        (Some(req), _) => (req.local_qpn, req.path_mtu),
+        (None, Some(rep)) => (rep.local_qpn, mtu_number(largest)),
         (None, None) => return Err(Errno::INVAL),
     };
     attr.ah_attr.is_global = 1;
@@ -71,7 +77,7 @@ fn ready_to_receive(inner: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> 
     attr.ah_attr.grh.hop_limit = 64;
     attr.ah_attr.grh.traffic_class = known.traffic_class;
     attr.path_mtu = c_uint::from(mtu.clamp(1, mtu_number(largest)));
-    (attr.dest_qp_num, attr.rq_psn) = (qpn.get(), psn.get());
+    (attr.dest_qp_num, attr.rq_psn) = (qpn.get(), known.psn.get());
     attr.max_dest_rd_atomic = known.responder_resources;
     attr.min_rnr_timer = MIN_RNR_TIMER;
     Ok(IBV_QP_AV
@@ -126,17 +132,20 @@ pub(super) fn create(
     send_ops: Option<u64>,
 ) -> Result<(), Errno> {
     let inner = Arc::clone(handle::find(id)?);
-    let port = inner.port()?;
+    inner.port()?;
     // SAFETY: the identifier lives.
     let public = unsafe { &mut *id };
     if !public.qp.is_null() {
         return Err(Errno::INVAL);
     }
-    let pd = if pd.is_null() { port.default_pd()? } else { pd };
+    let pd = if pd.is_null() { public.pd } else { pd };
+    if init.srq.is_null() {
+        init.srq = public.srq;
+    }
     make_queues(&inner, public, init)?;
     let made = crate::qp::create(pd, init, send_ops);
     let qp = made.inspect_err(|_| free_queues(id, &inner))?;
-    (public.qp, public.pd, public.srq) = (qp, pd, init.srq);
+    (public.qp, public.pd) = (qp, pd);
     (public.send_cq, public.recv_cq) = (init.send_cq, init.recv_cq);
     public.qp_type = init.qp_type;
     let ready = match init.qp_type {
@@ -152,6 +161,7 @@ fn make_queues(
     public: &mut rdma_cm_id,
     init: &mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
+    let id: *mut rdma_cm_id = public;
     let (send, recv) = (init.cap.max_send_wr, init.cap.max_recv_wr);
     let wanted = [
         (&mut init.send_cq, &mut public.send_cq, &mut public.send_cq_channel, send),
@@ -165,10 +175,10 @@ fn make_queues(
         let context = public.verbs;
         // SAFETY: the device is open.
         *channel = unsafe { ibv_create_comp_channel(context) };
-        let none = core::ptr::null_mut();
         let entries = c_int::try_from(entries.max(1)).map_err(|_| Errno::INVAL)?;
-        // SAFETY: as above; the channel is null or was just made.
-        *cq = unsafe { ibv_create_cq(context, entries, none, *channel, 0) };
+        // SAFETY: as above; the channel is null or was just made. Inline functions of the header expect the identifier
+        // with the events of its queues.
+        *cq = unsafe { ibv_create_cq(context, entries, id.cast(), *channel, 0) };
         if channel.is_null() || cq.is_null() {
             return Err(Errno::last());
         }

@@ -17,10 +17,13 @@ pub(super) fn bind(id: *mut rdma_cm_id, addr: SocketAddr) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let number = if addr.port() == 0 { id::any_port()? } else { addr.port() };
-    if !addr.ip().is_unspecified() {
-        id::attach(id, inner, port::of_device(port::at(addr.ip())?)?);
+    let mut ip = addr.ip();
+    if !ip.is_unspecified() {
+        let device = port::at(ip)?;
+        id::attach(id, inner, port::of_device(device)?);
+        ip = device.addr;
     }
-    id::set_addresses(id, inner, Some(SocketAddr::new(addr.ip(), number)), None);
+    id::set_addresses(id, inner, Some(SocketAddr::new(ip, number)), None);
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Registers of packets whose headers differ in two fields only.
 
 use super::{BYTES_AFTER_IP_ID, Icrc, table};
-use crate::{Bth, ImmDt, Psn, Reth, XpEth};
+use crate::{Bth, ImmDt, Psn, Reth, XpEth, XrcEth};
 
 /// What the IPv4 identification and the PSN do to a register at the end of all headers.
 ///
@@ -16,6 +16,7 @@ pub struct HeaderDeltas {
 }
 
 static BEHIND_BTH: HeaderDeltas = HeaderDeltas::new::<0>();
+static BEHIND_XRC: HeaderDeltas = HeaderDeltas::new::<{ XrcEth::LEN }>();
 static BEHIND_XP_SEND: HeaderDeltas = HeaderDeltas::new::<XP_SEND>();
 static BEHIND_XP_SEND_IMM: HeaderDeltas = HeaderDeltas::new::<XP_SEND_IMM>();
 static BEHIND_XP_WRITE: HeaderDeltas = HeaderDeltas::new::<XP_WRITE>();
@@ -32,6 +33,7 @@ impl HeaderDeltas {
     pub const fn behind(ext_len: usize) -> Option<&'static HeaderDeltas> {
         Some(match ext_len {
             0 => &BEHIND_BTH,
+            XrcEth::LEN => &BEHIND_XRC,
             XP_SEND => &BEHIND_XP_SEND,
             XP_SEND_IMM => &BEHIND_XP_SEND_IMM,
             XP_WRITE => &BEHIND_XP_WRITE,

@@ -86,8 +86,34 @@ impl<'a> From<&'a [u8]> for LiveBytes<'a> {
 #[cfg(not(miri))]
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it meanwhile.
-    unsafe { from.copy_to_nonoverlapping(to, len) };
+    let mut at = 0;
+    while at < len {
+        let piece = (len - at).min(PAGE);
+        if piece >= ASKED_BYTES {
+            ask_for(from.wrapping_add(at + PAGE));
+        }
+        // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it meanwhile.
+        unsafe { from.add(at).copy_to_nonoverlapping(to.add(at), piece) };
+        at += piece;
+    }
+}
+
+/// A processor's own prefetching ends at a page.
+const PAGE: usize = 4096;
+/// So much of the next page is asked for while one is copied; the processor goes on from there.
+const ASKED_BYTES: usize = 1024;
+
+/// Asks for the first bytes of a page, wherever it may be.
+#[inline]
+fn ask_for(page: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    for line in (0..ASKED_BYTES).step_by(64) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which touches nothing and is ignored for an address that is not mapped.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(page.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = page;
 }
 
 /// As the language wants it: what others may write is read by atomics.

@@ -122,6 +122,14 @@ pub fn icrc_of(flow: &FlowKey, ip_id: u16, packet_without_icrc: &[u8]) -> u32 {
     headers.packet(packet_without_icrc).finish()
 }
 
+/// Gives a whole packet, BTH to ICRC, its ICRC. With IPv6 there is no identification to cover.
+pub fn write_icrc(flow: &FlowKey, ip_id: u16, packet: &mut [u8]) {
+    if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
+        let ip_id = if flow.dst.is_ipv4() { ip_id } else { 0 };
+        *icrc = icrc_of(flow, ip_id, body).to_le_bytes();
+    }
+}
+
 impl Icrc {
     /// The register after a packet without its trailer, BTH masked.
     #[inline]

@@ -8,7 +8,8 @@ use core::fmt;
 pub use self::set::OpcodeSet;
 
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Rdeth, Reth, SealedCounter, XpCc, XpEth,
+    XpTimeLeft, XrcEth,
 };
 
 /// The first byte of a packet. Any value; [`Opcode::info`] says whether it is a known one.
@@ -43,7 +44,8 @@ impl Opcode {
             4 => Some(Service::Cnp),
             5 => Some(Service::Xrc),
             6 => Some(Service::Xp),
-            // A manufacturer's own.
+            // A manufacturer's own, of which one is Bowline's.
+            _ if self.0 == Self::SEALED.0 => Some(Service::Sealed),
             _ => None,
         }
     }
@@ -135,6 +137,8 @@ pub struct ExtLayout {
     pub xp_time_left: Option<u8>,
     /// Offset of the [`XpCc`].
     pub xpcc: Option<u8>,
+    /// Offset of the [`SealedCounter`].
+    pub sealed: Option<u8>,
     len: u8,
 }
 
@@ -163,6 +167,7 @@ impl ExtLayout {
         xpeth: None,
         xp_time_left: None,
         xpcc: None,
+        sealed: None,
         len: 0,
     };
 
@@ -179,6 +184,7 @@ impl ExtLayout {
         xpeth: XpEth;
         xp_time_left: XpTimeLeft;
         xpcc: XpCc;
+        sealed: SealedCounter;
     }
 }
 
@@ -199,6 +205,8 @@ pub enum Service {
     Xrc,
     /// OptiNIC's express path: best effort with deadlines.
     Xp,
+    /// A packet of any service, encrypted as a whole.
+    Sealed,
 }
 
 impl Service {
@@ -212,6 +220,7 @@ impl Service {
             Self::Cnp => "CNP",
             Self::Xrc => "XRC",
             Self::Xp => "XP",
+            Self::Sealed => "SEALED",
         }
     }
 }
@@ -243,6 +252,8 @@ pub enum OpKind {
     Probe,
     /// What a rate controller is told.
     Feedback,
+    /// Another packet, encrypted.
+    Sealed,
 }
 
 impl OpKind {

@@ -219,4 +219,6 @@ opcodes! {
     XP_PROBE = 0xd0, Xp, Probe, Only, [xpcc];
     /// XP: The answer to a probe.
     XP_FEEDBACK = 0xd1, Xp, Feedback, Only, [xpcc];
+    /// Another packet, encrypted and authenticated: see [`SealedHeader`](crate::SealedHeader).
+    SEALED = 0xe0, Sealed, Sealed, Only, [sealed];
 }

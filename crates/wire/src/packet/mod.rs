@@ -6,7 +6,7 @@ pub use repr::{ExtHeaders, Packet};
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, BthView, Deth, ICRC_LEN, Ieth, ImmDt, Opcode, OpcodeInfo,
-    ParseError, Psn, Qpn, Rdeth, Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
+    ParseError, Psn, Qpn, Rdeth, Reth, SealedCounter, XpCc, XpEth, XpTimeLeft, XrcEth,
 };
 
 /// A packet whose lengths, opcode and version were checked. The ICRC was not: it covers headers
@@ -186,6 +186,12 @@ impl<'a> PacketView<'a> {
     #[inline]
     pub fn xpcc(&self) -> Option<XpCc> {
         self.ext_at(self.info.ext.xpcc).map(XpCc::parse)
+    }
+
+    /// Low bits of a sealed packet's counter.
+    #[inline]
+    pub fn sealed_counter(&self) -> Option<SealedCounter> {
+        self.ext_at(self.info.ext.sealed).map(SealedCounter::parse)
     }
 
     /// The payload, without pad and ICRC.

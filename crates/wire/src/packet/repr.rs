@@ -3,7 +3,7 @@
 use super::PacketView;
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EmitError, ExtLayout, ICRC_LEN, Ieth, ImmDt, Rdeth,
-    Reth, XpCc, XpEth, XpTimeLeft, XrcEth,
+    Reth, SealedCounter, XpCc, XpEth, XpTimeLeft, XrcEth,
 };
 
 /// A packet from BTH to ICRC as plain values.
@@ -48,6 +48,8 @@ pub struct ExtHeaders {
     pub xp_time_left: Option<XpTimeLeft>,
     /// XP congestion control header.
     pub xpcc: Option<XpCc>,
+    /// Low bits of a sealed packet's counter.
+    pub sealed: Option<SealedCounter>,
 }
 
 impl<'a> From<PacketView<'a>> for Packet<'a> {
@@ -69,6 +71,7 @@ impl<'a> From<PacketView<'a>> for Packet<'a> {
                 xpeth: view.xpeth(),
                 xp_time_left: view.xp_time_left(),
                 xpcc: view.xpcc(),
+                sealed: view.sealed_counter(),
             },
             payload: view.payload(),
             pad_bytes,
@@ -123,7 +126,8 @@ macro_rules! emit_headers {
 impl ExtHeaders {
     fn emit(&self, layout: &ExtLayout, out: &mut [u8]) -> Result<(), EmitError> {
         emit_headers!(self, layout, out;
-            rdeth deth xrceth reth atomic aeth atomic_ack imm ieth xpeth xp_time_left xpcc);
+            rdeth deth xrceth reth atomic aeth atomic_ack imm ieth xpeth xp_time_left xpcc
+            sealed);
         Ok(())
     }
 }

@@ -111,6 +111,7 @@ mod tests {
             slots: 8,
             slot_bytes: 4096,
             express: None,
+            sdr: None,
         };
         Offers {
             rank: 1,

@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use bowline_collective::{LinkInfo, Rank};
 
-use crate::Error;
+pub use super::seal::GroupSeal;
+use crate::{Channel, Error};
 pub use address::device_addr;
 pub use env::{from_env, rank_from_env};
 
@@ -38,6 +39,14 @@ pub struct Meeting {
     pub ranks: u32,
     /// Where they meet.
     pub place: Box<dyn Place>,
+}
+
+impl Meeting {
+    /// Lets only ranks meet that a guard takes for such, and seals their packets. For ranks that meet at rank 0.
+    pub fn guarded(mut self, guard: Box<dyn Guard>) -> Result<Meeting, Error> {
+        self.place.guard(guard)?;
+        Ok(self)
+    }
 }
 
 impl std::fmt::Debug for Meeting {
@@ -54,6 +63,28 @@ pub trait Place: Send {
 
     /// Waits until all ranks have come here, once each.
     fn sync(&mut self, timeout: Duration) -> Result<(), Error>;
+
+    /// Lets only ranks meet here that a guard takes for such.
+    fn guard(&mut self, guard: Box<dyn Guard>) -> Result<(), Error> {
+        drop(guard);
+        let why = "ranks cannot prove who they are there: meet at rank 0 instead, with MASTER_ADDR and MASTER_PORT";
+        Err(Error::Invalid { what: "rendezvous", why: why.to_owned() })
+    }
+
+    /// What seals the packets between ranks that have met, if a guard has let them in.
+    fn seal(&self) -> Option<GroupSeal> {
+        None
+    }
+}
+
+/// Makes sure that who meets is a rank of the job. Both ends of a [`Channel`] authenticate each other in it
+/// ([`Channel::authenticate`], [`Channel::accept_peer`]); then the packets of all connections between ranks are sealed.
+pub trait Guard: Send {
+    /// At a rank that has connected to rank 0.
+    fn visit(&self, channel: &mut Channel) -> Result<(), Error>;
+
+    /// At rank 0, to which somebody has connected.
+    fn admit(&self, channel: &mut Channel) -> Result<(), Error>;
 }
 
 /// What a rank offers to all others.

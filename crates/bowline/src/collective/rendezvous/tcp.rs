@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bowline_collective::Rank;
+use bowline_seal::Suite;
 
-use super::{Offers, PeerEnd, Place, message, missing};
+use super::{GroupSeal, Guard, Offers, PeerEnd, Place, message, missing};
 use crate::{Channel, Connector, Error, Listener, SetupError};
 
 /// Until rank 0 listens.
@@ -21,17 +22,20 @@ pub(super) struct TcpPlace {
     ranks: u32,
     /// At rank 0, one for each other rank, in order; elsewhere that to rank 0.
     channels: Vec<Channel>,
+    guard: Option<Box<dyn Guard>>,
+    seal: Option<GroupSeal>,
 }
 
 impl TcpPlace {
     pub(super) fn new(addr: SocketAddr, (rank, ranks): (Rank, u32)) -> TcpPlace {
-        TcpPlace { addr, rank, ranks, channels: Vec::new() }
+        TcpPlace { addr, rank, ranks, channels: Vec::new(), guard: None, seal: None }
     }
 
     /// Takes the offers of all, and gives each what is for it.
     fn host(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error> {
         let deadline = Instant::now() + timeout;
         let listener = Listener::bind(self.addr)?.with_timeout(GREETING);
+        let mut suite = Suite::best();
         let mut guests: Vec<Option<(Channel, Vec<u8>)>> = (0..self.ranks).map(|_| None).collect();
         while guests.iter().skip(1).any(Option::is_none) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -45,6 +49,14 @@ impl TcpPlace {
                 Err(error) => return Err(error),
             };
             // Whoever is no rank of ours is not waited for.
+            match self.admit(&mut channel) {
+                Ok(Some(theirs)) => suite = Suite::agree(suite, theirs),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(target: "bowline::setup", "somebody is no rank of ours: {error}");
+                    continue;
+                }
+            }
             let Ok(bytes) = channel.recv() else { continue };
             let Ok(end) = message::end_for(&bytes, 0, self.ranks) else { continue };
             channel.set_timeout(timeout);
@@ -61,6 +73,13 @@ impl TcpPlace {
             self.channels.push(channel);
             all.push(bytes);
         }
+        if self.guard.is_some() {
+            let seal = GroupSeal::new(suite)?;
+            for channel in &mut self.channels {
+                channel.send(&seal.to_bytes())?;
+            }
+            self.seal = Some(seal);
+        }
         for index in 0..self.channels.len() {
             let ends = ends_for(&all, index as Rank + 1, self.ranks)?;
             for ends in ends.chunks(ENDS) {
@@ -69,6 +88,15 @@ impl TcpPlace {
             }
         }
         ends_for(&all, 0, self.ranks)
+    }
+
+    /// Lets a guest in, if it is one; its cipher if the group is sealed.
+    fn admit(&self, channel: &mut Channel) -> Result<Option<Suite>, Error> {
+        let Some(guard) = &self.guard else { return Ok(None) };
+        guard.admit(channel)?;
+        let code = channel.recv()?;
+        let suite = code.first().and_then(|code| Suite::from_code(*code));
+        Ok(Some(suite.ok_or(SetupError::Invalid("cipher"))?))
     }
 
     /// Gives rank 0 the offers, and takes what others offer.
@@ -82,7 +110,17 @@ impl TcpPlace {
                 Err(_) => std::thread::sleep(RETRY),
             }
         };
+        if let Some(guard) = &self.guard {
+            guard.visit(&mut channel)?;
+            channel.send(&[Suite::best().code()])?;
+        }
         channel.send(&offers.to_bytes())?;
+        // Rank 0 waits for the others first.
+        channel.set_timeout(timeout);
+        if self.guard.is_some() {
+            let seal = GroupSeal::from_bytes(&channel.recv()?);
+            self.seal = Some(seal.ok_or(SetupError::Invalid("secret of the group"))?);
+        }
         let mut ends = Vec::new();
         while ends.len() < self.ranks as usize - 1 {
             let bytes = channel.recv()?;
@@ -97,6 +135,15 @@ impl TcpPlace {
 }
 
 impl Place for TcpPlace {
+    fn guard(&mut self, guard: Box<dyn Guard>) -> Result<(), Error> {
+        self.guard = Some(guard);
+        Ok(())
+    }
+
+    fn seal(&self) -> Option<GroupSeal> {
+        self.seal.clone()
+    }
+
     fn exchange(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error> {
         match (self.rank, self.ranks) {
             (_, 1) => Ok(Vec::new()),

@@ -14,6 +14,7 @@ use crate::rate::RateControl;
 use crate::tx::{Burst, TxCaps};
 use crate::types::*;
 
+mod groups;
 mod gsi;
 mod moving;
 mod paths;
@@ -26,6 +27,7 @@ mod verbs;
 mod windows;
 mod xp;
 mod xp_feedback;
+mod xrc;
 
 /// A frame on the wire.
 #[derive(Clone)]
@@ -55,6 +57,8 @@ struct Pair {
     ends: [End; 2],
     now: Time,
     mtu: Mtu,
+    /// READs and atomics that may be outstanding.
+    reads: u8,
 }
 
 const ALL: Access = Access::all();
@@ -116,8 +120,12 @@ impl Pair {
     }
 
     fn new(mtu: Mtu, init: impl Fn(&mut QpInit)) -> Pair {
+        Pair::with_reads(mtu, 4, init)
+    }
+
+    fn with_reads(mtu: Mtu, reads: u8, init: impl Fn(&mut QpInit)) -> Pair {
         let ends = [End::new(0, &init), End::new(1, &init)];
-        let mut pair = Pair { ends, now: Time::from_micros(1), mtu };
+        let mut pair = Pair { ends, now: Time::from_micros(1), mtu, reads };
         pair.connect(0, 1);
         pair.connect(1, 0);
         pair
@@ -130,6 +138,8 @@ impl Pair {
         let (rq, sq) = if i == 0 { (0xfffff0, 0xfffffd) } else { (0xfffffd, 0xfffff0) };
         let to = Connect {
             path_mtu: self.mtu,
+            max_rd_atomic: self.reads,
+            max_dest_rd_atomic: self.reads,
             rq_psn: Psn::new(rq),
             sq_psn: Psn::new(sq),
             ..connect_to(addr(peer), dest)

@@ -22,7 +22,7 @@ fn a_write_of_every_size_around_the_mtu_arrives_whole() {
 #[test]
 fn a_write_of_a_few_packets_has_packets_of_one_length() {
     const MTU: usize = 1024;
-    for packets in 2..=17 {
+    for packets in (2..=17).chain([31, 32, 33]) {
         for len in [(packets - 1) * MTU + 1, packets * MTU - 3, packets * MTU] {
             let mut p = Pair::rc();
             let bytes = p.fill(0, 0, len);
@@ -30,7 +30,7 @@ fn a_write_of_a_few_packets_has_packets_of_one_length() {
             p.post(0, 1, SendOp::Write(remote), &[sge]);
             let frames = p.take(0);
             assert_eq!(frames.len(), packets);
-            if packets <= 16 {
+            if packets <= 32 {
                 assert!(frames.iter().all(|f| f.bytes.len() == frames[0].bytes.len()), "{len}");
                 assert!(frames.iter().all(|f| f.opcode() == Opcode::RC_WRITE_ONLY));
             } else {
@@ -415,6 +415,33 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
+fn a_read_of_a_few_packets_is_asked_for_in_pairs() {
+    const MTU: usize = 1024;
+    for packets in 2..=17 {
+        for len in [(packets - 1) * MTU + 1, packets * MTU] {
+            let mut p = Pair::with_reads(Mtu::B1024, 64, |_| {});
+            let bytes = p.fill(1, 5, len);
+            p.post(0, 1, SendOp::Read(p.ends[1].remote(5)), &[p.ends[0].sge(0, len as u32)]);
+            let requests = p.take(0);
+            let asked = if packets <= 16 { packets.div_ceil(2) } else { 1 };
+            assert_eq!(requests.len(), asked, "{len} bytes");
+            p.deliver_all(&requests);
+            let mut answers = p.take(1);
+            if packets % 2 == 0 && packets <= 16 && len == packets * MTU {
+                assert!(answers.iter().all(|f| f.bytes.len() == answers[0].bytes.len()), "{len}");
+            }
+            // One that is lost is asked for again, from where it began.
+            answers.remove(answers.len() / 2);
+            p.deliver_all(&answers);
+            p.run_out();
+            assert_eq!(p.ends[0].statuses(), [(1, OK)], "{len} bytes");
+            assert_eq!(p.ends[0].buffer.to_vec(0, len), bytes);
+            assert_eq!(p.ends[0].buffer.to_vec(len, 8), [0; 8], "nothing behind it");
+        }
+    }
+}
+
+#[test]
 fn outstanding_reads_are_limited() {
     let mut p = Pair::rc();
     for i in 0..10 {
@@ -644,4 +671,29 @@ fn what_is_overdue_can_be_sent_again_before_the_timer() {
     assert_eq!(p.ends[1].statuses(), [(9, WcStatus::Success)]);
     p.ends[0].nic.resend(now, qpn).unwrap();
     assert!(p.take(0).is_empty(), "all is acknowledged");
+}
+
+#[test]
+fn a_message_is_acknowledged_before_it_is_answered() {
+    let mut p = Pair::rc();
+    let sge = p.ends[0].sge(0, 100);
+    for n in 0..6 {
+        for i in 0..2 {
+            p.recv(i, n, &[p.ends[i].sge(1000, 100)]);
+        }
+        p.post(0, n, SendOp::Send, &[sge]);
+        let frames = p.take(0);
+        p.deliver_all(&frames);
+        // The program sees its receive, and answers before the NIC has had a turn.
+        assert_eq!(p.ends[1].statuses(), [(n, OK)]);
+        p.post(1, n, SendOp::Send, &[p.ends[1].sge(0, 100)]);
+        let answers = p.take(1);
+        let opcodes: Vec<Opcode> = answers.iter().map(Frame::opcode).collect();
+        assert_eq!(opcodes, [Opcode::RC_ACK, Opcode::RC_SEND_ONLY], "turn {n}");
+        p.deliver_all(&answers);
+        let kinds: Vec<WcOpcode> = p.ends[0].completions().iter().map(|c| c.opcode).collect();
+        assert_eq!(kinds, [WcOpcode::Send, WcOpcode::Recv], "turn {n}");
+        p.exchange();
+        assert_eq!(p.ends[1].statuses(), [(n, OK)]);
+    }
 }

@@ -225,3 +225,23 @@ fn counters_read_as_prometheus_text() {
         p.ends[0].nic.counters().iter().count()
     );
 }
+
+#[test]
+fn a_shared_queue_that_is_resized_keeps_its_receives_in_order() {
+    let mut end = End::new(0, |_| {});
+    let srq = end.nic.create_srq(end.pd, 4, 2).unwrap();
+    let shared = end.nic.share_srq(srq).unwrap();
+    for wr_id in 0..3 {
+        shared.post(&RecvWr::new(wr_id, &[end.sge(wr_id, 1), end.sge(9, 1)])).unwrap();
+    }
+    shared.set_limit(3).unwrap();
+    assert!(shared.resize(2).is_err(), "three wait");
+    shared.resize(8).unwrap();
+    assert_eq!((shared.max_wr(), shared.len()), (8, 3));
+    for wr_id in 3..8 {
+        shared.post(&RecvWr::new(wr_id, &[])).unwrap();
+    }
+    assert_eq!(shared.post(&RecvWr::new(9, &[])), Err(PostError::Full));
+    shared.set_limit(8).unwrap();
+    assert!(shared.resize(7).is_err(), "neither they nor the limit fit");
+}

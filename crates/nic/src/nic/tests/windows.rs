@@ -1,12 +1,13 @@
-//! Memory windows of type 2: bound and revoked by work requests, for one QP's peer.
+//! Memory windows: bound and revoked by work requests, for one QP's peer or for those of a domain.
 
 use super::*;
-use crate::memory::WindowBinding;
+use crate::memory::{WindowBinding, WindowScope};
 
 /// A window over 4096 bytes at offset 8192 of an end's buffer.
 fn binding(end: &End, key: u32) -> WindowBinding {
     let (region, addr) = (end.key, 0x1_0000 + 8192);
-    WindowBinding { key, region, addr, len: 4096, access: Access::REMOTE_WRITE }
+    let scope = WindowScope::Qp;
+    WindowBinding { key, region, addr, len: 4096, access: Access::REMOTE_WRITE, scope }
 }
 
 fn remote(key: u32, offset: u64) -> Remote {
@@ -213,11 +214,63 @@ fn a_region_must_allow_windows() {
         let region = Region::owned(end.buffer.clone());
         let region = end.nic.register(end.pd, region, 0, access).unwrap();
         let key = end.nic.alloc_window(end.pd).unwrap().0;
-        let bind = WindowBinding { key, region, addr: 0, len: 8, access: wanted };
+        let scope = WindowScope::Qp;
+        let bind = WindowBinding { key, region, addr: 0, len: 8, access: wanted, scope };
         let peer = crate::memory::Peer { pd: end.pd, qpn: end.qpn };
         assert!(end.nic.shared.memory.bind_window(peer, &bind).is_err());
         let read_only = WindowBinding { access: Access::REMOTE_READ, ..bind };
         let allowed = access.contains(Access::BIND_WINDOW);
         assert_eq!(end.nic.shared.memory.bind_window(peer, &read_only).is_ok(), allowed);
     }
+}
+
+#[test]
+fn a_window_of_a_domain_serves_the_peers_of_all_its_qps() {
+    let mut pair = Pair::of(QpType::Uc);
+    let end = &mut pair.ends[1];
+    let init = QpInit { max_recv_wr: 1, ..QpInit::new(QpType::Uc, end.pd, end.cq) };
+    let other = end.nic.create_qp(&init).unwrap();
+    end.nic.connect(pair.now, other, &connect_to(addr(0), Qpn::new(77))).unwrap();
+    let key = end.nic.alloc_window(end.pd).unwrap().0;
+    let of_domain = |end: &End, key| {
+        let bind = WindowBinding { scope: WindowScope::Domain, ..binding(end, key) };
+        SendOp::BindWindow(bind)
+    };
+    let bind = SendWr::new(1, of_domain(end, key), &[]);
+    end.nic.post_send(pair.now, other, &bind).unwrap();
+    pair.exchange();
+    assert_eq!(pair.ends[1].statuses(), [(1, WcStatus::Success)]);
+    assert!(pair.writes_through(remote(key, 0)), "bound through another QP");
+    pair.ends[1].nic.destroy_qp(other).unwrap();
+    assert!(pair.writes_through(remote(key, 0)), "and not gone with it");
+
+    // Bound anew, its key from before leads nowhere.
+    let again = of_domain(&pair.ends[1], key ^ 1);
+    pair.post(1, 2, again, &[]);
+    assert!(pair.writes_through(remote(key ^ 1, 0)));
+    assert!(!pair.writes_through(remote(key, 0)));
+    assert_eq!(pair.ends[1].statuses(), [(2, WcStatus::Success)]);
+
+    // Bound to nothing, none does.
+    let SendOp::BindWindow(nothing) = of_domain(&pair.ends[1], key ^ 2) else { unreachable!() };
+    let nothing = WindowBinding { len: 0, region: MrKey(0), ..nothing };
+    pair.post(1, 3, SendOp::BindWindow(nothing), &[]);
+    assert!(!pair.writes_through(remote(key ^ 1, 0)));
+    assert!(!pair.writes_through(remote(key ^ 2, 0)));
+    assert_eq!(pair.ends[1].statuses(), [(3, WcStatus::Success)]);
+    let end = &mut pair.ends[1];
+    end.nic.deregister(end.key).unwrap();
+}
+
+#[test]
+fn a_window_of_a_domain_is_not_revoked_by_its_key() {
+    let mut pair = Pair::of(QpType::Uc);
+    let key = pair.ends[1].nic.alloc_window(pair.ends[1].pd).unwrap().0;
+    let bind = WindowBinding { scope: WindowScope::Domain, ..binding(&pair.ends[1], key) };
+    pair.post(1, 1, SendOp::BindWindow(bind), &[]);
+    pair.post(1, 2, SendOp::LocalInvalidate(key), &[]);
+    pair.exchange();
+    let statuses = pair.ends[1].statuses();
+    assert_eq!(statuses, [(1, WcStatus::Success), (2, WcStatus::MwBindErr)]);
+    assert!(pair.writes_through(remote(key, 0)));
 }

@@ -85,6 +85,13 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     let key = if transport.connected { Mask::ACCESS } else { Mask::QKEY };
     let reliable = |mask: Mask| if transport.reliable { mask } else { none };
     let connected = |mask: Mask| if transport.connected { mask } else { none };
+    // An extended connection sends one way, and either end is told what it needs alone.
+    let (one_way, two_way) = if transport.addressed {
+        let receiver = Mask::MAX_DEST_RD | Mask::MIN_RNR;
+        (receiver | Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD, none)
+    } else {
+        (none, Mask::all())
+    };
     Some(match (from, to) {
         (_, Reset) => (none, none),
         (Reset, Error) => return None,
@@ -93,12 +100,17 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
         (Init, Init) => (none, Mask::PKEY | Mask::PORT | key),
         (Init, Rtr) => (
             connected(Mask::AV | Mask::MTU | Mask::DEST_QPN | Mask::RQ_PSN)
-                | reliable(Mask::MAX_DEST_RD | Mask::MIN_RNR),
-            Mask::PKEY | key,
+                | reliable(Mask::MAX_DEST_RD | Mask::MIN_RNR) & two_way,
+            Mask::PKEY | key | one_way & (Mask::MAX_DEST_RD | Mask::MIN_RNR),
         ),
         (Rtr, Rts) => (
-            Mask::SQ_PSN | reliable(Mask::TIMEOUT | Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD),
-            Mask::CUR_STATE | key | reliable(Mask::MIN_RNR),
+            Mask::SQ_PSN
+                | reliable(Mask::TIMEOUT)
+                | reliable(Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD) & two_way,
+            Mask::CUR_STATE
+                | key
+                | reliable(Mask::MIN_RNR)
+                | one_way & (Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD),
         ),
         (Rts, Rts) => (none, Mask::CUR_STATE | key | reliable(Mask::MIN_RNR)),
         (Rts, Sqd) => (none, Mask::SQD_NOTIFY),

@@ -23,8 +23,10 @@ const QUEUED: f64 = 1.25;
 const UNQUEUED: f64 = 1.05;
 /// A path that delivers less than this part of the model's rate, without a queue, was not used.
 const IDLE: f64 = 0.9;
-/// A round that loses more than this has met a full queue.
+/// A round that loses more than this has met a full queue. Where there was little to send it may be chance: the
+/// count of losses wavers by the root of what is expected.
 const LOSS_LIMIT: f64 = 0.02;
+const LOSS_DEVIATIONS: f64 = 3.0;
 /// Cut on such a round, unless that delivered more.
 const LOSS_CUT: f64 = 0.7;
 /// A path that delivers less than this part of what the model says, while it queues, has changed.
@@ -121,22 +123,31 @@ struct Round {
     lost: u64,
     best_bps: u64,
     min_rtt_ns: u64,
+    /// There was nothing to send for a while.
+    app_limited: bool,
 }
 
 impl Round {
     fn new(start: Time) -> Round {
-        Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns: u64::MAX }
+        let min_rtt_ns = u64::MAX;
+        Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns, app_limited: false }
     }
 
-    fn is_lossier_than(&self, limit: f64) -> bool {
-        self.lost as f64 > (self.lost + self.delivered) as f64 * limit
+    /// Whether it has lost more than that part of its packets, which have so many bytes. The few packets
+    /// at the end of a message say little: one lost of ten is chance.
+    fn is_lossier_than(&self, limit: f64, packet_bytes: f64) -> bool {
+        let lost = self.lost as f64 / packet_bytes;
+        let expected = (self.lost + self.delivered) as f64 / packet_bytes * limit;
+        let chance = if self.app_limited { LOSS_DEVIATIONS * expected.sqrt() } else { 0.0 };
+        lost > expected + chance
     }
 }
 
 #[derive(Debug)]
 struct Bbr {
     params: BbrParams,
-    /// UDP payload for each byte of payload.
+    /// UDP payload of a packet, and for each byte of payload.
+    packet_bytes: f64,
     overhead: f64,
     delivery: Delivery,
     max_rate: MaxRate,
@@ -175,9 +186,11 @@ struct Bbr {
 
 impl Bbr {
     fn new(params: BbrParams, now: Time, connection: &ControlledConnection) -> Bbr {
+        let mtu = f64::from(connection.mtu.bytes());
         Bbr {
             params,
-            overhead: 1.0 + HEADER_BYTES / f64::from(connection.mtu.bytes()),
+            packet_bytes: mtu + HEADER_BYTES,
+            overhead: 1.0 + HEADER_BYTES / mtu,
             delivery: Delivery::new(now),
             max_rate: MaxRate::default(),
             min_rtt: MinRtt::new(now),
@@ -362,7 +375,7 @@ impl Bbr {
             Company::Yielding(_) => 1.0,
             Company::Unyielding(_) => UNYIELDING_LOSS_LIMIT,
         };
-        if round.is_lossier_than(limit) {
+        if round.is_lossier_than(limit, self.packet_bytes) {
             self.on_full_queue(now, &round);
         } else if self.phase == Phase::Up && self.in_flight > self.window_bound / 10 * 8 {
             self.window_bound = self.window_bound.saturating_add(self.window_bound / 4);
@@ -395,7 +408,9 @@ impl Bbr {
         self.rate_bound = rate.max(round.best_bps);
         let window =
             (self.window().min(self.in_flight.max(round.delivered)) as f64 * LOSS_CUT) as u64;
-        self.window_bound = window.max(round.delivered);
+        // Where there was little to send, little was in flight: the path has room for what the model says.
+        let modelled = bytes_in(self.max_rate.get(), self.min_rtt_ns()) as f64 * LOSS_CUT;
+        self.window_bound = window.max(round.delivered).max(modelled as u64);
         match self.phase {
             Phase::Startup => self.enter(now, Phase::Drain),
             Phase::Up => self.enter(now, Phase::Down),
@@ -454,6 +469,7 @@ impl RateController for Bbr {
 
     fn on_sent(&mut self, now: Time, sent: &Sent) {
         self.delivery.on_sent(now, sent.app_limited);
+        self.round.app_limited |= sent.app_limited;
         self.in_flight = sent.in_flight_bytes.unwrap_or(self.in_flight);
     }
 

@@ -8,7 +8,7 @@ use crate::queue::Wqe;
 use crate::rate::Acked;
 use crate::types::{QpState, SendOp, WcStatus};
 
-impl Requester {
+impl<const SERVICE: u8> Requester<SERVICE> {
     pub(super) fn receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         if !matches!(core.state, QpState::Rts | QpState::Sqd) {
             cx.counters.drop_state += 1;

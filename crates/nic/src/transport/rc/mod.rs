@@ -1,9 +1,12 @@
 //! Reliable connection: acknowledged, in order, exactly once, by go-back-N.
 //!
+//! Extended reliable connections are the same in other opcodes, with a header more in requests: see [`extended`].
+//!
 //! A QP is two machines that share nothing but the QP: the requester works off the send queue
 //! ([`requester`]), the responder carries out the peer's requests ([`responder`]).
 
 mod acks;
+mod extended;
 mod requester;
 mod resources;
 mod responder;
@@ -11,9 +14,12 @@ mod rtt;
 
 use bowline_wire::{OpKind, Opcode, OpcodeSet, PacketView, Service};
 
+use self::extended::Addressed;
+pub(super) use self::extended::EXTENDED;
 use self::requester::Requester;
 use self::responder::Responder;
 use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
+use super::outbound::XRC;
 use super::{Position, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
@@ -41,18 +47,38 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     movable: true,
     landings: false,
     deadlines: false,
-    build: || Box::<Rc>::default(),
+    addressed: false,
+    annotated: false,
+    build: || Box::<Rc<SERVICE>>::default(),
 };
 
-/// The RC transport.
+/// The RC transport, and XRC: the services whose opcodes start at `SERVICE`.
 #[derive(Debug, Default)]
-pub(super) struct Rc {
-    requester: Requester,
-    responder: Responder,
+pub(super) struct Rc<const SERVICE: u8> {
+    requester: Requester<SERVICE>,
+    responder: Responder<SERVICE>,
     requester_first: bool,
+    /// XRC's alone.
+    addressed: Addressed,
 }
 
-impl Transport for Rc {
+impl<const SERVICE: u8> Rc<SERVICE> {
+    /// A request of the peer's.
+    #[inline]
+    fn take_request(
+        &mut self,
+        core: &mut QpCore,
+        cx: &mut Cx<'_>,
+        packet: &PacketView<'_>,
+    ) -> bool {
+        // One answer serves many requests: once it is due, nothing more follows.
+        let was_due = self.responder.has_work();
+        self.responder.receive(core, cx, packet);
+        core.has_failed() || (!was_due && self.responder.has_work())
+    }
+}
+
+impl<const SERVICE: u8> Transport for Rc<SERVICE> {
     fn entered(&mut self, core: &mut QpCore, from: QpState) {
         match core.state {
             QpState::Rtr => self.responder.start(core),
@@ -73,17 +99,14 @@ impl Transport for Rc {
                 self.requester.receive(core, cx, packet);
                 true
             }
-            _ => {
-                // One answer serves many requests: once it is due, nothing more follows.
-                let was_due = self.responder.has_work();
-                self.responder.receive(core, cx, packet);
-                core.has_failed() || (!was_due && self.responder.has_work())
-            }
+            _ if SERVICE == XRC => self.take_addressed(core, cx, packet),
+            _ => self.take_request(core, cx, packet),
         }
     }
 
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
-        self.responder.receive_train(core, cx, train)
+        // Each packet of XRC says whom it is for.
+        if SERVICE == XRC { 0 } else { self.responder.receive_train(core, cx, train) }
     }
 
     fn transmit(
@@ -96,13 +119,21 @@ impl Transport for Rc {
         // Half of the turn each when both have work, and each first every other time: a pacer may
         // let only one packet through, and an endless READ from the peer must not keep our own
         // requests waiting for ever.
-        self.requester_first = !self.requester_first;
+        //
+        // An acknowledgement on its own goes before requests, in every turn. Programs answer a message as soon as they
+        // have it, and expect that the sender's completion is there before their answer: a NIC acknowledges what
+        // arrives before it tells its program.
+        self.requester_first = !self.requester_first && !self.responder.owes_reply_alone();
         let both = self.requester.has_work(core) && self.responder.has_work();
         let share = if both { budget.div_ceil(2) } else { budget };
         let mut progress = [Progress::Idle; 2];
         for (i, slot) in progress.iter_mut().enumerate() {
             *slot = if (i == 0) == self.requester_first {
                 self.requester.transmit(core, cx, sink, share)
+            } else if SERVICE == XRC {
+                self.as_addressee(core, cx, |responder, core, cx| {
+                    responder.transmit(core, cx, sink, share)
+                })
             } else {
                 self.responder.transmit(core, cx, sink, share)
             };
@@ -137,6 +168,10 @@ impl Transport for Rc {
         Some(self.requester.in_flight_bytes(core))
     }
 
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.requester.rtt.smoothed_ns()
+    }
+
     fn is_drained(&self, core: &QpCore) -> bool {
         self.requester.is_drained(core)
     }
@@ -164,6 +199,10 @@ impl Transport for Rc {
 
     fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.requester.abort(core, cx);
-        self.responder.abort(core, cx);
+        if SERVICE == XRC {
+            self.as_addressee(core, cx, |responder, core, cx| responder.abort(core, cx));
+        } else {
+            self.responder.abort(core, cx);
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! so nothing is buffered.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use bowline_wire::{AtomicEth, Opcode, Psn, Reth};
 
@@ -27,12 +28,20 @@ const MAX_IN_FLIGHT: u32 = 1 << 22;
 /// again after a loss ends where it ended before, as a responder's record of it expects.
 const READ_PIECE: u32 = 256 << 10;
 
+/// READs of so many packets are asked for two packets at a time. A response of two packets is a first
+/// and a last one, which have the same headers, and so fill bursts across requests; those in between
+/// are shorter and would end a burst twice in each READ.
+const SHORT_READ: RangeInclusive<u32> = 3..=16;
+/// Only where so many READs may be outstanding: pieces count as one each, and must not be what a
+/// window's worth of responses waits for.
+const MANY_READS: u8 = 64;
+
 /// Bytes after which an acknowledgement is asked for in the middle of a message.
 const ACK_EVERY: u32 = 768 << 10;
 
-/// Sending half of a reliable connection.
+/// Sending half of a reliable connection whose opcodes start at `SERVICE`.
 #[derive(Debug)]
-pub(super) struct Requester {
+pub(super) struct Requester<const SERVICE: u8> {
     pub(super) una: Psn,
     /// An answer is missing, but the peer has said that it has everything before this.
     pub(super) heard: Option<Psn>,
@@ -67,7 +76,7 @@ pub(super) struct Requester {
     pub(super) rtt_sample_ns: Option<u64>,
 }
 
-impl Default for Requester {
+impl<const SERVICE: u8> Default for Requester<SERVICE> {
     fn default() -> Self {
         let psn = Psn::new(0);
         Requester {
@@ -101,7 +110,7 @@ enum Step {
     Stop(Progress),
 }
 
-impl Requester {
+impl<const SERVICE: u8> Requester<SERVICE> {
     pub(super) fn start(&mut self, core: &QpCore) {
         let psn = core.attrs.sq_psn;
         (self.una, self.next, self.sent_end, self.fresh) = (psn, psn, psn, psn);
@@ -197,7 +206,7 @@ impl Requester {
         // The next turn comes when everybody else has had theirs.
         let turn_ends =
             core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
-        let cut = outbound::Cut::of_reliable(&wqe);
+        let cut = outbound::Cut::of_reliable(core, &wqe);
         let mut middle: Option<HeaderBuf> = None;
         let mut i = 0;
         while i < packets {
@@ -230,7 +239,7 @@ impl Requester {
                     outbound::packet_payload(core, cx, piece).map(|()| &*header)
                 }
                 _ => {
-                    built = outbound::build(core, cx, super::SERVICE, piece, ack_req);
+                    built = outbound::build::<SERVICE>(core, cx, piece, ack_req);
                     if piece.middles() > 0 {
                         middle = built.ok();
                     }
@@ -288,7 +297,7 @@ impl Requester {
             return Step::Stop(Progress::Idle);
         }
         let psns = match wqe.op {
-            SendOp::Read(_) => read_piece(wqe, k, core.mtu()),
+            SendOp::Read(_) => read_piece(core, wqe, k),
             _ => 1,
         };
         // A piece larger than the whole window goes when nothing else is in flight.
@@ -411,10 +420,13 @@ impl Requester {
             SendOp::FetchAdd { .. } => Opcode::RC_FETCH_ADD,
             _ => Opcode::RC_READ_REQ,
         };
-        let mut bth = core.bth(opcode, self.next);
+        let mut bth = core.bth(Opcode(SERVICE | opcode.0), self.next);
         bth.ack_req = true;
         bth.solicited = wqe.flags.contains(SendFlags::SOLICITED);
         let mut header = HeaderBuf::new(&bth);
+        if SERVICE == outbound::XRC {
+            outbound::address(core, &mut header, self.cursor);
+        }
         let atomic = |remote: Remote, swap_or_add, compare| AtomicEth {
             va: remote.addr,
             rkey: remote.rkey,
@@ -431,7 +443,7 @@ impl Requester {
             SendOp::Read(remote) => {
                 let mtu = core.mtu();
                 let offset = k * mtu;
-                let len = (read_piece(wqe, k, mtu) * mtu).min(wqe.len - offset);
+                let len = (read_piece(core, wqe, k) * mtu).min(wqe.len - offset);
                 let va = remote.addr.wrapping_add(u64::from(offset));
                 header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
             }
@@ -586,7 +598,8 @@ impl Requester {
 }
 
 /// PSNs of the piece of a READ that starts at its packet `k`.
-fn read_piece(wqe: &Wqe, k: u32, mtu: u32) -> u32 {
-    let piece = READ_PIECE / mtu;
+fn read_piece(core: &QpCore, wqe: &Wqe, k: u32) -> u32 {
+    let pairs = SHORT_READ.contains(&wqe.packets) && core.attrs.max_rd_atomic >= MANY_READS;
+    let piece = if pairs { 2 } else { READ_PIECE / core.mtu() };
     (piece - k % piece).min(wqe.packets - k)
 }

@@ -26,9 +26,9 @@ enum Reply {
     Rnr,
 }
 
-/// Responding half of a reliable connection.
+/// Responding half of a reliable connection whose opcodes start at `SERVICE`.
 #[derive(Debug)]
-pub(super) struct Responder {
+pub(super) struct Responder<const SERVICE: u8> {
     expected: Psn,
     /// Messages completed, as answers report it (24 bits).
     msn: u32,
@@ -40,7 +40,7 @@ pub(super) struct Responder {
     heard: bool,
 }
 
-impl Default for Responder {
+impl<const SERVICE: u8> Default for Responder<SERVICE> {
     fn default() -> Self {
         Responder {
             expected: Psn::new(0),
@@ -54,7 +54,7 @@ impl Default for Responder {
     }
 }
 
-impl Responder {
+impl<const SERVICE: u8> Responder<SERVICE> {
     pub(super) fn start(&mut self, core: &QpCore) {
         self.expected = core.attrs.rq_psn;
         self.resources.reserve(core.attrs.max_dest_rd_atomic as usize);
@@ -332,7 +332,8 @@ impl Responder {
                 *due = false;
                 *answered = true;
                 let original = *original;
-                let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ATOMIC_ACK, resource.psn));
+                let mut header =
+                    HeaderBuf::new(&core.bth(of::<SERVICE>(Opcode::RC_ATOMIC_ACK), resource.psn));
                 header.push(|bytes| aeth.emit(bytes));
                 header.push(|bytes| AtomicAckEth { original }.emit(bytes));
                 sink.send(core, cx, &header, 0);
@@ -356,7 +357,7 @@ impl Responder {
                 };
                 *next = k + 1;
                 *answered |= k + 1 == resource.packets;
-                let mut bth = core.bth(opcode, resource.psn.add(k));
+                let mut bth = core.bth(of::<SERVICE>(opcode), resource.psn.add(k));
                 bth.pad = pad_of(bytes as usize);
                 let mut header = HeaderBuf::new(&bth);
                 if opcode != Opcode::RC_READ_RESP_MID {
@@ -398,7 +399,7 @@ impl Responder {
             }
         };
         let aeth = self.aeth(syndrome);
-        let mut header = HeaderBuf::new(&core.bth(Opcode::RC_ACK, psn));
+        let mut header = HeaderBuf::new(&core.bth(of::<SERVICE>(Opcode::RC_ACK), psn));
         header.push(|bytes| aeth.emit(bytes));
         cx.segments.clear();
         sink.send(core, cx, &header, 0);
@@ -413,6 +414,27 @@ impl Responder {
         self.reply = None;
         self.nak_sent = false;
         self.resources.settle();
+    }
+
+    /// Whether a message has begun and not ended.
+    pub(super) fn in_message(&self) -> bool {
+        self.inbound.in_message()
+    }
+
+    /// Whether an acknowledgement is due, and no data before it.
+    pub(super) fn owes_reply_alone(&self) -> bool {
+        self.reply.is_some() && !self.resources.has_due()
+    }
+
+    /// Whether memory is still to be read for an answer.
+    pub(super) fn owes_data(&self) -> bool {
+        self.resources.has_due()
+    }
+
+    /// The expected request is for nobody here.
+    pub(super) fn refuse_addressee(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
+        drop(self.give_back());
+        self.refuse(core, cx, Refusal::Invalid, self.expected);
     }
 
     /// PSN of the peer's next request.
@@ -433,4 +455,9 @@ impl Responder {
             self.reply = None;
         }
     }
+}
+
+/// The opcode of a service that an answer of RC has there.
+const fn of<const SERVICE: u8>(opcode: Opcode) -> Opcode {
+    Opcode(SERVICE | opcode.0)
 }

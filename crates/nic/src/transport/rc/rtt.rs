@@ -1,5 +1,7 @@
 //! The round trip, as far as the retransmission timer has to know it.
 
+use core::num::NonZeroU64;
+
 use bowline_wire::Psn;
 
 use crate::time::Time;
@@ -17,6 +19,8 @@ use crate::time::Time;
 #[derive(Debug, Default)]
 pub(super) struct RttEstimate {
     peak_ns: u64,
+    /// The usual average of packets that were sent once, for people who watch.
+    smoothed_ns: Option<NonZeroU64>,
     /// The PSN behind the packet being timed, and when it was first sent.
     probe: Option<(Psn, Time)>,
     /// It has been sent again, and nobody can tell which one is answered.
@@ -43,7 +47,17 @@ impl RttEstimate {
         // Up at once, down slowly.
         let decayed = self.peak_ns - self.peak_ns / 8 + sample / 8;
         self.peak_ns = decayed.max(sample);
-        (!self.resent).then_some(sample)
+        if self.resent {
+            return None;
+        }
+        let smoothed = self.smoothed_ns().map_or(sample, |s| s - s / 8 + sample / 8);
+        self.smoothed_ns = NonZeroU64::new(smoothed);
+        Some(sample)
+    }
+
+    /// The smoothed round trip.
+    pub(super) fn smoothed_ns(&self) -> Option<u64> {
+        self.smoothed_ns.map(NonZeroU64::get)
     }
 
     /// What is not answered is sent again.

@@ -53,6 +53,11 @@ pub(super) struct Probing {
 }
 
 impl Probing {
+    /// The smoothed round trip of probes.
+    pub(super) fn round_trip_ns(&self) -> Option<u64> {
+        self.rtt_ns
+    }
+
     fn new() -> Probing {
         Probing {
             meter: ReportMeter::new(1),

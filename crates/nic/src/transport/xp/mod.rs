@@ -44,6 +44,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     movable: false,
     landings: false,
     deadlines: true,
+    addressed: false,
+    annotated: true,
     build: || Box::<Xp>::default(),
 };
 
@@ -262,6 +264,10 @@ impl Transport for Xp {
 
     fn take_loss(&mut self) -> Option<LossRecord> {
         self.more.as_mut()?.log.pop()
+    }
+
+    fn round_trip_ns(&self) -> Option<u64> {
+        self.more.as_ref()?.probing.as_ref()?.round_trip_ns()
     }
 
     fn is_drained(&self, _core: &QpCore) -> bool {

@@ -1,0 +1,119 @@
+//! What the tables of a group say, wherever it is copied.
+
+use std::net::IpAddr;
+
+use bowline_multicast::{
+    Branch, GroupKey, Leaf, MemberConfig, Origin, Place, Region, RootConfig, Table,
+};
+use bowline_nic::{Mtu, QpType};
+
+use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
+use crate::endpoint::{Endpoint, RemoteMr};
+
+/// Who the ends of a group believe to talk to.
+pub(super) enum Home {
+    /// A switch with an address of its own.
+    Switch(Origin),
+    /// The sender's own port: the sender believes to talk to the first member, and members to the sender.
+    Port,
+}
+
+impl Home {
+    /// The group's table, and what its ends connect to.
+    pub(super) fn prepare(
+        &self,
+        reserved: &Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<(Table, Connected), ConnectGroupError> {
+        let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
+        let (at_sender, at_members, udp_port) = match self {
+            Home::Switch(origin) => (origin.addr, origin.addr, origin.port),
+            Home::Port => (first.endpoint.addr, sender.addr, sender.udp_port),
+        };
+        for end in members.iter().map(|member| &member.endpoint).chain([sender]) {
+            if end.qp_type != QpType::Rc {
+                return Err(ConnectGroupError::NotRc(end.qp_type));
+            }
+            if end.udp_port != udp_port {
+                return Err(ConnectGroupError::Port { addr: end.addr, port: end.udp_port });
+            }
+        }
+        let regions = shared_regions(members)?;
+        let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
+        let peer =
+            |addr: IpAddr, qpn| Endpoint { addr, udp_port, qpn, mtu, rd_atomic: 0, ..*sender };
+        let connected = Connected {
+            group: GroupKey { sender: sender.addr, id: reserved.group },
+            for_sender: peer(at_sender, reserved.group),
+            regions,
+            for_members: reserved.ids.iter().map(|id| peer(at_members, *id)).collect(),
+            ids: reserved.ids.clone(),
+        };
+        let table = self.table(&connected, (sender, members), mtu, options);
+        Ok((table, connected))
+    }
+
+    fn table(
+        &self,
+        connected: &Connected,
+        (sender, members): (&Endpoint, &[GroupMember]),
+        mtu: Mtu,
+        options: &GroupOptions,
+    ) -> Table {
+        let (src, answers_to) = match self {
+            Home::Switch(origin) => (Some(*origin), origin.addr),
+            Home::Port => (None, sender.addr),
+        };
+        let branch = |member: &GroupMember| {
+            let place = |region: &RemoteMr| Place { va: region.addr, rkey: region.rkey };
+            let places = member.regions.iter().map(place).collect();
+            let leaf = Some(Leaf { qpn: member.endpoint.qpn, places });
+            Branch { dst: member.endpoint.addr, src, leaf }
+        };
+        let configs = members.iter().zip(&connected.ids).enumerate();
+        let configs = configs.map(|(branch, (member, id))| MemberConfig {
+            addr: member.endpoint.addr,
+            id: *id,
+            branch,
+        });
+        let peer = Origin { addr: connected.for_sender.addr, port: connected.for_sender.udp_port };
+        let root = RootConfig {
+            sender_port: sender.udp_port,
+            members: configs.collect(),
+            mtu: mtu.bytes(),
+            policy: options.policy,
+            in_port: matches!(self, Home::Port),
+            ..RootConfig::new(sender.qpn, peer, answers_to, Some(sender.psn))
+        };
+        let root = if options.as_in_the_paper { root.as_in_the_paper() } else { root };
+        let region = |r: &RemoteMr| Region { va: r.addr, len: r.len, rkey: r.rkey };
+        Table {
+            key: connected.group,
+            epoch: 1,
+            branches: members.iter().map(branch).collect(),
+            regions: connected.regions.iter().map(region).collect(),
+            root: Some(root),
+        }
+    }
+}
+
+/// The regions as the sender names them: those of the first member, as long as the shortest.
+fn shared_regions(members: &[GroupMember]) -> Result<Vec<RemoteMr>, ConnectGroupError> {
+    let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
+    let mut regions = first.regions.clone();
+    for (member, offered) in members.iter().enumerate() {
+        if offered.regions.len() != regions.len() {
+            return Err(ConnectGroupError::Regions {
+                member,
+                offered: offered.regions.len(),
+                expected: regions.len(),
+            });
+        }
+        for (region, theirs) in regions.iter_mut().zip(&offered.regions) {
+            region.len = region.len.min(theirs.len);
+        }
+    }
+    Ok(regions)
+}

@@ -1,0 +1,133 @@
+//! The sender's own port in the place of a switch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_device as device;
+use bowline_device::multicast::Replicator;
+use bowline_multicast::{Counters, Event, GroupKey, Record};
+use bowline_wire::Qpn;
+
+use super::home::Home;
+use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
+use crate::{Endpoint, Error, Qp};
+
+/// The port of a sender, which copies and merges itself: no switch, one work request, one completion, and every byte is
+/// summed up once.
+///
+/// It is for set-ups of one's own; [`Group::connect`](super::Group::connect) does all of it.
+pub struct GroupPort {
+    qp: Qp,
+    replicator: Arc<Replicator>,
+    /// Queue pairs that nobody uses: their numbers are member IDs.
+    held: Mutex<Vec<device::Qp>>,
+}
+
+impl GroupPort {
+    /// The port of this queue pair's lane.
+    ///
+    /// # Errors
+    /// If the device has a backup, or its lane has ended.
+    pub fn of(qp: &Qp) -> Result<GroupPort, Error> {
+        let device = qp.device();
+        if !device.backup_lanes().is_empty() {
+            return Err(ConnectGroupError::Failover(device.addr()).into());
+        }
+        let replicator = device.replicator(qp.lane())?;
+        Ok(GroupPort { qp: qp.clone(), replicator, held: Mutex::default() })
+    }
+
+    /// Makes a group that the queue pair sends to, which is `sender`: its endpoint, with whatever first PSN and MTU it will
+    /// have. It and the members' then connect to the endpoints that this gives, members first.
+    ///
+    /// # Errors
+    /// If it cannot be.
+    pub fn connect(
+        &self,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, Error> {
+        let reserved = self.reserve(members.len())?;
+        let connected = self.connect_reserved(&reserved, sender, members, options);
+        if connected.is_err() {
+            self.give_back(reserved.group, &reserved.ids);
+        }
+        Ok(connected?)
+    }
+
+    fn reserve(&self, members: usize) -> Result<Reserved, Error> {
+        let group = self.replicator.take_id().ok_or(ConnectGroupError::NoIds)?;
+        let mut ids = Vec::with_capacity(members);
+        while ids.len() < members {
+            match self.qp.hold_number() {
+                Ok(held) => {
+                    ids.push(held.qpn());
+                    self.held().push(held);
+                }
+                Err(error) => {
+                    self.give_back(group, &ids);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Reserved { group, ids })
+    }
+
+    fn connect_reserved(
+        &self,
+        reserved: &Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        let (table, connected) = Home::Port.prepare(reserved, sender, members, options)?;
+        self.replicator.install_table(self.qp.device().now(), table)?;
+        Ok(connected)
+    }
+
+    /// Ends a group. What the queue pair sends goes nowhere from now on.
+    pub fn disconnect(&self, connected: &Connected) {
+        self.replicator.remove(&connected.group);
+        self.give_back(connected.group.id, &connected.ids);
+    }
+
+    fn give_back(&self, group: Qpn, ids: &[Qpn]) {
+        self.replicator.give_back_id(group);
+        self.held().retain(|held| {
+            let is_free = ids.contains(&held.qpn());
+            if is_free {
+                // Nobody else knows of it.
+                let _ = held.destroy();
+            }
+            !is_free
+        });
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, Vec<device::Qp>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next event of any group of this lane: a member that was evicted, a group that failed.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.replicator.engine().poll_event()
+    }
+
+    /// What was done for all groups of this lane.
+    pub fn counters(&self) -> Counters {
+        *self.replicator.engine().counters()
+    }
+
+    /// What is known of the members of a group, by member ID.
+    pub fn records(&self, group: &GroupKey) -> Vec<(Qpn, Record)> {
+        self.replicator.engine().records(group).collect()
+    }
+}
+
+impl Drop for GroupPort {
+    fn drop(&mut self) {
+        for held in self.held().drain(..) {
+            // Nobody else knows of it.
+            let _ = held.destroy();
+        }
+    }
+}

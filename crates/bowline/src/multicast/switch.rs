@@ -1,0 +1,243 @@
+//! A switch with an address of its own.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use bowline_io::{Impair, LinkProfile, Port, PortCounters, PortError, Sharing, UdpConfig, UdpPort};
+use bowline_multicast::plan::IdPool;
+use bowline_multicast::{Counters, Event, GroupKey, Origin, Record, Switch, SwitchLimits};
+use bowline_nic::Time;
+use bowline_wire::{Qpn, ROCE_UDP_PORT};
+
+use super::driver::Driver;
+use super::home::Home;
+use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
+use crate::endpoint::Endpoint;
+
+/// How a [`GroupSwitch`] is opened.
+#[derive(Clone, Debug)]
+pub struct SwitchOptions {
+    /// Its address. It must belong to this machine, and to nobody else's device.
+    pub addr: IpAddr,
+    /// Its UDP port.
+    pub udp_port: u16,
+    /// What happens to the packets that it sends, for tests.
+    pub link: Option<LinkProfile>,
+}
+
+impl SwitchOptions {
+    /// A switch on the usual port, without faults.
+    pub fn new(addr: IpAddr) -> SwitchOptions {
+        SwitchOptions { addr, udp_port: ROCE_UDP_PORT, link: None }
+    }
+}
+
+pub(super) struct Shared {
+    engine: Mutex<Switch>,
+    ids: Mutex<IdPool>,
+    pub(super) port: Mutex<PortCounters>,
+    pub(super) stop: AtomicBool,
+    started: Instant,
+}
+
+impl Shared {
+    pub(super) fn engine(&self) -> MutexGuard<'_, Switch> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
+    }
+}
+
+/// A switch in this process, with an address of its own and a thread that forwards. It ends when it is dropped.
+///
+/// ```
+/// use bowline::multicast::{GroupMember, GroupOptions, GroupSwitch, SwitchOptions};
+/// use bowline::{Access, Device, QpType};
+/// use std::time::Duration;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let switch = GroupSwitch::open(&SwitchOptions::new("127.9.1.100".parse()?))?;
+/// let device = Device::open("127.9.1.1")?;
+/// let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+/// let mr = pd.register(64, Access::LOCAL_WRITE)?;
+/// let sender = pd.qp(QpType::Rc, &cq).build()?;
+///
+/// let mut members = Vec::new();
+/// for addr in ["127.9.1.2", "127.9.1.3"] {
+///     let device = Device::open(addr)?;
+///     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+///     let mr = pd.register(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+///     members.push((pd.qp(QpType::Rc, &cq).build()?, mr));
+/// }
+/// let offers: Vec<GroupMember> = members
+///     .iter()
+///     .map(|(qp, mr)| GroupMember { endpoint: qp.endpoint(), regions: vec![mr.remote()] })
+///     .collect();
+/// let group = switch.connect(&sender.endpoint(), &offers, &GroupOptions::default())?;
+/// for ((qp, _), endpoint) in members.iter().zip(&group.for_members) {
+///     qp.connect(endpoint)?;
+/// }
+/// sender.connect(&group.for_sender)?;
+///
+/// mr.write_at(0, b"hello");
+/// sender.write(1, &mr, 0..5, group.regions[0])?;
+/// cq.next(Duration::from_secs(5))?;
+/// assert!(members.iter().all(|(_, mr)| mr.to_vec(0, 5) == b"hello"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct GroupSwitch {
+    shared: Arc<Shared>,
+    origin: Origin,
+    thread: Option<JoinHandle<Result<(), PortError>>>,
+}
+
+impl GroupSwitch {
+    /// Opens a switch.
+    ///
+    /// # Errors
+    /// If its address cannot be had.
+    pub fn open(options: &SwitchOptions) -> Result<GroupSwitch, PortError> {
+        let config = UdpConfig {
+            udp_port: options.udp_port,
+            sharing: Sharing::Exclusive,
+            ..UdpConfig::new(options.addr)
+        };
+        let port = UdpPort::open(&config)?;
+        let origin = Origin { addr: options.addr, port: port.caps().udp_port };
+        let port: Box<dyn Port> = match &options.link {
+            Some(link) => Box::new(Impair::new(port, link)),
+            None => Box::new(port),
+        };
+        let shared = Arc::new(Shared {
+            engine: Mutex::new(Switch::new(SwitchLimits::default())),
+            ids: Mutex::new(IdPool::default()),
+            port: Mutex::new(PortCounters::default()),
+            stop: AtomicBool::new(false),
+            started: Instant::now(),
+        });
+        let driver = Driver::new(port, Arc::clone(&shared));
+        let thread = std::thread::Builder::new().name("bowline-switch".to_owned());
+        let thread = thread.spawn(move || driver.run());
+        let no_thread = |source: io::Error| PortError::Os { what: "starting a thread", source };
+        Ok(GroupSwitch { shared, origin, thread: Some(thread.map_err(no_thread)?) })
+    }
+
+    /// Makes a group. The sender and the members then connect to the endpoints that this gives, members first.
+    ///
+    /// # Errors
+    /// If the switch does not take it.
+    pub fn connect(
+        &self,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        self.connect_reserved(self.reserve(members.len())?, sender, members, options)
+    }
+
+    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before they say who they are.
+    ///
+    /// # Errors
+    /// If there are too few.
+    pub fn reserve(&self, members: usize) -> Result<Reserved, ConnectGroupError> {
+        let mut pool = self.ids();
+        let group = pool.take().ok_or(ConnectGroupError::NoIds)?;
+        let ids: Vec<Qpn> = std::iter::from_fn(|| pool.take()).take(members).collect();
+        let reserved = Reserved { group, ids };
+        drop(pool);
+        if reserved.ids.len() < members {
+            self.give_back(&reserved);
+            return Err(ConnectGroupError::NoIds);
+        }
+        Ok(reserved)
+    }
+
+    /// As [`connect`](GroupSwitch::connect), with IDs that were taken beforehand.
+    ///
+    /// # Errors
+    /// If the switch does not take it; then the IDs are free again.
+    pub fn connect_reserved(
+        &self,
+        reserved: Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        let connected = self.try_connect(&reserved, sender, members, options);
+        if connected.is_err() {
+            self.give_back(&reserved);
+        }
+        connected
+    }
+
+    fn try_connect(
+        &self,
+        reserved: &Reserved,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        options: &GroupOptions,
+    ) -> Result<Connected, ConnectGroupError> {
+        let home = Home::Switch(self.origin);
+        let (table, connected) = home.prepare(reserved, sender, members, options)?;
+        let now = self.shared.now();
+        self.shared.engine().install(now, table)?;
+        Ok(connected)
+    }
+
+    fn ids(&self) -> MutexGuard<'_, IdPool> {
+        self.shared.ids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, reserved: &Reserved) {
+        let mut pool = self.ids();
+        reserved.ids.iter().chain([&reserved.group]).for_each(|id| pool.give_back(*id));
+    }
+
+    /// Ends a group. Packets of its sender go nowhere from now on.
+    pub fn disconnect(&self, connected: &Connected) {
+        self.shared.engine().remove(&connected.group);
+        self.give_back(&Reserved { group: connected.group.id, ids: connected.ids.clone() });
+    }
+
+    /// Whether its port has broken, so that it forwards nothing any more.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// The next event: a member that was evicted, a group that failed.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.shared.engine().poll_event()
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Counters {
+        *self.shared.engine().counters()
+    }
+
+    /// What its port has done and seen.
+    pub fn port_counters(&self) -> PortCounters {
+        *self.shared.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it knows of the members of a group, by member ID.
+    pub fn records(&self, group: &GroupKey) -> Vec<(Qpn, Record)> {
+        self.shared.engine().records(group).collect()
+    }
+}
+
+impl Drop for GroupSwitch {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A port that broke has ended it sooner; there is nobody left to tell.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Sealing the queue pairs that are connected over a channel (`docs/sealed.md`).
+//!
+//! Both ends have a secret: from a handshake, or a key that they share. Each tells the other a nonce and the
+//! cipher that its CPU prefers, and proves that it has the secret. From then on the queue pairs that they connect
+//! over the channel are numbered, and sealed with keys of their own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bowline_device::random_bytes;
+use bowline_nic::{PacketSeal, Time};
+use bowline_seal::{Role, SealConfig, SessionSecret, Suite, seal};
+
+use super::{Channel, SetupError};
+use crate::Error;
+
+/// What a message about sealing begins with.
+const MAGIC: &[u8; 4] = b"seal";
+const NONCE_LEN: usize = 32;
+const HELLO_LEN: usize = MAGIC.len() + 1 + NONCE_LEN;
+
+/// The session of a channel whose queue pairs are sealed.
+pub(crate) struct Sealing {
+    secret: SessionSecret,
+    role: Role,
+    config: SealConfig,
+    /// Queue pairs connected so far. A number is never used again.
+    next_qp: AtomicU64,
+}
+
+impl Sealing {
+    /// Protection for the next queue pair.
+    pub(crate) fn next(&self, now: Time) -> PacketSeal {
+        let qp = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        seal(&self.secret, qp, self.role, &self.config, now)
+    }
+}
+
+impl std::fmt::Debug for Sealing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sealing({:?}, {:?})", self.role, self.config.suite)
+    }
+}
+
+impl Channel {
+    /// Seals every queue pair that is connected over this channel from now on: its packets are encrypted and
+    /// authenticated, and no others are taken. Both ends call it, with the same secret; one is
+    /// the initiator and the other the responder.
+    ///
+    /// The secret is what a handshake has given both ends, or a key that they share. It may be used for many
+    /// channels: each end adds a nonce.
+    ///
+    /// # Errors
+    /// If the peer has another secret, or does not seal.
+    pub fn seal(&mut self, secret: &[u8; SessionSecret::LEN], role: Role) -> Result<(), Error> {
+        let sealing = self.agree(secret, role)?;
+        let (session, suite) = (&sealing.secret, sealing.config.suite);
+        self.send(&session.proof(role, suite))?;
+        if !session.proves(role.peer(), suite, &self.recv()?) {
+            return Err(SetupError::WrongSecret.into());
+        }
+        self.set_sealing(sealing);
+        Ok(())
+    }
+
+    /// Like [`seal`](Self::seal), over a channel that is encrypted with keys from the same handshake as the secret:
+    /// that a message opens proves what proofs would, which take a round trip.
+    pub(super) fn seal_proven(
+        &mut self,
+        secret: &[u8; SessionSecret::LEN],
+        role: Role,
+    ) -> Result<(), Error> {
+        let sealing = self.agree(secret, role)?;
+        self.set_sealing(sealing);
+        Ok(())
+    }
+
+    /// Tells the peer a nonce and a cipher, and hears its own.
+    fn agree(&mut self, secret: &[u8; SessionSecret::LEN], role: Role) -> Result<Sealing, Error> {
+        let nonce = random_bytes().map_err(|e| Error::system("read randomness", e))?;
+        let ours = Suite::best();
+        self.send(&hello(ours, &nonce))?;
+        let (theirs, peer_nonce) = parse_hello(&self.recv()?)?;
+        let session = match role {
+            Role::Initiator => SessionSecret::from_pre_shared(secret, &nonce, &peer_nonce),
+            Role::Responder => SessionSecret::from_pre_shared(secret, &peer_nonce, &nonce),
+        };
+        let suite = Suite::agree(ours, theirs);
+        let config = SealConfig::new(suite);
+        Ok(Sealing { secret: session, role, config, next_qp: AtomicU64::new(0) })
+    }
+}
+
+fn hello(suite: Suite, nonce: &[u8; NONCE_LEN]) -> [u8; HELLO_LEN] {
+    let mut bytes = [0; HELLO_LEN];
+    let (magic, rest) = bytes.split_at_mut(MAGIC.len());
+    magic.copy_from_slice(MAGIC);
+    rest[0] = suite.code();
+    rest[1..].copy_from_slice(nonce);
+    bytes
+}
+
+fn parse_hello(bytes: &[u8]) -> Result<(Suite, [u8; NONCE_LEN]), SetupError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(SetupError::Unsealed)?;
+    let (code, nonce) = rest.split_first().ok_or(SetupError::Truncated)?;
+    let suite = Suite::from_code(*code).ok_or(SetupError::Invalid("cipher"))?;
+    Ok((suite, nonce.try_into().map_err(|_| SetupError::Truncated)?))
+}

@@ -1,0 +1,189 @@
+//! How the ends of a channel get to know each other.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use bowline_peers::{
+    Code, Handshake, Identity, MAX_MESSAGE, Mode, PeerError, Progress, PublicKey, Refusal,
+};
+use bowline_seal::Role;
+
+use super::Channel;
+use super::error::SetupError;
+use super::message::{Header, Kind};
+use crate::Error;
+
+const WAITING: &str = "waiting for the peer to say who it is";
+/// After the handshake, encrypted: the peer may go on. Anything else is a [`Refusal`].
+const ADMITTED: u8 = 0;
+
+/// Whom an end that accepts connections lets in.
+pub trait AcceptPolicy {
+    /// This end's key pair.
+    fn identity(&self) -> Result<Identity, PeerError>;
+
+    /// The code that is open, which nobody else gets from now on: it is good for one try.
+    fn take_code(&self) -> Option<Code>;
+
+    /// Whether the peer with this key may connect. A code that was right has said so already.
+    fn admits(&self, key: &PublicKey) -> Result<bool, PeerError>;
+
+    /// Whether a peer at this address may connect without saying who it is.
+    fn admits_plain(&self, peer: SocketAddr) -> bool;
+}
+
+impl Channel {
+    /// At the end that connected: proves this end's identity, and checks the peer's.
+    ///
+    /// With a code both ends prove that they have been told the same. `check` looks at the peer's key
+    /// before this end shows its own. When it returns, the channel is encrypted, and queue pairs that are
+    /// connected over it are sealed.
+    pub fn authenticate(
+        &mut self,
+        identity: &Identity,
+        code: Option<&Code>,
+        check: impl FnOnce(&PublicKey) -> Result<(), PeerError>,
+    ) -> Result<(), Error> {
+        // One deadline for all of it: a peer that takes its time with every message gains none.
+        let deadline = Instant::now() + self.timeout();
+        let (mut handshake, first) =
+            Handshake::connect(identity, code).map_err(SetupError::Peer)?;
+        self.send_frame(Kind::Handshake, &first)?;
+        let key = loop {
+            let message = self.recv_handshake(deadline, identity)?;
+            match handshake.handle(&message).map_err(SetupError::Peer)? {
+                Progress::Reply(reply) => self.send_frame(Kind::Handshake, &reply)?,
+                Progress::Check(key) => break key,
+            }
+        };
+        check(&key).map_err(SetupError::Peer)?;
+        let (last, session) = handshake.proceed().map_err(SetupError::Peer)?;
+        if let Some(last) = last {
+            self.send_frame(Kind::Handshake, &last)?;
+        }
+        self.encrypt(session);
+        match self.recv_handshake(deadline, identity)?[..] {
+            [ADMITTED] => {
+                self.log_peer(&key, code.map_or(Mode::Key, |_| Mode::Code));
+                self.seal_queue_pairs()
+            }
+            [byte] => {
+                let refusal = Refusal::from_byte(byte);
+                let refusal = refusal.ok_or(SetupError::Invalid("reason to refuse"))?;
+                tracing::info!(target: "bowline::setup", "refused by the peer: {refusal}");
+                Err(SetupError::Refused { refusal, ours: Some(identity.public()) }.into())
+            }
+            _ => Err(SetupError::Invalid("end of the handshake").into()),
+        }
+    }
+
+    /// At the end that accepted: finds out who the peer is, and whether it may go on.
+    ///
+    /// Returns by what it is known, and `None` if it may stay unknown. A peer that is refused has been
+    /// told why.
+    pub fn accept_peer(&mut self, policy: &dyn AcceptPolicy) -> Result<Option<Mode>, Error> {
+        let deadline = Instant::now() + self.timeout();
+        let header = self.recv_header(deadline, WAITING)?;
+        if header.kind != Kind::Handshake as u8 {
+            let peer = self.peer_addr()?;
+            if policy.admits_plain(peer) {
+                tracing::debug!(target: "bowline::setup", "{peer} is not asked who it is");
+                self.unread_header(header);
+                return Ok(None);
+            }
+            return Err(self.reject(Refusal::Unauthenticated, None));
+        }
+        let first = self.recv_body(bounded(header)?, deadline, WAITING)?;
+        let mode = Mode::of(&first).ok_or(SetupError::Invalid("first message"))?;
+        let code = match mode {
+            Mode::Key => None,
+            Mode::Code => match policy.take_code() {
+                Some(code) => Some(code),
+                None => return Err(self.reject(Refusal::NoCode, None)),
+            },
+        };
+        let identity = policy.identity().map_err(SetupError::Peer)?;
+        let begun = Handshake::accept(&identity, code.as_ref(), &first);
+        let (mut handshake, mut reply) = begun.map_err(SetupError::Peer)?;
+        let key = loop {
+            self.send_frame(Kind::Handshake, &reply)?;
+            let message = self.recv_handshake(deadline, &identity)?;
+            match handshake.handle(&message) {
+                Ok(Progress::Reply(next)) => reply = next,
+                Ok(Progress::Check(key)) => break key,
+                Err(PeerError::WrongCode) => return Err(self.reject(Refusal::WrongCode, None)),
+                Err(e) => return Err(SetupError::Peer(e).into()),
+            }
+        };
+        let (_, session) = handshake.proceed().map_err(SetupError::Peer)?;
+        self.encrypt(session);
+        if mode == Mode::Key && !policy.admits(&key).map_err(SetupError::Peer)? {
+            self.send_frame(Kind::Handshake, &[Refusal::UnknownKey as u8])?;
+            let refusal = Refusal::UnknownKey;
+            log_refusal(self, refusal);
+            return Err(SetupError::Rejected { refusal, theirs: Some(key) }.into());
+        }
+        self.send_frame(Kind::Handshake, &[ADMITTED])?;
+        self.log_peer(&key, mode);
+        self.seal_queue_pairs()?;
+        Ok(Some(mode))
+    }
+
+    /// Seals what is connected over the channel from now on, with the secret of the handshake.
+    fn seal_queue_pairs(&mut self) -> Result<(), Error> {
+        let (Some(secret), Some(initiator)) = (self.session_secret(), self.is_initiator()) else {
+            return Ok(());
+        };
+        let (secret, role) = (*secret, if initiator { Role::Initiator } else { Role::Responder });
+        self.seal_proven(&secret, role)
+    }
+
+    fn recv_handshake(&mut self, deadline: Instant, identity: &Identity) -> Result<Vec<u8>, Error> {
+        let header = self.recv_header(deadline, WAITING)?;
+        if header == (Header { kind: Kind::Refused as u8, len: 1 }) {
+            return Err(match self.recv_refusal(deadline)? {
+                SetupError::Refused { refusal, .. } => {
+                    SetupError::Refused { refusal, ours: Some(identity.public()) }.into()
+                }
+                other => other.into(),
+            });
+        }
+        header.expect(Kind::Handshake)?;
+        self.recv_body(bounded(header)?, deadline, WAITING)
+    }
+
+    /// Whom it is that this end has got to know.
+    fn log_peer(&self, key: &PublicKey, mode: Mode) {
+        let by = match mode {
+            Mode::Key => "its key",
+            Mode::Code => "a code",
+        };
+        let fingerprint = key.fingerprint();
+        match self.peer_addr() {
+            Ok(peer) => tracing::info!(
+                target: "bowline::setup",
+                "{peer} is known by {by}, fingerprint {fingerprint}; packets are sealed"
+            ),
+            Err(_) => tracing::info!(target: "bowline::setup", "{fingerprint} is known by {by}"),
+        }
+    }
+
+    fn reject(&mut self, refusal: Refusal, theirs: Option<PublicKey>) -> Error {
+        self.refuse(refusal);
+        log_refusal(self, refusal);
+        SetupError::Rejected { refusal, theirs }.into()
+    }
+}
+
+fn log_refusal(channel: &Channel, refusal: Refusal) {
+    let peer = channel.peer_addr().map_or_else(|_| "a peer".to_owned(), |addr| addr.to_string());
+    tracing::info!(target: "bowline::setup", "refused {peer}: {refusal}");
+}
+
+/// The length of a handshake message, which is short.
+fn bounded(header: Header) -> Result<usize, SetupError> {
+    if header.len > MAX_MESSAGE {
+        return Err(SetupError::Invalid("length of a handshake message"));
+    }
+    Ok(header.len)
+}

@@ -1,0 +1,77 @@
+//! NICs as people name them on the command line.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use bowline::{Device, DeviceBuilder, VerbsName};
+
+/// Bowline's NIC at an address, or a verbs device of the system's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NicName {
+    /// The soft NIC.
+    Addr(IpAddr),
+    /// `verbs:NAME`.
+    Verbs(VerbsName),
+}
+
+impl NicName {
+    /// Starts opening it.
+    pub(crate) fn builder(&self) -> DeviceBuilder {
+        match self {
+            NicName::Addr(addr) => Device::builder(*addr),
+            NicName::Verbs(name) => Device::verbs(name.clone()),
+        }
+    }
+
+    /// Its address; that of a verbs device is the device's to tell.
+    pub(crate) fn addr(&self) -> Result<IpAddr, bowline::Error> {
+        match self {
+            NicName::Addr(addr) | NicName::Verbs(VerbsName { addr: Some(addr), .. }) => Ok(*addr),
+            NicName::Verbs(_) => Ok(self.builder().open()?.addr()),
+        }
+    }
+}
+
+impl FromStr for NicName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NicName, String> {
+        // As `bowline run` names devices; the name is for programs, which there are none of here.
+        let nic = text.split_once('=').map_or(text, |(_, nic)| nic);
+        if VerbsName::is_meant(nic) {
+            return nic
+                .parse()
+                .map(NicName::Verbs)
+                .map_err(|e: bowline::ParseVerbsNameError| e.to_string());
+        }
+        nic.parse().map(NicName::Addr).map_err(|_| {
+            format!("{text:?} is no device: write an IP address, as 10.0.0.7, or verbs:NAME, as verbs:mlx5_0")
+        })
+    }
+}
+
+impl fmt::Display for NicName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NicName::Addr(addr) => addr.fmt(f),
+            NicName::Verbs(name) => name.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_verbs_devices_are_told_apart() {
+        for text in ["10.0.0.7", "fd00::7", "verbs:mlx5_0", "verbs:rxe0@10.0.0.7"] {
+            assert_eq!(text.parse::<NicName>().unwrap().to_string(), text);
+        }
+        assert_eq!("bl0=verbs:rxe0".parse(), Ok(NicName::Verbs("verbs:rxe0".parse().unwrap())));
+        for bad in ["", "mlx5_0", "verbs:", "10.0.0"] {
+            assert!(bad.parse::<NicName>().unwrap_err().contains("verbs:"), "{bad}");
+        }
+    }
+}

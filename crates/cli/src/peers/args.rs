@@ -1,0 +1,40 @@
+//! Options about who the peer is, for commands that measure.
+
+use bowline::peers::Code;
+use clap::Args;
+
+use super::Trust;
+
+/// What the user wants to know of the peer.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct TrustArgs {
+    /// Ask nobody who they are, and seal nothing; on loopback that is so without it
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Authenticate both ends and seal every packet on loopback as well
+    #[arg(long, visible_alias = "secure", conflicts_with = "insecure")]
+    pub(crate) seal: bool,
+    /// Take the key of a host that is not known yet, without asking
+    #[arg(long, conflicts_with = "insecure")]
+    pub(crate) accept_new: bool,
+    /// At the server: print a one-time code. At the client: the words of that code
+    #[arg(long, value_name = "WORDS", num_args = 0..=1, conflicts_with = "insecure")]
+    pub(crate) code: Option<Option<Code>>,
+}
+
+impl TrustArgs {
+    /// For the end that connects.
+    pub(crate) fn of_client(&self) -> Result<Trust, String> {
+        let code = match &self.code {
+            Some(None) => {
+                return Err(
+                    "--code needs the words that the server prints: --code WORDS".to_owned()
+                );
+            }
+            Some(Some(code)) => Some(code.clone()),
+            None => None,
+        };
+        let TrustArgs { insecure, seal: secure, accept_new, .. } = *self;
+        Ok(Trust { code, insecure, secure, accept_new, remember: false })
+    }
+}

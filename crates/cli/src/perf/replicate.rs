@@ -1,0 +1,241 @@
+//! One sender, many servers: every message goes to all of them, and is done when all have it.
+
+use std::error::Error;
+use std::time::Instant;
+
+use bowline::multicast::{Group, GroupOptions};
+use bowline::{Channel, RemoteMr, SendOp, SendWr};
+use hdrhistogram::Histogram;
+
+use super::account::{self, cpu_time};
+use super::args::{PerfArgs, Replicate, Spec, Test};
+use super::bandwidth::{Goal, Meter};
+use super::interval::Watch;
+use super::report::{BandwidthRow, Replication, Report, Row};
+use super::rig::{Poller, Rig};
+use super::session::{self, TEST_TIMEOUT};
+use crate::interrupt;
+use crate::peers::Target;
+
+/// Longest time that is told apart.
+const MAX_NS: u64 = 60_000_000_000;
+
+/// A sender, its servers, and how messages reach them.
+struct Sender {
+    rig: Rig,
+    channels: Vec<Channel>,
+    replicate: Replicate,
+    /// The QPs that each message is posted on, and where a WRITE goes.
+    ways: Vec<RemoteMr>,
+    /// Ends with the test.
+    _group: Option<Group>,
+}
+
+/// Measures at the sender, for every size.
+pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
+    if !matches!(args.test, Test::WriteBw | Test::SendBw) {
+        return Err("--to is for write-bw and send-bw: servers of other tests answer".into());
+    }
+    let mut sender = Sender::connect(args)?;
+    let mut report = Report::new(&sender.rig.spec, &sender.rig.device, !args.json);
+    report.print_header();
+    for bytes in sender.rig.spec.sizes() {
+        sender.barrier()?;
+        let watch = Watch { device: &sender.rig.device, every: args.interval, text: !args.json };
+        let row = Row::Bandwidth(sender.measure(bytes, watch)?);
+        for channel in &mut sender.channels {
+            session::tell(channel, &row)?;
+            // What this end has sent is not what any one of them was sent.
+            account::exchange(channel, None)?;
+        }
+        let is_interrupted = row.is_interrupted();
+        report.add(row);
+        if is_interrupted {
+            return Ok(report);
+        }
+    }
+    sender.barrier()?;
+    Ok(report)
+}
+
+impl Sender {
+    fn connect(args: &PerfArgs) -> Result<Sender, Box<dyn Error>> {
+        let mut channels = Vec::with_capacity(args.to.len());
+        for host in &args.to {
+            let channel = session::reach(args, &Target::parse(host, args.port)?);
+            channels.push(channel.map_err(|error| format!("{host}: {error}"))?);
+        }
+        interrupt::watch();
+        let replicate = match args.replicate {
+            Replicate::Auto if channels.len() > 1 => Replicate::Port,
+            Replicate::Auto => Replicate::FanOut,
+            chosen => chosen,
+        };
+        let spec = Spec::new(args);
+        for (channel, host) in channels.iter_mut().zip(&args.to) {
+            session::ask(channel, &spec).map_err(|error| format!("{host}: {error}"))?;
+        }
+        let qps = if replicate == Replicate::FanOut { channels.len() } else { 1 };
+        let device = session::open(args, session::local_addr(args, &channels[0])?)?;
+        let rig = Rig::new(device, Spec { qps: qps as u16, ..spec })?;
+        let mut sender = Sender { rig, channels, replicate, ways: Vec::new(), _group: None };
+        sender.connect_qps()?;
+        for channel in &mut sender.channels {
+            channel.set_timeout(TEST_TIMEOUT);
+        }
+        Ok(sender)
+    }
+
+    fn connect_qps(&mut self) -> Result<(), Box<dyn Error>> {
+        if self.replicate == Replicate::FanOut {
+            for (qp, channel) in self.channels.iter_mut().enumerate() {
+                let peer = channel.connect(&self.rig.qps[qp], &[self.rig.offer(qp)])?;
+                self.ways.extend(peer.regions);
+            }
+        } else {
+            let (qp, offer, options) =
+                (&self.rig.qps[0], [self.rig.offer(0)], GroupOptions::default());
+            let group = Group::connect(qp, &offer, &mut self.channels, &options)?;
+            self.ways.extend_from_slice(group.regions());
+            self._group = Some(group);
+        }
+        let is_enough = |way: &RemoteMr| way.len >= self.rig.spec.max_size() as u64;
+        if self.ways.len() != self.rig.qps.len() || !self.ways.iter().all(is_enough) {
+            return Err("a server offers no memory, or too little for the test: \
+                        run the same release on all ends"
+                .into());
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self) -> Result<(), Box<dyn Error>> {
+        Ok(self.channels.iter_mut().try_for_each(Channel::barrier)?)
+    }
+
+    /// Posts one message to everybody.
+    fn post(&self, message: u64, bytes: u32) -> Result<(), Box<dyn Error>> {
+        // All servers get it from the same memory.
+        let source = self.rig.source(0);
+        let sges = [self.rig.mr.sge(source..source + bytes as usize)?];
+        for (qp, way) in self.rig.qps.iter().zip(&self.ways) {
+            let op = match self.rig.spec.test {
+                Test::SendBw => SendOp::Send,
+                _ => SendOp::Write(way.start()),
+            };
+            qp.post_send(&SendWr::new(message, op, &sges))?;
+        }
+        Ok(())
+    }
+
+    fn measure(&self, bytes: u32, watch: Watch<'_>) -> Result<BandwidthRow, Box<dyn Error>> {
+        let depth = u64::from(self.rig.spec.tx_depth);
+        let mut flight = Flight::new(depth, self.ways.len())?;
+        let mut goal = Goal::new(&self.rig.spec, &watch);
+        let mut poller = Poller::new(&self.rig.cq);
+        let (start, cpu) = (Instant::now(), cpu_time());
+        let mut meter = Meter::new(start, bytes, watch);
+        while interrupt::asked().is_none() {
+            let end = goal.messages_per_qp(start);
+            while flight.has_room() && flight.posted < end {
+                self.post(flight.posted, bytes)?;
+                flight.post();
+            }
+            if flight.is_empty() {
+                break;
+            }
+            let got = poller.poll()?;
+            if got.is_empty() {
+                poller.idle()?;
+                continue;
+            }
+            let done = got.iter().filter(|completion| flight.complete(completion.wr_id)).count();
+            meter.add(done as u64);
+        }
+        let cpu = cpu_time().saturating_sub(cpu);
+        let mut row = meter.finish(interrupt::asked().is_some());
+        let gb = row.iterations as f64 * f64::from(bytes) / 1e9;
+        let us = |quantile| flight.times.value_at_quantile(quantile) as f64 / 1e3;
+        row.replication = Some(Replication {
+            servers: self.channels.len(),
+            replicate: self.replicate,
+            t_typical_us: us(0.5),
+            p99_us: us(0.99),
+            sender_cpu_s_per_gb: cpu.as_secs_f64() / gb.max(1e-9),
+        });
+        Ok(row)
+    }
+}
+
+/// Messages that are under way.
+struct Flight {
+    /// By message modulo depth: when it was posted, and how many completions it lacks.
+    slots: Vec<(Instant, usize)>,
+    ways: usize,
+    posted: u64,
+    /// All before are done.
+    oldest: u64,
+    times: Histogram<u64>,
+}
+
+impl Flight {
+    fn new(depth: u64, ways: usize) -> Result<Flight, Box<dyn Error>> {
+        let times = Histogram::new_with_bounds(1, MAX_NS, 3)
+            .map_err(|error| format!("cannot make a histogram: {error}"))?;
+        let slots = vec![(Instant::now(), 0); depth as usize];
+        Ok(Flight { slots, ways, posted: 0, oldest: 0, times })
+    }
+
+    fn has_room(&self) -> bool {
+        self.posted - self.oldest < self.slots.len() as u64
+    }
+
+    fn is_empty(&self) -> bool {
+        self.posted == self.oldest
+    }
+
+    fn slot(&mut self, message: u64) -> &mut (Instant, usize) {
+        let depth = self.slots.len() as u64;
+        &mut self.slots[(message % depth) as usize]
+    }
+
+    fn post(&mut self) {
+        let ways = self.ways;
+        *self.slot(self.posted) = (Instant::now(), ways);
+        self.posted += 1;
+    }
+
+    /// Takes note of a completion; whether the message is done by that.
+    fn complete(&mut self, message: u64) -> bool {
+        let (posted_at, left) = self.slot(message);
+        *left -= 1;
+        if *left > 0 {
+            return false;
+        }
+        let time = posted_at.elapsed();
+        self.times.saturating_record(time.as_nanos() as u64);
+        while self.oldest < self.posted && self.slot(self.oldest).1 == 0 {
+            self.oldest += 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_done_when_all_have_it_and_makes_room_in_order() {
+        let mut flight = Flight::new(2, 2).expect("a histogram");
+        flight.post();
+        flight.post();
+        assert!(!flight.has_room());
+        assert!(!flight.complete(1));
+        assert!(flight.complete(1), "the second message is done first");
+        assert!(!flight.has_room(), "its place is behind the first one's");
+        assert!(!flight.complete(0));
+        assert!(flight.complete(0));
+        assert!(flight.has_room() && flight.is_empty());
+        assert_eq!(flight.times.len(), 2);
+    }
+}

@@ -1,0 +1,227 @@
+//! Taking transfers from those who may send.
+
+use std::error::Error;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use bowline::peers::{Mode, TrustFiles};
+use bowline::{Channel, Listener};
+
+use super::args::RecvArgs;
+use super::dir::Dir;
+use super::pipe::{self, Spool};
+use super::report::Report;
+use super::turns::Turns;
+use super::{Failure, finish, receiver};
+use crate::peers::{FIRST_DELAY, Gate, MAX_TRIES, RecvPolicy, discovery};
+use crate::{interrupt, output};
+
+/// Transfers that a receiver takes at a time; each may take 128 MiB of memory. Further senders wait.
+const MAX_TRANSFERS: usize = 4;
+/// How often the main thread looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What became of a connection.
+enum Ending {
+    /// It was not let in; `used_code` if the code that was open is void now.
+    Refused { used_code: bool },
+    /// There was a transfer.
+    Transfer(Box<Result<Report, Failure>>),
+}
+
+/// What all connections share.
+struct Server {
+    args: RecvArgs,
+    policy: RecvPolicy,
+    files: TrustFiles,
+    turns: Turns,
+    gate: Gate,
+}
+
+/// Receives what senders send.
+pub(crate) fn recv(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
+    interrupt::watch();
+    if !pipe::is_stdio(std::slice::from_ref(&args.dir)) {
+        return run(args);
+    }
+    // What goes to stdout is checked as a whole first.
+    let spool = Spool::directory().map_err(|e| e as Box<dyn Error>)?;
+    args.dir = spool.path();
+    args.once = true;
+    // Stdout is the file's.
+    args.shown.be_quiet();
+    let status = run(args)?;
+    if status == ExitCode::SUCCESS {
+        spool.copy_to_stdout().map_err(|e| format!("cannot write to stdout: {e}"))?;
+    }
+    Ok(status)
+}
+
+fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
+    // Better said now than to the first sender.
+    Dir::open(&args.dir, args.rights()).map_err(|e| e as Box<dyn Error>)?;
+    args.once |= args.code;
+    let files = TrustFiles::of_user()?;
+    let listener = listen(&args, &files)?;
+    let at = listener.local_addr()?;
+    eprintln!("receiving into {} on {at}", args.dir.display());
+    let policy = RecvPolicy::new(files.clone(), args.insecure);
+    let turns = Turns::new(if args.once { 1 } else { MAX_TRANSFERS });
+    let server = Server { args, policy, files, turns, gate: Gate::default() };
+    let server = Arc::new(server);
+    if server.args.code {
+        open_code(&server)?;
+        let answering = Arc::clone(&server);
+        thread::spawn(move || {
+            let is_open = || answering.policy.has_code();
+            loop {
+                if let Err(e) = discovery::answer(at.port(), is_open) {
+                    let why = format!("senders on this network must name this host (--to): {e}");
+                    return output::notice(&why);
+                }
+                // Between two codes nobody is answered.
+                thread::sleep(LOOK_EVERY);
+            }
+        });
+    }
+    let (endings, ended) = mpsc::channel();
+    let accepting = Arc::clone(&server);
+    thread::spawn(move || accept(&accepting, &listener, &endings));
+    watch(&server, &ended)
+}
+
+/// Where it listens: everywhere once somebody may come in.
+fn listen(args: &RecvArgs, files: &TrustFiles) -> Result<Listener, Box<dyn Error>> {
+    if let Some(addr) = args.device {
+        return Ok(Listener::bind((addr, args.port))?);
+    }
+    if !args.code && !args.insecure && files.authorized()?.is_empty() {
+        eprintln!(
+            "bowline: no key is trusted yet, so only this host can send: use --code, or `bowline key \
+             trust KEY` with the key that `bowline key show` prints at the sender"
+        );
+        return Ok(Listener::bind((IpAddr::V4(Ipv4Addr::LOCALHOST), args.port))?);
+    }
+    // Without IPv6 there is no address for both.
+    let both = Listener::bind((IpAddr::V6(Ipv6Addr::UNSPECIFIED), args.port));
+    Ok(both.or_else(|_| Listener::bind((IpAddr::V4(Ipv4Addr::UNSPECIFIED), args.port)))?)
+}
+
+/// Shows a new code.
+fn open_code(server: &Server) -> Result<(), Box<dyn Error>> {
+    let code = server.policy.open_code()?;
+    eprintln!("code: {code}");
+    eprintln!("on the other machine:  bowline send FILE --code {code}");
+    let local = bowline_io::local_addresses().unwrap_or_default();
+    if let Some(local) = local.iter().find(|local| !local.addr.is_loopback()) {
+        eprintln!("if that finds nothing: bowline send FILE --to {} --code {code}", local.addr);
+    }
+    Ok(())
+}
+
+/// Takes connections, each in a thread of its own.
+fn accept(server: &Arc<Server>, listener: &Listener, endings: &Sender<Ending>) {
+    loop {
+        let channel = match listener.accept() {
+            Ok(channel) => channel,
+            Err(e) => {
+                // Out of descriptors, say: others end, and then there are some.
+                output::print_error(&e);
+                thread::sleep(LOOK_EVERY);
+                continue;
+            }
+        };
+        let from = channel.peer_addr().map(|addr| addr.ip());
+        // Who keeps many connections open without a word gets no more.
+        let Some(pass) = from.ok().and_then(|from| server.gate.enter(from)) else { continue };
+        let (server, endings) = (Arc::clone(server), endings.clone());
+        thread::spawn(move || {
+            let mut channel = channel;
+            let admitted = admit(&server, &mut channel);
+            drop(pass);
+            let ending = match admitted {
+                Ok(()) => {
+                    let _turn = server.turns.wait();
+                    Ending::Transfer(Box::new(receive(&server, channel)))
+                }
+                Err(used_code) => Ending::Refused { used_code },
+            };
+            // The main thread lives as long as the process.
+            let _ = endings.send(ending);
+        });
+    }
+}
+
+/// Finds out who it is, and whether it may send. If not: whether it has used the code up.
+fn admit(server: &Server, channel: &mut Channel) -> Result<(), bool> {
+    let visit = server.policy.visit();
+    let from = channel.peer_addr().map_or_else(|_| "?".to_owned(), |addr| addr.to_string());
+    match channel.accept_peer(&visit) {
+        Ok(mode) => {
+            if let (Some(Mode::Code), true, Some(key)) =
+                (mode, server.args.remember, channel.peer_key())
+            {
+                match server.files.trust_peer(key, &from) {
+                    Ok(_) => output::notice(&format!("{} may send from now on", key.fingerprint())),
+                    Err(e) => output::print_error(&e),
+                }
+            }
+            Ok(())
+        }
+        Err(e) => {
+            output::print_error(&*Failure::from(format!("{from}: {e}")));
+            Err(visit.used_code())
+        }
+    }
+}
+
+fn receive(server: &Server, channel: Channel) -> Result<Report, Failure> {
+    // What is in it may be removed and made anew between transfers.
+    let dir = Dir::open(&server.args.dir, server.args.rights())?;
+    receiver::receive(&server.args, &dir, channel, receiver::PATIENCE)
+}
+
+/// Tells how transfers end, until the last one has.
+fn watch(server: &Server, ended: &mpsc::Receiver<Ending>) -> Result<ExitCode, Box<dyn Error>> {
+    let (mut tries, mut delay) = (0, FIRST_DELAY);
+    loop {
+        let ending = match ended.recv_timeout(LOOK_EVERY) {
+            Ok(ending) => ending,
+            Err(RecvTimeoutError::Timeout) => match interrupt::asked() {
+                Some(signal) if server.turns.are_all_free() => {
+                    eprintln!("bowline: interrupted; nothing was under way");
+                    return Ok(ExitCode::from(128_u8.saturating_add(signal as u8)));
+                }
+                _ => continue,
+            },
+            Err(RecvTimeoutError::Disconnected) => return Err("it stopped listening".into()),
+        };
+        match ending {
+            Ending::Refused { used_code: true } => {
+                tries += 1;
+                if tries == MAX_TRIES {
+                    return Err(format!(
+                        "{MAX_TRIES} codes were tried wrongly: is somebody guessing?"
+                    )
+                    .into());
+                }
+                thread::sleep(delay);
+                delay *= 2;
+                open_code(server)?;
+            }
+            Ending::Refused { used_code: false } => {}
+            Ending::Transfer(outcome) => {
+                let failed = outcome.is_err();
+                let status = finish(*outcome, "received", server.args.show());
+                if server.args.once || (failed && interrupt::asked().is_some()) {
+                    return status;
+                }
+                status.map_or_else(|e| output::print_error(&*e), |_| ());
+            }
+        }
+    }
+}

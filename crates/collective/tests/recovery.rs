@@ -1,0 +1,133 @@
+//! Operations whose tensors travel encoded: right without loss, and with loss the damage is spread.
+
+mod router;
+
+use std::time::Duration;
+
+use bowline_codes::hadamard::distortion;
+use bowline_collective::{
+    Algorithm, Bounds, DataType, Deadline, Encoding, Missing, OpId, Operation, ReduceOp, Report,
+    Request, replay_allreduce,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use router::{Shape, World};
+
+const RANKS: u32 = 3;
+
+/// What came of an operation at all ranks.
+struct Outcome {
+    inputs: Vec<Vec<u8>>,
+    outputs: Vec<Vec<u8>>,
+    reports: Vec<Report>,
+}
+
+fn numbers(rng: &mut ChaCha8Rng, count: usize) -> Vec<u8> {
+    (0..count).flat_map(|_| rng.random_range(0.5f32..1.5).to_ne_bytes()).collect()
+}
+
+/// Runs a request whose deadline passes while much of it is on its way, if there are losses.
+fn run(request: &Request, loss: f64, seed: u64) -> Outcome {
+    let shape = Shape { ranks: RANKS, chunk_bytes: 8192, slots: 2, inline_bytes: 0, seed };
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut world = World::new(shape);
+    world.loss = loss;
+    let bounds = Bounds::new(Deadline::After(Duration::from_nanos(1)), 1.0).unwrap();
+    let bounds = if loss == 0.0 { Bounds::EXACT } else { bounds };
+    let request = request.with_bounds(&bounds, RANKS).unwrap();
+    let (input, output) = request.bytes(0, RANKS).unwrap();
+    let count = if request.in_place { output } else { input } / 4;
+    let inputs: Vec<_> = (0..RANKS).map(|_| numbers(&mut rng, count)).collect();
+    let submit =
+        |rank: u32| world.submit_with(rank, &request, inputs[rank as usize].clone(), Some(bounds));
+    let ops: Vec<OpId> = (0..RANKS).map(submit).collect();
+    world.run_for(if loss == 0.0 { 0 } else { 4000 });
+    world.pass(10);
+    world.finish();
+    let of = |rank: u32| {
+        let (node, op) = (&world.nodes[rank as usize], ops[rank as usize]);
+        assert_eq!(node.results[&op], Ok(()));
+        (world.output(rank, op).to_vec(), node.reports[&op].clone())
+    };
+    let (outputs, reports) = (0..RANKS).map(of).unzip();
+    Outcome { inputs, outputs, reports }
+}
+
+fn request(operation: Operation, recovery: bool) -> Request {
+    Request { algorithm: Algorithm::Direct, recovery, ..Request::new(operation) }
+}
+
+#[test]
+fn without_loss_results_are_those_of_plain_tensors() {
+    // Whole groups, and rests of all kinds.
+    for (seed, count) in [16_384, 20_000, 33_333, 65_536].into_iter().enumerate() {
+        for (operation, in_place) in [
+            (Operation::Allreduce { count }, false),
+            (Operation::Allreduce { count }, true),
+            (Operation::ReduceScatter { count }, false),
+        ] {
+            for op in [ReduceOp::Sum, ReduceOp::Average] {
+                let of = |recovery| {
+                    let request = request(operation.clone(), recovery);
+                    run(&Request { op, in_place, ..request }, 0.0, seed as u64)
+                };
+                let (plain, encoded) = (of(false), of(true));
+                assert!(encoded.reports.iter().all(|report| report.encoded.is_some()));
+                for (plain, encoded) in plain.outputs.iter().zip(&encoded.outputs) {
+                    assert_ne!(plain, encoded, "it is rounded elsewhere");
+                    let far = distortion(DataType::F32, plain, encoded, 1024).unwrap();
+                    assert!(far.worst < 1e-12, "{operation:?}, {op:?}: {far:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_encoded_travels_as_it_is() {
+    let short = run(&request(Operation::Allreduce { count: 100 }, true), 0.0, 1);
+    assert_eq!(short.reports[0].encoded, None);
+    let most =
+        Request { op: ReduceOp::Max, ..request(Operation::Allreduce { count: 20_000 }, true) };
+    assert_eq!(run(&most, 0.0, 1).reports[0].encoded, None);
+}
+
+#[test]
+fn an_encoded_operation_that_loses_can_be_replayed() {
+    let count = 65_536;
+    let mut lossy = 0;
+    for seed in 0..6 {
+        let got = run(&request(Operation::Allreduce { count }, true), 0.3, seed);
+        lossy += usize::from(got.reports.iter().any(|report| report.missing_bytes > 0));
+        assert!(got.outputs.windows(2).all(|pair| pair[0] == pair[1]), "replicas are equal");
+        let inputs: Vec<&[u8]> = got.inputs.iter().map(Vec::as_slice).collect();
+        let again = replay_allreduce(ReduceOp::Sum, DataType::F32, &inputs, &got.reports);
+        assert!(got.reports.iter().any(|report| report.is_cut) || again.is_some());
+        assert!(again.is_none_or(|again| again == got.outputs[0]), "seed {seed}: bit for bit");
+    }
+    assert!(lossy > 3, "{lossy}");
+}
+
+#[test]
+fn what_is_lost_is_spread() {
+    // The same packets of one rank are lost, with and without a transform.
+    let (count, packet, chunk) = (1 << 18, 1024, 128 << 10);
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    let inputs: Vec<_> = (0..2).map(|_| numbers(&mut rng, count)).collect();
+    let inputs: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+    let lost = (0..4 * count / packet).filter(|_| rng.random_bool(0.05));
+    let missing = |at: usize| Missing { rank: 1, range: at * packet..(at + 1) * packet };
+    let missing: Vec<_> = lost.map(missing).collect();
+    let encoding = Encoding::of(DataType::F32, ReduceOp::Sum, count, chunk).unwrap();
+    let result = |missing: &[Missing], encoded| {
+        let report = Report { missing: missing.to_vec(), encoded, ..Report::default() };
+        let reports = [report, Report { encoded, ..Report::default() }];
+        replay_allreduce(ReduceOp::Sum, DataType::F32, &inputs, &reports).unwrap()
+    };
+    let exact = result(&[], None);
+    let far =
+        |encoded| distortion(DataType::F32, &exact, &result(&missing, encoded), 4096).unwrap();
+    let (plain, spread) = (far(None), far(Some((encoding, 7))));
+    assert!((0.5..2.0).contains(&(spread.nmse / plain.nmse)), "{plain:?}, {spread:?}");
+    assert!(2.0 * spread.worst < plain.worst, "{plain:?}, {spread:?}");
+}

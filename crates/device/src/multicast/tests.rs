@@ -1,0 +1,299 @@
+//! The port of a sender, over a port that a test plays.
+
+use std::net::IpAddr;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+use bowline_io::{FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
+use bowline_multicast::{
+    Branch, GroupKey, Leaf, MemberConfig, Origin, Place, Region, RootConfig, Switch, SwitchLimits,
+    Table,
+};
+use bowline_nic::{FrameMeta, IpId, Time, TxBatch, TxCaps};
+use bowline_wire::{
+    Aeth, Bth, ExtHeaders, FlowKey, ICRC_LEN, Opcode, Packet, PacketView, Psn, Qpn, Reth, Syndrome,
+    icrc_of,
+};
+
+use super::Replicator;
+use super::port::ReplicatingPort;
+
+const PORT: u16 = 4791;
+const SENDER_QPN: Qpn = Qpn::new(0x07_0001);
+const GROUP: Qpn = Qpn::new(0xfe_0000);
+const CAPS: TxCaps = TxCaps { max_segments: 64, max_burst_bytes: 65_000 };
+
+fn addr(host: u8) -> IpAddr {
+    [10, 0, 0, host].into()
+}
+
+fn id(member: u32) -> Qpn {
+    Qpn::new(0x07_0100 + member)
+}
+
+fn flow(src: u8, dst: u8) -> FlowKey {
+    FlowKey { src: addr(src), dst: addr(dst), src_port: PORT, dst_port: PORT }
+}
+
+fn summed(flow: &FlowKey, ip_id: u16, packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; packet.wire_len().expect("a known opcode")];
+    packet.emit(&mut bytes).expect("all headers are given");
+    let body = bytes.len() - ICRC_LEN;
+    let icrc = icrc_of(flow, ip_id, &bytes[..body]);
+    bytes[body..].copy_from_slice(&icrc.to_le_bytes());
+    bytes
+}
+
+/// A WRITE of 64 bytes at the start of the sender's region.
+fn write(flow: &FlowKey, qpn: Qpn, psn: u32, ip_id: u16) -> Vec<u8> {
+    let mut bth = Bth::new(Opcode::RC_WRITE_ONLY, qpn, Psn::new(psn));
+    bth.ack_req = true;
+    let reth = Some(Reth { va: 0x1000, rkey: 7, len: 64 });
+    let ext = ExtHeaders { reth, ..ExtHeaders::default() };
+    summed(flow, ip_id, &Packet { bth, ext, payload: &[psn as u8; 64], pad_bytes: [0; 3], icrc: 0 })
+}
+
+fn ack(flow: &FlowKey, qpn: Qpn, psn: u32) -> Vec<u8> {
+    let bth = Bth::new(Opcode::RC_ACK, qpn, Psn::new(psn));
+    let syndrome = Syndrome::Ack { credits: Syndrome::NO_CREDITS };
+    let ext = ExtHeaders { aeth: Some(Aeth { syndrome, msn: 1 }), ..ExtHeaders::default() };
+    summed(flow, 0, &Packet { bth, ext, payload: &[], pad_bytes: [0; 3], icrc: 0 })
+}
+
+/// What the test plays: bursts that were taken, how many more may be, and datagrams that wait.
+#[derive(Default)]
+struct Net {
+    sent: Vec<(IpAddr, u16, Vec<u8>)>,
+    room: usize,
+    arrivals: Vec<(FrameMeta, Vec<u8>, usize)>,
+}
+
+struct Played(Arc<Mutex<Net>>);
+
+impl Port for Played {
+    fn caps(&self) -> PortCaps {
+        PortCaps {
+            addr: addr(1),
+            udp_port: PORT,
+            ip_mtu: 1500,
+            tx: CAPS,
+            ecn: false,
+            sees_ip_header: false,
+            via: "test",
+        }
+    }
+
+    fn send(&mut self, _: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
+        let mut net = self.0.lock().unwrap();
+        let bursts = &batch.bursts()[from..];
+        let taken = bursts.len().min(net.room);
+        net.room -= taken;
+        for burst in &bursts[..taken] {
+            for (id, packet) in batch.packets(burst).iter().enumerate() {
+                net.sent.push((burst.dst, id as u16, batch.bytes(packet).to_vec()));
+            }
+        }
+        Ok(taken)
+    }
+
+    fn recv(&mut self, _: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
+        let arrivals = std::mem::take(&mut self.0.lock().unwrap().arrivals);
+        for (meta, bytes, frame_len) in &arrivals {
+            sink.frames(meta, bytes, *frame_len);
+        }
+        Ok(arrivals.len())
+    }
+
+    fn fds(&self) -> PortFds {
+        PortFds::default()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters::default()
+    }
+}
+
+struct Rig {
+    port: ReplicatingPort,
+    replicator: Arc<Replicator>,
+    net: Arc<Mutex<Net>>,
+}
+
+/// A sender at host 1, with members at hosts 2 and 3.
+fn rig() -> Rig {
+    let engine = Mutex::new(Switch::new(SwitchLimits::default()));
+    let groups = AtomicUsize::new(0);
+    let replicator = Arc::new(Replicator { engine, groups, ids: Mutex::default() });
+    let net = Arc::new(Mutex::new(Net { room: usize::MAX, ..Net::default() }));
+    let played = Box::new(Played(Arc::clone(&net)));
+    let port = ReplicatingPort::new(played, Arc::clone(&replicator));
+    Rig { port, replicator, net }
+}
+
+fn table() -> Table {
+    let members = 0..2_u32;
+    let branch = |member: u32| Branch {
+        dst: addr(2 + member as u8),
+        src: None,
+        leaf: Some(Leaf {
+            qpn: Qpn::new(0x09_0000 + member),
+            places: vec![Place { va: 0x2000 + u64::from(member), rkey: 100 + member }],
+        }),
+    };
+    let config = |member: u32| MemberConfig {
+        addr: addr(2 + member as u8),
+        id: id(member),
+        branch: member as usize,
+    };
+    let peer = Origin { addr: addr(2), port: PORT };
+    let root = RootConfig {
+        members: members.clone().map(config).collect(),
+        in_port: true,
+        ..RootConfig::new(SENDER_QPN, peer, addr(1), Some(Psn::new(0)))
+    };
+    Table {
+        key: GroupKey { sender: addr(1), id: GROUP },
+        epoch: 1,
+        branches: members.map(branch).collect(),
+        regions: vec![Region { va: 0x1000, len: 0x1000, rkey: 7 }],
+        root: Some(root),
+    }
+}
+
+impl Rig {
+    fn with_group() -> Rig {
+        let rig = rig();
+        rig.replicator.install_table(Time::ZERO, table()).expect("a right table");
+        rig
+    }
+
+    fn send(&mut self, frames: &[(FlowKey, Vec<u8>)]) -> usize {
+        let mut batch = TxBatch::new(CAPS, 64);
+        for (flow, frame) in frames {
+            batch.push_summed(flow, 0, 0, frame);
+        }
+        self.port.send(Time::ZERO, &batch, 0).expect("it is not broken")
+    }
+
+    /// Where packets went and to whom, and each has a right ICRC.
+    fn sent(&self) -> Vec<(IpAddr, u32, u32)> {
+        let sent = std::mem::take(&mut self.net.lock().unwrap().sent);
+        let look = |(dst, ip_id, bytes): &(IpAddr, u16, Vec<u8>)| {
+            let view = PacketView::parse(bytes).expect("well formed");
+            let flow = FlowKey { dst: *dst, ..flow(1, 0) };
+            assert_eq!(icrc_of(&flow, *ip_id, &bytes[..bytes.len() - ICRC_LEN]), view.icrc());
+            (*dst, view.dest_qpn().get(), view.psn().get())
+        };
+        sent.iter().map(look).collect()
+    }
+
+    fn arrive(&self, from: u8, frames: &[Vec<u8>]) {
+        let ip_id = IpId::Guess(0);
+        let meta =
+            FrameMeta { src: addr(from), dst: addr(1), src_port: PORT, tos: 0, ttl: 9, ip_id };
+        let arrival = (meta, frames.concat(), frames[0].len());
+        self.net.lock().unwrap().arrivals.push(arrival);
+    }
+
+    /// QPN and PSN of what the engine above gets.
+    fn receive(&mut self) -> Vec<(u32, u32)> {
+        let mut got = Vec::new();
+        let mut sink = |_: &FrameMeta, bytes: &[u8]| {
+            let view = PacketView::parse(bytes).expect("well formed");
+            got.push((view.dest_qpn().get(), view.psn().get()));
+        };
+        self.port.recv(Time::ZERO, &mut sink).expect("it is not broken");
+        got
+    }
+}
+
+#[test]
+fn what_is_sent_to_a_group_leaves_once_for_each_member_in_trains() {
+    let mut rig = Rig::with_group();
+    let to = flow(1, 2);
+    let frames: Vec<_> = (0..3).map(|psn| (to, write(&to, GROUP, psn, 0))).collect();
+    assert_eq!(rig.send(&frames), 1);
+    let expected: Vec<_> = [(2, 0x09_0000), (3, 0x09_0001)]
+        .into_iter()
+        .flat_map(|(host, qpn)| (0..3).map(move |psn| (addr(host), qpn, psn)))
+        .collect();
+    assert_eq!(rig.sent(), expected);
+}
+
+#[test]
+fn without_groups_nothing_is_touched() {
+    let mut rig = rig();
+    let to = flow(1, 2);
+    assert_eq!(rig.send(&[(to, write(&to, GROUP, 0, 0))]), 1);
+    assert_eq!(rig.sent(), [(addr(2), GROUP.get(), 0)]);
+    let back = flow(2, 1);
+    rig.arrive(2, &[ack(&back, id(0), 0)]);
+    assert_eq!(rig.receive(), [(id(0).get(), 0)]);
+}
+
+#[test]
+fn other_packets_of_a_batch_leave_with_the_copies() {
+    let mut rig = Rig::with_group();
+    let (group, other) = (flow(1, 2), flow(1, 9));
+    let frames = [
+        (other, write(&other, Qpn::new(0x09_0007), 5, 0)),
+        (group, write(&group, GROUP, 0, 0)),
+        // A group of somebody else's switch.
+        (other, write(&other, Qpn::new(0xfe_0009), 6, 0)),
+    ];
+    assert_eq!(rig.send(&frames), 3);
+    let expected = [
+        (addr(9), 0x09_0007, 5),
+        (addr(9), 0xfe_0009, 6),
+        (addr(2), 0x09_0000, 0),
+        (addr(3), 0x09_0001, 0),
+    ];
+    assert_eq!(rig.sent(), expected);
+}
+
+#[test]
+fn a_full_port_loses_nothing_and_keeps_the_order() {
+    let mut rig = Rig::with_group();
+    let to = flow(1, 2);
+    rig.net.lock().unwrap().room = 1;
+    assert_eq!(rig.send(&[(to, write(&to, GROUP, 0, 0))]), 1);
+    assert!(rig.port.poll_timeout().is_some(), "it wants to try again");
+    // More is not taken before the copy has left.
+    assert_eq!(rig.send(&[(to, write(&to, GROUP, 1, 0))]), 0);
+    rig.net.lock().unwrap().room = usize::MAX;
+    rig.port.flush(Time::ZERO).expect("it is not broken");
+    assert_eq!(rig.send(&[(to, write(&to, GROUP, 1, 0))]), 1);
+    let psns: Vec<_> = rig.sent().iter().map(|(dst, _, psn)| (*dst, *psn)).collect();
+    assert_eq!(psns, [(addr(2), 0), (addr(3), 0), (addr(2), 1), (addr(3), 1)]);
+    assert_eq!(rig.port.poll_timeout(), None);
+}
+
+#[test]
+fn answers_are_merged_and_other_frames_of_their_train_arrive() {
+    let mut rig = Rig::with_group();
+    let to = flow(1, 2);
+    rig.send(&[(to, write(&to, GROUP, 0, 0)), (to, write(&to, GROUP, 1, 0))]);
+    let psns: Vec<_> = rig.sent().iter().map(|(dst, _, psn)| (*dst, *psn)).collect();
+    assert_eq!(psns, [(addr(2), 0), (addr(2), 1), (addr(3), 0), (addr(3), 1)], "branch by branch");
+    // The second is for another queue pair of this device.
+    rig.arrive(2, &[ack(&flow(2, 1), id(0), 1), ack(&flow(2, 1), Qpn::new(0x07_0044), 70)]);
+    assert_eq!(rig.receive(), [(0x07_0044, 70)], "one member lacks it");
+    rig.arrive(3, &[ack(&flow(3, 1), id(1), 1)]);
+    assert_eq!(rig.receive(), [(SENDER_QPN.get(), 1)]);
+}
+
+#[test]
+fn a_stranger_speaks_for_nobody() {
+    let mut rig = Rig::with_group();
+    let to = flow(1, 2);
+    rig.send(&[(to, write(&to, GROUP, 0, 0))]);
+    rig.sent();
+    // Data in the sender's own name is not the sender's.
+    rig.arrive(1, &[ack(&flow(1, 1), GROUP, 0)]);
+    // An answer that another host gives counts for nothing.
+    rig.arrive(4, &[ack(&flow(4, 1), id(0), 0)]);
+    rig.arrive(3, &[ack(&flow(3, 1), id(1), 0)]);
+    assert_eq!(rig.receive(), [(GROUP.get(), 0)]);
+    assert_eq!(rig.sent(), []);
+    assert_eq!(rig.replicator.engine().counters().drop_source, 1);
+}

@@ -1,0 +1,119 @@
+//! When a thread that polls in vain lets others run.
+
+use bowline_nic::Time;
+
+/// How long polls find nothing before the core is offered to others. A peer that has a core of its own answers
+/// sooner; one that has none waits for milliseconds.
+const MAX_NS: u64 = 150_000;
+/// The same where the peer turned out to wait for this very core.
+const MIN_NS: u64 = 5_000;
+/// A core that comes back later than this was given to somebody who had no end of work.
+const SLICE_NS: u64 = 500_000;
+/// One that comes back sooner was wanted by nobody.
+const NOBODY_NS: u64 = 2_000;
+
+/// Whether to yield, learned from what yielding has brought.
+///
+/// If something has arrived when the core comes back soon, the peer has used it: the two share a core, and waiting for less
+/// time makes both faster. If it comes back late, a stranger has used it, and was better not asked.
+pub(super) struct Patience {
+    budget_ns: u64,
+    /// When there was something to do last, or the core was offered.
+    since: Time,
+    /// How long the core was away, if it was offered since the last poll.
+    away_ns: Option<u64>,
+}
+
+impl Patience {
+    pub(super) fn new() -> Patience {
+        Patience { budget_ns: MAX_NS, since: Time::ZERO, away_ns: None }
+    }
+
+    /// A poll has found something to do, or nothing: whether to yield now. Something was last sent then.
+    #[inline]
+    pub(super) fn polled(&mut self, idle: bool, now: Time, sent: Time) -> bool {
+        if let Some(away_ns) = self.away_ns.take() {
+            self.learn(idle, away_ns);
+        }
+        let since = self.since.max(sent);
+        let yields = idle && now.nanos_since(since) > self.budget_ns;
+        if !idle || yields {
+            self.since = now;
+        }
+        yields
+    }
+
+    #[cold]
+    fn learn(&mut self, idle: bool, away_ns: u64) {
+        if away_ns >= SLICE_NS {
+            self.budget_ns = MAX_NS;
+        } else if !idle && away_ns > NOBODY_NS {
+            self.budget_ns = (self.budget_ns / 4).max(MIN_NS);
+        }
+    }
+
+    /// The thread has yielded, and was away for so long.
+    pub(super) fn yielded(&mut self, away_ns: u64) {
+        self.away_ns = Some(away_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls every 100 ns until it yields, and returns how long that took.
+    fn wait(patience: &mut Patience, now: &mut Time) -> u64 {
+        let start = *now;
+        loop {
+            *now = now.plus_nanos(100);
+            if patience.polled(true, *now, Time::ZERO) {
+                return now.nanos_since(start);
+            }
+        }
+    }
+
+    #[test]
+    fn a_peer_on_the_same_core_is_let_in_sooner_and_sooner() {
+        let (mut patience, mut now) = (Patience::new(), Time::from_nanos(1));
+        patience.polled(false, now, Time::ZERO);
+        assert!(wait(&mut patience, &mut now) > MAX_NS - 200);
+        for _ in 0..4 {
+            patience.yielded(8_000);
+            now = now.plus_nanos(8_000);
+            assert!(!patience.polled(false, now, Time::ZERO), "there was something to do");
+            wait(&mut patience, &mut now);
+        }
+        patience.yielded(8_000);
+        patience.polled(false, now, Time::ZERO);
+        assert!(wait(&mut patience, &mut now) < 2 * MIN_NS);
+        // Then a stranger comes.
+        patience.yielded(3_000_000);
+        patience.polled(false, now, Time::ZERO);
+        assert!(wait(&mut patience, &mut now) > MAX_NS - 200);
+    }
+
+    #[test]
+    fn a_core_that_nobody_wants_teaches_nothing() {
+        let (mut patience, mut now) = (Patience::new(), Time::from_nanos(1));
+        patience.polled(false, now, Time::ZERO);
+        for _ in 0..8 {
+            wait(&mut patience, &mut now);
+            patience.yielded(400);
+            patience.polled(false, now, Time::ZERO);
+        }
+        assert!(wait(&mut patience, &mut now) > MAX_NS - 200);
+    }
+
+    #[test]
+    fn nobody_yields_while_there_is_something_to_do_or_just_was() {
+        let (mut patience, mut now) = (Patience::new(), Time::from_nanos(1));
+        for _ in 0..10_000 {
+            now = now.plus_nanos(100_000);
+            assert!(!patience.polled(false, now, Time::ZERO));
+            assert!(!patience.polled(true, now, Time::ZERO));
+        }
+        let sent = now.plus_nanos(MAX_NS);
+        assert!(!patience.polled(true, sent.plus_nanos(1000), sent), "it has just sent something");
+    }
+}

@@ -1,0 +1,328 @@
+//! Rings to other engines: who has one, who gets one, and who is reached by UDP.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use bowline_nic::{CleanPaths, PeerEngine, Time};
+
+use super::greeting::{ANSWER, GREETING_LEN, Greeting, WAKE, name_of};
+use super::ring::{Record, RingWriter};
+use super::{Counters, MAX_CHANNELS, RING_BYTES};
+use crate::sys::{Epoll, SeqPacket, effective_uid, interface_of, peer_uid};
+
+/// How soon to look again for an engine that has no ring, and then less and less often.
+const ABSENT_MIN_NS: u64 = 100_000_000;
+const ABSENT_MAX_NS: u64 = 10_000_000_000;
+/// How long an engine may take to answer a greeting.
+const GREETING_NS: u64 = 2_000_000_000;
+/// A reader that has read nothing for so long is stopped, not just without a core: not waited for.
+const STALL_NS: u64 = 100_000_000;
+/// After so long its ring is given up: it may be held by a child of a process that is dead, while another process
+/// has its place.
+const GIVE_UP_NS: u64 = 1_000_000_000;
+/// Engines that are remembered to have no ring.
+const MAX_PEERS: usize = 4096;
+
+/// What became of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// It is in the ring.
+    Taken,
+    /// There is no room for it now.
+    Full,
+    /// There has been no room for it for too long.
+    Stalled,
+    /// The ring is gone.
+    Gone,
+}
+
+/// The rings that a port writes to.
+pub(super) struct Outbound {
+    /// Whose rings they are.
+    from: PeerEngine,
+    peers: Vec<Peer>,
+    by_engine: HashMap<PeerEngine, usize>,
+    /// Whom the last burst was for, and most likely the next.
+    last: usize,
+    clean: Option<Arc<CleanPaths>>,
+    /// Written to since readers were last woken.
+    touched: Vec<usize>,
+    detail: fn(&str),
+}
+
+struct Peer {
+    engine: PeerEngine,
+    state: State,
+    absent_ns: u64,
+    /// It was said that it has no ring.
+    told: bool,
+}
+
+enum State {
+    /// Reached by UDP; to be looked for again then.
+    Absent(Time),
+    /// It has been offered a ring, and has until then to take it.
+    Greeted(Channel, Time),
+    Open(Channel),
+}
+
+struct Channel {
+    id: u64,
+    socket: SeqPacket,
+    writer: RingWriter,
+    /// There was no room: how far the reader had read then, and since when.
+    full: Option<(u64, Time)>,
+    touched: bool,
+}
+
+impl Outbound {
+    pub(super) fn new(from: PeerEngine, detail: fn(&str)) -> Outbound {
+        Outbound {
+            from,
+            peers: Vec::new(),
+            by_engine: HashMap::new(),
+            last: 0,
+            clean: None,
+            touched: Vec::new(),
+            detail,
+        }
+    }
+
+    /// To whom packets need no ICRC.
+    pub(super) fn clean(&self) -> Option<&Arc<CleanPaths>> {
+        self.clean.as_ref()
+    }
+
+    /// Where the ring to an engine is. If there is none, the engine is perhaps offered one.
+    #[inline]
+    pub(super) fn route(
+        &mut self,
+        now: Time,
+        to: PeerEngine,
+        new_id: &mut u64,
+        epoll: &Epoll,
+    ) -> Option<usize> {
+        let at = match self.peers.get(self.last) {
+            Some(peer) if peer.engine == to => self.last,
+            _ => self.find(to)?,
+        };
+        self.last = at;
+        match &self.peers[at].state {
+            State::Open(_) => Some(at),
+            State::Absent(until) if now >= *until => {
+                self.offer(now, at, new_id, epoll);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    #[inline(never)]
+    fn find(&mut self, engine: PeerEngine) -> Option<usize> {
+        if let Some(at) = self.by_engine.get(&engine) {
+            return Some(*at);
+        }
+        // Only engines in the registry have a prefix.
+        if engine.2 == 0 || self.peers.len() >= MAX_PEERS {
+            return None;
+        }
+        let (state, absent_ns) = (State::Absent(Time::ZERO), ABSENT_MIN_NS);
+        self.peers.push(Peer { engine, state, absent_ns, told: false });
+        let at = self.peers.len() - 1;
+        self.by_engine.insert(engine, at);
+        Some(at)
+    }
+
+    /// Offers an engine a ring.
+    #[cold]
+    fn offer(&mut self, now: Time, at: usize, new_id: &mut u64, epoll: &Epoll) {
+        let channels = self.peers.iter().filter(|p| !matches!(p.state, State::Absent(_))).count();
+        let to = self.peers[at].engine;
+        let made = if channels < MAX_CHANNELS {
+            greet(self.from, to, *new_id, epoll)
+        } else {
+            Err(io::Error::other("this device has rings to as many engines as it may"))
+        };
+        match made {
+            Ok(channel) => {
+                *new_id += 1;
+                let until = now.plus_nanos(GREETING_NS);
+                self.peers[at].state = State::Greeted(channel, until);
+            }
+            Err(error) => self.absent(now, at, &error),
+        }
+    }
+
+    /// An engine has no ring, or none any more.
+    fn absent(&mut self, now: Time, at: usize, why: &io::Error) {
+        let was_open = matches!(self.peers[at].state, State::Open(_));
+        let peer = &mut self.peers[at];
+        peer.state = State::Absent(now.plus_nanos(peer.absent_ns));
+        peer.absent_ns = (peer.absent_ns * 2).min(ABSENT_MAX_NS);
+        if was_open {
+            self.list();
+        }
+        let (addr, _, prefix) = self.peers[at].engine;
+        // Of other hosts nobody expects a ring.
+        let is_here = !self.peers[at].told && matches!(interface_of(addr), Ok(Some(_)));
+        if is_here {
+            self.peers[at].told = true;
+            let why = match why.kind() {
+                io::ErrorKind::ConnectionRefused => {
+                    "it has none, or is another user's or namespace's".to_owned()
+                }
+                _ => why.to_string(),
+            };
+            (self.detail)(&format!(
+                "no shared memory with {addr} (QPN prefix {prefix:#04x}): {why}; packets go by UDP"
+            ));
+        }
+    }
+
+    /// Whether anybody on this host is reached by UDP for want of a ring.
+    pub(super) fn fallbacks(&self) -> u64 {
+        self.peers.iter().filter(|peer| peer.told).count() as u64
+    }
+
+    /// Writes a burst.
+    #[inline]
+    pub(super) fn write(&mut self, now: Time, at: usize, record: &Record, bytes: &[u8]) -> Sent {
+        let State::Open(channel) = &mut self.peers[at].state else { return Sent::Gone };
+        match channel.writer.write(record, bytes) {
+            Ok(true) => {
+                channel.full = None;
+                if !channel.touched {
+                    channel.touched = true;
+                    self.touched.push(at);
+                }
+                Sent::Taken
+            }
+            Ok(false) => {
+                let waited_ns = channel.wait(now);
+                if waited_ns < STALL_NS {
+                    return Sent::Full;
+                }
+                if waited_ns >= GIVE_UP_NS {
+                    self.absent(now, at, &io::Error::other("it has stopped reading"));
+                }
+                Sent::Stalled
+            }
+            Err(breach) => {
+                self.absent(now, at, &io::Error::other(breach));
+                Sent::Gone
+            }
+        }
+    }
+
+    /// Wakes readers that sleep beside what was written.
+    #[inline]
+    pub(super) fn wake_readers(&mut self, counters: &mut Counters) {
+        while let Some(at) = self.touched.pop() {
+            if let State::Open(channel) = &mut self.peers[at].state {
+                channel.touched = false;
+                if channel.writer.rings() {
+                    counters.wakes += 1;
+                    // One that has heard enough already is awake, and one that is gone will be noticed.
+                    let _ = channel.socket.send(&WAKE, None);
+                }
+            }
+        }
+    }
+
+    /// The connection with this number has something to say, if it is one of these.
+    pub(super) fn hear(&mut self, now: Time, id: u64, counters: &mut Counters) {
+        let Some(at) = self.peers.iter().position(|peer| peer.id() == Some(id)) else { return };
+        let mut said = [0; ANSWER.len()];
+        loop {
+            let socket = match &self.peers[at].state {
+                State::Greeted(channel, _) | State::Open(channel) => &channel.socket,
+                State::Absent(_) => return,
+            };
+            match socket.recv(&mut said) {
+                Ok((0, _)) => {
+                    let gone = io::Error::other("its process has closed the connection");
+                    return self.absent(now, at, &gone);
+                }
+                Ok((len, _)) if said[..len] == ANSWER => self.answered(now, at, counters),
+                // Readers have nothing else to say.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return self.absent(now, at, &error),
+            }
+        }
+    }
+
+    fn answered(&mut self, now: Time, at: usize, counters: &mut Counters) {
+        let peer = &mut self.peers[at];
+        peer.state = match std::mem::replace(&mut peer.state, State::Absent(now)) {
+            State::Greeted(channel, _) => {
+                counters.peers += 1;
+                peer.absent_ns = ABSENT_MIN_NS;
+                peer.told = false;
+                State::Open(channel)
+            }
+            other => other,
+        };
+        self.list();
+    }
+
+    /// Gives up engines that do not answer.
+    pub(super) fn tire(&mut self, now: Time) {
+        for at in 0..self.peers.len() {
+            if let State::Greeted(_, until) = self.peers[at].state
+                && now >= until
+            {
+                self.absent(now, at, &io::Error::other("it does not answer"));
+            }
+        }
+    }
+
+    /// Brings the list of clean paths up to date.
+    fn list(&mut self) {
+        let open = self.peers.iter().filter(|peer| matches!(peer.state, State::Open(_)));
+        let paths = CleanPaths::new(open.map(|peer| peer.engine));
+        self.clean = (paths != CleanPaths::default()).then(|| Arc::new(paths));
+    }
+}
+
+impl Peer {
+    fn id(&self) -> Option<u64> {
+        match &self.state {
+            State::Greeted(channel, _) | State::Open(channel) => Some(channel.id),
+            State::Absent(_) => None,
+        }
+    }
+}
+
+impl Channel {
+    /// There is no room: for how long the reader has read nothing.
+    #[cold]
+    fn wait(&mut self, now: Time) -> u64 {
+        let head = self.writer.head();
+        match self.full {
+            Some((then, since)) if then == head => now.nanos_since(since),
+            _ => {
+                self.full = Some((head, now));
+                0
+            }
+        }
+    }
+}
+
+/// Connects to an engine of this user and brings it a ring.
+fn greet(from: PeerEngine, to: PeerEngine, id: u64, epoll: &Epoll) -> io::Result<Channel> {
+    let me = effective_uid();
+    let socket = SeqPacket::connect(&name_of(me, to))?;
+    let owner = peer_uid(&socket)?;
+    if owner != me {
+        return Err(io::Error::other(format!("its socket is user {owner}'s, not user {me}'s")));
+    }
+    let writer = RingWriter::create(RING_BYTES)?;
+    let greeting = Greeting { from, to_prefix: to.2, capacity: RING_BYTES };
+    let bytes: [u8; GREETING_LEN] = greeting.emit();
+    socket.send(&bytes, Some(writer.file()))?;
+    epoll.add(socket.as_raw_fd(), id)?;
+    Ok(Channel { id, socket, writer, full: None, touched: false })
+}

@@ -1,0 +1,150 @@
+//! Memory that two processes share without trusting each other: a sealed memory file, mapped.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+use bowline_wire::LiveBytes;
+
+use super::check;
+
+const NAME: &CStr = c"bowline-ring";
+/// Whoever has the file can neither make it shorter, which would turn reading it into a fault, nor longer.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// A memory file of a fixed length, mapped for reading and writing.
+///
+/// Its words are atomics and its bytes can only be copied, since another process may write both at any time.
+pub(crate) struct SharedArea {
+    start: NonNull<u8>,
+    len: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping is not tied to a thread; all access is atomic or by copies that tolerate other writers.
+unsafe impl Send for SharedArea {}
+// SAFETY: as above.
+unsafe impl Sync for SharedArea {}
+
+impl SharedArea {
+    /// A new file of `len` bytes, all zero, that nobody can resize.
+    pub(crate) fn create(len: usize) -> io::Result<SharedArea> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: passes the address of a string that ends in a zero.
+        let fd = check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) })?;
+        // SAFETY: `fd` was just opened and nobody else owns it.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: touches no memory of ours.
+        check(unsafe { libc::ftruncate(fd, len as libc::off_t) })?;
+        // SAFETY: as above.
+        check(unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, SEALS) })?;
+        SharedArea::map(file, len)
+    }
+
+    /// Maps a file of somebody else's, if it cannot be pulled away: sealed, of exactly `len` bytes, and ordinary
+    /// memory. Huge pages would fault where none are left.
+    pub(crate) fn open(file: OwnedFd, len: usize) -> io::Result<SharedArea> {
+        let fd = file.as_raw_fd();
+        // SAFETY: touches no memory of ours; fails for anything but a memory file.
+        let seals = check(unsafe { libc::fcntl(fd, libc::F_GET_SEALS) })?;
+        // SAFETY: plain C structs for which zeros are valid.
+        let (mut stat, mut system): (libc::stat, libc::statfs) = unsafe { (zeroed(), zeroed()) };
+        // SAFETY: both are live.
+        check(unsafe { libc::fstat(fd, &raw mut stat) })?;
+        // SAFETY: as above.
+        check(unsafe { libc::fstatfs(fd, &raw mut system) })?;
+        let resizable = seals & (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
+            != libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        let is_ordinary = system.f_type == libc::TMPFS_MAGIC;
+        if resizable || !is_ordinary || usize::try_from(stat.st_size) != Ok(len) {
+            let why = "not a sealed memory file of the announced length";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        SharedArea::map(file, len)
+    }
+
+    fn map(file: OwnedFd, len: usize) -> io::Result<SharedArea> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file that is as long.
+        let start = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, fd, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A child would hold the ring of a process that is gone. Where that cannot be had, it holds it.
+        // SAFETY: the mapping that was just made; the parent's is not changed.
+        let _ = unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedArea { start, len, file })
+    }
+
+    /// The file, to be passed on.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The word at a byte offset, a multiple of eight.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.len, "word at {at} of {}", self.len);
+        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; the file cannot
+        // be made shorter, and all access to words is atomic.
+        unsafe { self.start.add(at).cast().as_ref() }
+    }
+
+    /// Appends a copy of `len` bytes from `at` on to `out`.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub(crate) fn append_to(&self, at: usize, len: usize, out: &mut Vec<u8>) {
+        out.reserve(len);
+        let copied = self.live(at, len).copy_to(out.spare_capacity_mut()).len();
+        // SAFETY: there is room for so many, and they have just been written.
+        unsafe { out.set_len(out.len() + copied) };
+    }
+
+    /// A copy of `N` bytes from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut room = [MaybeUninit::uninit(); N];
+        let copied = self.live(at, N).copy_to(&mut room);
+        copied.try_into().expect("as many bytes were copied")
+    }
+
+    #[inline]
+    fn live(&self, at: usize, len: usize) -> LiveBytes<'_> {
+        assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
+        // SAFETY: within the mapping, which lives as long as `self` and cannot be made shorter.
+        unsafe { LiveBytes::new(self.start.as_ptr().wrapping_add(at), len) }
+    }
+
+    /// Copies bytes to `at`.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    #[inline]
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
+        let len = bytes.len();
+        assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
+        // SAFETY: within the mapping. The other process may read or write the bytes meanwhile; no reference
+        // to them exists in this one.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), len) };
+    }
+}
+
+impl Drop for SharedArea {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which no reference is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,86 @@
+//! Ends that connect. NCCL asks for the same connection until it is there.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::mpsc::{Receiver as Results, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bowline::Connector;
+
+use super::handle::KEY_BYTES;
+use super::{Handle, SendEnd, connect_to};
+use crate::abi::HANDLE_BYTES;
+use crate::comm::Sender;
+use crate::config::Config;
+use crate::devices;
+use crate::objects::{self, Object};
+use crate::status::Trouble;
+
+/// Connections that may be on their way at a time.
+const MAX_PENDING: usize = 4096;
+
+/// A connection on its way.
+struct Pending {
+    result: Results<Result<SendEnd, Trouble>>,
+    since: Instant,
+}
+
+/// By device and by the key of the handle, which no other connection has.
+type Way = (c_int, [u8; KEY_BYTES]);
+
+static PENDING: Mutex<BTreeMap<Way, Pending>> = Mutex::new(BTreeMap::new());
+
+/// Connects to who has made the handle; `None` as long as it takes.
+pub(crate) fn connect(
+    dev: c_int,
+    bytes: &[u8; HANDLE_BYTES],
+    traffic_class: u8,
+) -> Result<Option<*mut c_void>, Trouble> {
+    let (config, handle) = (Config::get()?, Handle::parse(bytes)?);
+    let way = (dev, handle.key);
+    let mut pending = PENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    // Who never asks again has given up.
+    pending.retain(|known, one| *known == way || one.since.elapsed() < 2 * config.setup_timeout);
+    let Some(one) = pending.get(&way) else {
+        if pending.len() >= MAX_PENDING {
+            return Err(Trouble::system(format!("{MAX_PENDING} connections are on their way")));
+        }
+        pending.insert(way, start(dev, handle, traffic_class, config.setup_timeout)?);
+        return Ok(None);
+    };
+    let result = match one.result.try_recv() {
+        Err(TryRecvError::Empty) => return Ok(None),
+        Err(TryRecvError::Disconnected) => Err(Trouble::system("a thread ended early")),
+        Ok(result) => result,
+    };
+    pending.remove(&way);
+    drop(pending);
+    let end = result?;
+    let sender = Sender::new(end.nic, end.pd, end.link, end.peer);
+    Ok(Some(objects::add(Object::Send(sender.into()))))
+}
+
+fn start(
+    dev: c_int,
+    handle: Handle,
+    traffic_class: u8,
+    timeout: Duration,
+) -> Result<Pending, Trouble> {
+    let nic = devices::get(dev)?;
+    let (told, result) = channel();
+    let steps = move || {
+        let end = super::caught(|| {
+            // What does not answer there is the peer's.
+            let channel = Connector::new().with_timeout(timeout).connect(handle.addr);
+            let channel = channel.map_err(|e| Trouble::remote(e.to_string()))?;
+            connect_to(nic, &handle, traffic_class, channel)
+        });
+        // Who has given up hears nothing.
+        let _ = told.send(end);
+    };
+    let thread = thread::Builder::new().name("bowline-connect".to_owned()).spawn(steps);
+    thread.map_err(|e| Trouble::system(format!("cannot start a thread: {e}")))?;
+    Ok(Pending { result, since: Instant::now() })
+}

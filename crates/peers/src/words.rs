@@ -1,0 +1,38 @@
+//! The words of codes: everyday nouns that sound unlike each other.
+
+/// One for each value of a byte.
+#[rustfmt::skip]
+pub(crate) const WORDS: [&str; 256] = [
+    "acorn", "album", "amber", "anchor", "apple", "apron", "arrow", "aspen",
+    "atlas", "autumn", "badge", "bagel", "bamboo", "banjo", "barrel", "basket",
+    "beacon", "beaver", "bicycle", "birch", "bishop", "blanket", "bonnet", "bottle",
+    "bramble", "breeze", "bridge", "bronze", "bucket", "buffalo", "bugle", "butter",
+    "button", "cabin", "cactus", "camel", "candle", "canoe", "canvas", "canyon",
+    "carbon", "cargo", "carpet", "castle", "cedar", "cello", "chalk", "cherry",
+    "chimney", "cinema", "circus", "citrus", "clover", "cobalt", "coconut", "comet",
+    "compass", "copper", "coral", "cotton", "cradle", "crayon", "cricket", "crystal",
+    "cuckoo", "cymbal", "daisy", "dancer", "denim", "desert", "diamond", "dolphin",
+    "domino", "donkey", "dragon", "drummer", "eagle", "easel", "echo", "elbow",
+    "ember", "engine", "falcon", "feather", "fennel", "ferry", "fiddle", "finger",
+    "fjord", "flannel", "forest", "fossil", "fox", "garden", "garlic", "garnet",
+    "geyser", "ginger", "giraffe", "glacier", "goblet", "granite", "grape", "guitar",
+    "hammer", "hammock", "harbor", "harvest", "hazel", "helmet", "heron", "hickory",
+    "honey", "horizon", "igloo", "indigo", "island", "ivory", "jacket", "jaguar",
+    "jasmine", "jelly", "jigsaw", "jungle", "kayak", "kernel", "kestrel", "kettle",
+    "kitten", "ladder", "lagoon", "lantern", "laurel", "lemon", "leopard", "lilac",
+    "linen", "lizard", "lobster", "locket", "lotus", "magnet", "magpie", "mango",
+    "maple", "marble", "meadow", "melon", "meteor", "mirror", "mitten", "monsoon",
+    "mosaic", "muffin", "mustard", "napkin", "nectar", "needle", "nickel", "noodle",
+    "nutmeg", "oasis", "ocean", "olive", "onion", "opal", "orange", "orchid",
+    "otter", "oyster", "paddle", "panda", "paper", "parrot", "pebble", "pelican",
+    "pencil", "penguin", "pepper", "piano", "picnic", "pigeon", "pillow", "pirate",
+    "planet", "plum", "pocket", "poplar", "potato", "prism", "puddle", "pumpkin",
+    "puzzle", "quartz", "quilt", "rabbit", "radar", "radish", "raft", "rainbow",
+    "raven", "ribbon", "river", "robin", "rocket", "saddle", "saffron", "salmon",
+    "sandal", "sapling", "satin", "scarf", "shadow", "shovel", "silver", "siren",
+    "spider", "spinach", "spiral", "sponge", "spruce", "squid", "stable", "sunset",
+    "swallow", "tango", "teapot", "temple", "thimble", "thunder", "tiger", "timber",
+    "toast", "tomato", "topaz", "tractor", "trumpet", "tulip", "tundra", "tunnel",
+    "turtle", "valley", "vanilla", "velvet", "violet", "violin", "walnut", "walrus",
+    "whistle", "willow", "window", "winter", "wizard", "yogurt", "zebra", "zephyr",
+];

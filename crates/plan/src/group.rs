@@ -1,0 +1,123 @@
+//! A message to many receivers at once.
+
+use crate::choose::Axis;
+use crate::completion::Completion;
+use crate::error::PlanError;
+use crate::scheme::Scheme;
+use crate::transfer::Transfer;
+
+/// Points at which the law is looked at for its mean.
+const POINTS: u32 = 200;
+/// Most receivers.
+const MAX_RECEIVERS: u32 = 1 << 16;
+
+/// How a message reaches many receivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// It leaves once, and is copied on the way.
+    Group,
+    /// It leaves once for each receiver, over the same link.
+    FanOut,
+}
+
+/// How long a message takes until all of its receivers have it, each of which loses packets of its own.
+///
+/// Receivers are independent, and a repair reaches all of them: the message is over when the slowest is done. That holds for
+/// go-back-N, too: a sender that goes back for one receiver fills the gaps of all others behind that.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Of one receiver.
+    law: Completion,
+    receivers: u32,
+}
+
+impl Group {
+    /// A message to `receivers`.
+    ///
+    /// # Errors
+    /// If there are none, or the scheme does not go with the message.
+    pub fn new(
+        transfer: &Transfer,
+        scheme: &Scheme,
+        receivers: u32,
+        spread: Spread,
+    ) -> Result<Group, PlanError> {
+        if !(1..=MAX_RECEIVERS).contains(&receivers) {
+            let why = format!("{receivers}; give 1 to {MAX_RECEIVERS}");
+            return Err(PlanError::new("receivers", why, "8"));
+        }
+        let transfer = match spread {
+            Spread::Group => *transfer,
+            Spread::FanOut => {
+                let share = Axis::Bandwidth.value(transfer) / f64::from(receivers);
+                Axis::Bandwidth.moved(transfer, share)?
+            }
+        };
+        Ok(Group { law: transfer.completion(scheme)?, receivers })
+    }
+
+    /// The shortest time within which a share `q` of messages is complete, `0 < q < 1`.
+    pub fn quantile_s(&self, q: f64) -> f64 {
+        self.law.quantile_s(q.powf(1.0 / f64::from(self.receivers)))
+    }
+
+    /// Expectation in seconds.
+    pub fn mean_s(&self) -> f64 {
+        if self.receivers == 1 {
+            return self.law.mean_s();
+        }
+        let at = |point: u32| self.quantile_s((f64::from(point) + 0.5) / f64::from(POINTS));
+        (0..POINTS).map(at).sum::<f64>() / f64::from(POINTS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Link, Loss, Message};
+
+    fn transfer() -> Transfer {
+        let link = Link { bandwidth_bps: 10e9, rtt_s: 40e-3, loss: Loss::Packet(1e-3) };
+        Transfer::new(link, Message::new(16 << 20)).expect("a right one")
+    }
+
+    fn mean(scheme: &Scheme, receivers: u32, spread: Spread) -> f64 {
+        Group::new(&transfer(), scheme, receivers, spread).expect("it can be").mean_s()
+    }
+
+    #[test]
+    fn a_group_of_one_is_a_transfer() {
+        for scheme in Scheme::all() {
+            let alone = transfer().completion(&scheme).expect("it can be");
+            for spread in [Spread::Group, Spread::FanOut] {
+                let group = Group::new(&transfer(), &scheme, 1, spread).expect("it can be");
+                assert_eq!(group.mean_s(), alone.mean_s(), "{}", scheme.name());
+                assert_eq!(group.quantile_s(0.9), alone.quantile_s(0.9), "{}", scheme.name());
+            }
+        }
+    }
+
+    #[test]
+    fn more_receivers_take_longer_and_fan_out_longest() {
+        for scheme in Scheme::all().iter().filter(|scheme| scheme.is_reliable()) {
+            let [two, eight] = [2, 8].map(|n| mean(scheme, n, Spread::Group));
+            assert!(two <= eight * 1.001, "{}: {two} and {eight}", scheme.name());
+            let fan_out = mean(scheme, 8, Spread::FanOut);
+            assert!(fan_out > eight, "{}: {fan_out} and {eight}", scheme.name());
+        }
+    }
+
+    #[test]
+    fn coding_does_not_mind_many_receivers_and_go_back_n_does() {
+        let coded = mean(&Scheme::ec_mds(32, 8), 8, Spread::Group);
+        let lossless = transfer().completion(&Scheme::ec_mds(32, 8)).expect("it can be").least_s();
+        assert!(coded < 1.1 * lossless, "{coded} and {lossless}");
+        assert!(mean(&Scheme::GoBackN, 8, Spread::Group) > 3.0 * coded);
+    }
+
+    #[test]
+    fn nobody_is_no_group() {
+        let refused = Group::new(&transfer(), &Scheme::GoBackN, 0, Spread::Group);
+        assert!(refused.is_err());
+    }
+}

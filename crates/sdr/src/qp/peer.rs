@@ -1,0 +1,205 @@
+//! Those at the other end: one, or the members of a multicast group.
+//!
+//! A sender to a group has one set of QPs for packets, which somebody copies to all members, and a control channel with
+//! each. Members do not know of each other, nor of the group. What they say is merged: a message may be sent when all
+//! have posted a receive for it, and what counts as landed is what has landed everywhere.
+
+use bowline_nic::{AddressVector, CqId, Nic, PdId, Time};
+use bowline_wire::Qpn;
+
+use super::{SdrQp, bring_up};
+use crate::config::{SdrConfig, Transport};
+use crate::control::{Control, Header, Kind};
+use crate::error::SdrError;
+use crate::info::SdrInfo;
+
+/// Most members of a group.
+pub const MAX_MEMBERS: usize = 64;
+
+/// One of those at the other end.
+pub(super) struct Peer {
+    pub(super) control: Control,
+    /// The last stamp that it sent, and when it came.
+    echo: Option<(u64, Time)>,
+    /// Its last stamp that asked for a report, when it came, and what had landed by then.
+    probe: Option<(u64, Time, u64)>,
+    /// Receives that it has posted, and packets that have landed there, as it says.
+    posted: u64,
+    landed: u64,
+}
+
+impl Peer {
+    pub(super) fn new(control: Control) -> Peer {
+        Peer { control, echo: None, probe: None, posted: 0, landed: 0 }
+    }
+
+    /// What is said to it of what it has said.
+    fn answer(&self, now: Time, header: &Header) -> Header {
+        let (echo, held) = self.echo.map_or((0, 0), |(stamp, at)| (stamp, now.nanos_since(at)));
+        let (probe, probe_held, probe_landed) = self
+            .probe
+            .map_or((0, 0, 0), |(stamp, at, landed)| (stamp, now.nanos_since(at), landed));
+        Header { echo, held, probe, probe_held, probe_landed, ..*header }
+    }
+
+    /// Notes what it says. More receives than `most` it cannot have posted.
+    pub(super) fn hear(&mut self, now: Time, header: &Header, landed_here: u64, most: u64) {
+        self.echo = Some((header.stamp, now));
+        if header.kind == Kind::Stamp {
+            self.probe = Some((header.stamp, now, landed_here));
+        }
+        if header.posted <= most {
+            self.posted = self.posted.max(header.posted);
+        }
+        self.landed = header.landed;
+    }
+
+    /// Brings its control channel up.
+    pub(super) fn connect(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        av: AddressVector,
+        config: &SdrConfig,
+        peer: &SdrInfo,
+    ) -> Result<(), SdrError> {
+        bring_up(nic, now, self.control.qpn, peer.control, av, config)?;
+        self.open(nic, now, peer)
+    }
+
+    /// The QP is up: from now on both talk.
+    pub(super) fn open(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        peer: &SdrInfo,
+    ) -> Result<(), SdrError> {
+        // What is said here is little, and what regulates the rest must not wait for it.
+        nic.set_rate_controller(now, self.control.qpn, None)?;
+        self.control.peer_token = Some(peer.token);
+        self.control.listen(nic)
+    }
+}
+
+/// All of them: at least one.
+pub(super) struct Peers {
+    pub(super) all: Vec<Peer>,
+}
+
+impl Peers {
+    /// Makes the control channels of so many.
+    pub(super) fn new(
+        nic: &mut Nic,
+        pd: PdId,
+        send_cq: CqId,
+        transport: Transport,
+        count: usize,
+    ) -> Result<Peers, SdrError> {
+        let mut all = Vec::with_capacity(count);
+        for _ in 0..count {
+            all.push(Peer::new(Control::new(nic, pd, send_cq, transport)?));
+        }
+        Ok(Peers { all })
+    }
+
+    /// Receives that all have posted.
+    pub(super) fn posted(&self) -> u64 {
+        self.all.iter().map(|peer| peer.posted).min().unwrap_or(0)
+    }
+
+    /// Packets that have landed at whom most are missing.
+    pub(super) fn landed(&self) -> u64 {
+        self.all.iter().map(|peer| peer.landed).min().unwrap_or(0)
+    }
+
+    /// Whether nobody has more packets missing than this one.
+    pub(super) fn is_slowest(&self, member: usize) -> bool {
+        self.all[member].landed == self.landed()
+    }
+
+    /// Says something to everybody.
+    pub(super) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
+        for peer in &mut self.all {
+            let header = peer.answer(now, header);
+            peer.control.send(nic, now, &header, payload);
+        }
+    }
+
+    /// Messages from others than peers.
+    pub(super) fn refused(&self) -> u64 {
+        self.all.iter().map(|peer| peer.control.refused).sum()
+    }
+}
+
+/// Where the packets for a group go: to whoever copies them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupPath {
+    /// The address that they are sent to.
+    pub av: AddressVector,
+    /// The QPNs, one for each QP of [`SdrInfo::data`].
+    pub qpns: Vec<Qpn>,
+}
+
+impl SdrQp {
+    /// Makes a QP that sends to the members of a group. Over datagrams there are no groups.
+    pub fn for_group(
+        nic: &mut Nic,
+        pd: PdId,
+        config: &SdrConfig,
+        members: usize,
+    ) -> Result<SdrQp, SdrError> {
+        let fail = |what, why: String| Err(SdrError::Config { what, why });
+        if !(1..=MAX_MEMBERS).contains(&members) {
+            return fail("members", format!("{members} is not between 1 and {MAX_MEMBERS}"));
+        }
+        if config.transport != Transport::Uc {
+            return fail("transport", "groups are over UC: keys are rewritten on the way".into());
+        }
+        SdrQp::with_peers(nic, pd, config, members)
+    }
+
+    /// How many are at the other end.
+    pub fn members(&self) -> usize {
+        self.peers.all.len()
+    }
+
+    /// What a member of the group needs to know to connect.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    pub fn info_for(&self, member: usize) -> SdrInfo {
+        let control = &self.peers.all[member].control;
+        SdrInfo { control: control.qpn, token: control.token, ..self.info() }
+    }
+
+    /// Connects to the members of a group, in their order, each at its address. Packets go to `path`; the sender names
+    /// memory by the first member's keys ([`SdrInfo::roots`]).
+    pub fn connect_group(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        path: &GroupPath,
+        members: &[(AddressVector, SdrInfo)],
+    ) -> Result<(), SdrError> {
+        for (_, peer) in members {
+            peer.check_against(&self.config)?;
+        }
+        let is_right =
+            members.len() == self.peers.all.len() && path.qpns.len() == self.sender.qps().len();
+        let Some((_, first)) = members.first().filter(|_| is_right) else {
+            let why = format!("{} members for a group of {}", members.len(), self.members());
+            return Err(SdrError::Config { what: "group", why });
+        };
+        for (qp, to) in self.sender.qps().iter().zip(&path.qpns) {
+            bring_up(nic, now, qp.qpn, *to, path.av, &self.config)?;
+        }
+        for (peer, (av, info)) in self.peers.all.iter_mut().zip(members) {
+            peer.connect(nic, now, *av, &self.config, info)?;
+        }
+        self.sender.roots.clone_from(&first.roots);
+        self.control_rate(nic, now)?;
+        self.connected = true;
+        self.status_due = true;
+        Ok(())
+    }
+}
