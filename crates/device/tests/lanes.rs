@@ -16,16 +16,16 @@ const LANES: usize = 8;
 
 /// Two hosts of eight lanes with a connection on each lane.
 fn crowd(mode: Mode, store: &TestStore) -> [(Host, Vec<Conn>); 2] {
-    connected([0, 1].map(|_| Host::with_lanes(mode, store, LANES)))
+    connected([0, 1].map(|_| Host::with_lanes(mode, store, LANES)), 9)
 }
 
-/// The two with a connection on each lane.
-fn connected([a, b]: [Host; 2]) -> [(Host, Vec<Conn>); 2] {
+/// The two with a connection on each lane, whose timers are 4.096 µs * 2^`timeout`.
+fn connected([a, b]: [Host; 2], timeout: u8) -> [(Host, Vec<Conn>); 2] {
     let mut ours: Vec<Conn> = (0..LANES).map(|_| a.qp(None)).collect();
     let mut theirs: Vec<Conn> = (0..LANES).map(|_| b.qp(None)).collect();
     for (ca, cb) in ours.iter_mut().zip(&mut theirs) {
-        a.connect(ca, &b, cb.qpn);
-        b.connect(cb, &a, ca.qpn);
+        a.connect_within(ca, &b, cb.qpn, timeout);
+        b.connect_within(cb, &a, ca.qpn, timeout);
     }
     a.ready(LANES);
     b.ready(LANES);
@@ -175,8 +175,10 @@ fn in_memory(hub: &MemoryHub, number: u8, store: &TestStore) -> Arc<Device> {
 fn a_socket_error_of_one_lane_moves_its_connections_and_no_others() {
     let store = TestStore::new();
     let hub = MemoryHub::new();
+    // The socket's error moves a connection at once; timers of seconds, so that a machine that is
+    // busy elsewhere moves none.
     let [(a, ours), (_b, _theirs)] =
-        connected([1, 2].map(|number| Host::on(in_memory(&hub, number, &store))));
+        connected([1, 2].map(|number| Host::on(in_memory(&hub, number, &store))), 18);
     let everywhere = || {
         for (i, conn) in ours.iter().enumerate() {
             a.post(conn, i as u64, write(conn, i * 4096), i * 4096, 4096).unwrap();

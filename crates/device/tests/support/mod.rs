@@ -141,13 +141,19 @@ impl Host {
         self.device.failover_account().expect("it has a backup")
     }
 
+    /// Connects with timers that soon give a path up: 2 ms, four times.
     pub fn connect(&self, conn: &mut Conn, peer: &Host, peer_qpn: Qpn) {
+        self.connect_within(conn, peer, peer_qpn, 9);
+    }
+
+    /// Connects with a timer of 4.096 µs * 2^`timeout`.
+    pub fn connect_within(&self, conn: &mut Conn, peer: &Host, peer_qpn: Qpn, timeout: u8) {
         conn.peer_key = peer.key.0;
         let connect = Connect {
             rq_psn: Psn::new(1),
             sq_psn: Psn::new(1),
             min_rnr_timer: 1,
-            timeout: 9,
+            timeout,
             retry_count: 3,
             ..Connect::new(peer.addr, peer_qpn)
         };
