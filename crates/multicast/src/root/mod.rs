@@ -142,15 +142,15 @@ impl Root {
     }
 
     /// Takes a table with other members. Records of those that stay are kept.
-    pub(crate) fn update(&mut self, config: RootConfig, out: &mut Out<'_>) {
+    pub(crate) fn update(&mut self, now: Time, config: RootConfig, out: &mut Out<'_>) {
         let mut members = Vec::with_capacity(config.members.len());
         let mut records = Vec::with_capacity(config.members.len());
         for member in &config.members {
             let (kept, record) = match self.index_of(member.id) {
                 Some(index) => {
-                    let Member { msn, msn_base, rnr, .. } = self.members[index];
-                    let kept = Member { msn, rnr, ..Member::new(*member, msn_base) };
-                    (kept, self.records[index])
+                    let Member { msn, msn_base, rnr, behind_since, .. } = self.members[index];
+                    let new = Member::new(*member, msn_base);
+                    (Member { msn, rnr, behind_since, ..new }, self.records[index])
                 }
                 None => {
                     let record = Record { acked: self.told, is_live: true };
@@ -165,6 +165,7 @@ impl Root {
         // What was known when the root began does not change.
         self.config = RootConfig { first_psn, ..config };
         self.raise(out);
+        self.watch(now);
     }
 
     /// What a restart would leave: members who have to speak before anything is acknowledged.

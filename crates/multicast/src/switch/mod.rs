@@ -137,7 +137,7 @@ impl Switch {
         };
         let root = match (old, root) {
             (Some(mut old), Some(config)) => {
-                old.update(config, &mut out);
+                old.update(now, config, &mut out);
                 Some(old)
             }
             (None, Some(config)) => Some(Root::new(key, config)),
