@@ -34,6 +34,14 @@ impl Edit {
         self.qpn.map(Qpn::prefix)
     }
 
+    /// What turns the copy back into the packet, which came with `flow`, for group `id`.
+    pub(crate) fn inverse(&self, flow: FlowKey, id: Qpn, old: Option<&OldPlace>) -> Edit {
+        let before = old.map(|old| (old.at, place_bytes(old.reth.va, old.reth.rkey)));
+        let place = self.place.and(before);
+        // The sum is linear: the same difference leads back.
+        Edit { flow, qpn: self.qpn.map(|_| id), place, icrc: self.icrc }
+    }
+
     /// Rewrites a packet, BTH to ICRC, which must be the one that this edit was made for.
     pub fn apply(&self, packet: &mut [u8]) {
         if let Some(qpn) = self.qpn
@@ -221,7 +229,11 @@ mod tests {
                 let at = OldPlace::reth_at(&view);
                 let old = at.map(|at| OldPlace { region: 0, at, reth, base });
                 let edit = rewriter.edit(&from, id, bytes.len(), old.as_ref());
+                let before = bytes.clone();
                 edit.apply(&mut bytes);
+                let mut back = bytes.clone();
+                edit.inverse(from, id, old.as_ref()).apply(&mut back);
+                prop_assert_eq!(back, before);
                 let view = PacketView::parse(&bytes).expect("well formed");
                 prop_assert_eq!(view.dest_qpn(), if is_leaf { Qpn::new(qpn) } else { id });
                 if let Some(reth) = view.reth().filter(|_| is_leaf) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bowline_io::{Port, PortError};
-use bowline_multicast::{Arrival, Replicas, Switch, Verdict};
+use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, Replicas, Switch, Verdict};
 use bowline_nic::{IpId, Time, TxBatch, TxCaps};
 use bowline_wire::FlowKey;
 
@@ -18,7 +18,6 @@ pub struct Outgoing {
     caps: TxCaps,
     /// First what is for no branch.
     queues: Vec<Queue>,
-    bytes: usize,
 }
 
 /// Packets for one branch, in the order in which they leave.
@@ -71,7 +70,7 @@ impl Queue {
 impl Outgoing {
     /// Nothing yet, for a port with these capabilities.
     pub fn new(caps: TxCaps) -> Outgoing {
-        Outgoing { caps, queues: vec![Queue::new(caps)], bytes: 0 }
+        Outgoing { caps, queues: vec![Queue::new(caps)] }
     }
 
     /// Whether everything has left.
@@ -79,14 +78,8 @@ impl Outgoing {
         self.queues.iter().all(Queue::is_empty)
     }
 
-    /// Bytes that were put into it since it was last empty.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Appends a whole packet whose ICRC is for IP identification `summed_id`.
     pub fn push(&mut self, flow: &FlowKey, tos: u8, summed_id: u16, frame: &[u8]) {
-        self.bytes += frame.len();
         if let Some(batch) = self.queues[0].batch(self.caps) {
             batch.push_summed(flow, tos, summed_id, frame);
         }
@@ -94,15 +87,13 @@ impl Outgoing {
 
     /// Appends a whole packet that goes through memory, and has no ICRC.
     pub fn push_unsummed(&mut self, flow: &FlowKey, tos: u8, frame: &[u8]) {
-        self.bytes += frame.len();
         if let Some(batch) = self.queues[0].batch(self.caps) {
             batch.push_unsummed(flow, tos, frame);
         }
     }
 
-    /// The batch for a branch's next packet of so many bytes, unless too much waits.
-    fn branch(&mut self, branch: usize, frame_len: usize) -> Option<&mut TxBatch> {
-        self.bytes += frame_len;
+    /// The batch for a branch's next packet, unless too much waits.
+    fn branch(&mut self, branch: usize) -> Option<&mut TxBatch> {
         while self.queues.len() <= branch + 1 {
             self.queues.push(Queue::new(self.caps));
         }
@@ -119,7 +110,6 @@ impl Outgoing {
                 return Ok(false);
             }
         }
-        self.bytes = 0;
         Ok(true)
     }
 }
@@ -142,33 +132,63 @@ pub struct Train<'a> {
 /// How an engine takes a frame: [`Switch::handle_frame`], or a part of it.
 pub type Handle = fn(&mut Switch, Time, &Arrival<'_>) -> Verdict;
 
+/// A frame that is to be copied.
+struct Copied {
+    replicas: Replicas,
+    /// Its train, and where it is in that.
+    train: usize,
+    place: Range<usize>,
+    /// The identification that its ICRC is for.
+    summed_id: u16,
+}
+
 /// Makes the copies of trains.
 pub struct Copier {
     handle: Handle,
     /// Frames of no group leave as they are; otherwise they go nowhere.
     passes: bool,
-    /// The frames that are to be copied: how, where in the train, and the identification that their ICRCs are for.
-    copied: Vec<(Replicas, Range<usize>, u16)>,
+    copied: Vec<Copied>,
+    /// Frames that the engine was asked about.
+    judged: usize,
 }
 
 impl Copier {
     /// For a switch with an address of its own, which is nobody's way to anywhere else.
     pub fn of_switch() -> Copier {
-        Copier { handle: Switch::handle_frame, passes: false, copied: Vec::new() }
+        Copier { handle: Switch::handle_frame, passes: false, copied: Vec::new(), judged: 0 }
     }
 
     /// For the port of a sender.
     pub fn of_port() -> Copier {
-        Copier { handle: Switch::handle_data, passes: true, copied: Vec::new() }
+        Copier { handle: Switch::handle_data, passes: true, copied: Vec::new(), judged: 0 }
     }
 
     /// Gives a train to the engine, and copies it branch by branch, so that it stays one.
     pub fn copy(&mut self, now: Time, engine: &mut Switch, train: &Train<'_>, out: &mut Outgoing) {
+        self.clear();
+        self.judge(now, engine, 0, train, out);
+        self.copy_out(engine, 0, train, u64::MAX, out);
+    }
+
+    /// Forgets what was judged.
+    pub(super) fn clear(&mut self) {
+        self.copied.clear();
+        self.judged = 0;
+    }
+
+    /// Gives a train to the engine, and notes which of its frames are to be copied.
+    pub(super) fn judge(
+        &mut self,
+        now: Time,
+        engine: &mut Switch,
+        number: usize,
+        train: &Train<'_>,
+        out: &mut Outgoing,
+    ) {
         let Train { flow, tos, bytes, mut ip_id, .. } = *train;
         let frame_len = train.frame_len.max(1);
-        self.copied.clear();
-        let mut branches = 0_u64;
         for (index, frame) in bytes.chunks(frame_len).enumerate() {
+            self.judged += 1;
             let (known, summed_id) = match ip_id {
                 IpId::Known(id) => (Some(id), id),
                 IpId::Guess(id) => (None, id),
@@ -182,26 +202,91 @@ impl Copier {
             };
             match (self.handle)(engine, now, &Arrival { flow, ip_id: known, bytes: frame }) {
                 Verdict::Replicate(replicas) => {
-                    branches |= replicas.branch_set();
                     let start = index * frame_len;
-                    self.copied.push((replicas, start..start + frame.len(), summed_id));
+                    let place = start..start + frame.len();
+                    self.copied.push(Copied { replicas, train: number, place, summed_id });
                 }
                 Verdict::Pass if self.passes => out.push(&flow, tos, summed_id, frame),
                 Verdict::Pass | Verdict::Taken => {}
             }
             ip_id.skip(1);
         }
-        for branch in (0..64).filter(|branch| branches >> branch & 1 != 0) {
-            for (replicas, place, summed_id) in &self.copied {
+    }
+
+    /// The branches that get a copy of each frame that was judged, if all get the same ones.
+    pub(super) fn shared_branches(&self) -> Option<u64> {
+        let branches = self.copied.first()?.replicas.branch_set();
+        let is_shared = |copied: &Copied| copied.replicas.branch_set() == branches;
+        let is_whole = self.copied.len() == self.judged;
+        (is_whole && self.copied.iter().all(is_shared)).then_some(branches)
+    }
+
+    /// Copies a train to some of the branches.
+    pub(super) fn copy_out(
+        &self,
+        engine: &mut Switch,
+        number: usize,
+        train: &Train<'_>,
+        among: u64,
+        out: &mut Outgoing,
+    ) {
+        let copied = || self.copied.iter().filter(|copied| copied.train == number);
+        let branches = copied().fold(0, |all, copied| all | copied.replicas.branch_set()) & among;
+        for branch in bits(branches) {
+            for Copied { replicas, place, summed_id, .. } in copied() {
                 if replicas.branch_set() >> branch & 1 == 0 {
                     continue;
                 }
                 let Some(edit) = engine.edit(replicas, branch) else { continue };
-                let frame = &bytes[place.clone()];
-                let Some(batch) = out.branch(branch, frame.len()) else { continue };
+                let frame = &train.bytes[place.clone()];
+                let Some(batch) = out.branch(branch) else { continue };
                 let rewrite = |packet: &mut [u8]| edit.apply(packet);
-                batch.push_rewritten(&edit.flow, tos, *summed_id, (frame, edit.prefix()), rewrite);
+                let (tos, frame) = (train.tos, (frame, edit.prefix()));
+                batch.push_rewritten(&edit.flow, tos, *summed_id, frame, rewrite);
             }
         }
     }
+
+    /// Turns the bursts of a batch, of which every frame was judged and is to be copied, into the copies for a branch,
+    /// where they lie. `edits` is then what leads back.
+    pub(super) fn redirect(
+        &self,
+        engine: &mut Switch,
+        branch: usize,
+        batch: &mut TxBatch,
+        edits: &mut Vec<Edit>,
+    ) {
+        edits.clear();
+        for of_train in self.copied.chunk_by(|a, b| a.train == b.train) {
+            let first = &of_train[0];
+            let mut frames = of_train.iter();
+            let Some(to) = engine.edit(&first.replicas, branch) else { continue };
+            let prefix = to.prefix().unwrap_or(GROUP_PREFIX);
+            batch.redirect(first.train, (to.flow.dst, to.flow.dst_port, prefix), |packet| {
+                let Some(copied) = frames.next() else { return };
+                let Some(edit) = engine.edit(&copied.replicas, branch) else { return };
+                edit.apply(packet);
+                edits.push(copied.replicas.undo(&edit));
+            });
+        }
+    }
+
+    /// Makes the bursts what they were.
+    pub(super) fn restore(&self, batch: &mut TxBatch, edits: &[Edit]) {
+        let mut edits = edits.iter();
+        for of_train in self.copied.chunk_by(|a, b| a.train == b.train) {
+            let Some(Edit { flow, .. }) = edits.as_slice().first().copied() else { return };
+            let to = (flow.dst, flow.dst_port, GROUP_PREFIX);
+            batch.redirect(of_train[0].train, to, |packet| {
+                if let Some(edit) = edits.next() {
+                    edit.apply(packet);
+                }
+            });
+        }
+    }
+}
+
+/// The bits of a set, in order.
+pub(super) fn bits(set: u64) -> impl Iterator<Item = usize> {
+    (0..64).filter(move |bit| set >> bit & 1 != 0)
 }

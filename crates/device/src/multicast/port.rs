@@ -1,18 +1,16 @@
 //! The port of a sender: what leaves for a group leaves once for each member, and what they answer becomes one answer.
 
 use bowline_io::{Faults, FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
-use bowline_multicast::{Arrival, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
+use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
 use bowline_nic::{CleanPaths, FrameMeta, IpId, Time, TxBatch};
 use bowline_wire::{FlowKey, write_icrc};
 use std::sync::Arc;
 
 use super::Replicator;
-use super::outgoing::{Copier, Outgoing, Train};
+use super::outgoing::{Copier, Outgoing, Train, bits};
 
 /// How soon to try again when the port below is full.
 const RETRY_NS: u64 = 50_000;
-/// Copies that are made before the first of them leaves.
-const COPIED_BYTES: usize = 512 << 10;
 /// TTL of answers that were never on a wire.
 const TTL: u8 = 64;
 
@@ -21,6 +19,8 @@ pub(super) struct ReplicatingPort {
     inner: Box<dyn Port>,
     shared: Arc<Replicator>,
     copier: Copier,
+    /// What leads from the copies that lie in a batch back to the packets.
+    edits: Vec<Edit>,
     /// Copies, and what was to leave among them, until the port below has taken them.
     out: Outgoing,
     /// When the last call was.
@@ -33,12 +33,95 @@ impl ReplicatingPort {
     pub(super) fn new(inner: Box<dyn Port>, shared: Arc<Replicator>) -> ReplicatingPort {
         let out = Outgoing::new(inner.caps().tx);
         let copier = Copier::of_port();
-        ReplicatingPort { inner, shared, copier, out, now: Time::ZERO, wake_at: None }
+        ReplicatingPort {
+            inner,
+            shared,
+            copier,
+            edits: Vec::new(),
+            out,
+            now: Time::ZERO,
+            wake_at: None,
+        }
     }
 
     /// Sends what waits; whether everything has left.
     fn drain(&mut self, now: Time) -> Result<bool, PortError> {
         if self.out.is_empty() { Ok(true) } else { self.out.send(now, &mut self.inner) }
+    }
+
+    /// Whether a batch has anything to be copied.
+    fn has_copies(&self, batch: &TxBatch, from: usize) -> bool {
+        let mut bursts = batch.bursts().iter().skip(from);
+        !self.shared.is_idle() && bursts.any(|burst| burst.prefix() == GROUP_PREFIX)
+    }
+
+    /// Asks the engine about all frames of a batch.
+    fn judge(&mut self, now: Time, engine: &mut Switch, batch: &TxBatch, from: usize) {
+        let caps = self.inner.caps();
+        self.copier.clear();
+        for number in from..batch.bursts().len() {
+            let train = train_of(&caps, batch, number);
+            self.copier.judge(now, engine, number, &train, &mut self.out);
+        }
+    }
+
+    /// Copies the bursts of a batch from one on to some of the branches.
+    fn copy(&mut self, engine: &mut Switch, batch: &TxBatch, from: usize, among: u64) {
+        let caps = self.inner.caps();
+        for number in from..batch.bursts().len() {
+            let train = train_of(&caps, batch, number);
+            self.copier.copy_out(engine, number, &train, among, &mut self.out);
+        }
+    }
+
+    /// Sends a batch to one branch after the other, and only changes its headers between them: that is
+    /// what a copy for a member costs. Where the port below is full, the rest is copied.
+    fn send_in_place(
+        &mut self,
+        now: Time,
+        engine: &mut Switch,
+        batch: &mut TxBatch,
+        from: usize,
+        branches: u64,
+    ) -> Result<(), PortError> {
+        let end = batch.bursts().len();
+        for branch in bits(branches) {
+            self.copier.redirect(engine, branch, batch, &mut self.edits);
+            let sent = self.inner.send(now, batch, from);
+            self.copier.restore(batch, &self.edits);
+            let rest = from + sent?;
+            if rest < end {
+                self.copy(engine, batch, rest, 1 << branch);
+                self.copy(engine, batch, from, branches & (u64::MAX << branch) << 1);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what was copied, and notes when the engine is to be asked again.
+    fn finish(&mut self, now: Time, engine: &Switch) -> Result<(), PortError> {
+        self.drain(now)?;
+        self.wake_at = if engine.has_answers() { Some(now) } else { engine.poll_timeout() };
+        Ok(())
+    }
+}
+
+/// A burst of a batch, as a train.
+fn train_of<'a>(caps: &PortCaps, batch: &'a TxBatch, number: usize) -> Train<'a> {
+    let burst = &batch.bursts()[number];
+    let flow = FlowKey {
+        src: caps.addr,
+        dst: burst.dst,
+        src_port: caps.udp_port,
+        dst_port: burst.dst_port,
+    };
+    Train {
+        flow,
+        tos: burst.tos,
+        bytes: batch.burst_bytes(burst),
+        frame_len: burst.segment_len as usize,
+        ip_id: if burst.is_summed() { IpId::Guess(0) } else { IpId::Unsummed },
     }
 }
 
@@ -52,38 +135,39 @@ impl Port for ReplicatingPort {
         if !self.drain(now)? {
             return Ok(0);
         }
-        let bursts = batch.bursts().get(from..).unwrap_or_default();
-        if self.shared.is_idle() || bursts.iter().all(|burst| burst.prefix() != GROUP_PREFIX) {
+        if !self.has_copies(batch, from) {
             return self.inner.send(now, batch, from);
         }
-        let caps = self.inner.caps();
         let shared = Arc::clone(&self.shared);
         let mut engine = shared.engine();
-        let mut taken = 0;
-        for burst in bursts {
-            let flow = FlowKey {
-                src: caps.addr,
-                dst: burst.dst,
-                src_port: caps.udp_port,
-                dst_port: burst.dst_port,
-            };
-            let train = Train {
-                flow,
-                tos: burst.tos,
-                bytes: batch.burst_bytes(burst),
-                frame_len: burst.segment_len as usize,
-                ip_id: if burst.is_summed() { IpId::Guess(0) } else { IpId::Unsummed },
-            };
-            self.copier.copy(now, &mut engine, &train, &mut self.out);
-            taken += 1;
-            // Copies leave while they are in the cache.
-            if self.out.bytes() >= COPIED_BYTES && !self.drain(now)? {
-                break;
-            }
+        self.judge(now, &mut engine, batch, from);
+        self.copy(&mut engine, batch, from, u64::MAX);
+        self.finish(now, &engine)?;
+        Ok(batch.bursts().len() - from)
+    }
+
+    fn send_mut(
+        &mut self,
+        now: Time,
+        batch: &mut TxBatch,
+        from: usize,
+    ) -> Result<usize, PortError> {
+        self.now = now;
+        if !self.drain(now)? {
+            return Ok(0);
         }
-        self.drain(now)?;
-        self.wake_at = if engine.has_answers() { Some(now) } else { engine.poll_timeout() };
-        Ok(taken)
+        if !self.has_copies(batch, from) {
+            return self.inner.send_mut(now, batch, from);
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut engine = shared.engine();
+        self.judge(now, &mut engine, batch, from);
+        match self.copier.shared_branches() {
+            Some(branches) => self.send_in_place(now, &mut engine, batch, from, branches)?,
+            None => self.copy(&mut engine, batch, from, u64::MAX),
+        }
+        self.finish(now, &engine)?;
+        Ok(batch.bursts().len() - from)
     }
 
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {

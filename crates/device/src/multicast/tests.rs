@@ -160,6 +160,12 @@ fn table() -> Table {
     }
 }
 
+/// Where the bursts of a batch go, and their bytes.
+fn bytes_of(batch: &TxBatch) -> Vec<(IpAddr, u8, Vec<u8>)> {
+    let of = |burst| batch.burst_bytes(burst).to_vec();
+    batch.bursts().iter().map(|burst| (burst.dst, burst.prefix(), of(burst))).collect()
+}
+
 impl Rig {
     fn with_group() -> Rig {
         let rig = rig();
@@ -172,7 +178,10 @@ impl Rig {
         for (flow, frame) in frames {
             batch.push_summed(flow, 0, 0, frame);
         }
-        self.port.send(Time::ZERO, &batch, 0).expect("it is not broken")
+        let before = bytes_of(&batch);
+        let taken = self.port.send_mut(Time::ZERO, &mut batch, 0).expect("it is not broken");
+        assert_eq!(bytes_of(&batch), before, "the batch is as it was");
+        taken
     }
 
     /// Where packets went and to whom, and each has a right ICRC.
@@ -266,6 +275,38 @@ fn a_full_port_loses_nothing_and_keeps_the_order() {
     let psns: Vec<_> = rig.sent().iter().map(|(dst, _, psn)| (*dst, *psn)).collect();
     assert_eq!(psns, [(addr(2), 0), (addr(3), 0), (addr(2), 1), (addr(3), 1)]);
     assert_eq!(rig.port.poll_timeout(), None);
+}
+
+#[test]
+fn copies_that_a_full_port_does_not_take_follow_in_order() {
+    for room in 0..8 {
+        let mut rig = Rig::with_group();
+        let to = flow(1, 2);
+        rig.net.lock().unwrap().room = room;
+        // Two bursts: the second packet of the first is shorter and ends it.
+        let send = |psn, ip_id| (to, write(&to, GROUP, psn, ip_id));
+        let short = summed(
+            &to,
+            0,
+            &Packet {
+                bth: Bth::new(Opcode::RC_SEND_ONLY, GROUP, Psn::new(1)),
+                ext: ExtHeaders::default(),
+                payload: &[7; 8],
+                pad_bytes: [0; 3],
+                icrc: 0,
+            },
+        );
+        assert_eq!(rig.send(&[send(0, 0), (to, short), send(2, 0), send(3, 0)]), 2);
+        rig.net.lock().unwrap().room = usize::MAX;
+        rig.port.flush(Time::ZERO).expect("it is not broken");
+        let mut psns = [Vec::new(), Vec::new()];
+        for (dst, qpn, psn) in rig.sent() {
+            let member = usize::from(dst == addr(3));
+            assert_eq!(qpn, 0x09_0000 + member as u32);
+            psns[member].push(psn);
+        }
+        assert_eq!(psns, [[0, 1, 2, 3], [0, 1, 2, 3]], "room for {room} bursts");
+    }
 }
 
 #[test]

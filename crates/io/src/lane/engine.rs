@@ -239,7 +239,7 @@ impl Engine {
     /// Offers the batch to the port, and keeps what it cannot take.
     fn send_batch(&mut self, now: Time) -> Result<usize, PortError> {
         let before = self.batch.len();
-        let taken = self.port.send(now, &self.batch, 0)?;
+        let taken = self.port.send_mut(now, &mut self.batch, 0)?;
         self.blocked = taken < self.batch.bursts().len();
         if self.blocked {
             self.batch.forget(taken);

@@ -94,6 +94,17 @@ pub trait Port: Send {
     /// Dropped bursts count as taken. Payload is read during the call only.
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError>;
 
+    /// As [`send`](Port::send), for callers whose batch may change meanwhile. It is as it was when the
+    /// call returns.
+    fn send_mut(
+        &mut self,
+        now: Time,
+        batch: &mut TxBatch,
+        from: usize,
+    ) -> Result<usize, PortError> {
+        self.send(now, batch, from)
+    }
+
     /// Hands received frames to `sink`, a bounded number of them, and returns how many.
     ///
     /// A frame's bytes are valid during the call of `sink` only. 0 means that nothing is there now.
@@ -141,6 +152,15 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError> {
         (**self).send(now, batch, from)
+    }
+
+    fn send_mut(
+        &mut self,
+        now: Time,
+        batch: &mut TxBatch,
+        from: usize,
+    ) -> Result<usize, PortError> {
+        (**self).send_mut(now, batch, from)
     }
 
     fn recv(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {

@@ -57,6 +57,11 @@ pub struct Replicas {
 }
 
 impl Replicas {
+    /// Turns the copy that an edit has made of the frame back into the frame.
+    pub fn undo(&self, edit: &Edit) -> Edit {
+        edit.inverse(self.flow, self.id, self.place.as_ref())
+    }
+
     /// The branches that get one, as a set of bits.
     pub fn branch_set(&self) -> u64 {
         self.branches

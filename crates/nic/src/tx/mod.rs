@@ -223,6 +223,16 @@ impl TxBatch {
         (count, bytes)
     }
 
+    /// Leads a burst to another engine, where its packets lie: `rewrite` gets each of them, BTH to ICRC,
+    /// gives it a destination QPN with that engine's prefix, and keeps its ICRC right.
+    pub fn redirect(&mut self, burst: usize, to: PeerEngine, mut rewrite: impl FnMut(&mut [u8])) {
+        let Some(burst) = self.bursts.get_mut(burst) else { return };
+        (burst.dst, burst.dst_port, burst.prefix) = to;
+        for packet in &self.packets[burst.first as usize..][..burst.count as usize] {
+            rewrite(&mut self.bytes[packet.start as usize..][..packet.len as usize]);
+        }
+    }
+
     /// Appends a whole packet whose ICRC is for IP identification `summed_id`, BTH to ICRC, as
     /// middleware that holds packets back does; the ICRC is adjusted to the packet's new place.
     ///
