@@ -47,14 +47,20 @@ impl<'a> Records<'a> {
     }
 
     /// The last PSN that all members have acknowledged, or as many as the group's policy asks for.
-    /// `None` if too few have spoken, or if what they say cannot all be true: records are never further apart than a
-    /// sender can be ahead.
+    /// `None` if too few have spoken, or if what they say cannot all be true.
     pub fn reached(&self) -> Option<Psn> {
         // The highest record that enough others have reached too. Groups are small: no sorting, no memory.
         let has = |psn: Psn| self.acked().filter(|other| !other.before(psn)).count() >= self.need;
         let reached = self.acked().filter(|psn| has(*psn));
-        let reached = reached.reduce(|a, b| if b.after(a) { b } else { a })?;
-        self.acked().all(|other| other.diff(reached).abs() <= MAX_AHEAD).then_some(reached)
+        let reached = reached.reduce(|a, b| if b.after(a) { b } else { a });
+        reached.filter(|_| self.is_plausible())
+    }
+
+    /// Whether what members say can all be true: records are never further apart than a sender can be ahead.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let mut acked = self.acked();
+        let Some(first) = acked.next() else { return true };
+        acked.all(|other| other.diff(first).abs() <= MAX_AHEAD)
     }
 
     fn acked(&self) -> impl Iterator<Item = Psn> + use<'a> {

@@ -198,10 +198,10 @@ fn what_has_no_way_is_dropped_and_counted_by_cause() {
 
 #[test]
 fn frames_that_are_not_as_they_should_be_are_dropped_and_counted() {
-    let Some([mut a, mut b]) = cable(["10.79.0.1", "10.79.0.2"]) else { return };
+    let Some(mut ports) = cable(["10.79.0.1", "10.79.0.2"]) else { return };
     let clock = Clock(Instant::now());
-    // Finds out the other's address for what follows.
-    check_transfer(&clock, &mut a, &mut b, &[64]);
+    wait_for_each_other(&clock, &mut ports);
+    let [mut a, mut b] = ports;
     let mut good = frame_between(a.caps.addr, b.caps.addr, ROCE_UDP_PORT, 64);
     good[..6].copy_from_slice(&b.own.mac);
     let mut wrong_sum = good.clone();

@@ -73,6 +73,11 @@ impl Root {
             return;
         }
         self.note_record(member, acked, is_nak, aeth.msn);
+        if !self.view().is_plausible() {
+            // Somebody is not who it says. The members' next answers tell.
+            out.counters.drop_stale += 1;
+            return;
+        }
         match aeth.syndrome {
             Syndrome::Ack { .. } => self.on_ack(member, out),
             Syndrome::Rnr { timer } => self.on_rnr(member, psn, timer, out),

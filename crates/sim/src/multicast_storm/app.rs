@@ -209,6 +209,9 @@ impl<'a> MulticastStorm<'a> {
     }
 
     fn leave(&mut self, world: &mut World, index: usize, member: usize) {
+        // Whoever was evicted meanwhile is not among those who stay.
+        let events = self.control.events();
+        self.hear(events);
         let group = &mut self.groups[index];
         let active = group.members.iter().filter(|m| m.state == State::Active).count();
         let least = least_of(group.plan.policy);
@@ -351,7 +354,10 @@ impl<'a> MulticastStorm<'a> {
             let judged = judged.map_err(|e| format!("group {}: {e}", group.index));
             self.sink.check(now, "memory", judged);
         }
-        self.sink.check(now, "bounds", bounds::check(world));
+        // The paper's rule hands on every member's NAK, and the sender goes back for each: a flood.
+        let may_flood = self.groups.iter().any(|group| group.plan.as_in_the_paper);
+        let bounded = if may_flood { bounds::check_queues(world) } else { bounds::check(world) };
+        self.sink.check(now, "bounds", bounded);
     }
 
     /// What was exercised.

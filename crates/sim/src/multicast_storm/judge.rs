@@ -118,7 +118,9 @@ impl Group<'_> {
         // A switch that has forgotten who lags behind a quorum finds out with the next request only.
         let is_forgotten = had_restarts && matches!(self.plan.policy, Policy::Quorum { .. });
         for (number, member) in self.members.iter().enumerate() {
-            let must_have = member.state == State::Active && self.failed.is_none() && !is_forgotten;
+            // A quorum has all of them, and the switch has said that the group failed for want of others.
+            let has_failed = self.failed.is_some() || self.failed_by_policy;
+            let must_have = member.state == State::Active && !has_failed && !is_forgotten;
             for (index, plan) in self.plan.messages.iter().enumerate() {
                 if must_have && !member.is_dead && !member.is_broken && index >= member.joined {
                     let lacks = |what| format!("member {number} lacks message {index}: {what}");
