@@ -13,7 +13,8 @@ impl Root {
         }
         let live = || self.records.iter().filter(|record| record.is_live);
         let later = |a: Psn, b: Psn| if b.after(a) { b } else { a };
-        let first = live().filter_map(|record| record.acked).reduce(later);
+        // Whoever was ahead may have left, and what it had is acknowledged.
+        let first = live().filter_map(|record| record.acked).chain(self.told).reduce(later);
         for (member, record) in self.members.iter_mut().zip(&self.records) {
             let is_behind = first
                 .is_some_and(|first| record.acked.is_none_or(|acked| acked.before(first)))

@@ -264,6 +264,43 @@ fn a_quorum_tells_what_enough_members_have() {
 }
 
 #[test]
+fn a_new_table_gives_a_laggard_no_more_time() {
+    let config = RootConfig { policy: EVICT, ..root(Some(0)) };
+    let mut rig = sent(3, 4, config.clone());
+    rig.ack(0, 3);
+    rig.now = Time::from_millis(6);
+    rig.switch.install(rig.now, table(2, &[0, 2], config)).expect("one has left");
+    assert_eq!(rig.switch.poll_timeout(), Some(Time::from_millis(10)));
+}
+
+#[test]
+fn a_laggard_is_found_when_those_ahead_of_it_have_left() {
+    let policy = Policy::Quorum { k: 1, after_ns: 10 * MS };
+    let config = RootConfig { policy, ..root(Some(0)) };
+    let mut rig = sent(2, 4, config.clone());
+    assert_eq!(rig.ack(0, 3), [Told::Ack(3)]);
+    rig.switch.install(rig.now, table(2, &[1], config)).expect("one has left");
+    rig.now = Time::from_millis(10);
+    rig.switch.handle_timeout(rig.now);
+    let event = rig.switch.poll_event();
+    assert!(matches!(event, Some(Event::Failed { cause: Cause::Behind, .. })), "{event:?}");
+}
+
+#[test]
+fn after_a_restart_nobody_is_ahead_by_more_than_a_sender_can_be() {
+    for config in [root(None), root(None).as_in_the_paper()] {
+        let mut rig = Rig::new(2, config);
+        // A stranger moves what is believed to be sent, and speaks for a member.
+        for psn in [1 << 20, 5] {
+            rig.send(psn);
+        }
+        assert_eq!(rig.ack(0, 1 << 19), []);
+        assert_eq!(rig.ack(1, 5), [], "the other cannot be so far ahead");
+        assert_eq!(rig.ack(0, 5), [Told::Ack(5)]);
+    }
+}
+
+#[test]
 fn one_congestion_notification_passes_per_interval() {
     let mut rig = Rig::new(3, root(Some(0)));
     assert_eq!(rig.cnp(0), [Told::Cnp]);
