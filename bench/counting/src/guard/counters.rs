@@ -35,7 +35,7 @@ const RECEIVE: Work = work("stream 1024 plain", &["receive_side"]);
 const FEC_SEND: Work = work("stream 1024 32,1", &["send_side"]);
 const FEC_RECEIVE: Work = work("stream 1024 32,1", &["receive_side"]);
 
-/// Sorted by name. Instructions: of a packet, but of an operation for `small.post-poll`.
+/// Sorted by name. Instructions: of a packet, but of an operation for `small.post-poll` and `short`.
 pub(crate) const COUNTERS: &[Counter] = &[
     // The responder makes an ACK, and the requester takes it.
     counter("ack.make", work("small 8", &["answer_side"])),
@@ -55,6 +55,11 @@ pub(crate) const COUNTERS: &[Counter] = &[
     counter("receive.4096", work("stream 4096 plain", &["receive_side"])),
     counter("send.1024", SEND),
     counter("send.4096", work("stream 4096 plain", &["send_side"])),
+    // WRITEs of two and of four packets of 1024 bytes, one at a time.
+    counter("short.2.receive", work("small 2048", &["receive_side"])),
+    counter("short.2.send", work("small 2048", &["send_side"])),
+    counter("short.4.receive", work("small 4096", &["receive_side"])),
+    counter("short.4.send", work("small 4096", &["send_side"])),
     // WRITEs of 8 bytes, one at a time.
     counter("small.post-poll", work("small 8", &["post_side", "poll_side"])),
     counter("small.receive", work("small 8", &["receive_side"])),
