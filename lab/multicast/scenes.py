@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from listening import wait_listening
 from pair import free_port, last_line, terminate
@@ -31,8 +31,9 @@ class Scene:
 
     def run(self, env, net):
         start = time.monotonic()
-        if not self.is_there():
-            return Row(self.name, "SKIP", f"{self.program} is not installed")
+        missing = self.missing()
+        if missing:
+            return Row(self.name, "SKIP", missing)
         processes = []
         try:
             why = self.play(env, net, processes)
@@ -42,8 +43,9 @@ class Scene:
         outcome = "FAIL" if why else "PASS"
         return Row(self.name, outcome, why or self.summary, time.monotonic() - start)
 
-    def is_there(self):
-        return shutil.which(self.program)
+    def missing(self):
+        """What is not there and has to be; nothing if all is."""
+        return "" if shutil.which(self.program) else f"{self.program} is not installed"
 
     def play(self, env, net, processes):
         """Runs everything; says what went wrong, if anything did."""
@@ -111,38 +113,118 @@ class Perf(Scene):
     """`bowline perf`, whose set-up is Bowline's own: through a switch, or copied in the sender's port."""
 
     replicate: str = ""  # without a switch, by this
+    sender: list = field(default_factory=list)  # more arguments
+    member_fault: str = ""  # what happens to the first member's device while it runs
+    v6: bool = False  # in a network namespace with addresses of IPv6
+    restarts: bool = False  # the switch is killed, and another one takes its place
 
     def play(self, env, net, processes):
-        def start(name, *command):
-            with open(env.tmp / f"{name}.log", "w") as log:
-                process = subprocess.Popen([str(c) for c in (env.bowline, *command)], stdout=log,
-                                           stderr=subprocess.STDOUT)
-            processes.append(process)
-            return process
+        self.inside = []
+        if self.v6:
+            namespace = own_network(net)
+            processes.append(namespace)
+            self.inside = ["nsenter", "-t", str(namespace.pid), "-U", "-n", "--preserve-credentials"]
+        played = self.play_once(env, net, processes)
+        if self.restarts and not played:
+            # The address is free again, and whoever comes next is served.
+            again = replace(self, restarts=False, seconds=0)
+            played = again.play(env, net, processes)
+            self.summary = getattr(again, "summary", "")
+        return played
 
+    def addr(self, net, host):
+        return f"fd00:{net}::{host}" if self.v6 else f"127.{net}.0.{host}"
+
+    def start(self, env, processes, name, *command):
+        with open(env.tmp / f"{name}.log", "w") as log:
+            process = subprocess.Popen([str(c) for c in (*self.inside, env.bowline, *command)],
+                                       stdout=log, stderr=subprocess.STDOUT)
+        processes.append(process)
+        return process
+
+    def play_once(self, env, net, processes):
+        def start(*args):
+            return self.start(env, processes, *args)
+
+        def at(host, port):
+            addr = self.addr(net, host)
+            return f"[{addr}]:{port}" if self.v6 else f"{addr}:{port}"
+
+        # Loopback needs no proof of who is who; other addresses do.
+        trust = ["--insecure"] if self.v6 else []
         ports = [free_port() for _ in range(self.members)]
-        members = [start(f"member{i}", "perf", self.program, "-d", f"127.{net}.0.{2 + i}", "-p", port)
+        members = [start(f"member{i}", "perf", self.program, "-d", self.addr(net, 2 + i), "-p", port,
+                         *trust)
                    for i, port in enumerate(ports)]
         for i, (member, port) in enumerate(zip(members, ports)):
             if not wait_listening(port, member):
                 return f"member {i} does not listen: {self.tail(env, f'member{i}')}"
-        at = [f"127.{net}.0.{2 + i}:{port}" for i, port in enumerate(ports)]
-        common = ["-d", f"127.{net}.0.1", "-s", MESSAGE_BYTES, "-n", self.messages, "-t", 32]
+        to = ",".join(at(2 + i, port) for i, port in enumerate(ports))
+        length = ["-D", f"{self.seconds}s"] if self.seconds else ["-n", self.messages]
+        common = ["-d", self.addr(net, 1), "-s", MESSAGE_BYTES, *length, "-t", 32, *trust,
+                  *self.sender]
         if self.replicate:
-            sender = start("sender", "perf", self.program, "--to", ",".join(at), "--replicate",
+            sender = start("sender", "perf", self.program, "--to", to, "--replicate",
                            self.replicate, *common)
             # There is nobody else to wait for.
             return self.judge(env, sender, sender, members)
-        listen, addr = free_port(), f"127.{net}.0.100"
-        switch = start("switch", "switch", addr, "--members", ",".join(at), "--listen", listen, "--once",
-                       *self.switch)
+        listen = free_port()
+        once = [] if self.restarts else ["--once"]
+        switch = start("switch", "switch", self.addr(net, 100), "--members", to, "--listen", listen,
+                       *once, *self.switch)
         if not wait_listening(listen, switch):
             return f"the switch does not listen: {self.tail(env, 'switch')}"
-        sender = start("sender", "perf", self.program, addr, "-p", listen, *common)
+        sender = start("sender", "perf", self.program, at(100, listen), *common)
+        if self.member_fault and not self.inject(env, net):
+            return f"the fault of member 0 was refused: {self.member_fault}"
+        if self.restarts:
+            return self.kill_switch(env, sender, switch)
         return self.judge(env, sender, switch, members)
 
-    def is_there(self):
+    def inject(self, env, net):
+        """Makes the first member's device fail, once it is there."""
+        command = [str(env.bowline), "fault", self.addr(net, 2), self.member_fault]
+        deadline = time.monotonic() + PATIENCE_S
+        while subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
         return True
+
+    def kill_switch(self, env, sender, switch):
+        """The sender of a switch that is gone must not believe that anything was delivered."""
+        time.sleep(self.kill_after_s)
+        switch.kill()
+        switch.wait()
+        try:
+            status = sender.wait(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return "the sender did not notice that the switch is gone"
+        return "" if status != 0 else "the sender ended well although the switch was killed"
+
+    def missing(self):
+        if not self.v6:
+            return ""
+        network = own_network(0)
+        if not network:
+            return "no user and network namespaces with IPv6 here"
+        terminate(network)
+        return ""
+
+
+def own_network(net):
+    """A process in a network of its own with the addresses of IPv6 that a scene needs; none if that is not allowed."""
+    if not shutil.which("unshare") or not shutil.which("nsenter") or not shutil.which("ip"):
+        return None
+    hosts = " ".join(f"fd00:{net}::{host}" for host in (*range(1, 10), 100))
+    script = (f"ip link set lo up && for a in {hosts}; do ip -6 addr add $a/128 dev lo nodad || exit 1; done "
+              "&& echo ready && exec sleep 600")
+    process = subprocess.Popen(["unshare", "-Urn", "sh", "-c", script], stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)
+    if process.stdout.readline().strip() == "ready":
+        return process
+    terminate(process)
+    return None
 
 
 def counters(env):
@@ -175,6 +257,12 @@ def repaired(scene, found):
     return copied(scene, found) or (f"no {missing[0]}: nothing was lost" if missing else "")
 
 
+def spared(scene, found):
+    """One member lost packets, and the others did not get them again."""
+    missing = [name for name in ("naks_in", "filtered") if not found.get(name)]
+    return f"no {missing[0]}: nothing was lost" if missing else ""
+
+
 def evicted(_scene, found):
     """The switch said who left."""
     if not found.get("evicted") or not found.get("said who"):
@@ -193,6 +281,11 @@ def scenes(quick):
               switch=["--policy", "evict=200ms"], proof=evicted),
         Perf("bowline perf write-bw to 3", "write-bw", 3, proof=copied),
         Perf("bowline perf write-bw to 3, in the port", "write-bw", 3, replicate="port"),
+        Perf("ec-mds to 3, in the port, 1 % loss", "write-bw", 3, replicate="port",
+             sender=["--scheme", "ec-mds", "--link", "loss=1%,seed=5"]),
+        Perf("bowline perf write-bw to 2 over IPv6", "write-bw", 2, v6=True, proof=copied),
+        Perf("1 % loss on one branch of 3", "write-bw", 3, seconds=4, member_fault="loss=1%",
+             proof=spared),
     ]
     if quick:
         return rows
@@ -211,4 +304,12 @@ def scenes(quick):
              proof=repaired),
         Perf("bowline perf send-bw to 2, in the port", "send-bw", 2, replicate="port"),
         Perf("bowline perf write-bw to 2 by fan-out", "write-bw", 2, replicate="fan-out"),
+        Perf("bowline perf write-bw to 3 over IPv6, in the port", "write-bw", 3, v6=True,
+             replicate="port"),
+        Perf("sr-nack to 3, in the port, 1 % loss", "write-bw", 3, replicate="port",
+             sender=["--scheme", "sr-nack", "--link", "loss=1%,seed=6"]),
+        Perf("ec-mds to 3 by fan-out, 1 % loss", "write-bw", 3, replicate="fan-out",
+             sender=["--scheme", "ec-mds", "--link", "loss=1%,seed=7"]),
+        Perf("the switch is killed and another one takes its place", "write-bw", 2, seconds=30,
+             kill_after_s=2, restarts=True, proof=copied),
     ]

@@ -1,6 +1,7 @@
 //! One error type for everything an application does, and whose fault each error is.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bowline_collective::{Cause, Failure as CollectiveFailure, GroupError, InvalidRequest};
@@ -49,6 +50,14 @@ pub enum Error {
     /// A reliable message failed.
     #[error(transparent)]
     Message(#[from] Failure),
+    /// A reliable message to a group failed because of one member.
+    #[error("{addr}: {failure}")]
+    Member {
+        /// The member's address.
+        addr: IpAddr,
+        /// What became of the message, with the member's number.
+        failure: Failure,
+    },
     /// A rank of a communicator has failed: the error names it.
     #[error(transparent)]
     Collective(#[from] CollectiveFailure),
@@ -145,9 +154,10 @@ impl Error {
                 SdrError::Mismatch { .. } | SdrError::Info(_) | SdrError::Version { .. },
             ) => Fault::Peer,
             Error::Sdr(_) => Fault::Caller,
-            Error::Message(Failure::TimedOut) => Fault::Path,
+            Error::Message(Failure::TimedOut | Failure::MemberTimedOut(_))
+            | Error::Member { failure: Failure::MemberTimedOut(_), .. } => Fault::Path,
             Error::Message(Failure::Local) => Fault::Caller,
-            Error::Message(_) => Fault::Peer,
+            Error::Message(_) | Error::Member { .. } => Fault::Peer,
             Error::System { .. } => Fault::Resource,
             Error::Device(DeviceError::Store(_) | DeviceError::NeedsSoftNic { .. }) => {
                 Fault::Caller

@@ -11,6 +11,7 @@ mod experiment;
 mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
+mod group;
 mod interrupt;
 mod log;
 mod nic_name;
@@ -93,6 +94,8 @@ enum Command {
     Man(completions::ManArgs),
     /// Copy what one program sends to many others, reliably, without any of them knowing
     Switch(Box<switch::SwitchArgs>),
+    /// Show the groups of running switches, and take members out of them
+    Group(group::GroupArgs),
     /// Run programs in two network namespaces with a long, narrow, lossy link between them
     Wan(Box<wan::WanArgs>),
 }
@@ -125,6 +128,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => completions::write_pages(&args).map(|()| ExitCode::SUCCESS),
         Command::Key(args) => peers::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Switch(args) => switch::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Group(args) => group::run(&args),
         Command::Wan(args) => wan::run(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -408,3 +408,48 @@ fn errors_are_one_line_and_a_hint() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
     }
 }
+
+/// Measures against several servers, whose last words must be good.
+fn to_many(servers: Vec<Server>, args: &[&str]) -> Value {
+    let to: Vec<String> =
+        servers.iter().map(|server| format!("{}:{}", server.addr, server.port)).collect();
+    let output = Command::new(BOWLINE)
+        .args(["perf", "write-bw", "--to", &to.join(","), "-d", &random_addr(), "--json"])
+        .args(args)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    for mut server in servers {
+        assert!(server.child.wait().unwrap().success(), "a server failed");
+    }
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_scheme_reaches_many_servers_in_the_port_and_by_fan_out() {
+    for (scheme, replicate) in [("ec-mds", "port"), ("sr-nack", "port"), ("ec-mds", "fan-out")] {
+        let servers = (0..3).map(|_| Server::start("write-bw", &[])).collect();
+        let report = to_many(
+            servers,
+            &[
+                "--scheme",
+                scheme,
+                "--replicate",
+                replicate,
+                "-s",
+                "256K",
+                "-n",
+                "40",
+                "--link",
+                "loss=0.5%,seed=3",
+            ],
+        );
+        let row = &report["results"][0];
+        assert_eq!((&row["bytes"], &row["iterations"]), (&262_144.into(), &40.into()), "{report}");
+        let replication = &row["replication"];
+        assert_eq!(replication["servers"], 3, "{report}");
+        assert_eq!(replication["replicate"], replicate, "{report}");
+        assert!(replication["t_typical_us"].as_f64() > Some(0.0), "{report}");
+    }
+}

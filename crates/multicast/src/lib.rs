@@ -29,7 +29,9 @@ pub use counters::Counters;
 pub use merge::{Merge, Minimum, Paper, Record, Records};
 pub use rewrite::Edit;
 pub use root::{Cause, Event};
-pub use switch::{Replicas, Switch, SwitchLimits, Verdict};
+pub use switch::{
+    EvictError, GroupStatus, MemberStatus, Replicas, RootStatus, Switch, SwitchLimits, Verdict,
+};
 pub use table::{
     Branch, GROUP_PREFIX, GroupKey, InvalidTable, Leaf, MAX_MEMBERS, MAX_REGIONS, MemberConfig,
     Origin, Place, Policy, Region, RootConfig, Table,

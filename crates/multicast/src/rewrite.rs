@@ -96,6 +96,11 @@ impl Rewriter {
         Rewriter { branch, from: None, known: [(0, 0); KNOWN_LENGTHS], oldest: 0 }
     }
 
+    /// Where copies go.
+    pub(crate) fn dst(&self) -> IpAddr {
+        self.branch.dst
+    }
+
     /// The edit for a packet of `len` bytes to the group `id`.
     pub(crate) fn edit(
         &mut self,

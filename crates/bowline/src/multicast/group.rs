@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bowline_multicast::{Event, Record};
 use bowline_wire::Qpn;
 
-use super::{Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
+use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
 use crate::{Channel, Error, Qp, RemoteMr};
 
 /// A queue pair that is connected to many. It ends when it is dropped: what the queue pair sends then reaches nobody.
@@ -112,6 +112,9 @@ impl Drop for Group {
 
 /// What all members offer. They speak first, so that all of them can be told the MTU of the smallest.
 fn hear(members: &mut [Channel]) -> Result<Vec<GroupMember>, Error> {
+    if members.iter().any(Channel::is_sealing) {
+        return Err(ConnectGroupError::Sealed.into());
+    }
     let hear = |channel: &mut Channel| {
         let peer = channel.hear()?;
         Ok(GroupMember { endpoint: peer.endpoint, regions: peer.regions })

@@ -46,6 +46,7 @@
 //! # }
 //! ```
 
+mod copies;
 mod driver;
 mod group;
 mod home;
@@ -55,12 +56,16 @@ mod switch;
 
 use std::net::IpAddr;
 
-use bowline_multicast::{GroupKey, InvalidTable};
+use bowline_multicast::InvalidTable;
 use bowline_nic::QpType;
 use bowline_wire::Qpn;
 use thiserror::Error;
 
-pub use bowline_multicast::{Cause, Counters, Event, Policy, Record};
+pub use bowline_multicast::{
+    Cause, Counters, Event, EvictError, GroupKey, GroupStatus, MemberStatus, Policy, Record,
+    RootStatus,
+};
+pub(crate) use copies::{Copier, Copies};
 pub use group::Group;
 pub use port::GroupPort;
 pub use relay::{OWN_ANSWER, SETUP_MAGIC};
@@ -156,6 +161,11 @@ pub enum ConnectGroupError {
         /// What the first one offers.
         expected: usize,
     },
+    /// A set-up connection that seals queue pairs: each member would have another key.
+    #[error(
+        "groups cannot be sealed, because members have different keys: connect without sealing (--insecure)"
+    )]
+    Sealed,
     /// All IDs are in use.
     #[error("all group and member IDs of this switch are in use")]
     NoIds,

@@ -9,7 +9,10 @@ use std::time::Instant;
 
 use bowline_io::{Impair, LinkProfile, Port, PortCounters, PortError, Sharing, UdpConfig, UdpPort};
 use bowline_multicast::plan::IdPool;
-use bowline_multicast::{Counters, Event, GroupKey, Origin, Record, Switch, SwitchLimits};
+use bowline_multicast::{
+    Counters, Event, EvictError, GroupKey, GroupStatus, InvalidTable, Origin, Record, Switch,
+    SwitchLimits, Table,
+};
 use bowline_nic::Time;
 use bowline_wire::{Qpn, ROCE_UDP_PORT};
 
@@ -200,6 +203,28 @@ impl GroupSwitch {
         reserved.ids.iter().chain([&reserved.group]).for_each(|id| pool.give_back(*id));
     }
 
+    /// A group ID that is not in use; `None` if all are.
+    pub(super) fn take_id(&self) -> Option<Qpn> {
+        self.ids().take()
+    }
+
+    /// Takes a table: a new one, or a newer one.
+    pub(super) fn install_table(&self, table: Table) -> Result<(), InvalidTable> {
+        let now = self.shared.now();
+        self.shared.engine().install(now, table)
+    }
+
+    /// Forgets a group whose members have no IDs.
+    pub(super) fn remove_table(&self, key: &GroupKey) {
+        self.shared.engine().remove(key);
+        self.ids().give_back(key.id);
+    }
+
+    /// Its address and port.
+    pub(super) fn origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Ends a group. Packets of its sender go nowhere from now on.
     pub fn disconnect(&self, connected: &Connected) {
         self.shared.engine().remove(&connected.group);
@@ -224,6 +249,20 @@ impl GroupSwitch {
     /// What its port has done and seen.
     pub fn port_counters(&self) -> PortCounters {
         *self.shared.port.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All its groups: their members, how far each is behind, and who holds the others back.
+    pub fn groups(&self) -> Vec<GroupStatus> {
+        self.shared.engine().groups().collect()
+    }
+
+    /// Takes a member out of a group. Completions from now on do not speak of it.
+    ///
+    /// # Errors
+    /// If there is no such member, or the group needs it.
+    pub fn evict(&self, group: &GroupKey, member: Qpn) -> Result<(), EvictError> {
+        let now = self.shared.now();
+        self.shared.engine().evict(now, group, member)
     }
 
     /// What it knows of the members of a group, by member ID.

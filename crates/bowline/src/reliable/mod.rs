@@ -1,5 +1,6 @@
 //! Reliable queue pairs whose reliability is a choice: selective repeat, erasure coding, your own.
 
+mod group;
 mod part;
 
 use std::collections::HashMap;
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant};
 use bowline_io::EventChannel;
 use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
 use bowline_sdr::{
-    Decision, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp as Engine,
-    ReliableStats, SdrError, Stripe, WriteId, WriteOptions,
+    Decision, Failure, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo,
+    ReliableQp as Engine, ReliableStats, SdrError, Stripe, WriteId, WriteOptions,
 };
 
+use self::group::Group;
 use self::part::{Outcomes, Part};
 use crate::pd::PdInner;
 use crate::setup::Sealing;
@@ -26,6 +28,9 @@ const MAX_EVENTS: usize = 1 << 16;
 
 /// Round trips from which on the rate is controlled unless somebody chooses. Below are local networks.
 const SHORTEST_RTT_NS: u64 = 1_000_000;
+
+/// What to do instead of connecting to one peer.
+const IN_GROUP: &str = "use connect_group_over";
 
 /// A queue pair of reliable messages over unreliable packets.
 ///
@@ -67,6 +72,7 @@ pub struct ReliableQp {
     parts: Vec<Part>,
     outcomes: Arc<Outcomes>,
     posting: Mutex<Posting>,
+    group: Mutex<Group>,
 }
 
 /// What changes when messages are posted, and when they are over.
@@ -97,7 +103,7 @@ pub(crate) fn path_control(device: &bowline_device::Device, addr: IpAddr) -> Opt
 impl ReliableQp {
     /// Makes a queue pair in a protection domain.
     pub fn new(pd: &Pd, config: &ReliableConfig) -> Result<ReliableQp, Error> {
-        ReliableQp::start(pd, config, 1, |_| None)
+        ReliableQp::start(pd, config, 1, 0, |_| None)
     }
 
     /// Makes a queue pair whose messages are carried by `lanes` lanes of the device together; both
@@ -109,13 +115,14 @@ impl ReliableQp {
     pub fn spread(pd: &Pd, config: &ReliableConfig, lanes: usize) -> Result<ReliableQp, Error> {
         // A device without lanes refuses when the first is asked for.
         let there_are = pd.inner.device().lanes().len().max(1);
-        ReliableQp::start(pd, config, lanes, |index| Some(index % there_are))
+        ReliableQp::start(pd, config, lanes, 0, |index| Some(index % there_are))
     }
 
     fn start(
         pd: &Pd,
         config: &ReliableConfig,
         lanes: usize,
+        members: usize,
         hint: impl Fn(usize) -> Option<usize>,
     ) -> Result<ReliableQp, Error> {
         let pd = Arc::clone(&pd.inner);
@@ -132,10 +139,11 @@ impl ReliableQp {
         config.check()?;
         let part = |index| {
             config.stripe.index = index;
-            Part::start(&pd, hint(index as usize), &config, &outcomes)
+            Part::start(&pd, hint(index as usize), &config, members, &outcomes)
         };
         let parts = (0..of).map(part).collect::<Result<_, _>>()?;
-        Ok(ReliableQp { pd, parts, outcomes, posting: Mutex::default() })
+        let group = Mutex::new(Group::of(members));
+        Ok(ReliableQp { pd, parts, outcomes, posting: Mutex::default(), group })
     }
 
     /// The part that stands for all where one is enough. There is at least one.
@@ -158,16 +166,30 @@ impl ReliableQp {
     /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
     /// leave at the rate that the path is found to have, if its round trip is a millisecond or longer.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
-        let av = AddressVector::new(addr);
+        self.connect_behind(addr, addr, peer)
+    }
+
+    /// Connects to a peer at an address whose packets, but for control messages, come from `data`.
+    fn connect_behind(&self, addr: IpAddr, data: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
+        self.check_no_group(IN_GROUP)?;
+        let (av, data) = (AddressVector::new(addr), AddressVector::new(data));
         let control = path_control(self.pd.device(), addr);
         self.parts.iter().try_for_each(|part| {
             part.with(|engine, nic, now| {
                 if engine.config().sdr.congestion.is_none() {
                     engine.set_congestion(control.clone());
                 }
-                engine.connect(nic, now, av, peer)
+                engine.connect_behind(nic, now, av, data, peer)
             })
         })
+    }
+
+    fn check_no_group(&self, instead: &str) -> Result<(), Error> {
+        if lock(&self.group).size == 0 {
+            return Ok(());
+        }
+        let why = format!("the queue pair writes to a group: {instead}");
+        Err(Error::Invalid { what: "operation", why })
     }
 
     fn seal(&self, sealing: &Sealing) -> Result<(), Error> {
@@ -177,7 +199,8 @@ impl ReliableQp {
     }
 
     /// Exchanges what both ends need over a setup connection, and connects. When it returns, both ends are
-    /// ready. Packets are sealed if the channel [seals](Channel::seal).
+    /// ready. Packets are sealed if the channel [seals](Channel::seal). The other end may be the sender of a group
+    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members as well.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.join_over(channel)?;
         channel.barrier()
@@ -186,19 +209,16 @@ impl ReliableQp {
     /// Like [`connect_over`](Self::connect_over), but does not wait until the peer is ready, which takes a round
     /// trip. Before an end posts anything, it must have heard from the other over the channel once more.
     pub fn join_over(&self, channel: &mut Channel) -> Result<(), Error> {
+        self.check_no_group(IN_GROUP)?;
         let addr = self.pd.device().addr();
         channel.send(addr.to_string().as_bytes())?;
         channel.send(&self.info()?.to_bytes())?;
-        let peer = String::from_utf8_lossy(&channel.recv()?).into_owned();
-        let peer: IpAddr = peer.parse().map_err(|_| Error::Invalid {
-            what: "peer",
-            why: format!("{peer:?} is no IP address: run the same release on both ends"),
-        })?;
+        let (peer, data) = hear_addr(channel)?;
         let info = ReliableInfo::from_bytes(&channel.recv()?)?;
         if let Some(sealing) = channel.sealing() {
             self.seal(sealing)?;
         }
-        self.connect(peer, &info)
+        self.connect_behind(peer, data, &info)
     }
 
     /// Index of the scheme of that name, for [`WriteOptions`].
@@ -228,6 +248,7 @@ impl ReliableQp {
     /// Posts a part of a region for the peer's next message. The region needs the right to be
     /// written by peers, and is held until the message is over.
     pub fn recv(&self, mr: &Mr, range: Range<usize>) -> Result<RecvId, Error> {
+        self.check_no_group("only members receive")?;
         let (buffer, len) = mr.source(&self.pd, range)?;
         let mut posting = lock(&self.posting);
         let id = self.post_all(
@@ -300,9 +321,18 @@ impl ReliableQp {
             Some(event) => {
                 let (ReliableEvent::Written { result, .. }
                 | ReliableEvent::Received { result, .. }) = event;
-                result?;
+                result.map_err(|failure| self.explain(failure))?;
                 Ok(event)
             }
+        }
+    }
+
+    /// What became of a message, as an error: that of a group's names the member's address.
+    pub fn explain(&self, failure: Failure) -> Error {
+        let addr = failure.member().and_then(|member| lock(&self.group).addr(member));
+        match addr {
+            Some(addr) => Error::Member { addr, failure },
+            None => Error::Message(failure),
         }
     }
 
@@ -345,6 +375,20 @@ impl std::fmt::Debug for ReliableQp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ReliableQp(of {})", self.pd.device().addr())
     }
+}
+
+/// Where the other end of a channel is, and where its packets come from: from there as well, unless a switch copies
+/// them, whose address follows.
+fn hear_addr(channel: &mut Channel) -> Result<(IpAddr, IpAddr), Error> {
+    let heard = String::from_utf8_lossy(&channel.recv()?).into_owned();
+    let parse = |text: &str| {
+        text.parse::<IpAddr>().map_err(|_| Error::Invalid {
+            what: "peer",
+            why: format!("{heard:?} is no IP address: run the same release on both ends"),
+        })
+    };
+    let (addr, data) = heard.split_once(' ').unwrap_or((&heard, &heard));
+    Ok((parse(addr)?, parse(data)?))
 }
 
 /// Nothing that can panic leaves these half-changed.

@@ -63,15 +63,16 @@ impl Task for Running {
 }
 
 impl Part {
-    /// Starts it in a lane, or in that which has least to do.
+    /// Starts it in a lane, or in that which has least to do; for a group if there are `members`.
     pub(super) fn start(
         pd: &Arc<PdInner>,
         hint: Option<usize>,
         config: &ReliableConfig,
+        members: usize,
         outcomes: &Arc<Outcomes>,
     ) -> Result<Part, Error> {
         let index = pd.device().take_lane(hint, "a reliable queue pair")?;
-        let started = Part::start_in(pd, index, config, outcomes);
+        let started = Part::start_in(pd, index, config, members, outcomes);
         let (running, task) = started.inspect_err(|_| pd.device().release_lane(index))?;
         Ok(Part { pd: Arc::clone(pd), lane: index, running, task })
     }
@@ -80,15 +81,23 @@ impl Part {
         pd: &PdInner,
         index: usize,
         config: &ReliableConfig,
+        members: usize,
         outcomes: &Arc<Outcomes>,
     ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
         let pd_id = pd.core.id_on(index)?;
         let lane = pd.device().lane(index);
-        let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
+        let engine = lane.with(|nic, _| match members {
+            0 => Engine::new(nic, pd_id, config),
+            _ => Engine::for_group(nic, pd_id, config, members),
+        })??;
         let running = Running { engine: Some(engine), outcomes: Arc::clone(outcomes) };
         let running = Arc::new(Mutex::new(running));
         let task = lane.add_task(running.clone())?;
         Ok((running, task))
+    }
+
+    pub(super) fn lane_index(&self) -> usize {
+        self.lane
     }
 
     pub(super) fn lane(&self) -> &Lane {

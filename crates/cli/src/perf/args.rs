@@ -37,6 +37,7 @@ const MAX_DATAGRAM: u32 = 4096;
     bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n  \
     bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 1M -t 8    one sender, two servers\n  \
+    bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 16M --scheme ec-mds    the same where packets get lost\n  \
     bowline perf write-bw 192.0.2.7 -d verbs:mlx5_0      on hardware; the server may be on either\n  \
     bowline perf write-bw -d 192.0.2.7 --code            server for whoever has the code it prints …\n  \
     bowline perf write-bw 192.0.2.7 --code WORDS         … and its client, encrypted\n\n\
@@ -55,7 +56,7 @@ pub(crate) struct PerfArgs {
     /// Send to all of these servers at once, e.g. 192.0.2.7,192.0.2.8:18516; write-bw and send-bw only. Each needs
     /// `bowline perf` on its own, as for one client
     #[arg(long, value_delimiter = ',', value_name = "HOST[:PORT],…", conflicts_with_all = [
-          "host", "scheme", "transport", "qps", "region", "inline", "fec", "both"])]
+          "host", "transport", "qps", "region", "inline", "fec", "both"])]
     pub(crate) to: Vec<String>,
     /// How one message reaches all servers of --to
     #[arg(long, value_enum, default_value_t = Replicate::Auto, requires = "to")]

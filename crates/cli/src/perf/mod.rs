@@ -9,6 +9,7 @@ mod interval;
 mod latency;
 mod reliable;
 mod replicate;
+mod replicate_scheme;
 mod report;
 mod rig;
 mod seal;

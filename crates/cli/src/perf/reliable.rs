@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bowline::{
-    Access, Channel, Device, Mr, ReliableConfig, ReliableEvent, ReliableQp, SdrConfig, SdrError,
-    WriteOptions,
+    Access, Channel, Device, Mr, Pd, ReliableConfig, ReliableEvent, ReliableQp, SdrConfig,
+    SdrError, WriteOptions,
 };
 
 use super::account::{self, End as Side, Ledger};
@@ -25,23 +25,43 @@ const EAGER_POLLS: u32 = 1_000;
 /// Bytes of a chunk, unless the messages are shorter.
 const CHUNK_BYTES: u32 = 64 << 10;
 /// A peer that does nothing for so long is gone.
-const STALL: Duration = Duration::from_secs(20);
+pub(crate) const STALL: Duration = Duration::from_secs(20);
 
 /// One end of a test.
 pub(crate) struct End {
-    spec: Spec,
-    device: Device,
-    qp: ReliableQp,
-    mr: Mr,
-    scheme: usize,
+    pub(crate) spec: Spec,
+    pub(crate) device: Device,
+    pd: Pd,
+    config: ReliableConfig,
+    pub(crate) qp: ReliableQp,
+    pub(crate) mr: Mr,
+    pub(crate) scheme: usize,
     /// Names of all schemes, by index.
-    names: Vec<String>,
-    depth: u64,
+    pub(crate) names: Vec<String>,
+    pub(crate) depth: u64,
 }
 
 impl End {
     /// Makes everything but the connection.
     pub(crate) fn new(device: Device, spec: Spec) -> Result<End, Box<dyn Error>> {
+        let lanes = spec.spread;
+        End::with(device, spec, |pd, config| ReliableQp::spread(pd, config, lanes))
+    }
+
+    /// The same for a message that goes to so many servers by one queue pair.
+    pub(crate) fn for_group(
+        device: Device,
+        spec: Spec,
+        servers: usize,
+    ) -> Result<End, Box<dyn Error>> {
+        End::with(device, spec, |pd, config| ReliableQp::for_group(pd, config, servers))
+    }
+
+    fn with(
+        device: Device,
+        spec: Spec,
+        make: impl FnOnce(&Pd, &ReliableConfig) -> Result<ReliableQp, bowline::Error>,
+    ) -> Result<End, Box<dyn Error>> {
         if spec.test != Test::WriteBw || spec.qps != 1 {
             return Err("--scheme works with write-bw over one QP only".into());
         }
@@ -56,7 +76,7 @@ impl End {
             ..ReliableConfig::default()
         };
         let pd = device.alloc_pd()?;
-        let qp = ReliableQp::spread(&pd, &config, spec.spread)?;
+        let qp = make(&pd, &config)?;
         let name = spec.scheme.clone().unwrap_or_default();
         let names: Vec<String> = config.schemes.iter().map(|s| s.name()).collect();
         let scheme = qp.scheme(&name).map_err(|_| {
@@ -65,7 +85,12 @@ impl End {
         let mr = pd.register(spec.max_size(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let enough = (DEPTH_BYTES / spec.max_size().max(1) as u32).max(MIN_DEPTH);
         let depth = spec.tx_depth.min(enough).min(config.max_outstanding()).max(1);
-        Ok(End { spec, device, qp, mr, scheme, names, depth: depth.into() })
+        Ok(End { spec, device, pd, config, qp, mr, scheme, names, depth: depth.into() })
+    }
+
+    /// Another queue pair like its own.
+    pub(crate) fn another(&self) -> Result<ReliableQp, bowline::Error> {
+        ReliableQp::spread(&self.pd, &self.config, self.spec.spread)
     }
 
     /// Connects to the other end.

@@ -1,7 +1,7 @@
 //! One sender, many servers: every message goes to all of them, and is done when all have it.
 
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bowline::multicast::{Group, GroupOptions};
 use bowline::{Channel, RemoteMr, SendOp, SendWr};
@@ -11,6 +11,7 @@ use super::account::{self, cpu_time};
 use super::args::{PerfArgs, Replicate, Spec, Test};
 use super::bandwidth::{Goal, Meter};
 use super::interval::Watch;
+use super::replicate_scheme;
 use super::report::{BandwidthRow, Replication, Report, Row};
 use super::rig::{Poller, Rig};
 use super::session::{self, TEST_TIMEOUT};
@@ -36,6 +37,9 @@ pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     if !matches!(args.test, Test::WriteBw | Test::SendBw) {
         return Err("--to is for write-bw and send-bw: servers of other tests answer".into());
     }
+    if args.scheme.is_some() {
+        return replicate_scheme::client(args);
+    }
     let mut sender = Sender::connect(args)?;
     let mut report = Report::new(&sender.rig.spec, &sender.rig.device, !args.json);
     report.print_header();
@@ -58,23 +62,33 @@ pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     Ok(report)
 }
 
+/// How messages reach the servers.
+pub(super) fn choose(args: &PerfArgs) -> Replicate {
+    match args.replicate {
+        Replicate::Auto if args.to.len() > 1 => Replicate::Port,
+        Replicate::Auto => Replicate::FanOut,
+        chosen => chosen,
+    }
+}
+
+/// Connects to all servers and tells them what to do.
+pub(super) fn reach(args: &PerfArgs, spec: &Spec) -> Result<Vec<Channel>, Box<dyn Error>> {
+    let mut channels = Vec::with_capacity(args.to.len());
+    for host in &args.to {
+        let channel = session::reach(args, &Target::parse(host, args.port)?);
+        channels.push(channel.map_err(|error| format!("{host}: {error}"))?);
+    }
+    interrupt::watch();
+    for (channel, host) in channels.iter_mut().zip(&args.to) {
+        session::ask(channel, spec).map_err(|error| format!("{host}: {error}"))?;
+    }
+    Ok(channels)
+}
+
 impl Sender {
     fn connect(args: &PerfArgs) -> Result<Sender, Box<dyn Error>> {
-        let mut channels = Vec::with_capacity(args.to.len());
-        for host in &args.to {
-            let channel = session::reach(args, &Target::parse(host, args.port)?);
-            channels.push(channel.map_err(|error| format!("{host}: {error}"))?);
-        }
-        interrupt::watch();
-        let replicate = match args.replicate {
-            Replicate::Auto if channels.len() > 1 => Replicate::Port,
-            Replicate::Auto => Replicate::FanOut,
-            chosen => chosen,
-        };
         let spec = Spec::new(args);
-        for (channel, host) in channels.iter_mut().zip(&args.to) {
-            session::ask(channel, &spec).map_err(|error| format!("{host}: {error}"))?;
-        }
+        let (channels, replicate) = (reach(args, &spec)?, choose(args));
         let qps = if replicate == Replicate::FanOut { channels.len() } else { 1 };
         let device = session::open(args, session::local_addr(args, &channels[0])?)?;
         let rig = Rig::new(device, Spec { qps: qps as u16, ..spec })?;
@@ -152,44 +166,35 @@ impl Sender {
             meter.add(done as u64);
         }
         let cpu = cpu_time().saturating_sub(cpu);
-        let mut row = meter.finish(interrupt::asked().is_some());
-        let gb = row.iterations as f64 * f64::from(bytes) / 1e9;
-        let us = |quantile| flight.times.value_at_quantile(quantile) as f64 / 1e3;
-        row.replication = Some(Replication {
-            servers: self.channels.len(),
-            replicate: self.replicate,
-            t_typical_us: us(0.5),
-            p99_us: us(0.99),
-            sender_cpu_s_per_gb: cpu.as_secs_f64() / gb.max(1e-9),
-        });
-        Ok(row)
+        let row = meter.finish(interrupt::asked().is_some());
+        Ok(flight.add_to(row, self.channels.len(), self.replicate, cpu))
     }
 }
 
 /// Messages that are under way.
-struct Flight {
+pub(super) struct Flight {
     /// By message modulo depth: when it was posted, and how many completions it lacks.
     slots: Vec<(Instant, usize)>,
     ways: usize,
-    posted: u64,
+    pub(super) posted: u64,
     /// All before are done.
     oldest: u64,
     times: Histogram<u64>,
 }
 
 impl Flight {
-    fn new(depth: u64, ways: usize) -> Result<Flight, Box<dyn Error>> {
+    pub(super) fn new(depth: u64, ways: usize) -> Result<Flight, Box<dyn Error>> {
         let times = Histogram::new_with_bounds(1, MAX_NS, 3)
             .map_err(|error| format!("cannot make a histogram: {error}"))?;
         let slots = vec![(Instant::now(), 0); depth as usize];
         Ok(Flight { slots, ways, posted: 0, oldest: 0, times })
     }
 
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.posted - self.oldest < self.slots.len() as u64
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.posted == self.oldest
     }
 
@@ -198,14 +203,14 @@ impl Flight {
         &mut self.slots[(message % depth) as usize]
     }
 
-    fn post(&mut self) {
+    pub(super) fn post(&mut self) {
         let ways = self.ways;
         *self.slot(self.posted) = (Instant::now(), ways);
         self.posted += 1;
     }
 
     /// Takes note of a completion; whether the message is done by that.
-    fn complete(&mut self, message: u64) -> bool {
+    pub(super) fn complete(&mut self, message: u64) -> bool {
         let (posted_at, left) = self.slot(message);
         *left -= 1;
         if *left > 0 {
@@ -217,6 +222,26 @@ impl Flight {
             self.oldest += 1;
         }
         true
+    }
+
+    /// Adds to a result how long messages took to reach all servers, and what that cost.
+    pub(super) fn add_to(
+        &self,
+        mut row: BandwidthRow,
+        servers: usize,
+        replicate: Replicate,
+        cpu: Duration,
+    ) -> BandwidthRow {
+        let gb = row.iterations as f64 * f64::from(row.bytes) / 1e9;
+        let us = |quantile| self.times.value_at_quantile(quantile) as f64 / 1e3;
+        row.replication = Some(Replication {
+            servers,
+            replicate,
+            t_typical_us: us(0.5),
+            p99_us: us(0.99),
+            sender_cpu_s_per_gb: cpu.as_secs_f64() / gb.max(1e-9),
+        });
+        row
     }
 }
 

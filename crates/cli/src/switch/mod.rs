@@ -1,5 +1,6 @@
 //! `bowline switch`: reliable multicast for programs that know nothing of it.
 
+mod control;
 mod perftest;
 mod policy;
 mod proxy;
@@ -14,6 +15,7 @@ use bowline::LinkProfile;
 use bowline::multicast::{Event, GroupOptions, GroupSwitch, SwitchOptions};
 use clap::{Args, ValueEnum};
 
+pub(crate) use control::parse_id;
 use policy::PolicyArg;
 use proxy::Proxy;
 
@@ -34,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(50);
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
     bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
     The sender's completions mean that all members have the message. Needs no root: the address is any of\n\
-    this machine's that no device uses.")]
+    this machine's that no device uses. `bowline group` shows its groups while it runs, and takes members out.")]
 pub(crate) struct SwitchArgs {
     /// The switch's own address
     addr: IpAddr,
@@ -76,6 +78,9 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     let as_in_the_paper = args.merge == MergeArg::Paper;
     let options = GroupOptions { policy, as_in_the_paper, ..GroupOptions::default() };
     report_events(&switch);
+    // Without it the switch works as well.
+    let _control = control::start(&switch, args.addr)
+        .map_err(|e| eprintln!("`bowline group` will not find this switch: {e}"));
     say(&format!("{}: waiting for senders on port {}", args.addr, args.listen))?;
     loop {
         let (client, from) = listener.accept()?;

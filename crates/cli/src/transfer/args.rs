@@ -31,6 +31,7 @@ pub(crate) const PORT: u16 = 18517;
     bowline send runs/ notes.txt nas                     to a host that knows this one's key\n  \
     bowline send runs/ nas:18517 --delete --dry-run      what a mirror would change\n  \
     bowline send big.tar [2001:db8::7]:18517 --bwlimit 200Mbps --progress\n  \
+    bowline send model.bin --to gpu1,gpu2,gpu3 --scheme ec-mds --insecure    once, to all of them\n  \
     tar c src | bowline send - nas --name src.tar\n\n\
     With --to or --code every argument is a path; otherwise the last one is the host.\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
@@ -41,9 +42,10 @@ pub(crate) struct SendArgs {
     /// Files and directories to send, - for stdin, and the host last unless --to or --code names it
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     arguments: Vec<PathBuf>,
-    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT
-    #[arg(long, value_name = "HOST")]
-    to: Option<String>,
+    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT. Several, separated by commas, get the same at
+    /// once: what any of them lacks is sent to all. That is not encrypted: off loopback it needs --insecure at all ends
+    #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
+    to: Vec<String>,
     /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on this host's
     /// networks
     #[arg(long, value_name = "WORDS", conflicts_with = "insecure")]
@@ -137,18 +139,19 @@ impl Shown {
 }
 
 impl SendArgs {
-    /// The paths, and the host if one is named.
-    pub(super) fn paths_and_host(&self) -> Result<(&[PathBuf], Option<Target>), String> {
-        if let Some(to) = &self.to {
-            return Ok((&self.arguments, Some(Target::parse(to, self.port)?)));
+    /// The paths, and the hosts that are named.
+    pub(super) fn paths_and_hosts(&self) -> Result<(&[PathBuf], Vec<Target>), String> {
+        if self.to.len() > 1 && self.code.is_some() {
+            return Err("a code is for one receiver: name one with --to, or none".to_owned());
         }
-        if self.code.is_some() {
-            return Ok((&self.arguments, None));
+        if !self.to.is_empty() || self.code.is_some() {
+            let targets = self.to.iter().map(|to| Target::parse(to, self.port));
+            return Ok((&self.arguments, targets.collect::<Result<_, _>>()?));
         }
         match self.arguments.split_last() {
             Some((host, paths @ [_, ..])) => {
                 let host = Target::parse(&host.to_string_lossy(), self.port)?;
-                Ok((paths, Some(host)))
+                Ok((paths, vec![host]))
             }
             _ => Err(
                 "where to? Name the host last, as `bowline send FILE nas`, or take the code that \

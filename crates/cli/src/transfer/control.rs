@@ -16,7 +16,7 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 /// A peer that says nothing for so long is gone. Mostly the system knows earlier.
 const SILENCE: Duration = Duration::from_secs(60);
 /// How often the user's wish to end is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What the peer has said and may wait to be handled, and what may wait to be sent: a peer cannot
 /// fill the memory.
 const QUEUE: usize = 256;
@@ -48,6 +48,13 @@ pub(super) struct Handled {
 /// The user has ended it; the peer is told, and how to go on.
 #[derive(Debug)]
 pub(super) struct Interrupted(&'static str);
+
+impl Interrupted {
+    /// Of a sender that has several conversations.
+    pub(super) fn by_the_senders_user() -> Interrupted {
+        Interrupted("receiver")
+    }
+}
 
 impl std::fmt::Display for Interrupted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

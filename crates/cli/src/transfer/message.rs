@@ -10,7 +10,7 @@ use super::digest::BlockHash;
 use super::filter::Filter;
 
 /// Of this exchange; both ends must have the same.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 /// Claims in one message: well below what a setup message can carry.
 pub(super) const MAX_CLAIMS: usize = 1024;
 /// Bytes of entries in one message, about.
@@ -40,6 +40,8 @@ pub(super) struct Hello {
     pub(super) delete: bool,
     /// What the sender leaves out, which is not removed either.
     pub(super) filter: Filter,
+    /// There are other receivers. What any of them lacks goes to all.
+    pub(super) group: bool,
 }
 
 /// What the receiver answers, if it does not refuse.
@@ -155,6 +157,12 @@ pub(super) enum Message {
     EndOfDenied,
     /// Receiver: entries that it cannot take.
     LeftOut(Vec<LeftOut>),
+    /// Receiver of a group: the sender knows now what it has, and what it leaves out.
+    Standing,
+    /// Sender to a group: blocks that some receiver lacks, from the first to one below the second of each pair.
+    Moving(Vec<(u32, u32)>),
+    /// Sender to a group: those were all.
+    EndOfMoving,
     /// Receiver: it agrees, and has posted its receives.
     Ready,
     /// Sender: hashes of a segment's blocks, and those of the blocks that it could not read.

@@ -15,6 +15,7 @@ mod dir;
 mod failures;
 mod files;
 mod filter;
+mod fleet;
 pub(crate) mod fuzzing;
 mod list;
 mod message;
@@ -37,6 +38,7 @@ mod xattr;
 use std::error::Error;
 use std::process::ExitCode;
 
+use bowline::Channel;
 use serde_json::json;
 
 pub(crate) use args::{PORT, RecvArgs, SendArgs};
@@ -45,6 +47,7 @@ use report::Report;
 use scan::Source;
 pub(crate) use serve::recv;
 
+use crate::peers::Target;
 use crate::{interrupt, output, peers};
 
 /// Exit status of a transfer that left something out.
@@ -60,7 +63,7 @@ pub(crate) fn send(args: &SendArgs) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 fn try_send(args: &SendArgs) -> Result<Report, Failure> {
-    let (paths, host) = args.paths_and_host()?;
+    let (paths, mut hosts) = args.paths_and_hosts()?;
     let options = args.scan_options()?;
     let spool;
     let source = if pipe::is_stdio(paths) {
@@ -70,12 +73,27 @@ fn try_send(args: &SendArgs) -> Result<Report, Failure> {
         Source::scan(paths, &options)?
     };
     source.notes.iter().for_each(|note| output::notice(&output::plain(note)));
-    let target = match host {
+    if hosts.len() > 1 {
+        return fleet::send(args, &source, &options.filter, reach_all(args, &hosts)?);
+    }
+    let target = match hosts.pop() {
         Some(host) => host,
         None => peers::discovery::find()?,
     };
     let channel = peers::connect(&target, &args.trust())?;
     sender::send(args, &source, &options.filter, channel)
+}
+
+/// Connects to several receivers: their names, and the channels.
+fn reach_all(args: &SendArgs, hosts: &[Target]) -> Result<(Vec<String>, Vec<Channel>), Failure> {
+    let (mut names, mut channels) = (Vec::new(), Vec::new());
+    for target in hosts {
+        let name = target.to_string();
+        let channel = peers::connect(target, &args.trust());
+        channels.push(channel.map_err(|e| format!("{name}: {e}"))?);
+        names.push(name);
+    }
+    Ok((names, channels))
 }
 
 /// Tells the user how it ended; the exit status says so too.
@@ -87,7 +105,11 @@ fn finish(
     match outcome {
         Ok(report) => {
             report.print(verb, show);
-            Ok(if report.is_partial() { ExitCode::from(LEFT_OUT) } else { ExitCode::SUCCESS })
+            Ok(match (report.has_failures(), report.is_partial()) {
+                (true, _) => ExitCode::FAILURE,
+                (false, true) => ExitCode::from(LEFT_OUT),
+                (false, false) => ExitCode::SUCCESS,
+            })
         }
         Err(e) => {
             if show.json {

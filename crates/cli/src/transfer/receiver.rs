@@ -86,9 +86,15 @@ fn converse(
     store.prepare()?;
     let early: HashSet<usize> = store.failures.list().into_iter().map(|(entry, _)| entry).collect();
     store.failures.batches(|_| false).into_iter().for_each(|b| control.send(Message::LeftOut(b)));
-    let segments = Segments::new(&tree, |block| {
-        store.there(block).is_some() || early.contains(&tree.place(block).entry)
-    });
+    let segments = if hello.group {
+        control.send(Message::Standing);
+        let moving = hear_moving(control, tree.blocks())?;
+        Segments::new(&tree, |block| !is_among(&moving, block))
+    } else {
+        Segments::new(&tree, |block| {
+            store.there(block).is_some() || early.contains(&tree.place(block).entry)
+        })
+    };
     let mut hashes: Vec<BlockHash> =
         (0..tree.blocks()).map(|block| store.there(block).unwrap_or_default()).collect();
     let started = Instant::now();
@@ -102,7 +108,8 @@ fn converse(
         hashes: HashMap::new(),
         arrived: HashMap::new(),
         progress: vec![Progress::Missing { tries: 0 }; segments.len() as usize],
-        right: HashMap::new(),
+        right: already_right(&segments, &store),
+        in_group: hello.group,
         open: if hello.dry_run { 0 } else { segments.len() },
         again: 0,
         meter: Meter::new(args.show(), "receiving", segments.bytes()),
@@ -196,6 +203,51 @@ fn agree_on_claims(store: &mut Store<'_>, control: &Control) -> Result<(), Failu
     }
 }
 
+/// Which blocks go to all receivers of a group: ascending ranges.
+fn hear_moving(control: &Control, blocks: u32) -> Result<Vec<(u32, u32)>, Failure> {
+    let (mut ranges, mut checked): (Vec<(u32, u32)>, u32) = (Vec::new(), 0);
+    loop {
+        match control.hear()? {
+            Message::Moving(more) => {
+                for (start, end) in more {
+                    let is_next = ranges.last().is_none_or(|(_, last)| *last < start);
+                    if start >= end || end > blocks || !is_next {
+                        return Err(control.unexpected());
+                    }
+                    ranges.push((start, end));
+                    control.note_progress();
+                }
+            }
+            // Others still read what they have.
+            Message::Checked(times) if times > checked => {
+                checked = times;
+                control.note_progress();
+            }
+            Message::Checked(_) => {}
+            Message::EndOfMoving => return Ok(ranges),
+            _ => return Err(control.unexpected()),
+        }
+    }
+}
+
+fn is_among(ranges: &[(u32, u32)], block: u32) -> bool {
+    let before = ranges.partition_point(|(start, _)| *start <= block);
+    before > 0 && block < ranges[before - 1].1
+}
+
+/// Blocks that come for others, and were here before: they are not written again.
+fn already_right(segments: &Segments, store: &Store<'_>) -> HashMap<u32, Vec<u32>> {
+    let mut right = HashMap::new();
+    for segment in 0..segments.len() {
+        let there = segments.get(segment).iter().filter(|block| store.there(**block).is_some());
+        let there: Vec<u32> = there.copied().collect();
+        if !there.is_empty() {
+            right.insert(segment, there);
+        }
+    }
+    right
+}
+
 /// Where a segment stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -233,8 +285,10 @@ struct Inbound<'a> {
     /// Segments without hashes yet: their slot.
     arrived: HashMap<u32, usize>,
     progress: Vec<Progress>,
-    /// Blocks that were right of segments that were not.
+    /// Blocks that were right of segments that were not, or were there before.
     right: HashMap<u32, Vec<u32>>,
+    /// There are other receivers: a segment may come although it was here.
+    in_group: bool,
     /// Segments that are not done.
     open: u32,
     again: u64,
@@ -318,6 +372,13 @@ impl Inbound<'_> {
             let why = "the sender could not read it, or it changed meanwhile";
             self.store.leave_out(self.tree.place(*block).entry, why);
         }
+        for (block, hash) in blocks.iter().zip(&hashes) {
+            // It was compared before; what is here is not what the others get.
+            if self.store.there(*block).is_some_and(|there| there != *hash) {
+                let why = "it changed at the sender while it was being sent: send it again";
+                self.store.leave_out(self.tree.place(*block).entry, why);
+            }
+        }
         self.hashes.insert(segment, hashes);
         Ok(())
     }
@@ -331,9 +392,25 @@ impl Inbound<'_> {
     /// A message has come: the sender's immediate says which segment it is.
     fn received(&mut self, event: ReliableEvent) -> Result<(), Failure> {
         let ReliableEvent::Received { id, len, imm, result } = event else { return Ok(()) };
-        result.map_err(bowline::Error::from)?;
-        let Some(slot) = self.posted.remove(&id) else { return Ok(()) };
+        let slot = self.posted.remove(&id);
+        match (result, slot) {
+            // Because of another receiver: it is sent again.
+            (Err(bowline::Failure::Aborted), Some(slot)) if self.in_group => {
+                return self.post(slot);
+            }
+            (result, _) => result.map_err(bowline::Error::from)?,
+        }
+        let Some(slot) = slot else { return Ok(()) };
         let segment = imm.unwrap_or(u32::MAX);
+        let is_known = self.arrived.contains_key(&segment)
+            || !matches!(
+                self.progress.get(segment as usize),
+                Some(Progress::Missing { .. }) | None
+            );
+        if self.in_group && is_known {
+            // Another receiver needed it once more.
+            return self.post(slot);
+        }
         let blocks = self.segments.get(segment);
         let expected: usize = blocks.iter().map(|block| self.tree.place(*block).len).sum();
         if len != expected as u64 || self.arrived.insert(segment, slot).is_some() {

@@ -42,8 +42,23 @@ pub(super) struct Report {
     pub(super) left_out: Vec<LeftOutReport>,
     /// Paths that the receiver removed.
     pub(super) removed: Vec<String>,
+    /// With several receivers: what became of each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) receivers: Vec<ReceiverReport>,
     /// Each file with its hash.
     pub(super) contents: Vec<FileReport>,
+}
+
+/// One of several receivers.
+#[derive(Debug, Serialize)]
+pub(super) struct ReceiverReport {
+    pub(super) host: String,
+    /// Entries that it left out, and why.
+    pub(super) left_out: Vec<LeftOutReport>,
+    /// Paths that it removed.
+    pub(super) removed: Vec<String>,
+    /// Why it failed; null if it has everything that it did not leave out.
+    pub(super) error: Option<String>,
 }
 
 /// An entry that was left out.
@@ -108,7 +123,12 @@ impl Report {
 
     /// Whether something was left out.
     pub(super) fn is_partial(&self) -> bool {
-        !self.left_out.is_empty()
+        !self.left_out.is_empty() || self.receivers.iter().any(|r| !r.left_out.is_empty())
+    }
+
+    /// Whether one of several receivers failed.
+    pub(super) fn has_failures(&self) -> bool {
+        self.receivers.iter().any(|receiver| receiver.error.is_some())
     }
 
     pub(super) fn set_time(&mut self, elapsed: Duration) {
@@ -120,6 +140,11 @@ impl Report {
         let left_out =
             self.left_out.iter().map(|LeftOutReport { path, why }| format!("{path}: {why}"));
         print_lines("left out", left_out);
+        for ReceiverReport { host, left_out, error, .. } in &self.receivers {
+            let lines = left_out.iter().map(|l| format!("{}: {}", l.path, l.why));
+            print_lines(&format!("{host} left out"), lines);
+            print_lines("failed:", error.iter().map(|why| format!("{host}: {why}")));
+        }
         if show.json {
             match serde_json::to_string(self) {
                 Ok(text) => println!("{text}"),
@@ -161,6 +186,14 @@ impl Report {
                 ", in {elapsed_s:.2} s: {goodput_gbps:.2} Gbit/s over {scheme}; BLAKE3 verified"
             );
         }
+        if !self.receivers.is_empty() {
+            let all = self.receivers.len();
+            let reached = self.receivers.iter().filter(|r| r.error.is_none()).count();
+            text += &match reached == all {
+                true => format!("; to {all} receivers"),
+                false => format!("; to {reached} of {all} receivers, THE OTHERS FAILED, see above"),
+            };
+        }
         if !self.removed.is_empty() {
             text += &format!(", {} removed", self.removed.len());
         }
@@ -169,7 +202,8 @@ impl Report {
             None => text += "; unauthenticated",
         }
         if self.is_partial() {
-            text += &format!("; {} LEFT OUT, see above", self.left_out.len());
+            let theirs: usize = self.receivers.iter().map(|r| r.left_out.len()).sum();
+            text += &format!("; {} LEFT OUT, see above", self.left_out.len() + theirs);
         }
         text
     }

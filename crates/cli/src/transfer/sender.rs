@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use bowline::{Channel, ReliableEvent, WriteId, WriteOptions};
 
 use super::Failure;
 use super::args::SendArgs;
-use super::control::{Control, Event, Handled, Heard};
+use super::control::{Control, Event, Handled};
 use super::digest::BlockHash;
 use super::failures::Failures;
 use super::files::{PIECE_BYTES, hash_block, read_block};
@@ -26,7 +26,7 @@ use super::tree::{Place, Segments};
 use crate::output;
 
 /// While it compares, the sender says this often how far it is.
-const CHECKED_EVERY: Duration = Duration::from_secs(2);
+pub(super) const CHECKED_EVERY: Duration = Duration::from_secs(2);
 
 const CHANGED: &str = "it changed while it was being sent: send it again";
 
@@ -42,17 +42,7 @@ pub(super) fn send(
         None => channel.local_addr()?.ip().to_canonical(),
     };
     let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
-    let hello = Hello {
-        version: VERSION,
-        scheme: args.scheme.clone(),
-        mtu: nic.mtu_bytes(),
-        lanes: nic.lanes(),
-        segment_bytes: source.tree.max_segment_bytes(),
-        dry_run: args.dry_run,
-        // What could not be read must not be taken for what is not there.
-        delete: args.delete && source.unread.is_empty(),
-        filter: filter.clone(),
-    };
+    let hello = hello(args, source, filter, &nic);
     channel.send(&postcard::to_stdvec(&hello)?)?;
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
     let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
@@ -71,6 +61,22 @@ pub(super) fn send(
     let mut report = outcome?;
     report.peer = peer;
     Ok(report)
+}
+
+/// What a sender says first.
+pub(super) fn hello(args: &SendArgs, source: &Source, filter: &Filter, nic: &Nic) -> Hello {
+    Hello {
+        version: VERSION,
+        scheme: args.scheme.clone(),
+        mtu: nic.mtu_bytes(),
+        lanes: nic.lanes(),
+        segment_bytes: source.tree.max_segment_bytes(),
+        dry_run: args.dry_run,
+        // What could not be read must not be taken for what is not there.
+        delete: args.delete && source.unread.is_empty(),
+        filter: filter.clone(),
+        group: false,
+    }
 }
 
 fn converse(
@@ -139,7 +145,7 @@ fn hear_readiness(control: &Control, failures: &Failures, entries: usize) -> Res
 }
 
 /// Tells the receiver what there is, in messages of bounded length.
-fn list(source: &Source, control: &Control) {
+pub(super) fn list(source: &Source, control: &Control) {
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for entry in source.tree.entries() {
         bytes += listed_bytes(entry);
@@ -162,7 +168,7 @@ fn listed_bytes(entry: &Entry) -> usize {
 
 /// Compares the blocks that the receiver has with the files; fills in the hashes of those that it
 /// has indeed.
-fn check_claims(
+pub(super) fn check_claims(
     source: &Source,
     control: &Control,
     hashes: &mut [Option<BlockHash>],
@@ -244,9 +250,9 @@ fn open_source(source: &Source, entry: usize) -> Result<File, String> {
 }
 
 /// A segment to be read into a slot.
-struct Job {
-    segment: u32,
-    slot: usize,
+pub(super) struct Job {
+    pub(super) segment: u32,
+    pub(super) slot: usize,
 }
 
 /// Segments on their way out.
@@ -272,6 +278,9 @@ impl Outbound<'_> {
     fn run(&mut self, hashes: &mut [Option<BlockHash>]) -> Result<BlockHash, Failure> {
         let (jobs, queue) = mpsc::channel();
         let (queue, hashes, stop) = (Mutex::new(queue), Mutex::new(hashes), AtomicBool::new(false));
+        let outgoing = self.control.sender();
+        // If the receiver is gone, the main thread hears of it.
+        let tell = |message: Message| drop(outgoing.send(message));
         thread::scope(|scope| {
             for _ in 0..workers().min(self.segments.len() as usize) {
                 let reader = Reader {
@@ -282,7 +291,7 @@ impl Outbound<'_> {
                     queue: &queue,
                     hashes: &hashes,
                     events: self.control.event_sender(),
-                    outgoing: self.control.sender(),
+                    tell: &tell,
                 };
                 scope.spawn(move || reader.run());
             }
@@ -355,19 +364,20 @@ impl Outbound<'_> {
 }
 
 /// A thread that reads and hashes segments.
-struct Reader<'a, 'h> {
-    source: &'a Source,
-    session: &'a Session,
-    segments: &'a Segments,
-    failures: &'a Failures,
-    queue: &'a Mutex<Receiver<Job>>,
-    hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
-    events: Sender<Event<Heard>>,
-    outgoing: SyncSender<Message>,
+pub(super) struct Reader<'a, 'h, P> {
+    pub(super) source: &'a Source,
+    pub(super) session: &'a Session,
+    pub(super) segments: &'a Segments,
+    pub(super) failures: &'a Failures,
+    pub(super) queue: &'a Mutex<Receiver<Job>>,
+    pub(super) hashes: &'a Mutex<&'h mut [Option<BlockHash>]>,
+    pub(super) events: Sender<Event<P>>,
+    /// Says something to every receiver.
+    pub(super) tell: &'a (dyn Fn(Message) + Sync),
 }
 
-impl Reader<'_, '_> {
-    fn run(&self) {
+impl<P> Reader<'_, '_, P> {
+    pub(super) fn run(&self) {
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -403,8 +413,7 @@ impl Reader<'_, '_> {
             all[*block as usize] = Some(*hash);
         }
         drop(all);
-        // If the receiver is gone, the main thread hears of it.
-        let _ = self.outgoing.send(Message::Hashes { segment: job.segment, hashes, unread });
+        (self.tell)(Message::Hashes { segment: job.segment, hashes, unread });
         Handled { segment: job.segment, slot: job.slot, outcome: Ok(at - start) }
     }
 

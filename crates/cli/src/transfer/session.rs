@@ -20,6 +20,8 @@ use super::digest::BLOCK_BYTES;
 pub(super) const SLOTS: usize = 8;
 /// How long a thread that waits for messages takes to see that it should not.
 const TICK: Duration = Duration::from_millis(5);
+/// How long a receiver of a group may be silent: longer than the conversation beside the data allows.
+const GROUP_TIMEOUT: Duration = Duration::from_secs(90);
 /// What is sent again when one of its packets is lost. At 1 in 1,000, 64 packets would be 6 % of the link, and 4 are
 /// 0.4 %. Where packets are long, hosts are faster than links, and fewer cost the ends more than they save.
 fn chunk_bytes(mtu: Mtu) -> u32 {
@@ -98,11 +100,40 @@ impl Nic {
         agreed: Agreed<'_>,
         speed: Speed,
     ) -> Result<Session, Failure> {
-        let Agreed { mtu_bytes, lanes, scheme, segment_bytes } = agreed;
+        let lanes = agreed.lanes;
         if !(1..=self.lanes()).contains(&lanes) {
             let why = format!("the peer asks for {lanes} lanes, and this end has {}", self.lanes());
             return Err(why.into());
         }
+        let (config, mr, slot_bytes) = self.prepare(agreed, speed)?;
+        let qp = ReliableQp::spread(&self.pd, &config, lanes.into())?;
+        // The sender's list tells the receiver that the sender is ready, and the answer to it that both are.
+        qp.join_over(channel)?;
+        Ok(Session { qp, mr, slot_bytes })
+    }
+
+    /// Connects a queue pair with those of all receivers of a group.
+    pub(super) fn connect_group(
+        &self,
+        channels: &mut [Channel],
+        agreed: Agreed<'_>,
+        speed: Speed,
+    ) -> Result<Session, Failure> {
+        let (mut config, mr, slot_bytes) = self.prepare(agreed, speed)?;
+        // A receiver that is gone is missed by the conversation first, which costs no segment.
+        config.timeout_ns = GROUP_TIMEOUT.as_nanos() as u64;
+        let qp = ReliableQp::for_group(&self.pd, &config, channels.len())?;
+        qp.join_group_over(channels)?;
+        Ok(Session { qp, mr, slot_bytes })
+    }
+
+    /// What a queue pair is made with, the memory of the slots, and the bytes of each.
+    fn prepare(
+        &self,
+        agreed: Agreed<'_>,
+        speed: Speed,
+    ) -> Result<(ReliableConfig, Mr, usize), Failure> {
+        let Agreed { mtu_bytes, scheme, segment_bytes, .. } = agreed;
         let mtu = Mtu::from_bytes(mtu_bytes.min(self.mtu_bytes()));
         let mtu = mtu.ok_or_else(|| format!("the peer's MTU of {mtu_bytes} bytes is none"))?;
         let mut config = ReliableConfig { max_write: BLOCK_BYTES, ..ReliableConfig::default() };
@@ -117,10 +148,7 @@ impl Nic {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let slot_bytes = (segment_bytes as usize).clamp(1, BLOCK_BYTES as usize);
         let mr = self.pd.register(SLOTS * slot_bytes, access)?;
-        let qp = ReliableQp::spread(&self.pd, &config, lanes.into())?;
-        // The sender's list tells the receiver that the sender is ready, and the answer to it that both are.
-        qp.join_over(channel)?;
-        Ok(Session { qp, mr, slot_bytes })
+        Ok((config, mr, slot_bytes))
     }
 }
 

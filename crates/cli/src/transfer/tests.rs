@@ -85,8 +85,17 @@ fn against_impatient(
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
         let (filter, dry_run, delete) = (Filter::default(), false, false);
         let (scheme, segment_bytes) = (scheme.to_owned(), 16 << 20);
-        let hello =
-            Hello { version: VERSION, scheme, mtu, lanes, segment_bytes, dry_run, delete, filter };
+        let hello = Hello {
+            version: VERSION,
+            scheme,
+            mtu,
+            lanes,
+            segment_bytes,
+            dry_run,
+            delete,
+            filter,
+            group: false,
+        };
         channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
         let welcome: Result<Welcome, String> =
             postcard::from_bytes(&channel.recv().unwrap()).unwrap();

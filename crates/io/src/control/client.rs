@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{MAX_ANSWER, name_prefix};
+use super::{MAX_ANSWER, SWITCH_PREFIX, name_prefix};
 use crate::sys::{connect_abstract, effective_uid, peer_uid};
 
 /// A device of a live process.
@@ -23,8 +23,18 @@ const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// All devices of live processes of this user on this host (in this network namespace).
 pub fn live() -> io::Result<Vec<Peer>> {
+    live_where(|name| !name.starts_with(SWITCH_PREFIX))
+}
+
+/// The same for switches (`bowline switch`).
+pub fn live_switches() -> io::Result<Vec<Peer>> {
+    live_where(|name| name.starts_with(SWITCH_PREFIX))
+}
+
+fn live_where(is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<Peer>> {
     let table = std::fs::read_to_string("/proc/net/unix")?;
-    let mut peers: Vec<Peer> = table.lines().filter_map(parse).collect();
+    let mut peers: Vec<Peer> =
+        table.lines().filter_map(parse).filter(|peer| is_wanted(&peer.device)).collect();
     peers.sort();
     // An accepted connection carries its listener's name too.
     peers.dedup();

@@ -15,8 +15,11 @@ mod server;
 mod tests;
 
 pub use account::{account, answer, total_counters};
-pub use client::{Peer, ask, live};
+pub use client::{Peer, ask, live, live_switches};
 pub use server::ControlServer;
+
+/// What the name of a switch begins with that listens as devices do: its address follows.
+pub const SWITCH_PREFIX: &str = "switch@";
 
 /// Longest request line.
 const MAX_REQUEST: u64 = 4096;

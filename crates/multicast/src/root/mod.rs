@@ -14,6 +14,7 @@ use bowline_wire::{Aeth, FlowKey, NakCode, Psn, Qpn, Syndrome};
 use crate::answer::{ACK, Answer};
 use crate::counters::Counters;
 use crate::merge::{Record, Records};
+use crate::switch::{MemberStatus, RootStatus};
 use crate::table::{GroupKey, InvalidTable, MemberConfig, Policy, RootConfig};
 
 /// Something that the application or an operator wants to know.
@@ -50,6 +51,8 @@ pub enum Cause {
     Behind,
     /// It lacks a packet that the sender does not have any more, since enough others have it.
     Missed,
+    /// An operator wanted it out.
+    Ordered,
 }
 
 /// Where a root puts what it has to say.
@@ -190,6 +193,30 @@ impl Root {
     /// What is known of each member, by member ID.
     pub(crate) fn records(&self) -> impl Iterator<Item = (Qpn, Record)> {
         self.member_ids().zip(self.records.iter().copied())
+    }
+
+    /// What an operator wants to know.
+    pub(crate) fn status(&self) -> RootStatus {
+        // The sender's last packet, and how far behind it somebody is.
+        let behind = |psn: Psn| {
+            let last = self.sent_end?.sub(1);
+            Some(u32::try_from(last.diff(psn)).unwrap_or(0))
+        };
+        let live = || self.records.iter().filter(|record| record.is_live);
+        // Nobody is further behind than one that has not spoken.
+        let most = live().map(|record| record.acked.and_then(behind).unwrap_or(u32::MAX)).max();
+        let members = self.members.iter().zip(&self.records).map(|(member, record)| {
+            let lag = record.acked.and_then(behind);
+            let holds_back = record.is_live && lag != Some(0) && lag.or(Some(u32::MAX)) == most;
+            let MemberConfig { id, addr, .. } = member.config;
+            MemberStatus { id, addr, is_live: record.is_live, lag, holds_back }
+        });
+        RootStatus {
+            policy: self.config.policy,
+            has_failed: self.failed.is_some(),
+            outstanding: self.told.and_then(behind),
+            members: members.collect(),
+        }
     }
 
     fn index_of(&self, id: Qpn) -> Option<usize> {

@@ -1,9 +1,10 @@
 //! Members that fall behind or fail.
 
 use bowline_link::Time;
-use bowline_wire::{NakCode, Psn, Syndrome};
+use bowline_wire::{NakCode, Psn, Qpn, Syndrome};
 
 use super::{Cause, Event, Out, Root};
+use crate::switch::EvictError;
 
 impl Root {
     /// Notes who is behind others, and since when.
@@ -45,6 +46,18 @@ impl Root {
             self.evict(late, Cause::Behind, out);
         }
         self.watch(now);
+    }
+
+    /// A member leaves because an operator wants it. The group does not fail for that.
+    pub(crate) fn evict_by_order(&mut self, id: Qpn, out: &mut Out<'_>) -> Result<(), EvictError> {
+        let member = self.index_of(id).filter(|member| self.records[*member].is_live);
+        let member = member.ok_or(EvictError::NoMember(id))?;
+        let least = self.config.policy.least();
+        if self.live() <= least || self.failed.is_some() {
+            return Err(EvictError::TooFew(least));
+        }
+        self.evict(member, Cause::Ordered, out);
+        Ok(())
     }
 
     /// A member leaves, or the group fails for want of members.

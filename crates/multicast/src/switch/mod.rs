@@ -1,5 +1,6 @@
 //! The data plane of a switch.
 
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -8,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bowline_link::Time;
 use bowline_wire::{BthView, FlowKey, NakCode, OpKind, PacketView, Qpn, Service};
+
+pub use status::{EvictError, GroupStatus, MemberStatus, RootStatus};
 
 use crate::answer::{Answer, Arrival};
 use crate::counters::Counters;

@@ -9,7 +9,8 @@ use crate::testing::{
     table,
 };
 use crate::{
-    Arrival, Cause, Event, InvalidTable, Policy, RootConfig, Switch, SwitchLimits, Verdict,
+    Arrival, Cause, Event, EvictError, GroupKey, InvalidTable, Policy, RootConfig, Switch,
+    SwitchLimits, Verdict,
 };
 
 const MS: u64 = 1_000_000;
@@ -515,4 +516,54 @@ fn uc_is_copied_where_nobody_merges() {
         assert_eq!((count, switch.counters().copies_out), (copies, copies as u64));
         assert_eq!(switch.poll_transmit(), None, "nobody is told anything");
     }
+}
+
+#[test]
+fn an_operator_sees_who_holds_the_group_back_and_evicts() {
+    let mut rig = sent(3, 6, root(Some(0)));
+    assert_eq!(rig.ack(0, 5), []);
+    assert_eq!(rig.ack(1, 1), []);
+    assert_eq!(rig.ack(2, 3), [Told::Ack(1)]);
+    let status = |rig: &Rig| {
+        let groups: Vec<_> = rig.switch.groups().collect();
+        let [group] = &groups[..] else { panic!("{groups:?}") };
+        assert_eq!((group.key, group.epoch, group.branches.len()), (GROUP, 1, 3));
+        let root = group.root.clone().expect("it merges");
+        assert!(!root.has_failed);
+        root
+    };
+    let seen = status(&rig);
+    assert_eq!(seen.outstanding, Some(4));
+    let lags: Vec<_> = seen.members.iter().map(|member| member.lag).collect();
+    assert_eq!(lags, [Some(0), Some(4), Some(2)]);
+    let back: Vec<_> = seen.members.iter().map(|member| member.holds_back).collect();
+    assert_eq!(back, [false, true, false]);
+
+    let now = Time::ZERO;
+    let nobody = Qpn::new(0xfe_ffff);
+    assert_eq!(rig.switch.evict(now, &GROUP, nobody), Err(EvictError::NoMember(nobody)));
+    let other = GroupKey { id: nobody, ..GROUP };
+    assert_eq!(rig.switch.evict(now, &other, member_id(1)), Err(EvictError::NoGroup(other)));
+    rig.switch.evict(now, &GROUP, member_id(1)).expect("two are left");
+    assert_eq!(rig.told(), [Told::Ack(3)], "nobody waits for it any more");
+    let event = rig.switch.poll_event();
+    assert!(matches!(event, Some(Event::Evicted { cause: Cause::Ordered, .. })), "{event:?}");
+    assert!(!status(&rig).members[1].is_live && status(&rig).members[2].holds_back);
+    assert_eq!(rig.send(6), [0, 2]);
+    let again = rig.switch.evict(now, &GROUP, member_id(1));
+    assert_eq!(again, Err(EvictError::NoMember(member_id(1))));
+    rig.switch.evict(now, &GROUP, member_id(2)).expect("one is left");
+    let last = rig.switch.evict(now, &GROUP, member_id(0));
+    assert_eq!(last, Err(EvictError::TooFew(1)), "an operator does not fail a group");
+    assert!(!status(&rig).has_failed);
+}
+
+#[test]
+fn after_a_restart_nobody_is_known_to_be_behind() {
+    let mut rig = Rig::new(2, root(None));
+    rig.send(7);
+    let groups: Vec<_> = rig.switch.groups().collect();
+    let root = groups[0].root.clone().expect("it merges");
+    assert_eq!(root.outstanding, None);
+    assert!(root.members.iter().all(|member| member.lag.is_none() && member.holds_back));
 }

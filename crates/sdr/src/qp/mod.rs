@@ -181,19 +181,32 @@ impl SdrQp {
         av: AddressVector,
         peer: &SdrInfo,
     ) -> Result<(), SdrError> {
+        self.connect_behind(nic, now, av, av, peer)
+    }
+
+    /// Connects to a peer whose packets, but for control messages, come from `data`: a switch with an address of its
+    /// own that copies them.
+    pub fn connect_behind(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        av: AddressVector,
+        data: AddressVector,
+        peer: &SdrInfo,
+    ) -> Result<(), SdrError> {
         peer.check_against(&self.config)?;
         let qkey = self.datagrams.as_ref().map(|datagrams| datagrams.qkey);
-        let bring_up = |nic: &mut Nic, qpn, peer| match qkey {
+        let bring_up = |nic: &mut Nic, qpn, peer, av| match qkey {
             Some(qkey) => Ok(nic.activate(now, qpn, qkey)?),
             None => bring_up(nic, now, qpn, peer, av, &self.config),
         };
         let dest = |qpn| peer.qkey.map(|qkey| UdDest { av, qpn, qkey });
         for (qp, peer_qpn) in self.sender.qps_mut().iter_mut().zip(&peer.qpns) {
-            bring_up(nic, qp.qpn, *peer_qpn)?;
+            bring_up(nic, qp.qpn, *peer_qpn, data)?;
             qp.dest = dest(*peer_qpn);
         }
         let channel = &mut self.peers.all[0];
-        bring_up(nic, channel.control.qpn, peer.control)?;
+        bring_up(nic, channel.control.qpn, peer.control, av)?;
         channel.control.peer = dest(peer.control);
         channel.open(nic, now, peer)?;
         if let Some(datagrams) = &mut self.datagrams {
@@ -393,6 +406,9 @@ impl SdrQp {
         }
         for member in 0..self.peers.all.len() {
             while let Some(received) = self.peers.all[member].control.next(nic) {
+                if !self.peers.is_live(member) {
+                    continue;
+                }
                 self.on_header(nic, now, member, &received.header);
                 if received.header.kind == Kind::User && self.inbox.len() < MAX_INBOX {
                     self.inbox.push_back((member, received.payload().to_vec()));

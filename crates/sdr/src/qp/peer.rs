@@ -26,11 +26,13 @@ pub(super) struct Peer {
     /// Receives that it has posted, and packets that have landed there, as it says.
     posted: u64,
     landed: u64,
+    /// It was evicted: it is told nothing, and what it says counts for nothing.
+    is_out: bool,
 }
 
 impl Peer {
     pub(super) fn new(control: Control) -> Peer {
-        Peer { control, echo: None, probe: None, posted: 0, landed: 0 }
+        Peer { control, echo: None, probe: None, posted: 0, landed: 0, is_out: false }
     }
 
     /// What is said to it of what it has said.
@@ -104,12 +106,27 @@ impl Peers {
 
     /// Receives that all have posted.
     pub(super) fn posted(&self) -> u64 {
-        self.all.iter().map(|peer| peer.posted).min().unwrap_or(0)
+        self.live().map(|peer| peer.posted).min().unwrap_or(0)
     }
 
     /// Packets that have landed at whom most are missing.
     pub(super) fn landed(&self) -> u64 {
-        self.all.iter().map(|peer| peer.landed).min().unwrap_or(0)
+        self.live().map(|peer| peer.landed).min().unwrap_or(0)
+    }
+
+    /// Those that were not evicted.
+    fn live(&self) -> impl Iterator<Item = &Peer> {
+        self.all.iter().filter(|peer| !peer.is_out)
+    }
+
+    /// Whether what a member says counts.
+    pub(super) fn is_live(&self, member: usize) -> bool {
+        self.all.get(member).is_some_and(|peer| !peer.is_out)
+    }
+
+    /// The same for all, as a set of bits.
+    pub(super) fn live_set(&self) -> u64 {
+        (0..self.all.len()).filter(|member| self.is_live(*member)).fold(0, |set, m| set | 1 << m)
     }
 
     /// Whether nobody has more packets missing than this one.
@@ -119,7 +136,7 @@ impl Peers {
 
     /// Says something to everybody.
     pub(super) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
-        for peer in &mut self.all {
+        for peer in self.all.iter_mut().filter(|peer| !peer.is_out) {
             let header = peer.answer(now, header);
             peer.control.send(nic, now, &header, payload);
         }
@@ -158,9 +175,33 @@ impl SdrQp {
         SdrQp::with_peers(nic, pd, config, members)
     }
 
-    /// How many are at the other end.
+    /// How many are at the other end, evicted ones included.
     pub fn members(&self) -> usize {
         self.peers.all.len()
+    }
+
+    /// Those that were not evicted, as a set of bits.
+    pub fn live_members(&self) -> u64 {
+        self.peers.live_set()
+    }
+
+    /// When a member last said anything; `None` before it has.
+    pub fn last_heard(&self, member: usize) -> Option<Time> {
+        self.peers.all.get(member)?.echo.map(|(_, at)| at)
+    }
+
+    /// Goes on without a member: nobody waits for it any more. The last one stays.
+    pub fn evict(&mut self, member: usize) -> Result<(), SdrError> {
+        let fail = |why: String| Err(SdrError::Config { what: "member", why });
+        if !self.peers.is_live(member) {
+            return fail(format!("{member} is none of the group's {}", self.members()));
+        }
+        if self.live_members() == 1 << member {
+            return fail(format!("{member} is the last one: end the group instead"));
+        }
+        self.peers.all[member].is_out = true;
+        self.sender.clear(&self.config, self.peers.posted());
+        Ok(())
     }
 
     /// What a member of the group needs to know to connect.

@@ -51,9 +51,14 @@ pub struct SendCx<'a> {
 }
 
 impl SendCx<'_> {
-    /// How many receivers the message has: one, or the members of a group.
+    /// How many receivers the connection has: one, or the members of a group.
     pub fn members(&self) -> usize {
         self.sdr.members()
+    }
+
+    /// Those that were not evicted, as a set of bits.
+    pub fn live_members(&self) -> u64 {
+        self.sdr.live_members()
     }
 
     /// Which of them the control message is from, in [`SchemeSender::control`](crate::SchemeSender::control).

@@ -24,6 +24,7 @@ impl ReliableQp {
         self.on_progress(nic, now);
         self.on_retired(nic, now);
         self.on_time(nic, now);
+        self.on_silence(nic, now);
         self.abort_again(nic, now);
         if self.sdr.has_failed() {
             self.fail_all(nic, now);
@@ -197,7 +198,13 @@ impl ReliableQp {
                 break;
             }
             if now.nanos_since(message.heard) >= timeout {
-                self.finish_out(nic, now, id, Err(Failure::TimedOut));
+                let slowest = message.lacking.trailing_zeros() as usize;
+                let failure = if self.in_group {
+                    Failure::MemberTimedOut(slowest)
+                } else {
+                    Failure::TimedOut
+                };
+                self.finish_out(nic, now, id, Err(failure));
                 continue;
             }
             if message.probe_at.is_some_and(|at| at <= now) {
@@ -260,7 +267,7 @@ impl ReliableQp {
                 if self.sdr.members() == 1 {
                     self.count_losses(recovered);
                 }
-                self.aborting.retain(|aborted, _| *aborted >= below && *aborted != id);
+                self.is_aware(member, |aborted| aborted < below || aborted == id);
             }
             Message::Aborted(id) => {
                 if slot(&mut self.incoming, self.first_in, id).is_some() {
@@ -270,8 +277,10 @@ impl ReliableQp {
                 }
             }
             Message::Refused(id) => {
-                self.finish_started(nic, now, id, Err(Failure::Aborted));
-                self.aborting.remove(&id);
+                let failure =
+                    if self.in_group { Failure::MemberGaveUp(member) } else { Failure::Aborted };
+                self.finish_started(nic, now, id, Err(failure));
+                self.is_aware(member, |aborted| aborted == id);
             }
         }
     }

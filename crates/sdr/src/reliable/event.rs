@@ -17,9 +17,25 @@ pub enum Failure {
     /// It is longer than the buffer that was posted for it.
     #[error("the message is longer than the receive that was posted for it")]
     TooLong,
+    /// Nothing was heard from this member of a group for longer than the connection's timeout.
+    #[error("nothing was heard from member {0} of the group within the timeout")]
+    MemberTimedOut(usize),
+    /// This member of a group gave up on it.
+    #[error("member {0} of the group gave up on the message")]
+    MemberGaveUp(usize),
     /// This host's NIC failed, or the memory was deregistered.
     #[error("this host's NIC refused to send the message")]
     Local,
+}
+
+impl Failure {
+    /// The member of a group whose failure it is.
+    pub fn member(&self) -> Option<usize> {
+        match *self {
+            Failure::MemberTimedOut(member) | Failure::MemberGaveUp(member) => Some(member),
+            _ => None,
+        }
+    }
 }
 
 /// What became of a message.

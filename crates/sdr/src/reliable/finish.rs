@@ -16,6 +16,8 @@ pub(super) struct Abort {
     pub(super) at: Time,
     wait_ns: u64,
     left: u32,
+    /// Members that are not known to know, as a set of bits.
+    unaware: u64,
 }
 
 impl ReliableQp {
@@ -67,7 +69,9 @@ impl ReliableQp {
         if result.is_err() {
             self.tell(nic, now, Message::Aborted(id));
             let at = now.plus_nanos(MIN_PROBE_NS);
-            self.aborting.insert(id, Abort { at, wait_ns: MIN_PROBE_NS, left: MAX_ABORTS });
+            let unaware = self.sdr.live_members();
+            self.aborting
+                .insert(id, Abort { at, wait_ns: MIN_PROBE_NS, left: MAX_ABORTS, unaware });
         }
         self.stats.chunks_resent += message.resent;
         if result.is_ok() {
@@ -130,6 +134,16 @@ impl ReliableQp {
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
             self.finish_out(nic, now, id, Err(Failure::Local));
         }
+    }
+
+    /// A member knows what became of the messages that are given up and for which this holds.
+    pub(super) fn is_aware(&mut self, member: usize, of: impl Fn(u64) -> bool) {
+        self.aborting.retain(|id, abort| {
+            if of(*id) {
+                abort.unaware &= !(1 << member);
+            }
+            abort.unaware != 0
+        });
     }
 
     pub(super) fn abort_again(&mut self, nic: &mut Nic, now: Time) {

@@ -5,8 +5,9 @@
 
 use bowline_nic::{AddressVector, Nic, PdId, Time};
 
-use super::ReliableQp;
 use super::config::{ReliableConfig, ReliableInfo};
+use super::event::Failure;
+use super::{ReliableQp, slot};
 use crate::error::SdrError;
 use crate::qp::{GroupPath, SdrQp};
 
@@ -20,7 +21,7 @@ impl ReliableQp {
     ) -> Result<ReliableQp, SdrError> {
         config.check()?;
         let sdr = SdrQp::for_group(nic, pd, &config.sdr_config(), members)?;
-        Ok(ReliableQp::over(sdr, pd, config))
+        Ok(ReliableQp { in_group: true, ..ReliableQp::over(sdr, pd, config) })
     }
 
     /// What a member of the group needs to know to connect.
@@ -44,5 +45,43 @@ impl ReliableQp {
             peers.push((*av, peer.check_against(&self.config)?.clone()));
         }
         self.sdr.connect_group(nic, now, path, &peers)
+    }
+
+    /// Goes on without a member: messages are over when all others have them. The last member stays.
+    pub fn evict(&mut self, nic: &mut Nic, now: Time, member: usize) -> Result<(), SdrError> {
+        self.sdr.evict(member)?;
+        for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
+            self.finish_at(nic, now, id, member);
+        }
+        self.is_aware(member, |_| true);
+        self.start_cleared(nic, now);
+        Ok(())
+    }
+
+    /// The members that were not evicted, as a set of bits.
+    pub fn live_members(&self) -> u64 {
+        self.sdr.live_members()
+    }
+
+    /// Fails the messages that a member lacks which has said nothing for the timeout. Every member is asked often while
+    /// a message waits for a receive or for the last of its chunks, and answers as long as it lives. So a member that
+    /// has not posted a receive is waited for, and one that is gone is not.
+    pub(super) fn on_silence(&mut self, nic: &mut Nic, now: Time) {
+        let Some(oldest) = self.outgoing.front().and_then(Option::as_ref) else { return };
+        let (posted, timeout) = (oldest.posted, self.config.timeout_ns);
+        if !self.in_group || now.nanos_since(posted) < timeout {
+            return;
+        }
+        let is_silent = |member: &usize| {
+            let heard = self.sdr.last_heard(*member).map_or(posted, |at| at.max(posted));
+            self.live_members() >> member & 1 != 0 && now.nanos_since(heard) >= timeout
+        };
+        let Some(member) = (0..self.sdr.members()).find(is_silent) else { return };
+        for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
+            let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
+            if message.lacking >> member & 1 != 0 {
+                self.finish_out(nic, now, id, Err(Failure::MemberTimedOut(member)));
+            }
+        }
     }
 }

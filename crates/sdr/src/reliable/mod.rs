@@ -105,6 +105,8 @@ pub struct ReliableQp {
     /// For each scheme that leaves the choice to the connection.
     choosers: Vec<Option<Box<dyn Chooser>>>,
     decisions: DecisionLog,
+    /// Messages go to the members of a group: what fails them names one.
+    in_group: bool,
     /// The member of a group that has spoken last; the only one if there is no group.
     speaker: usize,
     /// Reused.
@@ -145,6 +147,7 @@ impl ReliableQp {
             repaired: Repaired::default(),
             choosers: config.schemes.iter().map(|scheme| scheme.chooser()).collect(),
             decisions: DecisionLog::default(),
+            in_group: false,
             speaker: 0,
             dirty: Vec::new(),
             outbox: Outbox::default(),
@@ -173,8 +176,20 @@ impl ReliableQp {
         av: AddressVector,
         peer: &ReliableInfo,
     ) -> Result<(), SdrError> {
+        self.connect_behind(nic, now, av, av, peer)
+    }
+
+    /// Connects to a peer whose packets, but for control messages, come from `data`: see [`SdrQp::connect_behind`].
+    pub fn connect_behind(
+        &mut self,
+        nic: &mut Nic,
+        now: Time,
+        av: AddressVector,
+        data: AddressVector,
+        peer: &ReliableInfo,
+    ) -> Result<(), SdrError> {
         let sdr = peer.check_against(&self.config)?;
-        self.sdr.connect(nic, now, av, sdr)
+        self.sdr.connect_behind(nic, now, av, data, sdr)
     }
 
     /// Chooses what finds the rate out, before the QP is connected: see [`SdrConfig::congestion`].
@@ -259,6 +274,7 @@ impl ReliableQp {
             has_parity_subs: self.config.m > 0,
             parity,
             machine: Some(scheme.sender(&shape)),
+            posted: now,
             started: false,
             timer: None,
             probe_at: None,
@@ -268,7 +284,7 @@ impl ReliableQp {
             reminded: false,
             resent: 0,
             failed: false,
-            lacking: u64::MAX >> (64 - self.sdr.members()),
+            lacking: self.sdr.live_members(),
         }));
         self.start_cleared(nic, now);
         Ok(WriteId(id))

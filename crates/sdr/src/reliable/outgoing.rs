@@ -21,6 +21,8 @@ pub(super) struct Outgoing {
     pub(super) parity: Option<Scratch>,
     /// Taken out while it runs.
     pub(super) machine: Option<Box<dyn SchemeSender>>,
+    /// When it was handed in.
+    pub(super) posted: Time,
     pub(super) started: bool,
     pub(super) timer: Option<Time>,
     /// When to ask the receiver how things stand, and how long to wait the next time.

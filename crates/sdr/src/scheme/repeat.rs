@@ -111,13 +111,13 @@ impl Repeater {
 
     /// Finds out how many receivers there are.
     pub(super) fn meet(&mut self, cx: &SendCx<'_>) {
-        self.all = u64::MAX >> (64 - cx.members());
+        self.all = cx.live_members();
         self.first_unacked = vec![0; cx.members()];
     }
 
     /// Whether all receivers have a chunk.
     fn is_acked(&self, chunk: u32) -> bool {
-        self.chunks.get(chunk as usize).is_none_or(|state| state.acked == self.all)
+        self.chunks.get(chunk as usize).is_none_or(|state| state.acked & self.all == self.all)
     }
 
     /// A chunk is going to be sent for the first time.
@@ -160,6 +160,8 @@ impl Repeater {
     /// Sends again what has not been acknowledged in time, and sets the timer for the next.
     pub(super) fn expire(&mut self, cx: &mut SendCx<'_>) {
         let rto = self.rto_ns(cx);
+        // One may have been evicted.
+        self.all = cx.live_members();
         while let Some((sent, chunk)) = self.flights.front().copied() {
             let state = self.chunks[chunk as usize];
             let stale = self.is_acked(chunk) || state.sent != Some(sent);
