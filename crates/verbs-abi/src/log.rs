@@ -23,6 +23,11 @@ fn level() -> Level {
     })
 }
 
+/// Finds out what is to be said, so that saying it allocates nothing.
+pub(crate) fn prepare() {
+    level();
+}
+
 fn write(at: Level, label: &str, message: &str) {
     if at <= level() {
         // Where standard error is closed there is nobody to tell.

@@ -29,9 +29,13 @@ fn books() -> MutexGuard<'static, Books> {
 pub(crate) fn opened(ctx: &Arc<Context>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `at_exit` may run whenever the process ends.
-        // Without room for it, the next process on the address cleans up.
-        let _ = unsafe { libc::atexit(at_exit) };
+        log::prepare();
+        *probe() = Some(Box::new([0; PROBE_BYTES]));
+        // Without such a thread, or room for the handler, the next process on the address cleans up.
+        if spawn_background("bowline-exit", close_when_asked).is_ok() {
+            // SAFETY: `at_exit` may run whenever the process ends.
+            let _ = unsafe { libc::atexit(at_exit) };
+        }
     });
     let mut books = books();
     books.open.retain(|ctx| ctx.strong_count() > 0);
@@ -67,11 +71,25 @@ pub(crate) fn closing(ctx: &Arc<Context>) {
 /// How far the thread that closes the devices of an ending program has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// It waits for the engines' locks.
+    /// The program goes on.
+    Idle,
+    /// It is asked to close, and waits for the engines' locks.
     Waiting,
     /// It has had every lock once.
     Going,
     Done,
+}
+
+static PROGRESS: (Mutex<Closing>, Condvar) = (Mutex::new(Closing::Idle), Condvar::new());
+
+/// More than a thread keeps for itself when it is freed.
+const PROBE_BYTES: usize = 8192;
+
+/// Memory of the thread that opened the first device. To free it takes the allocator's lock that this
+/// thread holds while it allocates.
+fn probe() -> MutexGuard<'static, Option<Box<[u8; PROBE_BYTES]>>> {
+    static PROBE: Mutex<Option<Box<[u8; PROBE_BYTES]>>> = Mutex::new(None);
+    PROBE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long to wait for locks. They are held for a round of an engine; who holds one for longer is
@@ -80,40 +98,50 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// How long closing may take from there: a slow store, a busy machine.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Closes the devices on a thread of its own, and waits for it within bounds.
+/// Has the devices closed by a thread of their own, and waits for it within bounds.
 ///
 /// A program may call `exit` in a signal handler. If the signal has interrupted a verb, the thread
-/// that ends the program holds that verb's locks, and nobody who needs them will ever get them.
-/// Then the process ends without a farewell to its peers, as if it were killed.
+/// that ends the program holds that verb's locks, and nobody who needs them will ever get them. If it
+/// has interrupted `malloc`, the same is true of the allocator's: so this allocates nothing, and the
+/// thread is there already. Then the process ends without a farewell to its peers, as if it were
+/// killed.
 extern "C" fn at_exit() {
     if fork::epoch() != 0 {
         // A child that ends leaves its parent's devices alone; its own die with it.
         return;
     }
-    let progress = Arc::new((Mutex::new(Closing::Waiting), Condvar::new()));
-    let for_thread = Arc::clone(&progress);
-    let closer = guard(None, || {
-        let close = move || close_all(|at| advance(&for_thread, at));
-        Some(spawn_background("bowline-exit", close))
-    });
-    let closed = closer.is_some_and(|started| started.is_ok())
-        && wait_while(&progress, Closing::Waiting, LOCK_PATIENCE)
-        && wait_while(&progress, Closing::Going, CLOSE_PATIENCE);
+    advance(Closing::Waiting);
+    let closed =
+        wait_while(Closing::Waiting, LOCK_PATIENCE) && wait_while(Closing::Going, CLOSE_PATIENCE);
     if !closed {
         log::warn("the program ended inside of a verb: its devices are not closed in order");
     }
 }
 
-fn advance((at, changed): &(Mutex<Closing>, Condvar), to: Closing) {
-    *at.lock().unwrap_or_else(PoisonError::into_inner) = to;
-    changed.notify_all();
+/// Whether the program is ending, and devices could not be closed: somebody holds a lock for ever.
+pub(crate) fn is_stuck() -> bool {
+    let at = *PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner);
+    matches!(at, Closing::Waiting | Closing::Going)
 }
 
-/// Waits until `progress` is beyond a step; whether that came in time.
-fn wait_while((at, changed): &(Mutex<Closing>, Condvar), step: Closing, limit: Duration) -> bool {
-    let at = at.lock().unwrap_or_else(PoisonError::into_inner);
-    let waited = changed.wait_timeout_while(at, limit, |at| *at == step);
+fn advance(to: Closing) {
+    *PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    PROGRESS.1.notify_all();
+}
+
+/// Waits until closing is beyond a step; whether that came in time.
+fn wait_while(step: Closing, limit: Duration) -> bool {
+    let at = PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = PROGRESS.1.wait_timeout_while(at, limit, |at| *at == step);
     *waited.unwrap_or_else(PoisonError::into_inner).0 != step
+}
+
+/// The thread that closes devices.
+fn close_when_asked() {
+    let at = PROGRESS.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = PROGRESS.1.wait_while(at, |at| *at == Closing::Idle);
+    drop(asked);
+    guard((), || close_all(advance));
 }
 
 /// Closes all devices, and writes the report. `tell` hears how far that has come.
@@ -128,6 +156,7 @@ fn close_all(tell: impl Fn(Closing)) {
             let _ = core.failover_account();
         }
     }
+    *probe() = None;
     tell(Closing::Going);
     for ctx in &open {
         closing(ctx);

@@ -42,7 +42,7 @@ extern "C" fn at_exit() {
     guard((), || {
         // A child that was forked is not the program that was started.
         let opened = OPENED.get().is_none_or(|opened| opened.load(Ordering::Relaxed));
-        if env::is_started_by_run() && !opened && loads_verbs() {
+        if !opened && env::is_started_by_run() && loads_verbs() {
             log::warn(
                 "the program has loaded libibverbs and opened no device: if it moved data, then by another way",
             );

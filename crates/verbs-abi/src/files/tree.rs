@@ -125,7 +125,10 @@ fn sweep(home: &Path) {
 fn remove_at_exit(root: &Path) {
     static TREE: OnceLock<(u32, PathBuf)> = OnceLock::new();
     extern "C" fn at_exit() {
-        if let Some((_, root)) = TREE.get().filter(|(pid, _)| *pid == std::process::id()) {
+        // Who holds a lock for ever may hold the allocator's: then the next process sweeps.
+        if let Some((_, root)) = TREE.get().filter(|(pid, _)| *pid == std::process::id())
+            && !crate::report::is_stuck()
+        {
             remove(root);
         }
     }
