@@ -3,7 +3,7 @@
 //! Members are ordinary receivers. What repairs a loss at one of them repairs another's at another: parity is the same
 //! for all, and a chunk that is sent again reaches everybody who lacks it.
 
-use bowline_nic::{AddressVector, Nic, PdId, Time};
+use bowline_nic::{AddressVector, PdId, Rnic, Time};
 
 use super::ReliableQp;
 use super::config::{ReliableConfig, ReliableInfo};
@@ -13,7 +13,7 @@ use crate::qp::{GroupPath, SdrQp};
 impl ReliableQp {
     /// Makes a QP that writes to the members of a group. A write is over when all of them have it.
     pub fn for_group(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         config: &ReliableConfig,
         members: usize,
@@ -34,7 +34,7 @@ impl ReliableQp {
     /// Connects to the members of a group, in their order, each at its address; see [`SdrQp::connect_group`].
     pub fn connect_group(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         path: &GroupPath,
         members: &[(AddressVector, ReliableInfo)],
