@@ -4,8 +4,8 @@
 //! for a while. It goes on for some microseconds after the last completion, then asks for an event at the next and
 //! sleeps until that, a deadline, or a call that posts something.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ const NAP: Duration = Duration::from_micros(500);
 const SPIN_NS: u64 = 50_000;
 /// Longest sleep where a completion queue cannot be asked for an event.
 const BLIND: Duration = Duration::from_millis(1);
+/// How often the thread lets others have the device before it goes on.
+const MAX_YIELDS: u32 = 8;
 /// Events kept: one is enough to wake the thread.
 const MAX_EVENTS: usize = 64;
 
@@ -36,6 +38,8 @@ pub(crate) struct Driver {
 struct Shared {
     opened: Instant,
     state: Mutex<State>,
+    /// Threads that wait for the state's lock.
+    contenders: AtomicU32,
     /// Completion events, and calls that wake the thread.
     events: Arc<EventChannel<u64>>,
     /// When somebody polled last, in nanoseconds of the device's clock.
@@ -79,6 +83,7 @@ impl Driver {
         let shared = Arc::new(Shared {
             opened,
             state: Mutex::new(State { nic, tasks: Tasks::default(), now: Time::ZERO }),
+            contenders: AtomicU32::new(0),
             events,
             last_polled: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
@@ -168,7 +173,26 @@ impl Shared {
         if self.stopping.load(Ordering::Acquire) {
             return Err(dead("the device was shut down"));
         }
-        self.state.lock().map_err(|_| dead("a protocol of the device panicked"))
+        let state = match self.state.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                self.contenders.fetch_add(1, Ordering::Relaxed);
+                let state = self.state.lock();
+                self.contenders.fetch_sub(1, Ordering::Relaxed);
+                state.ok()
+            }
+            state => state.ok(),
+        };
+        state.ok_or_else(|| dead("a protocol of the device panicked"))
+    }
+
+    /// The lock is not fair: without this a busy thread would keep posters out.
+    fn let_others_in(&self) {
+        for _ in 0..MAX_YIELDS {
+            if self.contenders.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Wakes the thread if it sleeps.
@@ -199,8 +223,7 @@ impl Shared {
                 last_work = now;
             }
             if did || is_due || now.nanos_since(last_work) < SPIN_NS {
-                // The lock is not fair.
-                std::thread::yield_now();
+                self.let_others_in();
                 continue;
             }
             if self.sleep().is_err() {

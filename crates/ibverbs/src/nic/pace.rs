@@ -7,8 +7,8 @@ use bowline_nic::{
 };
 
 /// Who was late may send what was missed in this time at once: a thread that sleeps wakes up late by tens of
-/// microseconds.
-const CATCH_UP_NS: u64 = 500_000;
+/// microseconds, and by milliseconds on a busy machine.
+const CATCH_UP_NS: u64 = 4_000_000;
 
 /// A rate controller, and what it holds back.
 #[derive(Debug)]
@@ -137,6 +137,6 @@ mod tests {
             // Late by a fifth of a millisecond each time.
             now = due.plus_nanos(200_000);
         }
-        assert!((99..=102).contains(&sent), "{sent} requests in 100 ms, at one a millisecond");
+        assert!((100..=105).contains(&sent), "{sent} requests in 100 ms, at one a millisecond");
     }
 }
