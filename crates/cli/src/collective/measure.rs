@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use bowline::{
-    Access, Bounds, CommOptions, Communicator, DataType, Device, Mr, Operation, Pd, ReduceOp,
-    Request, Tensor, Work, rendezvous,
+    Access, Bounds, CommOptions, Communicator, DataType, Mr, Operation, Pd, ReduceOp, Request,
+    Tensor, Work, rendezvous,
 };
 
 use bowline::rendezvous::Meeting;

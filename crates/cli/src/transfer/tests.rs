@@ -63,7 +63,7 @@ fn against_impatient(
         code: false,
         remember: false,
         insecure: false,
-        device: Some(device),
+        device: Some(NicName::Addr(device)),
         port: 0,
         once: true,
         overwrite: false,
