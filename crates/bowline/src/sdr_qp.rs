@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_io::{Lane, Task, TaskId};
-use bowline_nic::{AddressVector, Nic, Time};
+use bowline_device::Host;
+use bowline_io::{Task, TaskId};
+use bowline_nic::{AddressVector, Rnic, Time};
 use bowline_sdr::{RecvHandle, SdrConfig, SdrError, SdrInfo, SdrQp as Engine, SendHandle};
 
 use crate::pd::PdInner;
@@ -40,7 +41,7 @@ use crate::{Error, Mr, Pd};
 /// ```
 pub struct SdrQp {
     pd: Arc<PdInner>,
-    lane: usize,
+    host: Host,
     running: Arc<Mutex<Running>>,
     task: TaskId,
     /// Memory in use by messages that are not over.
@@ -60,7 +61,7 @@ struct Running {
 }
 
 impl Task for Running {
-    fn run(&mut self, nic: &mut Nic, now: Time) {
+    fn run(&mut self, nic: &mut dyn Rnic, now: Time) {
         if let Some(engine) = &mut self.engine {
             engine.drive(nic, now);
         }
@@ -72,37 +73,27 @@ impl Task for Running {
 }
 
 impl SdrQp {
-    /// Makes a queue pair in a protection domain.
+    /// Makes a queue pair in a protection domain. On a verbs device its packets are datagrams, whatever the
+    /// parameters say.
     pub fn new(pd: &Pd, config: &SdrConfig) -> Result<SdrQp, Error> {
         let pd = Arc::clone(&pd.inner);
-        let lane = pd.device().take_lane(None, "SDR")?;
-        let started = SdrQp::start_in(&pd, lane, config);
-        let (running, task) = started.inspect_err(|_| pd.device().release_lane(lane))?;
-        Ok(SdrQp { pd, lane, running, task, held: Mutex::default() })
-    }
-
-    fn start_in(
-        pd: &PdInner,
-        index: usize,
-        config: &SdrConfig,
-    ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
-        let (pd_id, lane) = (pd.core.id_on(index)?, pd.device().lane(index));
-        let engine = lane.with(|nic, _| Engine::new(nic, pd_id, config))??;
+        let host = pd.device().host(None)?;
+        let pd_id = host.pd(&pd.core)?;
+        let engine = host.with(|nic, _| {
+            let config = config.on(nic);
+            Engine::new(nic, pd_id, &config)
+        })??;
         let running = Arc::new(Mutex::new(Running { engine: Some(engine) }));
-        let task = lane.add_task(running.clone())?;
-        Ok((running, task))
-    }
-
-    fn lane(&self) -> &Lane {
-        self.pd.device().lane(self.lane)
+        let task = host.add_task(running.clone())?;
+        Ok(SdrQp { pd, host, running, task, held: Mutex::default() })
     }
 
     /// Runs `f` on the engine, in the lane.
     fn with<R>(
         &self,
-        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
+        f: impl FnOnce(&mut Engine, &mut dyn Rnic, Time) -> Result<R, SdrError>,
     ) -> Result<R, Error> {
-        let done = self.lane().with(|nic, now| {
+        let done = self.host.with(|nic, now| {
             let mut running = lock(&self.running);
             let engine = running.engine.as_mut().ok_or(SdrError::NotConnected)?;
             let done = f(engine, nic, now);
@@ -114,7 +105,7 @@ impl SdrQp {
 
     /// Drives the device, and looks at the engine.
     fn look<R>(&self, f: impl FnOnce(&Engine) -> Result<R, SdrError>) -> Result<R, Error> {
-        self.lane().poll(|_, _| ())?;
+        self.host.poll()?;
         let running = lock(&self.running);
         Ok(f(running.engine.as_ref().ok_or(SdrError::NotConnected)?)?)
     }
@@ -230,15 +221,13 @@ impl SdrQp {
 
 impl Drop for SdrQp {
     fn drop(&mut self) {
-        let lane = self.lane();
         // A device that has ended has nothing to remove.
-        let _ = lane.remove_task(self.task);
-        let _ = lane.with(|nic, _| {
+        let _ = self.host.remove_task(self.task);
+        let _ = self.host.with(|nic, _| {
             if let Some(engine) = lock(&self.running).engine.take() {
                 engine.destroy(nic);
             }
         });
-        self.pd.device().release_lane(self.lane);
     }
 }
 

@@ -3,7 +3,7 @@
 //! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`] runs
 //! schedules: its inputs are arrived messages and finished sends, its outputs are what to send and what
 //! to fold next. A [`Group`] runs an engine over the queue pairs of a
-//! [`Nic`](bowline_nic::Nic): RC, and XP for operations with [`Bounds`].
+//! [`Rnic`](bowline_nic::Rnic): RC, and XP for operations with [`Bounds`].
 //!
 //! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,
 //! whatever the order in which messages arrive.

@@ -12,7 +12,7 @@ use bowline_cm::{CmManager, Config, Event, ServiceId};
 use bowline_io::{EventChannel, Lane, LaneError, Services, Task, TaskId};
 use bowline_nic::{
     Access, AddressVector, Buffer, Completion, ControlError, CqId, MrKey, Nic, Payload, PdId,
-    QpInit, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode,
+    QpInit, QpType, RecvWr, Region, Rnic, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode,
     WcStatus,
 };
 use bowline_wire::{Grh, Qpn, ud_source};
@@ -172,7 +172,7 @@ impl Running {
     }
 
     /// Sends and tells what the manager has. Returns whether any of it went to the processes on this address.
-    fn flush(&mut self, nic: &mut Nic, now: Time) -> bool {
+    fn flush(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut to_neighbours = false;
         while let Some(out) = self.cm.poll_transmit() {
             to_neighbours |= self.sharing.as_ref().is_some_and(|shared| shared.addr == out.to);
@@ -186,7 +186,7 @@ impl Running {
 }
 
 impl Task for Running {
-    fn run(&mut self, nic: &mut Nic, now: Time) {
+    fn run(&mut self, nic: &mut dyn Rnic, now: Time) {
         let mut batch = [Completion::default(); 32];
         loop {
             let taken = nic.poll_cq(self.qp.cq, &mut batch).unwrap_or(0);
@@ -252,14 +252,14 @@ impl QueuePair {
         Ok(qp)
     }
 
-    fn post_receive(&self, nic: &mut Nic, slot: u64) {
+    fn post_receive(&self, nic: &mut dyn Rnic, slot: u64) {
         let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
         // There is a place on the queue for each slot.
         let _ = nic.post_recv(Qpn::GSI, &RecvWr::new(slot, &sges));
     }
 
     /// Sends a MAD. One that finds no room is as good as lost.
-    fn send(&self, nic: &mut Nic, now: Time, to: IpAddr, mad: &[u8; MAD_LEN]) {
+    fn send(&self, nic: &mut dyn Rnic, now: Time, to: IpAddr, mad: &[u8; MAD_LEN]) {
         let wr = SendWr {
             payload: Payload::Inline(mad),
             flags: SendFlags::empty(),

@@ -207,6 +207,9 @@ impl Device {
             failover.shutdown();
         }
         self.engines.all().iter().for_each(|lane| lane.shutdown());
+        if let Some(verbs) = &self.verbs {
+            verbs.shut_down();
+        }
     }
 
     /// Begins to answer those who ask about the device and its backup.

@@ -11,8 +11,9 @@
 //! * **Failover.** With a backup, reliable connections go on there when the first NIC fails, and come
 //!   back. The protocol is [`bowline_failover`]'s; this crate gives it threads and the store.
 //! * **Other people's NICs.** A device may stand on the system's libibverbs instead
-//!   ([`DeviceSpec::verbs()`]). It has no lanes; its objects are the provider's, one to one. What needs an engine of
-//!   Bowline's is refused ([`DeviceError::NeedsSoftNic`]).
+//!   ([`DeviceSpec::verbs()`]). It has no lanes; its objects are the provider's, one to one. Protocols run
+//!   there as they do in a lane ([`Host`]). What needs an engine of Bowline's is refused
+//!   ([`DeviceError::NeedsSoftNic`]).
 //! * **Memory** is an owned [`Buffer`](bowline_nic::Buffer), or memory that somebody else owns:
 //!   [`Mr::register_foreign`] is the one place where that is taken on trust.
 //!
@@ -25,11 +26,13 @@ mod backend;
 mod connections;
 mod cq;
 mod device;
+mod driver;
 mod engines;
 mod error;
 mod events;
 mod failover;
 mod groups;
+mod host;
 mod log;
 mod mr;
 pub mod multicast;
@@ -53,6 +56,7 @@ pub use cq::Cq;
 pub use device::Device;
 pub use error::DeviceError;
 pub use failover::Account;
+pub use host::Host;
 pub use log::{Log, Severity};
 pub use mr::Mr;
 pub use mw::Mw;

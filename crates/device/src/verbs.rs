@@ -1,7 +1,7 @@
 //! Devices that stand on the system's libibverbs.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use bowline_failover::mirror::Layout;
@@ -10,6 +10,7 @@ use bowline_io::{EventChannel, LaneError, Via};
 use bowline_nic::{NicConfig, Time};
 use bowline_wire::ROCE_UDP_PORT;
 
+use crate::driver::Driver;
 use crate::engines::LaneEngines;
 use crate::events::MAX_EVENTS;
 use crate::groups::Groups;
@@ -23,14 +24,38 @@ pub(crate) const VIA: &str = "verbs";
 pub(crate) struct Verbs {
     pub(crate) context: Arc<Context>,
     opened: Instant,
+    /// What runs protocols, once there is one.
+    driver: Mutex<Option<Arc<Driver>>>,
 }
 
 impl Verbs {
     /// The clock of the device.
     pub(crate) fn now(&self) -> Time {
-        let nanos = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        Time::ZERO.plus_nanos(nanos)
+        since(self.opened)
     }
+
+    /// What runs protocols on the device.
+    pub(crate) fn driver(&self, config: &NicConfig) -> Result<Arc<Driver>, DeviceError> {
+        let mut driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = &*driver {
+            return Ok(Arc::clone(driver));
+        }
+        let started = Driver::start(&self.context, config.clone(), self.opened)?;
+        Ok(Arc::clone(driver.insert(started)))
+    }
+
+    /// Ends what runs protocols.
+    pub(crate) fn shut_down(&self) {
+        let driver = self.driver.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(driver) = driver {
+            driver.shut_down();
+        }
+    }
+}
+
+/// The time on a clock that was zero then.
+pub(crate) fn since(opened: Instant) -> Time {
+    Time::from_nanos(u64::try_from(opened.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// What a call through an engine comes to on a device that has none.
@@ -50,7 +75,7 @@ impl DeviceSpec {
         Ok(Arc::new(Device {
             name: self.name.clone(),
             engines: Arc::new(LaneEngines::new(Vec::new(), layout)),
-            verbs: Some(Verbs { context, opened: Instant::now() }),
+            verbs: Some(Verbs { context, opened: Instant::now(), driver: Mutex::default() }),
             names: Arc::new(RwLock::default()),
             events,
             placement: Placement::new(0),

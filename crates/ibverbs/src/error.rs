@@ -3,6 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
+use bowline_nic::ControlError;
+
 /// Why a verbs device, or an object of one, cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -66,6 +68,15 @@ impl VerbsError {
         VerbsError::Refused { what, source: io::Error::last_os_error() }
     }
 
+    /// The system's error number, or the nearest one.
+    pub fn errno(&self) -> i32 {
+        match self {
+            VerbsError::Refused { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            VerbsError::Unsupported { .. } => libc::EOPNOTSUPP,
+            _ => libc::ENODEV,
+        }
+    }
+
     /// A call that returned its reason. Some return −1 and leave it in `errno`.
     pub(crate) fn check(what: &'static str, code: i32) -> Result<(), VerbsError> {
         match code {
@@ -74,6 +85,20 @@ impl VerbsError {
                 Err(VerbsError::Refused { what, source: io::Error::from_raw_os_error(code) })
             }
             _ => Err(VerbsError::last(what)),
+        }
+    }
+}
+
+impl From<VerbsError> for ControlError {
+    fn from(error: VerbsError) -> ControlError {
+        match error {
+            VerbsError::Unsupported { what, instead } => {
+                ControlError::Invalid { what, why: instead }
+            }
+            VerbsError::Refused { what, .. } => {
+                ControlError::Refused { what, errno: error.errno() }
+            }
+            _ => ControlError::Refused { what: "use the verbs device", errno: error.errno() },
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Memory regions and memory windows.
 
 use core::ffi::c_int;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bowline_nic::{Access, Buffer};
+use bowline_nic::{Access, Buffer, Region};
 use bowline_verbs_types::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
     IBV_ACCESS_REMOTE_WRITE, IBV_MW_TYPE_2, ibv_mr, ibv_mw, ibv_pd,
 };
 
+use crate::pd::Registered;
 use crate::{Pd, VerbsError};
 
 /// Registered memory.
@@ -30,9 +32,9 @@ unsafe impl Send for Raw {}
 impl Mr {
     /// Registers memory of Bowline's own.
     pub fn register(pd: &Arc<Pd>, buffer: &Arc<Buffer>, access: Access) -> Result<Mr, VerbsError> {
-        let (addr, len) = (buffer.as_ptr(), buffer.len());
+        let region = Region::owned(Arc::clone(buffer));
         // SAFETY: the region holds the buffer, which is only ever touched by raw copies.
-        unsafe { Mr::new(pd, addr, len, buffer.addr(), access, Some(Arc::clone(buffer))) }
+        unsafe { Mr::new(pd, region, buffer.addr(), access, Some(Arc::clone(buffer))) }
     }
 
     /// Registers memory that somebody else owns, under the address `iova`.
@@ -49,15 +51,19 @@ impl Mr {
         access: Access,
     ) -> Result<Mr, VerbsError> {
         // SAFETY: the memory lives by the caller's word.
-        unsafe { Mr::new(pd, addr, len, iova, access, None) }
+        let region = unsafe { Region::from_raw(addr, len) };
+        let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+        let region = region
+            .ok_or_else(|| VerbsError::Refused { what: "register memory", source: invalid() })?;
+        // SAFETY: as above.
+        unsafe { Mr::new(pd, region, iova, access, None) }
     }
 
     /// # Safety
     /// As for [`Mr::register_foreign`]; `buffer` may be what keeps the memory alive.
-    unsafe fn new(
+    pub(crate) unsafe fn new(
         pd: &Arc<Pd>,
-        addr: *mut u8,
-        len: usize,
+        region: Region,
         iova: u64,
         access: Access,
         buffer: Option<Arc<Buffer>>,
@@ -68,6 +74,7 @@ impl Mr {
                 instead: "bind a memory window to it, whose key a SEND with invalidate revokes",
             });
         }
+        let (addr, len) = (region.addr() as *mut u8, region.len());
         let flags = access_flags(access);
         // SAFETY: the domain lives; the memory does by the caller's word.
         let raw =
@@ -77,7 +84,7 @@ impl Mr {
         }
         // SAFETY: just made.
         let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
-        pd.add_region(lkey, raw);
+        pd.add_region(lkey, Registered { raw, region, iova, access });
         let raw = Mutex::new(Some(Raw(raw)));
         Ok(Mr { pd: Arc::clone(pd), raw, lkey, rkey, buffer })
     }
@@ -97,11 +104,13 @@ impl Mr {
         let mut raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mr) = &*raw else { return Ok(()) };
         // Before it ends: its key may be another region's afterwards.
-        self.pd.remove_region(self.lkey);
+        let registered = self.pd.remove_region(self.lkey);
         // SAFETY: registered by us, and deregistered once.
         let code = unsafe { (self.pd.context.library.ibv_dereg_mr)(mr.0) };
         if let Err(error) = VerbsError::check("deregister memory", code) {
-            self.pd.add_region(self.lkey, mr.0);
+            if let Some(registered) = registered {
+                self.pd.add_region(self.lkey, registered);
+            }
             return Err(error);
         }
         *raw = None;

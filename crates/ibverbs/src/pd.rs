@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bowline_nic::AddressVector;
+use bowline_nic::memory::{RegionPart, compute_over};
+use bowline_nic::{Access, AddressVector, Compute, PdId, Region, Sge};
 use bowline_verbs_types::{ibv_ah, ibv_mr, ibv_mw, ibv_pd};
 
 use crate::address::ah_attr;
@@ -13,6 +14,7 @@ use crate::{Context, VerbsError};
 pub struct Pd {
     pub(crate) context: Arc<Context>,
     pub(crate) raw: *mut ibv_pd,
+    id: PdId,
     named: Mutex<Named>,
 }
 
@@ -23,8 +25,27 @@ struct Named {
     destinations: HashMap<AddressVector, *mut ibv_ah>,
     /// Memory windows, by the upper 24 bits of their keys.
     windows: HashMap<u32, *mut ibv_mw>,
-    /// Regions that windows may be bound to, by their local keys.
-    regions: HashMap<u32, *mut ibv_mr>,
+    /// Registered memory, by its local keys: windows may be bound to it, and protocols compute over it.
+    regions: HashMap<u32, Registered>,
+}
+
+/// Memory that is registered.
+pub(crate) struct Registered {
+    pub(crate) raw: *mut ibv_mr,
+    pub(crate) region: Region,
+    /// The address of its first byte, as work requests count.
+    pub(crate) iova: u64,
+    pub(crate) access: Access,
+}
+
+impl Registered {
+    /// Where `len` bytes at an address are in the region.
+    fn part(&self, addr: u64, len: usize, access: Access) -> Option<RegionPart<'_>> {
+        let offset = usize::try_from(addr.checked_sub(self.iova)?).ok()?;
+        let end = offset.checked_add(len)?;
+        let allowed = self.access.contains(access) && end <= self.region.len();
+        allowed.then_some((&self.region, offset, len))
+    }
 }
 
 // SAFETY: verbs objects may be used from any thread, and from several at once; the tables are locked.
@@ -40,7 +61,36 @@ impl Pd {
         if raw.is_null() {
             return Err(VerbsError::last("allocate a protection domain"));
         }
-        Ok(Pd { context: Arc::clone(context), raw, named: Mutex::default() })
+        let id = context.watched.next_pd();
+        Ok(Pd { context: Arc::clone(context), raw, id, named: Mutex::default() })
+    }
+
+    /// Its identifier, for protocols.
+    pub fn id(&self) -> PdId {
+        self.id
+    }
+
+    /// Computes over registered memory; `None` if a key, a range or a right does not check, or pieces overlap. No
+    /// region ends meanwhile.
+    pub(crate) fn compute(&self, reads: &[Sge], writes: &[Sge], f: &mut Compute<'_>) -> Option<()> {
+        let named = self.lock();
+        let find = |sge: &Sge, access| {
+            named.regions.get(&sge.lkey)?.part(sge.addr, sge.len as usize, access)
+        };
+        let read = |sge| find(sge, Access::empty());
+        let reads = reads.iter().map(read).collect::<Option<Vec<_>>>()?;
+        let write = |sge| find(sge, Access::LOCAL_WRITE);
+        let writes = writes.iter().map(write).collect::<Option<Vec<_>>>()?;
+        // SAFETY: memory that was registered with the right to be written is valid for that until it is deregistered,
+        // and deregistering waits for the table.
+        unsafe { compute_over(&reads, &writes, f) }
+    }
+
+    /// Whether protocols may write `len` bytes of a region.
+    pub(crate) fn is_writable(&self, key: u32, addr: u64, len: usize) -> bool {
+        let named = self.lock();
+        let region = named.regions.get(&key);
+        region.is_some_and(|region| region.part(addr, len, Access::LOCAL_WRITE).is_some())
     }
 
     /// The address handle for datagrams to `av`; `None` if the device takes no more.
@@ -70,12 +120,12 @@ impl Pd {
         self.lock().windows.remove(&(key >> 8));
     }
 
-    pub(crate) fn add_region(&self, lkey: u32, region: *mut ibv_mr) {
+    pub(crate) fn add_region(&self, lkey: u32, region: Registered) {
         self.lock().regions.insert(lkey, region);
     }
 
-    pub(crate) fn remove_region(&self, lkey: u32) {
-        self.lock().regions.remove(&lkey);
+    pub(crate) fn remove_region(&self, lkey: u32) -> Option<Registered> {
+        self.lock().regions.remove(&lkey)
     }
 
     /// What a binding names. Nothing leaves the tables while the guard lives, so that it can be posted.
@@ -99,7 +149,7 @@ impl NamedGuard<'_> {
 
     /// The region that a local key is of.
     pub(crate) fn region(&self, lkey: u32) -> Option<*mut ibv_mr> {
-        self.0.regions.get(&lkey).copied()
+        Some(self.0.regions.get(&lkey)?.raw)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bowline_io::{EventChannel, EventSink, spawn_background};
-use bowline_nic::{CqId, Event, SrqId};
+use bowline_nic::{CqId, Event, PdId, SrqId};
 use bowline_verbs_types::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR,
     IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
@@ -32,7 +32,7 @@ struct Objects {
     qps: HashMap<usize, Qpn>,
     cqs: HashMap<usize, WatchedCq>,
     srqs: HashMap<usize, SrqId>,
-    /// For identifiers of completion queues and shared receive queues.
+    /// For identifiers of domains, completion queues and shared receive queues.
     made: u32,
 }
 
@@ -69,6 +69,13 @@ impl Watched {
 
     pub(crate) fn remove_cq<T>(&self, cq: *mut T) {
         self.lock().cqs.remove(&(cq as usize));
+    }
+
+    /// An identifier for a protection domain.
+    pub(crate) fn next_pd(&self) -> PdId {
+        let mut objects = self.lock();
+        objects.made += 1;
+        PdId::from_raw(objects.made)
     }
 
     pub(crate) fn add_srq<T>(&self, srq: *mut T) -> SrqId {

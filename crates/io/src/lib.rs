@@ -39,7 +39,7 @@ pub use fault::{
 pub use impair::{Impair, SharedLink};
 pub use lane::{
     ChannelClosed, CqNotify, EventChannel, EventSink, Gauges, Lane, LaneConfig, LaneError, Task,
-    TaskId,
+    TaskId, Tasks,
 };
 pub use memory_port::{MemoryHub, MemoryPort};
 pub use pcap::{PcapFile, PcapTap};

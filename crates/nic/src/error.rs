@@ -47,6 +47,14 @@ pub enum ControlError {
         /// Why.
         why: &'static str,
     },
+    /// The system refused: a verbs device's kernel or library.
+    #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// What was tried, to be read after "cannot".
+        what: &'static str,
+        /// The error number.
+        errno: i32,
+    },
 }
 
 /// Why [`crate::Nic::modify_qp`] refused. The QP is unchanged.
@@ -92,6 +100,12 @@ pub enum ModifyError {
         attr: &'static str,
         /// What is allowed.
         why: &'static str,
+    },
+    /// The system refused: a verbs device's kernel or library.
+    #[error("cannot change the queue pair: {}", std::io::Error::from_raw_os_error(*errno))]
+    Refused {
+        /// The error number.
+        errno: i32,
     },
     /// `current_state` does not match.
     #[error("the QP is in {actual:?}, not in {claimed:?}")]

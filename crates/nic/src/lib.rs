@@ -81,6 +81,7 @@ mod nic;
 mod qp;
 mod queue;
 pub mod rate;
+mod rnic;
 mod sched;
 mod seal;
 mod shim;
@@ -104,6 +105,7 @@ pub use rate::{
     Acked, BbrParams, ControlledConnection, ControllerFactory, DcqcnParams, EqdsParams, Feedback,
     FixedRate, Lost, ParseRateControlError, RateControl, RateController, Sent, SwiftParams,
 };
+pub use rnic::{Compute, Rnic};
 pub use seal::{OpenPackets, PacketSeal, SealPackets, Unopened};
 pub use shim::{OutPacket, PassThrough, Run, Shim, ShimOut, ShimPeer};
 pub use time::Time;

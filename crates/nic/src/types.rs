@@ -15,6 +15,13 @@ pub use crate::transport::{LossRecord, Operations, QpType, TransportDescriptor, 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PdId(pub(crate) u32);
 
+impl PdId {
+    /// An identifier of this number, for devices that have no engine to give one.
+    pub const fn from_raw(number: u32) -> PdId {
+        PdId(number)
+    }
+}
+
 /// A completion queue of one NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub(crate) u32);

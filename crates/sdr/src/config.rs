@@ -1,6 +1,6 @@
 //! What an SDR QP is made with.
 
-use bowline_nic::{Mtu, QpType, RateControl};
+use bowline_nic::{Mtu, QpType, RateControl, Rnic};
 
 use crate::error::SdrError;
 use crate::imm::ImmLayout;
@@ -105,6 +105,12 @@ impl SdrConfig {
             return fail("channels", format!("{} is not between 1 and 32", self.channels));
         }
         Ok(())
+    }
+
+    /// The same on this NIC: one that cannot do it over UC does it over UD.
+    pub fn on(&self, nic: &dyn Rnic) -> SdrConfig {
+        let transport = if nic.has_indirect_keys() { self.transport } else { Transport::Ud };
+        SdrConfig { transport, ..self.clone() }
     }
 
     /// Packets of a message of `len` bytes; an empty one has one.

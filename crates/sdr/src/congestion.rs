@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use bowline_nic::rate::{Report, ReportMeter};
 use bowline_nic::{
-    ControlledConnection, ControllerFactory, Feedback, Nic, RateController, Sent, Time,
+    ControlledConnection, ControllerFactory, Feedback, RateController, Rnic, Sent, Time,
 };
 use bowline_wire::Qpn;
 
@@ -125,7 +125,7 @@ impl Silence {
 impl Congestion {
     /// Puts a controller of `factory`'s in charge of QPs, of which `channels` send at a time.
     pub(crate) fn new(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         factory: &dyn ControllerFactory,
         connection: &ControlledConnection,
@@ -159,13 +159,13 @@ impl Congestion {
     }
 
     /// Packets that the QPs have sent, and their bytes.
-    fn sent(&self, nic: &Nic) -> (u64, u64) {
+    fn sent(&self, nic: &dyn Rnic) -> (u64, u64) {
         let counters = self.qpns.iter().filter_map(|qpn| nic.qp_counters(*qpn));
         counters.fold((0, 0), |sum, c| (sum.0 + c.tx_packets, sum.1 + c.tx_bytes))
     }
 
     /// Takes note of what was sent. `idle` if nothing waits to be.
-    pub(crate) fn drive(&mut self, nic: &mut Nic, now: Time, idle: bool) {
+    pub(crate) fn drive(&mut self, nic: &mut dyn Rnic, now: Time, idle: bool) {
         let bytes = self.shared.sent_bytes.swap(0, Ordering::Relaxed);
         let (packets, total) = self.sent(nic);
         if bytes > 0 || idle != self.was_limited {
@@ -200,7 +200,7 @@ impl Congestion {
     }
 
     /// Lets the QPs follow what the controller says now, and go on if they were held.
-    fn follow(&mut self, nic: &mut Nic, now: Time) {
+    fn follow(&mut self, nic: &mut dyn Rnic, now: Time) {
         let rate = self.rate_bps(now).map(|bps| bps / self.channels);
         let mut window = self.controller.window_bytes().unwrap_or(u64::MAX / 4);
         if self.silence.written_off > 0 {
@@ -234,7 +234,7 @@ impl Congestion {
     }
 
     /// A stamp is sent now.
-    pub(crate) fn on_stamp(&mut self, nic: &Nic, now: Time) {
+    pub(crate) fn on_stamp(&mut self, nic: &dyn Rnic, now: Time) {
         self.meter.on_stamp(now, self.sent(nic).0);
         self.unanswered += 1;
         let interval = match self.rtt_ns {
@@ -246,7 +246,7 @@ impl Congestion {
     }
 
     /// The peer has reported.
-    pub(crate) fn on_report(&mut self, nic: &mut Nic, now: Time, report: &Report) {
+    pub(crate) fn on_report(&mut self, nic: &mut dyn Rnic, now: Time, report: &Report) {
         let sent = self.sent(nic).0;
         let Some(heard) = self.meter.on_report(now, sent, report) else { return };
         self.unanswered = 0;

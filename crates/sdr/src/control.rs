@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Completion, CqId, MrKey, Nic, Payload, PdId, QpInit, RecvWr, Region, SendFlags,
-    SendOp, SendWr, Sge, Time, UdDest, WcStatus,
+    Access, Buffer, Completion, CqId, MrKey, Payload, PdId, QpInit, RecvWr, Region, Rnic,
+    SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcStatus,
 };
 use bowline_wire::Qpn;
 
@@ -214,7 +214,7 @@ pub(crate) struct Control {
 
 impl Control {
     pub(crate) fn new(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         send_cq: CqId,
         transport: Transport,
@@ -247,11 +247,11 @@ impl Control {
     }
 
     /// Posts all receives: once the QP is out of the reset state.
-    pub(crate) fn listen(&self, nic: &mut Nic) -> Result<(), SdrError> {
+    pub(crate) fn listen(&self, nic: &mut dyn Rnic) -> Result<(), SdrError> {
         (0..u64::from(RECEIVES)).try_for_each(|slot| self.post_recv(nic, slot))
     }
 
-    fn post_recv(&self, nic: &mut Nic, slot: u64) -> Result<(), SdrError> {
+    fn post_recv(&self, nic: &mut dyn Rnic, slot: u64) -> Result<(), SdrError> {
         let size = (self.headroom + MAX_MESSAGE) as u32;
         let sge = Sge::new(self.key, slot * u64::from(size), size);
         Ok(nic.post_recv(self.qpn, &RecvWr::new(slot, &[sge]))?)
@@ -259,7 +259,7 @@ impl Control {
 
     /// Sends a message, or, if too many are on their way, drops it: whoever depends on one sends it
     /// again after a while.
-    pub(crate) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
+    pub(crate) fn send(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header, payload: &[u8]) {
         debug_assert!(payload.len() <= MAX_CONTROL, "a control message is one packet");
         let Some(token) = &self.peer_token else { return };
         let mut bytes = [0; MAX_MESSAGE];
@@ -277,7 +277,7 @@ impl Control {
     }
 
     /// The next message that makes sense.
-    pub(crate) fn next(&mut self, nic: &mut Nic) -> Option<Received> {
+    pub(crate) fn next(&mut self, nic: &mut dyn Rnic) -> Option<Received> {
         loop {
             let mut polled = [Completion::default()];
             if nic.poll_cq(self.recv_cq, &mut polled).ok()? == 0 {
@@ -308,7 +308,7 @@ impl Control {
         }
     }
 
-    pub(crate) fn destroy(&self, nic: &mut Nic) {
+    pub(crate) fn destroy(&self, nic: &mut dyn Rnic) {
         // Each may be gone already, with the device.
         let _ = nic.destroy_qp(self.qpn);
         let _ = nic.deregister(self.key);

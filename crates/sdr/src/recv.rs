@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{MrKey, Nic, Time};
+use bowline_nic::{MrKey, Rnic, Time};
 
 use crate::config::SdrConfig;
 use crate::error::SdrError;
@@ -100,7 +100,7 @@ impl Receiver {
     /// Posts a buffer for the peer's next message.
     pub(crate) fn post(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         config: &SdrConfig,
         buffer: Source,
@@ -162,7 +162,7 @@ impl Receiver {
     /// Ends a message, whatever of it has arrived: from now on its packets lead nowhere.
     pub(crate) fn complete(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         config: &SdrConfig,
         handle: RecvHandle,
     ) -> Result<(), SdrError> {

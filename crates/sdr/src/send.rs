@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use bowline_nic::{
-    Completion, CqId, MrKey, Nic, PostError, Remote, SendOp, SendWr, Sge, Time, UdDest,
+    Completion, CqId, MrKey, PostError, Remote, Rnic, SendOp, SendWr, Sge, Time, UdDest,
 };
 use bowline_wire::Qpn;
 
@@ -308,7 +308,7 @@ impl Sender {
     }
 
     /// Takes note of what has left, and hands the NIC more.
-    pub(crate) fn drive(&mut self, nic: &mut Nic, now: Time, config: &SdrConfig) {
+    pub(crate) fn drive(&mut self, nic: &mut dyn Rnic, now: Time, config: &SdrConfig) {
         self.reap(nic, config);
         for queue in [true, false] {
             while let Some(piece) = self.take(queue) {
@@ -327,7 +327,7 @@ impl Sender {
         if urgent { self.urgent.push_front(piece) } else { self.ready.push_front(piece) }
     }
 
-    fn reap(&mut self, nic: &mut Nic, config: &SdrConfig) {
+    fn reap(&mut self, nic: &mut dyn Rnic, config: &SdrConfig) {
         let mut polled = [Completion::default(); 32];
         while let Ok(count @ 1..) = nic.poll_cq(self.cq, &mut polled) {
             for completion in &polled[..count] {
@@ -365,7 +365,7 @@ impl Sender {
     /// Hands a piece, or the beginning of it, to the NIC; `false` if there is no room.
     fn post(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         config: &SdrConfig,
         piece: Piece,
@@ -414,7 +414,7 @@ impl Sender {
 
     fn post_piece(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         config: &SdrConfig,
         piece: Piece,

@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use bowline_nic::Nic;
+use bowline_nic::Rnic;
 
 /// Bytes of a token.
 pub(crate) const LEN: usize = 16;
@@ -22,7 +22,7 @@ pub(crate) struct Token([u8; LEN]);
 
 impl Token {
     /// A new one.
-    pub(crate) fn draw(nic: &mut Nic) -> Token {
+    pub(crate) fn draw(nic: &mut dyn Rnic) -> Token {
         Token(nic.draw_secret())
     }
 

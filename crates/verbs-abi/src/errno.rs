@@ -37,6 +37,7 @@ impl From<ControlError> for Errno {
         match error {
             ControlError::Exhausted { .. } => Errno::NOMEM,
             ControlError::Busy { .. } => Errno::BUSY,
+            ControlError::Refused { errno, .. } => Errno(errno),
             ControlError::TooLarge { .. }
             | ControlError::NotFound { .. }
             | ControlError::Invalid { .. } => Errno::INVAL,

@@ -3,35 +3,13 @@
 
 mod support;
 
-use std::ffi::CStr;
-use std::sync::Once;
 use std::time::Duration;
 
-use bowline::{Access, Connector, Device, Error, Listener, Qp, QpType, ReliableConfig, ReliableQp};
+use bowline::{Access, Connector, Device, Error, Listener, Qp, QpType};
 use bowline_conformance::ends::device::{DeviceEnd, WallClock};
 use bowline_conformance::{End, Lab, Maker, Profile, cases, run_case};
-use bowline_verbs_abi::verbs::bowline_verbs_table;
 
-/// Makes the library that is linked in the one that `verbs:` devices are of.
-fn provide() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        support::set_up();
-        let names = include_str!("../symbols.txt").lines().filter(|line| !line.starts_with('#'));
-        let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
-        let find = |name: &'static CStr| {
-            let index = names.iter().position(|known| known.as_bytes() == name.to_bytes())?;
-            Some(bowline_verbs_table[index].address())
-        };
-        // SAFETY: the table has the functions of this library, in the order of the list of their names.
-        unsafe { bowline_ibverbs::provide(find) }.expect("no other library is in use");
-    });
-}
-
-fn open(name: &str) -> Device {
-    provide();
-    Device::open(name).expect("the device is one of this library's")
-}
+use support::back_end::{open, provide, soft_address};
 
 fn judge(devices: [Device; 2]) {
     let ends = devices.map(|device| -> Box<dyn End> {
@@ -57,9 +35,7 @@ fn the_body_passes_between_two_verbs_devices() {
 
 #[test]
 fn the_body_passes_between_a_soft_nic_and_a_verbs_device() {
-    let soft =
-        format!("127.73.{}.{}", std::process::id() / 250 % 250, std::process::id() % 250 + 1);
-    judge([open(&soft), open("verbs:bl2")]);
+    judge([open(&soft_address(0)), open("verbs:bl2")]);
 }
 
 fn pair(qp_type: QpType) -> (Device, Qp) {
@@ -106,7 +82,6 @@ fn a_waiter_is_woken_by_the_event_channel() {
 fn what_only_the_soft_nic_can_do_is_refused_with_a_reason() {
     let (device, qp) = pair(QpType::Rc);
     let refusals = [
-        ReliableQp::new(&device.alloc_pd().unwrap(), &ReliableConfig::default()).map(drop),
         qp.set_window(1 << 20),
         qp.set_rate_control("dcqcn".parse().unwrap()),
         device.counters().map(drop),

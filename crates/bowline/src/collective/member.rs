@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use bowline_collective::{
     Bounds, Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Report, Schedule,
 };
-use bowline_device as device;
-use bowline_io::{Lane, Task, TaskId};
-use bowline_nic::{Nic, Time};
+use bowline_device::{self as device, Host};
+use bowline_io::{Task, TaskId};
+use bowline_nic::{Rnic, Time};
 
 use super::lock;
 use super::rendezvous::{Offers, PeerEnd};
@@ -32,7 +32,7 @@ pub(super) struct Member {
     pub(super) ranks: u32,
     pub(super) chunk_bytes: u32,
     pd: Arc<PdInner>,
-    lane: usize,
+    host: Host,
     task: TaskId,
     running: Arc<Mutex<Running>>,
     /// Something is over.
@@ -64,7 +64,7 @@ impl Running {
 }
 
 impl Task for Running {
-    fn run(&mut self, nic: &mut Nic, now: Time) {
+    fn run(&mut self, nic: &mut dyn Rnic, now: Time) {
         if let Some(group) = &mut self.group {
             self.turns += u64::from(group.drive(nic, now));
             self.collect();
@@ -87,38 +87,16 @@ impl Member {
             return Err(Error::Invalid { what: "device", why: why.to_owned() });
         }
         let seed = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
-        let index = pd.device().take_lane(None, "a communicator")?;
-        let started = Member::start_in(pd, index, (rank, ranks), config, u64::from_ne_bytes(seed));
-        let (task, running, over) = started.inspect_err(|_| pd.device().release_lane(index))?;
-        let chunk_bytes = config.slot_bytes;
-        Ok(Member {
-            rank,
-            ranks,
-            chunk_bytes,
-            pd: Arc::clone(pd),
-            lane: index,
-            task,
-            running,
-            over,
-        })
-    }
-
-    #[allow(clippy::type_complexity, reason = "taken apart at once")]
-    fn start_in(
-        pd: &PdInner,
-        index: usize,
-        place: (Rank, u32),
-        config: GroupConfig,
-        mut seed: u64,
-    ) -> Result<(TaskId, Arc<Mutex<Running>>, Arc<Condvar>), Error> {
-        let (pd_id, lane) = (pd.core.id_on(index)?, pd.device().lane(index));
+        let host = pd.device().host(None)?;
+        let pd_id = host.pd(&pd.core)?;
+        let mut seed = u64::from_ne_bytes(seed);
         let psn = || {
             // SplitMix64: first PSNs that cannot be guessed from each other's without the seed.
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) as u32 & 0xff_ffff
         };
-        let group = lane.with(|nic, _| Group::new(nic, pd_id, place, config, psn))??;
+        let group = host.with(|nic, _| Group::new(nic, pd_id, (rank, ranks), config, psn))??;
         let over = Arc::new(Condvar::new());
         let running = Running {
             group: Some(group),
@@ -127,20 +105,17 @@ impl Member {
             over: Arc::clone(&over),
         };
         let running = Arc::new(Mutex::new(running));
-        let task = lane.add_task(running.clone())?;
-        Ok((task, running, over))
-    }
-
-    fn lane(&self) -> &Arc<Lane> {
-        self.pd.device().lane(self.lane)
+        let task = host.add_task(running.clone())?;
+        let (pd, chunk_bytes) = (Arc::clone(pd), config.slot_bytes);
+        Ok(Member { rank, ranks, chunk_bytes, pd, host, task, running, over })
     }
 
     /// Runs `f` on the group, in the lane.
     fn with<R>(
         &self,
-        f: impl FnOnce(&mut Group, &mut Nic, Time) -> Result<R, GroupError>,
+        f: impl FnOnce(&mut Group, &mut dyn Rnic, Time) -> Result<R, GroupError>,
     ) -> Result<R, Error> {
-        let done = self.lane().post(|nic, now| {
+        let done = self.host.post(|nic, now| {
             let mut running = lock(&self.running);
             // It is taken when this is dropped, and nobody has it then.
             let Some(group) = &mut running.group else { return Ok(None) };
@@ -215,7 +190,7 @@ impl Member {
 
     /// Drives the lane.
     pub(super) fn poll(&self) -> Result<(), Error> {
-        Ok(self.lane().poll(|_, _| ())?)
+        Ok(self.host.poll()?)
     }
 
     /// Waits for an operation, and drives the lane meanwhile; `None` if it takes longer than `timeout`.
@@ -263,8 +238,8 @@ impl Member {
     /// Leaves the driving to the lane's thread until the operation is over.
     fn sleep(&self, id: OpId, limit: Duration) -> Result<(), Error> {
         // A device that has ended says so.
-        self.lane().collect(|_, _| ())?;
-        self.lane().stop_polling();
+        self.host.check()?;
+        self.host.stop_polling();
         let running = lock(&self.running);
         if !running.done.contains_key(&id) {
             let slept = self.over.wait_timeout(running, limit);
@@ -297,14 +272,12 @@ impl Drop for Member {
     fn drop(&mut self) {
         // A device that has ended has nobody to tell, and nothing to remove.
         let _ = self.leave();
-        let lane = self.lane();
-        let _ = lane.remove_task(self.task);
-        let _ = lane.with(|nic, now| {
+        let _ = self.host.remove_task(self.task);
+        let _ = self.host.with(|nic, now| {
             if let Some(mut group) = lock(&self.running).group.take() {
                 group.close(nic, now);
                 group.destroy(nic);
             }
         });
-        self.pd.device().release_lane(self.lane);
     }
 }

@@ -103,11 +103,11 @@ impl ReliableQp {
     /// # Errors
     /// As with [`connect_group_over`](Self::connect_group_over).
     pub fn join_group_over(&self, channels: &mut [Channel]) -> Result<(), Error> {
-        let (device, lane) = (self.pd.device(), self.first().lane_index());
+        let device = self.pd.device();
         if !device.backup_lanes().is_empty() {
             return Err(ConnectGroupError::Failover(device.addr()).into());
         }
-        let copier = Copier::Port(device.replicator(lane)?);
+        let copier = Copier::Port(self.first().host().replicator()?);
         self.connect_members(channels, copier)
     }
 

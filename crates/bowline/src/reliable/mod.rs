@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_io::EventChannel;
-use bowline_nic::{AddressVector, BbrParams, Nic, RateControl, Time};
+use bowline_nic::{AddressVector, BbrParams, RateControl, Rnic, Time};
 use bowline_sdr::{
     Decision, Failure, PathStats, RecvId, ReliableConfig, ReliableEvent, ReliableInfo,
-    ReliableQp as Engine, ReliableStats, SdrError, Stripe, WriteId, WriteOptions,
+    ReliableQp as Engine, ReliableStats, SdrError, Stripe, Transport, WriteId, WriteOptions,
 };
 
 use self::group::Group;
@@ -199,8 +199,9 @@ impl ReliableQp {
     }
 
     /// Exchanges what both ends need over a setup connection, and connects. When it returns, both ends are
-    /// ready. Packets are sealed if the channel [seals](Channel::seal). The other end may be the sender of a group
-    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members as well.
+    /// ready. Packets are sealed if the channel [seals](Channel::seal). They are datagrams if one end is a verbs
+    /// device. The other end may be the sender of a group ([`connect_group_over`](Self::connect_group_over)): then
+    /// its messages go to other members as well.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.join_over(channel)?;
         channel.barrier()
@@ -212,9 +213,22 @@ impl ReliableQp {
         self.check_no_group(IN_GROUP)?;
         let addr = self.pd.device().addr();
         channel.send(addr.to_string().as_bytes())?;
-        channel.send(&self.info()?.to_bytes())?;
+        let ours = self.info()?;
+        channel.send(&ours.to_bytes())?;
         let (peer, data) = hear_addr(channel)?;
-        let info = ReliableInfo::from_bytes(&channel.recv()?)?;
+        let mut info = ReliableInfo::from_bytes(&channel.recv()?)?;
+        match (ours.transport(), info.transport()) {
+            // The peer has no choice: a verbs device.
+            (Some(Transport::Uc), Some(Transport::Ud)) => {
+                self.parts.iter().try_for_each(|part| part.change_transport(Transport::Ud))?;
+                channel.send(&self.info()?.to_bytes())?;
+            }
+            // It learns now that this end has none.
+            (Some(Transport::Ud), Some(Transport::Uc)) => {
+                info = ReliableInfo::from_bytes(&channel.recv()?)?;
+            }
+            _ => {}
+        }
         if let Some(sealing) = channel.sealing() {
             self.seal(sealing)?;
         }
@@ -265,7 +279,7 @@ impl ReliableQp {
         &self,
         posting: &mut Posting,
         room: impl Fn(&Engine, Time) -> Result<(), SdrError>,
-        post: impl Fn(&mut Engine, &mut Nic, Time) -> Result<I, SdrError>,
+        post: impl Fn(&mut Engine, &mut dyn Rnic, Time) -> Result<I, SdrError>,
     ) -> Result<I, Error> {
         if posting.out_of_step {
             return Err(Error::Sdr(SdrError::OutOfStep));
@@ -292,7 +306,7 @@ impl ReliableQp {
         let mut event = events.try_next()?;
         if event.is_none() {
             // The other lanes drive themselves.
-            self.first().lane().poll(|_, _| ())?;
+            self.first().host().poll()?;
             event = events.try_next()?;
         }
         Ok(event.inspect(|event| self.release(event)))
@@ -305,7 +319,7 @@ impl ReliableQp {
         let event = match events.try_next()? {
             Some(event) => Some(event),
             None => {
-                self.first().lane().stop_polling();
+                self.first().host().stop_polling();
                 events.wait(Some(timeout))?
             }
         };

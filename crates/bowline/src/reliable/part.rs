@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use bowline_io::{EventChannel, Lane, Task, TaskId};
-use bowline_nic::{Nic, Time};
-use bowline_sdr::{Join, ReliableConfig, ReliableEvent, ReliableQp as Engine, SdrError};
+use bowline_device::Host;
+use bowline_io::{EventChannel, Task, TaskId};
+use bowline_nic::{Rnic, Time};
+use bowline_sdr::{Join, ReliableConfig, ReliableEvent, ReliableQp as Engine, SdrError, Transport};
 
 use super::lock;
 use crate::Error;
@@ -30,10 +31,11 @@ impl Outcomes {
 
 /// The share of a queue pair that one lane carries.
 pub(super) struct Part {
-    pd: Arc<PdInner>,
-    lane: usize,
+    host: Host,
     running: Arc<Mutex<Running>>,
     task: TaskId,
+    // Held so that the domain outlives the queue pair.
+    pd: Arc<PdInner>,
 }
 
 /// The lane's task.
@@ -44,7 +46,7 @@ struct Running {
 }
 
 impl Task for Running {
-    fn run(&mut self, nic: &mut Nic, now: Time) {
+    fn run(&mut self, nic: &mut dyn Rnic, now: Time) {
         if let Some(engine) = &mut self.engine {
             engine.drive(nic, now);
             while let Some(event) = engine.poll_event() {
@@ -71,59 +73,64 @@ impl Part {
         members: usize,
         outcomes: &Arc<Outcomes>,
     ) -> Result<Part, Error> {
-        let index = pd.device().take_lane(hint, "a reliable queue pair")?;
-        let started = Part::start_in(pd, index, config, members, outcomes);
-        let (running, task) = started.inspect_err(|_| pd.device().release_lane(index))?;
-        Ok(Part { pd: Arc::clone(pd), lane: index, running, task })
-    }
-
-    fn start_in(
-        pd: &PdInner,
-        index: usize,
-        config: &ReliableConfig,
-        members: usize,
-        outcomes: &Arc<Outcomes>,
-    ) -> Result<(Arc<Mutex<Running>>, TaskId), Error> {
-        let pd_id = pd.core.id_on(index)?;
-        let lane = pd.device().lane(index);
-        let engine = lane.with(|nic, _| match members {
-            0 => Engine::new(nic, pd_id, config),
-            _ => Engine::for_group(nic, pd_id, config, members),
+        let host = pd.device().host(hint)?;
+        let pd_id = host.pd(&pd.core)?;
+        let engine = host.with(|nic, _| {
+            let sdr = config.sdr.on(nic);
+            let config = ReliableConfig { sdr, ..config.clone() };
+            match members {
+                0 => Engine::new(nic, pd_id, &config),
+                _ => Engine::for_group(nic, pd_id, &config, members),
+            }
         })??;
         let running = Running { engine: Some(engine), outcomes: Arc::clone(outcomes) };
         let running = Arc::new(Mutex::new(running));
-        let task = lane.add_task(running.clone())?;
-        Ok((running, task))
+        let task = host.add_task(running.clone())?;
+        Ok(Part { host, running, task, pd: Arc::clone(pd) })
     }
 
-    pub(super) fn lane_index(&self) -> usize {
-        self.lane
+    /// Begins anew over another transport, before it is connected.
+    pub(super) fn change_transport(&self, transport: Transport) -> Result<(), Error> {
+        let pd_id = self.host.pd(&self.pd.core)?;
+        let changed = self.host.with(|nic, _| {
+            let mut running = lock(&self.running);
+            let mut config = match &running.engine {
+                Some(engine) => engine.config().clone(),
+                None => return Err(SdrError::NotConnected),
+            };
+            config.sdr.transport = transport;
+            let old = running.engine.replace(Engine::new(nic, pd_id, &config)?);
+            old.into_iter().for_each(|old| old.destroy(nic));
+            Ok(())
+        })?;
+        Ok(changed?)
     }
 
-    pub(super) fn lane(&self) -> &Lane {
-        self.pd.device().lane(self.lane)
+    /// Where it runs.
+    pub(super) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Runs `f` on the engine, in the lane.
     pub(super) fn with<R>(
         &self,
-        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
+        f: impl FnOnce(&mut Engine, &mut dyn Rnic, Time) -> Result<R, SdrError>,
     ) -> Result<R, Error> {
-        Ok(self.lane().with(|nic, now| self.run(f, nic, now))??)
+        Ok(self.host.with(|nic, now| self.run(f, nic, now))??)
     }
 
     /// The same for posting messages one by one: those that are posted at once leave together.
     pub(super) fn post<R>(
         &self,
-        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
+        f: impl FnOnce(&mut Engine, &mut dyn Rnic, Time) -> Result<R, SdrError>,
     ) -> Result<R, Error> {
-        Ok(self.lane().post(|nic, now| self.run(f, nic, now))??)
+        Ok(self.host.post(|nic, now| self.run(f, nic, now))??)
     }
 
     fn run<R>(
         &self,
-        f: impl FnOnce(&mut Engine, &mut Nic, Time) -> Result<R, SdrError>,
-        nic: &mut Nic,
+        f: impl FnOnce(&mut Engine, &mut dyn Rnic, Time) -> Result<R, SdrError>,
+        nic: &mut dyn Rnic,
         now: Time,
     ) -> Result<R, SdrError> {
         match &mut lock(&self.running).engine {
@@ -135,14 +142,12 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let lane = self.lane();
         // A device that has ended has nothing to remove.
-        let _ = lane.remove_task(self.task);
-        let _ = lane.with(|nic, _| {
+        let _ = self.host.remove_task(self.task);
+        let _ = self.host.with(|nic, _| {
             if let Some(engine) = lock(&self.running).engine.take() {
                 engine.destroy(nic);
             }
         });
-        self.pd.device().release_lane(self.lane);
     }
 }

@@ -1,6 +1,5 @@
 //! Options of `bowline collective`.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use bowline::{
@@ -10,6 +9,7 @@ use bowline::{
 use bowline_link::units;
 use clap::{Args, ValueEnum};
 
+use crate::nic_name::NicName;
 use crate::output::{parse_bytes, parse_time};
 
 /// Measure collective operations between ranks, as nccl-tests do
@@ -92,10 +92,10 @@ pub(crate) struct CollectiveArgs {
     /// How long an operation may take
     #[arg(long, default_value = "60s", value_parser = parse_time, value_name = "TIME")]
     pub(super) timeout: Duration,
-    /// Address of this rank's NIC, under a launcher [default: one of loopback for each rank, or the address
-    /// from which MASTER_ADDR is reached]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(super) device: Option<IpAddr>,
+    /// This rank's NIC, under a launcher: an address of this machine, or verbs:NAME for a RoCE NIC of the system's
+    /// [default: one of loopback for each rank, or the address from which MASTER_ADDR is reached]
+    #[arg(long, value_name = "NIC")]
+    pub(super) device: Option<NicName>,
     /// What carries each rank's packets: udp, or shm or auto for shared memory between ranks of one host
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(super) via: Via,

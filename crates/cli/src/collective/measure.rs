@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use bowline::{
-    Access, Bounds, CommOptions, Communicator, DataType, Device, Mr, Operation, Pd, ReduceOp,
-    Request, Tensor, Work, rendezvous,
+    Access, Bounds, CommOptions, Communicator, DataType, Mr, Operation, Pd, ReduceOp, Request,
+    Tensor, Work, rendezvous,
 };
 
 use bowline::rendezvous::Meeting;
@@ -15,6 +15,7 @@ use bowline::rendezvous::Meeting;
 use super::args::{CollectiveArgs, Test};
 use super::data::Data;
 use super::report::{Half, Report, Row};
+use crate::nic_name::NicName;
 use crate::output;
 use crate::peers::KeyGuard;
 
@@ -35,16 +36,16 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     if args.test.is_rooted() && args.root >= ranks {
         return Err(format!("--root {} is no rank of {ranks}: they count from 0", args.root).into());
     }
-    let addr = match args.device {
-        Some(addr) => addr,
-        None => rendezvous::device_addr(None, rank)?,
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => NicName::Addr(rendezvous::device_addr(None, rank)?),
     };
-    let meeting = guarded(args, addr, meeting)?;
-    let mut builder = Device::builder(addr).via(args.via).notice(output::notice);
+    let mut builder = name.builder().via(args.via).notice(output::notice);
     if let Some(link) = &args.link {
         builder = builder.link(link.clone());
     }
     let device = builder.open()?;
+    let meeting = guarded(args, device.addr(), meeting)?;
     let pd = device.alloc_pd()?;
     let bounds = args.bounds()?;
     let options = CommOptions {

@@ -1,6 +1,5 @@
 //! Options of `bowline send` and `bowline recv`.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use bowline::peers::Code;
@@ -14,6 +13,7 @@ use super::filter::Filter;
 use super::meter::Show;
 use super::scan::ScanOptions;
 use super::session::Speed;
+use crate::nic_name::NicName;
 use crate::peers::{Target, Trust};
 
 /// TCP port on which a receiver listens, unless told otherwise.
@@ -32,6 +32,7 @@ pub(crate) const PORT: u16 = 18517;
     bowline send runs/ nas:18517 --delete --dry-run      what a mirror would change\n  \
     bowline send big.tar [2001:db8::7]:18517 --bwlimit 200Mbps --progress\n  \
     bowline send model.bin --to gpu1,gpu2,gpu3 --scheme ec-mds --insecure    once, to all of them\n  \
+    bowline send model.bin 192.0.2.7 -d verbs:mlx5_0 --insecure   on hardware; the receiver may be on either\n  \
     tar c src | bowline send - nas --name src.tar\n\n\
     With --to or --code every argument is a path; otherwise the last one is the host.\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
@@ -62,9 +63,10 @@ pub(crate) struct SendArgs {
     /// After a code: know the receiver by its key from now on
     #[arg(long, requires = "code")]
     remember: bool,
-    /// Address of this end's NIC [default: the address it reaches the host from]
-    #[arg(short, long, value_name = "ADDRESS")]
-    pub(super) device: Option<IpAddr>,
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's [default: the
+    /// address it reaches the host from]
+    #[arg(short, long, value_name = "NIC")]
+    pub(super) device: Option<NicName>,
     /// TCP port of the receiver, where HOST names none
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
@@ -215,10 +217,11 @@ pub(crate) struct RecvArgs {
     /// Let in whoever can connect, unauthenticated and unencrypted
     #[arg(long)]
     pub(super) insecure: bool,
-    /// Address of this end's NIC, on which it also listens [default: all addresses if some key is trusted or
-    /// a code is open, and each sender gets the NIC that it reaches; otherwise 127.0.0.1]
-    #[arg(short, long, value_name = "ADDRESS")]
-    pub(super) device: Option<IpAddr>,
+    /// This end's NIC, on whose address it also listens: an address of this machine, or verbs:NAME for a RoCE NIC
+    /// of the system's [default: all addresses if some key is trusted or a code is open, and each sender gets the
+    /// NIC that it reaches; otherwise 127.0.0.1]
+    #[arg(short, long, value_name = "NIC")]
+    pub(super) device: Option<NicName>,
     /// TCP port to listen on; 0 lets the system pick one
     #[arg(short, long, default_value_t = PORT)]
     pub(super) port: u16,

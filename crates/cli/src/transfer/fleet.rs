@@ -26,6 +26,7 @@ use super::sender::{CHECKED_EVERY, Job, Reader, check_claims, hello, list};
 use super::session::{Agreed, Nic, SLOTS, Session, workers};
 use super::tree::Segments;
 use crate::interrupt;
+use crate::nic_name::NicName;
 
 /// Segments that receivers may ask for again: each of the others has receives for so many that it needs no more.
 const MAX_AGAIN: u64 = SLOTS as u64 - 1;
@@ -115,11 +116,11 @@ fn connect(
     hosts: &[String],
     channels: &mut [Channel],
 ) -> Result<Session, Failure> {
-    let addr = match args.device {
-        Some(addr) => addr,
-        None => channels[0].local_addr()?.ip().to_canonical(),
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => NicName::Addr(channels[0].local_addr()?.ip().to_canonical()),
     };
-    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
+    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
     // A group's packets leave by one lane.
     let mut hello = hello(args, source, filter, &nic);
     (hello.lanes, hello.group) = (1, true);

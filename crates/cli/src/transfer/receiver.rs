@@ -22,6 +22,7 @@ use super::report::Report;
 use super::session::{Agreed, Nic, SLOTS, Session, Speed, workers};
 use super::store::{Store, WriteError};
 use super::tree::{Place, Segments, Tree};
+use crate::nic_name::NicName;
 
 /// A sender that sends nothing for so long, though it says that it is alive, is given up: others want to
 /// send too. Reading a segment and sending it over the slowest link takes less.
@@ -36,11 +37,11 @@ pub(super) fn receive(
 ) -> Result<Report, Failure> {
     let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
     // The address that this sender has reached.
-    let addr = match args.device {
-        Some(addr) => addr,
-        None => channel.local_addr()?.ip().to_canonical(),
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
     };
-    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), None);
+    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), None);
     let answer = match &nic {
         _ if hello.version != VERSION => Err(format!(
             "its protocol is version {VERSION}, this sender's {}: run the same release",

@@ -23,6 +23,7 @@ use super::report::{LeftOutReport, Report};
 use super::scan::{Source, mtime};
 use super::session::{Agreed, Nic, SLOTS, Session, workers};
 use super::tree::{Place, Segments};
+use crate::nic_name::NicName;
 use crate::output;
 
 /// While it compares, the sender says this often how far it is.
@@ -37,11 +38,11 @@ pub(super) fn send(
     filter: &Filter,
     mut channel: Channel,
 ) -> Result<Report, Failure> {
-    let addr = match args.device {
-        Some(addr) => addr,
-        None => channel.local_addr()?.ip().to_canonical(),
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
     };
-    let nic = Nic::open(addr, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
+    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
     let hello = hello(args, source, filter, &nic);
     channel.send(&postcard::to_stdvec(&hello)?)?;
     let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;

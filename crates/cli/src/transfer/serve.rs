@@ -96,8 +96,8 @@ fn run(mut args: RecvArgs) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Where it listens: everywhere once somebody may come in.
 fn listen(args: &RecvArgs, files: &TrustFiles) -> Result<Listener, Box<dyn Error>> {
-    if let Some(addr) = args.device {
-        return Ok(Listener::bind((addr, args.port))?);
+    if let Some(name) = &args.device {
+        return Ok(Listener::bind((name.addr()?, args.port))?);
     }
     if !args.code && !args.insecure && files.authorized()?.is_empty() {
         eprintln!(

@@ -1,6 +1,5 @@
 //! An end's NIC, its queue pair, and the memory of the segments.
 
-use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -15,6 +14,7 @@ use bowline::{
 use super::Failure;
 use super::control::Event;
 use super::digest::BLOCK_BYTES;
+use crate::nic_name::NicName;
 
 /// Segments under way at a time, at each end: enough for the longest ways at several Gbit/s.
 pub(super) const SLOTS: usize = 8;
@@ -64,14 +64,14 @@ pub(super) struct Nic {
 }
 
 impl Nic {
-    /// Opens the NIC of an address.
+    /// Opens a NIC.
     pub(super) fn open(
-        addr: IpAddr,
+        name: &NicName,
         lanes: LaneCount,
         link: Option<&LinkProfile>,
         cc: Option<&RateControl>,
     ) -> Result<Nic, Failure> {
-        let mut builder = Device::builder(addr).lanes(lanes).notice(crate::output::notice);
+        let mut builder = name.builder().lanes(lanes).notice(crate::output::notice);
         if let Some(profile) = link {
             builder = builder.link(profile.clone());
         }
@@ -88,9 +88,9 @@ impl Nic {
         self.device.mtu().bytes()
     }
 
-    /// Lanes that it has.
+    /// Lanes that it has. A verbs device, which has none, is as one.
     pub(super) fn lanes(&self) -> u16 {
-        self.device.lanes() as u16
+        self.device.lanes().max(1) as u16
     }
 
     /// Connects a queue pair with the peer's.

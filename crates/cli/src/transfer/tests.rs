@@ -16,6 +16,7 @@ use super::message::{Entry, Hello, Kind, Message, Timestamp, VERSION, Welcome};
 use super::report::Report;
 use super::session::{Agreed, Nic, Session, Speed};
 use super::{Failure, receiver};
+use crate::nic_name::NicName;
 
 struct Scratch(PathBuf);
 
@@ -62,7 +63,7 @@ fn against_impatient(
         code: false,
         remember: false,
         insecure: false,
-        device: Some(device),
+        device: Some(NicName::Addr(device)),
         port: 0,
         once: true,
         overwrite: false,
@@ -80,7 +81,8 @@ fn against_impatient(
             receiver::receive(&args, &dir, channel, patience)
         });
         let mut channel = Connector::new().connect(address).unwrap();
-        let nic = Nic::open(random_addr(), LaneCount::default(), None, None).unwrap();
+        let nic =
+            Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
         let scheme = "sr-nack";
         let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
         let (filter, dry_run, delete) = (Filter::default(), false, false);

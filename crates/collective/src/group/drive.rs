@@ -2,7 +2,7 @@
 
 use bowline_codes::reduce;
 use bowline_nic::{
-    Completion, MrKey, Nic, Payload, RecvWr, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode,
+    Completion, MrKey, Payload, RecvWr, Rnic, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode,
     WcStatus,
 };
 use bowline_sdr::Source;
@@ -43,7 +43,7 @@ fn parse_wr_id(id: u64) -> (WrKind, Rank, u16) {
 
 impl Group {
     /// Takes what has happened on the NIC, and does what is next; says whether there was anything.
-    pub fn drive(&mut self, nic: &mut Nic, now: Time) -> bool {
+    pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut did = false;
         let mut completions = [Completion::default(); 32];
         // The queue is ours.
@@ -90,7 +90,7 @@ impl Group {
         did
     }
 
-    fn take(&mut self, nic: &mut Nic, now: Time, completion: &Completion) {
+    fn take(&mut self, nic: &mut dyn Rnic, now: Time, completion: &Completion) {
         let (kind, peer, slot) = parse_wr_id(completion.wr_id);
         if completion.status != WcStatus::Success {
             return self.engine.broken(now, peer);
@@ -103,7 +103,7 @@ impl Group {
         }
     }
 
-    fn take_message(&mut self, nic: &mut Nic, now: Time, peer: Rank, completion: &Completion) {
+    fn take_message(&mut self, nic: &mut dyn Rnic, now: Time, peer: Rank, completion: &Completion) {
         let Some(Some(link)) = self.links.get(peer as usize) else { return };
         // If there is no room, none is needed: the queue held as many before.
         let _ = nic.post_recv(link.qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
@@ -121,7 +121,7 @@ impl Group {
 
     fn write(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         (to, slot): (Rank, u16),
         (op, src): (OpId, Span),
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    fn note(&mut self, nic: &mut Nic, now: Time, to: Rank, imm: u32) {
+    fn note(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, imm: u32) {
         // That the group has failed need not wait for what is on its way.
         if !self.engine.is_abort(imm)
             && let Some(sdr) = self.sdr_mut(to)
@@ -182,7 +182,7 @@ impl Group {
     }
 
     /// Computes a fold; returns how many bytes it has read.
-    fn fold(&mut self, nic: &mut Nic, now: Time, op: OpId, step: u32) -> usize {
+    fn fold(&mut self, nic: &mut dyn Rnic, now: Time, op: OpId, step: u32) -> usize {
         let done = match self.engine.schedule(op).map(|schedule| schedule.action(step).clone()) {
             Some(Action::Transform { dst, src, how }) => self.transform(nic, op, (dst, src), how),
             _ => self.compute(nic, op, step),
@@ -201,7 +201,7 @@ impl Group {
 
     fn transform(
         &self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         op: OpId,
         (dst, src): (Span, Span),
         how: Transform,
@@ -213,7 +213,7 @@ impl Group {
         done.ok().map(|()| src.len)
     }
 
-    fn compute(&self, nic: &mut Nic, op: OpId, step: u32) -> Option<usize> {
+    fn compute(&self, nic: &mut dyn Rnic, op: OpId, step: u32) -> Option<usize> {
         let schedule = self.engine.schedule(op)?;
         let (how, dtype, ranks) = (schedule.reduce_op(), schedule.data_type(), schedule.ranks());
         let (dst, terms, finish) = self.engine.fold(op, step);

@@ -1,7 +1,7 @@
 //! Messages of operations with bounds: XP queue pairs, and what is missing over RC.
 
 use bowline_nic::{
-    Completion, Connect, EndMark, Nic, Payload, QpInit, QpType, RecvWr, Remote, SendOp, SendWr,
+    Completion, Connect, EndMark, Payload, QpInit, QpType, RecvWr, Remote, Rnic, SendOp, SendWr,
     Time, WcOpcode, XpOptions,
 };
 use bowline_wire::{Psn, Qpn};
@@ -24,7 +24,7 @@ impl ExpressLink {
     /// Connects as the RC queue pair does, and posts a receive for each slot.
     pub(super) fn connect(
         self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         config: &GroupConfig,
         (peer, rc): (Rank, Connect),
@@ -58,7 +58,7 @@ impl Group {
     /// The XP queue pair of a link, if the group has them.
     pub(super) fn express_link(
         &self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         token: Psn,
     ) -> Result<Option<ExpressLink>, GroupError> {
         if self.config.express_slots == 0 {
@@ -88,7 +88,7 @@ impl Group {
     /// A receive over XP has ended.
     pub(super) fn take_express(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         (peer, slot): (Rank, u16),
         completion: &Completion,
@@ -131,7 +131,7 @@ impl Group {
     }
 
     /// Tells a peer what is missing of its message in a slot.
-    pub(super) fn request(&mut self, nic: &mut Nic, now: Time, to: Rank, slot: u16, imm: u32) {
+    pub(super) fn request(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank, slot: u16, imm: u32) {
         let bits = self.granules(to).map(|g| g.encode(self.engine.missing(to, slot)));
         let (Some((link, remote)), Some(bits)) = (self.remote(to), bits) else {
             return self.engine.give_up(now);
@@ -149,7 +149,7 @@ impl Group {
     /// Writes what a peer misses into its slot.
     pub(super) fn repair(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         (to, slot, offset): (Rank, u16, u32),
         (op, src): (OpId, Span),
@@ -174,7 +174,7 @@ impl Group {
     /// Sends a message over XP.
     pub(super) fn send_express(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         (to, slot): (Rank, u16),
         (op, src): (OpId, Span),
@@ -196,7 +196,7 @@ impl Group {
     }
 
     /// Sends again over RC what is not acknowledged.
-    pub(super) fn resend(&mut self, nic: &mut Nic, now: Time, to: Rank) {
+    pub(super) fn resend(&mut self, nic: &mut dyn Rnic, now: Time, to: Rank) {
         if let Some((link, _)) = self.remote(to) {
             // One that has failed says so by a completion.
             let _ = nic.resend(now, link.qpn);
@@ -204,7 +204,7 @@ impl Group {
     }
 
     /// Posts the next receive over XP.
-    pub(super) fn open(&mut self, nic: &mut Nic, now: Time, from: Rank, slot: u16) {
+    pub(super) fn open(&mut self, nic: &mut dyn Rnic, now: Time, from: Rank, slot: u16) {
         let Some(express) = self.express(from) else { return };
         let id = wr_id(WrKind::ExpressRecv, from, slot);
         if nic.post_recv(express.qpn, &RecvWr::new(id, &[])).is_err() {
@@ -213,7 +213,7 @@ impl Group {
     }
 
     /// Lets a receive over XP end.
-    pub(super) fn end(&mut self, nic: &mut Nic, now: Time, from: Rank, slot: u16, at: Time) {
+    pub(super) fn end(&mut self, nic: &mut dyn Rnic, now: Time, from: Rank, slot: u16, at: Time) {
         let Some(express) = self.express(from) else { return };
         let id = wr_id(WrKind::ExpressRecv, from, slot);
         // If there is none, it has ended, and its completion is on its way.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_nic::{Access, Buffer, MrKey, Nic, Region, Sge};
+use bowline_nic::{Access, Buffer, MrKey, Region, Rnic, Sge};
 
 use super::{Group, GroupError};
 use crate::engine::{FoldTerm, OpId};
@@ -57,7 +57,11 @@ impl Scratch {
 
 impl Group {
     /// Scratch memory for an operation. What has become too small stays for those that were given it.
-    pub(super) fn reserve(&mut self, nic: &mut Nic, bytes: usize) -> Result<Piece, GroupError> {
+    pub(super) fn reserve(
+        &mut self,
+        nic: &mut dyn Rnic,
+        bytes: usize,
+    ) -> Result<Piece, GroupError> {
         if let Some(last) = self.scratch.last()
             && last.buffer.len() >= bytes
         {

@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Connect, ControlError, CqId, ModifyError, MrKey, Mtu, Nic, PacketSeal, PdId,
-    PostError, QpAttr, QpInit, QpState, QpType, RateControl, RecvWr, Region, Time,
+    Access, Buffer, Connect, ControlError, CqId, ModifyError, MrKey, Mtu, PacketSeal, PdId,
+    PostError, QpAttr, QpInit, QpState, QpType, RateControl, RecvWr, Region, Rnic, Time,
 };
 use bowline_sdr::SdrError;
 use bowline_wire::{Psn, Qpn};
@@ -135,6 +135,8 @@ struct Link {
     /// The ring that it writes: slots, those for XP, and places for what it misses.
     ring: Arc<Buffer>,
     key: MrKey,
+    /// What the peer calls it.
+    rkey: MrKey,
     express: Option<ExpressLink>,
     /// What carries messages, if RC does not.
     sdr: Option<Box<SdrLink>>,
@@ -167,7 +169,7 @@ pub struct Group {
 impl Group {
     /// Makes the queue pairs and rings of a rank. `psn` gives a random number for each connection.
     pub fn new(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         (rank, ranks): (Rank, u32),
         config: GroupConfig,
@@ -214,7 +216,7 @@ impl Group {
         Ok(group)
     }
 
-    fn link(&self, nic: &mut Nic, [psn, token]: [Psn; 2]) -> Result<Link, GroupError> {
+    fn link(&self, nic: &mut dyn Rnic, [psn, token]: [Psn; 2]) -> Result<Link, GroupError> {
         let depth = wr_depth(&self.config);
         let init = QpInit {
             max_send_wr: depth,
@@ -243,7 +245,8 @@ impl Group {
             let _ = nic.destroy_qp(qpn);
             let _ = nic.deregister(key);
         })?;
-        Ok(Link { qpn, psn, ring, key, express, sdr, remote: None })
+        let rkey = nic.rkey(key);
+        Ok(Link { qpn, psn, ring, key, rkey, express, sdr, remote: None })
     }
 
     /// What a peer needs to know to connect to this rank.
@@ -254,7 +257,7 @@ impl Group {
             qpn: link.qpn,
             psn: link.psn,
             mtu: self.mtu,
-            rkey: link.key.0,
+            rkey: link.rkey.0,
             addr: 0,
             slots: self.config.slots,
             slot_bytes: self.config.slot_bytes,
@@ -279,7 +282,7 @@ impl Group {
     /// in an order that is the same at both ends.
     pub fn seal(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         peer: Rank,
         mut next: impl FnMut() -> PacketSeal,
     ) -> Result<(), GroupError> {
@@ -298,7 +301,7 @@ impl Group {
     /// Connects to a peer at an address. Nothing may be submitted before all peers have done so.
     pub fn connect(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         peer: Rank,
         addr: IpAddr,
@@ -349,7 +352,7 @@ impl Group {
     /// Adds an operation behind all others. `memory` must not be touched before it is over.
     pub fn submit(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         schedule: Arc<Schedule>,
         memory: Memory,
@@ -361,7 +364,7 @@ impl Group {
     /// made [for them](crate::Request::with_bounds).
     pub fn submit_with(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         schedule: Arc<Schedule>,
         memory: Memory,
@@ -399,7 +402,7 @@ impl Group {
     }
 
     /// Says good-bye to all other ranks.
-    pub fn leave(&mut self, nic: &mut Nic, now: Time) {
+    pub fn leave(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.engine.leave(now);
         self.drive(nic, now);
     }
@@ -410,7 +413,7 @@ impl Group {
     }
 
     /// Ends all connections: nothing of this group reads or writes memory from here on.
-    pub fn close(&mut self, nic: &mut Nic, now: Time) {
+    pub fn close(&mut self, nic: &mut dyn Rnic, now: Time) {
         let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
         for link in self.links.iter_mut().flatten() {
             // One that was never connected is in no state to fail, and sends nothing.
@@ -425,7 +428,7 @@ impl Group {
     }
 
     /// Removes everything from the NIC.
-    pub fn destroy(self, nic: &mut Nic) {
+    pub fn destroy(self, nic: &mut dyn Rnic) {
         for link in self.links.into_iter().flatten() {
             // They are ours, and nobody else removes them.
             let _ = nic.destroy_qp(link.qpn);

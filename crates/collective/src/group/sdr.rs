@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use bowline_nic::{AddressVector, MrKey, Mtu, Nic, PacketSeal, RateControl, Time};
+use bowline_nic::{AddressVector, MrKey, Mtu, PacketSeal, RateControl, Rnic, Time};
 use bowline_sdr::{
     Auto, ErasureCoding, RecvId, ReliableConfig, ReliableEvent, ReliableInfo, ReliableQp, Scheme,
     SdrConfig, SelectiveRepeat, Source, WriteId, WriteOptions,
@@ -146,7 +146,7 @@ impl SdrLink {
     /// Seals its packets, before it is connected.
     pub(super) fn seal(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         next: impl FnMut() -> PacketSeal,
     ) -> Result<(), GroupError> {
         Ok(self.qp.seal(nic, next)?)
@@ -163,7 +163,7 @@ impl SdrLink {
 
     pub(super) fn connect(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         addr: IpAddr,
         far: &ReliableInfo,
@@ -174,17 +174,24 @@ impl SdrLink {
     }
 
     /// Sends bytes, or none.
-    pub(super) fn write(&mut self, nic: &mut Nic, now: Time, source: Source, len: u32, imm: u32) {
+    pub(super) fn write(
+        &mut self,
+        nic: &mut dyn Rnic,
+        now: Time,
+        source: Source,
+        len: u32,
+        imm: u32,
+    ) {
         self.waiting.push_back((source, len, imm));
         self.post_writes(nic, now);
     }
 
     /// A message without bytes.
-    pub(super) fn note(&mut self, nic: &mut Nic, now: Time, imm: u32) {
+    pub(super) fn note(&mut self, nic: &mut dyn Rnic, now: Time, imm: u32) {
         self.write(nic, now, Source { key: self.key, addr: 0 }, 0, imm);
     }
 
-    fn post_writes(&mut self, nic: &mut Nic, now: Time) {
+    fn post_writes(&mut self, nic: &mut dyn Rnic, now: Time) {
         while let Some((source, len, imm)) = self.waiting.front().copied() {
             if self.qp.write_room().is_err() {
                 return;
@@ -204,7 +211,7 @@ impl SdrLink {
         }
     }
 
-    fn post_receives(&mut self, nic: &mut Nic, now: Time) {
+    fn post_receives(&mut self, nic: &mut dyn Rnic, now: Time) {
         while let Some(buffer) = self.free.front().copied() {
             // There are fewer numbers than buffers, perhaps, and they rest before they are used again: later.
             if self.qp.recv_room(now).is_err() {
@@ -222,7 +229,7 @@ impl SdrLink {
     }
 
     /// Takes what has happened on the NIC and does what is due.
-    pub(super) fn drive(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.qp.drive(nic, now);
         while let Some(event) = self.qp.poll_event() {
             match event {
@@ -281,7 +288,7 @@ impl SdrLink {
         self.qp.poll_timeout()
     }
 
-    pub(super) fn destroy(self, nic: &mut Nic) {
+    pub(super) fn destroy(self, nic: &mut dyn Rnic) {
         self.qp.destroy(nic);
     }
 }
@@ -290,11 +297,13 @@ impl Group {
     /// This rank's end of a connection over the scheme of the group, if it has one.
     pub(super) fn sdr_link(
         &self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         key: MrKey,
     ) -> Result<Option<Box<SdrLink>>, GroupError> {
         let Some(scheme) = self.config.scheme else { return Ok(None) };
-        let qp = ReliableQp::new(nic, self.pd, &scheme.config(&self.config, self.mtu))?;
+        let mut config = scheme.config(&self.config, self.mtu);
+        config.sdr = config.sdr.on(nic);
+        let qp = ReliableQp::new(nic, self.pd, &config)?;
         Ok(Some(Box::new(SdrLink {
             qp,
             key,
@@ -313,7 +322,7 @@ impl Group {
     }
 
     /// Takes what has happened on connections over a scheme; says whether the engine was told anything.
-    pub(super) fn drive_sdr(&mut self, nic: &mut Nic, now: Time) -> bool {
+    pub(super) fn drive_sdr(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut did = false;
         for peer in 0..self.links.len() as Rank {
             let Some(sdr) = self.sdr_mut(peer) else { continue };

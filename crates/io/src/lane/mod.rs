@@ -45,7 +45,7 @@ pub use event_channel::{ChannelClosed, EventChannel};
 pub use gauges::Gauges;
 use guard::EngineGuard;
 pub use notify::{CqNotify, EventSink};
-pub use task::{Task, TaskId};
+pub use task::{Task, TaskId, Tasks};
 
 /// How a lane behaves.
 #[derive(Clone, Debug)]

@@ -2,18 +2,18 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bowline_nic::{Nic, Time};
+use bowline_nic::{Rnic, Time};
 
 use crate::port::earlier;
 
 /// Something that a lane runs besides its engine: it sees what has happened to the engine, and
-/// posts to it, before anybody else does.
+/// posts to it, before anybody else does. A verbs device has a thread that runs tasks instead.
 ///
 /// It runs with the engine's lock held, often, and by whichever thread has the lane: it must be
 /// quick when there is nothing to do, and must not call the lane.
 pub trait Task: Send {
     /// Takes what has happened on the NIC, and does what is due.
-    fn run(&mut self, nic: &mut Nic, now: Time);
+    fn run(&mut self, nic: &mut dyn Rnic, now: Time);
 
     /// When to run it if nothing happens before.
     fn deadline(&self) -> Option<Time>;
@@ -28,36 +28,40 @@ pub trait Task: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskId(u64);
 
-/// The tasks of a lane.
+/// The tasks of a lane, or of a device that has none.
 #[derive(Default)]
-pub(super) struct Tasks {
+pub struct Tasks {
     tasks: Vec<(TaskId, Arc<Mutex<dyn Task>>)>,
     next: u64,
     deadline: Option<Time>,
 }
 
 impl Tasks {
-    pub(super) fn add(&mut self, task: Arc<Mutex<dyn Task>>) -> TaskId {
+    /// Runs a task from now on.
+    pub fn add(&mut self, task: Arc<Mutex<dyn Task>>) -> TaskId {
         let id = TaskId(self.next);
         self.next += 1;
         self.tasks.push((id, task));
         id
     }
 
-    pub(super) fn remove(&mut self, id: TaskId) {
+    /// Stops running a task.
+    pub fn remove(&mut self, id: TaskId) {
         self.tasks.retain(|(other, _)| *other != id);
         if self.tasks.is_empty() {
             self.deadline = None;
         }
     }
 
+    /// Whether there are none.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
+    /// Runs all of them.
     #[inline]
-    pub(super) fn run(&mut self, nic: &mut Nic, now: Time) {
+    pub fn run(&mut self, nic: &mut dyn Rnic, now: Time) {
         if self.tasks.is_empty() {
             return;
         }
@@ -79,7 +83,7 @@ impl Tasks {
 
     /// When they want to run, as of when they last did.
     #[inline]
-    pub(super) fn deadline(&self) -> Option<Time> {
+    pub fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 }

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha12Rng;
 
 use indirect::{Binding, Slots};
 pub(crate) use raw::AtomicOp;
-pub use raw::{Buffer, Region, Segment};
+pub use raw::{Buffer, Region, RegionPart, Segment, compute_over};
 pub(crate) use remote::Peer;
 use shared_key::Revocation;
 pub use shared_key::SharedKey;
@@ -119,10 +119,8 @@ impl MemoryTable {
     }
 
     /// Random bytes from where keys come from.
-    pub(crate) fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
-        let mut secret = [0; N];
-        self.keys.fill_bytes(&mut secret);
-        secret
+    pub(crate) fn fill_secret(&mut self, out: &mut [u8]) {
+        self.keys.fill_bytes(out);
     }
 
     pub(crate) fn register(

@@ -386,6 +386,25 @@ impl core::fmt::Debug for Segment {
     }
 }
 
+/// A part of a region: its first byte and its length.
+pub type RegionPart<'a> = (&'a Region, usize, usize);
+
+/// Runs `f` over parts of regions, some to be read and some to be written, for devices that have a table of their own
+/// of what is registered; `None` if one is not inside its region, or one that is written overlaps another.
+///
+/// # Safety
+/// The regions of `writes` are valid for writes.
+pub unsafe fn compute_over(
+    reads: &[RegionPart<'_>],
+    writes: &[RegionPart<'_>],
+    f: &mut crate::Compute<'_>,
+) -> Option<()> {
+    let find = |(region, offset, len): &RegionPart<'_>| region.segment(*offset, *len);
+    let reads = reads.iter().map(find).collect::<Option<Vec<_>>>()?;
+    let writes = writes.iter().map(find).collect::<Option<Vec<_>>>()?;
+    with_slices(&reads, &writes, f)
+}
+
 /// Runs `f` over the bytes of segments, some to be read and some to be written; `None` if one that
 /// is written overlaps another. The segments come from regions that the caller may read and write.
 pub(super) fn with_slices<R>(

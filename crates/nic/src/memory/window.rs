@@ -77,8 +77,9 @@ impl MemoryTable {
     /// Allocates a window that is not bound, and returns its key with a last byte of zero.
     pub(crate) fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
         loop {
-            let [a, b, c] = self.draw_secret();
-            let key = MrKey(u32::from_be_bytes([a, b, c, 0]));
+            let mut bytes = [0; 4];
+            self.fill_secret(&mut bytes[..3]);
+            let key = MrKey(u32::from_be_bytes(bytes));
             match self.alloc_window_as(key, pd) {
                 Err(ControlError::Busy { .. }) => {}
                 result => return result.map(|()| key),

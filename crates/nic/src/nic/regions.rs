@@ -49,7 +49,14 @@ impl Nic {
     /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
     /// that need a secret of their own.
     pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
-        self.shared.memory.draw_secret()
+        let mut secret = [0; N];
+        self.fill_secret(&mut secret);
+        secret
+    }
+
+    /// The same for as many bytes as there are.
+    pub(crate) fn fill_secret(&mut self, out: &mut [u8]) {
+        self.shared.memory.fill_secret(out);
     }
 
     /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of

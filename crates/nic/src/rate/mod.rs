@@ -173,7 +173,8 @@ pub enum Feedback {
 }
 
 impl Feedback {
-    pub(crate) fn tell(&self, controller: &mut dyn RateController, now: Time) {
+    /// Tells a controller.
+    pub fn tell(&self, controller: &mut dyn RateController, now: Time) {
         match self {
             Feedback::Acked(acked) => controller.on_acked(now, acked),
             Feedback::Lost(lost) => controller.on_lost(now, lost),

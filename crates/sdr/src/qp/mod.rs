@@ -6,7 +6,7 @@ mod rate;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, AddressVector, Connect, CqId, Nic, PacketSeal, PdId, QpInit, Time, UdDest,
+    Access, AddressVector, Connect, CqId, PacketSeal, PdId, QpInit, Rnic, Time, UdDest,
 };
 use bowline_wire::Qpn;
 
@@ -69,12 +69,12 @@ const MAX_INBOX: usize = 1024;
 
 impl SdrQp {
     /// Makes a QP, its internal QPs and its keys, in a protection domain.
-    pub fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
+    pub fn new(nic: &mut dyn Rnic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
         SdrQp::with_peers(nic, pd, config, 1)
     }
 
     fn with_peers(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         config: &SdrConfig,
         peers: usize,
@@ -165,7 +165,7 @@ impl SdrQp {
     /// queue pairs, in an order that both ends have in common.
     pub fn seal(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         mut make: impl FnMut() -> PacketSeal,
     ) -> Result<(), SdrError> {
         let data = self.sender.qps().iter().map(|qp| qp.qpn);
@@ -176,7 +176,7 @@ impl SdrQp {
     /// Connects to a peer.
     pub fn connect(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         av: AddressVector,
         peer: &SdrInfo,
@@ -188,7 +188,7 @@ impl SdrQp {
     /// own that copies them.
     pub fn connect_behind(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         av: AddressVector,
         data: AddressVector,
@@ -196,7 +196,7 @@ impl SdrQp {
     ) -> Result<(), SdrError> {
         peer.check_against(&self.config)?;
         let qkey = self.datagrams.as_ref().map(|datagrams| datagrams.qkey);
-        let bring_up = |nic: &mut Nic, qpn, peer, av| match qkey {
+        let bring_up = |nic: &mut dyn Rnic, qpn, peer, av| match qkey {
             Some(qkey) => Ok(nic.activate(now, qpn, qkey)?),
             None => bring_up(nic, now, qpn, peer, av, &self.config),
         };
@@ -301,7 +301,7 @@ impl SdrQp {
     /// Posts `len` bytes at `buffer` for the peer's next message, and lets the peer know.
     pub fn recv_post(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         buffer: Source,
         len: u64,
@@ -336,7 +336,11 @@ impl SdrQp {
 
     /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
     /// buffer is the caller's again.
-    pub fn recv_complete(&mut self, nic: &mut Nic, handle: RecvHandle) -> Result<(), SdrError> {
+    pub fn recv_complete(
+        &mut self,
+        nic: &mut dyn Rnic,
+        handle: RecvHandle,
+    ) -> Result<(), SdrError> {
         self.receiver.complete(nic, &self.config, handle)
     }
 
@@ -365,7 +369,7 @@ impl SdrQp {
     }
 
     /// Sends the peer a control message of at most [`MAX_CONTROL`] bytes. It may be lost.
-    pub fn send_control(&mut self, nic: &mut Nic, now: Time, payload: &[u8]) {
+    pub fn send_control(&mut self, nic: &mut dyn Rnic, now: Time, payload: &[u8]) {
         self.control_out(nic, now, Kind::User, payload);
     }
 
@@ -379,7 +383,7 @@ impl SdrQp {
         self.inbox.pop_front()
     }
 
-    fn control_out(&mut self, nic: &mut Nic, now: Time, kind: Kind, payload: &[u8]) {
+    fn control_out(&mut self, nic: &mut dyn Rnic, now: Time, kind: Kind, payload: &[u8]) {
         let header = Header {
             kind,
             // Zero means none.
@@ -397,7 +401,7 @@ impl SdrQp {
     }
 
     /// Takes what has happened on the NIC and does what is due.
-    pub fn drive(&mut self, nic: &mut Nic, now: Time) {
+    pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         if !self.connected {
             return;
         }
@@ -427,7 +431,7 @@ impl SdrQp {
         }
     }
 
-    fn on_header(&mut self, nic: &mut Nic, now: Time, member: usize, header: &Header) {
+    fn on_header(&mut self, nic: &mut dyn Rnic, now: Time, member: usize, header: &Header) {
         let landed_here = self.landing_stats().packets;
         let most = self.sender.next() + u64::from(self.config.layout.ids());
         self.peers.all[member].hear(now, header, landed_here, most);
@@ -447,7 +451,7 @@ impl SdrQp {
     }
 
     /// A clear-to-send may have been lost: whoever waits for one asks now and then.
-    fn ask_if_stuck(&mut self, nic: &mut Nic, now: Time) {
+    fn ask_if_stuck(&mut self, nic: &mut dyn Rnic, now: Time) {
         if !self.sender.waits() {
             self.ask_at = None;
             self.ask_ns = ASK_MIN_NS;
@@ -501,7 +505,7 @@ impl SdrQp {
     }
 
     /// Removes the QP's objects from the NIC.
-    pub fn destroy(self, nic: &mut Nic) {
+    pub fn destroy(self, nic: &mut dyn Rnic) {
         // Each may be gone already, with the device.
         for qp in self.sender.qps() {
             let _ = nic.destroy_qp(qp.qpn);
@@ -522,7 +526,7 @@ const _: () = assert!(MAX_CONTROL >= 256, "selective acknowledgements need some 
 
 /// Takes a UC QP from reset to ready to send.
 fn bring_up(
-    nic: &mut Nic,
+    nic: &mut dyn Rnic,
     now: Time,
     qpn: Qpn,
     peer: Qpn,

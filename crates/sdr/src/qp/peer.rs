@@ -4,7 +4,7 @@
 //! each. Members do not know of each other, nor of the group. What they say is merged: a message may be sent when all
 //! have posted a receive for it, and what counts as landed is what has landed everywhere.
 
-use bowline_nic::{AddressVector, CqId, Nic, PdId, Time};
+use bowline_nic::{AddressVector, CqId, PdId, Rnic, Time};
 use bowline_wire::Qpn;
 
 use super::{SdrQp, bring_up};
@@ -59,7 +59,7 @@ impl Peer {
     /// Brings its control channel up.
     pub(super) fn connect(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         av: AddressVector,
         config: &SdrConfig,
@@ -72,7 +72,7 @@ impl Peer {
     /// The QP is up: from now on both talk.
     pub(super) fn open(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         peer: &SdrInfo,
     ) -> Result<(), SdrError> {
@@ -91,7 +91,7 @@ pub(super) struct Peers {
 impl Peers {
     /// Makes the control channels of so many.
     pub(super) fn new(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         send_cq: CqId,
         transport: Transport,
@@ -135,7 +135,7 @@ impl Peers {
     }
 
     /// Says something to everybody.
-    pub(super) fn send(&mut self, nic: &mut Nic, now: Time, header: &Header, payload: &[u8]) {
+    pub(super) fn send(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header, payload: &[u8]) {
         for peer in self.all.iter_mut().filter(|peer| !peer.is_out) {
             let header = peer.answer(now, header);
             peer.control.send(nic, now, &header, payload);
@@ -160,7 +160,7 @@ pub struct GroupPath {
 impl SdrQp {
     /// Makes a QP that sends to the members of a group. Over datagrams there are no groups.
     pub fn for_group(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         config: &SdrConfig,
         members: usize,
@@ -217,7 +217,7 @@ impl SdrQp {
     /// memory by the first member's keys ([`SdrInfo::roots`]).
     pub fn connect_group(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         path: &GroupPath,
         members: &[(AddressVector, SdrInfo)],

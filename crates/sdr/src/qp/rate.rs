@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bowline_nic::rate::Report;
-use bowline_nic::{ControlledConnection, ControllerFactory, FixedRate, Nic, RateControl, Time};
+use bowline_nic::{ControlledConnection, ControllerFactory, FixedRate, RateControl, Rnic, Time};
 use bowline_wire::Qpn;
 
 use super::SdrQp;
@@ -18,7 +18,7 @@ impl SdrQp {
     }
 
     /// Puts a rate controller, or none, in charge of the QPs.
-    pub(super) fn control_rate(&mut self, nic: &mut Nic, now: Time) -> Result<(), SdrError> {
+    pub(super) fn control_rate(&mut self, nic: &mut dyn Rnic, now: Time) -> Result<(), SdrError> {
         let qpns: Vec<Qpn> = self.sender.qps().iter().map(|qp| qp.qpn).collect();
         let factory = self.config.congestion.as_ref().and_then(RateControl::factory);
         let max = self.config.max_rate_bps;
@@ -55,7 +55,7 @@ impl SdrQp {
     }
 
     /// Asks for a report if one is due.
-    pub(super) fn drive_congestion(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn drive_congestion(&mut self, nic: &mut dyn Rnic, now: Time) {
         let Some(congestion) = &mut self.congestion else { return };
         congestion.drive(nic, now, self.sender.has_nothing_to_send());
         if congestion.stamp_at().is_some_and(|at| at <= now) {
@@ -65,7 +65,7 @@ impl SdrQp {
     }
 
     /// What the peer says of our last stamp, if it has had one.
-    pub(super) fn hear_report(&mut self, nic: &mut Nic, now: Time, header: &Header) {
+    pub(super) fn hear_report(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header) {
         if header.probe == 0 {
             return;
         }

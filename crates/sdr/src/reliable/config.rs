@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::shape::Shape;
 use super::stripe::Stripe;
-use crate::config::SdrConfig;
+use crate::config::{SdrConfig, Transport};
 use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::scheme::{self, Scheme};
@@ -151,6 +151,11 @@ impl ReliableInfo {
     /// The SDR connections underneath, in the order of their stripes.
     pub fn parts(&self) -> &[SdrInfo] {
         &self.sdr
+    }
+
+    /// What carries the packets.
+    pub fn transport(&self) -> Option<Transport> {
+        self.sdr.first().map(|part| part.config.transport)
     }
 
     /// What QPs that carry messages together tell their peers, in the order of their stripes.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bowline_codes::{ChunkSet, Code};
-use bowline_nic::{Nic, PdId, Sge, Time};
+use bowline_nic::{PdId, Rnic, Sge, Time};
 
 use super::incoming::Incoming;
 use super::outbox::{Outbox, PREFIX};
@@ -42,7 +42,7 @@ fn data_sge(memory: &Memory, shape: &Shape, chunk: u32) -> Sge {
 /// The sending end of a message, as its scheme sees it.
 pub struct SendCx<'a> {
     pub(super) now: Time,
-    pub(super) nic: &'a mut Nic,
+    pub(super) nic: &'a mut dyn Rnic,
     pub(super) sdr: &'a mut SdrQp,
     pub(super) outbox: &'a mut Outbox,
     pub(super) pd: PdId,
@@ -163,7 +163,7 @@ impl SendCx<'_> {
 /// The receiving end of a message, as its scheme sees it.
 pub struct RecvCx<'a> {
     pub(super) now: Time,
-    pub(super) nic: &'a mut Nic,
+    pub(super) nic: &'a mut dyn Rnic,
     pub(super) sdr: &'a mut SdrQp,
     pub(super) outbox: &'a mut Outbox,
     pub(super) pd: PdId,

@@ -1,7 +1,7 @@
 //! What happens to messages between their beginning and their end: what the NIC, the peer and the
 //! clock have to say goes to the schemes.
 
-use bowline_nic::{Nic, Time};
+use bowline_nic::{Rnic, Time};
 
 use super::context::{RecvCx, SendCx};
 use super::event::Failure;
@@ -12,7 +12,7 @@ use crate::scheme::{SchemeReceiver, SchemeSender};
 
 impl ReliableQp {
     /// Takes what has happened on the NIC and does what is due.
-    pub fn drive(&mut self, nic: &mut Nic, now: Time) {
+    pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.sdr.drive(nic, now);
         while let Some((member, bytes)) = self.sdr.next_control_from() {
             for message in outbox::messages(&bytes) {
@@ -60,7 +60,7 @@ impl ReliableQp {
     /// Runs a message's sending end.
     fn with_sender(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         id: u64,
         f: impl FnOnce(&mut dyn SchemeSender, &mut SendCx<'_>),
@@ -80,7 +80,7 @@ impl ReliableQp {
     /// Runs a message's receiving end, and ends the message if that has seen all of it.
     fn with_receiver(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         id: u64,
         f: impl FnOnce(&mut dyn SchemeReceiver, &mut RecvCx<'_>),
@@ -100,7 +100,7 @@ impl ReliableQp {
     }
 
     /// Starts messages whose receives the peer has posted.
-    pub(super) fn start_cleared(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn start_cleared(&mut self, nic: &mut dyn Rnic, now: Time) {
         let end = self.first_out + self.outgoing.len() as u64;
         for number in self.next_start..end {
             let Some(message) = slot(&mut self.outgoing, self.first_out, number) else { continue };
@@ -118,7 +118,7 @@ impl ReliableQp {
         }
     }
 
-    fn on_injected(&mut self, nic: &mut Nic, now: Time) {
+    fn on_injected(&mut self, nic: &mut dyn Rnic, now: Time) {
         let places = u64::from(self.config.places());
         while let Some(injected) = self.sdr.next_injected() {
             let (id, sub) =
@@ -140,7 +140,7 @@ impl ReliableQp {
 
     /// Tells the receiver once more of a message whose end has left: it may have missed the
     /// beginning, and then could not tell that it has all.
-    fn remind(&mut self, nic: &mut Nic, now: Time, id: u64) {
+    fn remind(&mut self, nic: &mut dyn Rnic, now: Time, id: u64) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
         // While chunks are sent again for want of an answer, the message is never idle.
         let has_left =
@@ -152,7 +152,7 @@ impl ReliableQp {
         }
     }
 
-    fn on_progress(&mut self, nic: &mut Nic, now: Time) {
+    fn on_progress(&mut self, nic: &mut dyn Rnic, now: Time) {
         let places = u64::from(self.config.places());
         let mut dirty = std::mem::take(&mut self.dirty);
         self.sdr.take_progress(|handle: RecvHandle| dirty.push(handle.number() / places));
@@ -169,7 +169,7 @@ impl ReliableQp {
 
     /// What the sender is done with, and has not been told that it is complete, will not come: the
     /// sender has given it up, and what said so was lost.
-    fn on_retired(&mut self, nic: &mut Nic, now: Time) {
+    fn on_retired(&mut self, nic: &mut dyn Rnic, now: Time) {
         let below = self.sdr.peer_retired() / u64::from(self.config.places());
         let end = self.first_in + self.incoming.len() as u64;
         for id in self.first_in..below.min(end) {
@@ -178,7 +178,7 @@ impl ReliableQp {
         self.refused = self.refused.split_off(&below);
     }
 
-    fn on_time(&mut self, nic: &mut Nic, now: Time) {
+    fn on_time(&mut self, nic: &mut dyn Rnic, now: Time) {
         if now < self.due {
             return;
         }
@@ -190,7 +190,7 @@ impl ReliableQp {
         self.due = out.chain(incoming).min().unwrap_or(Time::NEVER);
     }
 
-    fn out_on_time(&mut self, nic: &mut Nic, now: Time) {
+    fn out_on_time(&mut self, nic: &mut dyn Rnic, now: Time) {
         let timeout = self.config.timeout_ns;
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
             let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
@@ -221,7 +221,7 @@ impl ReliableQp {
         }
     }
 
-    fn in_on_time(&mut self, nic: &mut Nic, now: Time) {
+    fn in_on_time(&mut self, nic: &mut dyn Rnic, now: Time) {
         let timeout = self.config.timeout_ns;
         for id in self.first_in..self.first_in + self.incoming.len() as u64 {
             let Some(message) = slot(&mut self.incoming, self.first_in, id) else { continue };
@@ -236,7 +236,7 @@ impl ReliableQp {
         }
     }
 
-    fn on_message(&mut self, nic: &mut Nic, now: Time, member: usize, message: Message<'_>) {
+    fn on_message(&mut self, nic: &mut dyn Rnic, now: Time, member: usize, message: Message<'_>) {
         self.speaker = member;
         match message {
             Message::Begin(begin) => self.on_begin(nic, now, begin),
@@ -285,7 +285,7 @@ impl ReliableQp {
         }
     }
 
-    fn on_begin(&mut self, nic: &mut Nic, now: Time, begin: Begin) {
+    fn on_begin(&mut self, nic: &mut dyn Rnic, now: Time, begin: Begin) {
         if begin.id < self.first_in {
             return self.confirm(nic, now, begin.id);
         }
@@ -304,7 +304,7 @@ impl ReliableQp {
     }
 
     /// A message is known to have begun: its scheme takes over.
-    fn begin(&mut self, nic: &mut Nic, now: Time, begin: Begin) {
+    fn begin(&mut self, nic: &mut dyn Rnic, now: Time, begin: Begin) {
         let Some(scheme) = self.config.schemes.get(usize::from(begin.scheme)).cloned() else {
             return;
         };

@@ -1,6 +1,6 @@
 //! How messages end, and how both ends come to know of it.
 
-use bowline_nic::{Nic, Time};
+use bowline_nic::{Rnic, Time};
 
 use super::event::{Failure, ReliableEvent};
 use super::outgoing::Outgoing;
@@ -23,7 +23,7 @@ pub(super) struct Abort {
 impl ReliableQp {
     pub(super) fn finish_started(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         id: u64,
         result: Result<(), Failure>,
@@ -35,7 +35,7 @@ impl ReliableQp {
     }
 
     /// A member has all of a message; when all of them have, it is over.
-    pub(super) fn finish_at(&mut self, nic: &mut Nic, now: Time, id: u64, member: usize) {
+    pub(super) fn finish_at(&mut self, nic: &mut dyn Rnic, now: Time, id: u64, member: usize) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
         message.lacking &= !(1 << member);
         if message.lacking == 0 {
@@ -44,7 +44,7 @@ impl ReliableQp {
     }
 
     /// Says again what became of a message: the sender has not heard it.
-    pub(super) fn confirm(&mut self, nic: &mut Nic, now: Time, id: u64) {
+    pub(super) fn confirm(&mut self, nic: &mut dyn Rnic, now: Time, id: u64) {
         if self.refused.contains(&id) {
             return self.tell(nic, now, Message::Refused(id));
         }
@@ -55,7 +55,7 @@ impl ReliableQp {
 
     pub(super) fn finish_out(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         id: u64,
         result: Result<(), Failure>,
@@ -101,7 +101,7 @@ impl ReliableQp {
 
     pub(super) fn finish_in(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         id: u64,
         result: Result<(), Failure>,
@@ -130,7 +130,7 @@ impl ReliableQp {
         self.confirm(nic, now, id);
     }
 
-    pub(super) fn fail_all(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn fail_all(&mut self, nic: &mut dyn Rnic, now: Time) {
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
             self.finish_out(nic, now, id, Err(Failure::Local));
         }
@@ -146,7 +146,7 @@ impl ReliableQp {
         });
     }
 
-    pub(super) fn abort_again(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn abort_again(&mut self, nic: &mut dyn Rnic, now: Time) {
         let mut due = Vec::new();
         self.aborting.retain(|id, abort| {
             if abort.at <= now {

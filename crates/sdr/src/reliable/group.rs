@@ -3,7 +3,7 @@
 //! Members are ordinary receivers. What repairs a loss at one of them repairs another's at another: parity is the same
 //! for all, and a chunk that is sent again reaches everybody who lacks it.
 
-use bowline_nic::{AddressVector, Nic, PdId, Time};
+use bowline_nic::{AddressVector, PdId, Rnic, Time};
 
 use super::config::{ReliableConfig, ReliableInfo};
 use super::event::Failure;
@@ -14,7 +14,7 @@ use crate::qp::{GroupPath, SdrQp};
 impl ReliableQp {
     /// Makes a QP that writes to the members of a group. A write is over when all of them have it.
     pub fn for_group(
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         pd: PdId,
         config: &ReliableConfig,
         members: usize,
@@ -35,7 +35,7 @@ impl ReliableQp {
     /// Connects to the members of a group, in their order, each at its address; see [`SdrQp::connect_group`].
     pub fn connect_group(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         path: &GroupPath,
         members: &[(AddressVector, ReliableInfo)],
@@ -48,7 +48,7 @@ impl ReliableQp {
     }
 
     /// Goes on without a member: messages are over when all others have them. The last member stays.
-    pub fn evict(&mut self, nic: &mut Nic, now: Time, member: usize) -> Result<(), SdrError> {
+    pub fn evict(&mut self, nic: &mut dyn Rnic, now: Time, member: usize) -> Result<(), SdrError> {
         self.sdr.evict(member)?;
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
             self.finish_at(nic, now, id, member);
@@ -66,7 +66,7 @@ impl ReliableQp {
     /// Fails the messages that a member lacks which has said nothing for the timeout. Every member is asked often while
     /// a message waits for a receive or for the last of its chunks, and answers as long as it lives. So a member that
     /// has not posted a receive is waited for, and one that is gone is not.
-    pub(super) fn on_silence(&mut self, nic: &mut Nic, now: Time) {
+    pub(super) fn on_silence(&mut self, nic: &mut dyn Rnic, now: Time) {
         let Some(oldest) = self.outgoing.front().and_then(Option::as_ref) else { return };
         let (posted, timeout) = (oldest.posted, self.config.timeout_ns);
         if !self.in_group || now.nanos_since(posted) < timeout {

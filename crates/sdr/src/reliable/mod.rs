@@ -25,7 +25,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use bowline_nic::{AddressVector, Nic, PacketSeal, PdId, RateControl, Time};
+use bowline_nic::{AddressVector, PacketSeal, PdId, RateControl, Rnic, Time};
 
 pub use config::{ReliableConfig, ReliableInfo};
 pub use context::{MAX_TELL, RecvCx, SendCx};
@@ -117,7 +117,11 @@ pub struct ReliableQp {
 
 impl ReliableQp {
     /// Makes a QP in a protection domain.
-    pub fn new(nic: &mut Nic, pd: PdId, config: &ReliableConfig) -> Result<ReliableQp, SdrError> {
+    pub fn new(
+        nic: &mut dyn Rnic,
+        pd: PdId,
+        config: &ReliableConfig,
+    ) -> Result<ReliableQp, SdrError> {
         config.check()?;
         let sdr = SdrQp::new(nic, pd, &config.sdr_config())?;
         Ok(ReliableQp::over(sdr, pd, config))
@@ -162,7 +166,7 @@ impl ReliableQp {
     /// Seals its packets, before it is connected: see [`SdrQp::seal`].
     pub fn seal(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         make: impl FnMut() -> PacketSeal,
     ) -> Result<(), SdrError> {
         self.sdr.seal(nic, make)
@@ -171,7 +175,7 @@ impl ReliableQp {
     /// Connects to a peer.
     pub fn connect(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         av: AddressVector,
         peer: &ReliableInfo,
@@ -182,7 +186,7 @@ impl ReliableQp {
     /// Connects to a peer whose packets, but for control messages, come from `data`: see [`SdrQp::connect_behind`].
     pub fn connect_behind(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         av: AddressVector,
         data: AddressVector,
@@ -223,7 +227,7 @@ impl ReliableQp {
     /// QP's share of them.
     pub fn write(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         source: Source,
         len: u64,
@@ -305,7 +309,7 @@ impl ReliableQp {
     /// Posts `capacity` bytes at `buffer` for the peer's next message, and lets the peer know.
     pub fn recv(
         &mut self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         buffer: Source,
         capacity: u64,
@@ -387,12 +391,12 @@ impl ReliableQp {
     }
 
     /// Says something to the peer, at the end of this call or of the next [`drive`](ReliableQp::drive).
-    fn tell(&mut self, nic: &mut Nic, now: Time, message: Message<'_>) {
+    fn tell(&mut self, nic: &mut dyn Rnic, now: Time, message: Message<'_>) {
         self.outbox.push(nic, now, &mut self.sdr, message);
     }
 
     /// Removes the QP's objects from the NIC.
-    pub fn destroy(mut self, nic: &mut Nic) {
+    pub fn destroy(mut self, nic: &mut dyn Rnic) {
         let draining = self.draining.drain(..).map(|(message, _)| message);
         for message in self.outgoing.drain(..).flatten().chain(draining) {
             message.parity.into_iter().for_each(|scratch| self.scratch.give_back(scratch));

@@ -3,7 +3,7 @@
 //! Short messages that are under way together begin and finish together. A packet each for what is
 //! said of them would cost more than their data does.
 
-use bowline_nic::{Nic, Time};
+use bowline_nic::{Rnic, Time};
 
 use super::wire::Message;
 use crate::control::MAX_CONTROL;
@@ -20,7 +20,13 @@ pub(super) struct Outbox {
 
 impl Outbox {
     /// Adds a message; what has no room beside it leaves before.
-    pub(super) fn push(&mut self, nic: &mut Nic, now: Time, sdr: &mut SdrQp, message: Message<'_>) {
+    pub(super) fn push(
+        &mut self,
+        nic: &mut dyn Rnic,
+        now: Time,
+        sdr: &mut SdrQp,
+        message: Message<'_>,
+    ) {
         let start = self.bytes.len();
         self.append(message);
         if self.bytes.len() > MAX_CONTROL && start > 0 {
@@ -30,7 +36,7 @@ impl Outbox {
     }
 
     /// Sends what waits.
-    pub(super) fn flush(&mut self, nic: &mut Nic, now: Time, sdr: &mut SdrQp) {
+    pub(super) fn flush(&mut self, nic: &mut dyn Rnic, now: Time, sdr: &mut SdrQp) {
         if !self.bytes.is_empty() {
             sdr.send_control(nic, now, &self.bytes);
             self.bytes.clear();

@@ -1,6 +1,6 @@
 //! Registered memory for parity, kept for the next message that needs some.
 
-use bowline_nic::{Access, Buffer, MrKey, Nic, PdId, Region};
+use bowline_nic::{Access, Buffer, MrKey, PdId, Region, Rnic};
 
 use crate::error::SdrError;
 
@@ -22,7 +22,7 @@ impl ScratchPool {
         ScratchPool { pd, bytes: bytes as usize, free: Vec::new() }
     }
 
-    pub(super) fn take(&mut self, nic: &mut Nic) -> Result<Scratch, SdrError> {
+    pub(super) fn take(&mut self, nic: &mut dyn Rnic) -> Result<Scratch, SdrError> {
         if let Some(scratch) = self.free.pop() {
             return Ok(scratch);
         }
@@ -36,7 +36,7 @@ impl ScratchPool {
         self.free.push(scratch);
     }
 
-    pub(super) fn destroy(&mut self, nic: &mut Nic) {
+    pub(super) fn destroy(&mut self, nic: &mut dyn Rnic) {
         for scratch in self.free.drain(..) {
             // It may be gone already, with the device.
             let _ = nic.deregister(scratch.key);

@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bowline_nic::{
-    Access, Buffer, Completion, CqId, ImmSeries, Landing, MrKey, Nic, Payload, PdId, PostError,
-    RecvWr, Region, SendFlags, SendOp, SendWr, Sge, SrqId, Time, UdDest, WcStatus,
+    Access, Buffer, Completion, CqId, ImmSeries, Landing, MrKey, Payload, PdId, PostError, RecvWr,
+    Region, Rnic, SendFlags, SendOp, SendWr, Sge, SrqId, Time, UdDest, WcStatus,
 };
 use bowline_wire::{Grh, Qpn};
 
@@ -30,9 +30,6 @@ pub(crate) const GRH: usize = Grh::LEN;
 pub(crate) const PRIVILEGED: u32 = 1 << 31;
 /// Packets that are handed to the NIC at a time, at most.
 pub(crate) const PIECE_PACKETS: u32 = 16;
-/// Receives kept posted for each channel: more than a lane takes off its socket between two calls
-/// of `drive`. What finds none is lost, as if by the network.
-const RECEIVES: u32 = 512;
 
 /// Requests that a piece takes, at most: the message has the more packets of its own, the fewer are
 /// needed for the user's immediate.
@@ -57,7 +54,7 @@ impl Packets {
     /// since a QP sends in order.
     pub(crate) fn post(
         &self,
-        nic: &mut Nic,
+        nic: &mut dyn Rnic,
         now: Time,
         qpn: Qpn,
         dest: UdDest,
@@ -126,7 +123,11 @@ struct Origin {
 }
 
 impl Datagrams {
-    pub(crate) fn new(nic: &mut Nic, pd: PdId, config: &SdrConfig) -> Result<Datagrams, SdrError> {
+    pub(crate) fn new(
+        nic: &mut dyn Rnic,
+        pd: PdId,
+        config: &SdrConfig,
+    ) -> Result<Datagrams, SdrError> {
         let port_mtu = nic.config().max_mtu;
         if config.mtu > port_mtu || (port_mtu.bytes() as usize) < MAX_MESSAGE {
             let (mtu, port) = (config.mtu.bytes(), port_mtu.bytes());
@@ -135,7 +136,8 @@ impl Datagrams {
             );
             return Err(SdrError::Config { what: "MTU", why });
         }
-        let receives = RECEIVES * config.channels;
+        // What finds none is lost, as if by the network.
+        let receives = nic.datagram_receives() * config.channels;
         let size = GRH as u32 + config.mtu.bytes();
         let buffer = Buffer::new(receives as usize * size as usize);
         let key = nic.register(pd, Region::owned(buffer.clone()), 0, Access::LOCAL_WRITE)?;
@@ -158,7 +160,7 @@ impl Datagrams {
     }
 
     /// Takes what the peers of our QPs send from now on.
-    pub(crate) fn connect(&mut self, nic: &mut Nic, qps: &[PacketQp]) -> Result<(), SdrError> {
+    pub(crate) fn connect(&mut self, nic: &mut dyn Rnic, qps: &[PacketQp]) -> Result<(), SdrError> {
         for qp in qps {
             if let Some(origin) = self.origins.get_mut(&qp.qpn) {
                 origin.peer = qp.dest;
@@ -167,7 +169,7 @@ impl Datagrams {
         Ok((0..u64::from(self.receives)).try_for_each(|slot| self.post(nic, slot))?)
     }
 
-    fn post(&self, nic: &mut Nic, slot: u64) -> Result<(), PostError> {
+    fn post(&self, nic: &mut dyn Rnic, slot: u64) -> Result<(), PostError> {
         let sge = Sge::new(self.key, slot * u64::from(self.size), self.size);
         nic.post_srq_recv(self.srq, &RecvWr::new(slot, &[sge]))
     }
@@ -175,7 +177,7 @@ impl Datagrams {
     /// Checks that a message can be put where its receiver wants it.
     pub(crate) fn check_writable(
         &self,
-        nic: &Nic,
+        nic: &dyn Rnic,
         buffer: Source,
         len: u64,
     ) -> Result<(), SdrError> {
@@ -188,7 +190,7 @@ impl Datagrams {
     }
 
     /// Puts what has arrived in its place.
-    pub(crate) fn land(&mut self, nic: &mut Nic, receiver: &Receiver, config: &SdrConfig) {
+    pub(crate) fn land(&mut self, nic: &mut dyn Rnic, receiver: &Receiver, config: &SdrConfig) {
         let mut polled = [Completion::default(); 32];
         while let Ok(count @ 1..) = nic.poll_cq(self.recv_cq, &mut polled) {
             for completion in &polled[..count] {
@@ -201,7 +203,7 @@ impl Datagrams {
 
     fn land_one(
         &mut self,
-        nic: &Nic,
+        nic: &dyn Rnic,
         receiver: &Receiver,
         config: &SdrConfig,
         completion: &Completion,
@@ -232,7 +234,7 @@ impl Datagrams {
     }
 
     /// Removes what the QPs, which are gone, have used; their completion queue is their owner's.
-    pub(crate) fn destroy(&self, nic: &mut Nic) {
+    pub(crate) fn destroy(&self, nic: &mut dyn Rnic) {
         // Each may be gone already, with the device.
         let _ = nic.destroy_srq(self.srq);
         let _ = nic.deregister(self.key);

@@ -7,6 +7,8 @@
               follows the rules of the verbs, or breaks them on purpose"
 )]
 
+pub mod back_end;
+
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::{null_mut, slice_from_raw_parts};

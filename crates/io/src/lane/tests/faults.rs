@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bowline_nic::Rnic;
+
 use super::*;
 use crate::fault::{FaultPort, Faults, LinkState};
 use crate::lane::Task;
@@ -125,7 +127,7 @@ struct Watcher {
 }
 
 impl Task for Watcher {
-    fn run(&mut self, _nic: &mut Nic, _now: Time) {
+    fn run(&mut self, _nic: &mut dyn Rnic, _now: Time) {
         let link = self.faults.link();
         if link != self.seen {
             self.seen = link;
