@@ -199,8 +199,9 @@ impl ReliableQp {
     }
 
     /// Exchanges what both ends need over a setup connection, and connects. When it returns, both ends are
-    /// ready. Packets are sealed if the channel [seals](Channel::seal). The other end may be the sender of a group
-    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members as well.
+    /// ready. Packets are sealed if the channel [seals](Channel::seal). The other end may be the
+    /// sender of a group ([`connect_group_over`](Self::connect_group_over)): then its messages go
+    /// to other members as well.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.join_over(channel)?;
         channel.barrier()
@@ -377,8 +378,8 @@ impl std::fmt::Debug for ReliableQp {
     }
 }
 
-/// Where the other end of a channel is, and where its packets come from: from there as well, unless a switch copies
-/// them, whose address follows.
+/// Where the other end of a channel is, and where its packets come from: from there as well, unless
+/// a switch copies them, whose address follows.
 fn hear_addr(channel: &mut Channel) -> Result<(IpAddr, IpAddr), Error> {
     let heard = String::from_utf8_lossy(&channel.recv()?).into_owned();
     let parse = |text: &str| {
