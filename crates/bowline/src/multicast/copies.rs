@@ -54,8 +54,8 @@ impl Copier {
     }
 }
 
-/// The tables that copy the packets of one reliable queue pair, one for each of the QPs that they leave by. Dropping
-/// them ends the group.
+/// The tables that copy the packets of one reliable queue pair, one for each of the QPs that they
+/// leave by. Dropping them ends the group.
 pub(crate) struct Copies {
     copier: Copier,
     tables: Vec<Table>,
@@ -108,8 +108,9 @@ impl Drop for Copies {
     }
 }
 
-/// What copies the packets of the sender's QP of this index. Each member has another QPN and another key for the
-/// generation that the QP belongs to; the sender names memory by the first member's.
+/// What copies the packets of the sender's QP of this index. Each member has another QPN and
+/// another key for the generation that the QP belongs to; the sender names memory by the first
+/// member's.
 fn table(
     src: Option<Origin>,
     key: GroupKey,

@@ -163,7 +163,8 @@ pub enum ConnectGroupError {
     },
     /// A set-up connection that seals queue pairs: each member would have another key.
     #[error(
-        "groups cannot be sealed, because members have different keys: connect without sealing (--insecure)"
+        "groups cannot be sealed, because members have different keys: connect without sealing, \
+         e.g. with --insecure"
     )]
     Sealed,
     /// All IDs are in use.

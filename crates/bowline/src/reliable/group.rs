@@ -1,4 +1,5 @@
-//! Messages to all members of a group: one write, and a scheme that repairs what each of them loses.
+//! Messages to all members of a group: one write, and a scheme that repairs what each of them
+//! loses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,15 +36,17 @@ impl Group {
 }
 
 impl ReliableQp {
-    /// Makes a queue pair whose messages go to all members of a group, of which there are `members`. A write is over
-    /// when all of them have it.
+    /// Makes a queue pair whose messages go to all members of a group, of which there are
+    /// `members`. A write is over when all of them have it.
     ///
-    /// Members are ordinary receivers: each makes a queue pair with [`ReliableQp::new`] and the same configuration,
-    /// connects with [`connect_over`](Self::connect_over) and posts receives. A message is sent when all have posted
-    /// one for it. What repairs a loss at one member repairs other losses at others.
+    /// Members are ordinary receivers: each makes a queue pair with [`ReliableQp::new`] and the
+    /// same configuration, connects with [`connect_over`](Self::connect_over) and posts receives. A
+    /// message is sent when all have posted one for it. What repairs a loss at one member repairs
+    /// other losses at others.
     ///
     /// ```
-    /// use bowline::{Access, Connector, Device, Listener, ReliableConfig, ReliableQp, WriteOptions};
+    /// use bowline::{Access, Connector, Device, Listener};
+    /// use bowline::{ReliableConfig, ReliableQp, WriteOptions};
     /// use std::time::Duration;
     ///
     /// let (mut channels, mut members) = (Vec::new(), Vec::new());
@@ -86,8 +89,8 @@ impl ReliableQp {
         ReliableQp::start(pd, config, 1, members, |_| None)
     }
 
-    /// Connects to the members at the other ends of these channels, in their order, and lets this end's own port copy
-    /// what is sent. When it returns, all ends are ready.
+    /// Connects to the members at the other ends of these channels, in their order, and lets this
+    /// end's own port copy what is sent. When it returns, all ends are ready.
     ///
     /// # Errors
     /// If a member cannot be reached, or the group cannot be. Groups are not sealed: channels that
@@ -97,8 +100,8 @@ impl ReliableQp {
         channels.iter_mut().try_for_each(Channel::barrier)
     }
 
-    /// Like [`connect_group_over`](Self::connect_group_over), but does not wait until the members are ready: see
-    /// [`join_over`](Self::join_over), which they call.
+    /// Like [`connect_group_over`](Self::connect_group_over), but does not wait until the members
+    /// are ready: see [`join_over`](Self::join_over), which they call.
     ///
     /// # Errors
     /// As with [`connect_group_over`](Self::connect_group_over).
@@ -111,7 +114,8 @@ impl ReliableQp {
         self.connect_members(channels, copier)
     }
 
-    /// As [`connect_group_over`](Self::connect_group_over), but lets a switch copy: packets cross this end's link once.
+    /// As [`connect_group_over`](Self::connect_group_over), but lets a switch copy: packets cross
+    /// this end's link once.
     ///
     /// # Errors
     /// As with [`connect_group_over`](Self::connect_group_over).
@@ -198,11 +202,11 @@ impl ReliableQp {
         })
     }
 
-    /// Goes on without a member, by its number: writes are over when all others have them, and nothing is sent to it
-    /// any more. The last member stays.
+    /// Goes on without a member, by its number: writes are over when all others have them, and
+    /// nothing is sent to it any more. The last member stays.
     ///
-    /// A write that fails because of a member fails for the whole group ([`Failure::member`](crate::Failure::member)
-    /// names it): evict the member, and write again.
+    /// A write that fails because of a member fails for the whole group
+    /// ([`Failure::member`](crate::Failure::member) names it): evict the member, and write again.
     ///
     /// # Errors
     /// If there is no such member, or no other.
@@ -217,8 +221,8 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// The members of the group by number, with their addresses, without those that were evicted. Before the group is
-    /// connected there are none.
+    /// The members of the group by number, with their addresses, without those that were evicted.
+    /// Before the group is connected there are none.
     pub fn members(&self) -> Vec<(usize, IpAddr)> {
         let group = lock(&self.group);
         group.live.iter().filter_map(|member| Some((*member, group.addr(*member)?))).collect()

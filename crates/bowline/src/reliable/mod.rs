@@ -391,8 +391,8 @@ impl std::fmt::Debug for ReliableQp {
     }
 }
 
-/// Where the other end of a channel is, and where its packets come from: from there as well, unless a switch copies
-/// them, whose address follows.
+/// Where the other end of a channel is, and where its packets come from: from there as well, unless
+/// a switch copies them, whose address follows.
 fn hear_addr(channel: &mut Channel) -> Result<(IpAddr, IpAddr), Error> {
     let heard = String::from_utf8_lossy(&channel.recv()?).into_owned();
     let parse = |text: &str| {

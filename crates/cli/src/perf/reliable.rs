@@ -32,12 +32,10 @@ pub(crate) struct End {
     pub(crate) spec: Spec,
     pub(crate) device: Device,
     pd: Pd,
-    config: ReliableConfig,
+    config: Box<ReliableConfig>,
     pub(crate) qp: ReliableQp,
     pub(crate) mr: Mr,
     pub(crate) scheme: usize,
-    /// Names of all schemes, by index.
-    pub(crate) names: Vec<String>,
     pub(crate) depth: u64,
 }
 
@@ -78,14 +76,19 @@ impl End {
         let pd = device.alloc_pd()?;
         let qp = make(&pd, &config)?;
         let name = spec.scheme.clone().unwrap_or_default();
-        let names: Vec<String> = config.schemes.iter().map(|s| s.name()).collect();
         let scheme = qp.scheme(&name).map_err(|_| {
-            format!("there is no scheme {name:?}: choose one of {}", names.join(", "))
+            format!("there is no scheme {name:?}: choose one of {}", names(&config).join(", "))
         })?;
         let mr = pd.register(spec.max_size(), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let enough = (DEPTH_BYTES / spec.max_size().max(1) as u32).max(MIN_DEPTH);
         let depth = spec.tx_depth.min(enough).min(config.max_outstanding()).max(1);
-        Ok(End { spec, device, pd, config, qp, mr, scheme, names, depth: depth.into() })
+        let config = Box::new(config);
+        Ok(End { spec, device, pd, config, qp, mr, scheme, depth: depth.into() })
+    }
+
+    /// Names of all schemes, by index.
+    pub(crate) fn names(&self) -> Vec<String> {
+        names(&self.config)
     }
 
     /// Another queue pair like its own.
@@ -115,6 +118,10 @@ impl End {
             }
         }
     }
+}
+
+fn names(config: &ReliableConfig) -> Vec<String> {
+    config.schemes.iter().map(|scheme| scheme.name()).collect()
 }
 
 /// The end that writes, and measures.
@@ -151,7 +158,7 @@ pub(crate) fn client(
     ));
     report.add_counters(&end.device);
     if end.spec.explain {
-        report.say(explain::text(&end.names, &end.qp.decisions()?).trim_end());
+        report.say(explain::text(&end.names(), &end.qp.decisions()?).trim_end());
     }
     Ok(report)
 }

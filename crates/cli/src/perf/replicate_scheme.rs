@@ -53,7 +53,7 @@ pub(super) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     report.say(&format!(" chunks sent again {resent}"));
     report.add_counters(&sender.end.device);
     if sender.end.spec.explain {
-        report.say(explain::text(&sender.end.names, &sender.end.qp.decisions()?).trim_end());
+        report.say(explain::text(&sender.end.names(), &sender.end.qp.decisions()?).trim_end());
     }
     Ok(report)
 }

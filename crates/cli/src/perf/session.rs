@@ -36,7 +36,7 @@ pub(crate) enum Agreed {
     /// Over RC.
     Rc(Session),
     /// By a scheme.
-    Scheme(Box<reliable::End>, Channel),
+    Scheme(reliable::End, Channel),
 }
 
 /// Waits for a client and agrees to what it asks for.
@@ -130,7 +130,7 @@ pub(crate) fn ask(channel: &mut Channel, spec: &Spec) -> Result<(), Box<dyn Erro
 /// What this end has made before it is connected.
 enum Made {
     Rc(Rig),
-    Scheme(Box<reliable::End>),
+    Scheme(reliable::End),
 }
 
 impl Made {
@@ -147,7 +147,7 @@ impl Made {
         let device = open(args, addr)?;
         Ok(match spec.scheme {
             None => Made::Rc(Rig::new(device, spec)?),
-            Some(_) => Made::Scheme(Box::new(reliable::End::new(device, spec)?)),
+            Some(_) => Made::Scheme(reliable::End::new(device, spec)?),
         })
     }
 

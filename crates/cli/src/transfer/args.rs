@@ -43,8 +43,9 @@ pub(crate) struct SendArgs {
     /// Files and directories to send, - for stdin, and the host last unless --to or --code names it
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     arguments: Vec<PathBuf>,
-    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT. Several, separated by commas, get the same at
-    /// once: what any of them lacks is sent to all. That is not encrypted: off loopback it needs --insecure at all ends
+    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT. Several, separated by
+    /// commas, get the same at once: what any of them lacks is sent to all. That is not encrypted:
+    /// off loopback it needs --insecure at all ends
     #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
     to: Vec<String>,
     /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on this host's

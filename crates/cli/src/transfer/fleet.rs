@@ -1,7 +1,7 @@
 //! One sender, many receivers: what any of them lacks goes to all of them, once, over a group.
 //!
-//! The conversation with each receiver is a thread's ([`attend`]); the main thread decides what is moved, and when a
-//! receiver is done with. One that fails is named, and the others go on.
+//! The conversation with each receiver is a thread's ([`attend`]); the main thread decides what is
+//! moved, and when a receiver is done with. One that fails is named, and the others go on.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,8 @@ use super::tree::Segments;
 use crate::interrupt;
 use crate::nic_name::NicName;
 
-/// Segments that receivers may ask for again: each of the others has receives for so many that it needs no more.
+/// Segments that receivers may ask for again: each of the others has receives for so many that it
+/// needs no more.
 const MAX_AGAIN: u64 = SLOTS as u64 - 1;
 
 /// What one receiver has to say.
@@ -218,7 +219,8 @@ impl Fleet<'_> {
         Ok(report)
     }
 
-    /// Waits until everybody has said what it has. Those that have are told that others are waited for.
+    /// Waits until everybody has said what it has. Those that have are told that others are waited
+    /// for.
     fn hear_standings(&mut self) -> Result<(), Failure> {
         let (mut told, mut times) = (Instant::now(), 0);
         while self.members.iter().any(|m| m.outcome.is_none() && m.standing.is_none()) {
@@ -311,7 +313,8 @@ impl Fleet<'_> {
         Err(format!("no receiver is left: {}", all.collect::<Vec<_>>().join("; ")).into())
     }
 
-    /// A receiver is done with, one way or the other. Those that are left get no further copies for it.
+    /// A receiver is done with, one way or the other. Those that are left get no further copies for
+    /// it.
     fn part(&mut self, index: usize, outcome: Result<Vec<String>, String>) {
         let member = &mut self.members[index];
         if let Some(verdict) = member.verdict.take() {
@@ -488,7 +491,8 @@ impl<'a, 'f> Outbound<'a, 'f> {
         Ok(())
     }
 
-    /// A segment is everywhere; or it failed because of one receiver, and is sent again to the others.
+    /// A segment is everywhere; or it failed because of one receiver, and is sent again to the
+    /// others.
     fn written(&mut self, event: ReliableEvent) -> Result<(), Failure> {
         let ReliableEvent::Written { id, result } = event else { return Ok(()) };
         let Some((slot, bytes, segment)) = self.writes.remove(&id) else { return Ok(()) };

@@ -159,7 +159,8 @@ pub(super) enum Message {
     LeftOut(Vec<LeftOut>),
     /// Receiver of a group: the sender knows now what it has, and what it leaves out.
     Standing,
-    /// Sender to a group: blocks that some receiver lacks, from the first to one below the second of each pair.
+    /// Sender to a group: blocks that some receiver lacks, from the first to one below the second
+    /// of each pair.
     Moving(Vec<(u32, u32)>),
     /// Sender to a group: those were all.
     EndOfMoving,

@@ -20,7 +20,8 @@ use crate::nic_name::NicName;
 pub(super) const SLOTS: usize = 8;
 /// How long a thread that waits for messages takes to see that it should not.
 const TICK: Duration = Duration::from_millis(5);
-/// How long a receiver of a group may be silent: longer than the conversation beside the data allows.
+/// How long a receiver of a group may be silent: longer than the conversation beside the data
+/// allows.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(90);
 /// What is sent again when one of its packets is lost. At 1 in 1,000, 64 packets would be 6 % of the link, and 4 are
 /// 0.4 %. Where packets are long, hosts are faster than links, and fewer cost the ends more than they save.
@@ -107,7 +108,8 @@ impl Nic {
         }
         let (config, mr, slot_bytes) = self.prepare(agreed, speed)?;
         let qp = ReliableQp::spread(&self.pd, &config, lanes.into())?;
-        // The sender's list tells the receiver that the sender is ready, and the answer to it that both are.
+        // The sender's list tells the receiver that the sender is ready, and the answer to it that
+        // both are.
         qp.join_over(channel)?;
         Ok(Session { qp, mr, slot_bytes })
     }

@@ -30,8 +30,8 @@ pub struct RootStatus {
     pub policy: Policy,
     /// Nothing more is acknowledged.
     pub has_failed: bool,
-    /// Packets that were sent and that the sender does not know to be delivered. `None` as long as that is not known,
-    /// after a restart.
+    /// Packets that were sent and that the sender does not know to be delivered. `None` as long as
+    /// that is not known, after a restart.
     pub outstanding: Option<u32>,
     /// The members, evicted ones included.
     pub members: Vec<MemberStatus>,
@@ -81,7 +81,8 @@ impl Switch {
         })
     }
 
-    /// Takes a member out of a group because somebody wants it. Completions from now on do not speak of it.
+    /// Takes a member out of a group because somebody wants it. Completions from now on do not
+    /// speak of it.
     ///
     /// # Errors
     /// Why not; then nothing has changed.

@@ -184,8 +184,8 @@ impl SdrQp {
         self.connect_behind(nic, now, av, av, peer)
     }
 
-    /// Connects to a peer whose packets, but for control messages, come from `data`: a switch with an address of its
-    /// own that copies them.
+    /// Connects to a peer whose packets, but for control messages, come from `data`: a switch with
+    /// an address of its own that copies them.
     pub fn connect_behind(
         &mut self,
         nic: &mut dyn Rnic,

@@ -183,7 +183,8 @@ impl ReliableQp {
         self.connect_behind(nic, now, av, av, peer)
     }
 
-    /// Connects to a peer whose packets, but for control messages, come from `data`: see [`SdrQp::connect_behind`].
+    /// Connects to a peer whose packets, but for control messages, come from `data`: see
+    /// [`SdrQp::connect_behind`].
     pub fn connect_behind(
         &mut self,
         nic: &mut dyn Rnic,
