@@ -11,6 +11,7 @@ mod experiment;
 mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
+mod http;
 mod interrupt;
 mod log;
 mod nic_name;

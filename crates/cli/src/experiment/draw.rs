@@ -137,5 +137,7 @@ fn heatmap(report: &Report<'_>, y: Axis, title: &str, value: fn(Values) -> Optio
         ys,
         rows,
         sides: (format!("{} is faster", side(0)), format!("{} is faster", side(1))),
+        here: None,
+        source: String::new(),
     }
 }
