@@ -14,6 +14,7 @@ pub mod fuzzing;
 mod http;
 mod interrupt;
 mod log;
+mod made;
 mod nic_name;
 mod output;
 mod peers;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bowline_chart::{palette_css, text::escape};
+use bowline_chart::text::escape;
 
 const HTML: &str = include_str!("../page/explorer.html");
 const CSS: &str = include_str!("../page/explorer.css");
@@ -23,7 +23,7 @@ pub fn html(command: &str, date: &str, state: &str) -> String {
             "date" => out += &escape(date),
             "state" => out += &escape(state),
             "version" => out += env!("CARGO_PKG_VERSION"),
-            "palette" => out += &palette_css(),
+            "charts" => out += &bowline_chart::css(),
             "css" => out += CSS,
             "js" => out += JS,
             "wasm" => out += &STANDARD.encode(WASM),

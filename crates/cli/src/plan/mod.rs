@@ -22,7 +22,7 @@ use bowline_planner::{Grid, Point, Question, Receivers, Shown, Sweep, heatmap_js
 use clap::ValueEnum;
 use cores::CodingRates;
 
-use crate::output;
+use crate::{made, output};
 
 /// Cells of a heatmap each way.
 const SIDE: usize = 40;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
         json["receivers"] = serde_json::to_value(&receivers)?;
         text += &receivers.text();
     }
-    let source = explorer::source();
+    let source = made::source();
     let drawing = Drawing::new(args, &question, &source)?;
     if let Some(drawing) = &drawing {
         json[drawing.key] = drawing.json.clone();
