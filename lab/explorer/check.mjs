@@ -42,7 +42,10 @@ function random(seed) {
 }
 
 async function serve() {
-  const server = spawn(BOWLINE, ['plan', '--serve', '0'], { env, stdio: ['ignore', 'pipe', 'inherit'] });
+  const server = spawn(BOWLINE, ['plan', '--serve', '0'], {
+    env,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
   const ended = new Promise((resolve) => server.on('exit', (code) => resolve(code)));
   let text = '';
   for await (const part of server.stdout) {
@@ -69,7 +72,9 @@ async function open(browser, url, settings = {}) {
   return page;
 }
 const settled = (page) =>
-  page.waitForFunction(() => window.explorer && !window.explorer.pending, null, { timeout: 60_000 });
+  page.waitForFunction(() => window.explorer && !window.explorer.pending, null, {
+    timeout: 60_000,
+  });
 
 async function axe(page) {
   await page.evaluate(AXE);
@@ -79,7 +84,11 @@ async function axe(page) {
 
 /** Goes to a state by the address, and waits for its answer. */
 async function go(page, state) {
-  const hash = '#' + Object.entries(state).map(([k, v]) => `${k}=${encodeURIComponent(v)}`).join('&');
+  const hash =
+    '#' +
+    Object.entries(state)
+      .map(([k, v]) => `${k}=${encodeURIComponent(v)}`)
+      .join('&');
   await page.evaluate((to) => {
     window.explorer = null;
     location.hash = to;
@@ -88,7 +97,9 @@ async function go(page, state) {
   return page.evaluate(() => ({
     reply: window.explorer.reply,
     scheme: document.getElementById('scheme').textContent,
-    cells: [...document.querySelectorAll('tbody tr')].map((tr) => [...tr.cells].map((td) => td.textContent)),
+    cells: [...document.querySelectorAll('tbody tr')].map((tr) =>
+      [...tr.cells].map((td) => td.textContent),
+    ),
   }));
 }
 
@@ -138,13 +149,19 @@ async function numbers(page) {
     const { stdout } = await run(BOWLINE, [...words, '--json'], { env, maxBuffer: 1 << 24 });
     const cli = JSON.parse(stdout);
     const take = cli.receivers ? cli.receivers.recommended : cli.recommended;
-    const shown = JSON.stringify(cells) === JSON.stringify(reply.view.table.rows.map((r) => r.cells));
-    const why = differs(reply.plan, cli) ?? (scheme !== take ? `${scheme} is shown, not ${take}` : null)
-      ?? (shown ? null : 'the table shows something else');
+    const shown =
+      JSON.stringify(cells) === JSON.stringify(reply.view.table.rows.map((r) => r.cells));
+    const why =
+      differs(reply.plan, cli) ??
+      (scheme !== take ? `${scheme} is shown, not ${take}` : null) ??
+      (shown ? null : 'the table shows something else');
     if (why) wrong.push(`${reply.view.cli}: ${why}`);
   }
-  found(`numbers equal \`bowline plan --json\` at ${POINTS} random points`,
-    wrong.length ? wrong.slice(0, 3).join('; ') : `${POINTS} of ${POINTS}`, wrong.length === 0);
+  found(
+    `numbers equal \`bowline plan --json\` at ${POINTS} random points`,
+    wrong.length ? wrong.slice(0, 3).join('; ') : `${POINTS} of ${POINTS}`,
+    wrong.length === 0,
+  );
 }
 
 const middle = (times) => times.sort((a, b) => a - b)[Math.floor(times.length / 2)];
@@ -155,34 +172,44 @@ async function moves(page) {
   const [numbers, maps] = [[], []];
   const best = Object.fromEntries(sliders.map((id) => [id, Infinity]));
   for (let i = 0; i < MOVES; i++) {
-    const { answer, map } = await page.evaluate(([id, back]) => new Promise((resolve) => {
-      const slider = document.getElementById(id);
-      window.explorer = null;
-      const began = performance.now();
-      slider.value = Number(slider.value) + (back ? -1 : 1);
-      slider.dispatchEvent(new Event('input', { bubbles: true }));
-      // A message that is sent before a frame arrives when that is painted.
-      const painted = new MessageChannel();
-      requestAnimationFrame(() => painted.port2.postMessage(0));
-      painted.port1.onmessage = () => {
-        const answer = window.explorer ? performance.now() - began : Infinity;
-        const look = () => {
-          if (!window.explorer?.pending) resolve({ answer, map: performance.now() - began });
-          else setTimeout(look, 0);
-        };
-        look();
-      };
-    }), [sliders[i % sliders.length], i % 12 >= 6]);
+    const { answer, map } = await page.evaluate(
+      ([id, back]) =>
+        new Promise((resolve) => {
+          const slider = document.getElementById(id);
+          window.explorer = null;
+          const began = performance.now();
+          slider.value = Number(slider.value) + (back ? -1 : 1);
+          slider.dispatchEvent(new Event('input', { bubbles: true }));
+          // A message that is sent before a frame arrives when that is painted.
+          const painted = new MessageChannel();
+          requestAnimationFrame(() => painted.port2.postMessage(0));
+          painted.port1.onmessage = () => {
+            const answer = window.explorer ? performance.now() - began : Infinity;
+            const look = () => {
+              if (!window.explorer?.pending) resolve({ answer, map: performance.now() - began });
+              else setTimeout(look, 0);
+            };
+            look();
+          };
+        }),
+      [sliders[i % sliders.length], i % 12 >= 6],
+    );
     numbers.push(answer);
     maps.push(map);
     best[sliders[i % sliders.length]] = Math.min(best[sliders[i % sliders.length]], answer);
   }
   // Others share the machine: of each slider the best move counts, and of those the slowest slider.
   const slowest = Math.max(...Object.values(best));
-  found(`a slider's move: numbers, advice and curves painted within ${MOVE_MS} ms`,
+  found(
+    `a slider's move: numbers, advice and curves painted within ${MOVE_MS} ms`,
     `${slowest.toFixed(1)} ms (the slowest slider's best; median of all ${middle(numbers).toFixed(1)} ms)`,
-    slowest < MOVE_MS);
-  found('a slider\'s move: until the heatmap has followed (median)', `${middle(maps).toFixed(0)} ms`, true);
+    slowest < MOVE_MS,
+  );
+  found(
+    "a slider's move: until the heatmap has followed (median)",
+    `${middle(maps).toFixed(0)} ms`,
+    true,
+  );
 }
 
 async function keyboard(page, url) {
@@ -193,9 +220,16 @@ async function keyboard(page, url) {
   await page.waitForFunction((old) => document.querySelector('tbody').textContent !== old, before);
   await page.waitForFunction(() => location.hash.includes('loss='));
   await settled(page);
-  const [hash, shown, value] = await page.evaluate(() =>
-    [location.hash, document.querySelector('tbody').textContent, document.getElementById('loss-text').value]);
-  found('a slider moves by the keyboard, and the numbers follow', `loss ${value}`, value !== '1e-5');
+  const [hash, shown, value] = await page.evaluate(() => [
+    location.hash,
+    document.querySelector('tbody').textContent,
+    document.getElementById('loss-text').value,
+  ]);
+  found(
+    'a slider moves by the keyboard, and the numbers follow',
+    `loss ${value}`,
+    value !== '1e-5',
+  );
   const again = await open(page.context().browser(), url + hash);
   const same = (await again.textContent('tbody')) === shown;
   found('the address holds the state', hash, same);
@@ -206,20 +240,38 @@ async function keyboard(page, url) {
   const told = await page.textContent('#error');
   await page.fill('#size-text', '1GiB');
   await page.waitForFunction(() => document.getElementById('error').hidden);
-  found('a wrong value is named, and the page goes on', told, invalid === 'true' && told.includes('128MiB'));
+  found(
+    'a wrong value is named, and the page goes on',
+    told,
+    invalid === 'true' && told.includes('128MiB'),
+  );
 }
 
 async function looks(browser, url) {
   const kinds = [
     ['light', { viewport: { width: 1360, height: 900 }, colorScheme: 'light' }],
     ['dark', { viewport: { width: 1360, height: 900 }, colorScheme: 'dark' }],
-    ['phone', { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true, deviceScaleFactor: 2 }],
+    [
+      'phone',
+      {
+        viewport: { width: 390, height: 844 },
+        isMobile: true,
+        hasTouch: true,
+        deviceScaleFactor: 2,
+      },
+    ],
   ];
   for (const [name, settings] of kinds) {
     const page = await open(browser, url, settings);
     const violations = await axe(page);
-    found(`axe, ${name}`, violations.length ? violations.join('; ') : 'no violations', !violations.length);
-    const wide = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+    found(
+      `axe, ${name}`,
+      violations.length ? violations.join('; ') : 'no violations',
+      !violations.length,
+    );
+    const wide = await page.evaluate(
+      () => document.documentElement.scrollWidth - window.innerWidth,
+    );
     found(`nothing is cut off, ${name}`, wide > 0 ? `${wide} px too wide` : 'fits', wide <= 0);
     if (shots) await page.screenshot({ path: join(shots, `${name}.png`), fullPage: true });
     await page.context().close();
@@ -235,11 +287,16 @@ async function drawings(page) {
       const path = paths.find((p) => p.textContent === cell.textContent);
       return path && colour(path).stroke !== colour(cell, '::before').backgroundColor;
     });
-    const sources = [...document.querySelectorAll('figure svg text[style*="11px"]')].map((text) => text.textContent);
+    const sources = [...document.querySelectorAll('figure svg text[style*="11px"]')].map(
+      (text) => text.textContent,
+    );
     return { paths: paths.length, wrong: wrong.map((cell) => cell.textContent), sources };
   });
-  found('a scheme has one colour in the table and the chart',
-    seen.wrong.length ? seen.wrong.join(', ') : `${seen.paths} schemes`, seen.paths === 6 && !seen.wrong.length);
+  found(
+    'a scheme has one colour in the table and the chart',
+    seen.wrong.length ? seen.wrong.join(', ') : `${seen.paths} schemes`,
+    seen.paths === 6 && !seen.wrong.length,
+  );
   const dated = seen.sources.filter((text) => /^bowline plan .*, \d{4}-\d\d-\d\d$/.test(text));
   found('every drawing names its command and date', seen.sources[0] ?? 'none', dated.length === 2);
 }
@@ -249,8 +306,16 @@ async function main() {
   const { url, server, ended } = await serve();
   const browser = await chromium.launch({
     executablePath: process.env.CHROMIUM,
-    args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
-      '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+    args: [
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+    ],
   });
   try {
     const page = await open(browser, url);
@@ -258,12 +323,18 @@ async function main() {
     const paints = [];
     for (let i = 0; i < 3; i++) {
       const fresh = await open(browser, url);
-      paints.push(await fresh.evaluate(() =>
-        performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Infinity));
+      paints.push(
+        await fresh.evaluate(
+          () => performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Infinity,
+        ),
+      );
       await fresh.context().close();
     }
-    found(`first paint within ${FIRST_PAINT_MS} ms`, `${Math.min(...paints).toFixed(0)} ms (best of 3)`,
-      Math.min(...paints) < FIRST_PAINT_MS);
+    found(
+      `first paint within ${FIRST_PAINT_MS} ms`,
+      `${Math.min(...paints).toFixed(0)} ms (best of 3)`,
+      Math.min(...paints) < FIRST_PAINT_MS,
+    );
     await drawings(page);
     await moves(page);
     await keyboard(page, url);
@@ -273,9 +344,17 @@ async function main() {
     await run(BOWLINE, ['plan', '--page', file, '--loss', '0.1%', '--size', '16MiB'], { env });
     const still = await open(browser, pathToFileURL(file).href);
     const line = await still.textContent('#headline');
-    found('the static file works without a server', line, line.startsWith('16 MiB') && line.includes('1e-3'));
+    found(
+      'the static file works without a server',
+      line,
+      line.startsWith('16 MiB') && line.includes('1e-3'),
+    );
     found('no console error', problems.length ? problems[0] : 'none', !problems.length);
-    found('nothing is loaded from elsewhere', elsewhere.length ? elsewhere[0] : 'nothing', !elsewhere.length);
+    found(
+      'nothing is loaded from elsewhere',
+      elsewhere.length ? elsewhere[0] : 'nothing',
+      !elsewhere.length,
+    );
   } finally {
     await browser.close();
     server.kill('SIGINT');
@@ -284,18 +363,22 @@ async function main() {
   found('Ctrl-C ends the server', `exit status ${code}`, code === 0);
 }
 
-main().then(() => {
-  rmSync(scratch, { recursive: true, force: true });
-  const ok = rows.every((row) => row.ok);
-  if (has('--json')) {
-    console.log(JSON.stringify({ version: 1, seed: SEED, ok, rows }, null, 2));
-  } else {
-    const width = Math.max(...rows.map((row) => row.what.length));
-    for (const row of rows) console.log(`${row.ok ? 'ok  ' : 'FAIL'}  ${row.what.padEnd(width)}  ${row.found}`);
-  }
-  process.exit(has('--check') && !ok ? 1 : 0);
-}, (error) => {
-  rmSync(scratch, { recursive: true, force: true });
-  console.error(error);
-  process.exit(1);
-});
+main().then(
+  () => {
+    rmSync(scratch, { recursive: true, force: true });
+    const ok = rows.every((row) => row.ok);
+    if (has('--json')) {
+      console.log(JSON.stringify({ version: 1, seed: SEED, ok, rows }, null, 2));
+    } else {
+      const width = Math.max(...rows.map((row) => row.what.length));
+      for (const row of rows)
+        console.log(`${row.ok ? 'ok  ' : 'FAIL'}  ${row.what.padEnd(width)}  ${row.found}`);
+    }
+    process.exit(has('--check') && !ok ? 1 : 0);
+  },
+  (error) => {
+    rmSync(scratch, { recursive: true, force: true });
+    console.error(error);
+    process.exit(1);
+  },
+);

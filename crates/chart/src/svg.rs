@@ -15,9 +15,9 @@ fn variables(palette: [&str; 8]) -> String {
     palette.iter().enumerate().map(|(i, c)| format!("--s{i}:{c};")).collect()
 }
 
-/// The styles of all drawings, and the colours of schemes as CSS variables `--s0` to `--s7`: the index
-/// is that of [`crate::scheme_colour`]. For pages that name schemes outside of drawings, or that put
-/// drawings in without their own `<style>`.
+/// The styles of all drawings, and the colours of schemes as CSS variables `--s0` to `--s7`: the
+/// index is that of [`crate::scheme_colour`]. For pages that name schemes outside of drawings, or
+/// that put drawings in without their own `<style>`.
 pub fn css() -> String {
     let (light, dark) = (variables(LIGHT), variables(DARK));
     let drawing = drawing_css();

@@ -146,8 +146,8 @@
     }
   }
 
-  // Words and curves follow at once: browsers send a slider's moves once per frame. The heatmap follows
-  // in steps behind them, the newest last.
+  // Words and curves follow at once: browsers send a slider's moves once per frame. The heatmap
+  // follows in steps behind them, the newest last.
   const today = new Date().toISOString().slice(0, 10);
   function ask() {
     if (planner) answer();
@@ -176,8 +176,8 @@
       text.setAttribute('aria-invalid', wrong ? 'true' : 'false');
     }
   }
-  // A drawing brings its styles along. The page has them already, and new ones would cost a restyling of
-  // everything.
+  // A drawing brings its styles along. The page has them already, and new ones would cost a
+  // restyling of everything.
   const picture = (svg) => svg.replace(/<style>.*?<\/style>/s, '');
   const cell = (tag, text) => {
     const element = document.createElement(tag);

@@ -10,7 +10,7 @@ use crate::receivers::Receivers;
 use crate::state::{State, StateError};
 use crate::sweep::{Shown, Sweep};
 
-/// Cells of the page's heatmap each way: as many as a slider's move has time for.
+/// Cells of the page's heatmap each way: few enough to follow a slider within some frames.
 const SIDE: usize = 28;
 
 /// Everything but the drawings: `plan` is what `bowline plan --json` prints, but for the cores that

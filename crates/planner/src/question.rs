@@ -67,8 +67,8 @@ impl Question {
         Ok(schemes.into_iter().filter(wanted).collect())
     }
 
-    /// The schemes to choose from, those that ask for least first: of the other end, and of the CPU. All
-    /// of them can be run.
+    /// The schemes to choose from, those that ask for least first: of the other end, and of the
+    /// CPU. All of them can be run.
     ///
     /// # Errors
     /// Parameters that do not go together, or no reliable scheme at all.

@@ -46,8 +46,8 @@ const MAX_RECEIVERS: u32 = 65_536;
 const MAX_TEXT: usize = 64;
 
 impl State {
-    /// The keys, and the values of those that are left out. `rtt` stands in the place of `distance` if
-    /// it is not empty.
+    /// The keys, and the values of those that are left out. `rtt` stands in the place of `distance`
+    /// if it is not empty.
     pub const DEFAULTS: [(&'static str, &'static str); 11] = [
         ("bandwidth", "400Gbps"),
         ("distance", "3750km"),

@@ -1,4 +1,5 @@
-//! Whether what is checked in was made of these sources: the planner as WebAssembly, and the book's page.
+//! Whether what is checked in was made of these sources: the planner as WebAssembly, and the book's
+//! page.
 //!
 //! Both are checked in because not everybody can build for WebAssembly. `crates/planner/wasm/build`
 //! makes them anew, and calls this test with `BOWLINE_WRITE` set to the date.

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::args::named;
 
-/// What is said about it. The recurrence has no closed form: times are drawn, the bound is computed.
+/// What is said about it. The recurrence has no closed form: times are drawn, the bound is
+/// computed.
 #[derive(Serialize)]
 pub(super) struct Ring {
     pub(super) datacenters: u32,

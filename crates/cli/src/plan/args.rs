@@ -11,7 +11,8 @@ use crate::http;
 
 /// Say which reliability scheme suits a link, and how long messages will take
 ///
-/// Completion times are computed, not sampled, by the model of the SDR-RDMA paper: see docs/plan.md.
+/// Completion times are computed, not sampled, by the model of the SDR-RDMA paper: see
+/// docs/plan.md.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n  \
@@ -110,8 +111,8 @@ pub(crate) struct PlanArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(super) json: bool,
-    /// Serve an explorer for browsers, with a slider for each of these options, on PORT of loopback or
-    /// on ADDRESS:PORT [default: 127.0.0.1:18519]
+    /// Serve an explorer for browsers, with a slider for each of these options, on PORT of loopback
+    /// or on ADDRESS:PORT [default: 127.0.0.1:18519]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN,
           value_parser = parse_listen, conflicts_with_all = NOT_EXPLORED)]
     pub(super) serve: Option<SocketAddr>,

@@ -76,7 +76,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The table and the recommendation, with the cores of this machine, and draws beside it if asked for.
+/// The table and the recommendation, with the cores of this machine, and draws beside it if asked
+/// for.
 fn point(question: &Question, args: &PlanArgs) -> Result<Point, String> {
     let schemes = question.schemes().map_err(named)?;
     // What is wrong is said before anything is measured.

@@ -3,8 +3,9 @@
 //! A page asks [`input`] for room, writes a question there, calls [`answer`], [`curves`] or
 //! [`map_end`], each of which returns the length of its result, and reads that from [`output`]. A
 //! heatmap takes longer, and is computed in steps between which the page can react: [`map_begin`],
-//! [`map_step`] until no row is left, [`map_end`]. Question and result are UTF-8. A question is lines of `key=value` ([`State`]); the key `source` is what drawings say
-//! about where their numbers come from.
+//! [`map_step`] until no row is left, [`map_end`]. Question and result are UTF-8. A question is
+//! lines of `key=value` ([`State`]); the key `source` is what drawings say about where their
+//! numbers come from.
 //!
 //! `crates/planner/wasm/build` builds it into `crates/planner/page/planner.wasm`.
 
