@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::axis::{Scale, Unit};
-use crate::svg::{escape, open};
+use crate::svg::{open, source};
+use crate::text::escape;
 
 /// A chart of horizontal bars.
 ///
@@ -105,10 +106,7 @@ impl BarChart {
                 y += ROW;
             }
         }
-        let (at, source) = (height - 12.0, escape(&self.source));
-        let _ =
-            write!(out, "<text x=\"16\" y=\"{at:.1}\" style=\"font-size:11px\">{source}</text>");
-        out + "</svg>"
+        out + &source(&self.source, height) + "</svg>"
     }
 
     fn draw(&self, out: &mut String, bar: &Bar, range: (f64, f64), y: f64) {

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::axis::{Axis, Unit};
-use crate::svg::{escape, open};
+use crate::svg::{height_with, open, source};
+use crate::text::escape;
 
 /// A grid of factors: red above 1, blue below, by their logarithms.
 #[derive(Clone, Debug)]
@@ -22,6 +23,10 @@ pub struct Heatmap {
     pub rows: Vec<Vec<f64>>,
     /// What values far below and far above 1 mean.
     pub sides: (String, String),
+    /// A place that is pointed out: across, and up.
+    pub here: Option<(f64, f64)>,
+    /// Where the numbers come from: the command and the date. May be empty.
+    pub source: String,
 }
 
 const WIDTH: f64 = 760.0;
@@ -56,9 +61,12 @@ impl Heatmap {
 
     /// As SVG, with each value told when pointed at.
     pub fn svg(&self) -> String {
-        let mut out = open(WIDTH, HEIGHT, &self.title);
+        let height = height_with(&self.source, HEIGHT);
+        let mut out = open(WIDTH, height, &self.title);
         let (columns, rows) = (self.xs.len().max(1) as f64, self.ys.len().max(1) as f64);
         let (cell_w, cell_h) = ((WIDTH - LEFT - RIGHT) / columns, (HEIGHT - TOP - BOTTOM) / rows);
+        // Whole pixels: no seams between cells.
+        out.push_str("<g shape-rendering=\"crispEdges\">");
         for (r, row) in self.rows.iter().enumerate() {
             for (c, value) in row.iter().enumerate() {
                 let [red, green, blue] = self.colour(*value);
@@ -77,9 +85,10 @@ impl Heatmap {
                 );
             }
         }
+        out.push_str("</g>");
         self.draw_axes(&mut out, cell_w, cell_h);
         self.draw_legend(&mut out);
-        out + "</svg>"
+        out + &source(&self.source, height) + "</svg>"
     }
 
     fn draw_axes(&self, out: &mut String, cell_w: f64, cell_h: f64) {
@@ -102,6 +111,21 @@ impl Heatmap {
             let text = escape(&self.y.unit.text(tick));
             let x = LEFT - 8.0;
             let _ = write!(out, "<text class=\"e\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
+        }
+        if let Some((x, y)) = self.here
+            && let (Some(x), Some(y)) = (self.x.place(x, x_span), self.y.place(y, y_span))
+            && (0.0..=1.0).contains(&x)
+            && (0.0..=1.0).contains(&y)
+        {
+            let (x, y) = (LEFT + 0.5 * cell_w + x * inner_w, 0.5 * cell_h + y * inner_h);
+            let y = HEIGHT - BOTTOM - y;
+            // Two rings: one of them shows on any colour.
+            let _ = write!(
+                out,
+                "<g fill=\"none\" stroke-width=\"2\"><title>here</title>\
+                 <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"7\" stroke=\"#fff\"/>\
+                 <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\" stroke=\"#1d2433\"/></g>"
+            );
         }
         let _ = write!(
             out,
@@ -166,6 +190,8 @@ mod tests {
             ys: vec![1024.0],
             rows: vec![vec![0.5, 4.0]],
             sides: ("less".to_owned(), "more".to_owned()),
+            here: Some((2e-3, 1024.0)),
+            source: "a command".to_owned(),
         };
         let [red, _, blue] = map.colour(4.0);
         assert!(red > blue);
@@ -173,6 +199,7 @@ mod tests {
         assert!(blue > red);
         assert_eq!(map.colour(f64::NAN), [150, 150, 150]);
         assert!(map.svg().contains("1e-3, 1 KiB: 0.5x"));
+        assert!(map.svg().ends_with(">a command</text></svg>"));
         assert!(map.terminal(false).lines().count() >= 2);
     }
 }

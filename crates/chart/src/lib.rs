@@ -33,6 +33,7 @@ pub use bar::{Bar, BarChart, BarGroup};
 pub use heatmap::Heatmap;
 pub use line::{LineChart, Mark, Series, Style};
 pub use page::Page;
+pub use svg::css;
 
 /// The colour of a reliability scheme, the same in every chart; one grey for everything else.
 pub fn scheme_colour(scheme: &str) -> usize {

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use crate::axis::Axis;
-use crate::svg::{escape, open};
+use crate::svg::{height_with, open, source};
+use crate::text::escape;
 
 /// A chart of lines.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct LineChart {
     pub series: Vec<Series>,
     /// Places on the x axis that are pointed out.
     pub marks: Vec<Mark>,
+    /// Where the numbers come from: the command and the date. May be empty.
+    pub source: String,
 }
 
 /// One line.
@@ -80,7 +83,14 @@ impl Series {
 impl LineChart {
     /// A chart without lines.
     pub fn new(title: &str, x: Axis, y: Axis) -> LineChart {
-        LineChart { title: title.to_owned(), x, y, series: Vec::new(), marks: Vec::new() }
+        LineChart {
+            title: title.to_owned(),
+            x,
+            y,
+            series: Vec::new(),
+            marks: Vec::new(),
+            source: String::new(),
+        }
     }
 
     pub(crate) fn spans(&self) -> ((f64, f64), (f64, f64)) {
@@ -99,7 +109,8 @@ impl LineChart {
         let x_at = |v: f64| self.x.place(v, x_span).map(|p| LEFT + p * (WIDTH - LEFT - RIGHT));
         let y_at =
             |v: f64| self.y.place(v, y_span).map(|p| HEIGHT - BOTTOM - p * (HEIGHT - TOP - BOTTOM));
-        let mut out = open(WIDTH, HEIGHT, &self.title);
+        let height = height_with(&self.source, HEIGHT);
+        let mut out = open(WIDTH, height, &self.title);
         self.draw_axes(&mut out, x_span, y_span, &x_at, &y_at);
         // What leaves the range leaves the picture. All charts have the same frame, and so the same clip.
         let (w, h) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM + 4.0);
@@ -121,7 +132,7 @@ impl LineChart {
         }
         out.push_str("</g>");
         draw_names(&mut out, ends);
-        out + "</svg>"
+        out + &source(&self.source, height) + "</svg>"
     }
 
     fn draw_axes(
@@ -260,6 +271,15 @@ mod tests {
         let (inside, outside) = svg.split_once("</g>").unwrap();
         assert_eq!(inside.matches("<g ").count(), 1);
         assert!(outside.contains(">one</text>") && !outside.contains("<path"));
+    }
+
+    #[test]
+    fn a_source_has_room_of_its_own() {
+        let mut chart = chart();
+        assert!(chart.svg().contains("viewBox=\"0 0 760 420\""));
+        chart.source = "a & b".to_owned();
+        let svg = chart.svg();
+        assert!(svg.contains("viewBox=\"0 0 760 440\"") && svg.contains(">a &amp; b</text></svg>"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::svg::escape;
+use crate::text::escape;
 
 /// A page of text, tables and charts in one file: no scripts, nothing fetched, light and dark.
 #[derive(Clone, Debug)]

@@ -1,19 +1,6 @@
-//! What SVG drawings share: text that is safe, and colours for light and dark.
+//! What SVG drawings share: their frame, and colours for light and dark.
 
-/// Text as SVG and HTML take it.
-pub(crate) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
+use crate::text::escape;
 
 /// Lines that are told apart by most eyes, on light and on dark.
 pub(crate) const LIGHT: [&str; 8] =
@@ -24,24 +11,57 @@ pub(crate) const DARK: [&str; 8] =
 /// The same as terminals have them.
 pub(crate) const TERMINAL: [u8; 8] = [245, 203, 214, 75, 43, 141, 240, 137];
 
+fn variables(palette: [&str; 8]) -> String {
+    palette.iter().enumerate().map(|(i, c)| format!("--s{i}:{c};")).collect()
+}
+
+/// The styles of all drawings, and the colours of schemes as CSS variables `--s0` to `--s7`: the
+/// index is that of [`crate::scheme_colour`]. For pages that name schemes outside of drawings, or
+/// that put drawings in without their own `<style>`.
+pub fn css() -> String {
+    let (light, dark) = (variables(LIGHT), variables(DARK));
+    let drawing = drawing_css();
+    format!(":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}{drawing}")
+}
+
 /// Styles of one drawing. They are the same in each, so many of them on a page do not quarrel.
 pub(crate) fn style() -> String {
-    let colours = |palette: [&str; 8]| {
-        let each = palette.iter().enumerate().map(|(i, c)| format!("--s{i}:{c};"));
-        each.collect::<String>()
-    };
+    format!("<style>{}</style>", drawing_css())
+}
+
+fn drawing_css() -> String {
     format!(
-        "<style>.bl{{--ink:#1d2433;--soft:#667085;--grid:#e6e9ef;--bg:#ffffff;{light}\
+        ".bl{{--ink:#1d2433;--soft:#667085;--grid:#e6e9ef;--bg:#ffffff;{light}\
          font:13px/1.3 ui-sans-serif,system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}}\
          @media(prefers-color-scheme:dark){{.bl{{--ink:#e8ecf3;--soft:#98a2b3;--grid:#2b3342;\
          --bg:#141922;{dark}}}}}\
          .bl text{{fill:var(--soft)}}.bl .t{{fill:var(--ink);font-size:15px;font-weight:600}}\
          .bl .g{{stroke:var(--grid);stroke-width:1}}.bl .l{{fill:none;stroke-width:2.25;\
          stroke-linejoin:round;stroke-linecap:round}}.bl .m{{stroke:var(--soft);stroke-dasharray:2 4}}\
-         .bl .b{{fill:var(--bg)}}.bl .e{{text-anchor:end}}.bl .c{{text-anchor:middle}}</style>",
-        light = colours(LIGHT),
-        dark = colours(DARK),
+         .bl .b{{fill:var(--bg)}}.bl .e{{text-anchor:end}}.bl .c{{text-anchor:middle}}",
+        light = variables(LIGHT),
+        dark = variables(DARK),
     )
+}
+
+/// Room below a drawing for where its numbers come from.
+const SOURCE_ROOM: f64 = 20.0;
+
+/// The height of a drawing with room for its source, if it has one.
+pub(crate) fn height_with(source: &str, height: f64) -> f64 {
+    if source.is_empty() { height } else { height + SOURCE_ROOM }
+}
+
+/// Where the numbers of a drawing come from, at its lower edge; nothing if that is not known.
+pub(crate) fn source(source: &str, height: f64) -> String {
+    if source.is_empty() {
+        return String::new();
+    }
+    // A line of this many characters fills a drawing; a longer one is written smaller.
+    const FULL: usize = 124;
+    let size = 11 * FULL / source.chars().count().max(FULL);
+    let (y, text) = (height - 12.0, escape(source));
+    format!("<text x=\"16\" y=\"{y:.1}\" style=\"font-size:{size}px\">{text}</text>")
 }
 
 /// The opening of a drawing, with its title for those who do not see it.

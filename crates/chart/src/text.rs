@@ -1,4 +1,19 @@
-//! Numbers as people write them.
+//! Numbers as people write them, and text as pages take it.
+
+/// Text as SVG and HTML take it.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
 
 /// `25.7 ms`: three digits that count, and the unit that makes them short.
 pub fn time(seconds: f64) -> String {

@@ -12,8 +12,10 @@ mod fault;
 #[doc(hidden)]
 pub mod fuzzing;
 mod group;
+mod http;
 mod interrupt;
 mod log;
+mod made;
 mod nic_name;
 mod output;
 mod peers;

@@ -1,7 +1,9 @@
 //! `bowline plan` as users run it.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -160,6 +162,88 @@ fn drawings_and_the_report_are_files() {
     let page = std::fs::read_to_string(dir.join("plan.html")).unwrap();
     assert!(page.starts_with("<!doctype html>") && page.contains("Ring allreduce"));
     assert!(!page.contains("<script") && !page.contains("src="));
+}
+
+#[test]
+fn drawings_name_the_command_that_made_them() {
+    let output = plan("source", &[&LINK[..], &["--sweep", "size", "--svg", "size.svg"]].concat());
+    assert!(output.status.success());
+    let svg = std::fs::read_to_string(scratch("source").join("size.svg")).unwrap();
+    assert!(svg.contains("bowline plan --bandwidth 400Gbps --rtt 25ms --chunk-loss 1e-3"), "{svg}");
+}
+
+#[test]
+fn bursts_keep_the_rate_of_losses() {
+    let link = ["--bandwidth", "10Gbps", "--rtt", "40ms", "--loss", "1e-4", "--size", "64MiB"];
+    let with = |burst: &str| json("burst", &[&link[..], &["--burst", burst]].concat());
+    let mean = |plan: &Value| plan["schemes"][0]["mean_s"].as_f64().unwrap();
+    let plain = json("burst", &link);
+    assert_eq!(with("1")["schemes"][2], plain["schemes"][2]);
+    // Go-back-N goes back once for a burst.
+    assert!(mean(&with("8")) < mean(&plain));
+    for wrong in ["0", "-1", "many"] {
+        let output = plan("burst", &[&link[..], &["--burst", wrong]].concat());
+        assert!(!output.status.success(), "{wrong}");
+    }
+    let twice = plan(
+        "burst",
+        &[
+            "--loss",
+            "ge(1e-5,12%)",
+            "--burst",
+            "8",
+            "--rtt",
+            "40ms",
+            "--bandwidth",
+            "10Gbps",
+            "--size",
+            "64MiB",
+        ],
+    );
+    let text = String::from_utf8_lossy(&twice.stderr).into_owned();
+    assert!(!twice.status.success() && text.contains("--burst"), "{text}");
+}
+
+#[test]
+fn a_group_has_a_recommendation_of_its_own() {
+    let link = ["--bandwidth", "10Gbps", "--rtt", "40ms", "--loss", "1e-3", "--size", "16MiB"];
+    let plan = json("group", &[&link[..], &["--receivers", "64"]].concat());
+    let group = &plan["receivers"];
+    let rows = group["schemes"].as_array().unwrap();
+    let time = |row: &Value| row["group_mean_s"].as_f64().unwrap();
+    let best = rows.iter().map(time).fold(f64::INFINITY, f64::min);
+    let chosen = rows.iter().find(|row| row["name"] == group["recommended"]).unwrap();
+    assert!(time(chosen) <= best * 1.0101, "{group}");
+}
+
+#[test]
+fn the_explorer_is_a_file() {
+    let output = plan("page", &["--page", "explorer.html", "--loss", "0.1%", "--rtt", "40ms"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(scratch("page").join("explorer.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>"));
+    assert!(page.contains("data-state=\"rtt=40ms\nloss=1e-3\n\""));
+    assert!(page.contains("bowline plan --page explorer.html --loss 0.1% --rtt 40ms"));
+    assert!(!page.contains("src=") && !page.contains("{{"));
+    let both = plan("page", &["--page", "explorer.html", "--serve"]);
+    assert!(!both.status.success());
+}
+
+#[test]
+fn the_explorer_is_served_until_it_is_interrupted() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
+    let mut server = command.args(["plan", "--serve", "0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(server.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let at = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).unwrap();
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.contains("<!doctype html>"));
+    let asked = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    assert!(server.wait().unwrap().success());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which scheme to take, and where on the axes around a link the answer changes.
 
 use crate::error::PlanError;
+use crate::group::{Group, Spread};
 use crate::link::{Link, Loss};
 use crate::scheme::Scheme;
 use crate::transfer::{Message, Transfer};
@@ -28,6 +29,14 @@ impl Goal {
             Goal::Quantile(q) => completion.quantile_s(*q),
         })
     }
+
+    /// The time that counts of a message to many.
+    pub fn of_group(&self, law: &Group) -> f64 {
+        match self {
+            Goal::Mean => law.mean_s(),
+            Goal::Quantile(q) => law.quantile_s(*q),
+        }
+    }
 }
 
 /// Index of the scheme to take: the first that is within [`MARGIN`] of the fastest. The caller lists
@@ -37,7 +46,27 @@ impl Goal {
 pub fn choose(transfer: &Transfer, schemes: &[Scheme], goal: Goal) -> Result<usize, PlanError> {
     let times: Result<Vec<f64>, PlanError> =
         schemes.iter().map(|scheme| goal.of(transfer, scheme)).collect();
-    let times = times?;
+    first_within_margin(&times?)
+}
+
+/// The same for a message to many receivers through a group.
+///
+/// # Errors
+/// No receivers or schemes, or a scheme that does not go with the message.
+pub fn choose_group(
+    transfer: &Transfer,
+    schemes: &[Scheme],
+    goal: Goal,
+    receivers: u32,
+) -> Result<usize, PlanError> {
+    let time_s = |scheme: &Scheme| {
+        Ok(goal.of_group(&Group::new(transfer, scheme, receivers, Spread::Group)?))
+    };
+    let times: Result<Vec<f64>, PlanError> = schemes.iter().map(time_s).collect();
+    first_within_margin(&times?)
+}
+
+fn first_within_margin(times: &[f64]) -> Result<usize, PlanError> {
     let best = times.iter().copied().fold(f64::INFINITY, f64::min);
     let found = times.iter().position(|time| *time <= best * (1.0 + MARGIN));
     found.ok_or_else(|| {
@@ -143,7 +172,7 @@ fn nearest(
     }
     // A place that cannot be planned for ends the search.
     let at = |value: f64| choose(&axis.moved(transfer, value).ok()?, schemes, goal).ok();
-    let step = 10_f64.powf(if above { 1.0 } else { -1.0 } / f64::from(STEPS_PER_DECADE));
+    let step = libm::pow(10.0, if above { 1.0 } else { -1.0 } / f64::from(STEPS_PER_DECADE));
     let mut near = start;
     let mut far = start * step;
     while (far / start).max(start / far) <= REACH * 1.001 {

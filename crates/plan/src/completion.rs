@@ -3,7 +3,7 @@
 use crate::erasure::Coded;
 use crate::go_back::GoBack;
 use crate::link::any_of;
-use crate::numeric::invert;
+use crate::numeric::{TEN_DIGITS, invert};
 use crate::repeat::Repeat;
 use crate::scheme::Scheme;
 use crate::transfer::Transfer;
@@ -104,7 +104,13 @@ impl Completion {
 
     /// The shortest time within which a share `q` of messages is complete, `0 < q < 1`.
     pub fn quantile_s(&self, q: f64) -> f64 {
-        invert(|t| self.cdf(t), q.clamp(0.0, 1.0 - 1e-12), self.least_s, 0.5 * self.rtt_s + 1e-9)
+        self.quantile_to(q, TEN_DIGITS)
+    }
+
+    /// [`Completion::quantile_s`] with a relative error of at most `tolerance`.
+    pub(crate) fn quantile_to(&self, q: f64, tolerance: f64) -> f64 {
+        let (q, scale_s) = (q.clamp(0.0, 1.0 - 1e-12), 0.5 * self.rtt_s + 1e-9);
+        invert(|t| self.cdf(t), q, self.least_s, scale_s, tolerance)
     }
 
     /// The shortest time that is possible.

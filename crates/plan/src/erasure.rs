@@ -212,7 +212,7 @@ fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
         if p <= 0.0 || p >= 1.0 {
             return if (p <= 0.0) == (count == 0) { 1.0 } else { 0.0 };
         }
-        (ln_choose(nf, c) + c * p.ln() + (nf - c) * (-p).ln_1p()).exp()
+        libm::exp(ln_choose(nf, c) + c * libm::log(p) + (nf - c) * libm::log1p(-p))
     };
     let counts = high - low + 1;
     let width = if counts <= MAX_SINGLE { 1 } else { counts.div_ceil(MAX_RANGES) };
@@ -220,7 +220,7 @@ fn failures(n: u64, p: f64) -> Vec<(f64, f64)> {
     let mut from = low;
     // None failing is an outcome of its own.
     if from == 0 {
-        outcomes.push((0.0, (nf * (-p).ln_1p()).exp()));
+        outcomes.push((0.0, libm::exp(nf * libm::log1p(-p))));
         from = 1;
     }
     while from <= high {

@@ -41,7 +41,7 @@ mod transfer;
 
 pub use allreduce::Allreduce;
 pub use bursts::GilbertElliott;
-pub use choose::{Axis, Crossover, Goal, MARGIN, choose, crossovers};
+pub use choose::{Axis, Crossover, Goal, MARGIN, choose, choose_group, crossovers};
 pub use completion::Completion;
 pub use error::PlanError;
 pub use group::{Group, Spread};

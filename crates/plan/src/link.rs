@@ -104,7 +104,7 @@ impl Loss {
 
 /// `1 − (1 − p)^n` without cancellation.
 pub(crate) fn any_of(p: f64, n: f64) -> f64 {
-    if n == 0.0 { 0.0 } else { -(n * (-p).ln_1p()).exp_m1() }
+    if n == 0.0 { 0.0 } else { -libm::expm1(n * libm::log1p(-p)) }
 }
 
 #[cfg(test)]

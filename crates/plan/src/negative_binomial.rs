@@ -49,10 +49,10 @@ impl NegativeBinomial {
             Law::Table(sums) => sums.get(k as usize).copied().unwrap_or(1.0),
             Law::Series { deviation, skewness, excess } => {
                 let z = (k.floor() + 0.5 - self.mean) / deviation;
-                let density = (-0.5 * z * z).exp() / std::f64::consts::TAU.sqrt();
+                let density = libm::exp(-0.5 * z * z) / std::f64::consts::TAU.sqrt();
                 let correction = skewness * (z * z - 1.0) / 6.0
                     + excess * z * (z * z - 3.0) / 24.0
-                    + skewness * skewness * z * (z.powi(4) - 10.0 * z * z + 15.0) / 72.0;
+                    + skewness * skewness * z * (z * z * z * z - 10.0 * z * z + 15.0) / 72.0;
                 (normal_cdf(z) - density * correction).clamp(0.0, 1.0)
             }
         }
@@ -61,7 +61,7 @@ impl NegativeBinomial {
 
 /// Sums of `P(K = k) = C(n + k − 1, k) p^k (1 − p)^n`, until nothing is missing.
 fn table(n: f64, p: f64, mean: f64) -> Vec<f64> {
-    let mut term = (n * (-p).ln_1p()).exp();
+    let mut term = libm::exp(n * libm::log1p(-p));
     let mut sums = vec![term];
     let mut sum = term;
     let mut k = 0.0;

@@ -63,10 +63,10 @@ impl Rounds {
         let mut overhead_s = rto_s + inject_s;
         let (mut shift_s, mut first, mut again) = (0.0, events, loss);
         if loss > MAX_ROUND_LOSS {
-            let together = (MAX_ROUND_LOSS.ln() / loss.ln()).max(1.0).floor();
+            let together = (libm::log(MAX_ROUND_LOSS) / libm::log(loss)).max(1.0).floor();
             shift_s = 0.5 * (together - 1.0) * overhead_s;
             overhead_s *= together;
-            again = loss.powf(together);
+            again = libm::pow(loss, together);
             first = again;
         }
         let mut missing = vec![1.0, first];
@@ -75,7 +75,7 @@ impl Rounds {
             power *= again;
             missing.push(power.min(first));
         }
-        let ln_there = missing.iter().map(|p| (-p).ln_1p()).collect();
+        let ln_there = missing.iter().map(|p| libm::log1p(-p)).collect();
         Rounds { overhead_s, shift_s, missing, ln_there }
     }
 }
@@ -118,7 +118,7 @@ impl Repeat {
         if u_s < -1e-12 * t_s {
             return 0.0;
         }
-        self.ln_cdf(u_s.max(0.0), true).exp()
+        libm::exp(self.ln_cdf(u_s.max(0.0), true))
     }
 
     /// Of whole chunks, or of the smooth line that the staircase climbs along.
@@ -212,7 +212,7 @@ impl Repeat {
                 let away_s = f64::from(round) * self.rounds_of.overhead_s - from_s;
                 let phase = (away_s / self.inject_s).fract();
                 let at_s = if phase < 1e-9 { 1.0 } else { phase } * self.inject_s;
-                (at_s, (self.ln_there(round + 1) - self.ln_there(round)).exp())
+                (at_s, libm::exp(self.ln_there(round + 1) - self.ln_there(round)))
             })
             .collect();
         jumps.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -230,11 +230,11 @@ impl Repeat {
         let rest_s = (length_s - whole * self.inject_s).max(0.0);
         // 1 + f + f² + … of the factor f that one injection time climbs, taken from the top: a long
         // climb begins at a number too small to write down.
-        let top = (start + climb * whole).exp();
+        let top = libm::exp(start + climb * whole);
         let series = if climb * whole < 1e-9 {
-            start.exp() * whole
+            libm::exp(start) * whole
         } else {
-            top * -(-climb * whole).exp_m1() / climb.exp_m1()
+            top * -libm::expm1(-climb * whole) / libm::expm1(climb)
         };
         within(self.inject_s) * series + top * within(rest_s)
     }
@@ -252,8 +252,8 @@ impl Repeat {
 
 /// `∫` of an exponential that rises by `rise` in its logarithm over `length`.
 fn exp_area(start: f64, rise: f64, length: f64) -> f64 {
-    let mean = if rise.abs() < 1e-9 { 1.0 } else { -(-rise).exp_m1() / rise };
-    (start + rise).exp() * length * mean
+    let mean = if rise.abs() < 1e-9 { 1.0 } else { -libm::expm1(-rise) / rise };
+    libm::exp(start + rise) * length * mean
 }
 
 #[cfg(test)]
@@ -271,7 +271,7 @@ mod tests {
                     if since < -1e-9 {
                         return 0.0;
                     }
-                    1.0 - p.powf((since / overhead + 1e-9).floor() + 1.0)
+                    1.0 - libm::pow(p, (since / overhead + 1e-9).floor() + 1.0)
                 })
                 .product::<f64>()
         };

@@ -176,7 +176,7 @@ impl Repeats {
             most_lost += 1.0 + again;
             let sent_s = (self.chunks - back) as f64 * self.inject_s;
             latest = latest.max(sent_s + most_lost * self.overhead_s);
-            let more = self.loss.powf(most_lost + 1.0);
+            let more = libm::pow(self.loss, most_lost + 1.0);
             back = back.saturating_add(1).saturating_add(gap(more, rng));
         }
         latest
@@ -194,12 +194,12 @@ fn gap(p: f64, rng: &mut impl Rng) -> u64 {
         return u64::MAX;
     }
     // A float too large for the type becomes its largest value.
-    (uniform(rng).ln() / (-p).ln_1p()) as u64
+    (libm::log(uniform(rng)) / libm::log1p(-p)) as u64
 }
 
 /// How often something is lost in a row, with probability `p` each time.
 fn losses_of_one(p: f64, rng: &mut impl Rng) -> f64 {
-    if p <= 0.0 { 0.0 } else { (uniform(rng).ln() / p.ln()).floor() }
+    if p <= 0.0 { 0.0 } else { (libm::log(uniform(rng)) / libm::log(p)).floor() }
 }
 
 /// Losses before the n-th success: by gaps, or where there are many as a Poisson number whose mean is

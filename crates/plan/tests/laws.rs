@@ -4,7 +4,7 @@ use bowline_plan::{Coding, Erasure, GilbertElliott, Link, Loss, Message, Scheme,
 use proptest::prelude::*;
 
 fn log_uniform(low: f64, high: f64) -> impl Strategy<Value = f64> {
-    (low.ln()..high.ln()).prop_map(f64::exp)
+    (libm::log(low)..libm::log(high)).prop_map(libm::exp)
 }
 
 fn losses() -> impl Strategy<Value = Loss> {

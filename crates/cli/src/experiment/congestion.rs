@@ -269,6 +269,7 @@ fn page(name: &str, rows: &[Row]) -> String {
     };
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     page.table(&head, &rows, None);
+    page.footer(&crate::made::source());
     page.html()
 }
 
@@ -286,5 +287,6 @@ fn chart(row: &Row) -> Option<String> {
         let points = flow.iter().enumerate().map(at).collect();
         chart.series.push(Series::line(&format!("flow {}", i + 1), points));
     }
+    chart.source = crate::made::source();
     Some(chart.svg())
 }

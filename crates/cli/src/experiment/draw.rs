@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bowline_chart::{Axis as Drawn, Heatmap, LineChart, Page, Series, Style, Unit};
+use bowline_chart::{Axis as Drawn, Heatmap, LineChart, Page, Series, Style, Unit, scheme_colour};
 
 use super::plan::{Axis, Metric, Statistic};
 use super::report::{Report, Values};
 use super::sweep::Row;
+use crate::made;
 
 /// Writes what there is into a directory; returns the files.
 pub(super) fn write(report: &Report<'_>, dir: &Path) -> io::Result<Vec<PathBuf>> {
@@ -50,10 +51,11 @@ fn page(report: &Report<'_>, drawings: &[String]) -> String {
     if !broken.is_empty() {
         page.heading("What does not hold").list(&broken);
     }
-    page.footer(
-        "Chunks are packets of 256 bytes and rates are scaled to match: what counts are ratios. \
+    page.footer(&format!(
+        "{}. Chunks are packets of 256 bytes and rates are scaled to match: what counts are ratios. \
          ± is the standard error of the code's mean, off its distance from the model's.",
-    );
+        made::source()
+    ));
     page.html()
 }
 
@@ -81,14 +83,19 @@ fn lines(report: &Report<'_>) -> LineChart {
         Metric::ChunkLoss => Drawn::log("chunk loss", Unit::Probability),
     };
     let mut chart = LineChart::new(&plan.title, plan.x.chart_axis(), y);
-    let mut names: Vec<String> = Vec::new();
+    chart.source = made::source();
+    let mut names: Vec<(String, &str)> = Vec::new();
     for row in &report.rows {
         let name = report.series(row);
-        if report.values(row).is_some() && !names.contains(&name) {
-            names.push(name);
+        if report.values(row).is_some() && names.iter().all(|(seen, _)| *seen != name) {
+            names.push((name, &row.point.scheme));
         }
     }
-    for (colour, name) in names.iter().enumerate() {
+    // A scheme has its own colour, unless it has several lines.
+    let is_single = |scheme: &str| names.iter().filter(|(_, other)| *other == scheme).count() == 1;
+    let by_scheme = names.iter().all(|(_, scheme)| is_single(scheme));
+    for (i, (name, scheme)) in names.iter().enumerate() {
+        let colour = if by_scheme { scheme_colour(scheme) } else { i };
         let rows = || report.rows.iter().filter(|row| report.series(row) == *name);
         let point = |row: &Row, value: f64| (plan.x.value(&row.point), value);
         let mut model: Vec<(f64, f64)> =
@@ -137,5 +144,7 @@ fn heatmap(report: &Report<'_>, y: Axis, title: &str, value: fn(Values) -> Optio
         ys,
         rows,
         sides: (format!("{} is faster", side(0)), format!("{} is faster", side(1))),
+        here: None,
+        source: made::source(),
     }
 }

@@ -325,6 +325,7 @@ fn page(figure: OptinicFigure, name: &str, rows: &[Row]) -> String {
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(rows, row)).collect();
     page.table(&HEAD, &cells, None);
     page.paragraph(paper(figure));
+    page.footer(&crate::made::source());
     page.html()
 }
 
@@ -356,6 +357,7 @@ fn chart(figure: OptinicFigure, collective: Collective, rows: &[Row]) -> Option<
             chart.series.push(Series::line(&name, points));
         }
     }
+    chart.source = crate::made::source();
     (!chart.series.is_empty()).then(|| chart.svg())
 }
 

@@ -167,6 +167,7 @@ impl StepsPlan {
         if !broken.is_empty() {
             page.heading("What does not hold").list(&broken);
         }
+        page.footer(&crate::made::source());
         page.html()
     }
 

@@ -4,14 +4,15 @@ use std::fmt::Write;
 
 use bowline_chart::text;
 use bowline_plan::{Allreduce, Sampler, Scheme};
+use bowline_planner::{Question, Times};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::Serialize;
 
-use super::args::{PlanArgs, named};
-use super::row::Times;
+use super::args::named;
 
-/// What is said about it. The recurrence has no closed form: times are drawn, the bound is computed.
+/// What is said about it. The recurrence has no closed form: times are drawn, the bound is
+/// computed.
 #[derive(Serialize)]
 pub(super) struct Ring {
     pub(super) datacenters: u32,
@@ -35,15 +36,21 @@ pub(super) struct RingRow {
 const DRAWS: u32 = 1_500_000;
 
 impl Ring {
-    pub(super) fn new(args: &PlanArgs, datacenters: u32) -> Result<Ring, String> {
-        let ring = Allreduce::new(args.link(), args.message(), datacenters).map_err(named)?;
+    /// Draws `samples` of them, or as many as take little time.
+    pub(super) fn new(
+        question: &Question,
+        datacenters: u32,
+        samples: Option<u32>,
+        seed: u64,
+    ) -> Result<Ring, String> {
+        let ring = Allreduce::new(question.link, question.message, datacenters).map_err(named)?;
         let writes = ring.rounds() * datacenters;
-        let samples = args.samples.unwrap_or((DRAWS / writes).clamp(1_000, 20_000));
-        let schemes: Vec<Scheme> =
-            args.schemes()?.into_iter().filter(Scheme::is_reliable).collect();
+        let samples = samples.unwrap_or((DRAWS / writes).clamp(1_000, 20_000));
+        let schemes = question.schemes().map_err(named)?;
+        let schemes: Vec<Scheme> = schemes.into_iter().filter(Scheme::is_reliable).collect();
         let row = |scheme: &Scheme| -> Result<RingRow, String> {
             let sampler = Sampler::new(ring.stage(), scheme).map_err(named)?;
-            let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let mut times: Vec<f64> =
                 (0..samples).map(|_| ring.run(|| sampler.draw(&mut rng))).collect();
             times.sort_by(f64::total_cmp);

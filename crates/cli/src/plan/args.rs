@@ -1,63 +1,73 @@
 //! Options of `bowline plan`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bowline::LinkProfile;
-use bowline_link::units;
-use bowline_plan::{
-    Axis, Coding, Erasure, GilbertElliott, Goal, Link, Loss, Message, PlanError, Scheme, Transfer,
-    rtt_of_distance_s,
-};
-use clap::{ArgGroup, Args, ValueEnum};
+use bowline_plan::{Axis, Goal, Link, Loss, Message, PlanError, rtt_of_distance_s};
+use bowline_planner::{Parameters, Question, parse};
+use clap::{Args, ValueEnum};
+
+use crate::http;
 
 /// Say which reliability scheme suits a link, and how long messages will take
 ///
-/// Completion times are computed, not sampled, by the model of the SDR-RDMA paper: see docs/plan.md.
+/// Completion times are computed, not sampled, by the model of the SDR-RDMA paper: see
+/// docs/plan.md.
 #[derive(Args)]
-#[command(
-    group(ArgGroup::new("length").required(true).args(["rtt", "distance"])),
-    group(ArgGroup::new("losses").required(true).args(["loss", "chunk_loss"])),
-    after_help = "Examples:\n  \
+#[command(after_help = "Examples:\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n  \
     bowline plan --bandwidth 100Gbps --distance 350km --loss 0.1% --size 1GiB --json\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --chunk-loss 1e-3 --size 128MiB --sweep loss\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB --report plan.html\n  \
     bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB --allreduce 4\n  \
     bowline plan --bandwidth 10Gbps --rtt 40ms --loss 0.1% --size 16MiB --receivers 8\n  \
-    bowline plan --bandwidth 10Gbps --rtt 40ms --loss 'ge(1e-5,12%)' --size 64MiB")]
+    bowline plan --bandwidth 10Gbps --rtt 40ms --loss 1e-4 --burst 8 --size 64MiB\n  \
+    bowline plan --serve                  explore it in a browser, with sliders\n  \
+    bowline plan --serve 9000 --loss 0.1%  on that port, starting from this loss\n  \
+    bowline plan --page planner.html      the same explorer as one file, without a server")]
 pub(crate) struct PlanArgs {
     /// The link's rate, as 400Gbps
-    #[arg(long, value_name = "RATE", value_parser = units::parse_rate, allow_hyphen_values = true)]
-    bandwidth: u64,
+    #[arg(long, value_name = "RATE", value_parser = parse::rate, allow_hyphen_values = true,
+          required_unless_present_any = ["serve", "page"])]
+    bandwidth: Option<u64>,
     /// Its round trip, as 25ms
-    #[arg(long, value_name = "TIME", value_parser = parse_rtt, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse::rtt, allow_hyphen_values = true,
+          conflicts_with = "distance",
+          required_unless_present_any = ["distance", "serve", "page"])]
     rtt: Option<f64>,
     /// Its length instead, as 3750km; 300,000 km/s as in the paper, where fibre has 200,000
-    #[arg(long, value_name = "KM", value_parser = parse_distance, allow_hyphen_values = true)]
+    #[arg(long, value_name = "KM", value_parser = parse::distance, allow_hyphen_values = true)]
     distance: Option<f64>,
     /// Loss of packets, as 1e-5 or 0.1%, or in bursts as ge(P,R): P to the bad state, R out of it
-    #[arg(long, value_name = "P", value_parser = parse_loss, allow_hyphen_values = true)]
+    #[arg(long, value_name = "P", value_parser = parse::loss, allow_hyphen_values = true,
+          conflicts_with = "chunk_loss",
+          required_unless_present_any = ["chunk_loss", "serve", "page"])]
     loss: Option<Loss>,
     /// Loss of whole chunks instead, as 1e-4: the paper's P_drop
-    #[arg(long, value_name = "P", value_parser = parse_chunk_loss, allow_hyphen_values = true)]
+    #[arg(long, value_name = "P", value_parser = parse::chunk_loss, allow_hyphen_values = true)]
     chunk_loss: Option<Loss>,
+    /// Lose packets in bursts of this mean length, at the same rate
+    #[arg(long, value_name = "PACKETS", value_parser = parse::burst, allow_hyphen_values = true,
+          conflicts_with = "chunk_loss")]
+    burst: Option<f64>,
     /// Bytes of a message, as 128MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_hyphen_values = true)]
-    size: u64,
+    #[arg(long, value_name = "SIZE", value_parser = parse::size, allow_hyphen_values = true,
+          required_unless_present_any = ["serve", "page"])]
+    size: Option<u64>,
     /// Bytes of a chunk, a multiple of the MTU
-    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse_size,
+    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = parse::size,
           allow_hyphen_values = true)]
     chunk: u64,
     /// Payload of a packet
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = parse_size,
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = parse::size,
           allow_hyphen_values = true)]
     mtu: u64,
     /// Schemes to compare, and to choose from: gbn, sr-rto, sr-nack, ec-mds, ec-xor, lowar,
     /// best-effort [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parse_scheme)]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = parse::scheme)]
     scheme: Vec<&'static str>,
     /// Data and parity chunks of a submessage
-    #[arg(long, value_name = "K,M", default_value = "32,8", value_parser = parse_pair,
+    #[arg(long, value_name = "K,M", default_value = "32,8", value_parser = parse::pair,
           allow_hyphen_values = true)]
     ec: (u32, u32),
     /// Round trips that a receiver of coded messages waits before it asks for what failed
@@ -67,7 +77,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "RTTS", default_value_t = 3.0, allow_hyphen_values = true)]
     rto: f64,
     /// Packets and lanes of a block of LoWAR
-    #[arg(long, value_name = "R,C", default_value = "32,1", value_parser = parse_pair,
+    #[arg(long, value_name = "R,C", default_value = "32,1", value_parser = parse::pair,
           allow_hyphen_values = true)]
     lowar: (u32, u32),
     /// What the recommended scheme keeps short
@@ -82,7 +92,8 @@ pub(crate) struct PlanArgs {
     /// A ring allreduce of that size over so many datacenters as well
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) allreduce: Option<u32>,
-    /// The message to so many receivers at once as well: through a multicast group, and by fan-out
+    /// The message to so many receivers at once as well: through a multicast group, and by fan-out.
+    /// What is drawn is then for all of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) receivers: Option<u32>,
     /// Draw how completion times change with this
@@ -100,6 +111,38 @@ pub(crate) struct PlanArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(super) json: bool,
+    /// Serve an explorer for browsers, with a slider for each of these options, on PORT of loopback
+    /// or on ADDRESS:PORT [default: 127.0.0.1:18519]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN,
+          value_parser = parse_listen, conflicts_with_all = NOT_EXPLORED)]
+    pub(super) serve: Option<SocketAddr>,
+    /// Write the explorer into one HTML file
+    #[arg(long, value_name = "FILE.html", conflicts_with = "serve",
+          conflicts_with_all = NOT_EXPLORED)]
+    pub(super) page: Option<PathBuf>,
+}
+
+/// Where the explorer is served, unless told otherwise.
+const DEFAULT_LISTEN: &str = "127.0.0.1:18519";
+/// What the explorer does not take: it answers in the browser.
+const NOT_EXPLORED: [&str; 13] = [
+    "chunk_loss",
+    "scheme",
+    "ec",
+    "beta",
+    "rto",
+    "lowar",
+    "samples",
+    "allreduce",
+    "sweep",
+    "heatmap",
+    "svg",
+    "report",
+    "json",
+];
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    http::parse_listen(text, DEFAULT_LISTEN)
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -108,6 +151,17 @@ enum GoalArg {
     P50,
     P99,
     P999,
+}
+
+impl GoalArg {
+    fn goal(self) -> Goal {
+        match self {
+            GoalArg::Mean => Goal::Mean,
+            GoalArg::P50 => Goal::Quantile(0.5),
+            GoalArg::P99 => Goal::Quantile(0.99),
+            GoalArg::P999 => Goal::Quantile(0.999),
+        }
+    }
 }
 
 /// What a sweep changes.
@@ -136,70 +190,86 @@ impl AxisArg {
 }
 
 impl PlanArgs {
-    /// The message on its link.
-    pub(super) fn transfer(&self) -> Result<Transfer, String> {
-        Transfer::new(self.link(), self.message()).map_err(named)
-    }
-
-    pub(super) fn link(&self) -> Link {
-        let rtt_s = self.rtt.or_else(|| self.distance.map(rtt_of_distance_s)).unwrap_or_default();
-        let loss = self.loss.or(self.chunk_loss).unwrap_or(Loss::Packet(0.0));
-        Link { bandwidth_bps: self.bandwidth as f64, rtt_s, loss }
-    }
-
-    pub(super) fn message(&self) -> Message {
-        Message { bytes: self.size, chunk_bytes: self.chunk, mtu_bytes: self.mtu }
-    }
-
-    /// The schemes of the table.
-    pub(super) fn schemes(&self) -> Result<Vec<Scheme>, String> {
-        let schemes = Scheme::all().map(|scheme| self.with_parameters(scheme));
-        for scheme in &schemes {
-            scheme.check().map_err(named)?;
-        }
-        let wanted =
-            |scheme: &Scheme| self.scheme.is_empty() || self.scheme.contains(&scheme.name());
-        Ok(schemes.into_iter().filter(wanted).collect())
-    }
-
-    /// The schemes to choose from, those that ask for least first: of the other end, and of the CPU. All
-    /// of them can be run.
-    pub(super) fn candidates(&self) -> Result<Vec<Scheme>, String> {
-        const SIMPLEST_FIRST: [&str; 6] = ["gbn", "sr-nack", "sr-rto", "lowar", "ec-xor", "ec-mds"];
-        let mut schemes = self.schemes()?;
-        schemes.retain(Scheme::is_reliable);
-        schemes.sort_by_key(|scheme| SIMPLEST_FIRST.iter().position(|n| *n == scheme.name()));
-        if schemes.is_empty() {
-            return Err("--scheme: best-effort is no way to be reliable: add one, as in \
-                        `--scheme best-effort,sr-nack`"
-                .to_owned());
-        }
-        Ok(schemes)
-    }
-
-    pub(super) fn goal(&self) -> Goal {
-        match self.goal {
-            GoalArg::Mean => Goal::Mean,
-            GoalArg::P50 => Goal::Quantile(0.5),
-            GoalArg::P99 => Goal::Quantile(0.99),
-            GoalArg::P999 => Goal::Quantile(0.999),
-        }
-    }
-
-    fn with_parameters(&self, scheme: Scheme) -> Scheme {
-        match scheme {
-            Scheme::SelectiveRepeat { .. } if scheme.name() == "sr-rto" => {
-                Scheme::SelectiveRepeat { rto_rtts: self.rto }
+    /// What is asked.
+    pub(super) fn question(&self) -> Result<Question, String> {
+        let missing = |option: &str| format!("--{option} is missing");
+        let bandwidth_bps = self.bandwidth.ok_or_else(|| missing("bandwidth"))? as f64;
+        let distance_s = self.distance.map(rtt_of_distance_s);
+        let rtt_s = self.rtt.or(distance_s).ok_or_else(|| missing("rtt"))?;
+        let loss = self.loss.or(self.chunk_loss).ok_or_else(|| missing("loss"))?;
+        let loss = match self.burst {
+            Some(packets) => {
+                parse::with_burst(loss, packets).map_err(|why| format!("--burst: {why}"))?
             }
-            Scheme::Erasure(Erasure { coding, .. }) => self.coded(coding),
-            Scheme::Lowar { .. } => Scheme::Lowar { r: self.lowar.0, c: self.lowar.1 },
-            other => other,
-        }
+            None => loss,
+        };
+        let message = Message {
+            bytes: self.size.ok_or_else(|| missing("size"))?,
+            chunk_bytes: self.chunk,
+            mtu_bytes: self.mtu,
+        };
+        Ok(Question {
+            only: self.scheme.clone(),
+            parameters: Parameters {
+                ec: self.ec,
+                beta: self.beta,
+                rto: self.rto,
+                lowar: self.lowar,
+            },
+            goal: self.goal.goal(),
+            receivers: self.receivers.unwrap_or(1),
+            ..Question::new(Link { bandwidth_bps, rtt_s, loss }, message)
+        })
     }
 
-    fn coded(&self, coding: Coding) -> Scheme {
-        let (k, m) = self.ec;
-        Scheme::Erasure(Erasure { coding, k, m, beta: self.beta, rto_rtts: self.rto })
+    /// The options that the explorer starts from, as its state.
+    pub(super) fn state(&self) -> String {
+        let goal = self.goal.to_possible_value().map(|value| value.get_name().to_owned());
+        let values = [
+            ("bandwidth", self.bandwidth.map(|bps| in_units(bps, &RATES))),
+            ("distance", self.distance.map(|km| format!("{km}km"))),
+            ("rtt", self.rtt.map(|s| in_units((s * 1e9).round() as u64, &TIMES))),
+            ("loss", self.loss.as_ref().map(loss_text)),
+            ("burst", self.burst.map(|packets| packets.to_string())),
+            ("size", self.size.map(|bytes| in_units(bytes, &SIZES))),
+            ("receivers", self.receivers.map(|count| count.to_string())),
+            ("goal", goal),
+            ("chunk", Some(in_units(self.chunk, &SIZES))),
+            ("mtu", Some(self.mtu.to_string())),
+        ];
+        let given = values.into_iter().filter_map(|(key, value)| Some((key, value?)));
+        let told = |(key, value): &(&str, String)| {
+            !bowline_planner::State::DEFAULTS.contains(&(key, value.as_str()))
+        };
+        given.filter(told).map(|(key, value)| format!("{key}={value}\n")).collect()
+    }
+}
+
+const RATES: [(u64, &str); 5] = [
+    (1_000_000_000_000, "Tbps"),
+    (1_000_000_000, "Gbps"),
+    (1_000_000, "Mbps"),
+    (1_000, "kbps"),
+    (1, "bps"),
+];
+const TIMES: [(u64, &str); 4] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
+const SIZES: [(u64, &str); 5] =
+    [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B")];
+
+/// A whole number of the largest unit that it is a multiple of.
+fn in_units(value: u64, units: &[(u64, &str)]) -> String {
+    let found = units.iter().find(|(unit, _)| value >= *unit && value.is_multiple_of(*unit));
+    let (unit, name) = found.copied().unwrap_or((1, ""));
+    format!("{}{name}", value / unit)
+}
+
+/// A loss with all its digits, as [`parse::loss`] reads it.
+fn loss_text(loss: &Loss) -> String {
+    match loss {
+        Loss::Packet(p) | Loss::Chunk(p) => format!("{p:e}"),
+        Loss::Bursts(m) => {
+            format!("ge({:e},{:e},{:e},{:e})", m.to_bad, m.to_good, m.loss_bad, m.loss_good)
+        }
     }
 }
 
@@ -222,80 +292,21 @@ pub(super) fn named(error: PlanError) -> String {
     format!("{option}: {}: write `{option} {example}`", error.why)
 }
 
-fn parse_rtt(text: &str) -> Result<f64, String> {
-    let rtt_s = units::parse_duration(text)?.as_secs_f64();
-    if rtt_s <= 0.0 {
-        return Err("there is no round trip of no time: write 25ms or 100us".to_owned());
-    }
-    Ok(rtt_s)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn parse_distance(text: &str) -> Result<f64, String> {
-    let wrong = || format!("`{text}` is no distance: write 3750km or 500m");
-    let (number, scale) = match (text.strip_suffix("km"), text.strip_suffix('m')) {
-        (Some(number), _) => (number, 1.0),
-        (None, Some(number)) => (number, 1e-3),
-        (None, None) => return Err(wrong()),
-    };
-    let kilometres = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
-    if (1e-6..=1e9).contains(&kilometres) { Ok(kilometres) } else { Err(wrong()) }
-}
-
-/// As in a link profile: `1e-5`, `0.1%`, `ge(p,r)`, `ge(p,r,bad,good)`.
-fn parse_loss(text: &str) -> Result<Loss, String> {
-    let wrong = || {
-        format!("`{text}` is no probability below 1: write 1e-5, 0.1% or, in bursts, ge(1e-5,12%)")
-    };
-    let profile: LinkProfile = format!("loss={text}").parse().map_err(|_| wrong())?;
-    match profile.faults.loss {
-        bowline_link::Loss::None => Ok(Loss::Packet(0.0)),
-        bowline_link::Loss::Iid(p) if p < bowline_link::Prob::ALWAYS => {
-            Ok(Loss::Packet(p.as_f64()))
+    #[test]
+    fn the_explorers_state_reads_back_as_the_same_values() {
+        assert_eq!(parse::rate(&in_units(400_000_000_000, &RATES)), Ok(400_000_000_000));
+        assert_eq!(in_units(400_000_000_000, &RATES), "400Gbps");
+        assert_eq!(in_units(1_500_000_000, &RATES), "1500Mbps");
+        assert_eq!(in_units(25_000_000, &TIMES), "25ms");
+        assert_eq!(in_units(4096, &SIZES), "4KiB");
+        assert_eq!(parse::size(&in_units(5_000_000, &SIZES)), Ok(5_000_000));
+        for text in ["1e-5", "0.123%", "ge(1e-5,12%)", "ge(1e-5,12%,90%,1e-7)", "0"] {
+            let loss = parse::loss(text).unwrap();
+            assert_eq!(parse::loss(&loss_text(&loss)), Ok(loss), "{text}");
         }
-        bowline_link::Loss::GilbertElliott(model) => Ok(Loss::Bursts(GilbertElliott {
-            to_bad: model.good_to_bad.as_f64(),
-            to_good: model.bad_to_good.as_f64(),
-            loss_good: model.loss_good.as_f64(),
-            loss_bad: model.loss_bad.as_f64(),
-        })),
-        bowline_link::Loss::Iid(_) | bowline_link::Loss::Bursts(_) => Err(wrong()),
     }
-}
-
-fn parse_chunk_loss(text: &str) -> Result<Loss, String> {
-    match units::parse_probability(text) {
-        Ok(p) if p < 1.0 => Ok(Loss::Chunk(p)),
-        _ => Err(format!("`{text}` is no probability below 1: write 1e-4 or 0.1%")),
-    }
-}
-
-/// A size with its unit, or as `bowline perf` takes them: bytes, or K, M, G, T of 1024.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let short = ["K", "M", "G", "T"].iter().any(|unit| text.ends_with(unit));
-    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    let unit = if short {
-        "iB"
-    } else if plain {
-        "B"
-    } else {
-        ""
-    };
-    match units::parse_size(&format!("{text}{unit}")) {
-        Ok(0) => Err("there is no message of no bytes: write 128MiB".to_owned()),
-        Ok(bytes) => Ok(bytes),
-        Err(_) => Err(format!("`{text}` is no size: write 128MiB, 64KiB or 4096")),
-    }
-}
-
-fn parse_scheme(text: &str) -> Result<&'static str, String> {
-    let names = Scheme::all().map(|scheme| scheme.name());
-    let found = names.into_iter().find(|name| *name == text.trim());
-    found.ok_or_else(|| format!("there is no `{text}`: it is one of {}", names.join(", ")))
-}
-
-fn parse_pair(text: &str) -> Result<(u32, u32), String> {
-    let pair = text
-        .split_once(',')
-        .and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
-    pair.ok_or_else(|| format!("`{text}` is not two numbers: write 32,8"))
 }

@@ -1,18 +1,13 @@
 //! `bowline plan`: which reliability for this link, and what it will cost.
 
-mod advice;
 mod allreduce;
 mod args;
 mod cores;
-mod heatmap;
+mod explorer;
 #[cfg(test)]
 mod laws;
-mod needs;
-mod point;
-mod receivers;
 mod report;
-mod row;
-mod sweep;
+mod sampled;
 
 use std::error::Error;
 use std::fs;
@@ -20,30 +15,45 @@ use std::path::{Path, PathBuf};
 
 use allreduce::Ring;
 pub(crate) use args::PlanArgs;
+use args::named;
+use bowline_chart::Heatmap;
 use bowline_plan::Goal;
+use bowline_planner::{Grid, Point, Question, Receivers, Shown, Sweep, heatmap_json};
 use clap::ValueEnum;
-use point::Point;
-use receivers::Receivers;
-use sweep::{Shown, Sweep};
+use cores::CodingRates;
 
-use crate::output;
+use crate::{made, output};
+
+/// Cells of a heatmap each way.
+const SIDE: usize = 40;
 
 /// Runs `bowline plan`.
 pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
-    let point = Point::new(args)?;
-    let ring = args.allreduce.map(|n| Ring::new(args, n)).transpose()?;
+    if let Some(addr) = args.serve {
+        return Ok(explorer::serve(addr, &args.state())?);
+    }
+    if let Some(path) = &args.page {
+        write(path, &explorer::html(&args.state()))?;
+        output::say(&format!("explorer in {}", path.display()));
+        return Ok(());
+    }
+    let question = args.question()?;
+    let point = point(&question, args)?;
+    let ring = args.allreduce.map(|n| Ring::new(&question, n, args.samples, args.seed));
+    let ring = ring.transpose()?;
     let mut json = point.json();
     let mut text = point.text();
     if let Some(ring) = &ring {
         json["allreduce"] = serde_json::to_value(ring)?;
         text += &ring.text();
     }
-    if let Some(count) = args.receivers {
-        let receivers = Receivers::new(args, count)?;
+    if args.receivers.is_some() {
+        let receivers = Receivers::new(&question).map_err(named)?;
         json["receivers"] = serde_json::to_value(&receivers)?;
         text += &receivers.text();
     }
-    let drawing = Drawing::new(args, &point)?;
+    let source = made::source();
+    let drawing = Drawing::new(args, &question, &source)?;
     if let Some(drawing) = &drawing {
         json[drawing.key] = drawing.json.clone();
         text += &format!("\n{}", drawing.terminal);
@@ -55,7 +65,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
         }
     }
     if let Some(path) = &args.report {
-        write(path, &report::html(args, &point, ring.as_ref())?)?;
+        write(path, &report::html(&question, &point, ring.as_ref(), &source)?)?;
         text += &format!("report in {}\n", path.display());
     }
     if args.json {
@@ -64,6 +74,24 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), Box<dyn Error>> {
         print!("{text}");
     }
     Ok(())
+}
+
+/// The table and the recommendation, with the cores of this machine, and draws beside it if asked
+/// for.
+fn point(question: &Question, args: &PlanArgs) -> Result<Point, String> {
+    let schemes = question.schemes().map_err(named)?;
+    // What is wrong is said before anything is measured.
+    let transfer = question.transfer().map_err(named)?;
+    let rates = CodingRates::load(&schemes, question.message);
+    let bandwidth_bps = question.link.bandwidth_bps;
+    let cores = |scheme: &_| rates.cores(scheme, bandwidth_bps);
+    let mut point = Point::new(question, &cores).map_err(named)?;
+    if let Some(samples) = args.samples {
+        for (row, scheme) in point.rows.iter_mut().zip(&schemes) {
+            row.sampled = Some(sampled::times(&transfer, scheme, samples, args.seed)?);
+        }
+    }
+    Ok(point)
 }
 
 /// What `--sweep` or `--heatmap` asked for.
@@ -76,12 +104,13 @@ struct Drawing {
 }
 
 impl Drawing {
-    fn new(args: &PlanArgs, point: &Point) -> Result<Option<Drawing>, String> {
+    fn new(args: &PlanArgs, question: &Question, source: &str) -> Result<Option<Drawing>, String> {
         let colours = output::has_colours();
         if let Some(axis) = args.sweep {
-            let sweep = Sweep::new(&point.transfer, &args.schemes()?, axis);
-            let shown = if args.goal() == Goal::Mean { Shown::Mean } else { Shown::Tail };
-            let chart = sweep.chart(shown);
+            let sweep = Sweep::new(question, axis.axis()).map_err(named)?;
+            let shown = if question.goal == Goal::Mean { Shown::Mean } else { Shown::Tail };
+            let mut chart = sweep.chart(shown);
+            source.clone_into(&mut chart.source);
             let name = axis.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
             return Ok(Some(Drawing {
                 key: "sweep",
@@ -92,10 +121,11 @@ impl Drawing {
             }));
         }
         if args.heatmap {
-            let map = heatmap::heatmap(&point.transfer, &args.candidates()?, args.goal())?;
+            let mut map = heatmap(question)?;
+            source.clone_into(&mut map.source);
             return Ok(Some(Drawing {
                 key: "heatmap",
-                json: heatmap::json(&map),
+                json: heatmap_json(&map),
                 terminal: map.terminal(colours),
                 svg: map.svg(),
                 path: "plan-heatmap.svg".into(),
@@ -103,6 +133,20 @@ impl Drawing {
         }
         Ok(None)
     }
+}
+
+/// Figure 9 for the user's own link, computed by all cores.
+fn heatmap(question: &Question) -> Result<Heatmap, String> {
+    let grid = Grid::new(question, SIDE).map_err(named)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let numbers: Vec<usize> = (0..grid.rows()).collect();
+    let compute = &|rows: &[usize]| rows.iter().map(|row| grid.row(*row)).collect::<Vec<_>>();
+    let rows = std::thread::scope(|scope| {
+        let parts = numbers.chunks(SIDE.div_ceil(cores));
+        let workers: Vec<_> = parts.map(|rows| scope.spawn(move || compute(rows))).collect();
+        workers.into_iter().flat_map(|w| w.join().expect("a worker does not panic")).collect()
+    });
+    Ok(grid.heatmap(rows))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

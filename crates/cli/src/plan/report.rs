@@ -1,20 +1,24 @@
 //! One page for a design review.
 
 use bowline_chart::{Axis as ChartAxis, LineChart, Page, Unit, text};
-use bowline_plan::{Completion, Scheme};
+use bowline_plan::{Axis, Completion, Scheme};
+use bowline_planner::{Point, Question, Shown, Sweep, scheme_series};
 
 use super::allreduce::Ring;
-use super::args::{AxisArg, PlanArgs};
-use super::heatmap::heatmap;
-use super::point::Point;
-use super::sweep::{Shown, Sweep, series};
+use super::args::named;
+use super::heatmap;
 
-/// The whole page.
-pub(super) fn html(args: &PlanArgs, point: &Point, ring: Option<&Ring>) -> Result<String, String> {
+/// The whole page; `source` is the command and the date.
+pub(super) fn html(
+    question: &Question,
+    point: &Point,
+    ring: Option<&Ring>,
+    source: &str,
+) -> Result<String, String> {
     let mut page = Page::new("Which reliability for this link", &point.headline());
     page.lead(&format!("Take {}", point.advice.reason));
     summary(&mut page, point);
-    let schemes = args.schemes()?;
+    let schemes = question.schemes().map_err(named)?;
     if let Some(ring) = ring {
         page.heading("Ring allreduce").paragraph(&ring.headline());
         page.table(&Ring::HEAD, &ring.cells(), None);
@@ -25,22 +29,18 @@ pub(super) fn html(args: &PlanArgs, point: &Point, ring: Option<&Ring>) -> Resul
     }
     page.heading("How it changes with loss, size, distance and bandwidth");
     page.paragraph("Times the ideal of the same place: what the link would take without loss.");
-    let axes = [AxisArg::Loss, AxisArg::Size, AxisArg::Distance, AxisArg::Bandwidth];
     let mut charts = Vec::new();
-    for axis in axes {
-        let sweep = Sweep::new(&point.transfer, &schemes, axis);
+    for axis in [Axis::Loss, Axis::Size, Axis::Distance, Axis::Bandwidth] {
+        let sweep = Sweep::new(question, axis).map_err(named)?;
         charts.push(sweep.chart(Shown::Mean).svg());
         charts.push(sweep.chart(Shown::Tail).svg());
     }
     page.charts(&charts);
     page.heading("Where coding leads, and the tail of one message");
-    page.charts(&[
-        heatmap(&point.transfer, &args.candidates()?, args.goal())?.svg(),
-        tail(point, &schemes).svg(),
-    ]);
+    page.charts(&[heatmap(question)?.svg(), tail(point, &schemes).svg()]);
     numbers(&mut page, point);
     page.footer(&format!(
-        "bowline {} plan. Completion is from the first chunk's injection until the sender has the \
+        "{source}. bowline {}. Completion is from the first chunk's injection until the sender has the \
          last acknowledgement. Laws of the SDR-RDMA paper, section 4.2 and appendices A to C; \
          docs/plan.md has each definition and what the model leaves out.",
         env!("CARGO_PKG_VERSION")
@@ -83,7 +83,7 @@ fn tail(point: &Point, schemes: &[Scheme]) -> LineChart {
     for (name, law) in &laws {
         let at = |i: usize| first_s + (last_s * 1.01 - first_s) * i as f64 / POINTS as f64;
         let points = (0..=POINTS).map(|i| (at(i), (1.0 - law.cdf(at(i))).max(LEAST / 10.0)));
-        chart.series.push(series(name, points.collect()));
+        chart.series.push(scheme_series(name, points.collect()));
     }
     chart
 }

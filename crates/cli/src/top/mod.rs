@@ -1,6 +1,5 @@
 //! `bowline top`: what the devices of this host's processes do, as it happens.
 
-mod listen;
 mod metrics;
 mod sample;
 mod screen;
@@ -9,6 +8,7 @@ mod view;
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,12 +17,14 @@ use bowline_link::units;
 use clap::Args;
 use serde_json::json;
 
+use crate::http;
 use crate::interrupt;
 use crate::output::{self, JSON_VERSION};
-use listen::{DEFAULT_LISTEN, Listen};
 use sample::{Row, Sample, rows};
 use screen::{Key, Screen};
 
+/// Where metrics are served, unless told otherwise: on loopback, since they name programs and peers.
+const DEFAULT_LISTEN: &str = "127.0.0.1:18518";
 /// Shortest interval: each asks every process.
 const SHORTEST: Duration = Duration::from_millis(100);
 /// How often a wait looks whether the program is to end.
@@ -54,8 +56,13 @@ pub(crate) struct TopArgs {
     json: bool,
     /// Serve the counters of all devices to Prometheus, on PORT of loopback or on ADDRESS:PORT [default:
     /// 127.0.0.1:18518]
-    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN)]
-    prometheus: Option<Listen>,
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN,
+          value_parser = parse_listen)]
+    prometheus: Option<SocketAddr>,
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    http::parse_listen(text, DEFAULT_LISTEN)
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -68,7 +75,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// Shows, prints or serves until it is told to end.
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, Box<dyn Error>> {
     interrupt::watch();
-    if let Some(Listen(addr)) = args.prometheus {
+    if let Some(addr) = args.prometheus {
         let at = serve::start(addr)?;
         output::notice(&format!("serving http://{at}/metrics"));
     }

@@ -4,19 +4,26 @@ use bowline_chart::text;
 use bowline_plan::{Axis, Crossover, Goal, Loss, PlanError, Scheme, Transfer, choose, crossovers};
 use serde_json::{Value, json};
 
-use super::needs::command;
+use crate::needs::command;
 
 /// Which scheme to take, why, and where the answer changes.
-pub(super) struct Advice {
-    pub(super) scheme: &'static str,
-    pub(super) reason: String,
+pub struct Advice {
+    /// The scheme's name.
+    pub scheme: &'static str,
+    /// Why, in a sentence.
+    pub reason: String,
     /// How to run it.
-    pub(super) command: String,
-    pub(super) crossovers: Vec<(Crossover, &'static str)>,
+    pub command: String,
+    /// The nearest places where another scheme is to be taken, and its name.
+    pub crossovers: Vec<(Crossover, &'static str)>,
 }
 
 impl Advice {
-    pub(super) fn new(
+    /// For a message to one receiver. Candidates are in the order in which they are preferred.
+    ///
+    /// # Errors
+    /// Candidates that do not go with the message, or none.
+    pub fn new(
         transfer: &Transfer,
         candidates: &[Scheme],
         goal: Goal,
@@ -30,7 +37,7 @@ impl Advice {
     }
 
     /// One line for each place where the answer changes.
-    pub(super) fn crossover_lines(&self, transfer: &Transfer) -> Vec<String> {
+    pub fn crossover_lines(&self, transfer: &Transfer) -> Vec<String> {
         let line = |(crossover, scheme): &(Crossover, &'static str)| {
             let side = if crossover.above { "above" } else { "below" };
             let value = axis_value(crossover.axis, crossover.value, transfer);
@@ -39,7 +46,8 @@ impl Advice {
         self.crossovers.iter().map(line).collect()
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// The crossovers.
+    pub(crate) fn json(&self) -> Value {
         let rows: Vec<Value> = self
             .crossovers
             .iter()
@@ -57,7 +65,7 @@ impl Advice {
 }
 
 /// Whose loss it is.
-pub(super) fn loss_kind(loss: &Loss) -> &'static str {
+pub(crate) fn loss_kind(loss: &Loss) -> &'static str {
     match loss {
         Loss::Packet(_) => "packet loss",
         Loss::Chunk(_) => "chunk loss",
@@ -84,6 +92,14 @@ fn axis_value(axis: Axis, value: f64, transfer: &Transfer) -> String {
     }
 }
 
+/// Which time counts.
+pub(crate) fn goal_text(goal: Goal) -> String {
+    match goal {
+        Goal::Mean => "in the mean".to_owned(),
+        Goal::Quantile(q) => format!("at p{}", q * 100.0),
+    }
+}
+
 /// Why: the chosen scheme beside the best one of the other kind.
 fn reason(
     transfer: &Transfer,
@@ -94,10 +110,7 @@ fn reason(
     let scheme = &candidates[chosen];
     let law = transfer.completion(scheme)?;
     let time_s = goal.of(transfer, scheme)?;
-    let what = match goal {
-        Goal::Mean => "in the mean".to_owned(),
-        Goal::Quantile(q) => format!("at p{}", q * 100.0),
-    };
+    let what = goal_text(goal);
     let head = format!(
         "{}: {} {what}, {} the ideal",
         scheme.name(),
@@ -139,6 +152,6 @@ fn reason(
 }
 
 /// Whether repairs travel along, before anything is known to be lost.
-pub(super) fn is_coded(scheme: &Scheme) -> bool {
+pub(crate) fn is_coded(scheme: &Scheme) -> bool {
     matches!(scheme, Scheme::Erasure(_) | Scheme::Lowar { .. })
 }

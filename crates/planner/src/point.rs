@@ -3,43 +3,45 @@
 use std::fmt::Write;
 
 use bowline_chart::text;
-use bowline_plan::Transfer;
+use bowline_plan::{PlanError, Scheme, Transfer};
 use serde_json::{Value, json};
 
-use super::advice::{Advice, loss_kind};
-use super::args::{PlanArgs, named};
-use super::cores::CodingRates;
-use super::needs;
-use super::row::Row;
+use crate::advice::{Advice, loss_kind};
+use crate::needs;
+use crate::question::Question;
+use crate::row::Row;
 
 /// What is said about one point.
-pub(super) struct Point {
-    pub(super) transfer: Transfer,
-    pub(super) rows: Vec<Row>,
+pub struct Point {
+    /// The message on its link.
+    pub transfer: Transfer,
+    /// The table.
+    pub rows: Vec<Row>,
     /// What the schemes of the rows need at the other end.
-    pub(super) needs: Vec<String>,
-    pub(super) advice: Advice,
+    pub needs: Vec<String>,
+    /// The recommendation for one receiver.
+    pub advice: Advice,
 }
 
 impl Point {
-    pub(super) fn new(args: &PlanArgs) -> Result<Point, String> {
-        let transfer = args.transfer()?;
-        let schemes = args.schemes()?;
-        let rates = CodingRates::load(&schemes, args.message());
-        let mut rows = Vec::new();
-        for scheme in &schemes {
-            let mut row = Row::new(&transfer, scheme, &rates)?;
-            if let Some(samples) = args.samples {
-                row.sample(&transfer, scheme, samples, args.seed)?;
-            }
-            rows.push(row);
-        }
-        let advice = Advice::new(&transfer, &args.candidates()?, args.goal()).map_err(named)?;
+    /// Asks the planner. `cores` says how many cores a scheme's code takes, where that is known.
+    ///
+    /// # Errors
+    /// What cannot be planned with.
+    pub fn new(
+        question: &Question,
+        cores: &dyn Fn(&Scheme) -> Option<f64>,
+    ) -> Result<Point, PlanError> {
+        let transfer = question.transfer()?;
+        let schemes = question.schemes()?;
+        let row = |scheme: &Scheme| Row::new(&transfer, scheme, cores(scheme));
+        let rows = schemes.iter().map(row).collect::<Result<_, _>>()?;
+        let advice = Advice::new(&transfer, &question.candidates()?, question.goal)?;
         Ok(Point { transfer, rows, needs: needs::lines(&schemes), advice })
     }
 
     /// The link and the message in a line.
-    pub(super) fn headline(&self) -> String {
+    pub fn headline(&self) -> String {
         let (link, message) = (self.transfer.link(), self.transfer.message());
         let kind = loss_kind(&link.loss);
         let loss = bowline_plan::Axis::Loss.value(&self.transfer);
@@ -58,11 +60,12 @@ impl Point {
         line
     }
 
-    pub(super) const HEAD: [&'static str; 9] =
+    /// Names of the table's columns.
+    pub const HEAD: [&'static str; 9] =
         ["scheme", "mean", "p50", "p99", "p99.9", "slowdown", "at p99.9", "overhead", "cores"];
 
     /// The table, scheme by scheme.
-    pub(super) fn cells(&self) -> Vec<Vec<String>> {
+    pub fn cells(&self) -> Vec<Vec<String>> {
         let row = |row: &Row| {
             let t = row.times;
             let mut cells = vec![row.name.to_owned()];
@@ -75,7 +78,8 @@ impl Point {
         self.rows.iter().map(row).collect()
     }
 
-    pub(super) fn text(&self) -> String {
+    /// For a terminal.
+    pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{}", self.headline());
@@ -107,7 +111,8 @@ impl Point {
         out
     }
 
-    pub(super) fn json(&self) -> Value {
+    /// What programs read: see `docs/plan.md`.
+    pub fn json(&self) -> Value {
         let (link, message) = (self.transfer.link(), self.transfer.message());
         json!({
             "bandwidth_bps": link.bandwidth_bps,

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Who must be at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Peer {
+pub enum Peer {
     /// Any NIC that speaks RoCEv2.
     AnyRoce,
     /// Bowline with FEC on. The ends find out about each other; one without gets plain go-back-N.
@@ -18,7 +18,8 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    pub(super) fn of(scheme: &Scheme) -> Peer {
+    /// Of a scheme.
+    pub fn of(scheme: &Scheme) -> Peer {
         match scheme {
             // RC; and UC, where nothing is repeated.
             Scheme::GoBackN | Scheme::BestEffort => Peer::AnyRoce,
@@ -28,7 +29,7 @@ impl Peer {
     }
 
     /// In a sentence.
-    pub(super) fn text(self) -> &'static str {
+    pub fn text(self) -> &'static str {
         match self {
             Peer::AnyRoce => "any RoCEv2 NIC",
             Peer::BowlineFec => {
@@ -42,7 +43,7 @@ impl Peer {
 }
 
 /// How to run a scheme.
-pub(super) fn command(scheme: &Scheme) -> String {
+pub(crate) fn command(scheme: &Scheme) -> String {
     match scheme {
         Scheme::GoBackN | Scheme::BestEffort => "`bowline run -- PROGRAM`, or a NIC".to_owned(),
         Scheme::Lowar { r, c } => format!("`bowline run --fec {r},{c} -- PROGRAM` at both ends"),
@@ -53,7 +54,7 @@ pub(super) fn command(scheme: &Scheme) -> String {
 }
 
 /// The needs of all these schemes, a line each for those that need the same.
-pub(super) fn lines(schemes: &[Scheme]) -> Vec<String> {
+pub(crate) fn lines(schemes: &[Scheme]) -> Vec<String> {
     let mut groups: Vec<(Peer, String)> = Vec::new();
     for scheme in schemes {
         let peer = Peer::of(scheme);
