@@ -1,7 +1,9 @@
-//! `Nic::handle_frame` and `handle_frames` at connected QPs with requests outstanding in both directions.
+//! `Nic::handle_frame` and `handle_frames` at connected QPs with requests outstanding in both
+//! directions.
 //!
 //! The input is a script: frames (sealed with a right ICRC and aimed at one of three QPs, or left
-//! as they are), messages that come as datagrams of many, timeouts, posts. Remote peers may write one window of the region and nothing else.
+//! as they are), messages that come as datagrams of many, timeouts, posts. Remote peers may write
+//! one window of the region and nothing else.
 #![no_main]
 
 use core::net::{IpAddr, Ipv4Addr};

@@ -148,7 +148,8 @@ impl Communicator {
         Ok(Communicator::new(made))
     }
 
-    /// Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks in a row.
+    /// Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all
+    /// ranks in a row.
     #[classmethod]
     #[pyo3(signature = (gather, rank, size, **options))]
     fn by_gather(
@@ -185,7 +186,8 @@ impl Communicator {
         self.size
     }
 
-    /// A communicator of the ranks that give the same color, ordered by their keys. None without a color.
+    /// A communicator of the ranks that give the same color, ordered by their keys. None without a
+    /// color.
     #[pyo3(signature = (color, key = 0))]
     fn split(
         &self,

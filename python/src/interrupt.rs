@@ -10,8 +10,8 @@ use crate::error::Trouble;
 /// How long Python waits for a look at its signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Runs `body`, which may take long, in a thread of its own. Where a signal handler raises, that thread is left
-/// to end by itself.
+/// Runs `body`, which may take long, in a thread of its own. Where a signal handler raises, that
+/// thread is left to end by itself.
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     body: impl FnOnce() -> Result<T, Trouble> + Send + 'static,

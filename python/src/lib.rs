@@ -1,4 +1,5 @@
-//! The extension module `bowline._bowline` (`docs/bindings.md`). The package around it is in `bowline/`.
+//! The extension module `bowline._bowline` (`docs/bindings.md`). The package around it is in
+//! `bowline/`.
 
 mod comm;
 mod error;

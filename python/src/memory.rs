@@ -77,8 +77,8 @@ impl Array {
     fn of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Array> {
         let capsule = object.call_method0("__dlpack__")?.cast_into::<PyCapsule>()?;
         let pointer = capsule.pointer_checked(Some(c"dltensor"))?;
-        // SAFETY: a capsule of this name has a `DLManagedTensor`, which begins with a `DLTensor`. It lives as
-        // long as the capsule, which nobody else has.
+        // SAFETY: a capsule of this name has a `DLManagedTensor`, which begins with a `DLTensor`.
+        // It lives as long as the capsule, which nobody else has.
         let tensor = unsafe { pointer.cast::<DlTensor>().as_ref() };
         let dtype = tensor.data_type()?;
         let bytes = tensor.bytes(dtype)?;
@@ -93,8 +93,8 @@ impl Array {
         if bytes == 0 {
             return Ok(None);
         }
-        // SAFETY: the owner, an export of the buffer protocol or of DLPack, keeps the memory where it is until it
-        // is dropped, and says whether it may be written.
+        // SAFETY: the owner, an export of the buffer protocol or of DLPack, keeps the memory where
+        // it is until it is dropped, and says whether it may be written.
         let buffer = unsafe { Buffer::foreign(addr as *mut u8, bytes, owner) };
         let buffer = buffer.ok_or_else(|| Trouble::invalid("memory at no address"))?;
         let access = if is_writable { Access::LOCAL_WRITE } else { Access::empty() };

@@ -252,8 +252,9 @@ impl Communicator {
         call.on(None, Some(data)).run(py, self, async_op)
     }
 
-    /// Starts an operation on memory by its address: what `bowline.torch` calls. `input` and `output` are
-    /// (address, bytes, owner), where the owner keeps the memory where it is as long as it lives.
+    /// Starts an operation on memory by its address: what `bowline.torch` calls. `input` and
+    /// `output` are (address, bytes, owner), where the owner keeps the memory where it is as long
+    /// as it lives.
     #[pyo3(signature = (operation, dtype, count, op = "sum", root = 0, input = None, output = None, counts = None, exact = false))]
     #[expect(clippy::too_many_arguments, reason = "one call for all operations")]
     fn _start(

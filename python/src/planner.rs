@@ -8,7 +8,8 @@ use crate::error::Trouble;
 /// Name, mean, median, 99th and 99.9th percentile in seconds, share of bandwidth on top.
 type Row = (&'static str, f64, f64, f64, f64, f64);
 
-/// The reliable schemes for a message, the index of the one to take, and the time without loss in seconds.
+/// The reliable schemes for a message, the index of the one to take, and the time without loss in
+/// seconds.
 #[pyfunction]
 #[pyo3(signature = (bandwidth_bps, rtt_s, loss, size_bytes, chunk_bytes, quantile))]
 pub(crate) fn plan(

@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use crate::error::Trouble;
 use crate::interrupt::SLICE;
 
-/// A collective operation that is going on. It goes on whether somebody waits or not, and keeps the objects
-/// whose memory it uses until it is over.
+/// A collective operation that is going on. It goes on whether somebody waits or not, and keeps the
+/// objects whose memory it uses until it is over.
 #[pyclass(frozen, module = "bowline")]
 pub(crate) struct Work {
     state: Mutex<State>,
@@ -93,8 +93,8 @@ impl Work {
         self.changed.notify_all();
         drop(state);
         for region in regions {
-            // The memory is the program's again: work requests of a failed operation may still name it, and must
-            // not find it. A device that has ended touches nothing.
+            // The memory is the program's again: work requests of a failed operation may still name
+            // it, and must not find it. A device that has ended touches nothing.
             let _ = region.deregister();
         }
     }

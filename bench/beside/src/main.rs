@@ -1,9 +1,9 @@
 //! One end of a measurement: Bowline, or what a user would pick instead, driven alike.
 //!
-//! `bench/peers` starts two of these for every measurement, `serve` on one CPU and `drive` on another.
-//! They share the loops that measure ([`measure`]) and the channel beside the connection over which
-//! the driver learns what the server saw ([`control`]); each transport only says how it sends and
-//! receives ([`peer`]).
+//! `bench/peers` starts two of these for every measurement, `serve` on one CPU and `drive` on
+//! another. They share the loops that measure ([`measure`]) and the channel beside the connection
+//! over which the driver learns what the server saw ([`control`]); each transport only says how it
+//! sends and receives ([`peer`]).
 
 mod control;
 mod measure;

@@ -25,8 +25,8 @@ pub(crate) fn serve(spec: &Spec) -> Result<()> {
     thread::scope(|scope| {
         // The transport may sit in a call that never returns: what ends is the process.
         scope.spawn(|| end(control.attend()));
-        // And a driver that waits for one that has failed would do so for long. One that is done has noticed
-        // first that the driver has gone.
+        // And a driver that waits for one that has failed would do so for long. One that is done
+        // has noticed first that the driver has gone.
         peer::serve(spec, &control).or_else(|e| end(Err(e)))
     })
 }

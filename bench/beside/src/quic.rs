@@ -1,4 +1,5 @@
-//! QUIC by quinn: one connection, one stream, read into the destination memory. Encrypted, as QUIC is.
+//! QUIC by quinn: one connection, one stream, read into the destination memory. Encrypted, as QUIC
+//! is.
 
 use std::net::UdpSocket;
 use std::ops::Range;
@@ -29,8 +30,9 @@ const READ_BYTES: usize = 1 << 20;
 /// What QUIC adds to the payload of a datagram: header, tag, the frame's own.
 const OVERHEAD_BYTES: u16 = 64;
 
-/// Windows of four times what fits on the way; everything else as quinn has it. With eight times that,
-/// BBR's start loses so many packets in the link's queue that quinn gives up ("too many gaps").
+/// Windows of four times what fits on the way; everything else as quinn has it. With eight times
+/// that, BBR's start loses so many packets in the link's queue that quinn gives up ("too many
+/// gaps").
 fn transport(spec: &Spec) -> Result<Arc<TransportConfig>> {
     let mut config = TransportConfig::default();
     let window = VarInt::from_u64((4 * spec.bdp_bytes()).max(8 << 20))?;

@@ -163,8 +163,8 @@ impl Sender {
                     return Ok(qp);
                 }
             }
-            // Only now: a program that looks after every request lets none wait for the next, and each leaves
-            // alone.
+            // Only now: a program that looks after every request lets none wait for the next, and
+            // each leaves alone.
             self.poll()?;
             if start.elapsed() > STALL {
                 return Err("the peer has stopped acknowledging".into());

@@ -1,5 +1,5 @@
-//! Bowline's messages that complete chunk by chunk, made reliable by a scheme. A message is over for
-//! the sender when the receiver has told it that everything is there.
+//! Bowline's messages that complete chunk by chunk, made reliable by a scheme. A message is over
+//! for the sender when the receiver has told it that everything is there.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -124,8 +124,8 @@ pub(crate) fn serve(spec: &Spec, control: &Server) -> Result<()> {
     let listener = Listener::bind(spec.data_at())?;
     control.listening()?;
     end.qp.connect_over(&mut listener.accept()?)?;
-    // What is not posted yet: IDs that were in use a moment ago have to rest, and messages complete in
-    // another order than their IDs are used again.
+    // What is not posted yet: IDs that were in use a moment ago have to rest, and messages complete
+    // in another order than their IDs are used again.
     let mut owed = end.depth;
     loop {
         while owed > 0 {

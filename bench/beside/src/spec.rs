@@ -8,13 +8,13 @@ use clap::{Args, ValueEnum};
 /// What connects the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Datagrams of UDP with segmentation offload at both ends and nothing on top; cold, the receiver
-    /// copies with memcpy
+    /// Datagrams of UDP with segmentation offload at both ends and nothing on top; cold, the
+    /// receiver copies with memcpy
     Udp,
     /// The same, copying past the caches
     UdpStream,
-    /// The same with what RoCEv2 asks of every packet, and nothing else: the sender sums up and copies into
-    /// packets, the receiver checks the sums
+    /// The same with what RoCEv2 asks of every packet, and nothing else: the sender sums up and
+    /// copies into packets, the receiver checks the sums
     UdpSummed,
     /// A TCP connection with CUBIC
     TcpCubic,
@@ -97,8 +97,8 @@ pub(crate) struct Spec {
     /// How long bulk runs before it measures, in seconds
     #[arg(long, default_value_t = 0.3)]
     pub(crate) warm_up: f64,
-    /// Measure bulk once for each line of the standard input, a number of seconds: somebody else has turns
-    /// in between
+    /// Measure bulk once for each line of the standard input, a number of seconds: somebody else
+    /// has turns in between
     #[arg(long)]
     pub(crate) turns: bool,
     /// Messages that are measured, one at a time

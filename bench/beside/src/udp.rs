@@ -1,9 +1,10 @@
-//! UDP datagrams with segmentation offload at both ends, and nothing on top: nobody acknowledges, and
-//! what does not fit into the receiver's socket is lost and not counted. With hot buffers the receiver
-//! leaves the data where the kernel put it; with cold ones it copies it to where it belongs.
+//! UDP datagrams with segmentation offload at both ends, and nothing on top: nobody acknowledges,
+//! and what does not fit into the receiver's socket is lost and not counted. With hot buffers the
+//! receiver leaves the data where the kernel put it; with cold ones it copies it to where it
+//! belongs.
 //!
-//! Summed, it is a bound for Bowline: packets have a header and an ICRC, which Bowline's own code computes and
-//! checks, and that is all.
+//! Summed, it is a bound for Bowline: packets have a header and an ICRC, which Bowline's own code
+//! computes and checks, and that is all.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;

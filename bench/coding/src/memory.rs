@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 
-/// A way to read the chunks of a group and to write as much as its parity. Which one suits a machine
-/// best shows only in the measurement.
+/// A way to read the chunks of a group and to write as much as its parity. Which one suits a
+/// machine best shows only in the measurement.
 #[derive(Clone, Copy)]
 pub(crate) enum Way {
     /// One chunk after the other, then the output: what the prefetchers of a CPU like.

@@ -9,10 +9,11 @@ use serde::Serialize;
 pub(crate) enum Where {
     /// 128 MiB, gone over once.
     Cold,
-    /// One block of 64 KiB chunks, gone over again and again: 2.5 MiB with its parity, a little more
-    /// than a second-level cache of 2 MiB.
+    /// One block of 64 KiB chunks, gone over again and again: 2.5 MiB with its parity, a little
+    /// more than a second-level cache of 2 MiB.
     Block,
-    /// One block of 16 KiB chunks, gone over again and again: all of it is in the second-level cache.
+    /// One block of 16 KiB chunks, gone over again and again: all of it is in the second-level
+    /// cache.
     Hot,
 }
 

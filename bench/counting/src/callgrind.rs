@@ -23,8 +23,8 @@ impl Profile {
         self.by_name.iter().filter(|(name, _)| name.contains(part)).map(|(_, cost)| cost).sum()
     }
 
-    /// Reads callgrind's format. Costs stand by function; a line that follows a call has the callee's,
-    /// which is counted where it happens.
+    /// Reads callgrind's format. Costs stand by function; a line that follows a call has the
+    /// callee's, which is counted where it happens.
     fn parse(text: &str) -> Profile {
         let mut names = BTreeMap::new();
         let mut function = "";
@@ -52,9 +52,10 @@ impl Profile {
     }
 }
 
-/// Instructions inside of `functions`, which are parts of names, of one more of what a program does `length`
-/// times: `program CASE length` is run for two lengths, and the difference of both profiles is divided by that
-/// of the lengths. What happens once, in allocators above all, cancels out.
+/// Instructions inside of `functions`, which are parts of names, of one more of what a program does
+/// `length` times: `program CASE length` is run for two lengths, and the difference of both
+/// profiles is divided by that of the lengths. What happens once, in allocators above all, cancels
+/// out.
 ///
 /// # Errors
 /// If there is no valgrind, the program fails, or none of the functions was called.
@@ -74,9 +75,9 @@ pub fn count_each(
     Ok(each)
 }
 
-/// What the program sees is the same everywhere: callgrind passes itself off as one and the same processor with
-/// AVX2 wherever there is one, the environment is empty, since its size moves the stack, and what the C library
-/// would derive from the sizes of caches is given.
+/// What the program sees is the same everywhere: callgrind passes itself off as one and the same
+/// processor with AVX2 wherever there is one, the environment is empty, since its size moves the
+/// stack, and what the C library would derive from the sizes of caches is given.
 fn run(program: &Path, case: &str, functions: &[&str], length: u32) -> io::Result<Profile> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let number = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -111,7 +112,8 @@ fn run(program: &Path, case: &str, functions: &[&str], length: u32) -> io::Resul
     Ok(profile)
 }
 
-/// From where on `memcpy` uses string instructions and stores past the caches: what glibc takes with AVX2.
+/// From where on `memcpy` uses string instructions and stores past the caches: what glibc takes
+/// with AVX2.
 const TUNABLES: &str = "glibc.cpu.x86_rep_movsb_threshold=4096:\
                         glibc.cpu.x86_non_temporal_threshold=3145728";
 

@@ -1,6 +1,6 @@
-//! One connection between two engines in memory. What is counted happens in functions of its own, whose names are
-//! given to callgrind: the steps of a WRITE are `post_side`, `send_side`, `receive_side`, `answer_side`, `answered_side`
-//! and `poll_side`.
+//! One connection between two engines in memory. What is counted happens in functions of its own,
+//! whose names are given to callgrind: the steps of a WRITE are `post_side`, `send_side`,
+//! `receive_side`, `answer_side`, `answered_side` and `poll_side`.
 
 use core::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! What `bench/guard` counts, run by it under callgrind: `guard-work CASE LENGTH`. Nothing here has threads, a clock
-//! or chance.
+//! What `bench/guard` counts, run by it under callgrind: `guard-work CASE LENGTH`. Nothing here has
+//! threads, a clock or chance.
 
 use std::hint::black_box;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Runs the permutation driver of this tree and of an older commit by turns, and compares their speed;
-//! then builds a large tree and looks at its memory.
+//! Runs the permutation driver of this tree and of an older commit by turns, and compares their
+//! speed; then builds a large tree and looks at its memory.
 //!
 //! Both drivers do the same work: as many packets over as many links. What is compared is CPU time,
 //! since on a shared machine the time that others had the core says nothing.
@@ -23,8 +23,8 @@ const MTUS: [u32; 2] = [1024, 4096];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Compares the simulator with itself at an older commit: a fat tree of 54 hosts, each WRITEs to another
-/// over RC. Then measures the memory of a fat tree of 1,024 hosts.
+/// Compares the simulator with itself at an older commit: a fat tree of 54 hosts, each WRITEs to
+/// another over RC. Then measures the memory of a fat tree of 1,024 hosts.
 #[derive(Parser)]
 #[command(name = "bench/sim")]
 struct Args {

@@ -1,8 +1,8 @@
-//! A fat tree in which every host WRITEs to one other over RC: builds it, runs it, and prints as one
-//! line of JSON what that took.
+//! A fat tree in which every host WRITEs to one other over RC: builds it, runs it, and prints as
+//! one line of JSON what that took.
 //!
-//! Usage: `sim-permutation K MESSAGES MTU`. A tree of `K`-port switches has `K³/4` hosts; each sends
-//! `MESSAGES` WRITEs of 64 KiB.
+//! Usage: `sim-permutation K MESSAGES MTU`. A tree of `K`-port switches has `K³/4` hosts; each
+//! sends `MESSAGES` WRITEs of 64 KiB.
 
 use std::fs;
 
@@ -16,7 +16,8 @@ use bowline_sim::{App, HostConfig, NicId, RxId, TxId, World};
 use bowline_wire::Qpn;
 
 const MESSAGE_BYTES: u32 = 64 << 10;
-/// WRITEs that a host has outstanding: what its cable carries in an idle round trip across the core.
+/// WRITEs that a host has outstanding: what its cable carries in an idle round trip across the
+/// core.
 const DEPTH: u32 = 2;
 /// More than that. The queues hold all that can meet in one of them, so that nothing is ever lost.
 const WINDOW_BYTES: u32 = 256 << 10;
@@ -86,8 +87,8 @@ struct Permutation {
 }
 
 impl Permutation {
-    /// Joins every host to the one behind that half the list away. Neighbours in the list are in different
-    /// pods, so that all packets cross the core.
+    /// Joins every host to the one behind that half the list away. Neighbours in the list are in
+    /// different pods, so that all packets cross the core.
     fn connect(world: &mut World, hosts: usize, messages: u32, mtu: Mtu) -> Permutation {
         let peer_of = |i: usize| (i + hosts / 2 + 1) % hosts;
         let ends: Vec<_> = (0..hosts)

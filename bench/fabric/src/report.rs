@@ -54,8 +54,8 @@ pub(crate) struct Report {
     pub(crate) runs: u32,
 }
 
-/// One case in numbers: per CPU second, in the fastest round of each. Other processes only ever add to the
-/// time, by what they do to the caches.
+/// One case in numbers: per CPU second, in the fastest round of each. Other processes only ever add
+/// to the time, by what they do to the caches.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Row {
     mtu: u32,

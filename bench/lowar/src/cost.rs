@@ -1,8 +1,8 @@
 //! One connection in memory, for instruction counts: run under callgrind by `bench/fec cost`.
 //!
-//! `fec-cost none|off|R,C MESSAGES`: WRITEs of 1 MiB at MTU 1024 that lose nothing. What the sender does per packet
-//! happens in `send_side`, what the receiver does in `receive_side`. `fec-cost xor MESSAGES`: as many payloads summed
-//! up one by one, by nothing but the kernel, in `xor_pass`.
+//! `fec-cost none|off|R,C MESSAGES`: WRITEs of 1 MiB at MTU 1024 that lose nothing. What the sender
+//! does per packet happens in `send_side`, what the receiver does in `receive_side`. `fec-cost xor
+//! MESSAGES`: as many payloads summed up one by one, by nothing but the kernel, in `xor_pass`.
 
 use std::hint::black_box;
 use std::process::ExitCode;

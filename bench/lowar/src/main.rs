@@ -1,5 +1,5 @@
-//! LoWAR's figures again, with the real engines: in the simulator, where 10 Gbit/s over 80 ms are no
-//! matter of the machine, and over real sockets through an impaired link.
+//! LoWAR's figures again, with the real engines: in the simulator, where 10 Gbit/s over 80 ms are
+//! no matter of the machine, and over real sockets through an impaired link.
 
 mod auto;
 mod bars;

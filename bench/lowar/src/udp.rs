@@ -1,4 +1,5 @@
-//! Over real sockets: two devices on loopback, and an impaired link of 1 Gbit/s and 40 ms between them.
+//! Over real sockets: two devices on loopback, and an impaired link of 1 Gbit/s and 40 ms between
+//! them.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

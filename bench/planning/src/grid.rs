@@ -36,7 +36,8 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the sample's p99.9 is the model's, or on the other side of a jump that it cannot tell.
+    /// Whether the sample's p99.9 is the model's, or on the other side of a jump that it cannot
+    /// tell.
     pub(crate) fn holds(&self) -> bool {
         let sampled_s = self.p999_s / (1.0 + self.p999_error);
         let tail = match self.jump_s {

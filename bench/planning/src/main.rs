@@ -1,4 +1,5 @@
-//! The planner against messages drawn at random, against what the paper says, and against the clock.
+//! The planner against messages drawn at random, against what the paper says, and against the
+//! clock.
 
 mod grid;
 mod paper;

@@ -13,8 +13,8 @@ pub(crate) const HEATMAP_BAR_S: f64 = 10.0;
 
 #[derive(Serialize)]
 pub(crate) struct Timing {
-    /// Of points from 128 KiB to 2 TiB and 1e-8 to 0.5 of chunks lost, the slowest, start and end of
-    /// the process included; the best of three runs each, because others share the machine.
+    /// Of points from 128 KiB to 2 TiB and 1e-8 to 0.5 of chunks lost, the slowest, start and end
+    /// of the process included; the best of three runs each, because others share the machine.
     pub(crate) slowest_point_ms: f64,
     pub(crate) slowest_point: String,
     pub(crate) heatmap_s: f64,

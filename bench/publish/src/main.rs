@@ -1,4 +1,5 @@
-//! Draws the charts of the documents from what benches have measured: see `bench/publish/README.md`.
+//! Draws the charts of the documents from what benches have measured: see
+//! `bench/publish/README.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! A bare UDP forwarder: what a switch in a process could do at most. One thread sends, one forwards every datagram to
-//! all receivers, each receiver is a thread; segmentation offload everywhere, and nobody looks at a byte.
+//! A bare UDP forwarder: what a switch in a process could do at most. One thread sends, one
+//! forwards every datagram to all receivers, each receiver is a thread; segmentation offload
+//! everywhere, and nobody looks at a byte.
 //!
-//! Receivers tell the sender how much they have, and it keeps a window, as Bowline's senders do. Without, the
-//! forwarder's socket would overflow, and the losses would be measured.
+//! Receivers tell the sender how much they have, and it keeps a window, as Bowline's senders do.
+//! Without, the forwarder's socket would overflow, and the losses would be measured.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -96,7 +97,8 @@ fn send(to: SocketAddr, counts: &[AtomicU64], time: Duration) -> io::Result<()> 
                 sent += burst;
             }
         } else if heard_at.elapsed() > LOST_AFTER {
-            // The counts of receivers that are ahead are a little too high from now on, which helps the forwarder.
+            // The counts of receivers that are ahead are a little too high from now on, which helps
+            // the forwarder.
             lost = sent - least;
             heard_at = Instant::now();
         } else {

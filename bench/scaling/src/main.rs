@@ -1,9 +1,9 @@
 //! Measures what a second lane, on a second core, is worth.
 //!
-//! Everything is one process: a sender's device and a receiver's, joined by ports in memory, so that no
-//! kernel shares its locks between the lanes. A worker has a lane of both devices and drives them
-//! inline, pinned to a core of its own. Variants take turns within a round, so that a slow minute hits
-//! all of them, and ratios are taken within a round.
+//! Everything is one process: a sender's device and a receiver's, joined by ports in memory, so
+//! that no kernel shares its locks between the lanes. A worker has a lane of both devices and
+//! drives them inline, pinned to a core of its own. Variants take turns within a round, so that a
+//! slow minute hits all of them, and ratios are taken within a round.
 //!
 //! What a machine can give at all is measured beside it: two pairs of devices that have nothing in
 //! common, one on each core.
@@ -29,9 +29,9 @@ const SIZES: [u32; 2] = [4096, 64];
 
 /// Compares the throughput of devices with one lane and with several.
 ///
-/// Prints millions of packets a second, and ratios to one lane: two lanes with a completion queue each
-/// (bar: 1.85), two lanes with one completion queue for both (1.7), and, as a bound, two devices that
-/// share nothing. With eight cores or more also four lanes over UDP (3.2).
+/// Prints millions of packets a second, and ratios to one lane: two lanes with a completion queue
+/// each (bar: 1.85), two lanes with one completion queue for both (1.7), and, as a bound, two
+/// devices that share nothing. With eight cores or more also four lanes over UDP (3.2).
 #[derive(Parser)]
 #[command(
     name = "lanes",

@@ -1,7 +1,8 @@
 //! Copies that leave the destination out of the caches: what a receiver does best that only puts
 //! data where it belongs and does not look at it.
 
-/// Copies with stores that go past the caches, where the CPU has them, and waits until they are there.
+/// Copies with stores that go past the caches, where the CPU has them, and waits until they are
+/// there.
 ///
 /// # Panics
 /// If the lengths differ.

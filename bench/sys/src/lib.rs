@@ -30,7 +30,8 @@ pub fn cpu_time_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// How long all threads of this process have run so far, in user space and in the kernel, in seconds.
+/// How long all threads of this process have run so far, in user space and in the kernel, in
+/// seconds.
 pub fn process_cpu_s() -> f64 {
     // SAFETY: an all-zero `rusage` is valid, and the call fills it in.
     let usage = unsafe {

@@ -1,9 +1,9 @@
-//! What a backup costs a connection while nothing fails: the latency and the bandwidth of WRITEs on a
-//! device that has one, against one that has none.
+//! What a backup costs a connection while nothing fails: the latency and the bandwidth of WRITEs on
+//! a device that has one, against one that has none.
 //!
-//! A machine's speed drifts by more than what is looked for, from process to process and from second to
-//! second. So both connections are in one process, and blocks of some milliseconds take turns; what
-//! counts is the ratio of neighbours. Prints one JSON object. `bench/failover` runs it.
+//! A machine's speed drifts by more than what is looked for, from process to process and from
+//! second to second. So both connections are in one process, and blocks of some milliseconds take
+//! turns; what counts is the ratio of neighbours. Prints one JSON object. `bench/failover` runs it.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

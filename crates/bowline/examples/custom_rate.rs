@@ -1,11 +1,11 @@
-//! A congestion controller of one's own, written outside of the engine: additive increase, multiplicative
-//! decrease, driven by round trips.
+//! A congestion controller of one's own, written outside of the engine: additive increase,
+//! multiplicative decrease, driven by round trips.
 //!
 //! `cargo run --release --example custom_rate -p bowline`
 //!
-//! What one device on loopback sends to another passes a link of 200 Mbit/s with 2 ms of delay and a deep queue. A
-//! sender without control would fill the queue; this one keeps it short. Exits with an error if its
-//! controller was told nothing, or did nothing.
+//! What one device on loopback sends to another passes a link of 200 Mbit/s with 2 ms of delay and
+//! a deep queue. A sender without control would fill the queue; this one keeps it short. Exits with
+//! an error if its controller was told nothing, or did nothing.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,8 +54,8 @@ impl ControllerFactory for Aimd {
     }
 }
 
-/// Grows the window by two packets with every round trip that is close to the shortest, and shrinks it when
-/// a queue shows.
+/// Grows the window by two packets with every round trip that is close to the shortest, and shrinks
+/// it when a queue shows.
 #[derive(Debug)]
 struct AimdController {
     mtu: u64,

@@ -1,7 +1,7 @@
 //! A reliability scheme of one's own: every chunk is sent twice.
 //!
-//! Two ends on loopback move a message over a link that loses one packet in a hundred, once with the
-//! scheme of this file and once with selective repeat, and show what each had to do.
+//! Two ends on loopback move a message over a link that loses one packet in a hundred, once with
+//! the scheme of this file and once with selective repeat, and show what each had to do.
 //!
 //! ```text
 //! cargo run --release -p bowline --example custom_scheme
@@ -99,7 +99,8 @@ fn open(addr: &str) -> Result<(ReliableQp, Mr), Error> {
     Ok((ReliableQp::new(&pd, &config)?, mr))
 }
 
-/// Moves a message with each of the schemes; returns what it took, and whether it arrived as it was.
+/// Moves a message with each of the schemes; returns what it took, and whether it arrived as it
+/// was.
 pub(crate) fn run(schemes: &[&str], [from, to]: [&str; 2]) -> Result<Vec<(String, bool)>, Error> {
     let pattern: Vec<u8> = (0..BYTES).map(|i| ((i * 7) >> 9) as u8).collect();
     let listener = Listener::bind("127.0.0.1:0")?;

@@ -1,4 +1,5 @@
-//! Best effort with deadlines: messages over a link that loses packets, none of which is sent again.
+//! Best effort with deadlines: messages over a link that loses packets, none of which is sent
+//! again.
 //!
 //! `cargo run --release --example deadlines -p bowline [CAPTURE.pcap]`
 

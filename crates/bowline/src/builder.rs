@@ -54,10 +54,10 @@ impl DeviceBuilder {
         self
     }
 
-    /// How many lanes the device has; one unless set. Each is an engine, a socket and, when it is busy, a
-    /// core. Queue pairs are spread over them evenly, or as [`QpBuilder::lane`](crate::QpBuilder::lane)
-    /// says; threads that work on queue pairs of different lanes, with completion queues of their own,
-    /// do not wait for each other.
+    /// How many lanes the device has; one unless set. Each is an engine, a socket and, when it is
+    /// busy, a core. Queue pairs are spread over them evenly, or as
+    /// [`QpBuilder::lane`](crate::QpBuilder::lane) says; threads that work on queue pairs of
+    /// different lanes, with completion queues of their own, do not wait for each other.
     ///
     /// ```
     /// use bowline::Device;
@@ -71,22 +71,23 @@ impl DeviceBuilder {
         self
     }
 
-    /// Is told, in a sentence, of what does not work as it should but can be done without: that no other
-    /// process can share the address, for one. Nobody is told unless set.
+    /// Is told, in a sentence, of what does not work as it should but can be done without: that no
+    /// other process can share the address, for one. Nobody is told unless set.
     pub fn notice(mut self, tell: fn(&str)) -> Self {
         self.spec.udp.notice = tell;
         self
     }
 
-    /// Is told, in a sentence, of what works but might have been expected otherwise: that packets for a process
-    /// of this host go by UDP, for one. Nobody is told unless set.
+    /// Is told, in a sentence, of what works but might have been expected otherwise: that packets
+    /// for a process of this host go by UDP, for one. Nobody is told unless set.
     pub fn detail(mut self, tell: fn(&str)) -> Self {
         self.spec.udp.detail = tell;
         self
     }
 
-    /// What carries the packets: a UDP socket unless set, shared memory to processes of this user on this host
-    /// (`shm`, `auto`), or on a real NIC an AF_XDP socket, as root. The latter keeps other programs off the address.
+    /// What carries the packets: a UDP socket unless set, shared memory to processes of this user
+    /// on this host (`shm`, `auto`), or on a real NIC an AF_XDP socket, as root. The latter keeps
+    /// other programs off the address.
     ///
     /// ```
     /// use bowline::Device;
@@ -124,8 +125,9 @@ impl DeviceBuilder {
         self
     }
 
-    /// Protects connections by forward error correction, towards peers that have it too: lost packets are
-    /// restored before a connection notices. [`FecMode::Off`] sends no repairs, but uses those of peers.
+    /// Protects connections by forward error correction, towards peers that have it too: lost
+    /// packets are restored before a connection notices. [`FecMode::Off`] sends no repairs, but
+    /// uses those of peers.
     ///
     /// ```
     /// use bowline::Device;
@@ -139,8 +141,9 @@ impl DeviceBuilder {
         self
     }
 
-    /// Limits how fast queue pairs send that are not told otherwise: see `docs/congestion.md`. Without it a
-    /// [`ReliableQp`](crate::ReliableQp) to another host finds its rate out, and others send as fast as their windows allow.
+    /// Limits how fast queue pairs send that are not told otherwise: see `docs/congestion.md`.
+    /// Without it a [`ReliableQp`](crate::ReliableQp) to another host finds its rate out, and
+    /// others send as fast as their windows allow.
     ///
     /// ```
     /// use bowline::Device;
@@ -154,8 +157,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// Keeps reliable connections alive over a backup NIC when this one, its cable or its switch dies, and
-    /// brings them back when it returns. Peers need a backup as well.
+    /// Keeps reliable connections alive over a backup NIC when this one, its cable or its switch
+    /// dies, and brings them back when it returns. Peers need a backup as well.
     ///
     /// ```
     /// use bowline::{Device, Failover};

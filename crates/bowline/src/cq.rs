@@ -98,8 +98,8 @@ impl Cq {
         Ok(self.inner.core.arm(true)?)
     }
 
-    /// Whether the notification has come, waiting for it up to `timeout`. A verbs device may tell of a
-    /// completion before it notifies.
+    /// Whether the notification has come, waiting for it up to `timeout`. A verbs device may tell
+    /// of a completion before it notifies.
     pub fn notified(&self, timeout: Duration) -> Result<bool, Error> {
         Ok(self.inner.channel.wait(Some(timeout))?.is_some())
     }

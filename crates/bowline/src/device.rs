@@ -14,9 +14,9 @@ use crate::{Cq, DeviceBuilder, Error, Pd};
 
 /// A RoCEv2 NIC in this process, on one address of this machine.
 ///
-/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. A name such as `verbs:mlx5_0` opens a RoCE NIC of the
-/// system's instead, hardware or the kernel's own (`docs/verbs.md`). The device closes when the last handle
-/// to it, or to anything made from it, is dropped.
+/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. A name such as `verbs:mlx5_0` opens a RoCE
+/// NIC of the system's instead, hardware or the kernel's own (`docs/verbs.md`). The device closes
+/// when the last handle to it, or to anything made from it, is dropped.
 ///
 /// Whoever polls a completion queue drives the device; when nobody does, a thread of its own takes
 /// over, so that peers are answered whatever the program does.
@@ -37,8 +37,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the NIC at an address of this machine, or a verbs device of the system's by `verbs:NAME`, with the
-    /// defaults of [`DeviceBuilder`].
+    /// Opens the NIC at an address of this machine, or a verbs device of the system's by
+    /// `verbs:NAME`, with the defaults of [`DeviceBuilder`].
     pub fn open(name: &str) -> Result<Device, Error> {
         Device::named(name)?.open()
     }
@@ -59,8 +59,9 @@ impl Device {
         Ok(Device::builder(addr))
     }
 
-    /// The NIC at an address of this machine that an earlier call has opened in this process, if something of it is
-    /// still in use; otherwise opens it. For libraries whose users know of no device.
+    /// The NIC at an address of this machine that an earlier call has opened in this process, if
+    /// something of it is still in use; otherwise opens it. For libraries whose users know of no
+    /// device.
     ///
     /// ```
     /// use bowline::Device;
@@ -104,7 +105,8 @@ impl Device {
         self.inner.config().udp_port
     }
 
-    /// What carries its packets, for people to read: `udp`, `verbs`, `xdp, copy` or `xdp, zero-copy`.
+    /// What carries its packets, for people to read: `udp`, `verbs`, `xdp, copy` or `xdp,
+    /// zero-copy`.
     pub fn via(&self) -> &'static str {
         self.inner.via()
     }
@@ -152,8 +154,8 @@ impl Device {
         self.inner.failover_account()
     }
 
-    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from outside. Nothing happens
-    /// to a verbs device: take its interface down.
+    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from
+    /// outside. Nothing happens to a verbs device: take its interface down.
     ///
     /// ```
     /// use bowline::Device;

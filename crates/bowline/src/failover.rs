@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use bowline_device::{BackupSpec, Mode};
 
-/// How a device keeps its reliable connections alive when its NIC, its cable or its switch dies: see
-/// [`DeviceBuilder::failover`](crate::DeviceBuilder::failover).
+/// How a device keeps its reliable connections alive when its NIC, its cable or its switch dies:
+/// see [`DeviceBuilder::failover`](crate::DeviceBuilder::failover).
 ///
 /// Both ends of a connection need a backup, and must find each other's in the same store.
 #[derive(Clone, Debug)]

@@ -49,7 +49,8 @@
 //! # What this crate may not do
 //!
 //! It holds no protocol and touches no socket of the data path: those are the crates `bowline-nic`
-//! and `bowline-io`. It forbids `unsafe`, so memory is registered by [`Buffer`]s, which own it or know who does.
+//! and `bowline-io`. It forbids `unsafe`, so memory is registered by [`Buffer`]s, which own it or
+//! know who does.
 
 #![forbid(unsafe_code)]
 

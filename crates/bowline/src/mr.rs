@@ -85,8 +85,9 @@ impl Mr {
         }
     }
 
-    /// Ends the registration now, whoever still holds the region: what names its key fails, and after this nothing
-    /// touches the memory any more. For memory whose owner cannot wait for the last clone.
+    /// Ends the registration now, whoever still holds the region: what names its key fails, and
+    /// after this nothing touches the memory any more. For memory whose owner cannot wait for the
+    /// last clone.
     pub fn deregister(&self) -> Result<(), Error> {
         self.inner.deregister()
     }

@@ -9,13 +9,13 @@ use bowline_nic::{Access, Remote, SendOp, WindowBinding, WindowScope};
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
 
-/// A memory window of type 2: a key to a part of a region, for the peer of one queue pair, that can be
-/// revoked at once.
+/// A memory window of type 2: a key to a part of a region, for the peer of one queue pair, that can
+/// be revoked at once.
 ///
-/// It is bound by a work request ([`Mw::bind`]), and revoked by one ([`SendOp::LocalInvalidate`]), by the
-/// peer's SEND with invalidate, or by being dropped. The last byte of its key is the program's to choose
-/// each time it is bound. The region must allow it ([`Access::BIND_WINDOW`]), and stays
-/// registered until the window is bound to another or dropped.
+/// It is bound by a work request ([`Mw::bind`]), and revoked by one ([`SendOp::LocalInvalidate`]),
+/// by the peer's SEND with invalidate, or by being dropped. The last byte of its key is the
+/// program's to choose each time it is bound. The region must allow it ([`Access::BIND_WINDOW`]),
+/// and stays registered until the window is bound to another or dropped.
 ///
 /// ```
 /// use bowline::{Access, Device, SendOp};
@@ -42,8 +42,8 @@ impl Mw {
         Ok(Mw { core, pd: Arc::clone(&pd.inner), region: Mutex::default() })
     }
 
-    /// The request that binds it to a part of a region, and what the peer needs to know once that has
-    /// completed.
+    /// The request that binds it to a part of a region, and what the peer needs to know once that
+    /// has completed.
     pub fn bind(
         &self,
         mr: &Mr,

@@ -15,9 +15,9 @@ use crate::{Error, Mr, Pd};
 
 /// A queue pair whose messages may arrive in part: a bitmap says which chunks have (`docs/sdr.md`).
 ///
-/// Messages land in the peer's receives in the order in which both were posted. Nothing is sent again
-/// unless the program does so, by [`send_continue`](SdrQp::send_continue); [`ReliableQp`](crate::ReliableQp)
-/// does it by a scheme.
+/// Messages land in the peer's receives in the order in which both were posted. Nothing is sent
+/// again unless the program does so, by [`send_continue`](SdrQp::send_continue);
+/// [`ReliableQp`](crate::ReliableQp) does it by a scheme.
 ///
 /// ```
 /// use bowline::{Access, Device, SdrConfig, SdrQp};
@@ -73,8 +73,8 @@ impl Task for Running {
 }
 
 impl SdrQp {
-    /// Makes a queue pair in a protection domain. On a verbs device its packets are datagrams, whatever the
-    /// parameters say.
+    /// Makes a queue pair in a protection domain. On a verbs device its packets are datagrams,
+    /// whatever the parameters say.
     pub fn new(pd: &Pd, config: &SdrConfig) -> Result<SdrQp, Error> {
         let pd = Arc::clone(&pd.inner);
         let host = pd.device().host(None)?;
@@ -126,8 +126,9 @@ impl SdrQp {
         self.with(|engine, _, _| engine.send_start(len, imm))
     }
 
-    /// Sends a part of a region as the bytes from `offset` on of a message: they begin at a packet, and end at
-    /// one or with the message. The same bytes may be sent again; `urgent` ones leave before all others.
+    /// Sends a part of a region as the bytes from `offset` on of a message: they begin at a packet,
+    /// and end at one or with the message. The same bytes may be sent again; `urgent` ones leave
+    /// before all others.
     pub fn send_continue(
         &self,
         message: SendHandle,
@@ -165,8 +166,8 @@ impl SdrQp {
         Ok(message)
     }
 
-    /// Whether all of an ended message has left, so that its memory is the program's again. Drives the device
-    /// meanwhile.
+    /// Whether all of an ended message has left, so that its memory is the program's again. Drives
+    /// the device meanwhile.
     pub fn send_poll(&self, message: SendHandle) -> Result<bool, Error> {
         let is_done = self.look(|engine| Ok(engine.send_poll(message)))?;
         if is_done {
@@ -177,8 +178,8 @@ impl SdrQp {
         Ok(is_done)
     }
 
-    /// Posts a part of a region for the peer's next message. The region needs the right to be written by
-    /// peers, and is held until [`recv_complete`](SdrQp::recv_complete).
+    /// Posts a part of a region for the peer's next message. The region needs the right to be
+    /// written by peers, and is held until [`recv_complete`](SdrQp::recv_complete).
     pub fn recv_post(&self, mr: &Mr, range: Range<usize>) -> Result<RecvHandle, Error> {
         let (buffer, len) = mr.source(&self.pd, range)?;
         let receive = self.with(|engine, nic, now| engine.recv_post(nic, now, buffer, len))?;
@@ -186,8 +187,8 @@ impl SdrQp {
         Ok(receive)
     }
 
-    /// Which chunks of a message have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8. Bits beyond
-    /// the last chunk are ones. Drives the device meanwhile.
+    /// Which chunks of a message have arrived: chunk c is bit c % 8, from the lowest up, of byte c
+    /// / 8. Bits beyond the last chunk are ones. Drives the device meanwhile.
     pub fn recv_bitmap(&self, receive: RecvHandle) -> Result<Vec<u8>, Error> {
         self.look(|engine| {
             let chunks = engine.recv_bitmap(receive)?;
@@ -208,8 +209,8 @@ impl SdrQp {
         self.look(|engine| engine.recv_imm(receive))
     }
 
-    /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its memory is the
-    /// program's again.
+    /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
+    /// memory is the program's again.
     pub fn recv_complete(&self, receive: RecvHandle) -> Result<(), Error> {
         self.with(|engine, nic, _| engine.recv_complete(nic, receive))?;
         let held = lock(&self.held).recvs.remove(&receive);

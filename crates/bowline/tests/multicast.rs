@@ -54,7 +54,8 @@ struct Group {
     connected: Connected,
 }
 
-/// A group in 127.`net`.0.0/16. Members 0 and 1 share an address if there are three. What copies sends over the link.
+/// A group in 127.`net`.0.0/16. Members 0 and 1 share an address if there are three. What copies
+/// sends over the link.
 fn group(net: u8, at: Where, count: usize, link: Option<&str>, policy: Policy) -> Group {
     let link: Option<LinkProfile> = link.map(|text| text.parse().expect("a right profile"));
     let sender = end(&format!("127.{net}.0.1"), link.clone().filter(|_| at == Port));

@@ -217,7 +217,8 @@ fn in_between(
     at
 }
 
-/// A frame of the handshake, which ends its header of ten bytes with a length, or a record, which begins with one.
+/// A frame of the handshake, which ends its header of ten bytes with a length, or a record, which
+/// begins with one.
 fn read_frame(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 2];
     from.read_exact(&mut frame).ok()?;

@@ -1,4 +1,5 @@
-//! How exactly XP keeps deadlines over real sockets: `cargo test --release -p bowline --test xp_deadlines -- --nocapture`.
+//! How exactly XP keeps deadlines over real sockets: `cargo test --release -p bowline --test
+//! xp_deadlines -- --nocapture`.
 
 mod common;
 

@@ -13,20 +13,20 @@ use bowline::{
 use crate::memory::{give, object, string};
 use crate::{Trouble, guard};
 
-/// A group of programs that do collective operations together. All ranks must call the same operations in the
-/// same order, with the same counts and types.
+/// A group of programs that do collective operations together. All ranks must call the same
+/// operations in the same order, with the same counts and types.
 pub struct bowline_comm {
     pub(crate) pd: Pd,
     pub(crate) comm: Communicator,
 }
 
-/// How to make a communicator. Zeros, and NULL in its place, are the defaults. All ranks need the same, but
-/// for the device.
+/// How to make a communicator. Zeros, and NULL in its place, are the defaults. All ranks need the
+/// same, but for the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_comm_options {
-    /// Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0 or
-    /// MASTER_ADDR, or else one of loopback: all ranks are on one host].
+    /// Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0
+    /// or MASTER_ADDR, or else one of loopback: all ranks are on one host].
     pub device: *const c_char,
     /// Seconds that an operation may take (default: 300).
     pub timeout_s: f64,
@@ -36,15 +36,16 @@ pub struct bowline_comm_options {
     pub chunk_bytes: u32,
     /// BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO [BOWLINE_RC].
     pub transport: u32,
-    /// Over XP: seconds after which an operation stops to wait for what may be lost, or BOWLINE_ADAPTIVE [never].
+    /// Over XP: seconds after which an operation stops to wait for what may be lost, or
+    /// BOWLINE_ADAPTIVE [never].
     pub deadline_s: f64,
-    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
-    /// fetched after the deadline.
+    /// Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default:
+    /// 0). What would exceed it is fetched after the deadline.
     pub max_loss: f64,
     /// Bytes on their way to a rank at most [1 MiB, and 4 MiB over SR, EC and AUTO].
     pub window_bytes: u32,
-    /// Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of some regions a
-    /// little (default: 0).
+    /// Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of
+    /// some regions a little (default: 0).
     pub recovery: u32,
 }
 
@@ -62,8 +63,8 @@ pub const BOWLINE_AUTO: u32 = 4;
 /// A deadline that follows how long such operations have taken.
 pub const BOWLINE_ADAPTIVE: f64 = -1.0;
 
-/// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
-/// success.
+/// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does.
+/// Returns 0 for success.
 pub type bowline_gather_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -73,8 +74,8 @@ pub type bowline_gather_fn = Option<
     ) -> c_int,
 >;
 
-/// Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
-/// rank and size; `BOWLINE_STORE`, or `MASTER_ADDR` and `MASTER_PORT`, the place.
+/// Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or
+/// Slurm give rank and size; `BOWLINE_STORE`, or `MASTER_ADDR` and `MASTER_PORT`, the place.
 ///
 /// # Safety
 /// `options` is NULL or valid; `comm` may be written.
@@ -142,7 +143,8 @@ pub unsafe extern "C" fn bowline_comm_at_address(
 /// Meets the other ranks by an all-gather of the program's own, which is called twice.
 ///
 /// # Safety
-/// `gather` may be called with `context` during this call; `options` is NULL or valid; `comm` may be written.
+/// `gather` may be called with `context` during this call; `options` is NULL or valid; `comm` may
+/// be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_comm_by_gather(
     gather: bowline_gather_fn,
@@ -177,8 +179,8 @@ pub unsafe extern "C" fn bowline_comm_by_gather(
     })
 }
 
-/// Makes a communicator of the ranks that give the same color, ordered by their keys. All ranks must call
-/// it. With a negative color a rank gets none: `*out` is NULL.
+/// Makes a communicator of the ranks that give the same color, ordered by their keys. All ranks
+/// must call it. With a negative color a rank gets none: `*out` is NULL.
 ///
 /// # Safety
 /// `comm` has not been freed; `out` may be written.
@@ -211,8 +213,8 @@ pub unsafe extern "C" fn bowline_comm_split(
     })
 }
 
-/// Makes a communicator of the same ranks, whose operations go on beside those of the first. All ranks must
-/// call it.
+/// Makes a communicator of the same ranks, whose operations go on beside those of the first. All
+/// ranks must call it.
 ///
 /// # Safety
 /// `comm` has not been freed; `out` may be written.

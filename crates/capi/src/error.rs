@@ -61,7 +61,8 @@ thread_local! {
     static LAST: RefCell<Option<Trouble>> = const { RefCell::new(None) };
 }
 
-/// Runs the body of a call. Errors become a status and are kept for the thread to ask; panics end here.
+/// Runs the body of a call. Errors become a status and are kept for the thread to ask; panics end
+/// here.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Trouble>) -> i32 {
     // What a panic leaves half-changed belongs to a call that has failed for good.
     let done = catch_unwind(AssertUnwindSafe(body));
@@ -80,8 +81,8 @@ pub(crate) fn guard(body: impl FnOnce() -> Result<(), Trouble>) -> i32 {
     status
 }
 
-/// Why the last call of this thread that failed did so. The text lasts until the next one fails; empty if
-/// none has.
+/// Why the last call of this thread that failed did so. The text lasts until the next one fails;
+/// empty if none has.
 #[unsafe(no_mangle)]
 pub extern "C" fn bowline_error_message() -> *const c_char {
     let text = LAST.try_with(|last| last.borrow().as_ref().map(|last| last.message.as_ptr()));

@@ -89,11 +89,12 @@ pub(crate) unsafe fn give<T>(out: *mut *mut T, value: T) -> Result<(), Trouble> 
     Ok(())
 }
 
-/// Memory of a C program as a tensor; `None` without a pointer. The region is the caller's to deregister.
+/// Memory of a C program as a tensor; `None` without a pointer. The region is the caller's to
+/// deregister.
 ///
 /// # Safety
-/// `addr` has `bytes` bytes, to read and with a write right to write. They stay until the region has been
-/// deregistered.
+/// `addr` has `bytes` bytes, to read and with a write right to write. They stay until the region
+/// has been deregistered.
 pub(crate) unsafe fn tensor(
     pd: &Pd,
     addr: *mut c_void,
@@ -104,8 +105,8 @@ pub(crate) unsafe fn tensor(
     if addr.is_null() || bytes == 0 {
         return Ok(None);
     }
-    // SAFETY: the caller's promise. Nothing owns the memory on our side: the registration ends before the
-    // program may free it.
+    // SAFETY: the caller's promise. Nothing owns the memory on our side: the registration ends
+    // before the program may free it.
     let buffer = unsafe { Buffer::foreign(addr.cast(), bytes, Box::new(())) };
     let buffer = buffer.ok_or_else(|| Trouble::caller("a buffer beyond the address space"))?;
     let mr = pd.register_buffer(buffer, access)?;

@@ -1,6 +1,7 @@
 //! Collective operations for C programs.
 //!
-//! An operation with a place for a handle goes on by itself; without one the call waits for its end.
+//! An operation with a place for a handle goes on by itself; without one the call waits for its
+//! end.
 
 use std::ffi::c_void;
 
@@ -72,9 +73,10 @@ impl Call {
 /// All ranks get the reduction of `count` elements of all ranks. Without an input it is in place.
 ///
 /// # Safety
-/// Of all operations: `comm` has not been freed. Input and output have the elements that the operation reads
-/// and writes, and do not overlap. They are not touched before the operation is over: when the call returns,
-/// or with a place for a handle in `work` when `bowline_work_wait` or `bowline_work_free` does.
+/// Of all operations: `comm` has not been freed. Input and output have the elements that the
+/// operation reads and writes, and do not overlap. They are not touched before the operation is
+/// over: when the call returns, or with a place for a handle in `work` when `bowline_work_wait` or
+/// `bowline_work_free` does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bowline_allreduce(
     comm: *const bowline_comm,
@@ -94,8 +96,8 @@ pub unsafe extern "C" fn bowline_allreduce(
     })
 }
 
-/// Rank r gets the r-th block of `count` elements of the reduction. In place the output holds the blocks of
-/// all ranks, and the result is at the place of this rank's.
+/// Rank r gets the r-th block of `count` elements of the reduction. In place the output holds the
+/// blocks of all ranks, and the result is at the place of this rank's.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -118,8 +120,8 @@ pub unsafe extern "C" fn bowline_reduce_scatter(
     })
 }
 
-/// All ranks get the blocks of `count` elements of all ranks. In place that of this rank is at its place in the
-/// output.
+/// All ranks get the blocks of `count` elements of all ranks. In place that of this rank is at its
+/// place in the output.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -163,8 +165,8 @@ pub unsafe extern "C" fn bowline_all_to_all(
     })
 }
 
-/// Rank r gets the r-th block of all ranks, where blocks have lengths of their own: `send_counts[r]` elements
-/// for rank r, `recv_counts[r]` from it, one after the other.
+/// Rank r gets the r-th block of all ranks, where blocks have lengths of their own:
+/// `send_counts[r]` elements for rank r, `recv_counts[r]` from it, one after the other.
 ///
 /// # Safety
 /// As for `bowline_allreduce`; both lists have a count for each rank.
@@ -218,8 +220,8 @@ pub unsafe extern "C" fn bowline_broadcast(
     })
 }
 
-/// The root gets the reduction of `count` elements of all ranks. Without an input it is in place, and the
-/// elements of the others stay; with one, only the root needs an output.
+/// The root gets the reduction of `count` elements of all ranks. Without an input it is in place,
+/// and the elements of the others stay; with one, only the root needs an output.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.
@@ -328,8 +330,8 @@ pub unsafe extern "C" fn bowline_send(
     })
 }
 
-/// Receives `count` elements from a rank. Sends and receives run beside each other, those between two ranks in
-/// order.
+/// Receives `count` elements from a rank. Sends and receives run beside each other, those between
+/// two ranks in order.
 ///
 /// # Safety
 /// As for `bowline_allreduce`.

@@ -1,8 +1,9 @@
 //! SDR for C programs: the calls of the paper's Table 1, and those that free what they make.
 //!
-//! Calls that make something return it, or NULL; the others return a status. Two things differ from the paper. A
-//! bitmap is a copy, made anew by each call, since the engine's own is no array of bytes. And information for
-//! the peer has the device's address in it, so that one blob is all that a program has to carry.
+//! Calls that make something return it, or NULL; the others return a status. Two things differ from
+//! the paper. A bitmap is a copy, made anew by each call, since the engine's own is no array of
+//! bytes. And information for the peer has the device's address in it, so that one blob is all that
+//! a program has to carry.
 
 use std::ffi::{c_char, c_void};
 use std::net::IpAddr;
@@ -50,8 +51,8 @@ pub struct bowline_sdr_rcv_handle {
     bitmap: Vec<u8>,
 }
 
-/// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the same, but for the
-/// rate.
+/// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the
+/// same, but for the rate.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct bowline_sdr_qp_attr {
@@ -280,8 +281,8 @@ pub unsafe extern "C" fn bowline_sdr_mr_reg(
     })
 }
 
-/// Ends a registration. From here on nothing reads or writes the memory; messages that still use it fail. NULL is
-/// nothing.
+/// Ends a registration. From here on nothing reads or writes the memory; messages that still use it
+/// fail. NULL is nothing.
 ///
 /// # Safety
 /// `mr` is NULL or has not been freed.
@@ -369,7 +370,8 @@ pub unsafe extern "C" fn bowline_sdr_send_post(
     })
 }
 
-/// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives the device.
+/// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives
+/// the device.
 ///
 /// # Safety
 /// `handle` has not been freed.
@@ -426,8 +428,9 @@ pub unsafe extern "C" fn bowline_sdr_recv_post(
     })
 }
 
-/// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits beyond the last
-/// chunk are ones. It is a copy that lasts until the next call: call again for a newer one. Drives the device.
+/// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits
+/// beyond the last chunk are ones. It is a copy that lasts until the next call: call again for a
+/// newer one. Drives the device.
 ///
 /// # Safety
 /// `handle` has not been freed, and nobody else uses it; `bitmap` and `len` may be written.
@@ -480,8 +483,8 @@ pub unsafe extern "C" fn bowline_sdr_recv_imm_get(
     not_yet(status, is_there)
 }
 
-/// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory is the
-/// program's again.
+/// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory
+/// is the program's again.
 ///
 /// # Safety
 /// `handle` has not been freed.

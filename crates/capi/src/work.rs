@@ -8,8 +8,8 @@ use bowline::{Mr, Report, Work};
 use crate::memory::object;
 use crate::{BOWLINE_E_INTERNAL, BOWLINE_E_TIMEOUT, Trouble, guard};
 
-/// A collective operation that is going on. It goes on whether somebody waits or not; its memory is the
-/// operation's until it is over.
+/// A collective operation that is going on. It goes on whether somebody waits or not; its memory is
+/// the operation's until it is over.
 pub struct bowline_work {
     state: Mutex<State>,
 }
@@ -53,8 +53,8 @@ impl Running {
 }
 
 impl Drop for Running {
-    /// The memory is the program's again: work requests of a failed operation may still name it, and must not
-    /// find it.
+    /// The memory is the program's again: work requests of a failed operation may still name it,
+    /// and must not find it.
     fn drop(&mut self) {
         for region in &self.regions {
             // A device that has ended touches nothing.
@@ -195,7 +195,8 @@ pub unsafe extern "C" fn bowline_work_missing(
     })
 }
 
-/// Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not over then.
+/// Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not
+/// over then.
 ///
 /// # Safety
 /// `work` is one that has not been freed.
@@ -213,8 +214,8 @@ pub unsafe extern "C" fn bowline_work_wait_for(work: *const bowline_work, second
     })
 }
 
-/// Frees the handle of an operation. Waits for it if it is not over: its memory is the program's afterwards.
-/// NULL is nothing.
+/// Frees the handle of an operation. Waits for it if it is not over: its memory is the program's
+/// afterwards. NULL is nothing.
 ///
 /// # Safety
 /// `work` is NULL or one that has not been freed, and nobody waits for it.

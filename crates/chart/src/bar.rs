@@ -18,7 +18,8 @@ pub struct BarChart {
     pub label: String,
     /// What values are.
     pub unit: Unit,
-    /// How lengths follow from values. A logarithmic scale starts a decade below the smallest value.
+    /// How lengths follow from values. A logarithmic scale starts a decade below the smallest
+    /// value.
     pub scale: Scale,
     /// The groups, from the top.
     pub groups: Vec<BarGroup>,

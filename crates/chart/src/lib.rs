@@ -1,10 +1,10 @@
-//! Charts for reports: lines, bars and heatmaps, as SVG and in the terminal, and HTML pages that carry
-//! them.
+//! Charts for reports: lines, bars and heatmaps, as SVG and in the terminal, and HTML pages that
+//! carry them.
 //!
-//! Fill in a [`LineChart`], a [`BarChart`] or a [`Heatmap`] and draw it. The SVG stands alone or inside a
-//! page, and follows the reader's light or dark theme. A [`Page`] is one self-contained file. [`text`]
-//! writes numbers as people do, and [`scheme_colour`] gives each reliability scheme one colour in every
-//! chart.
+//! Fill in a [`LineChart`], a [`BarChart`] or a [`Heatmap`] and draw it. The SVG stands alone or
+//! inside a page, and follows the reader's light or dark theme. A [`Page`] is one self-contained
+//! file. [`text`] writes numbers as people do, and [`scheme_colour`] gives each reliability scheme
+//! one colour in every chart.
 //!
 //! ```
 //! use bowline_chart::{Axis, LineChart, Series, Unit};

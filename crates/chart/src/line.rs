@@ -112,7 +112,8 @@ impl LineChart {
         let height = height_with(&self.source, HEIGHT);
         let mut out = open(WIDTH, height, &self.title);
         self.draw_axes(&mut out, x_span, y_span, &x_at, &y_at);
-        // What leaves the range leaves the picture. All charts have the same frame, and so the same clip.
+        // What leaves the range leaves the picture. All charts have the same frame, and so the same
+        // clip.
         let (w, h) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM + 4.0);
         let _ = write!(
             out,

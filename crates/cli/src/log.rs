@@ -1,7 +1,7 @@
 //! What the program says beside its results: `-v`, `-q` and `RUST_LOG`.
 //!
-//! The library tells of set-up, failover, congestion and refusals as events of `tracing`, never of packets. They
-//! go to stderr, a line each.
+//! The library tells of set-up, failover, congestion and refusals as events of `tracing`, never of
+//! packets. They go to stderr, a line each.
 
 use std::fmt;
 use std::str::FromStr;

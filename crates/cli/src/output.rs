@@ -12,7 +12,8 @@ use serde_json::Value;
 /// Version of every JSON object that the program prints: `docs/json.md` says what changes with it.
 pub(crate) const JSON_VERSION: u32 = 1;
 
-/// Says what does not work as it should but can be done without, and what the user should know; not with `-q`.
+/// Says what does not work as it should but can be done without, and what the user should know; not
+/// with `-q`.
 pub(crate) fn notice(text: &str) {
     tracing::warn!(target: "bowline", "{text}");
 }
@@ -41,8 +42,9 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Text that others have written, for a terminal: what would move the cursor, change colours or turn the
-/// direction of writing is shown as its code instead. File names and messages of a peer may have any.
+/// Text that others have written, for a terminal: what would move the cursor, change colours or
+/// turn the direction of writing is shown as its code instead. File names and messages of a peer
+/// may have any.
 pub(crate) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

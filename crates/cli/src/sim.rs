@@ -94,7 +94,8 @@ struct StormArgs {
     /// Collective operations of several ranks, over RC and over XP with bounds
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "attacker"])]
     collective: bool,
-    /// Sealed connections, some with failover, keys that change all the time, and an attacker on the path
+    /// Sealed connections, some with failover, keys that change all the time, and an attacker on
+    /// the path
     #[arg(long, conflicts_with_all = ["failover", "sdr", "xp", "multicast", "cm", "collective"])]
     sealed: bool,
     /// Two NICs per host, and connections that move between them

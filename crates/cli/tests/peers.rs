@@ -1,4 +1,5 @@
-//! Peers that know each other by keys or by a code, as people use them; and others that are kept out.
+//! Peers that know each other by keys or by a code, as people use them; and others that are kept
+//! out.
 
 mod common;
 
@@ -156,8 +157,9 @@ fn many_silent_strangers_hold_up_nobody() {
     let strangers: Vec<_> = (0..40)
         .filter_map(|_| std::net::TcpStream::connect((recv.addr.as_str(), port)).ok())
         .collect();
-    // They are all from one address; a sender from there waits until the first are given up, one from
-    // elsewhere does not. On loopback the kernel picks 127.0.0.1 for all, so this is the worse case.
+    // They are all from one address; a sender from there waits until the first are given up, one
+    // from elsewhere does not. On loopback the kernel picks 127.0.0.1 for all, so this is the worse
+    // case.
     let start = std::time::Instant::now();
     let mut output = recv.send(&[&file], &[]);
     while !output.status.success() && start.elapsed() < Duration::from_secs(30) {
@@ -287,8 +289,8 @@ fn can_make_namespaces() -> bool {
     tried.status.success()
 }
 
-/// Two commands and one code between two network namespaces: the file arrives, and nothing of it can be
-/// read on the way.
+/// Two commands and one code between two network namespaces: the file arrives, and nothing of it
+/// can be read on the way.
 #[test]
 fn a_newcomer_needs_two_commands_and_one_code() {
     if !can_make_namespaces() {

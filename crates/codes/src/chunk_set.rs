@@ -6,8 +6,8 @@ use crate::MAX_CHUNKS;
 
 /// A set of chunk numbers of one block: data chunks are `0..k`, parity chunks `k..k + m`.
 ///
-/// Small, `Copy` and hashable, so that it can be built from a receive bitmap on each look and can be
-/// the key under which a [`Plan`](crate::Plan) is kept.
+/// Small, `Copy` and hashable, so that it can be built from a receive bitmap on each look and can
+/// be the key under which a [`Plan`](crate::Plan) is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ChunkSet {
     words: [u64; MAX_CHUNKS / 64],

@@ -28,9 +28,10 @@ pub enum Family {
 ///
 /// A sender either computes all parity at once ([`encode`](Self::encode), which reads the data once
 /// and is the fastest) or adds chunks as it sends them ([`update`](Self::update), better
-/// [`update_run`](Self::update_run), into parity that was zeroed). A receiver asks whether what has arrived is
-/// [`recoverable`](Self::recoverable), and if so computes what is missing, and nothing else, by a
-/// [`Plan`]. A plan depends on what is present alone: it can be kept and used for other blocks.
+/// [`update_run`](Self::update_run), into parity that was zeroed). A receiver asks whether what has
+/// arrived is [`recoverable`](Self::recoverable), and if so computes what is missing, and nothing
+/// else, by a [`Plan`]. A plan depends on what is present alone: it can be kept and used for other
+/// blocks.
 #[derive(Clone, Debug)]
 pub struct Code {
     k: usize,
@@ -125,9 +126,9 @@ impl Code {
         self.update_run(index, &[data], parity)
     }
 
-    /// Adds the data chunks from `first` on, as [`update`](Self::update) does each. Parity is read and
-    /// written once for all of them, which is most of the work with MDS: four at a time take less
-    /// than half as long.
+    /// Adds the data chunks from `first` on, as [`update`](Self::update) does each. Parity is read
+    /// and written once for all of them, which is most of the work with MDS: four at a time take
+    /// less than half as long.
     pub fn update_run<D, P>(
         &self,
         first: usize,
@@ -158,8 +159,8 @@ impl Code {
         Ok(())
     }
 
-    /// How to compute the data chunks that are not present. This is where a matrix is inverted: keep
-    /// the plan if the same chunks go missing again.
+    /// How to compute the data chunks that are not present. This is where a matrix is inverted:
+    /// keep the plan if the same chunks go missing again.
     pub fn plan(&self, present: &ChunkSet) -> Result<Plan, CodeError> {
         let missing = ChunkSet::first(self.k).difference(present);
         if !self.recoverable(present) {

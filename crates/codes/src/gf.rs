@@ -1,8 +1,8 @@
 //! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), and what the kernels
 //! need to know about its constants.
 //!
-//! Why this polynomial: 2 generates the field, and ISA-L and Linux's RAID 6 use it, so parity can be
-//! compared with theirs. GFNI's own multiplication is tied to 0x11b, but its affine instruction
+//! Why this polynomial: 2 generates the field, and ISA-L and Linux's RAID 6 use it, so parity can
+//! be compared with theirs. GFNI's own multiplication is tied to 0x11b, but its affine instruction
 //! multiplies by a constant in any field at the same price, as a constant's product is linear over
 //! bits: [`AFFINE`] holds the 8x8 bit matrix of each constant.
 
@@ -27,8 +27,8 @@ const POWERS_AND_LOGS: ([u8; 2 * 255], [u8; 256]) = {
     (powers, logs)
 };
 
-/// The product of two elements. Codes and decoding plans are made for every message, so that these are
-/// looked up.
+/// The product of two elements. Codes and decoding plans are made for every message, so that these
+/// are looked up.
 #[inline]
 pub(crate) fn mul(a: u8, b: u8) -> u8 {
     let log = |element: u8| usize::from(LOGS[usize::from(element)]);
@@ -55,8 +55,8 @@ pub(crate) fn inverse(a: u8) -> u8 {
     if a == 0 { 0 } else { POWERS[255 - usize::from(LOGS[usize::from(a)])] }
 }
 
-/// Multiplication by each constant as the matrix operand of GF2P8AFFINEQB: byte 7 - i holds the bits
-/// of the input whose sum is bit i of the product.
+/// Multiplication by each constant as the matrix operand of GF2P8AFFINEQB: byte 7 - i holds the
+/// bits of the input whose sum is bit i of the product.
 pub(crate) static AFFINE: [u64; 256] = affine_table();
 
 /// Multiplication by each constant, split by halves of a byte: the products of 0..16, then those of

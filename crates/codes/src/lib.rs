@@ -1,17 +1,18 @@
 //! Erasure codes over chunks that stay where they are: XOR parity and Reed–Solomon.
 //!
-//! A [`Code`] turns k data chunks into m parity chunks, at once or as the data is sent, says whether
-//! what has arrived is enough, and computes what is missing, and only that, in place. Chunks are
-//! slices of the caller's memory: nothing is gathered or copied. The inner loops exist for GFNI with
-//! AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time and give the
-//! same bytes.
+//! A [`Code`] turns k data chunks into m parity chunks, at once or as the data is sent, says
+//! whether what has arrived is enough, and computes what is missing, and only that, in place.
+//! Chunks are slices of the caller's memory: nothing is gathered or copied. The inner loops exist
+//! for GFNI with AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time
+//! and give the same bytes.
 //!
-//! [`reduce`] combines tensors element by element, and [`hadamard`] spreads the loss of their packets
-//! over many elements. Their loops exist for AVX-512, AVX2, NEON and any CPU ([`Vectors`]), and give
-//! the same bits.
+//! [`reduce`] combines tensors element by element, and [`hadamard`] spreads the loss of their
+//! packets over many elements. Their loops exist for AVX-512, AVX2, NEON and any CPU ([`Vectors`]),
+//! and give the same bits.
 //!
-//! This crate computes and does nothing else: no IO, no clock, no threads. It allocates when a code or a
-//! plan is made, never when one is used; blocks of [`hadamard::Layout::Blocks`] are the exception.
+//! This crate computes and does nothing else: no IO, no clock, no threads. It allocates when a code
+//! or a plan is made, never when one is used; blocks of [`hadamard::Layout::Blocks`] are the
+//! exception.
 //!
 //! ```
 //! use bowline_codes::{ChunkSet, Code};

@@ -79,15 +79,15 @@ impl Plan {
         &self.missing
     }
 
-    /// The chunks that it reads, in the order that [`apply`](Self::apply) takes them; numbers from k
-    /// on are parity.
+    /// The chunks that it reads, in the order that [`apply`](Self::apply) takes them; numbers from
+    /// k on are parity.
     pub fn sources(&self) -> &[usize] {
         &self.sources
     }
 
-    /// Computes the missing chunks in place. `data` and `parity` are all chunks of the block: missing
-    /// data chunks are written, with their length as the caller sliced them, all others are only
-    /// read, and what stands in for missing parity is not looked at.
+    /// Computes the missing chunks in place. `data` and `parity` are all chunks of the block:
+    /// missing data chunks are written, with their length as the caller sliced them, all others are
+    /// only read, and what stands in for missing parity is not looked at.
     pub fn reconstruct<D, P>(&self, data: &mut [D], parity: &[P]) -> Result<(), CodeError>
     where
         D: AsMut<[u8]>,

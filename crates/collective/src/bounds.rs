@@ -24,13 +24,14 @@ pub enum Deadline {
 pub struct Bounds {
     /// When it stops to wait for what may be lost.
     pub deadline: Deadline,
-    /// Parts in a million, of the bytes that a rank should receive in messages that may be lost, that
-    /// are missing at most. What would exceed this is fetched after the deadline.
+    /// Parts in a million, of the bytes that a rank should receive in messages that may be lost,
+    /// that are missing at most. What would exceed this is fetched after the deadline.
     pub max_loss_ppm: u32,
     /// What becomes the result of an allreduce on several ranks is never lost, so that all have the
     /// same.
     pub equal_replicas: bool,
-    /// What is reduced travels encoded where it can: see [`Request::recovery`](crate::Request::recovery).
+    /// What is reduced travels encoded where it can: see
+    /// [`Request::recovery`](crate::Request::recovery).
     pub recovery: bool,
 }
 
@@ -43,8 +44,8 @@ impl Bounds {
         recovery: false,
     };
 
-    /// A deadline, and the share of bytes that may be missing: 0.01 for 1 %. `None` if it is not from 0
-    /// to 1.
+    /// A deadline, and the share of bytes that may be missing: 0.01 for 1 %. `None` if it is not
+    /// from 0 to 1.
     pub fn new(deadline: Deadline, max_loss: f64) -> Option<Bounds> {
         let valid = (0.0..=1.0).contains(&max_loss);
         let max_loss_ppm = (max_loss * 1e6) as u32;

@@ -1,5 +1,5 @@
-//! Tensors that are spread over packets by a Walsh–Hadamard transform, so that a loss costs all elements a little
-//! instead of some everything.
+//! Tensors that are spread over packets by a Walsh–Hadamard transform, so that a loss costs all
+//! elements a little instead of some everything.
 
 use bowline_codes::hadamard::{Group, Hadamard, HadamardError, Layout};
 use bowline_codes::reduce::{DataType, ReduceOp};
@@ -8,7 +8,8 @@ use bowline_codes::reduce::{DataType, ReduceOp};
 const MIN_BYTES: usize = 64 << 10;
 /// Lines of a region, which the transform is between.
 const LINES: usize = 64;
-/// Longest packet that a line of each region of a group makes. Longer ones would make groups that no cache holds.
+/// Longest packet that a line of each region of a group makes. Longer ones would make groups that
+/// no cache holds.
 const MAX_PACKET_BYTES: usize = 4096;
 
 /// How a tensor is encoded. All ranks need the same, and the same seed.
@@ -23,8 +24,8 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    /// How a tensor is encoded whose messages have at most `chunk_bytes`; `None` if it is not: it is short, its
-    /// elements cannot be transformed, or their reduction is not linear.
+    /// How a tensor is encoded whose messages have at most `chunk_bytes`; `None` if it is not: it
+    /// is short, its elements cannot be transformed, or their reduction is not linear.
     pub fn of(dtype: DataType, op: ReduceOp, elements: usize, chunk_bytes: usize) -> Option<Self> {
         let is_linear = matches!(op, ReduceOp::Sum | ReduceOp::Average);
         let bytes = elements.checked_mul(dtype.size())?;

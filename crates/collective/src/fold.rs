@@ -29,8 +29,8 @@ pub struct Contribution<'a> {
 }
 
 /// As [`fold()`], with terms of which something is missing. Where a term is missing the others are
-/// combined, and where all are the destination stays as it is. With `finish` it ends a reduction: an
-/// average is divided by the number of terms that are there.
+/// combined, and where all are the destination stays as it is. With `finish` it ends a reduction:
+/// an average is divided by the number of terms that are there.
 pub fn fold_partial(
     op: ReduceOp,
     dtype: DataType,

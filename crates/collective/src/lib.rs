@@ -1,8 +1,8 @@
 //! Collective operations over a group of ranks (`docs/collectives.md`).
 //!
-//! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`] runs
-//! schedules: its inputs are arrived messages and finished sends, its outputs are what to send and what
-//! to fold next. A [`Group`] runs an engine over the queue pairs of a
+//! A [`Request`] is compiled for one rank into a [`Schedule`] of sends and folds. An [`Engine`]
+//! runs schedules: its inputs are arrived messages and finished sends, its outputs are what to send
+//! and what to fold next. A [`Group`] runs an engine over the queue pairs of a
 //! [`Rnic`](bowline_nic::Rnic): RC, and XP for operations with [`Bounds`].
 //!
 //! No clock, socket, thread or randomness; no `unsafe`. Ranks have the same results, bit for bit,

@@ -8,8 +8,9 @@ use crate::bounds::Report;
 use crate::encoding::Encoding;
 use crate::fold::{Contribution, fold_partial};
 
-/// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of all
-/// ranks, in order, and the reports of all. `None` if a report does not have all that is missing.
+/// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of
+/// all ranks, in order, and the reports of all. `None` if a report does not have all that is
+/// missing.
 ///
 /// # Panics
 /// If there is no input, or they differ in length.

@@ -147,11 +147,11 @@ pub struct Request {
     pub op: ReduceOp,
     /// How it is done.
     pub algorithm: Algorithm,
-    /// The input is where the output goes: one buffer, as long as the longer of both. The block of this
-    /// rank, where there is one, has its place among the others. Ranks may differ in this.
+    /// The input is where the output goes: one buffer, as long as the longer of both. The block of
+    /// this rank, where there is one, has its place among the others. Ranks may differ in this.
     pub in_place: bool,
-    /// What is reduced travels encoded, so that a lost packet costs all elements a little: see [`Encoding`]. Only
-    /// `direct` does so, for sums and averages of long tensors.
+    /// What is reduced travels encoded, so that a lost packet costs all elements a little: see
+    /// [`Encoding`]. Only `direct` does so, for sums and averages of long tensors.
     pub recovery: bool,
 }
 
@@ -217,8 +217,8 @@ pub enum InvalidRequest {
 const MAX_BYTES: usize = 1 << 47;
 
 impl Request {
-    /// An operation on `f32`, summed where there is something to sum, out of place, by the algorithm
-    /// that suits.
+    /// An operation on `f32`, summed where there is something to sum, out of place, by the
+    /// algorithm that suits.
     pub fn new(operation: Operation) -> Request {
         Request {
             operation,
@@ -239,7 +239,8 @@ impl Request {
         Ok(if self.in_place { (0, input.max(output)) } else { (input, output) })
     }
 
-    /// What rank `rank` of `ranks` has to do, in messages of at most `chunk_bytes`, a multiple of 8.
+    /// What rank `rank` of `ranks` has to do, in messages of at most `chunk_bytes`, a multiple of
+    /// 8.
     pub fn compile(
         &self,
         rank: Rank,
@@ -273,8 +274,8 @@ impl Request {
         }
     }
 
-    /// The same request by an algorithm that suits bounds: every message goes straight to where it is
-    /// needed, and where bytes may be lost none of them is a replica by itself.
+    /// The same request by an algorithm that suits bounds: every message goes straight to where it
+    /// is needed, and where bytes may be lost none of them is a replica by itself.
     pub fn with_bounds(&self, bounds: &Bounds, ranks: u32) -> Result<Request, InvalidRequest> {
         let algorithm = match (self.algorithm, self.algorithm_for(ranks)?) {
             (Algorithm::Auto, Algorithm::Exchange) if bounds.max_loss_ppm == 0 => {

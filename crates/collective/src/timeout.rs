@@ -19,8 +19,8 @@ pub enum Rule {
     /// The smoothed median with a margin, always.
     #[default]
     Margin,
-    /// As the paper has it: the margin is for the first timeout alone. It converges to the median, so that
-    /// half of all operations time out.
+    /// As the paper has it: the margin is for the first timeout alone. It converges to the median,
+    /// so that half of all operations time out.
     Paper,
 }
 
@@ -90,8 +90,8 @@ mod tests {
     const RANKS: u32 = 8;
     const BYTES: u64 = 1 << 20;
 
-    /// How often a rule times out, and what it loses: data of each rank arrives evenly over 10 ms, more or
-    /// less, and 1 % of ranks take three times as long.
+    /// How often a rule times out, and what it loses: data of each rank arrives evenly over 10 ms,
+    /// more or less, and 1 % of ranks take three times as long.
     fn simulate(rule: Rule, jitter: f64) -> (f64, f64) {
         let mut rng = ChaCha8Rng::seed_from_u64(5);
         let mut estimator = Estimator::default();

@@ -1,5 +1,5 @@
-//! Operations with bounds over connections that lose packets: exact where that is promised, never more
-//! lost than is allowed, and the same on all ranks.
+//! Operations with bounds over connections that lose packets: exact where that is promised, never
+//! more lost than is allowed, and the same on all ranks.
 
 mod router;
 

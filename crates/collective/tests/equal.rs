@@ -339,8 +339,8 @@ fn a_barrier_waits_for_all() {
     }
 }
 
-/// Both send first: more than slots hold, so that one would wait for the other for ever if a send had to end
-/// before a receive begins.
+/// Both send first: more than slots hold, so that one would wait for the other for ever if a send
+/// had to end before a receive begins.
 #[test]
 fn two_ranks_may_both_send_first() {
     let shape = Shape { ranks: 3, chunk_bytes: 64, slots: 2, inline_bytes: 0, seed: 8 };

@@ -163,8 +163,8 @@ pub trait End {
     fn register(&mut self, len: usize, access: Access) -> Outcome<Region>;
     /// Registers memory whose key the peer of a queue pair may revoke, and write to until then.
     fn register_revocable(&mut self, qp: QpId, len: usize) -> Outcome<Region>;
-    /// Allocates a memory window of type 2 and begins to bind it, for the peer of a queue pair to write.
-    /// The region must allow it. That it is bound shows in a completion.
+    /// Allocates a memory window of type 2 and begins to bind it, for the peer of a queue pair to
+    /// write. The region must allow it. That it is bound shows in a completion.
     fn bind_window(&mut self, qp: QpId, wr_id: u64, piece: Piece) -> Outcome<Remote>;
     /// Frees the window that was bound under a key.
     fn free_window(&mut self, rkey: u32) -> Outcome;
@@ -179,8 +179,8 @@ pub trait End {
     fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)>;
     /// Removes a queue pair.
     fn destroy_qp(&mut self, qp: QpId) -> Outcome;
-    /// Puts a group of one between a queue pair and its peer, if this end is one that does: what each of the two is
-    /// to connect to instead of the other.
+    /// Puts a group of one between a queue pair and its peer, if this end is one that does: what
+    /// each of the two is to connect to instead of the other.
     fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
         let _ = (qp, bridge);
         Ok(None)

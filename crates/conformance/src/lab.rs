@@ -341,7 +341,8 @@ impl Lab {
         self.clock.pass(time)
     }
 
-    /// Waits until something happens besides completions at a queue pair's end; `false` if it does not.
+    /// Waits until something happens besides completions at a queue pair's end; `false` if it does
+    /// not.
     pub(crate) fn raises(&mut self, qp: &Qp, is_it: impl Fn(&Event) -> bool) -> Outcome<bool> {
         let deadline = self.clock.now() + EVENT_LIMIT;
         loop {

@@ -1,4 +1,5 @@
-//! Runs the conformance body between a device here and a NIC behind a verbs agent, or another device here.
+//! Runs the conformance body between a device here and a NIC behind a verbs agent, or another
+//! device here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

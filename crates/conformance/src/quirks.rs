@@ -87,7 +87,8 @@ pub fn seven_retries_never_end(requester: Maker) -> bool {
 
 /// Whether an end knows the opcodes of XP.
 ///
-/// The standard leaves them to the manufacturer; rxe drops packets of opcodes that it does not know.
+/// The standard leaves them to the manufacturer; rxe drops packets of opcodes that it does not
+/// know.
 pub fn speaks_xp(end: Maker) -> bool {
     end == Maker::Bowline
 }

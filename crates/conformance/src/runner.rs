@@ -61,8 +61,8 @@ pub struct Row {
     pub result: Outcome,
 }
 
-/// All cases for a link to a NIC of this maker: every check that applies, both ways, at the path MTUs that it
-/// asks for.
+/// All cases for a link to a NIC of this maker: every check that applies, both ways, at the path
+/// MTUs that it asks for.
 pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
     let mut cases = Vec::new();
     for check in checks::ALL {

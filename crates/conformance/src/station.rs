@@ -1,5 +1,5 @@
-//! XP over UC on any end: a UC queue pair for fragments, memory windows of type 2 as keys, and an RC queue
-//! pair as control channel.
+//! XP over UC on any end: a UC queue pair for fragments, memory windows of type 2 as keys, and an
+//! RC queue pair as control channel.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,8 @@ use bowline_sdr::express::{Carrier, CarrierEvent, Fragments, GRANT_LEN};
 
 use crate::{End, Failure, Maker, Outcome, Piece, Qp, Send, quirks};
 
-/// Receives for fragments: as many as there are on a queue pair, refilled when half of them are used.
+/// Receives for fragments: as many as there are on a queue pair, refilled when half of them are
+/// used.
 const RECEIVES: u32 = 120;
 /// Receives for control messages.
 const CONTROL: usize = 64;

@@ -1,6 +1,6 @@
-//! How long a connection stands still when its NIC has died, over loopback: from the moment that its
-//! retries are exhausted, which would have been its first failed completion, to the first good one on
-//! the backup. And how long a thousand of them do, of one process.
+//! How long a connection stands still when its NIC has died, over loopback: from the moment that
+//! its retries are exhausted, which would have been its first failed completion, to the first good
+//! one on the backup. And how long a thousand of them do, of one process.
 //!
 //! Prints one JSON object. `bench/failover` runs it.
 

@@ -4,7 +4,8 @@ use crate::DeviceError;
 
 /// An object of the soft NIC, or one of verbs. All objects of a device are of one kind.
 ///
-/// An enum rather than a trait object: on the soft NIC's data path it costs a comparison, and no call.
+/// An enum rather than a trait object: on the soft NIC's data path it costs a comparison, and no
+/// call.
 pub(crate) enum Backend<S, V> {
     /// On every engine of the device.
     Soft(S),

@@ -1,7 +1,8 @@
 //! The connection manager of a device: its state machine, run in the first lane over queue pair 1.
 //!
-//! Where several processes share the address, each of them sees every message. What is another's is left to that one, and
-//! what is nobody's is answered by the one that speaks for all ([`Services`]).
+//! Where several processes share the address, each of them sees every message. What is another's is
+//! left to that one, and what is nobody's is answered by the one that speaks for all
+//! ([`Services`]).
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -66,8 +67,9 @@ impl Connections {
 
     /// Calls the manager, and sends what it has to say.
     ///
-    /// What it says to another process on this address may come to our own socket, from which we hand it on. That is
-    /// done before this returns: the caller may end the process next, and with it the socket.
+    /// What it says to another process on this address may come to our own socket, from which we
+    /// hand it on. That is done before this returns: the caller may end the process next, and with
+    /// it the socket.
     pub fn call<R>(&self, call: impl FnOnce(&mut CmManager, Time) -> R) -> Result<R, LaneError> {
         let (result, to_neighbours) = self.lane.with(|nic, now| {
             let mut running = self.running();
@@ -171,7 +173,8 @@ impl Running {
         }
     }
 
-    /// Sends and tells what the manager has. Returns whether any of it went to the processes on this address.
+    /// Sends and tells what the manager has. Returns whether any of it went to the processes on
+    /// this address.
     fn flush(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut to_neighbours = false;
         while let Some(out) = self.cm.poll_transmit() {

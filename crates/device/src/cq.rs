@@ -26,7 +26,8 @@ pub(crate) struct SoftCq {
 }
 
 impl Cq {
-    /// Makes a queue for `depth` completions of each lane. Its events go to a channel, under a token.
+    /// Makes a queue for `depth` completions of each lane. Its events go to a channel, under a
+    /// token.
     pub fn create(
         device: &Arc<Device>,
         depth: u32,
@@ -41,7 +42,8 @@ impl Cq {
         Ok(Cq { device: Arc::clone(device), back })
     }
 
-    /// Changes how many completions of each lane there is room for. What is in the queue stays, and must fit.
+    /// Changes how many completions of each lane there is room for. What is in the queue stays, and
+    /// must fit.
     pub fn resize(&self, depth: u32) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(soft) => Ok(soft.mirror.resize(self.device.engines(), depth)?),
@@ -62,9 +64,9 @@ impl Cq {
         }
     }
 
-    /// Drives a lane that has queue pairs of the queue, and polls up to `wanted` completions through
-    /// `take`, which gets the queue to ask, how many there is room for, and says how many it took. On a verbs
-    /// device, which has no lanes, this fails: see [`Cq::poll_completions`].
+    /// Drives a lane that has queue pairs of the queue, and polls up to `wanted` completions
+    /// through `take`, which gets the queue to ask, how many there is room for, and says how many
+    /// it took. On a verbs device, which has no lanes, this fails: see [`Cq::poll_completions`].
     #[inline]
     pub fn poll<X: From<LaneError>>(
         &self,
@@ -99,8 +101,8 @@ impl Cq {
         }
     }
 
-    /// Asks for one event at the next completion, or at the next that is solicited or failed. What is in
-    /// the queue already raises nothing: poll once more after arming.
+    /// Asks for one event at the next completion, or at the next that is solicited or failed. What
+    /// is in the queue already raises nothing: poll once more after arming.
     pub fn arm(&self, solicited_only: bool) -> Result<(), DeviceError> {
         let device = &*self.device;
         match &self.back {
@@ -112,7 +114,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is dropped.
+    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is
+    /// dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(soft) => soft.destroy(&self.device),

@@ -100,14 +100,14 @@ impl Device {
         }
     }
 
-    /// A number for an XRC domain, or for a shared receive queue in one: 24 bits, and not 0. Those that are in use are
-    /// refused by the engines.
+    /// A number for an XRC domain, or for a shared receive queue in one: 24 bits, and not 0. Those
+    /// that are in use are refused by the engines.
     pub(crate) fn next_xrc_number(&self) -> u32 {
         self.last_xrc.fetch_add(1, Ordering::Relaxed) % 0xff_ffff + 1
     }
 
-    /// Chooses a lane for a queue pair, or for a protocol with queue pairs of its own, and counts it
-    /// there until [`Device::release_lane`]. A verbs device has none for `what`.
+    /// Chooses a lane for a queue pair, or for a protocol with queue pairs of its own, and counts
+    /// it there until [`Device::release_lane`]. A verbs device has none for `what`.
     pub fn take_lane(&self, hint: Option<usize>, what: &'static str) -> Result<usize, DeviceError> {
         self.needs_soft_nic(what)?;
         Ok(self.placement.take(hint))
@@ -132,13 +132,14 @@ impl Device {
         if up { LinkState::Up } else { LinkState::Down }
     }
 
-    /// Its events, except those about completions. It is closed once an engine of its own has ended.
+    /// Its events, except those about completions. It is closed once an engine of its own has
+    /// ended.
     pub fn events(&self) -> &Arc<EventChannel<Event>> {
         &self.events
     }
 
-    /// What its engines and ports have done and seen. A verbs device keeps its counters where the kernel shows
-    /// them.
+    /// What its engines and ports have done and seen. A verbs device keeps its counters where the
+    /// kernel shows them.
     pub fn counters(&self) -> Result<(Counters, PortCounters), DeviceError> {
         if self.verbs.is_some() {
             let instead =
@@ -163,13 +164,14 @@ impl Device {
         self.failover.as_ref().map(Failover::account)
     }
 
-    /// Makes its ports fail, or ends that. Nothing happens to a verbs device: take its interface down instead.
+    /// Makes its ports fail, or ends that. Nothing happens to a verbs device: take its interface
+    /// down instead.
     pub fn fault(&self, request: &FaultRequest) {
         self.lanes().iter().filter_map(|l| l.faults()).for_each(|faults| faults.apply(request));
     }
 
-    /// Its account of itself as one line of JSON, with its forward error correction and failover if it
-    /// has any; `None` once an engine has ended.
+    /// Its account of itself as one line of JSON, with its forward error correction and failover if
+    /// it has any; `None` once an engine has ended.
     pub fn report(&self) -> Option<String> {
         let mut report = control::account(&self.name, self.lanes())?;
         let mut add = |name: &str, value: &str| {

@@ -1,8 +1,8 @@
 //! What runs protocols on a verbs device, which has no lanes.
 //!
-//! As with a lane, whoever polls drives: the thread that is here for everybody else steps in when nobody has polled
-//! for a while. It goes on for some microseconds after the last completion, then asks for an event at the next and
-//! sleeps until that, a deadline, or a call that posts something.
+//! As with a lane, whoever polls drives: the thread that is here for everybody else steps in when
+//! nobody has polled for a while. It goes on for some microseconds after the last completion, then
+//! asks for an event at the next and sleeps until that, a deadline, or a call that posts something.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};

@@ -1,7 +1,7 @@
 //! Multicast groups that queue pairs of a device are in.
 //!
-//! Each group has a socket and a thread that reads it: datagrams to groups are few, and the lanes' own way stays as
-//! short as it is.
+//! Each group has a socket and a thread that reads it: datagrams to groups are few, and the lanes'
+//! own way stays as short as it is.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

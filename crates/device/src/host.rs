@@ -12,14 +12,16 @@ use crate::{Device, DeviceError, Pd};
 
 /// Where a protocol runs: in a lane, or on a verbs device with what runs protocols there.
 ///
-/// Its methods are [`Lane`](bowline_io::Lane)'s. Closures run under a lock: they must not call the host again.
+/// Its methods are [`Lane`](bowline_io::Lane)'s. Closures run under a lock: they must not call the
+/// host again.
 pub struct Host {
     device: Arc<Device>,
     place: Backend<usize, Arc<Driver>>,
 }
 
 impl Device {
-    /// A place for a protocol: the lane asked for, modulo their number, or the one with least to do.
+    /// A place for a protocol: the lane asked for, modulo their number, or the one with least to
+    /// do.
     pub fn host(self: &Arc<Device>, lane: Option<usize>) -> Result<Host, DeviceError> {
         let place = match &self.verbs {
             None => Backend::Soft(self.placement.take(lane)),
@@ -50,7 +52,8 @@ impl Host {
         self.device.replicator(lane)
     }
 
-    /// Runs `f` on the NIC; what has become ready leaves. See [`Lane::with`](bowline_io::Lane::with).
+    /// Runs `f` on the NIC; what has become ready leaves. See
+    /// [`Lane::with`](bowline_io::Lane::with).
     pub fn with<R>(&self, f: impl FnOnce(&mut dyn Rnic, Time) -> R) -> Result<R, LaneError> {
         match &self.place {
             Backend::Soft(lane) => self.device.lane(*lane).with(|nic, now| f(nic, now)),

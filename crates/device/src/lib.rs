@@ -2,18 +2,19 @@
 //!
 //! A [`DeviceSpec`] says what a device is: its address, what carries its packets, how many lanes it
 //! has, whether it has a backup. Opened, it is a [`Device`] with the objects of the verbs ([`Pd`],
-//! [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Xrcd`], [`Qp`]), each of which works on all lanes and on the backup:
+//! [`Mr`], [`Mw`], [`Cq`], [`Srq`], [`Xrcd`], [`Qp`]), each of which works on all lanes and on the
+//! backup:
 //!
-//! * **Lanes.** Each has an engine, a socket in the address's group with a QPN prefix of its own, and a
-//!   core to itself. A queue pair is placed on one lane when it is made; everything else spans
-//!   them. Two threads that work on queue pairs of different lanes, with completion queues of their
-//!   own, meet on no lock.
-//! * **Failover.** With a backup, reliable connections go on there when the first NIC fails, and come
-//!   back. The protocol is [`bowline_failover`]'s; this crate gives it threads and the store.
+//! * **Lanes.** Each has an engine, a socket in the address's group with a QPN prefix of its own,
+//!   and a core to itself. A queue pair is placed on one lane when it is made; everything else
+//!   spans them. Two threads that work on queue pairs of different lanes, with completion queues of
+//!   their own, meet on no lock.
+//! * **Failover.** With a backup, reliable connections go on there when the first NIC fails, and
+//!   come back. The protocol is [`bowline_failover`]'s; this crate gives it threads and the store.
 //! * **Other people's NICs.** A device may stand on the system's libibverbs instead
-//!   ([`DeviceSpec::verbs()`]). It has no lanes; its objects are the provider's, one to one. Protocols run
-//!   there as they do in a lane ([`Host`]). What needs an engine of Bowline's is refused
-//!   ([`DeviceError::NeedsSoftNic`]).
+//!   ([`DeviceSpec::verbs()`]). It has no lanes; its objects are the provider's, one to one.
+//!   Protocols run there as they do in a lane ([`Host`]). What needs an engine of Bowline's is
+//!   refused ([`DeviceError::NeedsSoftNic`]).
 //! * **Memory** is an owned [`Buffer`](bowline_nic::Buffer), or memory that somebody else owns:
 //!   [`Mr::register_foreign`] is the one place where that is taken on trust.
 //!

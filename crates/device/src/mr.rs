@@ -30,21 +30,22 @@ impl Mr {
         }
     }
 
-    /// Registers memory that somebody else owns: an array of NumPy's, a C program's buffer. Its first byte
-    /// gets the address `iova`.
+    /// Registers memory that somebody else owns: an array of NumPy's, a C program's buffer. Its
+    /// first byte gets the address `iova`.
     ///
     /// From here on peers that know the key, and work requests that name it, read the memory and,
     /// if `access` says so, write it, at any time and from any thread.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned, or [`Device::shut_down`](crate::Device::shut_down) of its
-    /// device has:
+    /// Until [`Mr::deregister`] has returned, or [`Device::shut_down`](crate::Device::shut_down) of
+    /// its device has:
     ///
     /// * `addr..addr + len` stays mapped, readable and, with [`Access::LOCAL_WRITE`], writable;
-    /// * nobody holds a Rust reference to it, except while no peer and no work request can touch it.
+    /// * nobody holds a Rust reference to it, except while no peer and no work request can touch
+    ///   it.
     ///
-    /// After that nothing touches the memory any more: every lane sends or copies what it has read of
-    /// it before it lets go of its engine, and deregistering takes each engine in turn.
+    /// After that nothing touches the memory any more: every lane sends or copies what it has read
+    /// of it before it lets go of its engine, and deregistering takes each engine in turn.
     #[allow(unsafe_code)]
     pub unsafe fn register_foreign(
         pd: &Arc<Pd>,
@@ -56,15 +57,15 @@ impl Mr {
         match &pd.back {
             Backend::Soft(domain) => {
                 let region = || {
-                    // SAFETY: the caller keeps the memory as `Region::from_raw` asks for, until it is
-                    // deregistered.
+                    // SAFETY: the caller keeps the memory as `Region::from_raw` asks for, until it
+                    // is deregistered.
                     unsafe { Region::from_raw(addr, len) }
                 };
                 Mr::on_engines(pd, domain, region, iova, access)
             }
             Backend::Verbs(domain) => {
-                // SAFETY: the caller keeps the memory until it is deregistered. A NIC that has answered
-                // that does not touch it any more.
+                // SAFETY: the caller keeps the memory until it is deregistered. A NIC that has
+                // answered that does not touch it any more.
                 let mr = unsafe { ibverbs::Mr::register_foreign(domain, addr, len, iova, access) }?;
                 Ok(Mr { pd: Arc::clone(pd), back: Backend::Verbs(mr) })
             }
@@ -103,8 +104,8 @@ impl Mr {
         &self.pd
     }
 
-    /// Changes what may be done with the memory; the key stays. Memory of somebody else must allow it, as
-    /// [`Mr::register_foreign`] says.
+    /// Changes what may be done with the memory; the key stays. Memory of somebody else must allow
+    /// it, as [`Mr::register_foreign`] says.
     pub fn set_access(&self, access: Access) -> Result<(), DeviceError> {
         let key = self.back.soft("changing the rights of registered memory")?;
         Ok(mirror::set_access(self.pd.device().engines(), *key, access)?)

@@ -9,7 +9,8 @@ use bowline_nic::MrKey;
 use crate::backend::Backend;
 use crate::{DeviceError, Pd};
 
-/// A memory window, which work requests bind ([`SendOp::BindWindow`](bowline_nic::SendOp::BindWindow)).
+/// A memory window, which work requests bind
+/// ([`SendOp::BindWindow`](bowline_nic::SendOp::BindWindow)).
 pub struct Mw {
     pd: Arc<Pd>,
     key: MrKey,

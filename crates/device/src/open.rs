@@ -25,8 +25,8 @@ use crate::{Device, DeviceError, DeviceSpec, random_bytes};
 /// A port, and the prefix that every QPN of the engine on it must have.
 pub type Opened = (Box<dyn Port>, u8);
 
-/// Where the numbers of an engine's QPs may begin. An engine has a table of all numbers up to the last, so
-/// that more would cost memory.
+/// Where the numbers of an engine's QPs may begin. An engine has a table of all numbers up to the
+/// last, so that more would cost memory.
 const FIRST_QPNS: u16 = 1 << 14;
 
 /// What the engines of a device share.
@@ -48,7 +48,8 @@ impl DeviceSpec {
         self.check()?;
         let lanes = self.lanes.get();
         let ports = match self.open_rails(lanes) {
-            // Lanes share their address by the registry. Where that cannot be used, one goes without.
+            // Lanes share their address by the registry. Where that cannot be used, one goes
+            // without.
             Err(error) if lanes > 1 && error.is_registry() => {
                 (self.udp.notice)(&format!("{error}; the device has one lane, not {lanes}"));
                 self.open_rails(1)?
@@ -71,8 +72,8 @@ impl DeviceSpec {
         Ok(ports)
     }
 
-    /// Opens the device on ports of the caller's making, one for each lane and then one for each of the
-    /// backup's; addresses, impairment and capture of the specification are not looked at.
+    /// Opens the device on ports of the caller's making, one for each lane and then one for each of
+    /// the backup's; addresses, impairment and capture of the specification are not looked at.
     pub fn open_on(&self, ports: Vec<Opened>) -> Result<Arc<Device>, DeviceError> {
         let wanted = self.lanes.get() * if self.backup.is_some() { 2 } else { 1 };
         if ports.len() != wanted {

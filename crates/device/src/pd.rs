@@ -35,7 +35,8 @@ impl Pd {
         Ok(self.back.soft("a protocol in a lane")?.id(Place::lane(lane)))
     }
 
-    /// Frees the domain; fails while anything is in it. That of a verbs device ends with the last object in it.
+    /// Frees the domain; fails while anything is in it. That of a verbs device ends with the last
+    /// object in it.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         match &self.back {
             Backend::Soft(mirror) => Ok(mirror.destroy(self.device.engines())?),

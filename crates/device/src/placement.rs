@@ -14,8 +14,8 @@ impl Placement {
         Placement { per_lane: Mutex::new(vec![0; lanes].into_boxed_slice()) }
     }
 
-    /// Chooses a lane and counts one more queue pair on it: the one that the caller hints at, modulo
-    /// their number, or the one with the fewest.
+    /// Chooses a lane and counts one more queue pair on it: the one that the caller hints at,
+    /// modulo their number, or the one with the fewest.
     pub(crate) fn take(&self, hint: Option<usize>) -> usize {
         let mut per_lane = self.lock();
         let lane = match hint {

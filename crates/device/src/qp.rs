@@ -40,7 +40,8 @@ pub struct QpRequest {
     pub max_inline: u32,
     /// Every send has a completion, whatever its flags say.
     pub signal_all: bool,
-    /// Where the shared receive queues are that its peer may name; for extended reliable connections.
+    /// Where the shared receive queues are that its peer may name; for extended reliable
+    /// connections.
     pub xrcd: Option<Arc<Xrcd>>,
     /// The lane to put it on, modulo their number; the one with the fewest queue pairs if `None`.
     pub lane: Option<usize>,
@@ -121,9 +122,9 @@ impl Qp {
     }
 
     /// Posts through `post`, which gets the number to post to, and gives `None` for
-    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the connection
-    /// went. What is posted may leave together with what is posted next. On a verbs device, which has no lanes,
-    /// this fails: see [`Qp::verbs`].
+    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the
+    /// connection went. What is posted may leave together with what is posted next. On a verbs
+    /// device, which has no lanes, this fails: see [`Qp::verbs`].
     ///
     /// `None` if the connection is nowhere, which only a lane that has ended can bring about.
     #[inline]
@@ -184,8 +185,9 @@ impl Qp {
         }
     }
 
-    /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it is where
-    /// the connection is. `None` if there is no such queue pair any more. A verbs device tells its state alone.
+    /// State and attributes: where the peer is, and PSNs, as the program set them; the rest as it
+    /// is where the connection is. `None` if there is no such queue pair any more. A verbs device
+    /// tells its state alone.
     pub fn info(&self) -> Result<Option<QpInfo>, DeviceError> {
         let mirror = self.back.soft("asking for a queue pair's attributes")?;
         let (home, qpn) = mirror.on(bowline_failover::Rail::Default);
@@ -217,8 +219,8 @@ impl Qp {
         device.groups.detach(device.lane(self.lane()), self.qpn(), group)
     }
 
-    /// Destroys the queue pair. What it had outstanding vanishes without completions. That of a verbs device ends
-    /// when it is dropped.
+    /// Destroys the queue pair. What it had outstanding vanishes without completions. That of a
+    /// verbs device ends when it is dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.device();

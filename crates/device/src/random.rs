@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read};
 
-/// Random bytes from the system's generator: the seed of memory keys, tokens, first sequence numbers.
+/// Random bytes from the system's generator: the seed of memory keys, tokens, first sequence
+/// numbers.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut out = [0; N];
     File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut out))?;

@@ -15,8 +15,8 @@ use bowline_nic::{Mtu, RateControl};
 
 use crate::Log;
 
-/// Most lanes that [`LaneCount::Auto`] makes. A process has few of the 253 QPN prefixes of an address to
-/// itself, and a lane without a core gains nothing.
+/// Most lanes that [`LaneCount::Auto`] makes. A process has few of the 253 QPN prefixes of an
+/// address to itself, and a lane without a core gains nothing.
 const MAX_AUTO_LANES: usize = 16;
 
 /// Everything that makes a device what it is. [`DeviceSpec::open`] opens it.
@@ -82,8 +82,8 @@ pub struct BackupSpec {
     pub addr: IpAddr,
     /// What becomes of requests under way.
     pub mode: Mode,
-    /// Where peers find each other's backups, as [`bowline_store::open`] takes it; a directory of this
-    /// user on this host if `None`.
+    /// Where peers find each other's backups, as [`bowline_store::open`] takes it; a directory of
+    /// this user on this host if `None`.
     pub store_url: Option<String>,
     /// The job that peers belong to.
     pub job: String,

@@ -43,8 +43,8 @@ impl Srq {
         Ok(Srq { pd: Arc::clone(pd), back, xrc: None })
     }
 
-    /// Makes a queue that peers of extended reliable connections name by its [number](Srq::number), whose receives
-    /// complete at `cq`.
+    /// Makes a queue that peers of extended reliable connections name by its [number](Srq::number),
+    /// whose receives complete at `cq`.
     pub fn create_extended(
         pd: &Arc<Pd>,
         max_wr: u32,
@@ -106,7 +106,8 @@ impl Srq {
         }
     }
 
-    /// Makes room for another number of receives, up to the device's limit. Those that wait stay, and so must fit.
+    /// Makes room for another number of receives, up to the device's limit. Those that wait stay,
+    /// and so must fit.
     pub fn resize(&self, max_wr: u32) -> Result<(), DeviceError> {
         let max = self.pd.device().config().max_wr;
         if max_wr > max {
@@ -124,7 +125,8 @@ impl Srq {
         }
     }
 
-    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is dropped.
+    /// Destroys the queue; fails while a queue pair uses it. That of a verbs device ends when it is
+    /// dropped.
     pub fn destroy(&self) -> Result<(), DeviceError> {
         let Backend::Soft(mirror) = &self.back else { return Ok(()) };
         let device = self.pd.device();

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_failover::mirror::Turn;
 
-/// A thread that posts to another lane so often in a row has gone over to it. One that posts to all lanes by
-/// turns stays where it is: a lane that is driven now by one thread and now by another waits in between.
+/// A thread that posts to another lane so often in a row has gone over to it. One that posts to all
+/// lanes by turns stays where it is: a lane that is driven now by one thread and now by another
+/// waits in between.
 const POSTS_TO_MOVE: u32 = 64;
 
 /// The lane that a thread works on, by where it posts.

@@ -7,10 +7,12 @@ use bowline_nic::{ControlError, XrcdId};
 
 use crate::{Cq, Device, DeviceError, Pd};
 
-/// A domain of extended reliable connections: queue pairs of it take messages for the shared receive queues of it.
+/// A domain of extended reliable connections: queue pairs of it take messages for the shared
+/// receive queues of it.
 pub struct Xrcd {
     id: XrcdId,
-    /// Queue pairs that only receive have neither domain nor completion queue of their own: these stand there.
+    /// Queue pairs that only receive have neither domain nor completion queue of their own: these
+    /// stand there.
     pd: Arc<Pd>,
     cq: Arc<Cq>,
     users: AtomicUsize,

@@ -11,8 +11,8 @@ use support::*;
 /// What happens to a link, and what ends it.
 const FAULTS: [(&str, &str); 2] = [("down", "up"), ("blackhole=in", "clear")];
 
-/// WRITEs with immediate data from `a` to `b`, numbered, with a fault a third of the way and its end
-/// at two thirds; returns when all have been seen in order and the connections are home.
+/// WRITEs with immediate data from `a` to `b`, numbered, with a fault a third of the way and its
+/// end at two thirds; returns when all have been seen in order and the connections are home.
 fn stream(mode: Mode, victim: usize, (fault, repair): (&str, &str)) {
     const COUNT: u32 = 600;
     const SIZE: usize = 1500;

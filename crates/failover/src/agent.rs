@@ -29,8 +29,9 @@ pub struct ConnectionId(u64);
 /// [`port_changed`](Agent::port_changed) when the link of a NIC's port goes down or up. `now` comes
 /// from one monotonic clock, which need not be that of the NICs.
 ///
-/// Whatever datagrams contain, an agent does not panic, holds no more than its connections, and moves
-/// none of them unless the datagram has the token that only the peer could have read in the store.
+/// Whatever datagrams contain, an agent does not panic, holds no more than its connections, and
+/// moves none of them unless the datagram has the token that only the peer could have read in the
+/// store.
 pub struct Agent {
     pub(crate) config: Config,
     pub(crate) controls: [Control; 2],
@@ -108,8 +109,8 @@ impl Agent {
         })
     }
 
-    /// Takes what is known of a connection's peer: from now on it can move. The QP must be connected.
-    /// An entry that differs from one before replaces it.
+    /// Takes what is known of a connection's peer: from now on it can move. The QP must be
+    /// connected. An entry that differs from one before replaces it.
     pub fn connect(
         &mut self,
         rails: &mut dyn Rails,

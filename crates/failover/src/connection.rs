@@ -14,8 +14,8 @@ pub(crate) enum Phase {
     Settled,
     /// Moved, its sends withheld until the peer says that it has moved too.
     Waiting(Handover),
-    /// On the way back to the default rail ([`crate::Mode::Shift`]): the requests before a fence are being
-    /// finished, then the peer is asked to come along.
+    /// On the way back to the default rail ([`crate::Mode::Shift`]): the requests before a fence
+    /// are being finished, then the peer is asked to come along.
     Returning(Fencing),
     /// The peer wants to return: the requests before a fence are being finished for it.
     Draining {

@@ -13,6 +13,7 @@ pub struct Counters {
     pub overtaken: u64,
     /// Returns that a peer asked for and was refused, because requests were not done in time.
     pub refused: u64,
-    /// Datagrams about a connection without its token: forged, or of a connection that was there before.
+    /// Datagrams about a connection without its token: forged, or of a connection that was there
+    /// before.
     pub strangers: u64,
 }

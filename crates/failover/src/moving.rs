@@ -192,8 +192,8 @@ impl Agent {
             self.counters.crossed += u64::from(wants_answer);
             self.settle(now, rails, id, message);
         }
-        // An older epoch is answered with the current one, which the peer then follows; one's own is
-        // answered again, since the first answer may have been lost.
+        // An older epoch is answered with the current one, which the peer then follows; one's own
+        // is answered again, since the first answer may have been lost.
         let Some(connection) = self.connections.get(&id) else { return };
         let disputed = connection.epoch == message.epoch && connection.home != message.rail;
         if wants_answer && !disputed && connection.phase != Phase::Failed {

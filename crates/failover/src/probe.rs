@@ -1,5 +1,5 @@
-//! Finding out whether a default rail is good again: by asking, at a steady pace, for each peer that
-//! connections are away from.
+//! Finding out whether a default rail is good again: by asking, at a steady pace, for each peer
+//! that connections are away from.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;

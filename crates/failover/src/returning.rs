@@ -2,8 +2,8 @@
 //!
 //! In [`Mode::Exact`] a connection just moves: nothing is carried out twice, so nothing needs to be
 //! finished first. In [`Mode::Shift`] both ends finish what they have sent before anything moves,
-//! behind the paper's fence; the end that returns asks, and the other decides, so that neither is left
-//! with a fence or surprised in the middle of a request.
+//! behind the paper's fence; the end that returns asks, and the other decides, so that neither is
+//! left with a fence or surprised in the middle of a request.
 
 use bowline_nic::{Fence, Time};
 
@@ -94,8 +94,8 @@ impl Agent {
         if message.epoch != connection.epoch || connection.home != Rail::Backup {
             return;
         }
-        // One that was called off is over, however late it is heard of again: the peer has no fence any
-        // more.
+        // One that was called off is over, however late it is heard of again: the peer has no fence
+        // any more.
         let over = |refused: u32| message.number.wrapping_sub(refused).cast_signed() <= 0;
         if connection.refused.is_some_and(over) {
             return self.say(rails, rail, id, Kind::Busy, message.number);

@@ -1,4 +1,5 @@
-//! All connections of a device that can move: one agent for each lane, and which connection is which.
+//! All connections of a device that can move: one agent for each lane, and which connection is
+//! which.
 
 use std::collections::HashMap;
 
@@ -12,8 +13,8 @@ use crate::mirror::{Engines, Place, Qp};
 use crate::rail::{Rail, Rails};
 use crate::report::Report;
 
-/// A queue pair in one of its lives: one that is reset begins another, and what was looked up for the
-/// life before means nothing to it.
+/// A queue pair in one of its lives: one that is reset begins another, and what was looked up for
+/// the life before means nothing to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Life {
     /// The queue pair's number on the default rail.
@@ -24,9 +25,9 @@ pub struct Life {
 
 /// Looks after the connections of a device that may move between its rails.
 ///
-/// A connection moves between the two engines of its lane, and each lane has an [`Agent`] of its own:
-/// its queue pairs, its datagrams, its probes. Everything that holds for an agent's owner holds for a
-/// supervisor's.
+/// A connection moves between the two engines of its lane, and each lane has an [`Agent`] of its
+/// own: its queue pairs, its datagrams, its probes. Everything that holds for an agent's owner
+/// holds for a supervisor's.
 pub struct Supervisor {
     agents: Vec<Agent>,
     watched: HashMap<Qpn, Watched>,
@@ -49,14 +50,15 @@ struct LaneRails<'a, E> {
 
 impl<E: Engines> Rails for LaneRails<'_, E> {
     fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
-        // An engine that has ended takes its connections along: there is nothing to be done about it.
+        // An engine that has ended takes its connections along: there is nothing to be done about
+        // it.
         let _ = self.engines.with(Place { rail, lane: self.lane }, |nic, now| f(nic, now));
     }
 }
 
 impl Supervisor {
-    /// A supervisor for the lanes of a device that has both rails. `config` gives the configuration of
-    /// each lane's agent.
+    /// A supervisor for the lanes of a device that has both rails. `config` gives the configuration
+    /// of each lane's agent.
     pub fn new<E: Engines>(
         engines: &E,
         mut config: impl FnMut() -> Config,
@@ -91,8 +93,8 @@ impl Supervisor {
         self.watched.get(&qpn).map(|watched| Life { qpn, life: watched.life })
     }
 
-    /// Takes what is known of a peer, unless the queue pair has another life by now. Tells whether this
-    /// is what made it ready to move.
+    /// Takes what is known of a peer, unless the queue pair has another life by now. Tells whether
+    /// this is what made it ready to move.
     pub fn peer_found<E: Engines>(
         &mut self,
         engines: &E,

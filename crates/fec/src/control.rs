@@ -1,8 +1,9 @@
 //! Adaptive FEC: a code for the losses that the peer reports.
 //!
 //! The controller looks at the reports of the last while. Without losses it sends no repairs. With
-//! losses it takes as many lanes as the longest burst calls for, and the longest lanes whose chance to
-//! be hit twice stays below the target; if none does, the shortest that the bandwidth cap allows.
+//! losses it takes as many lanes as the longest burst calls for, and the longest lanes whose chance
+//! to be hit twice stays below the target; if none does, the shortest that the bandwidth cap
+//! allows.
 
 use bowline_nic::Time;
 use bowline_wire::ReportHeader;
@@ -12,8 +13,8 @@ use crate::params::{MAX_BLOCK, MAX_LANES, Params};
 /// What a controller aims for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoConfig {
-    /// Losses left to the transport, as a share of all packets. Each costs it a window, so on a path
-    /// with `w` packets in flight goodput suffers by `w` times this.
+    /// Losses left to the transport, as a share of all packets. Each costs it a window, so on a
+    /// path with `w` packets in flight goodput suffers by `w` times this.
     pub target_residual: f64,
     /// Most repairs, as a share of data packets.
     pub max_overhead: f64,
@@ -155,8 +156,9 @@ const FALLBACK: Params = match Params::new(32, 1) {
     Err(_) => unreachable!(),
 };
 
-/// Lanes for bursts of up to `longest` packets, and some longer ones: a burst that spans more packets than
-/// there are lanes hits one twice, and more lanes of the same length cost no bandwidth.
+/// Lanes for bursts of up to `longest` packets, and some longer ones: a burst that spans more
+/// packets than there are lanes hits one twice, and more lanes of the same length cost no
+/// bandwidth.
 fn lanes_for(longest: u16) -> u8 {
     match longest {
         0 | 1 => 1,

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! fec_counters {
     ($($(#[doc = $help:literal])+ $field:ident,)*) => {
-        /// Counters that any number of shims share. Only what goes beyond a packet in order is counted,
-        /// so that counting costs nothing on a clean link.
+        /// Counters that any number of shims share. Only what goes beyond a packet in order is
+        /// counted, so that counting costs nothing on a clean link.
         #[derive(Debug, Default)]
         pub struct FecCounters {
             $(pub(crate) $field: AtomicU64,)*

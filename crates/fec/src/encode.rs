@@ -1,4 +1,5 @@
-//! The sending half: sums up the packets of each block as they go out, and sends the sums behind them.
+//! The sending half: sums up the packets of each block as they go out, and sends the sums behind
+//! them.
 
 use bowline_nic::{Mtu, Run, ShimOut};
 use bowline_wire::{Bth, OpcodeInfo, Psn, RepairHeader};
@@ -9,8 +10,8 @@ use crate::params::{MAX_LANES, Params};
 use crate::pool::Pool;
 use crate::symbol::Unit;
 
-/// Repairs that wait for room in a batch: those of two blocks. Should there be more, the oldest have
-/// waited too long to be of use.
+/// Repairs that wait for room in a batch: those of two blocks. Should there be more, the oldest
+/// have waited too long to be of use.
 const MAX_READY: usize = 2 * MAX_LANES as usize;
 
 /// Codes one of a connection's two streams: its requests, or its answers to the peer's.
@@ -97,8 +98,8 @@ impl Encoder {
         Some(u32::from(block.params.r() - block.count))
     }
 
-    /// Codes packets of a run from `at` on, where one in the middle of a message is, if they are like the
-    /// block's before them, as most are. Returns how many.
+    /// Codes packets of a run from `at` on, where one in the middle of a message is, if they are
+    /// like the block's before them, as most are. Returns how many.
     #[inline]
     pub(crate) fn add_alike(&mut self, run: &Run<'_>, at: usize, pool: &Pool) -> usize {
         let (Some(block), Some(next)) = (&mut self.block, self.next) else { return 0 };
@@ -154,8 +155,8 @@ impl Encoder {
         }
     }
 
-    /// The packet does not follow the one before: it is sent again, or the PSNs between are no packets
-    /// of this stream.
+    /// The packet does not follow the one before: it is sent again, or the PSNs between are no
+    /// packets of this stream.
     #[cold]
     fn jump(&mut self, psn: Psn) {
         self.abandon();

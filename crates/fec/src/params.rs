@@ -10,7 +10,8 @@ pub const MAX_BLOCK: u8 = 128;
 /// Most lanes of a block, which is the longest burst of losses that can be repaired.
 pub const MAX_LANES: u8 = 16;
 
-/// A code, LoWAR(r, c): `r` packets a block, interleaved over `c` lanes with one repair packet each.
+/// A code, LoWAR(r, c): `r` packets a block, interleaved over `c` lanes with one repair packet
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Params {
     r: u8,

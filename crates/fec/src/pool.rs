@@ -11,11 +11,12 @@ const HEADERS: usize = Bth::LEN + REPAIR_EXT_LEN + ICRC_LEN + 4;
 /// A piece of memory for one packet of a connection's MTU.
 pub(crate) type Buffer = Box<[u8]>;
 
-/// Memory that connections take coding units and places for held packets from, and give them back to.
+/// Memory that connections take coding units and places for held packets from, and give them back
+/// to.
 ///
-/// It grows on demand up to its limit and never beyond; a connection that finds it empty goes without
-/// protection for a block. What is given back is handed out again, latest first, while it is still in
-/// the cache.
+/// It grows on demand up to its limit and never beyond; a connection that finds it empty goes
+/// without protection for a block. What is given back is handed out again, latest first, while it
+/// is still in the cache.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Mutex<Inner>>);
 

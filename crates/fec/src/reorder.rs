@@ -8,8 +8,9 @@ use bowline_wire::{PacketView, Psn};
 use crate::decode::REACH;
 use crate::pool::{Buffer, Pool};
 
-/// Packets that one stream may hold, acknowledgements among them. A hole is given up before there are as
-/// many behind it, so that this bounds only what is forged: the pool belongs to all connections.
+/// Packets that one stream may hold, acknowledgements among them. A hole is given up before there
+/// are as many behind it, so that this bounds only what is forged: the pool belongs to all
+/// connections.
 const MAX_HELD: usize = REACH as usize + 32;
 
 /// Packets in order of their PSNs, in buffers from the shared pool.

@@ -88,8 +88,8 @@ impl FecShim {
         }
     }
 
-    /// Whether it can code a transport's packets: their sequence numbers must show what is lost, and
-    /// their headers must fit a repair's.
+    /// Whether it can code a transport's packets: their sequence numbers must show what is lost,
+    /// and their headers must fit a repair's.
     pub fn codes(transport: &TransportDescriptor) -> bool {
         matches!(transport.service, Service::Rc | Service::Uc)
     }
@@ -123,7 +123,8 @@ impl FecShim {
             .min(self.reports.at);
     }
 
-    /// Codes packets of a run, from `at` on, as far as they are alike, one at least; returns how many.
+    /// Codes packets of a run, from `at` on, as far as they are alike, one at least; returns how
+    /// many.
     #[inline]
     fn code_some(&mut self, run: &Run<'_>, at: usize, packet: &TxPacket) -> usize {
         let header = run.header(packet);

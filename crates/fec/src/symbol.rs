@@ -9,8 +9,9 @@ use crate::pool::{Buffer, Pool};
 /// The lane's packets so far, summed up: their extended headers, payloads, and what else of them
 /// differs from packet to packet.
 ///
-/// Extended headers have a place of their own before the payload. The application may change payload
-/// while it is sent, and what it changes must not reach the addresses and keys of a restored packet.
+/// Extended headers have a place of their own before the payload. The application may change
+/// payload while it is sent, and what it changes must not reach the addresses and keys of a
+/// restored packet.
 #[derive(Debug)]
 pub(crate) struct Unit {
     bytes: Buffer,
@@ -21,8 +22,8 @@ pub(crate) struct Unit {
     has_ext: bool,
 }
 
-/// The sum of some BTHs, word by word. Of it the opcode, the flags and the byte with the request for an
-/// acknowledgement count; the rest of a packet's BTH is known.
+/// The sum of some BTHs, word by word. Of it the opcode, the flags and the byte with the request
+/// for an acknowledgement count; the rest of a packet's BTH is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BthSum {
     words: u64,
@@ -116,13 +117,14 @@ impl Unit {
         payload.len() == self.filled
     }
 
-    /// Bytes, BTH to ICRC, of a packet without extended headers and with as much payload as the sum has.
+    /// Bytes, BTH to ICRC, of a packet without extended headers and with as much payload as the sum
+    /// has.
     pub(crate) fn packet_len(&self) -> usize {
         packet_len(self.filled)
     }
 
-    /// Adds an arrived packet without extended headers and with as much payload as the sum has, which is
-    /// what most packets are.
+    /// Adds an arrived packet without extended headers and with as much payload as the sum has,
+    /// which is what most packets are.
     #[inline]
     pub(crate) fn add_alike(&mut self, kernel: Kernel, bth: BthSum, payload: &[u8]) {
         self.bths.add(bth);
@@ -132,15 +134,15 @@ impl Unit {
         }
     }
 
-    /// Adds packets of a run from `at` on, the first of which is in the middle of a message, if they follow
-    /// each other from `psn` on and have as much payload as the sum has: as many as there are, at most
-    /// `most`. Returns how many.
+    /// Adds packets of a run from `at` on, the first of which is in the middle of a message, if
+    /// they follow each other from `psn` on and have as much payload as the sum has: as many as
+    /// there are, at most `most`. Returns how many.
     #[inline(never)]
     pub(crate) fn add_run(&mut self, run: &Run<'_>, at: usize, most: usize, psn: Psn) -> usize {
         let (count, bytes) = run.alike(at, most);
         let len = packet_len(self.filled);
-        // A transport sends packets in order or begins again at an earlier one: where the first and the
-        // last are right, all are.
+        // A transport sends packets in order or begins again at an earlier one: where the first and
+        // the last are right, all are.
         let first = bytes.first_chunk().map(BthSum::of);
         let last = count.checked_sub(1).and_then(|n| bytes.get(n * len..)?.first_chunk());
         let (Some(first), Some(last)) = (first, last.map(BthSum::of)) else { return 0 };
@@ -155,8 +157,8 @@ impl Unit {
         count
     }
 
-    /// Adds `count` packets that differ in their PSNs only, have no extended headers, and as much payload
-    /// as the sum has.
+    /// Adds `count` packets that differ in their PSNs only, have no extended headers, and as much
+    /// payload as the sum has.
     #[inline]
     pub(crate) fn add_packets(&mut self, first: BthSum, packets: &[u8], count: usize) {
         self.xor_payloads(packets, count);
@@ -238,7 +240,8 @@ impl Unit {
         &self.bytes[from..REPAIR_EXT_LEN + self.filled]
     }
 
-    /// If the sum is one packet: writes it to `out`, BTH to a place for the ICRC, and returns its length.
+    /// If the sum is one packet: writes it to `out`, BTH to a place for the ICRC, and returns its
+    /// length.
     pub(crate) fn write_packet(&self, dest_qpn: Qpn, psn: Psn, out: &mut [u8]) -> Option<usize> {
         let (opcode, flags, ack) = (self.bths.opcode(), self.bths.flags(), self.bths.ack());
         let info = Opcode(opcode).info()?;

@@ -1,4 +1,5 @@
-//! Frames that are handed in together do what they do one by one, whatever has become of them on their way.
+//! Frames that are handed in together do what they do one by one, whatever has become of them on
+//! their way.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

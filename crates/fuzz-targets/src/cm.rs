@@ -1,4 +1,5 @@
-//! Messages at a connection manager, from a peer that knows every number, and an application that calls in any order.
+//! Messages at a connection manager, from a peer that knows every number, and an application that
+//! calls in any order.
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -104,7 +105,8 @@ impl World {
         };
     }
 
-    /// A message whose numbers are those of something that the manager has said, unless the script says otherwise.
+    /// A message whose numbers are those of something that the manager has said, unless the script
+    /// says otherwise.
     fn message(&self, script: &mut Script<'_>) -> [u8; MAD_LEN] {
         let (kind, flags) = (script.byte(), script.byte());
         let mut bytes = [0; MAD_LEN];

@@ -23,7 +23,8 @@ impl Rails for Nics<'_> {
     }
 }
 
-/// Plays datagrams, failures and time against an agent with one connection. The peer knows the token.
+/// Plays datagrams, failures and time against an agent with one connection. The peer knows the
+/// token.
 pub(crate) fn run(input: &[u8]) {
     let mut script = Script::new(input);
     if let Ok(entry) = Entry::decode(input) {

@@ -133,8 +133,8 @@ impl Packet {
     }
 }
 
-/// An input as a script: bytes, numbers, and pieces of a length that it names itself. Behind its end there
-/// are zeroes.
+/// An input as a script: bytes, numbers, and pieces of a length that it names itself. Behind its
+/// end there are zeroes.
 pub(crate) struct Script<'a> {
     rest: &'a [u8],
 }

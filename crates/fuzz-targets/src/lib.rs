@@ -1,8 +1,10 @@
-//! What fuzzers call: bytes from the network, a file or shared memory go into the code that takes them.
+//! What fuzzers call: bytes from the network, a file or shared memory go into the code that takes
+//! them.
 //!
-//! Each target sets up what it needs, plays the input as a script against it, and checks that nothing
-//! panics, that memory which was not offered is unchanged, and that memory use stays limited. `fuzz/`
-//! drives them with libFuzzer; the tests here replay the seeds in `fuzz/seeds`, with overflow checks.
+//! Each target sets up what it needs, plays the input as a script against it, and checks that
+//! nothing panics, that memory which was not offered is unchanged, and that memory use stays
+//! limited. `fuzz/` drives them with libFuzzer; the tests here replay the seeds in `fuzz/seeds`,
+//! with overflow checks.
 
 #![forbid(unsafe_code)]
 

@@ -9,8 +9,8 @@ fn identity() -> &'static Identity {
     IDENTITY.get_or_init(|| Identity::generate().expect("the system gives random numbers"))
 }
 
-/// Plays messages against both ends of a handshake, lines of trust files, discovery, patterns. Nobody is
-/// let in: whoever made the input holds no key.
+/// Plays messages against both ends of a handshake, lines of trust files, discovery, patterns.
+/// Nobody is let in: whoever made the input holds no key.
 pub(crate) fn run(input: &[u8]) {
     let Some((kind, rest)) = input.split_first() else { return };
     match kind {

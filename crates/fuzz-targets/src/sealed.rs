@@ -1,5 +1,5 @@
-//! Packets at a sealed connection: what strangers make up, what somebody on the path makes of true packets, and
-//! true packets with anything inside.
+//! Packets at a sealed connection: what strangers make up, what somebody on the path makes of true
+//! packets, and true packets with anything inside.
 
 use bowline_nic::{Connect, Mtu, QpInit, QpType, RecvWr, Sge};
 use bowline_seal::{Role, Rollover, SealConfig, SessionSecret, Suite, seal};
@@ -14,8 +14,8 @@ const EXPOSED: std::ops::Range<usize> = 8 << 10..16 << 10;
 /// Packets kept to be repeated.
 const MAX_KEPT: usize = 64;
 
-/// Plays packets against a connection. The peer's key is known; what is not sealed with it, whole and new,
-/// must change nothing.
+/// Plays packets against a connection. The peer's key is known; what is not sealed with it, whole
+/// and new, must change nothing.
 pub(crate) fn run(input: &[u8]) {
     let mut script = Script::new(input);
     let [suite, packets, keep] = script.array();

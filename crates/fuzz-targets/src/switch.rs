@@ -1,4 +1,5 @@
-//! Packets at a multicast switch: a sender's, members', and a stranger's who knows every number but no PSN.
+//! Packets at a multicast switch: a sender's, members', and a stranger's who knows every number but
+//! no PSN.
 //!
 //! Whatever comes, the sender is never told that somebody has a packet who has not said so.
 
@@ -97,7 +98,8 @@ impl World {
             0..=2 => self.send(script),
             3..=5 => self.answer(script),
             6 => {
-                // A fuzzer that finds a right ICRC speaks for a member in its own right: that is not what is tested.
+                // A fuzzer that finds a right ICRC speaks for a member in its own right: that is
+                // not what is tested.
                 let from = if script.byte().is_multiple_of(2) { SENDER } else { STRANGER };
                 let known = script.byte().is_multiple_of(2).then_some(0);
                 self.handle(&flow(from), known, script.piece(256));
@@ -162,7 +164,8 @@ impl World {
         let is_whole = icrc_of(&from, 0, &bytes[..bytes.len() - ICRC_LEN]).to_le_bytes()
             == bytes[bytes.len() - ICRC_LEN..];
         if is_whole && !is_stranger {
-            // What it says may have been changed in a way that the ICRC tells: then it was not said.
+            // What it says may have been changed in a way that the ICRC tells: then it was not
+            // said.
             let said = match syndrome {
                 Syndrome::Ack { .. } => psn,
                 _ => psn.sub(1),

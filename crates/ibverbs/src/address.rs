@@ -16,7 +16,8 @@ const PREFIX: &str = "verbs:";
 pub struct VerbsName {
     /// The device, as the kernel names it.
     pub device: String,
-    /// Its address to use; the first IPv4 address of its RoCE v2 GIDs, or else the first at all, if `None`.
+    /// Its address to use; the first IPv4 address of its RoCE v2 GIDs, or else the first at all, if
+    /// `None`.
     pub addr: Option<IpAddr>,
 }
 

@@ -75,8 +75,8 @@ pub struct Context {
     watcher: Option<Watcher>,
 }
 
-// SAFETY: libibverbs' contexts and what is made of them may be used from any thread, and from several at
-// once: its documentation says so, and providers lock their queues.
+// SAFETY: libibverbs' contexts and what is made of them may be used from any thread, and from
+// several at once: its documentation says so, and providers lock their queues.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -138,8 +138,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Its thread uses the channel and the context.
         drop(self.watcher.take());
-        // SAFETY: everything made of the context holds it, so that nothing is left of it; each is ended
-        // once.
+        // SAFETY: everything made of the context holds it, so that nothing is left of it; each is
+        // ended once.
         unsafe {
             let _ = (self.library.ibv_destroy_comp_channel)(self.channel);
             let _ = (self.library.ibv_close_device)(self.raw);

@@ -26,7 +26,8 @@ pub fn library_path() -> PathBuf {
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions of the library that are called by name. Those of the data path are in a context's table.
+        /// The functions of the library that are called by name. Those of the data path are in a
+        /// context's table.
         pub(crate) struct Library {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -47,7 +48,8 @@ macro_rules! functions {
                                 Err(_) => panic!("an identifier has no zero byte"),
                             };
                         let found = symbol(NAME)?;
-                        // SAFETY: the function of this name has this signature, by the caller's word.
+                        // SAFETY: the function of this name has this signature, by the caller's
+                        // word.
                         unsafe {
                             core::mem::transmute::<
                                 *mut c_void,
@@ -96,14 +98,15 @@ functions! {
 
 static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// Uses functions of this process instead of a library that is loaded: for a provider that is linked in, as in
-/// tests. It must be called before the first device is opened or listed.
+/// Uses functions of this process instead of a library that is loaded: for a provider that is
+/// linked in, as in tests. It must be called before the first device is opened or listed.
 ///
 /// # Errors
 /// If a function is missing, or a library is in use already.
 ///
 /// # Safety
-/// What `symbol` finds under a name of libibverbs' has that function's signature and keeps its promises.
+/// What `symbol` finds under a name of libibverbs' has that function's signature and keeps its
+/// promises.
 pub unsafe fn provide(
     symbol: impl Fn(&'static CStr) -> Option<*mut c_void>,
 ) -> Result<(), VerbsError> {
@@ -127,8 +130,8 @@ impl Library {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| format!("{} has a zero byte in its name", path.display()))?;
         // Its symbols stay its own: ours may be preloaded into the same process.
-        // SAFETY: a C string that lives for the call; what the library does when it is loaded is its
-        // own affair, as with every library of the system.
+        // SAFETY: a C string that lives for the call; what the library does when it is loaded is
+        // its own affair, as with every library of the system.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(linker_error());

@@ -132,7 +132,8 @@ impl Opened {
 
     fn port(&self, number: u8) -> Result<ListedPort, VerbsError> {
         let mut attr = ibv_port_attr::default();
-        // The function of this name fills in the beginning of the structure, which is all we look at.
+        // The function of this name fills in the beginning of the structure, which is all we look
+        // at.
         // SAFETY: an open context, and attributes for it to fill in.
         let code = unsafe { (self.library.ibv_query_port)(self.context, number, &raw mut attr) };
         VerbsError::check("query the port", code)?;

@@ -40,9 +40,9 @@ impl Mr {
     /// Registers memory that somebody else owns, under the address `iova`.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned, or this is dropped, `addr..addr + len` stays mapped, readable and,
-    /// with [`Access::LOCAL_WRITE`], writable, and nobody holds a Rust reference to it, except while no peer and no
-    /// work request can touch it.
+    /// Until [`Mr::deregister`] has returned, or this is dropped, `addr..addr + len` stays mapped,
+    /// readable and, with [`Access::LOCAL_WRITE`], writable, and nobody holds a Rust reference to
+    /// it, except while no peer and no work request can touch it.
     pub unsafe fn register_foreign(
         pd: &Arc<Pd>,
         addr: *mut u8,
@@ -99,7 +99,8 @@ impl Mr {
         self.rkey
     }
 
-    /// Ends the registration. What still names its keys fails, and nothing touches the memory any more.
+    /// Ends the registration. What still names its keys fails, and nothing touches the memory any
+    /// more.
     pub fn deregister(&self) -> Result<(), VerbsError> {
         let mut raw = self.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mr) = &*raw else { return Ok(()) };
@@ -121,7 +122,8 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         if self.deregister().is_err() {
-            // A window is bound to it. The provider still knows the memory, which must not be freed.
+            // A window is bound to it. The provider still knows the memory, which must not be
+            // freed.
             std::mem::forget(self.buffer.take());
         }
     }

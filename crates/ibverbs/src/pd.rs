@@ -21,11 +21,13 @@ pub struct Pd {
 /// Objects that work requests name by a key or an address, where verbs want a pointer.
 #[derive(Default)]
 struct Named {
-    /// Address handles of datagrams. They live as long as the domain: a request that is under way may use one.
+    /// Address handles of datagrams. They live as long as the domain: a request that is under way
+    /// may use one.
     destinations: HashMap<AddressVector, *mut ibv_ah>,
     /// Memory windows, by the upper 24 bits of their keys.
     windows: HashMap<u32, *mut ibv_mw>,
-    /// Registered memory, by its local keys: windows may be bound to it, and protocols compute over it.
+    /// Registered memory, by its local keys: windows may be bound to it, and protocols compute over
+    /// it.
     regions: HashMap<u32, Registered>,
 }
 
@@ -48,7 +50,8 @@ impl Registered {
     }
 }
 
-// SAFETY: verbs objects may be used from any thread, and from several at once; the tables are locked.
+// SAFETY: verbs objects may be used from any thread, and from several at once; the tables are
+// locked.
 unsafe impl Send for Pd {}
 // SAFETY: as above.
 unsafe impl Sync for Pd {}
@@ -70,8 +73,8 @@ impl Pd {
         self.id
     }
 
-    /// Computes over registered memory; `None` if a key, a range or a right does not check, or pieces overlap. No
-    /// region ends meanwhile.
+    /// Computes over registered memory; `None` if a key, a range or a right does not check, or
+    /// pieces overlap. No region ends meanwhile.
     pub(crate) fn compute(&self, reads: &[Sge], writes: &[Sge], f: &mut Compute<'_>) -> Option<()> {
         let named = self.lock();
         let find = |sge: &Sge, access| {
@@ -81,8 +84,8 @@ impl Pd {
         let reads = reads.iter().map(read).collect::<Option<Vec<_>>>()?;
         let write = |sge| find(sge, Access::LOCAL_WRITE);
         let writes = writes.iter().map(write).collect::<Option<Vec<_>>>()?;
-        // SAFETY: memory that was registered with the right to be written is valid for that until it is deregistered,
-        // and deregistering waits for the table.
+        // SAFETY: memory that was registered with the right to be written is valid for that until
+        // it is deregistered, and deregistering waits for the table.
         unsafe { compute_over(&reads, &writes, f) }
     }
 
@@ -128,7 +131,8 @@ impl Pd {
         self.lock().regions.remove(&lkey)
     }
 
-    /// What a binding names. Nothing leaves the tables while the guard lives, so that it can be posted.
+    /// What a binding names. Nothing leaves the tables while the guard lives, so that it can be
+    /// posted.
     pub(crate) fn named(&self) -> NamedGuard<'_> {
         NamedGuard(self.lock())
     }
@@ -156,8 +160,8 @@ impl NamedGuard<'_> {
 impl Drop for Pd {
     fn drop(&mut self) {
         let destinations = std::mem::take(&mut self.lock().destinations);
-        // SAFETY: everything made of the domain holds it, so that nothing is left of it but its address
-        // handles, which no request uses any more.
+        // SAFETY: everything made of the domain holds it, so that nothing is left of it but its
+        // address handles, which no request uses any more.
         unsafe {
             for ah in destinations.into_values() {
                 let _ = (self.context.library.ibv_destroy_ah)(ah);

@@ -64,8 +64,8 @@ impl Qp {
         }
         let first = requests.as_mut_ptr().cast::<ibv_send_wr>();
         let mut bad = null_mut();
-        // SAFETY: `count` requests are written and chained; they and what they point to live for the call,
-        // and so does the queue pair.
+        // SAFETY: `count` requests are written and chained; they and what they point to live for
+        // the call, and so does the queue pair.
         let (code, taken) = unsafe {
             (1..count).for_each(|next| (*first.add(next - 1)).next = first.add(next));
             let code = (self.post_send)(self.raw, first, &raw mut bad);
@@ -107,7 +107,8 @@ impl Qp {
         refused
     }
 
-    /// A request in verbs. `inline` is where it keeps its entry for inline bytes, and `named` what it names.
+    /// A request in verbs. `inline` is where it keeps its entry for inline bytes, and `named` what
+    /// it names.
     fn send_request<'a>(
         &'a self,
         wr: &SendWr<'_>,

@@ -20,8 +20,8 @@ use bowline_wire::Qpn;
 use crate::VerbsError;
 use crate::library::Library;
 
-/// Whom events concern, by the address of the verbs object. An object leaves before it is destroyed, so that no
-/// address means two.
+/// Whom events concern, by the address of the verbs object. An object leaves before it is
+/// destroyed, so that no address means two.
 pub(crate) struct Watched {
     events: Arc<EventChannel<Event>>,
     objects: Mutex<Objects>,
@@ -110,8 +110,8 @@ impl Watched {
 
     fn translate(&self, event_type: u32, element: ibv_async_element) -> Option<Event> {
         let objects = self.lock();
-        // SAFETY: every member of the union is a number or an address of at most this size; it is only
-        // compared.
+        // SAFETY: every member of the union is a number or an address of at most this size; it is
+        // only compared.
         let address = unsafe { element.qp } as usize;
         let qp = |event: fn(Qpn) -> Event| objects.qps.get(&address).map(|qpn| event(*qpn));
         match event_type {

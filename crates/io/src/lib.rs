@@ -2,10 +2,9 @@
 //!
 //! * [`Port`] sends and receives batches of RoCEv2 packets. [`UdpPort`] is one on a UDP socket with
 //!   segmentation offload both ways, alone on an address or sharing it with other processes;
-//!   [`ShmPort`] adds shared memory between processes of a host; [`XdpPort`] is one past the kernel's
-//!   network stack, for real NICs; [`Via`] chooses among them.
-//!   [`MemoryPort`] is one in memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are
-//!   one.
+//!   [`ShmPort`] adds shared memory between processes of a host; [`XdpPort`] is one past the
+//!   kernel's network stack, for real NICs; [`Via`] chooses among them. [`MemoryPort`] is one in
+//!   memory. [`Impair`], [`PcapTap`] and [`FaultPort`] wrap any port and are one.
 //! * [`Lane`] is one port, one engine shard and the thread that keeps both going when the
 //!   application does not.
 //!

@@ -24,7 +24,8 @@ pub struct MemoryHub {
     inboxes: Arc<Mutex<Inboxes>>,
 }
 
-/// Where a port is: its address, its UDP port, and the QPN prefix that it takes frames for, if not for all.
+/// Where a port is: its address, its UDP port, and the QPN prefix that it takes frames for, if not
+/// for all.
 type Place = (IpAddr, u16, Option<u8>);
 type Inboxes = HashMap<Place, Arc<Inbox>>;
 
@@ -103,8 +104,8 @@ impl MemoryHub {
         self.open((addr, udp_port, Some(prefix)), capacity)
     }
 
-    /// Makes the ports of an address fail for good from now on, all of them or the one with a prefix: to
-    /// see what becomes of what stands on them.
+    /// Makes the ports of an address fail for good from now on, all of them or the one with a
+    /// prefix: to see what becomes of what stands on them.
     pub fn break_ports(&self, addr: IpAddr, prefix: Option<u8>) {
         for ((_, _, of), inbox) in self.lock().iter().filter(|((at, ..), _)| *at == addr) {
             if prefix.is_none() || *of == prefix {

@@ -16,8 +16,8 @@ pub enum Via {
     /// A UDP socket: anywhere, without privileges.
     #[default]
     Udp,
-    /// Shared memory to processes of the same user on this host that have it too, UDP to all others. An
-    /// error if there can be none.
+    /// Shared memory to processes of the same user on this host that have it too, UDP to all
+    /// others. An error if there can be none.
     Shm,
     /// As [`Via::Shm`], or else as [`Via::Udp`].
     Auto,
@@ -34,8 +34,8 @@ pub struct ParseViaError(pub(crate) String);
 
 impl Via {
     /// Opens the port of a NIC, under the power of [`Faults`](crate::Faults); and the prefix that
-    /// every QPN of its engine must have. What only sockets know is left out where there is none: an
-    /// AF_XDP port is alone on its address.
+    /// every QPN of its engine must have. What only sockets know is left out where there is none:
+    /// an AF_XDP port is alone on its address.
     pub fn open(&self, udp: &UdpConfig) -> Result<(Box<dyn Port>, u8), PortError> {
         match self {
             Via::Udp => {

@@ -1,4 +1,5 @@
-//! A 64-bit word that threads or processes share: the standard library's, or a model checker's in its place.
+//! A 64-bit word that threads or processes share: the standard library's, or a model checker's in
+//! its place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

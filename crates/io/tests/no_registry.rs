@@ -1,5 +1,5 @@
-//! A port where the usual place for processes to meet cannot be used: it opens, alone on its address,
-//! and says why.
+//! A port where the usual place for processes to meet cannot be used: it opens, alone on its
+//! address, and says why.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,8 @@
 //! Shared memory between real processes, one of which is killed at any instruction.
 //!
-//! The other process is this test binary again, told by an environment variable to be a writer. It says its
-//! address, learns its reader's from a line on its standard input, and sends as fast as it can.
+//! The other process is this test binary again, told by an environment variable to be a writer. It
+//! says its address, learns its reader's from a line on its standard input, and sends as fast as it
+//! can.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
@@ -152,7 +153,8 @@ fn a_writer_that_is_killed_leaves_whole_packets_and_nothing_else() {
     assert_eq!(port.counters().shm_refused, 0);
     drop(port);
     assert_eq!(traces(here), 0);
-    // What stays is the registry's own of the killed writers' address, which its next user clears away.
+    // What stays is the registry's own of the killed writers' address, which its next user clears
+    // away.
     let left = std::fs::read_dir(dir.0.join("bowline")).expect("it was used");
     assert!(
         left.flatten()

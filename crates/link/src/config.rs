@@ -9,7 +9,8 @@ pub struct LinkConfig {
     pub rate_bps: Option<u64>,
     /// Propagation delay.
     pub delay_ns: u64,
-    /// Bytes that wait for transmission; what comes on top is dropped. Without a rate nothing waits.
+    /// Bytes that wait for transmission; what comes on top is dropped. Without a rate nothing
+    /// waits.
     pub queue_bytes: u64,
     /// Congestion marking, if there is any.
     pub ecn: Option<Ecn>,

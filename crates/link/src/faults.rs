@@ -15,8 +15,9 @@ pub struct Faults {
     pub jitter_ns: u64,
     /// A packet is held back and overtaken by later ones.
     pub reorder: Prob,
-    /// The longest time that a packet is held back, or that a copy comes after its original. Bounded, because 24-bit sequence numbers tell
-    /// old packets from new ones only within half a turn of the circle.
+    /// The longest time that a packet is held back, or that a copy comes after its original.
+    /// Bounded, because 24-bit sequence numbers tell old packets from new ones only within half a
+    /// turn of the circle.
     pub reorder_ns: u64,
     /// A packet arrives twice.
     pub duplicate: Prob,
@@ -29,8 +30,8 @@ pub struct Faults {
 /// How a corrupted packet differs from what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Corruption {
-    /// One flipped bit. An ICRC check that solves for the IP identification always finds one, but may
-    /// miss two.
+    /// One flipped bit. An ICRC check that solves for the IP identification always finds one, but
+    /// may miss two.
     #[default]
     OneBit,
     /// Any number of bits, or a packet cut short. Only for receivers that know the IP
@@ -38,8 +39,8 @@ pub enum Corruption {
     Anything,
 }
 
-/// Bytes at the start of a packet that half of all bit flips hit: headers are a small part of a packet
-/// and most of its meaning.
+/// Bytes at the start of a packet that half of all bit flips hit: headers are a small part of a
+/// packet and most of its meaning.
 const HEADER_BYTES: usize = 28;
 
 /// What is to be done to a packet that arrives corrupted.

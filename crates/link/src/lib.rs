@@ -2,11 +2,11 @@
 //!
 //! [`Link`] is one direction of a cable. It says of each packet whether and when it arrives
 //! ([`Fate`]), and never holds the packet itself. [`LinkProfile`] is the text form, as in
-//! `rate=1Gbps,delay=20ms,loss=0.1%,queue=1bdp`. The impairment middleware of `io`, `bowline wan` and
-//! the simulator all run this model, so that a profile means the same everywhere.
+//! `rate=1Gbps,delay=20ms,loss=0.1%,queue=1bdp`. The impairment middleware of `io`, `bowline wan`
+//! and the simulator all run this model, so that a profile means the same everywhere.
 //!
-//! What this crate may not do: read a clock, do IO, start a thread, or draw randomness from anywhere
-//! but a seed. Time is an argument.
+//! What this crate may not do: read a clock, do IO, start a thread, or draw randomness from
+//! anywhere but a seed. Time is an argument.
 
 #![forbid(unsafe_code)]
 

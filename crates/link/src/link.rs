@@ -34,8 +34,8 @@ pub struct Arrival {
     pub copy_at: Option<Time>,
     /// With these bytes changed.
     pub damage: Option<Damage>,
-    /// After packets that came later. Packets for which this is false arrive in the order in which the
-    /// link took them.
+    /// After packets that came later. Packets for which this is false arrive in the order in which
+    /// the link took them.
     pub is_reordered: bool,
     /// With a mark: congestion experienced.
     pub is_marked: bool,
@@ -43,9 +43,10 @@ pub struct Arrival {
 
 /// One direction of a cable: a queue with tail drop and ECN marking, a rate, a delay, and faults.
 ///
-/// Packets are given by their length alone ([`admit`](Link::admit)), and time is an argument that does
-/// not go backwards. What faults do to the n-th packet that is transmitted depends on the seed, the
-/// stream and n, and on nothing else: not on time, nor on the packets that the queue had no room for.
+/// Packets are given by their length alone ([`admit`](Link::admit)), and time is an argument that
+/// does not go backwards. What faults do to the n-th packet that is transmitted depends on the
+/// seed, the stream and n, and on nothing else: not on time, nor on the packets that the queue had
+/// no room for.
 #[derive(Clone, Debug)]
 pub struct Link {
     transmitter: Transmitter,
@@ -103,8 +104,9 @@ impl Link {
         &self.config
     }
 
-    /// What it is from `now` on. Packets that it has taken arrive when it said they would; those that come
-    /// now wait for them at the new rate. Marking that was not there before has no draws, and is left out.
+    /// What it is from `now` on. Packets that it has taken arrive when it said they would; those
+    /// that come now wait for them at the new rate. Marking that was not there before has no draws,
+    /// and is left out.
     pub fn set_config(&mut self, now: Time, config: LinkConfig) {
         self.transmitter.change(now, &config);
         self.config = config;
@@ -137,8 +139,8 @@ impl Link {
         self.transmitter.queued_bytes(now)
     }
 
-    /// Takes a packet of `len` bytes, all headers that count included, at `now`. Only a packet that can
-    /// be marked (`is_ecn_capable`) is.
+    /// Takes a packet of `len` bytes, all headers that count included, at `now`. Only a packet that
+    /// can be marked (`is_ecn_capable`) is.
     #[inline(always)]
     pub fn admit(&mut self, now: Time, len: usize, is_ecn_capable: bool) -> Fate {
         let departure = self.transmitter.departure(now, len);
@@ -150,8 +152,8 @@ impl Link {
         self.carry(now, len, departure, is_marked)
     }
 
-    /// Takes a packet however full the queue is, from one that keeps a queue of its own. Marking sees
-    /// the `backlog_bytes` that are there, besides what this link keeps waiting.
+    /// Takes a packet however full the queue is, from one that keeps a queue of its own. Marking
+    /// sees the `backlog_bytes` that are there, besides what this link keeps waiting.
     pub fn transmit(
         &mut self,
         now: Time,

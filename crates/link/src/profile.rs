@@ -18,7 +18,8 @@ const DEFAULT_HOLD_NS: u64 = 400_000;
 /// As text: `rate=1Gbps,delay=10ms,queue=8MiB,loss=0.1%,jitter=1ms,reorder=1%,duplicate=1%,`
 /// `corrupt=0.01%,ecn=red(100KiB,400KiB,20%),seed=7`, each part optional.
 ///
-/// - `queue=1bdp` is a queue of as many bytes as the rate carries in a round trip of twice the delay.
+/// - `queue=1bdp` is a queue of as many bytes as the rate carries in a round trip of twice the
+///   delay.
 /// - `loss=ge(p,r)`, `ge(p,r,bad)` or `ge(p,r,bad,good)` are bursts of random length
 ///   ([`GilbertElliott`](crate::GilbertElliott)); `loss=bursts(begin,packets)` or
 ///   `bursts(begin,packets,loss)` those of one length ([`Bursts`](crate::Bursts)).

@@ -38,7 +38,8 @@ impl Transmitter {
         }
     }
 
-    /// From now on it has another rate and queue. What waits keeps waiting, and takes the new rate's time.
+    /// From now on it has another rate and queue. What waits keeps waiting, and takes the new
+    /// rate's time.
     pub(crate) fn change(&mut self, now: Time, config: &LinkConfig) {
         let waiting = self.queued_bytes(now);
         let peak_ns = self.peak_ns;

@@ -4,8 +4,8 @@ use core::fmt;
 
 use bowline_wire::Psn;
 
-/// Packets that a sender may have outstanding: more than any window, and few of the circle's 2^24, so that a stranger who
-/// knows no PSN is rarely taken for somebody who does.
+/// Packets that a sender may have outstanding: more than any window, and few of the circle's 2^24,
+/// so that a stranger who knows no PSN is rarely taken for somebody who does.
 pub(crate) const MAX_AHEAD: i32 = 1 << 14;
 
 /// What a root knows about a member.
@@ -26,7 +26,8 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// A view: what the sender was told last, and how many members must have a packet before it is told.
+    /// A view: what the sender was told last, and how many members must have a packet before it is
+    /// told.
     pub(crate) fn new(records: &'a [Record], told: Option<Psn>, need: usize) -> Self {
         Records { records, told, need }
     }
@@ -49,14 +50,16 @@ impl<'a> Records<'a> {
     /// The last PSN that all members have acknowledged, or as many as the group's policy asks for.
     /// `None` if too few have spoken, or if what they say cannot all be true.
     pub fn reached(&self) -> Option<Psn> {
-        // The highest record that enough others have reached too. Groups are small: no sorting, no memory.
+        // The highest record that enough others have reached too. Groups are small: no sorting, no
+        // memory.
         let has = |psn: Psn| self.acked().filter(|other| !other.before(psn)).count() >= self.need;
         let reached = self.acked().filter(|psn| has(*psn));
         let reached = reached.reduce(|a, b| if b.after(a) { b } else { a });
         reached.filter(|_| self.is_plausible())
     }
 
-    /// Whether what members say can all be true: records are never further apart than a sender can be ahead.
+    /// Whether what members say can all be true: records are never further apart than a sender can
+    /// be ahead.
     pub(crate) fn is_plausible(&self) -> bool {
         let mut acked = self.acked();
         let Some(first) = acked.next() else { return true };
@@ -78,12 +81,13 @@ pub trait Merge: fmt::Debug + Send + Sync {
     /// What the sender is told when a member's acknowledgement has come, if anything.
     fn acknowledge(&self, records: &Records<'_>, from: usize) -> Option<Psn>;
 
-    /// Where the sender is to go back to when a member's NAK for `nak` has come, if it can be said. It
-    /// acknowledges everything before.
+    /// Where the sender is to go back to when a member's NAK for `nak` has come, if it can be said.
+    /// It acknowledges everything before.
     fn go_back(&self, records: &Records<'_>, from: usize, nak: Psn) -> Option<Psn>;
 
-    /// Whether the root spares members and the sender what they need not hear: retransmissions of what a member
-    /// has, NAKs for what the sender is about to send again, and RNR NAKs while other members lack more.
+    /// Whether the root spares members and the sender what they need not hear: retransmissions of
+    /// what a member has, NAKs for what the sender is about to send again, and RNR NAKs while other
+    /// members lack more.
     fn is_sparing(&self) -> bool {
         true
     }
@@ -108,8 +112,8 @@ impl Merge for Minimum {
     }
 }
 
-/// The rules of the paper's section IV-C: an acknowledgement passes if no other record is lower, records are
-/// overwritten without a comparison, and a NAK becomes `min{NAK − 1, records} + 1`.
+/// The rules of the paper's section IV-C: an acknowledgement passes if no other record is lower,
+/// records are overwritten without a comparison, and a NAK becomes `min{NAK − 1, records} + 1`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Paper;
 

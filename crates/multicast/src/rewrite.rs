@@ -9,8 +9,8 @@ use crate::table::Branch;
 /// Where the destination QPN is.
 const QPN_AT: usize = 5;
 const QPN_LEN: usize = 3;
-/// Addresses, ports, length and checksum of UDP, and the BTH up to the QPN: the bytes of a rewrite that has a
-/// constant effect, for IPv6. IPv4 needs fewer.
+/// Addresses, ports, length and checksum of UDP, and the BTH up to the QPN: the bytes of a rewrite
+/// that has a constant effect, for IPv6. IPv4 needs fewer.
 const SPAN_LEN: usize = 32 + 8 + QPN_AT + QPN_LEN;
 /// Address and key of a RETH; the length stays.
 const PLACE_LEN: usize = 12;
@@ -85,7 +85,8 @@ pub(crate) struct Rewriter {
     branch: Branch,
     /// Whose packets `known` is about.
     from: Option<FlowKey>,
-    /// Lengths of packets and what the rewrite of addresses and QPN does to their ICRCs; 0 is no length.
+    /// Lengths of packets and what the rewrite of addresses and QPN does to their ICRCs; 0 is no
+    /// length.
     known: [(usize, u32); KNOWN_LENGTHS],
     /// Which entry to replace next.
     oldest: usize,
@@ -159,7 +160,8 @@ fn header_delta(from: &FlowKey, to: &FlowKey, (old, new): (Qpn, Qpn), len: usize
     icrc_replace(0, &before[..used], &after[..used], behind)
 }
 
-/// Source address to QPN, as the ICRC covers them, with zeros for what no rewrite changes; and how long that is.
+/// Source address to QPN, as the ICRC covers them, with zeros for what no rewrite changes; and how
+/// long that is.
 fn span(flow: &FlowKey, qpn: Qpn) -> ([u8; SPAN_LEN], usize) {
     let mut bytes = [0; SPAN_LEN];
     let mut at = 0;

@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::merge::{Merge, Minimum, Paper};
 
-/// Prefix of the QPNs that group IDs and member IDs are taken from. No device uses it, so that a group
-/// never meets the unicast traffic of a real queue pair.
+/// Prefix of the QPNs that group IDs and member IDs are taken from. No device uses it, so that a
+/// group never meets the unicast traffic of a real queue pair.
 pub const GROUP_PREFIX: u8 = 0xfe;
 
 /// Most members of a group, and most branches of a switch.
@@ -40,8 +40,8 @@ pub struct Table {
     pub branches: Vec<Branch>,
     /// Memory that the sender may write, as it names it.
     pub regions: Vec<Region>,
-    /// What the first switch on the sender's way does besides. If no switch has one, nobody merges, and the group is one
-    /// of UC queue pairs.
+    /// What the first switch on the sender's way does besides. If no switch has one, nobody merges,
+    /// and the group is one of UC queue pairs.
     pub root: Option<RootConfig>,
 }
 
@@ -115,8 +115,8 @@ pub struct RootConfig {
     pub answers_to: IpAddr,
     /// The members.
     pub members: Vec<MemberConfig>,
-    /// The sender's first PSN. `None` if packets may have been sent before this switch knew of the group:
-    /// then nothing is acknowledged until all members have spoken.
+    /// The sender's first PSN. `None` if packets may have been sent before this switch knew of the
+    /// group: then nothing is acknowledged until all members have spoken.
     pub first_psn: Option<Psn>,
     /// Largest payload of a packet in bytes: the least path MTU of all members.
     pub mtu: u32,
@@ -126,8 +126,9 @@ pub struct RootConfig {
     pub policy: Policy,
     /// Least time between two CNPs for the sender; 0 passes all.
     pub cnp_interval_ns: u64,
-    /// The root is in the sender's own port: member IDs are QPNs of the sender's device, which keeps them free. Devices of
-    /// several processes on one address are told apart by the prefix of their QPNs, so that answers must carry it.
+    /// The root is in the sender's own port: member IDs are QPNs of the sender's device, which
+    /// keeps them free. Devices of several processes on one address are told apart by the prefix of
+    /// their QPNs, so that answers must carry it.
     pub in_port: bool,
 }
 

@@ -57,8 +57,9 @@ pub(crate) fn get(index: c_int) -> Result<&'static Nic, Trouble> {
     })
 }
 
-/// What `BOWLINE_DEVICES` or `BOWLINE_DEVICE` names; otherwise the first address of this machine, which
-/// is one that other hosts can reach if there is one. Those of bridges to containers behind it are not.
+/// What `BOWLINE_DEVICES` or `BOWLINE_DEVICE` names; otherwise the first address of this machine,
+/// which is one that other hosts can reach if there is one. Those of bridges to containers behind
+/// it are not.
 fn list(get: &dyn Fn(&str) -> Option<String>, local: &[LocalAddress]) -> Result<Vec<Nic>, String> {
     let nic = |name: &str, addr: IpAddr| Nic::new(name, addr, local);
     if let Some(list) = get("BOWLINE_DEVICES") {

@@ -8,8 +8,8 @@
 //! # What this crate may not do
 //!
 //! It holds no protocol of the wire. No panic leaves it: a panic becomes `ncclInternalError`. What
-//! NCCL gets from it are numbers and not addresses, so a handle that is stale is an error. `unsafe` is
-//! in `calls` and `log`, where NCCL's pointers are used, and in `memory`, where NCCL's memory is
+//! NCCL gets from it are numbers and not addresses, so a handle that is stale is an error. `unsafe`
+//! is in `calls` and `log`, where NCCL's pointers are used, and in `memory`, where NCCL's memory is
 //! registered.
 
 pub mod abi;

@@ -34,7 +34,7 @@ fn tell(level: c_int, text: &str) {
     let text = format!("NET/Bowline : {}", text.replace('\0', "\\0"));
     let Ok(text) = CString::new(text) else { return };
     let file = c"bowline".as_ptr();
-    // SAFETY: NCCL gave the function, which takes a format and its arguments. The format is ours and
-    // wants one string; both strings last until it returns.
+    // SAFETY: NCCL gave the function, which takes a format and its arguments. The format is ours
+    // and wants one string; both strings last until it returns.
     unsafe { logger(level, NET, file, 0, c"%s".as_ptr(), text.as_ptr()) };
 }

@@ -46,7 +46,8 @@ impl Registered {
         }
     }
 
-    /// Offers `len` bytes at `addr` to the peer of a connection, to be written until the landing ends.
+    /// Offers `len` bytes at `addr` to the peer of a connection, to be written until the landing
+    /// ends.
     pub(crate) fn land(&self, pd: &Pd, addr: usize, len: usize) -> Result<Landing, Trouble> {
         self.part(addr, len)?;
         if len == 0 {
@@ -61,8 +62,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Work requests may still hold the region, and NCCL frees the memory next. A device that has
-        // ended touches nothing.
+        // Work requests may still hold the region, and NCCL frees the memory next. A device that
+        // has ended touches nothing.
         let _ = self.mr.as_ref().map(Mr::deregister);
     }
 }
@@ -94,8 +95,8 @@ impl Drop for Landing {
 /// The bytes can be read and written until the region is deregistered.
 unsafe fn register(pd: &Pd, addr: usize, len: usize, access: Access) -> Result<Mr, Trouble> {
     let pointer = std::ptr::with_exposed_provenance_mut::<u8>(addr);
-    // SAFETY: the caller's promise. Nobody owns the memory on this side: the registration ends before
-    // NCCL may free it.
+    // SAFETY: the caller's promise. Nobody owns the memory on this side: the registration ends
+    // before NCCL may free it.
     let buffer = unsafe { Buffer::foreign(pointer, len, Box::new(())) };
     let buffer = buffer.ok_or_else(|| Trouble::argument("memory beyond the address space"))?;
     Ok(pd.register_buffer(buffer, access)?)

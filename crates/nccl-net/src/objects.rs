@@ -65,8 +65,9 @@ pub(crate) fn take(handle: *mut c_void) -> Result<Arc<Object>, Trouble> {
     Ok(object)
 }
 
-/// Goes on with all connections, at most once in [`DRIVE`]: who waits for one request needs the others, since
-/// some transports repair, or send long messages piece by piece, when they are polled.
+/// Goes on with all connections, at most once in [`DRIVE`]: who waits for one request needs the
+/// others, since some transports repair, or send long messages piece by piece, when they are
+/// polled.
 pub(crate) fn drive_all() {
     static DRIVEN: Mutex<Option<Instant>> = Mutex::new(None);
     // Another thread is at it.

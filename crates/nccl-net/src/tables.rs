@@ -1,6 +1,7 @@
 //! The symbols that NCCL looks for, from the newest version down.
 //!
-//! There is no `makeVDevice`: with one NCCL would merge devices into one, which nothing gains from here.
+//! There is no `makeVDevice`: with one NCCL would merge devices into one, which nothing gains from
+//! here.
 
 use crate::abi::{Name, NetV8, NetV9, NetV10, NetV11};
 use crate::calls::*;

@@ -1,5 +1,5 @@
-//! The plug-in as NCCL loads it, driven by two processes (`src/harness`). `lab/nccl/run` plays all scenes over
-//! all transports, up to 64 MiB.
+//! The plug-in as NCCL loads it, driven by two processes (`src/harness`). `lab/nccl/run` plays all
+//! scenes over all transports, up to 64 MiB.
 
 use std::path::PathBuf;
 use std::process::Command;

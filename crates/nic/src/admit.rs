@@ -105,8 +105,8 @@ impl Admission {
                 true
             }
             Some(_) => {
-                // One corrupt frame in 65,536 gets here. Several in a row are a foreign sender, in whose name
-                // somebody has sent frames like ours.
+                // One corrupt frame in 65,536 gets here. Several in a row are a foreign sender, in
+                // whose name somebody has sent frames like ours.
                 self.own_id_run /= 2;
                 false
             }
@@ -163,8 +163,8 @@ impl Qp {
         if known || self.learn_flow(meta, config) { Ok(()) } else { Err(Stranger::Peer) }
     }
 
-    /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's peer.
-    /// A QP without a peer hears anybody.
+    /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's
+    /// peer. A QP without a peer hears anybody.
     #[cold]
     fn learn_flow(&mut self, meta: &FrameMeta, config: &NicConfig) -> bool {
         let core = &self.core;

@@ -15,8 +15,9 @@ pub struct NicConfig {
     pub peer_udp_port: u16,
     /// Top byte of every QPN of this engine, by which a kernel steers packets to its socket.
     pub qpn_prefix: u8,
-    /// Where the numbers of QPs begin, below the prefix; they go on from there, and around. What is not a
-    /// number that a QP may have wraps too. A device draws it, so that strangers have to find its QPs.
+    /// Where the numbers of QPs begin, below the prefix; they go on from there, and around. What is
+    /// not a number that a QP may have wraps too. A device draws it, so that strangers have to find
+    /// its QPs.
     pub first_qpn: u16,
     /// Largest path MTU that the port carries.
     pub max_mtu: Mtu,
@@ -49,8 +50,8 @@ pub struct NicConfig {
     /// Bytes in flight towards one peer engine, shared by all QPs that talk to it, unless a QP's
     /// rate controller says otherwise. A peer's socket buffer holds a few MiB at best.
     pub window_bytes: u32,
-    /// Rate of the link, in bits per second, if this NIC is to share it out as credit among peers that send by
-    /// credit over XP (EQDS).
+    /// Rate of the link, in bits per second, if this NIC is to share it out as credit among peers
+    /// that send by credit over XP (EQDS).
     pub grant_bps: Option<u64>,
     /// Events kept for [`crate::Nic::poll_event`]; further ones are counted and dropped.
     pub max_events: u32,

@@ -43,8 +43,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// To a QP of an engine at `peer`: PSNs from 0, packets of 1024 bytes, and the times and retries that most
-    /// verbs programs ask for. The peer may read, write and do atomics.
+    /// To a QP of an engine at `peer`: PSNs from 0, packets of 1024 bytes, and the times and
+    /// retries that most verbs programs ask for. The peer may read, write and do atomics.
     pub fn new(peer: IpAddr, dest_qpn: Qpn) -> Connect {
         Connect {
             access: Access::LOCAL_WRITE

@@ -35,7 +35,8 @@ counters! {
         rx_packets,
         /// UDP payload bytes received.
         rx_bytes,
-        /// Message bytes received: of SENDs and WRITEs that arrived whole, and of all that XP has placed.
+        /// Message bytes received: of SENDs and WRITEs that arrived whole, and of all that XP has
+        /// placed.
         rx_message_bytes,
         /// Packets sent again.
         retransmitted_packets,

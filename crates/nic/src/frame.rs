@@ -51,7 +51,8 @@ pub enum IpId {
 }
 
 impl IpId {
-    /// Turns what is known of a frame into what is known of the one so many behind it in its datagram.
+    /// Turns what is known of a frame into what is known of the one so many behind it in its
+    /// datagram.
     #[inline]
     pub fn skip(&mut self, frames: usize) {
         if let IpId::Guess(id) = self {

@@ -11,9 +11,9 @@ use bowline_wire::Qpn;
 
 /// A packet that a landing has not been told of.
 ///
-/// Payload may be streamed past the caches, and others see it in any order until it has settled. To settle
-/// after every packet would cost what streaming gains: landings hear of packets that arrived together
-/// when all of them have settled.
+/// Payload may be streamed past the caches, and others see it in any order until it has settled. To
+/// settle after every packet would cost what streaming gains: landings hear of packets that arrived
+/// together when all of them have settled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landed {
     pub(crate) qpn: Qpn,

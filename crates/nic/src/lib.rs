@@ -1,14 +1,14 @@
 //! A RoCEv2 RDMA NIC without IO.
 //!
-//! [`Nic`] holds protection domains, memory regions, queue pairs and completion queues. It takes received
-//! frames and timeouts, and produces frames to send. It reads no clock, opens no socket, starts no thread
-//! and allocates nothing per packet; time and randomness are arguments. The same code runs over UDP
-//! sockets and on the simulator's virtual time.
+//! [`Nic`] holds protection domains, memory regions, queue pairs and completion queues. It takes
+//! received frames and timeouts, and produces frames to send. It reads no clock, opens no socket,
+//! starts no thread and allocates nothing per packet; time and randomness are arguments. The same
+//! code runs over UDP sockets and on the simulator's virtual time.
 //!
 //! # Driving a NIC
 //!
-//! Whoever owns a NIC delivers frames, sends what it produces, and calls it when its timer is due. Here
-//! two of them are connected in memory, and one writes into the other's buffer:
+//! Whoever owns a NIC delivers frames, sends what it produces, and calls it when its timer is due.
+//! Here two of them are connected in memory, and one writes into the other's buffer:
 //!
 //! ```
 //! use std::net::IpAddr;

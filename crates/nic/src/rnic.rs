@@ -1,7 +1,8 @@
 //! What a protocol above queue pairs asks of a NIC, whoever made it.
 //!
-//! SDR and the collectives run on Bowline's soft NIC and on verbs devices alike. They call this trait, whose methods
-//! have the names and the meaning of [`Nic`]'s own. What only the soft NIC has is refused by default, with the reason.
+//! SDR and the collectives run on Bowline's soft NIC and on verbs devices alike. They call this
+//! trait, whose methods have the names and the meaning of [`Nic`]'s own. What only the soft NIC has
+//! is refused by default, with the reason.
 
 use std::sync::Arc;
 
@@ -36,7 +37,8 @@ pub trait Rnic {
     /// Limits, address, the largest MTU.
     fn config(&self) -> &NicConfig;
 
-    /// Receives to keep posted for datagrams of one channel: as many as may come before a protocol gets its turn.
+    /// Receives to keep posted for datagrams of one channel: as many as may come before a protocol
+    /// gets its turn.
     fn datagram_receives(&self) -> u32;
 
     /// See [`Nic::create_cq`].
@@ -240,7 +242,8 @@ impl dyn Rnic + '_ {
     }
 }
 
-/// Receives for a channel of datagrams: more than a lane takes off its socket between two turns of a protocol.
+/// Receives for a channel of datagrams: more than a lane takes off its socket between two turns of
+/// a protocol.
 const DATAGRAM_RECEIVES: u32 = 512;
 
 impl Rnic for Nic {

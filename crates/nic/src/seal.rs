@@ -2,9 +2,9 @@
 //! before any of them.
 //!
 //! A sealed packet has a header of its own ([`SealedHeader`](bowline_wire::SealedHeader)), then the
-//! whole packet from BTH to pad as ciphertext, a tag, and an ICRC field that nobody computes or checks.
-//! The two halves belong to a connection: they move with it between NICs, so that no counter is
-//! used twice, and end with it.
+//! whole packet from BTH to pad as ciphertext, a tag, and an ICRC field that nobody computes or
+//! checks. The two halves belong to a connection: they move with it between NICs, so that no
+//! counter is used twice, and end with it.
 
 use crate::time::Time;
 

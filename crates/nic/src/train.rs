@@ -1,8 +1,8 @@
 //! Frames that arrived together and differ in their PSNs only.
 //!
-//! A bulk transfer arrives as datagrams of many frames, nearly all of which are from the middle of one
-//! message. What holds for the first of them (QP, peer, rights) holds for all; what has to be looked at
-//! in each is whether it is intact and the next in order.
+//! A bulk transfer arrives as datagrams of many frames, nearly all of which are from the middle of
+//! one message. What holds for the first of them (QP, peer, rights) holds for all; what has to be
+//! looked at in each is whether it is intact and the next in order.
 
 use bowline_wire::{
     Bth, HeaderDeltas, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn, Service,
@@ -12,8 +12,9 @@ use crate::frame::{FrameMeta, IpId};
 use crate::shim::Shim;
 use crate::tx::{Flow, PSN_AT, psn_of};
 
-/// By opcode: bytes of the headers of a packet from the middle of a message that can be part of a train; 0 for
-/// any other. Answers to READs are taken one by one where each of them may acknowledge something.
+/// By opcode: bytes of the headers of a packet from the middle of a message that can be part of a
+/// train; 0 for any other. Answers to READs are taken one by one where each of them may acknowledge
+/// something.
 static MIDDLE_HEADERS: [u8; 256] = {
     let mut headers = [0; 256];
     let mut opcode = 0;
@@ -71,8 +72,8 @@ impl<'a> Train<'a> {
         if starts { whole } else { 0 }
     }
 
-    /// The train that begins with `first`, a packet without pad, which `bytes` begin with; nothing if there are no
-    /// trains of such packets.
+    /// The train that begins with `first`, a packet without pad, which `bytes` begin with; nothing
+    /// if there are no trains of such packets.
     pub(crate) fn new(
         first: &PacketView<'a>,
         bytes: &'a [u8],
@@ -113,8 +114,8 @@ impl<'a> Train<'a> {
         self.frame_len - self.header_len() - ICRC_LEN
     }
 
-    /// What is behind extended headers, if they are like those of the first frame. Apart, since frames of
-    /// most transports have none.
+    /// What is behind extended headers, if they are like those of the first frame. Apart, since
+    /// frames of most transports have none.
     #[inline(never)]
     fn behind_ext<'b>(&self, rest: &'b [u8]) -> Option<&'b [u8]> {
         rest.strip_prefix(self.ext)
@@ -141,9 +142,9 @@ impl<'a> Train<'a> {
         self.bytes = self.bytes.get(..most).unwrap_or(self.bytes);
     }
 
-    /// Payload of the next frame; nothing if there is none, or one that is anything but intact, like those
-    /// before it, and as a shim would have it. The transport is to take what it is given: a shim has
-    /// seen it, and perhaps some of those behind it.
+    /// Payload of the next frame; nothing if there is none, or one that is anything but intact,
+    /// like those before it, and as a shim would have it. The transport is to take what it is
+    /// given: a shim has seen it, and perhaps some of those behind it.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<&'a [u8]> {
         if self.shim.is_some() && self.seen == 0 {
@@ -176,7 +177,8 @@ impl<'a> Train<'a> {
         }
     }
 
-    /// Payload of the frame that `bytes` begin with, so many behind the next one, if it is as it should be.
+    /// Payload of the frame that `bytes` begin with, so many behind the next one, if it is as it
+    /// should be.
     #[inline]
     fn intact<'b>(&self, bytes: &'b [u8], ahead: usize) -> Option<&'b [u8]> {
         let frame = bytes.get(..self.frame_len)?;

@@ -139,8 +139,8 @@ impl Mtu {
 
     /// The largest whose packets, headers included, fit an IP MTU.
     pub fn for_ip_mtu(ip_mtu: u32) -> Option<Mtu> {
-        // IPv6 and UDP headers, BTH, the longest extension headers of a data packet (XPETH, RETH and
-        // ImmDt) and the ICRC.
+        // IPv6 and UDP headers, BTH, the longest extension headers of a data packet (XPETH, RETH
+        // and ImmDt) and the ICRC.
         const OVERHEAD: u32 = 40 + 8 + 12 + 36 + 4;
         Mtu::ALL.into_iter().rev().find(|m| m.bytes() + OVERHEAD <= ip_mtu)
     }
@@ -255,10 +255,11 @@ pub enum SendOp {
         /// What to add, wrapping.
         add: u64,
     },
-    /// Give the peer a key to a part of a region ([`Nic::alloc_window`](crate::Nic::alloc_window)). Sends nothing;
-    /// takes no payload. RC, UC and XP.
+    /// Give the peer a key to a part of a region ([`Nic::alloc_window`](crate::Nic::alloc_window)).
+    /// Sends nothing; takes no payload. RC, UC and XP.
     BindWindow(WindowBinding),
-    /// Revoke a window's key: what uses it is refused from then on. Sends nothing; takes no payload.
+    /// Revoke a window's key: what uses it is refused from then on. Sends nothing; takes no
+    /// payload.
     LocalInvalidate(u32),
 }
 
@@ -469,8 +470,8 @@ pub struct Completion {
     pub status: WcStatus,
     /// Kind of request.
     pub opcode: WcOpcode,
-    /// Bytes received, read or written. After another end than [`EndMark::Whole`]: those that are there, or
-    /// were sent.
+    /// Bytes received, read or written. After another end than [`EndMark::Whole`]: those that are
+    /// there, or were sent.
     pub byte_len: u32,
     /// Immediate data, for a receive.
     pub imm: Option<u32>,
@@ -528,8 +529,8 @@ pub enum Event {
     LastWqeReached(Qpn),
     /// A shared receive queue fell below its limit.
     SrqLimit(SrqId),
-    /// A guarded QP has tried as often as it may and got no answer: it is held, with all that it has
-    /// outstanding.
+    /// A guarded QP has tried as often as it may and got no answer: it is held, with all that it
+    /// has outstanding.
     PathFailed(Qpn),
 }
 
@@ -599,7 +600,8 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send is signaled.
     pub signal_all: bool,
-    /// Where the shared receive queues are that the peer may name; XRC only. Without one it may name none.
+    /// Where the shared receive queues are that the peer may name; XRC only. Without one it may
+    /// name none.
     pub xrcd: Option<XrcdId>,
 }
 

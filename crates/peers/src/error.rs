@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use crate::PublicKey;
 
-/// Why the end that accepted a connection ended it. It travels as one byte, so that nothing which an
-/// unauthenticated peer writes is ever shown.
+/// Why the end that accepted a connection ended it. It travels as one byte, so that nothing which
+/// an unauthenticated peer writes is ever shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {

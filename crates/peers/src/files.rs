@@ -4,8 +4,8 @@
 //! - `known_hosts`: lines of `HOST:PORT KEY`, for hosts that this one connects to.
 //! - `authorized_keys`: lines of `KEY NAME`, for peers that may connect.
 //!
-//! Empty lines and those that begin with `#` are kept. A file is replaced as a whole, under a lock, so
-//! that no reader sees half of one.
+//! Empty lines and those that begin with `#` are kept. A file is replaced as a whole, under a lock,
+//! so that no reader sees half of one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -274,8 +274,8 @@ fn is_entry(line: &str) -> bool {
     !line.is_empty() && !line.starts_with('#')
 }
 
-/// The entries of a file. A line that cannot be read is an error: left out, it would turn a host whose
-/// key changed into an unknown one.
+/// The entries of a file. A line that cannot be read is an error: left out, it would turn a host
+/// whose key changed into an unknown one.
 fn parse<T>(path: &Path, entry: fn(&str) -> Result<T, String>) -> Result<Vec<T>, PeerError> {
     let text = read(path)?.unwrap_or_default();
     let lines = text.lines().enumerate().filter(|(_, line)| is_entry(line));

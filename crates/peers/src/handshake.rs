@@ -10,8 +10,9 @@
 //!              ←  e, ee, s, es
 //!              →  s, se
 //! ```
-//! The pre-shared key of XXpsk0 is what SPAKE2 made of the code. The prologue of both patterns has the
-//! version, the mode and the SPAKE2 elements, so that whoever changes any of them breaks the handshake.
+//! The pre-shared key of XXpsk0 is what SPAKE2 made of the code. The prologue of both patterns has
+//! the version, the mode and the SPAKE2 elements, so that whoever changes any of them breaks the
+//! handshake.
 
 use snow::{Builder, HandshakeState};
 use spake2::{Ed25519Group, Identity as SpakeIdentity, Password, Spake2};

@@ -108,7 +108,8 @@ impl Identity {
         &self.secret
     }
 
-    /// What the key file holds: the secret half and, so that nothing has to be computed, the public one.
+    /// What the key file holds: the secret half and, so that nothing has to be computed, the public
+    /// one.
     pub(crate) fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(URL_SAFE_NO_PAD.encode(*self.secret));
         Zeroizing::new(format!("{SECRET}{}\n{}\n", *secret, self.public))

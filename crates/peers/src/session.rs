@@ -12,8 +12,8 @@ pub const TAG_BYTES: usize = 16;
 
 /// Keys of a connection whose ends have authenticated each other.
 ///
-/// It has no counters: the caller numbers the messages of each direction from 0, once each, and opens
-/// them in that order.
+/// It has no counters: the caller numbers the messages of each direction from 0, once each, and
+/// opens them in that order.
 pub struct Session {
     transport: StatelessTransportState,
     secret: Zeroizing<[u8; 32]>,

@@ -5,8 +5,8 @@ use crate::link::Link;
 use crate::scheme::Scheme;
 use crate::transfer::{Message, Transfer};
 
-/// A ring allreduce: `2N − 2` rounds, in each of which every datacenter sends an N-th of the buffer to
-/// the next over a reliable write.
+/// A ring allreduce: `2N − 2` rounds, in each of which every datacenter sends an N-th of the buffer
+/// to the next over a reliable write.
 #[derive(Clone, Copy, Debug)]
 pub struct Allreduce {
     datacenters: u32,

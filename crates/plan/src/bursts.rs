@@ -76,12 +76,13 @@ impl GilbertElliott {
         total(apply(self.stationary(), lost)).min(1.0)
     }
 
-    /// Probability that a unit of `packets` packets is the first that is lost, given that all before
-    /// it were kept for long: one minus the larger eigenvalue of the matrix that keeps a unit. Over a
-    /// long message, losses come in `events` of this rate.
+    /// Probability that a unit of `packets` packets is the first that is lost, given that all
+    /// before it were kept for long: one minus the larger eigenvalue of the matrix that keeps a
+    /// unit. Over a long message, losses come in `events` of this rate.
     pub(crate) fn events(&self, packets: u64) -> f64 {
         let (kept, lost) = self.unit(packets);
-        // The left eigenvector by iteration; `lost` then says what is missing, without cancellation.
+        // The left eigenvector by iteration; `lost` then says what is missing, without
+        // cancellation.
         let mut state = self.stationary();
         for _ in 0..200 {
             let next = apply(state, kept);
@@ -115,9 +116,9 @@ impl GilbertElliott {
         failed.min(1.0)
     }
 
-    /// Probability that some of the `m` modulo groups of `k` data and `m` parity units in a row loses
-    /// two: exact, by carrying along which groups have lost one. `None` for more groups than that is
-    /// worth it.
+    /// Probability that some of the `m` modulo groups of `k` data and `m` parity units in a row
+    /// loses two: exact, by carrying along which groups have lost one. `None` for more groups than
+    /// that is worth it.
     pub(crate) fn group_lost_two(&self, k: u32, m: u32, packets: u64) -> Option<f64> {
         const MOST_GROUPS: u32 = 10;
         if m > MOST_GROUPS {

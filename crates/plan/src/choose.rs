@@ -15,9 +15,9 @@ pub enum Goal {
     Quantile(f64),
 }
 
-/// A scheme that is within this share of the fastest is as good, and the simpler one is taken: "SR and
-/// EC result in similar completion times. However, due to the compute footprint […] SR is preferable"
-/// (section 5.2.2).
+/// A scheme that is within this share of the fastest is as good, and the simpler one is taken: "SR
+/// and EC result in similar completion times. However, due to the compute footprint […] SR is
+/// preferable" (section 5.2.2).
 pub const MARGIN: f64 = 0.01;
 
 impl Goal {
@@ -39,8 +39,8 @@ impl Goal {
     }
 }
 
-/// Index of the scheme to take: the first that is within [`MARGIN`] of the fastest. The caller lists
-/// them in the order in which it would rather run them.
+/// Index of the scheme to take: the first that is within [`MARGIN`] of the fastest. The caller
+/// lists them in the order in which it would rather run them.
 ///
 /// Takes microseconds for means, so that it can be asked for every message.
 pub fn choose(transfer: &Transfer, schemes: &[Scheme], goal: Goal) -> Result<usize, PlanError> {
@@ -91,7 +91,8 @@ impl Axis {
     /// All of them.
     pub const ALL: [Axis; 4] = [Axis::Loss, Axis::Size, Axis::Distance, Axis::Bandwidth];
 
-    /// Where a transfer is on the axis: a probability, bytes, seconds of round trip, bits per second.
+    /// Where a transfer is on the axis: a probability, bytes, seconds of round trip, bits per
+    /// second.
     pub fn value(&self, transfer: &Transfer) -> f64 {
         let link = transfer.link();
         match self {

@@ -72,8 +72,8 @@ impl Completion {
 
     /// Expectation in seconds.
     ///
-    /// Selective repeat: appendix A. Coding: section 4.2.3, weighed by the number of submessages that
-    /// fail rather than taken at its mean, see [`Completion::paper_mean_s`].
+    /// Selective repeat: appendix A. Coding: section 4.2.3, weighed by the number of submessages
+    /// that fail rather than taken at its mean, see [`Completion::paper_mean_s`].
     pub fn mean_s(&self) -> f64 {
         match &self.law {
             Law::Fixed(t) => *t,

@@ -87,8 +87,8 @@ impl Coded {
     }
 
     /// `E[T_EC(M)]`: data and parity, then what the fallback costs, weighed by how many submessages
-    /// fail. The paper's sum of three terms puts the mean number of failures into `T_SR` instead, see
-    /// [`Coded::paper_mean_s`].
+    /// fail. The paper's sum of three terms puts the mean number of failures into `T_SR` instead,
+    /// see [`Coded::paper_mean_s`].
     pub(crate) fn mean_s(&self) -> f64 {
         let added_s = self.fallback_s - self.clean_s + self.rtt_s;
         let anchors = self.anchors();
@@ -104,8 +104,8 @@ impl Coded {
         self.clean_s + each.sum::<f64>()
     }
 
-    /// Means by chunks to repeat, ascending: of few failures each, of more ever fewer, because there
-    /// the mean changes slowly and lines between will do.
+    /// Means by chunks to repeat, ascending: of few failures each, of more ever fewer, because
+    /// there the mean changes slowly and lines between will do.
     fn anchors(&self) -> Vec<(f64, f64)> {
         let mut anchors = Vec::new();
         let mut next = 0;

@@ -9,9 +9,9 @@ use crate::transfer::Transfer;
 /// Law of a message whose every loss sends all that is behind it again.
 ///
 /// `T = (packets) T_pkt + K (RTT + T_unit) + K_last (RTO + T_unit) + RTT`: what follows a loss is
-/// dropped, so a loss costs the round trip until the sender goes back to it. K losses come before all
-/// units but the last have arrived, each time with the same probability; nothing follows the last
-/// unit, so its own K_last losses are noticed by timeout.
+/// dropped, so a loss costs the round trip until the sender goes back to it. K losses come before
+/// all units but the last have arrived, each time with the same probability; nothing follows the
+/// last unit, so its own K_last losses are noticed by timeout.
 #[derive(Clone, Debug)]
 pub(crate) struct GoBack {
     least_s: f64,

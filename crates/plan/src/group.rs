@@ -18,10 +18,12 @@ pub enum Spread {
     FanOut,
 }
 
-/// How long a message takes until all of its receivers have it, each of which loses packets of its own.
+/// How long a message takes until all of its receivers have it, each of which loses packets of its
+/// own.
 ///
-/// Receivers are independent, and a repair reaches all of them: the message is over when the slowest is done. That holds for
-/// go-back-N, too: a sender that goes back for one receiver fills the gaps of all others behind that.
+/// Receivers are independent, and a repair reaches all of them: the message is over when the
+/// slowest is done. That holds for go-back-N, too: a sender that goes back for one receiver fills
+/// the gaps of all others behind that.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Of one receiver.
@@ -97,7 +99,8 @@ impl Group {
         mean_s
     }
 
-    /// The share of one receiver's messages that are complete when a share `q` of all receivers' are.
+    /// The share of one receiver's messages that are complete when a share `q` of all receivers'
+    /// are.
     fn of_one(&self, q: f64) -> f64 {
         libm::pow(q, 1.0 / f64::from(self.receivers))
     }

@@ -29,8 +29,8 @@ pub enum Loss {
 /// Chunks that are lost with a higher probability than this leave nothing to plan.
 pub(crate) const MAX_CHUNK_LOSS: f64 = 1.0 - 1e-6;
 
-/// The paper's speed of signals: 3750 km are a round trip of 25 ms. Light in fibre takes half as long
-/// again.
+/// The paper's speed of signals: 3750 km are a round trip of 25 ms. Light in fibre takes half as
+/// long again.
 const METRES_PER_SECOND: f64 = 3e8;
 
 /// The round trip over a distance, as the paper has it (figure 3: 3750 km = 25 ms).

@@ -13,7 +13,8 @@ pub(crate) struct NegativeBinomial {
 enum Law {
     /// `P(K ≤ k)` for k = 0, 1, …
     Table(Vec<f64>),
-    /// Edgeworth's series; of the order that is left out, errors are below 1e-4 from a mean of 500 on.
+    /// Edgeworth's series; of the order that is left out, errors are below 1e-4 from a mean of 500
+    /// on.
     Series { deviation: f64, skewness: f64, excess: f64 },
 }
 

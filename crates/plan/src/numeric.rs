@@ -42,8 +42,8 @@ pub(crate) fn normal_cdf(z: f64) -> f64 {
 /// A relative error that nobody sees.
 pub(crate) const TEN_DIGITS: f64 = 1e-10;
 
-/// Smallest `t` from `low` on with `cdf(t) >= q`, with a relative error of at most `tolerance`; searched
-/// for in steps that grow from `scale`.
+/// Smallest `t` from `low` on with `cdf(t) >= q`, with a relative error of at most `tolerance`;
+/// searched for in steps that grow from `scale`.
 pub(crate) fn invert(
     cdf: impl Fn(f64) -> f64,
     q: f64,

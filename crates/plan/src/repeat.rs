@@ -10,8 +10,8 @@
 //!
 //! `P(max X_i ≤ t) = Π_j (1 − P_drop^(j+1))^n_j`, `n_j` = chunks with `⌊(t − t_start(i)) / O⌋ = j`.
 //!
-//! Its cost does not depend on M. With `t = M T_INJ + u`, chunk `M − s` has had `u + s T_INJ` since it
-//! was first sent.
+//! Its cost does not depend on M. With `t = M T_INJ + u`, chunk `M − s` has had `u + s T_INJ` since
+//! it was first sent.
 
 use std::sync::Arc;
 
@@ -103,8 +103,8 @@ impl Repeat {
         self.rounds_of.ln_there.get(sent as usize).copied().unwrap_or(0.0)
     }
 
-    /// Chunks, the latest first, that have had less than `age_s` by `u`, `⌈(age − u) / T_INJ⌉`, or the
-    /// same without rounding.
+    /// Chunks, the latest first, that have had less than `age_s` by `u`, `⌈(age − u) / T_INJ⌉`, or
+    /// the same without rounding.
     fn younger(&self, age_s: f64, u_s: f64, whole: bool) -> f64 {
         let exact = (age_s - u_s) / self.inject_s;
         // What is a whole number but for rounding is one.
@@ -138,9 +138,9 @@ impl Repeat {
 
     /// `E[max X_i] = ∫ P(max X_i > t) dt`: appendix A's sum, with steps as fine as the law's own.
     ///
-    /// The distribution is a staircase in t. Between the times when a repetition begins or ceases to
-    /// matter, each injection time climbs by the same factor, so a stretch of any length is a geometric
-    /// series.
+    /// The distribution is a staircase in t. Between the times when a repetition begins or ceases
+    /// to matter, each injection time climbs by the same factor, so a stretch of any length is a
+    /// geometric series.
     pub(crate) fn mean_s(&self) -> f64 {
         let span_s = self.chunks * self.inject_s;
         let mut edges = Vec::with_capacity(2 * self.rounds as usize + 1);
@@ -173,7 +173,8 @@ impl Repeat {
         self.chunks * self.rounds_of.missing.get(sent).copied().unwrap_or(0.0)
     }
 
-    /// `∫ P(max X_i ≤ t) dt` between two edges, and where the smooth line is at the end if that is known.
+    /// `∫ P(max X_i ≤ t) dt` between two edges, and where the smooth line is at the end if that is
+    /// known.
     fn area(&self, from_s: f64, to_s: f64, level: Option<f64>) -> (f64, Option<f64>) {
         let overhead_s = self.rounds_of.overhead_s;
         let length_s = to_s - from_s;

@@ -1,9 +1,9 @@
-//! Completion times drawn at random, from what happens to chunks rather than from the laws: the check
-//! on them, and the way to what has no closed form.
+//! Completion times drawn at random, from what happens to chunks rather than from the laws: the
+//! check on them, and the way to what has no closed form.
 //!
-//! What is lost is drawn by gaps between losses, so a draw costs as much as there are losses, and for
-//! the last chunk's arrival less than that: see [`Repeats::draw`]. Where a message has more than a
-//! hundred losses, what they add up to is drawn instead: submessages that fail, or go-backs.
+//! What is lost is drawn by gaps between losses, so a draw costs as much as there are losses, and
+//! for the last chunk's arrival less than that: see [`Repeats::draw`]. Where a message has more
+//! than a hundred losses, what they add up to is drawn instead: submessages that fail, or go-backs.
 
 use rand::Rng;
 use rand_distr::{Binomial, Distribution, Gamma, Poisson};
@@ -79,7 +79,8 @@ impl Sampler {
         let failed = if sent as f64 * self.transfer.chunk_loss() <= MAX_LOSSES {
             self.failed_by_chunks(code, rng)
         } else {
-            // A message that long has so many submessages that a shorter last one makes no difference.
+            // A message that long has so many submessages that a shorter last one makes no
+            // difference.
             let law = Binomial::new(chunks / k, self.group_fails).expect("a probability");
             law.sample(rng) * k
         };
@@ -164,8 +165,8 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// `max X_i`, from the last chunk backwards. A chunk further back matters only if it is lost more
-    /// often than all behind it, so the next one that matters is a geometric gap away, whose
+    /// `max X_i`, from the last chunk backwards. A chunk further back matters only if it is lost
+    /// more often than all behind it, so the next one that matters is a geometric gap away, whose
     /// probability is that of so many losses: a handful of draws, whatever the number of chunks.
     fn draw(&self, rng: &mut impl Rng) -> f64 {
         let mut latest = self.chunks as f64 * self.inject_s;
@@ -202,8 +203,8 @@ fn losses_of_one(p: f64, rng: &mut impl Rng) -> f64 {
     if p <= 0.0 { 0.0 } else { (libm::log(uniform(rng)) / libm::log(p)).floor() }
 }
 
-/// Losses before the n-th success: by gaps, or where there are many as a Poisson number whose mean is
-/// drawn from a gamma law.
+/// Losses before the n-th success: by gaps, or where there are many as a Poisson number whose mean
+/// is drawn from a gamma law.
 fn losses_before(n: u64, p: f64, rng: &mut impl Rng) -> f64 {
     if n == 0 || p <= 0.0 {
         return 0.0;

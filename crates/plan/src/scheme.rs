@@ -25,8 +25,8 @@ pub enum Scheme {
     BestEffort,
 }
 
-/// Erasure coding: k data chunks protected by m parity chunks, and selective repeat when that was not
-/// enough.
+/// Erasure coding: k data chunks protected by m parity chunks, and selective repeat when that was
+/// not enough.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Erasure {
     /// Which code.

@@ -11,8 +11,8 @@ pub enum Transport {
     /// Unreliable connections: a packet is a WRITE, which the NIC puts in its place.
     #[default]
     Uc,
-    /// Unreliable datagrams, for NICs that have no unreliable connections: a packet is a SEND, which
-    /// the receiver copies to its place.
+    /// Unreliable datagrams, for NICs that have no unreliable connections: a packet is a SEND,
+    /// which the receiver copies to its place.
     Ud,
 }
 

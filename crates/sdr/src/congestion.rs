@@ -1,7 +1,7 @@
 //! How fast a connection may send: one rate controller for all its QPs, which share a path.
 //!
-//! The controller lives here, and hears what the peer reports. The QPs follow it: each asks a shared word
-//! for its rate, and is held while as much is in flight as the controller allows.
+//! The controller lives here, and hears what the peer reports. The QPs follow it: each asks a
+//! shared word for its rate, and is held while as much is in flight as the controller allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -20,8 +20,8 @@ const MAX_STAMP_NS: u64 = 500_000_000;
 const FIRST_STAMP_NS: u64 = 5_000_000;
 /// Stamps without an answer after which they come half as often.
 const PATIENCE: u32 = 2 * STAMPS_PER_RTT as u32;
-/// A peer that reports nothing for so long, or for so many round trips, has lost all that is in flight: the
-/// shortest timeout of TCP's. Twice as long each further time.
+/// A peer that reports nothing for so long, or for so many round trips, has lost all that is in
+/// flight: the shortest timeout of TCP's. Twice as long each further time.
 const SILENCE_NS: u64 = 200_000_000;
 const SILENCE_RTTS: u64 = 4;
 const MAX_SILENCE_DOUBLINGS: u32 = 6;
@@ -189,8 +189,8 @@ impl Congestion {
         };
     }
 
-    /// Without this a peer that has gone would hold the QPs for ever, and with them the memory of messages that
-    /// are over.
+    /// Without this a peer that has gone would hold the QPs for ever, and with them the memory of
+    /// messages that are over.
     fn write_off_after_silence(&mut self, now: Time, packets: u64) {
         if self.meter.in_flight_bytes(packets) == 0 {
             self.silence.since = now;

@@ -2,8 +2,8 @@
 //!
 //! Each carries, besides what its user has to say, what both ends always want to know: how many
 //! receives are posted (clear to send), which messages are over at their sender, how many packets
-//! have landed, and timestamps that give the round trip. Who has packets in flight sends stamps, which the peer
-//! answers with what had landed when they came.
+//! have landed, and timestamps that give the round trip. Who has packets in flight sends stamps,
+//! which the peer answers with what had landed when they came.
 //!
 //! ```text
 //! version (1)  kind (1)  zero (6)  token, first half (8)

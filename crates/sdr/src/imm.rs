@@ -3,8 +3,8 @@
 
 use bowline_nic::ImmSeries;
 
-/// How the 32 bits are shared out: message ID, packet offset, fragment of the user's immediate, from
-/// the top down.
+/// How the 32 bits are shared out: message ID, packet offset, fragment of the user's immediate,
+/// from the top down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmLayout {
     id_bits: u8,

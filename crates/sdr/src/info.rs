@@ -59,8 +59,8 @@ impl SdrInfo {
         &self.qpns
     }
 
-    /// The root keys of all generations, under which messages are written: to be rewritten on the way to a member of a
-    /// group. Over datagrams there are none.
+    /// The root keys of all generations, under which messages are written: to be rewritten on the
+    /// way to a member of a group. Over datagrams there are none.
     pub fn roots(&self) -> &[u32] {
         &self.roots
     }

@@ -1,10 +1,10 @@
 //! SDR: messages that complete chunk by chunk, and reliability as software over them.
 //!
-//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or over unreliable datagrams
-//! where a NIC has no such connections. A bitmap shows which chunks of a message have arrived. It
-//! retransmits nothing. A [`Scheme`] decides what to do about missing chunks, and [`ReliableQp`] runs
-//! schemes: those of this crate, and those that users add. Like the NIC below, this crate reads no clock,
-//! opens no socket and starts no thread.
+//! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or over unreliable
+//! datagrams where a NIC has no such connections. A bitmap shows which chunks of a message have
+//! arrived. It retransmits nothing. A [`Scheme`] decides what to do about missing chunks, and
+//! [`ReliableQp`] runs schemes: those of this crate, and those that users add. Like the NIC below,
+//! this crate reads no clock, opens no socket and starts no thread.
 
 mod config;
 mod congestion;

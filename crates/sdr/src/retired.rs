@@ -6,9 +6,9 @@ use bowline_nic::Time;
 
 /// Which of the peer's messages are over at the peer, and since when that is known.
 ///
-/// A message's place may be used again when no packet of it can come any more: the peer has sent its
-/// last, and the longest time that one may linger in the network has passed since. That the message
-/// is complete here is not enough, since the peer may not know yet, and send it again.
+/// A message's place may be used again when no packet of it can come any more: the peer has sent
+/// its last, and the longest time that one may linger in the network has passed since. That the
+/// message is complete here is not enough, since the peer may not know yet, and send it again.
 #[derive(Debug)]
 pub(crate) struct Retired {
     lateness: Lateness,

@@ -93,7 +93,8 @@ fn control_without_the_token_is_refused() {
     assert_eq!(pair.qps[1].next_control().as_deref(), Some(&b"hello"[..]));
 }
 
-/// Where a control message is several packets, the rest of a true one can be forged, but not its end.
+/// Where a control message is several packets, the rest of a true one can be forged, but not its
+/// end.
 #[test]
 fn the_rest_of_a_control_message_cannot_be_exchanged() {
     let mut pair = SdrPair::new(&small(Transport::Uc));
@@ -103,7 +104,8 @@ fn the_rest_of_a_control_message_cannot_be_exchanged() {
     let lie = Forger::new().forge(now, to, SendOp::Send, &control(2, 0, 0, &[2; 900]));
     assert_eq!((truth.len(), lie.len()), (4, 4));
     for cut in 1..4 {
-        // Up to a packet the one, from there on the other, with the numbers that make them one message.
+        // Up to a packet the one, from there on the other, with the numbers that make them one
+        // message.
         for (first, rest) in [(&truth, &lie), (&lie, &truth)] {
             let psn = |frame: &Frame| frame.bytes[9..12].to_vec();
             for (i, frame) in first[..cut].iter().chain(&rest[cut..]).enumerate() {

@@ -1,8 +1,9 @@
 //! A secret of the connection, by which an end tells its peer's control messages from forged ones.
 //!
-//! A datagram's source address can be forged, and QP numbers and packet numbers are easy to guess. Each
-//! end draws a token when it is made and hands it to its peer at set-up; whoever writes to it must know the
-//! token. Someone who reads the packets on their way learns it: this is no encryption.
+//! A datagram's source address can be forged, and QP numbers and packet numbers are easy to guess.
+//! Each end draws a token when it is made and hands it to its peer at set-up; whoever writes to it
+//! must know the token. Someone who reads the packets on their way learns it: this is no
+//! encryption.
 
 use std::hint::black_box;
 
@@ -15,8 +16,8 @@ pub(crate) const HALF: usize = LEN / 2;
 
 /// What messages to one end must carry.
 ///
-/// Half of it comes first and half of it last. A message may be several packets on the wire, and with only one
-/// place for the token others could exchange the packets without it.
+/// Half of it comes first and half of it last. A message may be several packets on the wire, and
+/// with only one place for the token others could exchange the packets without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token([u8; LEN]);
 
@@ -39,8 +40,8 @@ impl Token {
         self.0.split_at(HALF)
     }
 
-    /// Whether these are its halves. Takes the same time whatever they are, so that no answer comes the
-    /// later the more of a guess is right.
+    /// Whether these are its halves. Takes the same time whatever they are, so that no answer comes
+    /// the later the more of a guess is right.
     pub(crate) fn matches(&self, first: &[u8; HALF], last: &[u8; HALF]) -> bool {
         let given = first.iter().chain(last);
         let different = self.0.iter().zip(given).fold(0, |all, (a, b)| black_box(all | (a ^ b)));

@@ -19,8 +19,8 @@ pub struct Rollover {
 }
 
 impl Default for Rollover {
-    /// 2²² packets, 16 GiB or an hour, whichever comes first: below AES-GCM's limits (RFC 9001, section 6.6).
-    /// Overtaken packets are taken for a second.
+    /// 2²² packets, 16 GiB or an hour, whichever comes first: below AES-GCM's limits (RFC 9001,
+    /// section 6.6). Overtaken packets are taken for a second.
     fn default() -> Rollover {
         Rollover {
             packets: 1 << 22,

@@ -1,11 +1,11 @@
 //! Packet protection: every packet of a connection encrypted and authenticated (`docs/sealed.md`).
 //!
-//! A [`SessionSecret`] is agreed at setup. Each queue pair connected under it gets its own [`PacketSeal`]:
-//! keys for each direction, which roll over by themselves, a counter that no two packets share, and a
-//! window against replays. [`Nic::seal_qp`] puts it under the queue pair.
+//! A [`SessionSecret`] is agreed at setup. Each queue pair connected under it gets its own
+//! [`PacketSeal`]: keys for each direction, which roll over by themselves, a counter that no two
+//! packets share, and a window against replays. [`Nic::seal_qp`] puts it under the queue pair.
 //!
-//! No clock, IO, randomness or thread: secrets and time are arguments. No `unsafe`. Packets from the
-//! network create no state beyond a fixed number of keys.
+//! No clock, IO, randomness or thread: secrets and time are arguments. No `unsafe`. Packets from
+//! the network create no state beyond a fixed number of keys.
 //!
 //! [`Nic::seal_qp`]: bowline_nic::Nic::seal_qp
 
@@ -34,8 +34,8 @@ use schedule::Schedule;
 /// Bytes that sealing adds to a packet, beside the ICRC field that it keeps.
 pub const OVERHEAD: usize = bowline_wire::SealedHeader::LEN + bowline_wire::SEALED_TAG_LEN;
 
-/// Protection for the queue pair with this number in the session. Both ends connect their queue pairs in the
-/// same order, and number them so; a number is used once in a session.
+/// Protection for the queue pair with this number in the session. Both ends connect their queue
+/// pairs in the same order, and number them so; a number is used once in a session.
 pub fn seal(
     secret: &SessionSecret,
     qp: u64,

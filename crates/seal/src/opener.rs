@@ -8,8 +8,8 @@ use crate::schedule::Schedule;
 use crate::suite::PacketKey;
 use crate::window::ReplayWindow;
 
-/// Epochs that a sender may be ahead of all that has arrived of it. Their keys are derived when a packet
-/// first names them, and kept: forged packets make this happen once.
+/// Epochs that a sender may be ahead of all that has arrived of it. Their keys are derived when a
+/// packet first names them, and kept: forged packets make this happen once.
 const MAX_AHEAD: usize = 16;
 /// Wrong tags that a key may see: below the limits of both suites (RFC 9001, section 6.6).
 const MAX_FORGED: u64 = 1 << 35;

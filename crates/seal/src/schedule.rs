@@ -5,7 +5,8 @@
 //! key, iv   = HKDF-Expand(secret of the epoch, "key"), HKDF-Expand(…, "iv")
 //! next      = HKDF-Expand(secret of the epoch, "next")
 //! ```
-//! A secret is forgotten when the next one is derived, so that a key that leaks opens no epoch before it.
+//! A secret is forgotten when the next one is derived, so that a key that leaks opens no epoch
+//! before it.
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use zeroize::Zeroizing;
@@ -25,8 +26,8 @@ impl KeyType for Len {
     }
 }
 
-/// HKDF-Expand with SHA-256 (RFC 5869). Label and context are preceded by their lengths, so that no two
-/// pairs of them read alike.
+/// HKDF-Expand with SHA-256 (RFC 5869). Label and context are preceded by their lengths, so that no
+/// two pairs of them read alike.
 pub(crate) fn expand<const N: usize>(secret: &[u8; 32], label: &str, context: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let lengths = [label.len() as u8, context.len() as u8];

@@ -10,8 +10,8 @@ use crate::recorder::NonceRecorder;
 use crate::schedule::Schedule;
 use crate::suite::PacketKey;
 
-/// Seals the packets of one direction. Neither `Clone` nor rewindable: its counter goes up with every
-/// packet, whatever the packet is, and never back.
+/// Seals the packets of one direction. Neither `Clone` nor rewindable: its counter goes up with
+/// every packet, whatever the packet is, and never back.
 pub struct Sealer {
     schedule: Schedule,
     key: PacketKey,

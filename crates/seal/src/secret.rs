@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 use crate::schedule::expand;
 use crate::suite::Suite;
 
-/// Which end of a session this is. Each direction has keys of its own, so that a packet that is sent
-/// back to its sender opens nowhere.
+/// Which end of a session this is. Each direction has keys of its own, so that a packet that is
+/// sent back to its sender opens nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The end that connected.
@@ -35,8 +35,9 @@ impl Role {
     }
 }
 
-/// The secret of a session, which both ends know and nobody else. Fresh for every session: keys derived
-/// from it count their packets from 0, so a second session with the same secret would repeat nonces.
+/// The secret of a session, which both ends know and nobody else. Fresh for every session: keys
+/// derived from it count their packets from 0, so a second session with the same secret would
+/// repeat nonces.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret(Zeroizing<[u8; SessionSecret::LEN]>);
 
@@ -63,7 +64,8 @@ impl SessionSecret {
         SessionSecret(Zeroizing::new(expand(key, "pre-shared", &context)))
     }
 
-    /// What an end shows the other to prove that it has this secret, and that it understood the same suite.
+    /// What an end shows the other to prove that it has this secret, and that it understood the
+    /// same suite.
     pub fn proof(&self, role: Role, suite: Suite) -> [u8; 16] {
         expand(&self.0, "proof", &[role.code(), suite.code()])
     }

@@ -32,8 +32,8 @@ impl Suite {
         if has_aes { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 }
     }
 
-    /// What two ends use whose CPUs prefer these: AES only where neither has to do without instructions
-    /// for it.
+    /// What two ends use whose CPUs prefer these: AES only where neither has to do without
+    /// instructions for it.
     pub fn agree(ours: Suite, theirs: Suite) -> Suite {
         if ours == theirs { ours } else { Suite::ChaCha20Poly1305 }
     }
@@ -79,7 +79,8 @@ impl PacketKey {
         made.unwrap_or_default()
     }
 
-    /// The nonce of a packet: the epoch's own bytes and the packet's counter (RFC 8446, section 5.3).
+    /// The nonce of a packet: the epoch's own bytes and the packet's counter (RFC 8446, section
+    /// 5.3).
     #[inline]
     pub(crate) fn nonce(&self, counter: u64) -> [u8; NONCE_LEN] {
         let mut nonce = self.iv;

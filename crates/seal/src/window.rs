@@ -2,7 +2,8 @@
 
 const WORD_BITS: u64 = 64;
 const WORDS: u64 = 64;
-/// How far behind the highest counter a packet may be: what a word that is being filled leaves of the ring.
+/// How far behind the highest counter a packet may be: what a word that is being filled leaves of
+/// the ring.
 pub(crate) const WINDOW: u64 = (WORDS - 1) * WORD_BITS;
 
 /// Counters that have been taken.
@@ -29,8 +30,8 @@ impl ReplayWindow {
         self.next - counter <= WINDOW && self.words[word] & bit == 0
     }
 
-    /// Takes a counter that is new. Only for a packet whose tag was right: a forged one could move the
-    /// window away from all true ones.
+    /// Takes a counter that is new. Only for a packet whose tag was right: a forged one could move
+    /// the window away from all true ones.
     #[inline]
     pub(crate) fn take(&mut self, counter: u64) {
         if counter >= self.next {

@@ -1,4 +1,5 @@
-//! Attacks on sealed queue pairs of two engines. Each fails if the defence that it names is taken out.
+//! Attacks on sealed queue pairs of two engines. Each fails if the defence that it names is taken
+//! out.
 
 use core::net::IpAddr;
 use std::sync::Arc;

@@ -55,9 +55,10 @@ enum Entry {
 
 /// The queue of events.
 ///
-/// Nearly all events are packets that arrive, and those of one link do so in order. So each link has a
-/// line of its own, of which only the first waits here: the queue is as large as the network, not as
-/// the number of packets in flight. What comes within microseconds is in a wheel, the rest in a heap.
+/// Nearly all events are packets that arrive, and those of one link do so in order. So each link
+/// has a line of its own, of which only the first waits here: the queue is as large as the network,
+/// not as the number of packets in flight. What comes within microseconds is in a wheel, the rest
+/// in a heap.
 ///
 /// The order of events of the same time is fixed by what was asked for before, but not the order of
 /// asking; only packets of one link keep theirs.

@@ -1,8 +1,9 @@
 //! A deterministic world on virtual time that runs the real protocol engines.
 //!
-//! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and switches.
-//! An [`App`] posts work and polls completions. [`storm`] draws a whole scenario from one seed, runs it
-//! through a fault phase and a healed phase, and lets the checkers of [`check`] judge what happened:
+//! [`World`] owns hosts with real [`bowline_nic::Nic`] engines, links with queues and faults, and
+//! switches. An [`App`] posts work and polls completions. [`storm`] draws a whole scenario from one
+//! seed, runs it through a fault phase and a healed phase, and lets the checkers of [`check`] judge
+//! what happened:
 //!
 //! ```
 //! use bowline_sim::attack::Attacker;
@@ -13,14 +14,15 @@
 //! assert_eq!(first.trace_hash, again.trace_hash);
 //! ```
 //!
-//! The other storms: [`failover_storm`] has two NICs per host and connections that move between them,
-//! [`sdr_storm`] runs SDR and its schemes, [`xp_storm`] XP, [`multicast_storm`] groups, [`cm_storm`] the
-//! connection manager, [`collective_storm`] collective operations, [`sealed_storm`] sealed connections. In
-//! some seeds an attacker forges packets ([`attack`]). [`experiment`] measures.
+//! The other storms: [`failover_storm`] has two NICs per host and connections that move between
+//! them, [`sdr_storm`] runs SDR and its schemes, [`xp_storm`] XP, [`multicast_storm`] groups,
+//! [`cm_storm`] the connection manager, [`collective_storm`] collective operations,
+//! [`sealed_storm`] sealed connections. In some seeds an attacker forges packets ([`attack`]).
+//! [`experiment`] measures.
 //!
-//! This crate reads no clock, draws randomness only from its seeds, does not depend on the order of a hash
-//! map, and knows nothing private of an engine. The same seed gives the same trace hash, twice and on
-//! every machine.
+//! This crate reads no clock, draws randomness only from its seeds, does not depend on the order of
+//! a hash map, and knows nothing private of an engine. The same seed gives the same trace hash,
+//! twice and on every machine.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,8 @@
 
 use bowline_nic::Time;
 
-/// Nanoseconds that the wheel reaches ahead: a few packets on a fast link and the delay of a cable. Small
-/// enough for a core's nearest cache.
+/// Nanoseconds that the wheel reaches ahead: a few packets on a fast link and the delay of a cable.
+/// Small enough for a core's nearest cache.
 const SLOTS: usize = 8192;
 const WORDS: usize = SLOTS / 64;
 /// No place.
@@ -11,8 +11,8 @@ const NONE: u32 = u32::MAX;
 
 /// What waits, by time; what is due at one instant in the order in which it came in.
 ///
-/// Everything in it is between the time of the last `pop` or `advance` and `SLOTS` nanoseconds later, so
-/// that a slot holds what is due at one instant.
+/// Everything in it is between the time of the last `pop` or `advance` and `SLOTS` nanoseconds
+/// later, so that a slot holds what is due at one instant.
 #[derive(Debug)]
 pub(crate) struct Wheel<T> {
     now: u64,

@@ -273,7 +273,8 @@ fn an_operation_ends_by_its_deadline_and_a_repair() {
         world.run_until(&mut app, Time::from_millis(20_000));
         for rank in &app.ranks {
             let elapsed_us = rank.reports[0].elapsed_ns / 1_000;
-            // A few times a round trip and the wait for it, where a control message is the one that is lost.
+            // A few times a round trip and the wait for it, where a control message is the one that
+            // is lost.
             assert!(elapsed_us < 400 + 1_500, "seed {seed}: {elapsed_us} us");
         }
     }

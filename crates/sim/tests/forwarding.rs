@@ -55,8 +55,8 @@ fn spraying_uses_all_ways_alike() {
     for make in [Spray::round_robin, Spray::shortest_queue] {
         let rig = across_the_core(|| Box::new(make()));
         let loads = carried(&rig);
-        // The host's two cables carry everything; then two ways up, four over the cores and back, and
-        // two down. What is left are answers.
+        // The host's two cables carry everything; then two ways up, four over the cores and back,
+        // and two down. What is left are answers.
         let data = loads[0];
         assert!(loads[1] * 10 > data * 9, "{loads:?}");
         for load in &loads[2..6] {

@@ -76,7 +76,8 @@ fn memory(rig: &Rig, end: usize) -> Vec<u8> {
     bytes
 }
 
-/// A star whose hosts have an end each, connected to the virtual address, and all of them as members.
+/// A star whose hosts have an end each, connected to the virtual address, and all of them as
+/// members.
 fn star_of(hosts: usize) -> (Rig, Vec<Member>) {
     let addrs = Topology::ipv4(hosts);
     let mut rig = Rig::new(star(1, &addrs, CABLE), &addrs);

@@ -1,8 +1,8 @@
 //! Where the processes of a job leave attributes for each other, out of band.
 //!
-//! A program that fails over to another NIC needs its peer's backup address, and has no channel of its own
-//! to ask. So each process puts `default attributes → backup attributes` into a store that the whole job
-//! can reach, and reads its peers' entries from there.
+//! A program that fails over to another NIC needs its peer's backup address, and has no channel of
+//! its own to ask. So each process puts `default attributes → backup attributes` into a store that
+//! the whole job can reach, and reads its peers' entries from there.
 //!
 //! A [`Store`] is chosen by a URL ([`open`]):
 //!
@@ -10,13 +10,13 @@
 //! * `redis://host[:port][/db]`: Redis, with `user:password@` before the host if need be;
 //! * `etcd://host[:port]`: etcd.
 //!
-//! Calls block for about a second at most, and are meant for a background thread. A store that is down
-//! gives an error at once or after that second; the next call connects again. Entries expire unless their
-//! owner renews them in time. A key that another live process holds is not overwritten
+//! Calls block for about a second at most, and are meant for a background thread. A store that is
+//! down gives an error at once or after that second; the next call connects again. Entries expire
+//! unless their owner renews them in time. A key that another live process holds is not overwritten
 //! ([`StoreError::Taken`]): two jobs with one name notice each other that way.
 //!
-//! This crate ends up in libraries that are loaded into foreign programs: no threads, no signal handlers,
-//! no panics, few dependencies.
+//! This crate ends up in libraries that are loaded into foreign programs: no threads, no signal
+//! handlers, no panics, few dependencies.
 
 #![deny(unsafe_code)]
 

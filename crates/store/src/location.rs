@@ -116,8 +116,8 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The store that needs no setting up: a directory of this user on this host, where the processes of
-/// one host meet.
+/// The store that needs no setting up: a directory of this user on this host, where the processes
+/// of one host meet.
 pub fn default_url() -> String {
     let runtime = std::env::var("XDG_RUNTIME_DIR").ok().filter(|dir| Path::new(dir).is_absolute());
     let base = match runtime {

@@ -145,9 +145,9 @@ impl Client {
         Client { endpoint, connection: None }
     }
 
-    /// Talks to the server: `greet` on a new connection, then `exchange`. A connection from before may
-    /// have been closed meanwhile, so that a failure on one is tried again on a new one: an exchange
-    /// must do no harm when it happens twice.
+    /// Talks to the server: `greet` on a new connection, then `exchange`. A connection from before
+    /// may have been closed meanwhile, so that a failure on one is tried again on a new one: an
+    /// exchange must do no harm when it happens twice.
     pub(crate) fn talk<R>(
         &mut self,
         greet: impl Fn(&mut Connection) -> Result<(), NetError>,

@@ -19,8 +19,8 @@ pub(crate) trait Backend: Send {
     /// The bytes under a key.
     fn load(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Replaces the bytes under a key, or removes them, if they are still those `seen`; says whether
-    /// they were. At once: nobody sees a state between.
+    /// Replaces the bytes under a key, or removes them, if they are still those `seen`; says
+    /// whether they were. At once: nobody sees a state between.
     fn replace(
         &mut self,
         key: &Key,

@@ -40,8 +40,8 @@ impl Owner {
         self.pid == other.pid && self.started == other.started && self.space == other.space
     }
 
-    /// Whether it is known to have ended, as far as this process (`me`) can see: a process on another
-    /// host is alive until its entries expire.
+    /// Whether it is known to have ended, as far as this process (`me`) can see: a process on
+    /// another host is alive until its entries expire.
     pub(crate) fn has_ended(&self, me: &Owner) -> bool {
         let visible = self.space == me.space && self.space != UNKNOWN;
         visible && started(self.pid) != Some(self.started)

@@ -1,7 +1,7 @@
 //! One body of checks over all kinds of stores.
 //!
-//! The directory's need nothing and run always. Redis' and etcd's need their servers: `lab/store/run`
-//! starts them and names them in `BOWLINE_STORE_REDIS` and `BOWLINE_STORE_ETCD`.
+//! The directory's need nothing and run always. Redis' and etcd's need their servers:
+//! `lab/store/run` starts them and names them in `BOWLINE_STORE_REDIS` and `BOWLINE_STORE_ETCD`.
 
 #[path = "stores/checks.rs"]
 mod checks;

@@ -1,10 +1,10 @@
 //! Makes the second product: a `libibverbs.so.1` and a `librdmacm.so.1` with symbol versions.
 //!
-//! Every versioned symbol in them is a jump through the table that the first product exports, so that
-//! there is one implementation however a program finds it. It needs an assembler and a linker only,
-//! which cargo needs as well, and works with any of them: version scripts given to cargo's own
-//! linking step do not. They go to `bowline-lib` beside the preload library and find that by their
-//! own place.
+//! Every versioned symbol in them is a jump through the table that the first product exports, so
+//! that there is one implementation however a program finds it. It needs an assembler and a linker
+//! only, which cargo needs as well, and works with any of them: version scripts given to cargo's
+//! own linking step do not. They go to `bowline-lib` beside the preload library and find that by
+//! their own place.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -91,8 +91,9 @@ fn make(product: &Product) -> Result<(), String> {
     std::os::unix::fs::symlink(soname, &link).map_err(|e| e.to_string())
 }
 
-/// Makes a file as old as another. Cargo runs the script again if something it watches is newer than
-/// the script's start, as everything is that the script makes; and it is to notice if that is gone.
+/// Makes a file as old as another. Cargo runs the script again if something it watches is newer
+/// than the script's start, as everything is that the script makes; and it is to notice if that is
+/// gone.
 fn date_back(file: &Path, like: &Path) -> io::Result<()> {
     let age = fs::metadata(like)?.modified()?;
     fs::File::options().append(true).open(file)?.set_modified(age)

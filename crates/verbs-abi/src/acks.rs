@@ -30,8 +30,8 @@ impl Acks {
         counts.acknowledged
     }
 
-    /// Waits until everything delivered is acknowledged, as destroying the object has to. Some programs acknowledge
-    /// completions in place of events, and so more than they got.
+    /// Waits until everything delivered is acknowledged, as destroying the object has to. Some
+    /// programs acknowledge completions in place of events, and so more than they got.
     pub(crate) fn wait(&self) {
         let mut counts = self.lock();
         while (counts.delivered.wrapping_sub(counts.acknowledged) as i32) > 0 {

@@ -27,8 +27,8 @@ pub(crate) struct Context {
     core: Arc<Core>,
     /// The descriptor of asynchronous events that programs see.
     pub(crate) watch: Watch,
-    /// Stands for the one that other providers send their commands through: programs check that there is one, and
-    /// import the device by it.
+    /// Stands for the one that other providers send their commands through: programs check that
+    /// there is one, and import the device by it.
     commands: OwnedFd,
     /// Pointers to it that programs have.
     pointers: AtomicUsize,

@@ -46,8 +46,8 @@ impl Public for ibv_cq_ex {
 }
 
 impl Cq {
-    /// Polls for up to `wanted` completions through `take`, which gets the queue to ask and how many
-    /// there is room for. Whoever polls drives the device.
+    /// Polls for up to `wanted` completions through `take`, which gets the queue to ask and how
+    /// many there is room for. Whoever polls drives the device.
     #[inline]
     pub(crate) fn poll(
         &self,

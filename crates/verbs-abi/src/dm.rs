@@ -119,7 +119,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// `ibv_free_dm`, in the context's table. Regions in it keep the memory until they are deregistered.
+/// `ibv_free_dm`, in the context's table. Regions in it keep the memory until they are
+/// deregistered.
 ///
 /// # Safety
 /// `dm` must come from [`alloc_dm`].
@@ -166,7 +167,8 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// Where programs copy to or from: NICs that have such memory move words of four bytes, and programs know.
+/// Where programs copy to or from: NICs that have such memory move words of four bytes, and
+/// programs know.
 fn copied(dm: *mut ibv_dm, offset: u64, len: usize) -> Result<*mut u8, Errno> {
     if !offset.is_multiple_of(WORD as u64) || !len.is_multiple_of(WORD) {
         return Err(Errno::INVAL);

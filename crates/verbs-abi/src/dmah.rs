@@ -1,4 +1,5 @@
-//! DMA handles: hints about caches for the reads and writes of a device. A soft NIC's are the processor's own.
+//! DMA handles: hints about caches for the reads and writes of a device. A soft NIC's are the
+//! processor's own.
 
 use core::ffi::c_int;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! A child has the parent's memory but not its threads: the lane that keeps a device going does not
 //! exist there, and a lock that a thread held stays locked. So a device belongs to the process that
-//! opened it. In a child, every verb on an inherited object fails with `EIO` before it takes a lock,
-//! and nothing is sent or freed; devices that the child opens itself work. The parent is not
+//! opened it. In a child, every verb on an inherited object fails with `EIO` before it takes a
+//! lock, and nothing is sent or freed; devices that the child opens itself work. The parent is not
 //! affected: its memory is reached through its own page tables, so that registered memory needs no
 //! `MADV_DONTFORK`, which is why `ibv_is_fork_initialized` answers that it is not needed.
 

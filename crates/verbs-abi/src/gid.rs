@@ -119,8 +119,8 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table`, below its inline function: how many entries it wrote. A table that does not fit is
-/// an error, as it is with the kernel.
+/// `ibv_query_gid_table`, below its inline function: how many entries it wrote. A table that does
+/// not fit is an error, as it is with the kernel.
 ///
 /// # Safety
 /// `context` must be an open device's, and `entries` point to `max_entries` entries of `entry_size`

@@ -60,7 +60,8 @@ unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
-/// Takes the list's lock before a fork, so that no child inherits it from a thread it does not have.
+/// Takes the list's lock before a fork, so that no child inherits it from a thread it does not
+/// have.
 pub(crate) fn hold_for_fork() {
     let guard = live();
     // SAFETY: whoever has the list's lock is the only one to be here.
@@ -90,13 +91,14 @@ pub(crate) fn find<'a, C: Public>(pointer: *mut C) -> Result<&'a C::Inner, Errno
     unsafe { inner(pointer) }
 }
 
-/// The pointer of a live object of this kind that `is_it` says yes to. No verb may be called from there: the list is
-/// locked.
+/// The pointer of a live object of this kind that `is_it` says yes to. No verb may be called from
+/// there: the list is locked.
 pub(crate) fn search<C: Public>(is_it: impl Fn(&C::Inner) -> bool) -> Option<*mut C> {
     let live = live();
     let pointers = live.iter().filter(|(_, kind)| **kind == C::KIND).map(|(at, _)| *at as *mut C);
     let mut found = pointers.filter(|pointer| {
-        // SAFETY: a listed pointer is that of a live object of this kind, and the list's lock keeps it so.
+        // SAFETY: a listed pointer is that of a live object of this kind, and the list's lock keeps
+        // it so.
         unsafe { inner(*pointer) }.is_ok_and(&is_it)
     });
     found.next()

@@ -1,7 +1,9 @@
-//! Importing: another pointer to a device, a domain, a region or device memory that the process has.
+//! Importing: another pointer to a device, a domain, a region or device memory that the process
+//! has.
 //!
-//! With other providers a process imports what a second one shares with it by a descriptor. A soft NIC is in
-//! the memory of the process that opened it, so that descriptors from elsewhere give `EOPNOTSUPP`.
+//! With other providers a process imports what a second one shares with it by a descriptor. A soft
+//! NIC is in the memory of the process that opened it, so that descriptors from elsewhere give
+//! `EOPNOTSUPP`.
 
 use core::ffi::c_int;
 use core::ptr;
@@ -11,14 +13,15 @@ use crate::errno::object;
 use crate::guard::guard;
 use crate::{context, dm, mr, pd};
 
-/// `ibv_import_device`: a second context of the device whose command descriptor, or a duplicate of it, this is.
-/// The descriptor is the context's from then on.
+/// `ibv_import_device`: a second context of the device whose command descriptor, or a duplicate of
+/// it, this is. The descriptor is the context's from then on.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     guard(ptr::null_mut(), || object(context::import(cmd_fd)))
 }
 
-/// `ibv_import_pd`: a second pointer to the domain of this handle. Until that is unimported the domain is in use.
+/// `ibv_import_pd`: a second pointer to the domain of this handle. Until that is unimported the
+/// domain is in use.
 ///
 /// # Safety
 /// `context` must be an open device's.

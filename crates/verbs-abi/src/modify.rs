@@ -115,7 +115,8 @@ fn from_mask(qp: &Qp, attr: &ibv_qp_attr, mask: c_int) -> Result<QpAttr, Errno> 
         sq_psn: has(IBV_QP_SQ_PSN).then(|| Psn::new(attr.sq_psn & 0xff_ffff)),
         max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
-        // On the wire and in NICs these have 5 and 3 bits, and programs rely on the rest being dropped.
+        // On the wire and in NICs these have 5 and 3 bits, and programs rely on the rest being
+        // dropped.
         min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer & 0x1f),
         timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout & 0x1f),
         retry_count: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt & 7),

@@ -86,8 +86,8 @@ fn register(
     let iova = if flags & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     sys::check_mapped(addr, len, access.contains(Access::LOCAL_WRITE))?;
     domain.ctx.core()?;
-    // SAFETY: the memory was there just now, and a program that registers memory promises, here as with
-    // any NIC, to keep it until it deregisters it.
+    // SAFETY: the memory was there just now, and a program that registers memory promises, here as
+    // with any NIC, to keep it until it deregisters it.
     let core =
         unsafe { CoreMr::register_foreign(&domain.core, addr as *mut u8, len, iova, access) }?;
     Ok(Registration { pd, addr, len, iova, access: flags, core: Arc::new(core) })
@@ -209,7 +209,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     guard(core::ptr::null_mut(), || create(pd, addr as usize, len, iova, access))
 }
 
-/// `ibv_reg_mr_ex`, for memory that has an address. A DMA handle is a hint, which is not for memory on demand.
+/// `ibv_reg_mr_ex`, for memory that has an address. A DMA handle is a hint, which is not for memory
+/// on demand.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`]; `attr` must point to attributes.
@@ -271,7 +272,8 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     object(Err(Errno::UNSUPPORTED))
 }
 
-/// `ibv_advise_mr`, in the context's table: pages that are wanted soon. Registered memory is there already.
+/// `ibv_advise_mr`, in the context's table: pages that are wanted soon. Registered memory is there
+/// already.
 ///
 /// # Safety
 /// `pd` must come from `ibv_alloc_pd`, and `sges` point to as many elements as `count` says.
@@ -288,8 +290,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// `ibv_rereg_mr`: registers anew under the same object. Other rights for the same memory leave the keys as
-/// they are; otherwise they change, as they do with other providers.
+/// `ibv_rereg_mr`: registers anew under the same object. Other rights for the same memory leave the
+/// keys as they are; otherwise they change, as they do with other providers.
 ///
 /// # Safety
 /// As for [`ibv_reg_mr`], of the new memory; `mr` must be registered.

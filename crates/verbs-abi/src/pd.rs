@@ -93,7 +93,8 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Another pointer to the domain of this handle. It counts as a parent domain: the domain is in use as long.
+/// Another pointer to the domain of this handle. It counts as a parent domain: the domain is in use
+/// as long.
 pub(crate) fn import(context: *mut ibv_context, wanted: u32) -> Result<*mut ibv_pd, Errno> {
     let ctx = context::find(context)?;
     let is_it = |pd: &Pd| pd.handle == wanted && Arc::ptr_eq(&pd.ctx, ctx);

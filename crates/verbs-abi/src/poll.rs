@@ -75,8 +75,9 @@ unsafe fn take(
     Ok(taken)
 }
 
-/// The service level of datagrams that come to an address. RoCE has no levels: there the field says how a
-/// datagram came, bit 3 for UDP and below it 1 for IPv6 or 2 for IPv4, and programs read the GRH by it.
+/// The service level of datagrams that come to an address. RoCE has no levels: there the field says
+/// how a datagram came, bit 3 for UDP and below it 1 for IPv6 or 2 for IPv4, and programs read the
+/// GRH by it.
 pub(crate) fn datagram_sl(addr: IpAddr) -> u8 {
     8 | if addr.is_ipv6() { 1 } else { 2 }
 }

@@ -131,7 +131,8 @@ impl Surroundings {
         })
     }
 
-    /// Of a QP that receives for the shared receive queues of an XRC domain, and has nothing of its own.
+    /// Of a QP that receives for the shared receive queues of an XRC domain, and has nothing of its
+    /// own.
     fn in_xrcd(xrcd: *mut ibv_xrcd) -> Result<Surroundings, Errno> {
         let domain = handle::find(xrcd)?;
         Ok(Surroundings {

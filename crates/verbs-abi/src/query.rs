@@ -15,8 +15,8 @@ use crate::modify::mtu_number;
 
 /// The partition that every port is a full member of.
 const PKEY: u16 = 0xffff;
-/// A locally administered OUI, which no vendor has: programs know the quirks of some vendors' parts, and take
-/// 0 for a device that could not be asked.
+/// A locally administered OUI, which no vendor has: programs know the quirks of some vendors'
+/// parts, and take 0 for a device that could not be asked.
 const VENDOR_ID: u32 = 0x02_42_6f;
 const VENDOR_PART_ID: u32 = 0xb0;
 pub(crate) const FW_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -31,8 +31,9 @@ const PHYS_LINK_UP: u8 = 5;
 /// `IBV_QPF_GRH_REQUIRED`: on RoCE every destination has a GID.
 const GRH_REQUIRED: u8 = 1;
 
-/// Registered memory is reached through the process's own page tables: all transports do what they do with memory on
-/// demand as well. Bits are SEND, RECV, WRITE, READ, atomics, shared receive queue.
+/// Registered memory is reached through the process's own page tables: all transports do what they
+/// do with memory on demand as well. Bits are SEND, RECV, WRITE, READ, atomics, shared receive
+/// queue.
 const ODP: ibv_odp_caps = ibv_odp_caps {
     general_caps: 1,
     rc_odp_caps: 0b11_1111,

@@ -31,7 +31,8 @@ pub(crate) fn opened(ctx: &Arc<Context>) {
     ONCE.call_once(|| {
         log::prepare();
         *probe() = Some(Box::new([0; PROBE_BYTES]));
-        // Without such a thread, or room for the handler, the next process on the address cleans up.
+        // Without such a thread, or room for the handler, the next process on the address cleans
+        // up.
         if spawn_background("bowline-exit", close_when_asked).is_ok() {
             // SAFETY: `at_exit` may run whenever the process ends.
             let _ = unsafe { libc::atexit(at_exit) };
@@ -85,8 +86,8 @@ static PROGRESS: (Mutex<Closing>, Condvar) = (Mutex::new(Closing::Idle), Condvar
 /// More than a thread keeps for itself when it is freed.
 const PROBE_BYTES: usize = 8192;
 
-/// Memory of the thread that opened the first device. To free it takes the allocator's lock that this
-/// thread holds while it allocates.
+/// Memory of the thread that opened the first device. To free it takes the allocator's lock that
+/// this thread holds while it allocates.
 fn probe() -> MutexGuard<'static, Option<Box<[u8; PROBE_BYTES]>>> {
     static PROBE: Mutex<Option<Box<[u8; PROBE_BYTES]>>> = Mutex::new(None);
     PROBE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,10 +102,10 @@ const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Has the devices closed by a thread of their own, and waits for it within bounds.
 ///
 /// A program may call `exit` in a signal handler. If the signal has interrupted a verb, the thread
-/// that ends the program holds that verb's locks, and nobody who needs them will ever get them. If it
-/// has interrupted `malloc`, the same is true of the allocator's: so this allocates nothing, and the
-/// thread is there already. Then the process ends without a farewell to its peers, as if it were
-/// killed.
+/// that ends the program holds that verb's locks, and nobody who needs them will ever get them. If
+/// it has interrupted `malloc`, the same is true of the allocator's: so this allocates nothing, and
+/// the thread is there already. Then the process ends without a farewell to its peers, as if it
+/// were killed.
 extern "C" fn at_exit() {
     if fork::epoch() != 0 {
         // A child that ends leaves its parent's devices alone; its own die with it.
@@ -170,7 +171,8 @@ fn close_all(tell: impl Fn(Closing)) {
     tell(Closing::Done);
 }
 
-/// Adds a line for every device that was opened. In one write: several processes may share the file.
+/// Adds a line for every device that was opened. In one write: several processes may share the
+/// file.
 fn append(path: &Path, lines: &[String]) -> std::io::Result<()> {
     let mut text = lines.join("\n");
     text.push('\n');

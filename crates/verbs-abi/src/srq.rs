@@ -48,7 +48,8 @@ impl Srq {
     }
 }
 
-/// Makes a queue. One for extended reliable connections completes at `xrc`'s queue, and is in its domain.
+/// Makes a queue. One for extended reliable connections completes at `xrc`'s queue, and is in its
+/// domain.
 fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_srq_init_attr,
@@ -107,7 +108,8 @@ pub unsafe extern "C" fn ibv_create_srq(
     })
 }
 
-/// `ibv_create_srq_ex`, in the context's table: basic queues, and those of extended reliable connections.
+/// `ibv_create_srq_ex`, in the context's table: basic queues, and those of extended reliable
+/// connections.
 ///
 /// # Safety
 /// `init` must point to attributes.
@@ -142,7 +144,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// `ibv_get_srq_num`, in the context's table: what peers of extended reliable connections name a queue by.
+/// `ibv_get_srq_num`, in the context's table: what peers of extended reliable connections name a
+/// queue by.
 ///
 /// # Safety
 /// `srq` must be a shared receive queue, and `number` point to 32 bits.

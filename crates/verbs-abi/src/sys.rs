@@ -10,8 +10,8 @@ use crate::errno::Errno;
 
 /// A descriptor that is readable while a counting event descriptor is not zero, and never writable.
 ///
-/// Programs get this one. An event descriptor is writable at all times, and those of the kernel's verbs never
-/// are: an event loop that also watches for room to write would spin.
+/// Programs get this one. An event descriptor is writable at all times, and those of the kernel's
+/// verbs never are: an event loop that also watches for room to write would spin.
 #[derive(Debug)]
 pub(crate) struct Watch {
     shown: OwnedFd,
@@ -37,8 +37,8 @@ impl Watch {
         Ok(Watch { shown, counter })
     }
 
-    /// Waits until it is readable, exactly as a read would: blocking or not, interrupted by signals or restarted
-    /// after them.
+    /// Waits until it is readable, exactly as a read would: blocking or not, interrupted by signals
+    /// or restarted after them.
     pub(crate) fn wait(&self) -> Result<(), Errno> {
         // SAFETY: F_GETFL touches no memory.
         let flags = unsafe { libc::fcntl(self.as_raw_fd(), libc::F_GETFL) };
@@ -100,7 +100,8 @@ pub(crate) fn shared_flag() -> Option<&'static AtomicBool> {
     (at != libc::MAP_FAILED).then(|| unsafe { &*at.cast::<AtomicBool>() })
 }
 
-/// Which file a descriptor is of: the same for duplicates, and for no other file as long as it is open.
+/// Which file a descriptor is of: the same for duplicates, and for no other file as long as it is
+/// open.
 pub(crate) fn file_id(fd: RawFd) -> Result<(u64, u64), Errno> {
     let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: writes one `stat`.

@@ -24,8 +24,8 @@ pub extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _fla
     0
 }
 
-/// Verbs of newer headers: there are no descriptors of device memory and no completion counters. Whatever the
-/// arguments, which nobody looks at, they fail.
+/// Verbs of newer headers: there are no descriptors of device memory and no completion counters.
+/// Whatever the arguments, which nobody looks at, they fail.
 macro_rules! refused {
     ($($name:ident -> $ret:ty = $answer:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: not supported.")]

@@ -1,7 +1,8 @@
 //! Domains of extended reliable connections.
 //!
-//! With other providers processes share a domain by a file that both open. A soft NIC's queues are in the memory
-//! of one process, so that a file stands for a domain of each process: the same for whoever opens it there again.
+//! With other providers processes share a domain by a file that both open. A soft NIC's queues are
+//! in the memory of one process, so that a file stands for a domain of each process: the same for
+//! whoever opens it there again.
 
 use core::ffi::c_int;
 use std::sync::Arc;
@@ -75,7 +76,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// `ibv_close_xrcd`, in the context's table; `EBUSY` for the last pointer while anything is in the domain.
+/// `ibv_close_xrcd`, in the context's table; `EBUSY` for the last pointer while anything is in the
+/// domain.
 ///
 /// # Safety
 /// `xrcd` must come from [`open_xrcd`].

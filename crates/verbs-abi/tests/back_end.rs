@@ -1,5 +1,5 @@
-//! The device core's verbs back end over this library: a device by `verbs:NAME` does what the soft NIC does that
-//! is behind it, the conformance body says.
+//! The device core's verbs back end over this library: a device by `verbs:NAME` does what the soft
+//! NIC does that is behind it, the conformance body says.
 
 mod support;
 

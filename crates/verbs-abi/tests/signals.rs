@@ -158,7 +158,8 @@ fn program_with_a_signalfd() {
     mask(libc::SIG_UNBLOCK);
     let end = End::open(0);
     let set = mask(libc::SIG_BLOCK);
-    // Two lanes, two that answer questions, failover and its store; each names itself when it starts.
+    // Two lanes, two that answer questions, failover and its store; each names itself when it
+    // starts.
     let threads = until("six threads", || {
         Some(bowline_threads(libc::SIGTERM)).filter(|threads| threads.len() >= 6)
     });

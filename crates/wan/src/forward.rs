@@ -16,14 +16,14 @@ use crate::sys::{self, Tun};
 use crate::vnet::VNET_BYTES;
 use crate::wan::Tap;
 
-/// Packets read in one go, as long as nothing is due: 64 KiB take up to 200 µs to copy where memory is
-/// cold.
+/// Packets read in one go, as long as nothing is due: 64 KiB take up to 200 µs to copy where memory
+/// is cold.
 const BATCH: usize = 8;
 /// What is due waits so long for company, and what comes while packets flow is read so seldom:
 /// waking up for each would cost more than carrying it.
 const NAP_NS: u64 = 40_000;
-/// A core that has slept for long wakes up late. Whoever sleeps longer than `LONG_NS` gets up so much
-/// earlier and waits for the moment awake: at most a thousand times a second.
+/// A core that has slept for long wakes up late. Whoever sleeps longer than `LONG_NS` gets up so
+/// much earlier and waits for the moment awake: at most a thousand times a second.
 const EARLY_NS: u64 = 120_000;
 const LONG_NS: u64 = 1_000_000;
 /// How often an idle thread looks whether it is to end.

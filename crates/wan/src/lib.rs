@@ -1,9 +1,9 @@
-//! A wide-area link between two network namespaces of this machine, transparent to programs: delay, rate, a
-//! queue with tail drop, loss and the rest of a [`LinkProfile`](bowline_link::LinkProfile), on kernels
-//! without netem.
+//! A wide-area link between two network namespaces of this machine, transparent to programs: delay,
+//! rate, a queue with tail drop, loss and the rest of a [`LinkProfile`](bowline_link::LinkProfile),
+//! on kernels without netem.
 //!
-//! [`Wan`] makes the namespaces, a TUN device in each, and a thread per direction. [`Line`] is one direction
-//! of the link and has no IO. The crate uses `unsafe` in `sys` only.
+//! [`Wan`] makes the namespaces, a TUN device in each, and a thread per direction. [`Line`] is one
+//! direction of the link and has no IO. The crate uses `unsafe` in `sys` only.
 
 #![deny(unsafe_code)]
 

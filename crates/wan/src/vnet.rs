@@ -1,4 +1,5 @@
-//! The header in front of every packet on a TUN device with `IFF_VNET_HDR`: `struct virtio_net_hdr`.
+//! The header in front of every packet on a TUN device with `IFF_VNET_HDR`: `struct
+//! virtio_net_hdr`.
 
 /// Its length in bytes.
 pub const VNET_BYTES: usize = 10;

@@ -36,8 +36,8 @@ pub struct WanConfig {
     pub tap: Option<Tap>,
 }
 
-/// Sees packets as the kernel hands them over, from the IP header on: up to 64 KiB at a time. Both directions
-/// call it from threads of their own.
+/// Sees packets as the kernel hands them over, from the IP header on: up to 64 KiB at a time. Both
+/// directions call it from threads of their own.
 #[derive(Clone)]
 pub struct Tap(Arc<See>);
 
@@ -101,8 +101,8 @@ pub struct Wan {
 impl Wan {
     /// Makes the namespaces and the link.
     ///
-    /// Without `CAP_SYS_ADMIN` the process becomes root in a user namespace of its own, for which it
-    /// must have one thread only.
+    /// Without `CAP_SYS_ADMIN` the process becomes root in a user namespace of its own, for which
+    /// it must have one thread only.
     ///
     /// # Errors
     /// If the kernel refuses a part of it.

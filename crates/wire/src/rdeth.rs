@@ -1,6 +1,6 @@
-//! Headers that only the reliable datagram and the extended reliable connected service have
-//! (IBA volume 1, section 9.3). Bowline speaks the second only; the other is here so that a capture which has it
-//! can be read.
+//! Headers that only the reliable datagram and the extended reliable connected service have (IBA
+//! volume 1, section 9.3). Bowline speaks the second only; the other is here so that a capture
+//! which has it can be read.
 
 use crate::view::{be24, put_be24};
 

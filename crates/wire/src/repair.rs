@@ -1,9 +1,9 @@
-//! LoWAR's headers: what lies behind the BTH of a packet with opcode 0x1F, and the greeting by which
-//! two ends find each other before they send any such packet.
+//! LoWAR's headers: what lies behind the BTH of a packet with opcode 0x1F, and the greeting by
+//! which two ends find each other before they send any such packet.
 //!
 //! The first byte behind the BTH is the version and the type; the rest depends on the type. The PSN
-//! of the BTH says nothing: it is far behind the receiver's own, so that whoever takes the packet for
-//! an answer to a request takes it for a stale one.
+//! of the BTH says nothing: it is far behind the receiver's own, so that whoever takes the packet
+//! for an answer to a request takes it for a stale one.
 
 use crate::view::{be16, be24, be32, put, put_be24};
 use crate::{Aeth, Bth, Opcode, PacketView, Psn, Qpn, Syndrome};
@@ -23,8 +23,8 @@ const FLAG_WANTS_REPORTS: u8 = 0x01;
 /// Whoever lets a connection go on at PSNs far ahead must not land here.
 pub const STALE_BY: u32 = 1 << 21;
 
-/// Bytes at the start of a repair's payload for extended headers, if any packet of its lane has some:
-/// as many as the longest has, that of an atomic.
+/// Bytes at the start of a repair's payload for extended headers, if any packet of its lane has
+/// some: as many as the longest has, that of an atomic.
 pub const REPAIR_EXT_LEN: usize = 28;
 
 /// A packet of the shim itself, by its type.
@@ -60,8 +60,8 @@ impl<'a> ShimPacket<'a> {
     }
 }
 
-/// Header of a repair: which lane of which block it is for, and the XOR of those parts of the lane's
-/// packets that are not in its payload.
+/// Header of a repair: which lane of which block it is for, and the XOR of those parts of the
+/// lane's packets that are not in its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct RepairHeader {
     /// The block is of the answers to the receiver's READs and atomics, not of requests.

@@ -34,8 +34,8 @@ header_views! {
     }
 }
 
-/// XP extended transport header: which message a packet belongs to. It is the same in all packets of a
-/// message; the fragment is in the BTH's PSN.
+/// XP extended transport header: which message a packet belongs to. It is the same in all packets
+/// of a message; the fragment is in the BTH's PSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XpEth {
     /// Number of the message, or of the READ.
@@ -143,8 +143,8 @@ header_views! {
     }
 }
 
-/// XP congestion control header: of a probe, and of the feedback that answers it. Both are best effort, and
-/// all counts are cumulative and wrap.
+/// XP congestion control header: of a probe, and of the feedback that answers it. Both are best
+/// effort, and all counts are cumulative and wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XpCc {
     /// Zero.

@@ -53,7 +53,8 @@ pub(super) struct Library {
 impl Library {
     /// Loads and starts it.
     pub(super) fn load() -> Result<Library> {
-        // SAFETY: the names are C strings; loading libsrt runs its constructors, which only set it up.
+        // SAFETY: the names are C strings; loading libsrt runs its constructors, which only set it
+        // up.
         let open = |name: &&CStr| unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
         let handle = NAMES.iter().map(open).find(|handle| !handle.is_null());
         let handle = handle.ok_or("libsrt 1.5 is not installed")?;
@@ -111,7 +112,8 @@ pub(super) struct Socket {
 impl Socket {
     pub(super) fn set(&self, option: Option, value: c_int) -> Result<()> {
         let (value, len) = (&raw const value, size_of::<c_int>() as c_int);
-        // SAFETY: the value is an `int` that outlives the call. Options that are `bool` take one, too.
+        // SAFETY: the value is an `int` that outlives the call. Options that are `bool` take one,
+        // too.
         let rc = unsafe { (self.library.set)(self.id, option as c_int, value.cast(), len) };
         self.library.check(rc, "set an option").map(|_| ())
     }

@@ -1,4 +1,5 @@
-//! The stored counts: TOML, one line a counter, so that a diff shows a count and its reason together.
+//! The stored counts: TOML, one line a counter, so that a diff shows a count and its reason
+//! together.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -35,7 +35,8 @@ const RECEIVE: Work = work("stream 1024 plain", &["receive_side"]);
 const FEC_SEND: Work = work("stream 1024 32,1", &["send_side"]);
 const FEC_RECEIVE: Work = work("stream 1024 32,1", &["receive_side"]);
 
-/// Sorted by name. Instructions: of a packet, but of an operation for `small.post-poll` and `short`.
+/// Sorted by name. Instructions: of a packet, but of an operation for `small.post-poll` and
+/// `short`.
 pub(crate) const COUNTERS: &[Counter] = &[
     // The responder makes an ACK, and the requester takes it.
     counter("ack.make", work("small 8", &["answer_side"])),
@@ -71,7 +72,8 @@ pub(crate) const COUNTERS: &[Counter] = &[
     counter("xp.send.4096", work("stream 4096 xp", &["send_side"])),
 ];
 
-/// How often things are done in the two runs of each. Whole blocks of FEC, words of bitmaps and batches.
+/// How often things are done in the two runs of each. Whole blocks of FEC, words of bitmaps and
+/// batches.
 const LENGTHS: [u32; 2] = [1024, 3072];
 
 /// Instructions by counter.

@@ -8,8 +8,8 @@ use crate::baseline::Baseline;
 /// Versions of the file that are looked at, newest first.
 const VERSIONS: &str = "-50";
 
-/// Counters whose baseline is higher than it was in an earlier version with the same reason. `None` if there is
-/// no history to be had.
+/// Counters whose baseline is higher than it was in an earlier version with the same reason. `None`
+/// if there is no history to be had.
 pub(crate) fn raised_without_reason(path: &Path, now: &Baseline) -> Option<Vec<String>> {
     let path = path.to_str()?;
     let commits = git(&["log", VERSIONS, "--format=%H", "--", path])?;

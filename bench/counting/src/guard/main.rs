@@ -26,8 +26,8 @@ struct Args {
     /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if a count is more than 5 % above its baseline, has none, or a baseline was raised
-    /// without a new reason
+    /// Exit with 1 if a count is more than 5 % above its baseline, has none, or a baseline was
+    /// raised without a new reason
     #[arg(long, conflicts_with = "update")]
     check: bool,
     /// Write the counts that have changed into the baseline

@@ -193,7 +193,8 @@ impl Member {
         Ok(self.host.poll()?)
     }
 
-    /// Waits for an operation, and drives the lane meanwhile; `None` if it takes longer than `timeout`.
+    /// Waits for an operation, and drives the lane meanwhile; `None` if it takes longer than
+    /// `timeout`.
     pub(super) fn wait(
         &self,
         id: OpId,

@@ -87,15 +87,16 @@ pub struct CommOptions {
     pub timeout: Duration,
     /// How long making the communicator may take; 1 minute unless set.
     pub setup_timeout: Duration,
-    /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones overlap more.
+    /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones
+    /// overlap more.
     pub chunk_bytes: u32,
-    /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long links need
-    /// bandwidth times round trip, and half of that again.
+    /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long
+    /// links need bandwidth times round trip, and half of that again.
     pub window_bytes: Option<u32>,
     /// How operations travel; RC unless set.
     pub transport: CommTransport,
-    /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`] takes
-    /// others for one operation.
+    /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`]
+    /// takes others for one operation.
     pub bounds: Bounds,
 }
 
@@ -145,8 +146,9 @@ impl CommOptions {
 /// A group of programs that do collective operations together: see `docs/collectives.md`.
 ///
 /// All ranks must call the same operations in the same order, with the same counts and types. Each
-/// returns a [`Work`], which goes on by itself; they run one after the other. When a rank dies, leaves
-/// or falls out of step, all pending and later operations of all ranks fail with an error that names it.
+/// returns a [`Work`], which goes on by itself; they run one after the other. When a rank dies,
+/// leaves or falls out of step, all pending and later operations of all ranks fail with an error
+/// that names it.
 ///
 /// ```
 /// use bowline::{Access, Communicator, DataType, Device, ReduceOp, Tensor};
@@ -190,8 +192,8 @@ struct Shared {
 }
 
 impl Communicator {
-    /// Meets the other ranks where the environment says: torchrun's, Slurm's and MPI's variables give rank
-    /// and size, `BOWLINE_STORE` or `MASTER_ADDR` the place. See [`rendezvous`].
+    /// Meets the other ranks where the environment says: torchrun's, Slurm's and MPI's variables
+    /// give rank and size, `BOWLINE_STORE` or `MASTER_ADDR` the place. See [`rendezvous`].
     pub fn from_env(pd: &Pd) -> Result<Communicator, Error> {
         Communicator::meet(pd, rendezvous::from_env()?, CommOptions::default())
     }
@@ -261,8 +263,8 @@ impl Communicator {
         self.shared.member.ranks
     }
 
-    /// Starts any operation, with the bounds of the communicator if it has some and the operation can. In
-    /// place there is no input, and the output holds it.
+    /// Starts any operation, with the bounds of the communicator if it has some and the operation
+    /// can. In place there is no input, and the output holds it.
     pub fn start(
         &self,
         request: &Request,
@@ -272,8 +274,8 @@ impl Communicator {
         self.start_bounded(request, input, output, self.shared.options.bounds)
     }
 
-    /// As [`start`](Communicator::start), but nothing may be missing: for what is no sum of many, such as
-    /// lengths, indices and objects.
+    /// As [`start`](Communicator::start), but nothing may be missing: for what is no sum of many,
+    /// such as lengths, indices and objects.
     pub fn start_exact(
         &self,
         request: &Request,
@@ -303,8 +305,8 @@ impl Communicator {
         }
     }
 
-    /// Starts any operation, with these bounds or without: over XP if it has some, over RC otherwise. All ranks
-    /// must give the same.
+    /// Starts any operation, with these bounds or without: over XP if it has some, over RC
+    /// otherwise. All ranks must give the same.
     pub fn start_with(
         &self,
         request: &Request,

@@ -5,8 +5,8 @@ use bowline_collective::{Operation, Rank, ReduceOp, Request};
 use super::{Communicator, Tensor, Work};
 use crate::Error;
 
-/// In place the tensor holds the input and gets the output; where both have blocks, that of this rank is at
-/// its place among the others. The variants `…_into` leave their input as it is.
+/// In place the tensor holds the input and gets the output; where both have blocks, that of this
+/// rank is at its place among the others. The variants `…_into` leave their input as it is.
 impl Communicator {
     /// Reduces the tensors of all ranks, for all ranks, in place.
     pub fn allreduce(&self, data: &Tensor, op: ReduceOp) -> Result<Work, Error> {
@@ -56,8 +56,8 @@ impl Communicator {
         self.apart(operation, ReduceOp::Sum, Some(input), Some(output))
     }
 
-    /// Gives rank r the r-th block of all ranks, where blocks have lengths of their own: how many elements
-    /// this rank sends to each, and how many it receives from each.
+    /// Gives rank r the r-th block of all ranks, where blocks have lengths of their own: how many
+    /// elements this rank sends to each, and how many it receives from each.
     pub fn all_to_all_counts(
         &self,
         input: (&Tensor, &[usize]),
@@ -111,8 +111,8 @@ impl Communicator {
         self.apart(operation, ReduceOp::Sum, Some(data), None)
     }
 
-    /// Receives a tensor from a rank. Sends and receives run beside each other, those between two ranks in
-    /// order.
+    /// Receives a tensor from a rank. Sends and receives run beside each other, those between two
+    /// ranks in order.
     pub fn recv(&self, data: &Tensor, from: Rank) -> Result<Work, Error> {
         let operation = Operation::Recv { count: data.count(), from };
         self.apart(operation, ReduceOp::Sum, None, Some(data))

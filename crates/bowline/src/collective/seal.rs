@@ -1,7 +1,7 @@
 //! Sealing the connections between the ranks of a group (`docs/sealed.md`).
 //!
-//! Ranks that have authenticated each other share a secret that is drawn for the group alone. Each pair derives a
-//! session from it and from their ranks, in which their queue pairs are numbered.
+//! Ranks that have authenticated each other share a secret that is drawn for the group alone. Each
+//! pair derives a session from it and from their ranks, in which their queue pairs are numbered.
 
 use bowline_collective::Rank;
 use bowline_device::random_bytes;

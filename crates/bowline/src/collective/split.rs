@@ -14,8 +14,8 @@ use crate::{Access, Error, Pd};
 const TICKET_WORDS: usize = 3;
 
 impl Communicator {
-    /// A communicator of the same ranks, whose operations go on beside those of this one. All ranks must
-    /// call it.
+    /// A communicator of the same ranks, whose operations go on beside those of this one. All ranks
+    /// must call it.
     pub fn duplicate(&self) -> Result<Communicator, Error> {
         let same = self.split(Some(0), self.rank())?;
         same.ok_or_else(|| Error::Invalid {
@@ -24,8 +24,8 @@ impl Communicator {
         })
     }
 
-    /// A communicator of the ranks that give the same color, ordered by their keys, and where those are equal
-    /// by their ranks here. All ranks must call it; without a color one gets none.
+    /// A communicator of the ranks that give the same color, ordered by their keys, and where those
+    /// are equal by their ranks here. All ranks must call it; without a color one gets none.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>, Error> {
         let ticket = [u32::from(color.is_some()), color.unwrap_or(0), key];
         let ticket: Vec<u8> = ticket.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -67,8 +67,8 @@ impl Communicator {
         made.map(Some)
     }
 
-    /// What seals a group whose first rank is `first` here: that rank's secret, which all tell all. What they tell
-    /// is sealed itself.
+    /// What seals a group whose first rank is `first` here: that rank's secret, which all tell all.
+    /// What they tell is sealed itself.
     fn new_seal(&self, first: Option<&Rank>) -> Result<Option<GroupSeal>, Error> {
         let Some(own) = &self.shared.seal else { return Ok(None) };
         let drawn = GroupSeal::new(own.cipher())?.to_bytes();

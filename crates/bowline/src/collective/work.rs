@@ -10,8 +10,8 @@ use crate::Error;
 
 /// A collective operation that is going on.
 ///
-/// It goes on whether somebody waits or not. Its tensors must not be touched before it is over; their
-/// memory is held until then, also when this is dropped.
+/// It goes on whether somebody waits or not. Its tensors must not be touched before it is over;
+/// their memory is held until then, also when this is dropped.
 #[must_use = "an operation is over when `wait` says so"]
 pub struct Work {
     shared: Arc<Shared>,
@@ -55,7 +55,8 @@ impl Work {
         Ok(self.end_within(timeout)?.is_none().then_some(self))
     }
 
-    /// Waits until it is over, but no longer than `timeout`: how it has ended, or it again if it has not.
+    /// Waits until it is over, but no longer than `timeout`: how it has ended, or it again if it
+    /// has not.
     ///
     /// # Errors
     /// As [`wait`](Work::wait).
@@ -75,8 +76,8 @@ impl Work {
         }
     }
 
-    /// Whether it is over, for better or worse: [`wait`](Work::wait) returns at once then. Drives the device
-    /// meanwhile.
+    /// Whether it is over, for better or worse: [`wait`](Work::wait) returns at once then. Drives
+    /// the device meanwhile.
     pub fn is_done(&self) -> Result<bool, Error> {
         self.shared.member.poll()?;
         Ok(self.shared.member.is_over(self.id))

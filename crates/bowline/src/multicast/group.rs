@@ -8,7 +8,8 @@ use bowline_wire::Qpn;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
 use crate::{Channel, Error, Qp, RemoteMr};
 
-/// A queue pair that is connected to many. It ends when it is dropped: what the queue pair sends then reaches nobody.
+/// A queue pair that is connected to many. It ends when it is dropped: what the queue pair sends
+/// then reaches nobody.
 pub struct Group {
     connected: Connected,
     home: Home,
@@ -20,9 +21,10 @@ enum Home {
 }
 
 impl Group {
-    /// Connects a queue pair to one of each member's, and lets its own port copy and merge. Members connect as to any
-    /// queue pair, by [`Channel::connect`], and offer the same number of regions. They are told of the sender's `regions`, as
-    /// between any two programs, although a group has one direction.
+    /// Connects a queue pair to one of each member's, and lets its own port copy and merge. Members
+    /// connect as to any queue pair, by [`Channel::connect`], and offer the same number of regions.
+    /// They are told of the sender's `regions`, as between any two programs, although a group has
+    /// one direction.
     ///
     /// # Errors
     /// If a member cannot be reached, or the group cannot be.
@@ -73,7 +75,8 @@ impl Group {
         Ok(self)
     }
 
-    /// Memory of all members, as the sender names it: of each region as much as the shortest member's has.
+    /// Memory of all members, as the sender names it: of each region as much as the shortest
+    /// member's has.
     pub fn regions(&self) -> &[RemoteMr] {
         &self.connected.regions
     }
@@ -83,8 +86,8 @@ impl Group {
         &self.connected.ids
     }
 
-    /// The next event of whatever copies and merges: a member that was evicted, a group that failed. It may be about
-    /// another group of the same port or switch.
+    /// The next event of whatever copies and merges: a member that was evicted, a group that
+    /// failed. It may be about another group of the same port or switch.
     pub fn poll_event(&self) -> Option<Event> {
         match &self.home {
             Home::Port(port) => port.poll_event(),
@@ -110,7 +113,8 @@ impl Drop for Group {
     }
 }
 
-/// What all members offer. They speak first, so that all of them can be told the MTU of the smallest.
+/// What all members offer. They speak first, so that all of them can be told the MTU of the
+/// smallest.
 fn hear(members: &mut [Channel]) -> Result<Vec<GroupMember>, Error> {
     if members.iter().any(Channel::is_sealing) {
         return Err(ConnectGroupError::Sealed.into());

@@ -14,7 +14,8 @@ use crate::endpoint::{Endpoint, RemoteMr};
 pub(super) enum Home {
     /// A switch with an address of its own.
     Switch(Origin),
-    /// The sender's own port: the sender believes to talk to the first member, and members to the sender.
+    /// The sender's own port: the sender believes to talk to the first member, and members to the
+    /// sender.
     Port,
 }
 

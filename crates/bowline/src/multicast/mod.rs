@@ -1,12 +1,13 @@
 //! Reliable multicast: one sender, one queue pair, many receivers (`docs/multicast.md`).
 //!
-//! A [`Group`] has one RC queue pair at its sender and one at each member. What the sender posts once reaches every
-//! member, and a completion means that all of them have it. Members need not know: to them it is a connection like any
-//! other.
+//! A [`Group`] has one RC queue pair at its sender and one at each member. What the sender posts
+//! once reaches every member, and a completion means that all of them have it. Members need not
+//! know: to them it is a connection like any other.
 //!
-//! Something has to copy what the sender sends, and to merge what members answer. [`Group::connect`] lets the sender's own
-//! port do it, which needs nothing else. A [`GroupSwitch`], in this process or, as `bowline switch`, anywhere near the
-//! members, spares the sender's link.
+//! Something has to copy what the sender sends, and to merge what members answer.
+//! [`Group::connect`] lets the sender's own port do it, which needs nothing else. A
+//! [`GroupSwitch`], in this process or, as `bowline switch`, anywhere near the members, spares the
+//! sender's link.
 //!
 //! ```
 //! use bowline::multicast::{Group, GroupOptions};
@@ -79,8 +80,8 @@ use crate::endpoint::{Endpoint, RemoteMr};
 pub struct GroupMember {
     /// Its queue pair.
     pub endpoint: Endpoint,
-    /// Memory that it offers. All members offer the same number of regions; the sender may write as much of each as the
-    /// smallest has.
+    /// Memory that it offers. All members offer the same number of regions; the sender may write as
+    /// much of each as the smallest has.
     pub regions: Vec<RemoteMr>,
 }
 

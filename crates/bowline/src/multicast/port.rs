@@ -11,8 +11,8 @@ use super::home::Home;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
 use crate::{Endpoint, Error, Qp};
 
-/// The port of a sender, which copies and merges itself: no switch, one work request, one completion, and every byte is
-/// summed up once.
+/// The port of a sender, which copies and merges itself: no switch, one work request, one
+/// completion, and every byte is summed up once.
 ///
 /// It is for set-ups of one's own; [`Group::connect`](super::Group::connect) does all of it.
 pub struct GroupPort {
@@ -36,8 +36,9 @@ impl GroupPort {
         Ok(GroupPort { qp: qp.clone(), replicator, held: Mutex::default() })
     }
 
-    /// Makes a group that the queue pair sends to, which is `sender`: its endpoint, with whatever first PSN and MTU it will
-    /// have. It and the members' then connect to the endpoints that this gives, members first.
+    /// Makes a group that the queue pair sends to, which is `sender`: its endpoint, with whatever
+    /// first PSN and MTU it will have. It and the members' then connect to the endpoints that this
+    /// gives, members first.
     ///
     /// # Errors
     /// If it cannot be.

@@ -1,9 +1,10 @@
 //! A switch in the place of the peer in Bowline's own set-up ([`Channel`](crate::Channel)).
 //!
-//! The sender believes to set up a connection to one program, and so does each member. Messages of the sender's go to all
-//! members. Of members' messages the first of each goes to the sender when all have sent theirs, and they must be equal:
-//! the sender hears one peer. Only queue pairs are not passed on: those make a group. What a member says of itself alone
-//! ([`OWN_ANSWER`]) is not passed on either: the sender hears that there is nothing to say.
+//! The sender believes to set up a connection to one program, and so does each member. Messages of
+//! the sender's go to all members. Of members' messages the first of each goes to the sender when
+//! all have sent theirs, and they must be equal: the sender hears one peer. Only queue pairs are
+//! not passed on: those make a group. What a member says of itself alone ([`OWN_ANSWER`]) is not
+//! passed on either: the sender hears that there is nothing to say.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -29,8 +30,8 @@ impl Frame {
 /// What a set-up connection begins with if it is Bowline's.
 pub const SETUP_MAGIC: [u8; 4] = MAGIC;
 
-/// What a message begins with that says something of one program alone, and so may differ between the members of
-/// a group. A sender whose peer is a group gets this and nothing behind it.
+/// What a message begins with that says something of one program alone, and so may differ between
+/// the members of a group. A sender whose peer is a group gets this and nothing behind it.
 pub const OWN_ANSWER: [u8; 4] = *b"own:";
 
 impl Frame {
@@ -40,10 +41,11 @@ impl Frame {
 }
 
 impl GroupSwitch {
-    /// Serves a sender's set-up connection until one side hangs up: its queue pairs make groups of one of each member's.
-    /// Then the groups end.
+    /// Serves a sender's set-up connection until one side hangs up: its queue pairs make groups of
+    /// one of each member's. Then the groups end.
     ///
-    /// A member that hangs up is left out from then on; what becomes of the group is its policy's business.
+    /// A member that hangs up is left out from then on; what becomes of the group is its policy's
+    /// business.
     ///
     /// # Errors
     /// What went wrong, except that somebody has hung up.
@@ -85,7 +87,8 @@ impl GroupSwitch {
     }
 }
 
-/// Passes the sender's messages on to all members, until it hangs up. Its queue pairs go to the other thread.
+/// Passes the sender's messages on to all members, until it hangs up. Its queue pairs go to the
+/// other thread.
 fn forward(
     mut sender: &TcpStream,
     members: Vec<TcpStream>,

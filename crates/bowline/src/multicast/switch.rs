@@ -57,7 +57,8 @@ impl Shared {
     }
 }
 
-/// A switch in this process, with an address of its own and a thread that forwards. It ends when it is dropped.
+/// A switch in this process, with an address of its own and a thread that forwards. It ends when it
+/// is dropped.
 ///
 /// ```
 /// use bowline::multicast::{GroupMember, GroupOptions, GroupSwitch, SwitchOptions};
@@ -132,7 +133,8 @@ impl GroupSwitch {
         Ok(GroupSwitch { shared, origin, thread: Some(thread.map_err(no_thread)?) })
     }
 
-    /// Makes a group. The sender and the members then connect to the endpoints that this gives, members first.
+    /// Makes a group. The sender and the members then connect to the endpoints that this gives,
+    /// members first.
     ///
     /// # Errors
     /// If the switch does not take it.
@@ -145,7 +147,8 @@ impl GroupSwitch {
         self.connect_reserved(self.reserve(members.len())?, sender, members, options)
     }
 
-    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before they say who they are.
+    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before
+    /// they say who they are.
     ///
     /// # Errors
     /// If there are too few.

@@ -137,14 +137,15 @@ impl QpBuilder {
         self
     }
 
-    /// Limits how fast it may send by one of Bowline's own controllers, by name as in `"bbr".parse()`; what
-    /// the device says unless set.
+    /// Limits how fast it may send by one of Bowline's own controllers, by name as in
+    /// `"bbr".parse()`; what the device says unless set.
     pub fn congestion_control(mut self, control: &RateControl) -> Self {
         self.controllers = Some(control.factory());
         self
     }
 
-    /// How a queue pair of type XP receives; one message at a time, which its last packet ends, unless set.
+    /// How a queue pair of type XP receives; one message at a time, which its last packet ends,
+    /// unless set.
     pub fn xp(mut self, options: XpOptions) -> Self {
         self.xp = Some(options);
         self

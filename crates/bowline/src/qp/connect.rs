@@ -75,9 +75,9 @@ impl Qp {
         self.modify(&rts)
     }
 
-    /// Seals its next connection with keys of this session, for ends that agree on them by other means than a
-    /// [`Channel`](crate::Channel). Before it is connected. A number is used once in a session; both ends
-    /// must have the same number and cipher, and different roles.
+    /// Seals its next connection with keys of this session, for ends that agree on them by other
+    /// means than a [`Channel`](crate::Channel). Before it is connected. A number is used once in a
+    /// session; both ends must have the same number and cipher, and different roles.
     pub fn seal(
         &self,
         session: &SessionSecret,

@@ -78,7 +78,8 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        // A queue pair that the device does not know, or a device that has ended, does nothing more.
+        // A queue pair that the device does not know, or a device that has ended, does nothing
+        // more.
         self.inner.core.state().ok().flatten().unwrap_or(QpState::Err)
     }
 
@@ -104,8 +105,8 @@ impl Qp {
         self.choose_controller(control.factory())
     }
 
-    /// Lets a rate controller of `factory`'s choose how fast it may send. Each connection gets one of its
-    /// own.
+    /// Lets a rate controller of `factory`'s choose how fast it may send. Each connection gets one
+    /// of its own.
     pub fn set_rate_controller(&self, factory: Arc<dyn ControllerFactory>) -> Result<(), Error> {
         self.choose_controller(Some(factory))
     }
@@ -123,15 +124,16 @@ impl Qp {
         Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
     }
 
-    /// The deadline of a request that may take so long from now on: for [`SendWr::deadline`](crate::SendWr::deadline)
-    /// and [`RecvWr::deadline`](crate::RecvWr::deadline) of an XP queue pair.
+    /// The deadline of a request that may take so long from now on: for
+    /// [`SendWr::deadline`](crate::SendWr::deadline) and
+    /// [`RecvWr::deadline`](crate::RecvWr::deadline) of an XP queue pair.
     pub fn deadline_in(&self, timeout: Duration) -> Result<Time, Error> {
         let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.control(|_, now, _| now.plus_nanos(nanos))
     }
 
-    /// What was missing of the oldest partial receive or READ of an XP queue pair that is still on record
-    /// ([`XpOptions::loss_log`](crate::XpOptions::loss_log)).
+    /// What was missing of the oldest partial receive or READ of an XP queue pair that is still on
+    /// record ([`XpOptions::loss_log`](crate::XpOptions::loss_log)).
     pub fn take_loss(&self) -> Result<Option<LossRecord>, Error> {
         self.control(|nic, _, qpn| nic.take_loss(qpn))
     }
@@ -164,8 +166,8 @@ impl Qp {
         Ok(self.inner.core.control(verb)?)
     }
 
-    /// Posts work where it is, which may leave together with what is posted next. `post` is called again
-    /// if it turns out to have gone elsewhere.
+    /// Posts work where it is, which may leave together with what is posted next. `post` is called
+    /// again if it turns out to have gone elsewhere.
     #[inline]
     fn post_work<E: WentAway>(
         &self,

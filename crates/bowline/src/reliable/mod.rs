@@ -26,7 +26,8 @@ use crate::{Channel, Error, Mr, Pd};
 /// outstanding.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// Round trips from which on the rate is controlled unless somebody chooses. Below are local networks.
+/// Round trips from which on the rate is controlled unless somebody chooses. Below are local
+/// networks.
 const SHORTEST_RTT_NS: u64 = 1_000_000;
 
 /// What to do instead of connecting to one peer.
@@ -34,8 +35,9 @@ const IN_GROUP: &str = "use connect_group_over";
 
 /// A queue pair of reliable messages over unreliable packets.
 ///
-/// A message lands in the peer's receive of the same number, chunk by chunk, straight in its memory;
-/// what is lost on the way is made good by the scheme that the sender chose for the message.
+/// A message lands in the peer's receive of the same number, chunk by chunk, straight in its
+/// memory; what is lost on the way is made good by the scheme that the sender chose for the
+/// message.
 ///
 /// ```
 /// use bowline::{Access, Connector, Device, Listener, ReliableConfig, ReliableQp, WriteOptions};
@@ -163,8 +165,9 @@ impl ReliableQp {
         ReliableInfo::join(parts).ok_or(Error::Sdr(SdrError::NotConnected))
     }
 
-    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to another host
-    /// leave at the rate that the path is found to have, if its round trip is a millisecond or longer.
+    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to
+    /// another host leave at the rate that the path is found to have, if its round trip is a
+    /// millisecond or longer.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         self.connect_behind(addr, addr, peer)
     }
@@ -198,17 +201,19 @@ impl ReliableQp {
         })
     }
 
-    /// Exchanges what both ends need over a setup connection, and connects. When it returns, both ends are
-    /// ready. Packets are sealed if the channel [seals](Channel::seal). They are datagrams if one end is a verbs
-    /// device. The other end may be the sender of a group ([`connect_group_over`](Self::connect_group_over)): then
-    /// its messages go to other members as well.
+    /// Exchanges what both ends need over a setup connection, and connects. When it returns, both
+    /// ends are ready. Packets are sealed if the channel [seals](Channel::seal). They are datagrams
+    /// if one end is a verbs device. The other end may be the sender of a group
+    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members as
+    /// well.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.join_over(channel)?;
         channel.barrier()
     }
 
-    /// Like [`connect_over`](Self::connect_over), but does not wait until the peer is ready, which takes a round
-    /// trip. Before an end posts anything, it must have heard from the other over the channel once more.
+    /// Like [`connect_over`](Self::connect_over), but does not wait until the peer is ready, which
+    /// takes a round trip. Before an end posts anything, it must have heard from the other over the
+    /// channel once more.
     pub fn join_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.check_no_group(IN_GROUP)?;
         let addr = self.pd.device().addr();
@@ -299,8 +304,8 @@ impl ReliableQp {
         Ok(id)
     }
 
-    /// The next message that is over, if there is one now. Drives the device when there is none: what the
-    /// caller posts in answer to several messages that are over leaves together.
+    /// The next message that is over, if there is one now. Drives the device when there is none:
+    /// what the caller posts in answer to several messages that are over leaves together.
     pub fn poll(&self) -> Result<Option<ReliableEvent>, Error> {
         let events = &self.outcomes.events;
         let mut event = events.try_next()?;
@@ -372,8 +377,8 @@ impl ReliableQp {
         Ok(whole)
     }
 
-    /// Which schemes were taken for messages written with `auto`, and why: the latest, oldest first.
-    /// Each lane decides for its share; these are the first lane's decisions.
+    /// Which schemes were taken for messages written with `auto`, and why: the latest, oldest
+    /// first. Each lane decides for its share; these are the first lane's decisions.
     pub fn decisions(&self) -> Result<Vec<Decision>, Error> {
         self.first().with(|engine, _, _| Ok(engine.decisions().cloned().collect()))
     }

@@ -109,8 +109,8 @@ impl Channel {
     /// Tells the peer about `qp` and learns about its own, without connecting anything.
     ///
     /// For those who want attributes of their own: then call [`Qp::connect_with`] and
-    /// [`barrier`](Self::barrier). A datagram QP has nothing to connect, and stops here. Over a channel that
-    /// [seals](Self::seal) the queue pair is sealed by this.
+    /// [`barrier`](Self::barrier). A datagram QP has nothing to connect, and stops here. Over a
+    /// channel that [seals](Self::seal) the queue pair is sealed by this.
     pub fn exchange(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {
         let ours = qp.endpoint();
         self.tell(&ours, regions)?;
@@ -140,7 +140,8 @@ impl Channel {
         self.recv_frame(Kind::Barrier, "waiting for the peer to be ready").map(|_| ())
     }
 
-    /// Sends a small message of the application's own, at most [`MAX_BODY`](crate::setup::MAX_BODY) bytes.
+    /// Sends a small message of the application's own, at most [`MAX_BODY`](crate::setup::MAX_BODY)
+    /// bytes.
     pub fn send(&mut self, data: &[u8]) -> Result<(), Error> {
         self.send_frame(Kind::Data, data)
     }
@@ -150,8 +151,8 @@ impl Channel {
         self.recv_frame(Kind::Data, "waiting for the peer's message")
     }
 
-    /// Whether [`recv`](Self::recv) would not wait for its message to begin: something has come, or the peer has
-    /// closed the connection.
+    /// Whether [`recv`](Self::recv) would not wait for its message to begin: something has come, or
+    /// the peer has closed the connection.
     ///
     /// ```
     /// use bowline::{Connector, Listener};
@@ -182,8 +183,8 @@ impl Channel {
         }
     }
 
-    /// Lets the kernel find out, within some ten seconds, that the peer's host has gone without closing the
-    /// connection. For channels that stay open beside their queue pairs.
+    /// Lets the kernel find out, within some ten seconds, that the peer's host has gone without
+    /// closing the connection. For channels that stay open beside their queue pairs.
     pub fn keep_alive(&self) -> Result<(), Error> {
         let often = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
         Ok(SockRef::from(&self.stream).set_tcp_keepalive(&often).map_err(SetupError::Io)?)
@@ -194,8 +195,8 @@ impl Channel {
         self.records.as_ref().map(|records| records.session().peer())
     }
 
-    /// A secret that the ends of an authenticated channel share and nobody else has; `None` if they are
-    /// not authenticated.
+    /// A secret that the ends of an authenticated channel share and nobody else has; `None` if they
+    /// are not authenticated.
     pub fn session_secret(&self) -> Option<&[u8; 32]> {
         self.records.as_ref().map(|records| records.session().secret())
     }

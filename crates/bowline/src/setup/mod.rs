@@ -6,9 +6,9 @@
 //! and a peer can make this side allocate at most [`MAX_BODY`] bytes.
 //!
 //! A channel is plain until its ends authenticate each other, which they do before anything else:
-//! [`Channel::authenticate`] at the end that connected and [`Channel::accept_peer`] at the other. From
-//! then on everything is encrypted, and queue pairs that are connected over the channel are sealed
-//! (`docs/peers.md`, `docs/sealed.md`).
+//! [`Channel::authenticate`] at the end that connected and [`Channel::accept_peer`] at the other.
+//! From then on everything is encrypted, and queue pairs that are connected over the channel are
+//! sealed (`docs/peers.md`, `docs/sealed.md`).
 
 mod channel;
 mod error;
@@ -29,7 +29,8 @@ pub use secure::AcceptPolicy;
 
 use crate::Error;
 
-/// Reads a whole frame that carries a queue pair, for fuzzers: a [`Channel`] reads it from its peer.
+/// Reads a whole frame that carries a queue pair, for fuzzers: a [`Channel`] reads it from its
+/// peer.
 #[doc(hidden)]
 pub fn parse_endpoint(frame: &[u8]) -> Result<Peer, SetupError> {
     let (header, body) = frame.split_first_chunk().ok_or(SetupError::Truncated)?;
@@ -66,7 +67,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on a TCP address; with port 0 the system picks one, see [`local_addr`](Self::local_addr).
+    /// Listens on a TCP address; with port 0 the system picks one, see
+    /// [`local_addr`](Self::local_addr).
     pub fn bind(addr: impl ToSocketAddrs) -> Result<Listener, Error> {
         let addrs = addr.to_socket_addrs().map_err(|e| Error::system("resolve the address", e))?;
         let addrs: Vec<SocketAddr> = addrs.collect();

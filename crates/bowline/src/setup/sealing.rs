@@ -1,8 +1,8 @@
 //! Sealing the queue pairs that are connected over a channel (`docs/sealed.md`).
 //!
-//! Both ends have a secret: from a handshake, or a key that they share. Each tells the other a nonce and the
-//! cipher that its CPU prefers, and proves that it has the secret. From then on the queue pairs that they connect
-//! over the channel are numbered, and sealed with keys of their own.
+//! Both ends have a secret: from a handshake, or a key that they share. Each tells the other a
+//! nonce and the cipher that its CPU prefers, and proves that it has the secret. From then on the
+//! queue pairs that they connect over the channel are numbered, and sealed with keys of their own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,12 +42,12 @@ impl std::fmt::Debug for Sealing {
 }
 
 impl Channel {
-    /// Seals every queue pair that is connected over this channel from now on: its packets are encrypted and
-    /// authenticated, and no others are taken. Both ends call it, with the same secret; one is
-    /// the initiator and the other the responder.
+    /// Seals every queue pair that is connected over this channel from now on: its packets are
+    /// encrypted and authenticated, and no others are taken. Both ends call it, with the same
+    /// secret; one is the initiator and the other the responder.
     ///
-    /// The secret is what a handshake has given both ends, or a key that they share. It may be used for many
-    /// channels: each end adds a nonce.
+    /// The secret is what a handshake has given both ends, or a key that they share. It may be used
+    /// for many channels: each end adds a nonce.
     ///
     /// # Errors
     /// If the peer has another secret, or does not seal.
@@ -62,8 +62,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Like [`seal`](Self::seal), over a channel that is encrypted with keys from the same handshake as the secret:
-    /// that a message opens proves what proofs would, which take a round trip.
+    /// Like [`seal`](Self::seal), over a channel that is encrypted with keys from the same
+    /// handshake as the secret: that a message opens proves what proofs would, which take a round
+    /// trip.
     pub(super) fn seal_proven(
         &mut self,
         secret: &[u8; SessionSecret::LEN],

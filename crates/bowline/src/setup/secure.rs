@@ -35,9 +35,9 @@ pub trait AcceptPolicy {
 impl Channel {
     /// At the end that connected: proves this end's identity, and checks the peer's.
     ///
-    /// With a code both ends prove that they have been told the same. `check` looks at the peer's key
-    /// before this end shows its own. When it returns, the channel is encrypted, and queue pairs that are
-    /// connected over it are sealed.
+    /// With a code both ends prove that they have been told the same. `check` looks at the peer's
+    /// key before this end shows its own. When it returns, the channel is encrypted, and queue
+    /// pairs that are connected over it are sealed.
     pub fn authenticate(
         &mut self,
         identity: &Identity,
@@ -79,8 +79,8 @@ impl Channel {
 
     /// At the end that accepted: finds out who the peer is, and whether it may go on.
     ///
-    /// Returns by what it is known, and `None` if it may stay unknown. A peer that is refused has been
-    /// told why.
+    /// Returns by what it is known, and `None` if it may stay unknown. A peer that is refused has
+    /// been told why.
     pub fn accept_peer(&mut self, policy: &dyn AcceptPolicy) -> Result<Option<Mode>, Error> {
         let deadline = Instant::now() + self.timeout();
         let header = self.recv_header(deadline, WAITING)?;

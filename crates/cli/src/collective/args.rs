@@ -14,8 +14,8 @@ use crate::output::{parse_bytes, parse_time};
 
 /// Measure collective operations between ranks, as nccl-tests do
 ///
-/// Without a launcher it starts the ranks itself, as processes on this machine. Under torchrun, mpirun or
-/// srun each process is a rank.
+/// Without a launcher it starts the ranks itself, as processes on this machine. Under torchrun,
+/// mpirun or srun each process is a rank.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline collective allreduce -b 8 -e 128M -f 2 --ranks 4\n  \
@@ -75,12 +75,12 @@ pub(crate) struct CollectiveArgs {
     /// Bytes on their way to a rank at most [default: 1M, or 4M over SDR's schemes]
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) window: Option<u32>,
-    /// How operations travel: `rc`, `xp` with bounds on time and loss, or for long links `sr-nack`, `ec-mds`, or
-    /// `auto`, which chooses one of both for each message
+    /// How operations travel: `rc`, `xp` with bounds on time and loss, or for long links `sr-nack`,
+    /// `ec-mds`, or `auto`, which chooses one of both for each message
     #[arg(long, default_value = "rc", value_name = "NAME")]
     pub(super) transport: CommTransport,
-    /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or a time as
-    /// 500us [default: never]
+    /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or
+    /// a time as 500us [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_deadline)]
     pub(super) deadline: Option<Deadline>,
     /// Share of bytes that may be missing in operations over XP, as 1% or 0.01 [default: 0]
@@ -92,17 +92,20 @@ pub(crate) struct CollectiveArgs {
     /// How long an operation may take
     #[arg(long, default_value = "60s", value_parser = parse_time, value_name = "TIME")]
     pub(super) timeout: Duration,
-    /// This rank's NIC, under a launcher: an address of this machine, or verbs:NAME for a RoCE NIC of the system's
-    /// [default: one of loopback for each rank, or the address from which MASTER_ADDR is reached]
+    /// This rank's NIC, under a launcher: an address of this machine, or verbs:NAME for a RoCE NIC
+    /// of the system's [default: one of loopback for each rank, or the address from which
+    /// MASTER_ADDR is reached]
     #[arg(long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
-    /// What carries each rank's packets: udp, or shm or auto for shared memory between ranks of one host
+    /// What carries each rank's packets: udp, or shm or auto for shared memory between ranks of one
+    /// host
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(super) via: Via,
     /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
-    /// Let ranks meet without proving who they are, and seal nothing; on loopback that is so without it
+    /// Let ranks meet without proving who they are, and seal nothing; on loopback that is so
+    /// without it
     #[arg(long)]
     pub(super) insecure: bool,
     /// Authenticate ranks and seal every packet on loopback as well
@@ -201,7 +204,8 @@ impl Test {
         matches!(self, Test::Broadcast | Test::Reduce | Test::Gather | Test::Scatter)
     }
 
-    /// Whether input and output can be one buffer. Nobody exchanges all blocks in place, or sends to itself.
+    /// Whether input and output can be one buffer. Nobody exchanges all blocks in place, or sends
+    /// to itself.
     pub(super) fn is_in_place_too(self) -> bool {
         !matches!(self, Test::AllToAll | Test::Sendrecv | Test::Barrier)
     }

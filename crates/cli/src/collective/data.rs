@@ -62,7 +62,8 @@ impl Data {
         Data { test, rank, ranks, root, element, of_ranks, reduced }
     }
 
-    /// Writes this rank's input of `count` elements to the start of a region, or where its block is.
+    /// Writes this rank's input of `count` elements to the start of a region, or where its block
+    /// is.
     pub(super) fn fill(&self, mr: &Mr, count: usize, in_place: bool) {
         let block = count * self.element;
         let at_block = match self.test {

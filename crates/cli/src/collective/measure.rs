@@ -171,7 +171,8 @@ impl Bench<'_> {
         Ok(half.with_loss(missing as f64 / expected.max(1) as f64))
     }
 
-    /// One operation; bytes that were missing, and that should have come over XP. An exact one misses none.
+    /// One operation; bytes that were missing, and that should have come over XP. An exact one
+    /// misses none.
     fn once(
         &self,
         request: &Request,

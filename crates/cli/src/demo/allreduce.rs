@@ -1,4 +1,5 @@
-//! Ranks that reduce a tensor together while packets are lost: over RC, and over XP with a bound on loss.
+//! Ranks that reduce a tensor together while packets are lost: over RC, and over XP with a bound on
+//! loss.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr};
@@ -156,7 +157,8 @@ fn run_rank(transport: CommTransport, url: &str, rank: Rank, seed: u64) -> Resul
     inner().map_err(|error| format!("rank {rank} of the allreduce: {error}"))
 }
 
-/// Whether every element is the sum of all ranks. Of what `may_lack` bytes are, contributions may be missing.
+/// Whether every element is the sum of all ranks. Of what `may_lack` bytes are, contributions may
+/// be missing.
 fn is_right(bytes: &[u8], may_lack: usize) -> bool {
     let all: f32 = (1..=RANKS).map(|rank| rank as f32).sum();
     let elements = || bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));

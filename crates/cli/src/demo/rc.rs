@@ -1,5 +1,5 @@
-//! The standard's reliable connection: go-back-N, in which one lost packet costs a whole window. And the
-//! same with FEC below it, which restores what is lost before the connection notices.
+//! The standard's reliable connection: go-back-N, in which one lost packet costs a whole window.
+//! And the same with FEC below it, which restores what is lost before the connection notices.
 
 use std::collections::VecDeque;
 use std::error::Error;

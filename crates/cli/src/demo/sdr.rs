@@ -1,4 +1,5 @@
-//! Messages that complete chunk by chunk, made reliable by a scheme: what is lost costs itself only.
+//! Messages that complete chunk by chunk, made reliable by a scheme: what is lost costs itself
+//! only.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -120,7 +120,8 @@ impl Carrier {
             Carrier::Rc => QpType::Rc,
             Carrier::Xp => QpType::Xp,
         };
-        // XP has no window, and the engine no cable: without control it sends what its link carries.
+        // XP has no window, and the engine no cable: without control it sends what its link
+        // carries.
         let control = match (self, control) {
             (Carrier::Xp, RateControl::Unlimited) => RateControl::Fixed { bits_per_sec: LINE_BPS },
             (_, control) => control,

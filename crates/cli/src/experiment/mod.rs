@@ -1,5 +1,5 @@
-//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time, beside the
-//! planner's model.
+//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time, beside
+//! the planner's model.
 
 mod congestion;
 mod draw;

@@ -191,7 +191,8 @@ fn loss(quick: bool) -> Vec<Row> {
     rates.iter().map(row).collect()
 }
 
-/// Two groups and a connection begin one after another; the paper's hosts A1, C1 and D1 share a rack.
+/// Two groups and a connection begin one after another; the paper's hosts A1, C1 and D1 share a
+/// rack.
 fn fairness(quick: bool) -> Vec<Row> {
     let (a1, a2, c1, d1) = (0, 1, 2, 4);
     let step = if quick { 10 * MS } else { 30 * MS };
@@ -254,8 +255,8 @@ fn notifications(quick: bool) -> Vec<Row> {
     counts.iter().map(row).collect()
 }
 
-/// Servers in one pod, each with six workers in the others: workers send gradients, then the server sends the
-/// parameters to all of them.
+/// Servers in one pod, each with six workers in the others: workers send gradients, then the server
+/// sends the parameters to all of them.
 fn parameter_server(quick: bool) -> Vec<Row> {
     const K: usize = 6;
     const SERVERS: usize = 5;
@@ -298,8 +299,8 @@ fn parameter_server(quick: bool) -> Vec<Row> {
     sizes.iter().map(row).collect()
 }
 
-/// One message to a group whose members lose packets independently, 40 ms away: SDR's schemes over UC that a switch
-/// copies, and RC that it copies and merges.
+/// One message to a group whose members lose packets independently, 40 ms away: SDR's schemes over
+/// UC that a switch copies, and RC that it copies and merges.
 fn coding(quick: bool) -> Vec<Row> {
     const BYTES: u64 = 16 << 20;
     const MEMBERS: usize = 8;

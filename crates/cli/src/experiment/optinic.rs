@@ -1,4 +1,5 @@
-//! OptiNIC's Figures 5 and 6, and the text beside them: collective operations over RC, selective repeat and XP.
+//! OptiNIC's Figures 5 and 6, and the text beside them: collective operations over RC, selective
+//! repeat and XP.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -58,7 +59,8 @@ pub(super) fn list() -> String {
     FIGURES.iter().map(|(name, _, title)| format!("{name:<12} OptiNIC: {title}\n")).collect()
 }
 
-/// RC with an ACK timeout of 67 ms, as programs over verbs usually have it. Communicators have 268 ms.
+/// RC with an ACK timeout of 67 ms, as programs over verbs usually have it. Communicators have 268
+/// ms.
 const RC: Carrier = Carrier::Rc(14);
 /// The same with 1 ms, as short as RNICs can.
 const RC_1MS: Carrier = Carrier::Rc(8);

@@ -70,7 +70,8 @@ fn key(point: &Point, effort: Effort) -> String {
     format!("{point} {standard_error} {least} {most}")
 }
 
-/// Runs what is not known yet on `jobs` threads, the longest first; calls `progress` after each point.
+/// Runs what is not known yet on `jobs` threads, the longest first; calls `progress` after each
+/// point.
 pub(super) fn run(
     plan: &Plan,
     planned: &[Planned],

@@ -15,7 +15,8 @@ pub(crate) const MAX_TRIES: u32 = 3;
 /// After a wrong try the next code opens so much later, twice as much each time.
 pub(crate) const FIRST_DELAY: Duration = Duration::from_secs(1);
 
-/// Waits for the first client that may connect. Those that may not are told why, and so is the user.
+/// Waits for the first client that may connect. Those that may not are told why, and so is the
+/// user.
 pub(crate) fn admit(listener: &Listener, args: &TrustArgs) -> Result<Channel, Box<dyn Error>> {
     let files = TrustFiles::of_user().ok();
     let is_local = listener.local_addr()?.ip().is_loopback();

@@ -25,8 +25,8 @@ pub(crate) struct Trust {
     pub(crate) remember: bool,
 }
 
-/// Connects, and authenticates both ends unless the peer is a process of this host or the user wants it
-/// otherwise.
+/// Connects, and authenticates both ends unless the peer is a process of this host or the user
+/// wants it otherwise.
 pub(crate) fn connect(
     target: &Target,
     trust: &Trust,

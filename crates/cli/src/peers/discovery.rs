@@ -4,8 +4,9 @@
 //! question:  "BWLN?" (5)  version (1)  nonce (8)  zeroes (2)     to 239.255.76.78, UDP port 18517
 //! answer:    "BWLN!" (5)  version (1)  nonce (8)  TCP port (2)   to whoever asked
 //! ```
-//! Neither says anything of the code. An answer is a claim: the handshake finds out whether it is true.
-//! Answers are no longer than questions, so that nobody can use a receiver to flood somebody else.
+//! Neither says anything of the code. An answer is a claim: the handshake finds out whether it is
+//! true. Answers are no longer than questions, so that nobody can use a receiver to flood somebody
+//! else.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};

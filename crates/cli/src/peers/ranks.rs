@@ -7,8 +7,8 @@ use bowline::rendezvous::Guard;
 use bowline::setup::AcceptPolicy;
 use bowline::{Channel, Error, SetupError};
 
-/// Takes for ranks whoever has this user's own key, as hosts with one home directory do, or a key that is trusted
-/// (`bowline key trust`).
+/// Takes for ranks whoever has this user's own key, as hosts with one home directory do, or a key
+/// that is trusted (`bowline key trust`).
 #[derive(Debug)]
 pub(crate) struct KeyGuard {
     files: TrustFiles,

@@ -44,7 +44,8 @@ pub(crate) struct Ledger {
     cpu: Duration,
     /// What the test itself took, once it is over.
     took: Option<(Duration, Duration)>,
-    /// What was sent when the peer was told of the end: what follows may not be counted there any more.
+    /// What was sent when the peer was told of the end: what follows may not be counted there any
+    /// more.
     sent: Option<u64>,
 }
 
@@ -92,8 +93,8 @@ impl Ledger {
         self.took.get_or_insert((elapsed, cpu_time().saturating_sub(self.cpu)));
     }
 
-    /// Waits until the link has let go of all that was sent: what it delays is not lost. The peer is told of the
-    /// end after that.
+    /// Waits until the link has let go of all that was sent: what it delays is not lost. The peer
+    /// is told of the end after that.
     pub(crate) fn drain(&mut self, device: &Device) -> Result<(), bowline::Error> {
         self.stop();
         drain(device)?;
@@ -149,7 +150,8 @@ fn settle(device: &Device) -> Result<Counts, bowline::Error> {
     }
 }
 
-/// Tells the peer this end's account, and hears its own; `None` if it has none, as a group of servers.
+/// Tells the peer this end's account, and hears its own; `None` if it has none, as a group of
+/// servers.
 pub(crate) fn exchange(
     channel: &mut Channel,
     ours: Option<&Account>,

@@ -53,27 +53,29 @@ pub(crate) struct PerfArgs {
     pub(crate) test: Test,
     /// The server's host; without it this is the server
     pub(crate) host: Option<String>,
-    /// Send to all of these servers at once, e.g. 192.0.2.7,192.0.2.8:18516; write-bw and send-bw only. Each needs
-    /// `bowline perf` on its own, as for one client
+    /// Send to all of these servers at once, e.g. 192.0.2.7,192.0.2.8:18516; write-bw and send-bw
+    /// only. Each needs `bowline perf` on its own, as for one client
     #[arg(long, value_delimiter = ',', value_name = "HOST[:PORT],…", conflicts_with_all = [
           "host", "transport", "qps", "region", "inline", "fec", "both"])]
     pub(crate) to: Vec<String>,
     /// How one message reaches all servers of --to
     #[arg(long, value_enum, default_value_t = Replicate::Auto, requires = "to")]
     pub(crate) replicate: Replicate,
-    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's. The server
-    /// also listens at its address [server: 127.0.0.1, client: the address it reaches the server from]
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's.
+    /// The server also listens at its address [server: 127.0.0.1, client: the address it reaches
+    /// the server from]
     #[arg(short, long, value_name = "DEVICE")]
     pub(crate) device: Option<NicName>,
-    /// What carries this end's packets: udp; shm, shared memory between processes of this user on this
-    /// host; auto, shm where both ends have it; or on a real NIC and as root
+    /// What carries this end's packets: udp; shm, shared memory between processes of this user on
+    /// this host; auto, shm where both ends have it; or on a real NIC and as root
     /// xdp[:mode=auto|copy|zerocopy,queue=N]
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(crate) via: Via,
     /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(crate) lanes: LaneCount,
-    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K of ud; latency: 8]
+    /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K of ud; latency:
+    /// 8]
     #[arg(short, long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(crate) size: Option<u32>,
     /// Messages to send on each QP [bandwidth: 5000, latency: 1000]
@@ -107,16 +109,16 @@ pub(crate) struct PerfArgs {
     #[arg(short, long, default_value_t = 128, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) tx_depth: u32,
-    /// Move each QP's messages through so many bytes of memory at both ends, so that they are not in
-    /// any cache [default: each message where the one before was]
+    /// Move each QP's messages through so many bytes of memory at both ends, so that they are not
+    /// in any cache [default: each message where the one before was]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "scheme")]
     pub(crate) region: Option<u32>,
     /// Send messages of up to so many bytes inline [bandwidth: 0, latency: 64]
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
-    /// Transport of the QPs. uc, ud and xp lose what the network loses: bandwidth tests say how much was delivered, and
-    /// a latency test that loses a message fails after 20 s
+    /// Transport of the QPs. uc, ud and xp lose what the network loses: bandwidth tests say how
+    /// much was delivered, and a latency test that loses a message fails after 20 s
     #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
     pub(crate) transport: Transport,
     /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
@@ -143,8 +145,8 @@ pub(crate) struct PerfArgs {
     /// Forward error correction towards a peer that has it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     pub(crate) fec: Option<FecMode>,
-    /// Encrypt and authenticate every packet with the key in this file, 64 hexadecimal digits, which both
-    /// ends must have (`openssl rand -hex 32 > FILE`)
+    /// Encrypt and authenticate every packet with the key in this file, 64 hexadecimal digits,
+    /// which both ends must have (`openssl rand -hex 32 > FILE`)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["insecure", "seal", "code"])]
     pub(crate) seal_key: Option<PathBuf>,
     #[command(flatten)]

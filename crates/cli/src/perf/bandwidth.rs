@@ -153,8 +153,8 @@ pub(crate) fn server(rig: &Rig, done: &AtomicBool) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Sends to the peer while the peer sends to this end, until both are done. Returns what this end has measured,
-/// and what the peer has.
+/// Sends to the peer while the peer sends to this end, until both are done. Returns what this end
+/// has measured, and what the peer has.
 pub(crate) fn both<'a>(
     rig: &'a Rig,
     bytes: u32,
@@ -189,7 +189,8 @@ pub(crate) fn both<'a>(
             }
             let got = poller.poll()?;
             if got.is_empty() {
-                // Once this end is done, a peer that is gone is noticed by its silence on the channel.
+                // Once this end is done, a peer that is gone is noticed by its silence on the
+                // channel.
                 if sender.is_some() {
                     poller.idle()?;
                 }

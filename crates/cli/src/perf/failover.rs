@@ -7,16 +7,16 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct FailoverArgs {
-    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as hardware
-    /// NICs could do it; RC only, and at both ends
+    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as
+    /// hardware NICs could do it; RC only, and at both ends
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true,
           default_missing_value = "exact", requires = "backup", conflicts_with = "scheme")]
     failover: Option<FailoverMode>,
     /// Address of this end's backup NIC
     #[arg(long, value_name = "ADDRESS", requires = "failover")]
     backup: Option<IpAddr>,
-    /// Where both ends find each other's backups: file:///DIR, which is the default, redis://HOST or
-    /// etcd://HOST
+    /// Where both ends find each other's backups: file:///DIR, which is the default, redis://HOST
+    /// or etcd://HOST
     #[arg(long, value_name = "URL", requires = "failover")]
     store: Option<String>,
 }

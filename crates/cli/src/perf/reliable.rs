@@ -17,7 +17,8 @@ use super::report::{BandwidthRow, Report, Row};
 use super::{explain, session};
 use crate::interrupt;
 
-/// Bytes of messages outstanding, but at least so many messages: more only drive others out of caches.
+/// Bytes of messages outstanding, but at least so many messages: more only drive others out of
+/// caches.
 const DEPTH_BYTES: u32 = 4 << 20;
 const MIN_DEPTH: u32 = 16;
 /// How often a receiver looks for messages in vain before it sleeps.

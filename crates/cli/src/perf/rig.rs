@@ -181,7 +181,8 @@ impl Rig {
         Ok(())
     }
 
-    /// When a request that is posted now ends. A READ whose answer may be lost has to end some time.
+    /// When a request that is posted now ends. A READ whose answer may be lost has to end some
+    /// time.
     fn deadline(&self, qp: usize) -> Result<Time, bowline::Error> {
         let waits = matches!(self.spec.test, Test::ReadBw | Test::ReadLat);
         if waits && !self.spec.transport.is_reliable() {

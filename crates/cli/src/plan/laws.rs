@@ -1,5 +1,5 @@
-//! The laws of go-back-N and of LoWAR against the code, on virtual time: what the planner recommends is
-//! what Bowline does.
+//! The laws of go-back-N and of LoWAR against the code, on virtual time: what the planner
+//! recommends is what Bowline does.
 
 use bowline::{FecMode, Mtu};
 use bowline_link::{LinkConfig, Loss as CableLoss, Prob};
@@ -7,7 +7,8 @@ use bowline_plan::{Link, Loss, Message, Scheme, Transfer};
 use bowline_sim::experiment::{GoodputConfig, goodput};
 
 const MTU: Mtu = Mtu::B1024;
-/// BTH, ICRC and the headers below: what a packet in the middle of a message has besides its payload.
+/// BTH, ICRC and the headers below: what a packet in the middle of a message has besides its
+/// payload.
 const HEADERS: u64 = 12 + 4 + 8 + 20 + 14 + 4;
 
 /// Mean completion times, by the law and by the code, of messages one after the other.

@@ -10,16 +10,16 @@ use super::parse_device;
 
 #[derive(Args)]
 pub(super) struct FailoverArgs {
-    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as hardware
-    /// NICs could do it
+    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as
+    /// hardware NICs could do it
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     failover: Option<Mode>,
-    /// The backup of a device, which the program does not see; otherwise the next device. May be given
-    /// several times
+    /// The backup of a device, which the program does not see; otherwise the next device. May be
+    /// given several times
     #[arg(long = "backup", value_name = "NAME=ADDRESS", value_parser = parse_device, requires = "failover")]
     backups: Vec<(String, IpAddr)>,
-    /// Where the job's processes find each other's backups: file:///DIR, which is enough on one host and
-    /// the default, or another that `docs/failover.md` names
+    /// Where the job's processes find each other's backups: file:///DIR, which is enough on one
+    /// host and the default, or another that `docs/failover.md` names
     #[arg(long, value_name = "URL", requires = "failover")]
     store: Option<String>,
     /// The job's name: processes with another do not find each other

@@ -41,12 +41,13 @@ pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
-    /// What carries the packets: udp; shm, shared memory between processes of this user on this host; auto,
-    /// shm where both ends have it; or on a real NIC and as root xdp[:mode=auto|copy|zerocopy,queue=N]
-    /// [default: udp]
+    /// What carries the packets: udp; shm, shared memory between processes of this user on this
+    /// host; auto, shm where both ends have it; or on a real NIC and as root
+    /// xdp[:mode=auto|copy|zerocopy,queue=N] [default: udp]
     #[arg(long, value_name = "PORT")]
     via: Option<Via>,
-    /// Lanes of each device, each with a socket and a core of its own: a number, or auto [default: 1]
+    /// Lanes of each device, each with a socket and a core of its own: a number, or auto [default:
+    /// 1]
     #[arg(long, value_name = "COUNT")]
     lanes: Option<bowline::LaneCount>,
     /// Write every packet, in and out, to a capture file
@@ -58,7 +59,8 @@ pub(crate) struct RunArgs {
     /// Forward error correction towards peers that have it too: r,c (as in 32,1), auto or off
     #[arg(long, value_name = "R,C")]
     fec: Option<bowline::FecMode>,
-    /// Congestion control of all its queue pairs: none, fixed:1Gbps, dcqcn, bbr, swift [default: none]
+    /// Congestion control of all its queue pairs: none, fixed:1Gbps, dcqcn, bbr, swift [default:
+    /// none]
     #[arg(long, value_name = "NAME")]
     cc: Option<bowline::RateControl>,
     /// Do not show the program files of the devices below /dev/infiniband and /sys/class/infiniband
@@ -102,7 +104,8 @@ fn parse_link(text: &str) -> Result<String, String> {
     text.parse::<LinkProfile>().map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Exit statuses that say that it was not the program that failed, as `env` and `timeout` have them.
+/// Exit statuses that say that it was not the program that failed, as `env` and `timeout` have
+/// them.
 const OWN_ERROR: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -178,8 +181,9 @@ fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     args.failover.pass_to(&mut command, &args.devices).map_err(Failure::own)?;
     if !args.report {
-        // Nothing to do afterwards: the program takes this process over, signals, terminal and all. The library
-        // knows by the number that it is in the program itself, not in one that this starts.
+        // Nothing to do afterwards: the program takes this process over, signals, terminal and all.
+        // The library knows by the number that it is in the program itself, not in one that this
+        // starts.
         command.env("BOWLINE_RUN", std::process::id().to_string());
         let error = command.exec();
         return Err(cannot_start(program, &error));

@@ -46,7 +46,8 @@ pub(crate) struct SwitchArgs {
     /// TCP port on which senders set up their connections
     #[arg(long, default_value_t = 18515, value_name = "PORT")]
     listen: u16,
-    /// Members that fail or fall behind: `fail` the group, `evict=TIME` them, or be content with `quorum=K,TIME`
+    /// Members that fail or fall behind: `fail` the group, `evict=TIME` them, or be content with
+    /// `quorum=K,TIME`
     #[arg(long, default_value = "fail", value_name = "POLICY")]
     policy: PolicyArg,
     /// How acknowledgements become one

@@ -14,7 +14,8 @@ const RKEY: usize = 4;
 const VADDR: usize = 5;
 const GID: usize = 6;
 const GID_LEN: usize = 16;
-/// What a key offers: perftest does not say how long its buffer is, and each member checks its own bounds.
+/// What a key offers: perftest does not say how long its buffer is, and each member checks its own
+/// bounds.
 const OFFERED_BYTES: u64 = 1 << 32;
 
 /// A key, as one side sends it.
@@ -50,7 +51,8 @@ impl Key {
         })
     }
 
-    /// Puts another QPN and address into a message that is a key, and leaves the rest of it as it is.
+    /// Puts another QPN and address into a message that is a key, and leaves the rest of it as it
+    /// is.
     pub(super) fn redirect(message: &mut [u8], qpn: Qpn, addr: IpAddr) {
         let end = message.iter().position(|byte| *byte == 0).unwrap_or(message.len());
         let gid = match addr {

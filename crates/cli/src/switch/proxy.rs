@@ -2,9 +2,10 @@
 //!
 //! Bowline's own set-up is known by how it begins, and is the library's business.
 //!
-//! perftest's two sides take turns: the client sends a message, in one call, and the server answers with one of the same
-//! length. The proxy passes each message on to all members, waits for all answers, and gives the client the first one. In
-//! messages that are keys it puts the switch in the place of the other side.
+//! perftest's two sides take turns: the client sends a message, in one call, and the server answers
+//! with one of the same length. The proxy passes each message on to all members, waits for all
+//! answers, and gives the client the first one. In messages that are keys it puts the switch in the
+//! place of the other side.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -18,8 +19,8 @@ use super::perftest::Key;
 
 /// Longest message: perftest's are a hundred bytes or so.
 const MAX_MESSAGE: usize = 4096;
-/// How long a member may take to accept. Answers may take longer: between the last keys and the end a whole test runs, so
-/// that only members that hang up are given up.
+/// How long a member may take to accept. Answers may take longer: between the last keys and the end
+/// a whole test runs, so that only members that hang up are given up.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// One sender's set-up.
@@ -148,7 +149,8 @@ fn redirected(message: &[u8], qpn: Qpn, at: IpAddr) -> Vec<u8> {
     message
 }
 
-/// Sends each member its message, and waits for an answer as long from each. One that has hung up has none any more.
+/// Sends each member its message, and waits for an answer as long from each. One that has hung up
+/// has none any more.
 fn ask_all(members: &mut [Member], message: impl Fn(usize) -> Vec<u8>) -> Vec<Option<Vec<u8>>> {
     for (index, member) in members.iter_mut().enumerate() {
         let message = message(index);

@@ -23,7 +23,8 @@ use crate::output::{self, JSON_VERSION};
 use sample::{Row, Sample, rows};
 use screen::{Key, Screen};
 
-/// Where metrics are served, unless told otherwise: on loopback, since they name programs and peers.
+/// Where metrics are served, unless told otherwise: on loopback, since they name programs and
+/// peers.
 const DEFAULT_LISTEN: &str = "127.0.0.1:18518";
 /// Shortest interval: each asks every process.
 const SHORTEST: Duration = Duration::from_millis(100);
@@ -54,7 +55,8 @@ pub(crate) struct TopArgs {
     /// Print one JSON object for each interval, on a line of its own
     #[arg(long)]
     json: bool,
-    /// Serve the counters of all devices to Prometheus, on PORT of loopback or on ADDRESS:PORT [default:
+    /// Serve the counters of all devices to Prometheus, on PORT of loopback or on ADDRESS:PORT
+    /// [default:
     /// 127.0.0.1:18518]
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = DEFAULT_LISTEN,
           value_parser = parse_listen)]

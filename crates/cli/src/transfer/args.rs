@@ -21,9 +21,9 @@ pub(crate) const PORT: u16 = 18517;
 
 /// Send files and directories to a `bowline recv`
 ///
-/// Both ends prove who they are, by a one-time code or by their keys. Names, sizes and hashes go over TCP, the
-/// contents over a reliable queue pair whose scheme is a choice. What was interrupted goes on where it
-/// stopped when the same command is run again.
+/// Both ends prove who they are, by a one-time code or by their keys. Names, sizes and hashes go
+/// over TCP, the contents over a reliable queue pair whose scheme is a choice. What was interrupted
+/// goes on where it stopped when the same command is run again.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline recv --code                                  on the receiving host: prints a code …\n  \
@@ -48,8 +48,8 @@ pub(crate) struct SendArgs {
     /// off loopback it needs --insecure at all ends
     #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
     to: Vec<String>,
-    /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on this host's
-    /// networks
+    /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on
+    /// this host's networks
     #[arg(long, value_name = "WORDS", conflicts_with = "insecure")]
     code: Option<Code>,
     /// Ask nobody who they are, and encrypt nothing; on loopback that is so without it
@@ -64,8 +64,8 @@ pub(crate) struct SendArgs {
     /// After a code: know the receiver by its key from now on
     #[arg(long, requires = "code")]
     remember: bool,
-    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's [default: the
-    /// address it reaches the host from]
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's
+    /// [default: the address it reaches the host from]
     #[arg(short, long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
     /// TCP port of the receiver, where HOST names none
@@ -77,7 +77,8 @@ pub(crate) struct SendArgs {
     /// Send it although --exclude matches it; may be given several times
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Remove what this end has not, in directories that are sent; the receiver must allow it (--delete)
+    /// Remove what this end has not, in directories that are sent; the receiver must allow it
+    /// (--delete)
     #[arg(long)]
     pub(super) delete: bool,
     /// Say what would be sent and removed, and change nothing
@@ -92,8 +93,8 @@ pub(crate) struct SendArgs {
     /// The name under which stdin arrives
     #[arg(long, default_value = "stdin", value_name = "NAME")]
     pub(super) name: String,
-    /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along, auto
-    /// takes the one that the planner expects to be fastest
+    /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along,
+    /// auto takes the one that the planner expects to be fastest
     #[arg(long, default_value = "sr-nack", value_parser = schemes())]
     pub(super) scheme: String,
     /// What limits how fast it sends: none, fixed:1Gbps, dcqcn, bbr [default: bbr to another host]
@@ -105,8 +106,8 @@ pub(crate) struct SendArgs {
     /// Send no faster than this, as 200Mbps
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     bwlimit: Option<u64>,
-    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
-    /// as both ends have carry every block together
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As
+    /// many as both ends have carry every block together
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -190,10 +191,10 @@ impl SendArgs {
 
 /// Receive files and directories from `bowline send`
 ///
-/// Lets in peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes of this host.
-/// It takes up to four transfers at a time and writes nothing outside of its directory. A file appears under
-/// its name when all of it is there and checked; until then it is NAME.bowline-part, which the next
-/// attempt goes on with.
+/// Lets in peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes
+/// of this host. It takes up to four transfers at a time and writes nothing outside of its
+/// directory. A file appears under its name when all of it is there and checked; until then it is
+/// NAME.bowline-part, which the next attempt goes on with.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline recv --code                          into this directory, from whoever has the code\n  \
@@ -218,9 +219,9 @@ pub(crate) struct RecvArgs {
     /// Let in whoever can connect, unauthenticated and unencrypted
     #[arg(long)]
     pub(super) insecure: bool,
-    /// This end's NIC, on whose address it also listens: an address of this machine, or verbs:NAME for a RoCE NIC
-    /// of the system's [default: all addresses if some key is trusted or a code is open, and each sender gets the
-    /// NIC that it reaches; otherwise 127.0.0.1]
+    /// This end's NIC, on whose address it also listens: an address of this machine, or verbs:NAME
+    /// for a RoCE NIC of the system's [default: all addresses if some key is trusted or a code is
+    /// open, and each sender gets the NIC that it reaches; otherwise 127.0.0.1]
     #[arg(short, long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
     /// TCP port to listen on; 0 lets the system pick one
@@ -241,8 +242,8 @@ pub(crate) struct RecvArgs {
     /// Set the extended attributes that a sender tells
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As many
-    /// as both ends have carry every block together
+    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As
+    /// many as both ends have carry every block together
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB

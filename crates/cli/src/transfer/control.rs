@@ -31,8 +31,8 @@ pub(super) enum Event<P = Message> {
     Segment(Result<Handled, Failure>),
 }
 
-/// What the peer has said as it came, since a message may take more memory when it is decoded; or the
-/// peer is gone.
+/// What the peer has said as it came, since a message may take more memory when it is decoded; or
+/// the peer is gone.
 pub(super) type Heard = Result<Vec<u8>, bowline::Error>;
 
 /// What a thread did with a segment.
@@ -91,8 +91,8 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Takes the conversation over from its set-up. A peer that says it is alive and nothing else is given
-    /// up after `patience`.
+    /// Takes the conversation over from its set-up. A peer that says it is alive and nothing else
+    /// is given up after `patience`.
     pub(super) fn start(
         mut channel: Channel,
         peer: &'static str,
@@ -156,7 +156,8 @@ impl Control {
             }
             let mut wait = LOOK_EVERY;
             if let Some(patience) = self.patience {
-                // However many events there are: those of a peer that makes no progress gain no time.
+                // However many events there are: those of a peer that makes no progress gain no
+                // time.
                 let left = patience.checked_sub(self.progress.get().elapsed());
                 wait = wait.min(left.ok_or_else(|| self.stuck(patience))?);
             }

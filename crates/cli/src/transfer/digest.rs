@@ -59,7 +59,8 @@ fn subtree(blocks: &[BlockHash]) -> BlockHash {
     merge_subtrees_non_root(&subtree(left), &subtree(right), Mode::Hash)
 }
 
-/// The left side of a BLAKE3 tree has the largest power of two that leaves the right side something.
+/// The left side of a BLAKE3 tree has the largest power of two that leaves the right side
+/// something.
 fn split(blocks: &[BlockHash]) -> (&[BlockHash], &[BlockHash]) {
     blocks.split_at(blocks.len().next_power_of_two() / 2)
 }

@@ -200,8 +200,8 @@ impl Dir {
         Ok(renamed?)
     }
 
-    /// Makes a symbolic link, unless the same is there. It leads nobody anywhere: nothing here follows
-    /// links.
+    /// Makes a symbolic link, unless the same is there. It leads nobody anywhere: nothing here
+    /// follows links.
     pub(super) fn symlink(&self, entry: &Entry, target: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent(entry)?;
         if readlinkat(&*parent, name, Vec::new()).is_ok_and(|found| found.as_bytes() == target) {
@@ -232,8 +232,8 @@ impl Dir {
         self.rename(&parent, name)
     }
 
-    /// Removes what is in a directory and not in `keep`, unless the filter leaves it out; returns the
-    /// paths. If it is only asked what it would remove, it removes nothing.
+    /// Removes what is in a directory and not in `keep`, unless the filter leaves it out; returns
+    /// the paths. If it is only asked what it would remove, it removes nothing.
     pub(super) fn remove_others(
         &self,
         entry: &Entry,

@@ -1,8 +1,8 @@
 //! Which paths are sent: `--exclude` and `--include`.
 //!
-//! A pattern with a slash inside or in front is matched against the whole path from the named directory
-//! on, one without against the last component. `*` and `?` match within a component, `**` across
-//! components, `[a-z]` one character, and a slash at the end directories only.
+//! A pattern with a slash inside or in front is matched against the whole path from the named
+//! directory on, one without against the last component. `*` and `?` match within a component, `**`
+//! across components, `[a-z]` one character, and a slash at the end directories only.
 
 use serde::{Deserialize, Serialize};
 
@@ -77,8 +77,8 @@ fn matches(pattern: &str, path: &[u8], is_dir: bool) -> bool {
     glob(pattern.as_bytes(), name)
 }
 
-/// Matches all of a text. The last star is what is gone back to, so that time is bounded by the product of
-/// the lengths; `**` may take slashes, and a single star does not.
+/// Matches all of a text. The last star is what is gone back to, so that time is bounded by the
+/// product of the lengths; `**` may take slashes, and a single star does not.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     // Where to go on after a single and after a double star, and what they have taken.

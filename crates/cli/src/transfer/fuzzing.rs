@@ -46,8 +46,8 @@ impl Iterator for Messages<'_> {
     }
 }
 
-/// Plays a sender's messages up to the end of a transfer of few bytes. Nothing appears outside of the
-/// receiver's directory.
+/// Plays a sender's messages up to the end of a transfer of few bytes. Nothing appears outside of
+/// the receiver's directory.
 pub fn recv(input: &[u8]) {
     let _ = postcard::from_bytes::<Hello>(input);
     let Some((options, mut messages)) = input.split_first().map(|(o, m)| (*o, Messages(m))) else {

@@ -1,12 +1,13 @@
 //! `bowline send` and `bowline recv`: files and directories over a reliable queue pair.
 //!
-//! A file is cut into blocks of 16 MiB, and blocks, those of small files together, make the messages
-//! that the queue pair moves ([`tree`]). Reading, hashing and writing go on in threads beside it;
-//! the main thread of each end only decides ([`sender`], [`receiver`]). Names and hashes go over the
-//! TCP connection that set the queue pair up ([`message`], [`control`]), after the ends have got to know
-//! each other ([`crate::peers`], [`serve`]). What a sender says leads nowhere but into the receiver's
-//! directory ([`dir`]), and what an interrupted transfer has left is hashed before it is built upon
-//! ([`store`], [`partial`]). An entry that cannot be taken is left out ([`failures`]).
+//! A file is cut into blocks of 16 MiB, and blocks, those of small files together, make the
+//! messages that the queue pair moves ([`tree`]). Reading, hashing and writing go on in threads
+//! beside it; the main thread of each end only decides ([`sender`], [`receiver`]). Names and hashes
+//! go over the TCP connection that set the queue pair up ([`message`], [`control`]), after the ends
+//! have got to know each other ([`crate::peers`], [`serve`]). What a sender says leads nowhere but
+//! into the receiver's directory ([`dir`]), and what an interrupted transfer has left is hashed
+//! before it is built upon ([`store`], [`partial`]). An entry that cannot be taken is left out
+//! ([`failures`]).
 
 mod args;
 mod control;

@@ -1,7 +1,7 @@
 //! Standard input and output as one file.
 //!
-//! A transfer is of files whose length is known and which can be read again, so what comes from a pipe
-//! waits in a temporary file first, and what goes to one is checked as a whole before.
+//! A transfer is of files whose length is known and which can be read again, so what comes from a
+//! pipe waits in a temporary file first, and what goes to one is checked as a whole before.
 
 use std::fs::{self, File};
 use std::io;

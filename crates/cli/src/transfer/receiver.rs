@@ -24,8 +24,8 @@ use super::store::{Store, WriteError};
 use super::tree::{Place, Segments, Tree};
 use crate::nic_name::NicName;
 
-/// A sender that sends nothing for so long, though it says that it is alive, is given up: others want to
-/// send too. Reading a segment and sending it over the slowest link takes less.
+/// A sender that sends nothing for so long, though it says that it is alive, is given up: others
+/// want to send too. Reading a segment and sending it over the slowest link takes less.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Receives one tree from a sender.
@@ -134,8 +134,8 @@ fn converse(
     Ok(report)
 }
 
-/// Makes links, removes what is to go, and gives directories their times; tells the sender what was left
-/// out since it last heard of that. Returns the paths that were removed.
+/// Makes links, removes what is to go, and gives directories their times; tells the sender what was
+/// left out since it last heard of that. Returns the paths that were removed.
 fn finish(
     store: &Store<'_>,
     hello: &Hello,
@@ -519,8 +519,8 @@ impl Writer<'_> {
         Ok(Handled { segment: *segment, slot: *slot, outcome })
     }
 
-    /// Whether a block is done with: written and right, or of a file that is left out. What ends the whole
-    /// transfer is an error.
+    /// Whether a block is done with: written and right, or of a file that is left out. What ends
+    /// the whole transfer is an error.
     fn take_block(
         &self,
         place: Place,

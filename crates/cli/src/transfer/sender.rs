@@ -160,7 +160,8 @@ pub(super) fn list(source: &Source, control: &Control) {
     control.send(Message::EndOfEntries);
 }
 
-/// What an entry takes of a message, at most. An entry with all that it may have fits behind a full batch.
+/// What an entry takes of a message, at most. An entry with all that it may have fits behind a full
+/// batch.
 fn listed_bytes(entry: &Entry) -> usize {
     let target = if let Kind::Symlink(target) = &entry.kind { target.len() } else { 0 };
     let xattrs: usize = entry.xattrs.iter().map(|x| x.name.len() + x.value.len() + 8).sum();
@@ -390,8 +391,9 @@ impl<P> Reader<'_, '_, P> {
         }
     }
 
-    /// Reads a segment into its slot and tells the receiver the hashes. A block that cannot be read keeps
-    /// its place, so that the segment is as long as both ends expect, and its file is left out.
+    /// Reads a segment into its slot and tells the receiver the hashes. A block that cannot be read
+    /// keeps its place, so that the segment is as long as both ends expect, and its file is left
+    /// out.
     fn read(&self, job: &Job, piece: &mut [u8]) -> Handled {
         let start = self.session.slot(job.slot).start;
         let mut at = start;

@@ -20,7 +20,8 @@ use super::{Failure, finish, receiver};
 use crate::peers::{FIRST_DELAY, Gate, MAX_TRIES, RecvPolicy, discovery};
 use crate::{interrupt, output};
 
-/// Transfers that a receiver takes at a time; each may take 128 MiB of memory. Further senders wait.
+/// Transfers that a receiver takes at a time; each may take 128 MiB of memory. Further senders
+/// wait.
 const MAX_TRANSFERS: usize = 4;
 /// How often the main thread looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

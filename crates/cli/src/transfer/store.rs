@@ -366,8 +366,8 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Removes what the sender has not, in directories that it sent; returns the paths. Nothing goes
-    /// while something is left out: it may be what the sender could not tell about.
+    /// Removes what the sender has not, in directories that it sent; returns the paths. Nothing
+    /// goes while something is left out: it may be what the sender could not tell about.
     pub(super) fn remove_others(&self, filter: &Filter) -> Vec<Vec<u8>> {
         if !self.failures.is_empty() {
             return Vec::new();

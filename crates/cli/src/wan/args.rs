@@ -9,8 +9,8 @@ use clap::Args;
 /// Put a long, narrow, lossy link between two network namespaces, and run programs at its ends
 ///
 /// Each end is a network of its own with one device. What a program sends there crosses the link,
-/// packet by packet, also where the kernel hands over 64 KiB at a time. The report says what the link
-/// did, and how late: a run that was too late to be believed ends with status 75.
+/// packet by packet, also where the kernel hands over 64 KiB at a time. The report says what the
+/// link did, and how late: a run that was too late to be believed ends with status 75.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline wan --link rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1% \\\n      \
@@ -58,7 +58,8 @@ pub(crate) struct WanArgs {
     /// How late the 99th percentile of packets may leave [1ms, or 2 % of the delay if that is more]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub(super) late_limit: Option<Duration>,
-    /// Write every packet that the programs send to a pcap file, as somebody on the link would see it
+    /// Write every packet that the programs send to a pcap file, as somebody on the link would see
+    /// it
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
     /// Print the report as JSON, one object as the last line

@@ -1,7 +1,7 @@
 //! Fields of a message, by the byte and bit where the standard has them.
 //!
-//! Each message lists its fields once; reading and writing are two passes over that list, so that one
-//! is the inverse of the other.
+//! Each message lists its fields once; reading and writing are two passes over that list, so that
+//! one is the inverse of the other.
 
 use bowline_wire::{Psn, Qpn};
 
@@ -20,7 +20,8 @@ pub(super) enum Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// A field of `width` bits, the first of which is bit `bit` of byte `byte`; bit 0 is the highest.
+    /// A field of `width` bits, the first of which is bit `bit` of byte `byte`; bit 0 is the
+    /// highest.
     pub(super) fn bits<T: Field>(&mut self, byte: usize, bit: usize, width: usize, value: &mut T) {
         let end = byte + (bit + width).div_ceil(8);
         let shift = (end - byte) * 8 - bit - width;

@@ -1,9 +1,10 @@
-//! Messages of the communication manager as bytes: chapter 12 of the InfiniBand specification, volume 1.
+//! Messages of the communication manager as bytes: chapter 12 of the InfiniBand specification,
+//! volume 1.
 //!
-//! A message is one management datagram (MAD) of 256 bytes: a header of 24 and a body of 232. Bodies
-//! have no variable part, and every value of every field can be told, so that only the header can be
-//! wrong. [`Mad::decode`] and [`Mad::encode`] are inverse to each other but for reserved bits, which are
-//! sent as 0.
+//! A message is one management datagram (MAD) of 256 bytes: a header of 24 and a body of 232.
+//! Bodies have no variable part, and every value of every field can be told, so that only the
+//! header can be wrong. [`Mad::decode`] and [`Mad::encode`] are inverse to each other but for
+//! reserved bits, which are sent as 0.
 
 mod connect;
 mod disconnect;

@@ -9,8 +9,8 @@ use super::{CmError, CmManager, Event};
 use crate::mad::{About, CommId, Mad, Rej, RejectReason, Rep, Req, Rtu};
 
 impl CmManager {
-    /// Asks `to` for a connection. `req` says what for; the manager fills in the numbers of connection
-    /// and adapter, timeouts and retries of the CM.
+    /// Asks `to` for a connection. `req` says what for; the manager fills in the numbers of
+    /// connection and adapter, timeouts and retries of the CM.
     pub fn connect(&mut self, now: Time, to: IpAddr, req: &Req) -> Result<CommId, CmError> {
         let tid = self.fresh_transaction();
         let mut connection = Connection::new(Role::Active, to, req.service_id, tid);

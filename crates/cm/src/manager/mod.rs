@@ -30,7 +30,8 @@ use table::{Origin, PeerQp};
 /// What a manager is made with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The top byte of every communication ID, for processes that share an address. The rest is random.
+    /// The top byte of every communication ID, for processes that share an address. The rest is
+    /// random.
     pub comm_id_prefix: Option<u8>,
     /// The adapter, as peers are told.
     pub ca_guid: u64,
@@ -77,12 +78,13 @@ pub struct Outgoing {
 /// The application's calls ([`connect`](CmManager::connect), [`listen`](CmManager::listen),
 /// [`accept`](CmManager::accept), …) and the inputs ([`handle_mad`](CmManager::handle_mad),
 /// [`handle_timeout`](CmManager::handle_timeout)) may come in any order. After each of them
-/// [`poll_transmit`](CmManager::poll_transmit) and [`poll_event`](CmManager::poll_event) are called until
-/// they return nothing, and [`handle_timeout`](CmManager::handle_timeout) when
+/// [`poll_transmit`](CmManager::poll_transmit) and [`poll_event`](CmManager::poll_event) are called
+/// until they return nothing, and [`handle_timeout`](CmManager::handle_timeout) when
 /// [`poll_timeout`](CmManager::poll_timeout) says. Time must not go backwards.
 ///
 /// A [`CommId`] that a call has returned or an event has brought is the application's until
-/// [`forget`](CmManager::forget), whatever becomes of the connection. After that it brings no event.
+/// [`forget`](CmManager::forget), whatever becomes of the connection. After that it brings no
+/// event.
 pub struct CmManager {
     config: Config,
     rng: ChaCha12Rng,

@@ -21,7 +21,8 @@ pub(super) struct Listener {
 }
 
 impl CmManager {
-    /// Listens for a service. A peer whose request exceeds the backlog is not answered, and asks again.
+    /// Listens for a service. A peer whose request exceeds the backlog is not answered, and asks
+    /// again.
     pub fn listen(&mut self, service: ServiceId, backlog: usize) -> Result<(), CmError> {
         if self.listeners.contains_key(&service) {
             return Err(CmError::InUse(service));
@@ -79,7 +80,8 @@ impl CmManager {
         }
     }
 
-    /// Takes a place in a listener's backlog; the listener's number, if there is one with a place left.
+    /// Takes a place in a listener's backlog; the listener's number, if there is one with a place
+    /// left.
     pub(super) fn admit(&mut self, service: ServiceId) -> Option<u64> {
         let listener = self.listeners.get_mut(&service)?;
         if listener.pending >= listener.backlog {
@@ -159,7 +161,8 @@ impl CmManager {
         }
     }
 
-    /// Says that a message has come over a connection whose RTU has not: the peer has established it.
+    /// Says that a message has come over a connection whose RTU has not: the peer has established
+    /// it.
     pub fn notify_established(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
         if self.owned(id)?.state == State::RepSent {
             self.established(now, id, [0; Rtu::PRIVATE_LEN]);

@@ -77,7 +77,8 @@ impl CmManager {
             rej.remote_comm_id
         };
         let connection = self.of_message(from, id, tid)?;
-        // Once the peer's number is known, a REJ without it is a late answer to a REQ that came again.
+        // Once the peer's number is known, a REJ without it is a late answer to a REQ that came
+        // again.
         let is_peer = [CommId(0), rej.local_comm_id].contains(&connection.remote_id);
         is_peer.then_some(id)
     }

@@ -34,7 +34,8 @@ impl CmManager {
         }
         match connection.state {
             State::ReqSent | State::RepSent => {
-                // Owned or not, the peer may have an end of it. It is told once, and again if it asks.
+                // Owned or not, the peer may have an end of it. It is told once, and again if it
+                // asks.
                 self.send_refusal(now, id, RejectReason::TIMEOUT, &[0; Rej::PRIVATE_LEN]);
                 self.tell(id, Event::Unreachable { id });
             }

@@ -13,8 +13,8 @@ use crate::matrix::{Coefs, Matrix};
 /// The most outputs that one pass over the sources computes: their sums stay in registers.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// How much of the sources is taken at a time when their outputs need several passes: it should still
-/// be in the second-level cache at the next pass.
+/// How much of the sources is taken at a time when their outputs need several passes: it should
+/// still be in the second-level cache at the next pass.
 const PASS_BYTES: usize = 512 << 10;
 
 /// A set of inner loops that this CPU can run. All of them give the same bytes.
@@ -102,8 +102,8 @@ impl Kernel {
         }
     }
 
-    /// `outs = matrix * sources`, a shorter source counting as followed by zeros. Outputs may differ
-    /// in length.
+    /// `outs = matrix * sources`, a shorter source counting as followed by zeros. Outputs may
+    /// differ in length.
     pub(crate) fn multiply(self, matrix: &Matrix, sources: &[&[u8]], outs: &mut [&mut [u8]]) {
         debug_assert_eq!(matrix.columns(), sources.len());
         let end = outs.iter().map(|out| out.len()).max().unwrap_or(0);

@@ -1,7 +1,8 @@
 //! The loops for x86-64 with GFNI and AVX-512, and with AVX2.
 //!
-//! `unsafe` is here since vector loads and stores go through raw pointers. Each function first checks
-//! that all chunks have the bytes it is asked for, and that there is a coefficient for each of them.
+//! `unsafe` is here since vector loads and stores go through raw pointers. Each function first
+//! checks that all chunks have the bytes it is asked for, and that there is a coefficient for each
+//! of them.
 
 #![allow(unsafe_code)]
 // Rows and columns number registers here, and several arrays of them at once.
@@ -17,8 +18,8 @@ use crate::matrix::Coefs;
 /// The truth table of a ^ b ^ c for the ternary logic instruction.
 const XOR3: i32 = 0x96;
 
-/// How far ahead of its use data is asked for. The prefetchers of a CPU follow so many chunks at once
-/// only in part: on cold data this makes half as much again.
+/// How far ahead of its use data is asked for. The prefetchers of a CPU follow so many chunks at
+/// once only in part: on cold data this makes half as much again.
 const AHEAD: usize = 1024;
 
 /// Proof that the CPU has GFNI and AVX-512.

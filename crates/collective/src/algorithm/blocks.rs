@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use crate::Rank;
 
-/// Bytes of the `index`-th of `count` blocks of a buffer. All have whole elements, and differ by one at most.
+/// Bytes of the `index`-th of `count` blocks of a buffer. All have whole elements, and differ by
+/// one at most.
 pub(super) fn block(bytes: usize, element: usize, count: usize, index: usize) -> Range<usize> {
     let elements = bytes / element;
     let (each, longer) = (elements / count, elements % count);

@@ -50,7 +50,8 @@ pub(crate) fn choose(operation: &Operation, element: usize, ranks: u32) -> Algor
 
 fn allreduce(bytes: usize, ranks: usize) -> Algorithm {
     if ranks <= 2 {
-        // Both ways send as much. Two rounds let each rank reduce half, which pays for long messages.
+        // Both ways send as much. Two rounds let each rank reduce half, which pays for long
+        // messages.
         return if bytes <= PAIR_BYTES { Algorithm::Exchange } else { Algorithm::Direct };
     }
     // What exchange sends more than direct does: bytes * (N − 1) * (1 − 2 / N).

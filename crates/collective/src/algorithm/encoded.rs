@@ -1,4 +1,5 @@
-//! Direct algorithms on encoded tensors: they are reduced as they are, and decoded once by their owners.
+//! Direct algorithms on encoded tensors: they are reduced as they are, and decoded once by their
+//! owners.
 
 use super::Plan;
 use super::blocks::{block, nth};
@@ -7,7 +8,8 @@ use crate::encoding::Encoding;
 use crate::schedule::{Part, Span, Transform};
 
 impl Plan {
-    /// Every rank owns groups of the encoded tensor. What it has reduced it decodes and sends to all others.
+    /// Every rank owns groups of the encoded tensor. What it has reduced it decodes and sends to
+    /// all others.
     pub(super) fn allreduce_encoded(&mut self, encoding: Encoding) {
         let (bytes, parts) = encoding.parts();
         let (src, dst, ranks) = (self.src, self.dst, self.ranks as usize);

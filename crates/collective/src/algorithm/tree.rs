@@ -1,4 +1,5 @@
-//! Binomial trees: a rank whose number, counted from the root, ends in k zero bits has up to k children.
+//! Binomial trees: a rank whose number, counted from the root, ends in k zero bits has up to k
+//! children.
 
 use super::Plan;
 use crate::Rank;

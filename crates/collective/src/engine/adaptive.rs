@@ -10,8 +10,8 @@ const MAX_KINDS: usize = 1024;
 /// Operations about which other ranks may still tell, and times of one rank for operations to come.
 const MAX_LATE: usize = 256;
 
-/// What all ranks have told about their times. The n-th time that a rank tells is that of the n-th operation
-/// with an adaptive deadline.
+/// What all ranks have told about their times. The n-th time that a rank tells is that of the n-th
+/// operation with an adaptive deadline.
 #[derive(Debug, Default)]
 pub(super) struct Adaptive {
     estimators: BTreeMap<u64, Estimator>,

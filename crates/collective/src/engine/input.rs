@@ -256,7 +256,8 @@ impl Engine {
         self.complete(super::StepOf { op, step });
     }
 
-    /// A peer that has left has folded all that it will: what it has is delivered, and nothing else comes.
+    /// A peer that has left has folded all that it will: what it has is delivered, and nothing else
+    /// comes.
     fn settle_left(&mut self, rank: Rank) {
         let peer = self.peer(rank);
         let undelivered = peer.sent > peer.folded_there

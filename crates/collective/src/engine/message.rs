@@ -69,7 +69,8 @@ pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
     Some((kind, number))
 }
 
-/// Two counts in one number. Both are known to within the slots of a ring, which are fewer than 128.
+/// Two counts in one number. Both are known to within the slots of a ring, which are fewer than
+/// 128.
 pub(super) fn progress(settled: u64, free: u64) -> u16 {
     u16::from(settled as u8) << 8 | u16::from(free as u8)
 }
@@ -79,7 +80,8 @@ pub(super) fn more(count: u8, before: u64) -> u64 {
     count.wrapping_sub(before as u8).into()
 }
 
-/// The tag of the messages of an operation: ranks that are in different operations most likely notice.
+/// The tag of the messages of an operation: ranks that are in different operations most likely
+/// notice.
 pub(super) fn tag(fingerprint: u64, sequence: u64) -> u16 {
     let mixed = (fingerprint ^ sequence).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed >> 32) % u64::from(NACK)) as u16

@@ -49,13 +49,13 @@ pub struct EngineConfig {
     pub ranks: u32,
     /// Messages of one peer that wait here at most.
     pub slots: u16,
-    /// The same over XP, for operations with bounds; 0 if there are none. Their slots are numbered from
-    /// `slots` on.
+    /// The same over XP, for operations with bounds; 0 if there are none. Their slots are numbered
+    /// from `slots` on.
     pub express_slots: u16,
     /// How long packets may be overtaken by others before they count as lost.
     pub reorder_ns: u64,
-    /// Posts to one peer over RC that are not over at most, besides one [`Post::Note`] that ends it all. Credits
-    /// can come back before acknowledgements do.
+    /// Posts to one peer over RC that are not over at most, besides one [`Post::Note`] that ends it
+    /// all. Credits can come back before acknowledgements do.
     pub max_posted: usize,
     /// Up to this length a message is copied into its work request.
     pub inline_bytes: usize,
@@ -68,13 +68,15 @@ pub struct EngineConfig {
 /// Runs the operations of one rank of a group, one after the other.
 ///
 /// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message), [`sent`](Engine::sent),
-/// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at [`poll_timeout`](Engine::poll_timeout);
-/// over XP [`express_ended`](Engine::express_ended), [`express_sent`](Engine::express_sent) and
-/// [`nack`](Engine::nack). At the beginning a receive over XP is posted for each slot. After each, take
+/// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at
+/// [`poll_timeout`](Engine::poll_timeout); over XP [`express_ended`](Engine::express_ended),
+/// [`express_sent`](Engine::express_sent) and [`nack`](Engine::nack). At the beginning a receive
+/// over XP is posted for each slot. After each, take
 /// *outputs* until there is none: [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time only grows.
 ///
-/// A connection keeps the order of its messages, and completions of posts come in the order of posts. What a peer sends
-/// ends in a success, in an error or in nothing, never in a panic or in more memory than slots.
+/// A connection keeps the order of its messages, and completions of posts come in the order of
+/// posts. What a peer sends ends in a success, in an error or in nothing, never in a panic or in
+/// more memory than slots.
 #[derive(Debug)]
 pub struct Engine {
     config: EngineConfig,
@@ -131,8 +133,8 @@ impl Engine {
     /// An engine without operations.
     ///
     /// # Panics
-    /// If the group has no ranks or too many, this is none of them, there is no slot or no post, or there are
-    /// more slots than XP's window.
+    /// If the group has no ranks or too many, this is none of them, there is no slot or no post, or
+    /// there are more slots than XP's window.
     pub fn new(config: EngineConfig) -> Engine {
         assert!(config.ranks <= MAX_RANKS && config.rank < config.ranks);
         assert!(config.slots > 0 && config.max_posted > 0);
@@ -195,8 +197,8 @@ impl Engine {
         self.failure
     }
 
-    /// What a fold is to compute: the destination, its terms with the slots of messages, and whether
-    /// it ends a reduction.
+    /// What a fold is to compute: the destination, its terms with the slots of messages, and
+    /// whether it ends a reduction.
     ///
     /// # Panics
     /// If it is not one that [`poll_post`](Engine::poll_post) has just given.
@@ -396,8 +398,8 @@ impl Engine {
         report
     }
 
-    /// Folded messages of which a peer is told if nothing else is sent to it: half of the slots, so that it
-    /// need not stop.
+    /// Folded messages of which a peer is told if nothing else is sent to it: half of the slots, so
+    /// that it need not stop.
     fn credit_threshold(&self) -> u64 {
         u64::from(self.config.slots / 2).max(1)
     }

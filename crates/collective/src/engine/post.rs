@@ -33,8 +33,8 @@ pub enum Post {
         /// The immediate.
         imm: u32,
     },
-    /// Write a span into a slot of a peer over XP, with an immediate. By its deadline it is over, whatever
-    /// has been sent.
+    /// Write a span into a slot of a peer over XP, with an immediate. By its deadline it is over,
+    /// whatever has been sent.
     Express {
         /// The peer.
         to: Rank,

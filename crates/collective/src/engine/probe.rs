@@ -1,8 +1,8 @@
 //! Control messages that are lost.
 //!
-//! RC finds out by its timer if nothing is sent behind them, or if the receiver's NAK is lost: it sends
-//! one. The timer is for ranks that have died, and far longer than an operation. So what takes longer than
-//! usual is sent again before.
+//! RC finds out by its timer if nothing is sent behind them, or if the receiver's NAK is lost: it
+//! sends one. The timer is for ranks that have died, and far longer than an operation. So what
+//! takes longer than usual is sent again before.
 
 use bowline_nic::Time;
 

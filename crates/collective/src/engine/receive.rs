@@ -27,8 +27,8 @@ impl Arrival {
     pub const NOTHING: Arrival = Arrival { imm: None, len: None, missing: Vec::new() };
 }
 
-/// Ranges rounded outwards to whole elements of any type. A peer may interleave its packets so that they end
-/// in the middle of one.
+/// Ranges rounded outwards to whole elements of any type. A peer may interleave its packets so that
+/// they end in the middle of one.
 fn whole_elements(ranges: &[Range<u32>], len: u32) -> Vec<Range<u32>> {
     const ELEMENT: u32 = 8;
     let mut rounded: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
@@ -192,7 +192,8 @@ impl Engine {
         }
     }
 
-    /// Decides about a message whose receive has ended: it is settled, or what is missing is requested.
+    /// Decides about a message whose receive has ended: it is settled, or what is missing is
+    /// requested.
     fn judge(&mut self, from: Rank, number: u64) {
         let Some(message) = self.peer(from).express.inbox.get(number) else { return };
         if !message.ended || message.settled {
@@ -231,7 +232,8 @@ impl Engine {
         op.bound.as_ref().is_some_and(|bound| bound.deadline(part) <= self.now)
     }
 
-    /// Accepts what is missing of a message, if it is late and the promise allows it; whether it does.
+    /// Accepts what is missing of a message, if it is late and the promise allows it; whether it
+    /// does.
     fn accept(&mut self, from: Rank, number: u64, expected: Expected) -> bool {
         let is_late = self.is_late(expected);
         let Some(message) = self.peer(from).express.inbox.get(number) else { return false };
@@ -274,8 +276,8 @@ impl Engine {
         self.release(expected.at, &schedule);
     }
 
-    /// Deadlines of an operation have passed: what is missing is accepted as far as the promise allows,
-    /// the smallest losses first.
+    /// Deadlines of an operation have passed: what is missing is accepted as far as the promise
+    /// allows, the smallest losses first.
     pub(super) fn stop_waiting(&mut self, id: OpId) {
         let mut ended = Vec::new();
         let mut open = Vec::new();
@@ -321,8 +323,8 @@ impl Engine {
         }
     }
 
-    /// Ends the receive of a message now, if the loss of all of it is affordable. Otherwise it ends when its sender
-    /// has sent it, and can then be repaired.
+    /// Ends the receive of a message now, if the loss of all of it is affordable. Otherwise it ends
+    /// when its sender has sent it, and can then be repaired.
     fn give_up_on(&mut self, id: OpId, from: Rank, number: u64, bytes: u64) {
         let (at, first_slot) = (self.now, self.config.slots);
         let Some(bound) = self.bound_mut(id).filter(|bound| bound.can_lose(bytes)) else { return };

@@ -12,8 +12,8 @@ use crate::engine::{FoldTerm, OpId, Post};
 use crate::schedule::{Action, Span, Transform};
 use crate::{Contribution, Rank, fold, fold_partial};
 
-/// Folds of so many bytes are computed in one turn. What they have made ready to be sent should leave, and
-/// what arrives should be taken.
+/// Folds of so many bytes are computed in one turn. What they have made ready to be sent should
+/// leave, and what arrives should be taken.
 const TURN_BYTES: usize = 256 << 10;
 
 /// What a work request was for.

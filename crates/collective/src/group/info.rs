@@ -38,7 +38,8 @@ pub struct ExpressInfo {
     pub slots: u16,
 }
 
-/// One end of a connection over one of SDR's schemes, as bytes: a peer's are looked at when it is connected.
+/// One end of a connection over one of SDR's schemes, as bytes: a peer's are looked at when it is
+/// connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SdrEnd {
     /// Bytes of them that are used.
@@ -76,7 +77,8 @@ impl SdrEnd {
 impl LinkInfo {
     /// Bytes on the wire.
     pub const LEN: usize = Self::SDR_AT + 1 + SdrEnd::MAX;
-    /// Where the end over one of SDR's schemes is: its length, which is 0 if there is none, and its bytes.
+    /// Where the end over one of SDR's schemes is: its length, which is 0 if there is none, and its
+    /// bytes.
     const SDR_AT: usize = 40;
 
     /// A slot of its ring.

@@ -56,7 +56,8 @@ impl Scratch {
 }
 
 impl Group {
-    /// Scratch memory for an operation. What has become too small stays for those that were given it.
+    /// Scratch memory for an operation. What has become too small stays for those that were given
+    /// it.
     pub(super) fn reserve(
         &mut self,
         nic: &mut dyn Rnic,

@@ -35,10 +35,11 @@ pub struct GroupConfig {
     pub slot_bytes: u32,
     /// Messages of one peer that wait here at most. The same on all ranks.
     pub slots: u16,
-    /// The same for messages of operations with bounds, which need an XP queue pair to each peer: 16 at most, and
-    /// 0 if there are none. The same on all ranks.
+    /// The same for messages of operations with bounds, which need an XP queue pair to each peer:
+    /// 16 at most, and 0 if there are none. The same on all ranks.
     pub express_slots: u16,
-    /// What carries messages instead of RC, on long links. Such a group has no slots for XP. The same on all ranks.
+    /// What carries messages instead of RC, on long links. Such a group has no slots for XP. The
+    /// same on all ranks.
     pub scheme: Option<SdrScheme>,
     /// How long packets over XP may be overtaken by others before they count as lost.
     pub reorder_ns: u64,
@@ -54,7 +55,8 @@ pub struct GroupConfig {
 }
 
 impl Default for GroupConfig {
-    /// A ring of 1 MiB for each peer; a dead rank is found within 2.7 s; 5 minutes for an operation.
+    /// A ring of 1 MiB for each peer; a dead rank is found within 2.7 s; 5 minutes for an
+    /// operation.
     fn default() -> GroupConfig {
         GroupConfig {
             slot_bytes: 128 << 10,
@@ -270,16 +272,16 @@ impl Group {
         })
     }
 
-    /// Chooses what finds the rate to a peer out, before it is connected. Groups without a scheme have nothing to
-    /// set it for.
+    /// Chooses what finds the rate to a peer out, before it is connected. Groups without a scheme
+    /// have nothing to set it for.
     pub fn set_congestion(&mut self, peer: Rank, control: Option<RateControl>) {
         if let Some(sdr) = self.sdr_mut(peer) {
             sdr.set_congestion(control);
         }
     }
 
-    /// Seals all packets to and from a peer, before it is connected. Each queue pair takes what `next` gives,
-    /// in an order that is the same at both ends.
+    /// Seals all packets to and from a peer, before it is connected. Each queue pair takes what
+    /// `next` gives, in an order that is the same at both ends.
     pub fn seal(
         &mut self,
         nic: &mut dyn Rnic,
@@ -360,8 +362,8 @@ impl Group {
         self.submit_with(nic, now, schedule, memory, None)
     }
 
-    /// As [`submit`](Group::submit), for an operation that may have bounds. Its request must have been
-    /// made [for them](crate::Request::with_bounds).
+    /// As [`submit`](Group::submit), for an operation that may have bounds. Its request must have
+    /// been made [for them](crate::Request::with_bounds).
     pub fn submit_with(
         &mut self,
         nic: &mut dyn Rnic,
@@ -407,7 +409,8 @@ impl Group {
         self.drive(nic, now);
     }
 
-    /// Whether all that was sent has arrived, as far as it can: work requests use no memory any more.
+    /// Whether all that was sent has arrived, as far as it can: work requests use no memory any
+    /// more.
     pub fn is_quiet(&self) -> bool {
         self.engine.is_quiet()
     }
@@ -447,14 +450,14 @@ impl Group {
     }
 }
 
-/// Work requests to a peer that are not over: a message for each slot and a credit for each two, and as many
-/// again whose acknowledgements come later than the credits.
+/// Work requests to a peer that are not over: a message for each slot and a credit for each two,
+/// and as many again whose acknowledgements come later than the credits.
 fn max_posted(config: &GroupConfig) -> u32 {
     3 * u32::from(config.slots) + 2
 }
 
-/// Work requests of each kind that a queue pair has room for: besides those that wait for room, credits of
-/// both kinds, and the last message of all with one before it.
+/// Work requests of each kind that a queue pair has room for: besides those that wait for room,
+/// credits of both kinds, and the last message of all with one before it.
 fn wr_depth(config: &GroupConfig) -> u32 {
     max_posted(config) + 4
 }

@@ -1,6 +1,7 @@
 //! What is missing of a message, as bits.
 //!
-//! A bit stands for a granule: a packet, or several where a slot has too many. Ranges are rounded outwards.
+//! A bit stands for a granule: a packet, or several where a slot has too many. Ranges are rounded
+//! outwards.
 
 use std::ops::Range;
 

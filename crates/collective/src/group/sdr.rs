@@ -1,8 +1,8 @@
 //! Messages over one of SDR's schemes, for long links.
 //!
-//! All messages of a link, those without bytes among them, are messages of one [`ReliableQp`]. It may end them in
-//! any order, and an engine is told in the order of posts. RC only carries the news that the group has failed, which
-//! need not wait for what is on its way.
+//! All messages of a link, those without bytes among them, are messages of one [`ReliableQp`]. It
+//! may end them in any order, and an engine is told in the order of posts. RC only carries the news
+//! that the group has failed, which need not wait for what is on its way.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -95,7 +95,8 @@ impl FromStr for SdrScheme {
     }
 }
 
-/// Buffers of a link: one for each slot until its message is folded, and one for each message that may come.
+/// Buffers of a link: one for each slot until its message is folded, and one for each message that
+/// may come.
 pub(super) fn buffers(config: &GroupConfig) -> u16 {
     2 * config.slots + SPARE_RECEIVES
 }
@@ -213,7 +214,8 @@ impl SdrLink {
 
     fn post_receives(&mut self, nic: &mut dyn Rnic, now: Time) {
         while let Some(buffer) = self.free.front().copied() {
-            // There are fewer numbers than buffers, perhaps, and they rest before they are used again: later.
+            // There are fewer numbers than buffers, perhaps, and they rest before they are used
+            // again: later.
             if self.qp.recv_room(now).is_err() {
                 return;
             }
@@ -265,8 +267,8 @@ impl SdrLink {
         std::mem::take(&mut self.is_broken).then_some(Told::Broken)
     }
 
-    /// A buffer is the engine's next slot. What was in that slot before has been folded: its sender had no credit
-    /// for this message otherwise.
+    /// A buffer is the engine's next slot. What was in that slot before has been folded: its sender
+    /// had no credit for this message otherwise.
     pub(super) fn hold(&mut self, buffer: u16) {
         let slot = (self.messages % self.slots.len() as u64) as usize;
         self.messages += 1;
@@ -321,7 +323,8 @@ impl Group {
         })))
     }
 
-    /// Takes what has happened on connections over a scheme; says whether the engine was told anything.
+    /// Takes what has happened on connections over a scheme; says whether the engine was told
+    /// anything.
     pub(super) fn drive_sdr(&mut self, nic: &mut dyn Rnic, now: Time) -> bool {
         let mut did = false;
         for peer in 0..self.links.len() as Rank {

@@ -196,8 +196,8 @@ impl Schedule {
         self.ranks
     }
 
-    /// It is a send or a receive between two ranks: others take no part, and it may run beside others
-    /// of its kind.
+    /// It is a send or a receive between two ranks: others take no part, and it may run beside
+    /// others of its kind.
     pub fn is_pairwise(&self) -> bool {
         self.pairwise
     }

@@ -139,8 +139,8 @@ impl World {
         self.express.packets.extend(packets);
     }
 
-    /// Delivers a packet, tells a sender that it is rid of one, or ends a receive; whether there was
-    /// anything.
+    /// Delivers a packet, tells a sender that it is rid of one, or ends a receive; whether there
+    /// was anything.
     pub(super) fn deliver_express(&mut self) -> bool {
         if let Some(((from, to), receive)) = self.express.pop_due(self.now) {
             self.end_express((from, to), &receive);

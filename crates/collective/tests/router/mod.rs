@@ -168,8 +168,8 @@ impl World {
         (0..self.shape.ranks).any(|rank| self.turn(rank))
     }
 
-    /// Runs until all operations are over at all ranks that are alive, letting time pass where that is all
-    /// that can happen.
+    /// Runs until all operations are over at all ranks that are alive, letting time pass where that
+    /// is all that can happen.
     pub(crate) fn finish(&mut self) {
         for _ in 0..100_000 {
             self.settle();

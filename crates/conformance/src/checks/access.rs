@@ -77,8 +77,8 @@ pub(super) fn out_of_bounds(lab: &mut Lab, case: &Case) -> Outcome {
     let addr = pair.responder.region.addr - 8;
     let before = Remote { addr, rkey: pair.responder.region.rkey };
     refused(lab, &pair, SendOp::Write(before), 8)?;
-    // A message that runs out of the region in its second packet: nothing of it is done. A plain WRITE need not
-    // be one message on the wire, one with an immediate is.
+    // A message that runs out of the region in its second packet: nothing of it is done. A plain
+    // WRITE need not be one message on the wire, one with an immediate is.
     let pair = lab.pair(case, &Setup::new(QpType::Rc))?;
     let mtu = case.mtu.bytes() as usize;
     let last = at(&pair.responder, len - mtu);

@@ -1,4 +1,5 @@
-//! XP's semantics over UC: what ends a message, by when, and that nothing touches its memory after that.
+//! XP's semantics over UC: what ends a message, by when, and that nothing touches its memory after
+//! that.
 
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use crate::lab::{Lab, Pair, Setup};
 use crate::station::{OnEnd, Station};
 use crate::{Case, Failure, Outcome, Piece, Region, Send, Side};
 
-/// How much later than its deadline a completion may be seen: a foreign end is asked by a remote call for
-/// everything, in a guest that is emulated.
+/// How much later than its deadline a completion may be seen: a foreign end is asked by a remote
+/// call for everything, in a guest that is emulated.
 const SLACK: Duration = Duration::from_millis(500);
 /// For messages that have time.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -133,7 +134,8 @@ impl Link {
         lab.end(*side).peek(memory.piece(0, ROOM))
     }
 
-    /// Checks what a completion says of the receiver's memory, where `bytes` were to go to `offset`.
+    /// Checks what a completion says of the receiver's memory, where `bytes` were to go to
+    /// `offset`.
     fn judge(&mut self, lab: &mut Lab, wc: &Completion, bytes: &[u8], offset: usize) -> Outcome {
         let mut wanted = vec![BEFORE; ROOM];
         wanted[offset..offset + bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! Unreliable connections, UC and XP: what cannot be delivered is lost in silence, and the next message is not.
+//! Unreliable connections, UC and XP: what cannot be delivered is lost in silence, and the next
+//! message is not.
 
 use std::time::Duration;
 
@@ -54,8 +55,8 @@ pub(super) fn uc_without_receive(lab: &mut Lab, case: &Case) -> Outcome {
     lab.reaches(&responder, QpState::Rts)
 }
 
-/// A message that finds no receive is lost; its receive, when it comes, is still its own, so that XP's
-/// next message lands where it belongs.
+/// A message that finds no receive is lost; its receive, when it comes, is still its own, so that
+/// XP's next message lands where it belongs.
 pub(super) fn xp_without_receive(lab: &mut Lab, case: &Case) -> Outcome {
     let pair = lab.pair(case, &Setup::new(QpType::Xp))?;
     let Pair { requester, responder } = pair;

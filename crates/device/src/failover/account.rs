@@ -60,8 +60,8 @@ impl Tally {
     }
 }
 
-/// Reports for people: a line for those that have the same cause and end. When a port dies, all of its
-/// connections move at once.
+/// Reports for people: a line for those that have the same cause and end. When a port dies, all of
+/// its connections move at once.
 pub(super) fn describe(reports: &[Report]) -> Vec<String> {
     let alike = |a: &Report, b: &Report| {
         a.cause == b.cause

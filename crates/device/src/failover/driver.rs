@@ -1,4 +1,5 @@
-//! The supervisor's thread: wakes it for what concerns it, and never makes it wait for anything else.
+//! The supervisor's thread: wakes it for what concerns it, and never makes it wait for anything
+//! else.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use bowline_wire::Qpn;
 
 use super::Shared;
 
-/// How often the ports are asked whether they are up. The kernel says when an interface changes, but
-/// nobody when a fault that was ordered begins or ends.
+/// How often the ports are asked whether they are up. The kernel says when an interface changes,
+/// but nobody when a fault that was ordered begins or ends.
 const LINK_PERIOD: Duration = Duration::from_millis(5);
 
 /// What wakes the thread.

@@ -55,8 +55,8 @@ struct Shared {
     stopping: AtomicBool,
 }
 
-/// The supervisor and what belongs to it, under one lock. Whoever has it may take a lane's lock, never
-/// the other way round.
+/// The supervisor and what belongs to it, under one lock. Whoever has it may take a lane's lock,
+/// never the other way round.
 struct Core {
     supervisor: Supervisor,
     tally: Tally,

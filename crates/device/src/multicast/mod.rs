@@ -1,5 +1,5 @@
-//! Reliable multicast inside a port: the sender's own copies what it sends to a group, and merges what members answer
-//! (`docs/multicast.md`).
+//! Reliable multicast inside a port: the sender's own copies what it sends to a group, and merges
+//! what members answer (`docs/multicast.md`).
 
 mod outgoing;
 mod port;

@@ -9,11 +9,12 @@ use bowline_wire::FlowKey;
 
 /// Packets of one batch.
 const BATCH_PACKETS: usize = 1024;
-/// Batches for one branch that wait at most. Copies beyond are dropped, and sent again by the sender.
+/// Batches for one branch that wait at most. Copies beyond are dropped, and sent again by the
+/// sender.
 const MAX_BATCHES: usize = 64;
 
-/// Packets on their way out, branch by branch: each member gets what is for it in one piece, as it would from a
-/// sender of its own. By turns, a burst each, it would be woken for every one.
+/// Packets on their way out, branch by branch: each member gets what is for it in one piece, as it
+/// would from a sender of its own. By turns, a burst each, it would be woken for every one.
 pub struct Outgoing {
     caps: TxCaps,
     /// First what is for no branch.
@@ -100,7 +101,8 @@ impl Outgoing {
         self.queues[branch + 1].batch(self.caps)
     }
 
-    /// Offers everything to the port; `false` if that is full. Until it has taken the rest, nothing may be pushed.
+    /// Offers everything to the port; `false` if that is full. Until it has taken the rest, nothing
+    /// may be pushed.
     ///
     /// # Errors
     /// If the port is broken.
@@ -247,8 +249,8 @@ impl Copier {
         }
     }
 
-    /// Turns the bursts of a batch, of which every frame was judged and is to be copied, into the copies for a branch,
-    /// where they lie. `edits` is then what leads back.
+    /// Turns the bursts of a batch, of which every frame was judged and is to be copied, into the
+    /// copies for a branch, where they lie. `edits` is then what leads back.
     pub(super) fn redirect(
         &self,
         engine: &mut Switch,

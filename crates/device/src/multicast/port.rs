@@ -1,4 +1,5 @@
-//! The port of a sender: what leaves for a group leaves once for each member, and what they answer becomes one answer.
+//! The port of a sender: what leaves for a group leaves once for each member, and what they answer
+//! becomes one answer.
 
 use bowline_io::{Faults, FrameSink, Port, PortCaps, PortCounters, PortError, PortFds};
 use bowline_multicast::{Arrival, Edit, GROUP_PREFIX, MAX_ANSWER_LEN, Switch};
@@ -74,8 +75,8 @@ impl ReplicatingPort {
         }
     }
 
-    /// Sends a batch to one branch after the other, and only changes its headers between them: that is
-    /// what a copy for a member costs. Where the port below is full, the rest is copied.
+    /// Sends a batch to one branch after the other, and only changes its headers between them: that
+    /// is what a copy for a member costs. Where the port below is full, the rest is copied.
     fn send_in_place(
         &mut self,
         now: Time,

@@ -11,8 +11,8 @@ use crate::rail::Rail;
 
 /// A completion queue: a queue on every engine, polled as one.
 ///
-/// Only lanes that have queue pairs of it are polled, so that two threads that work on queue pairs of
-/// different lanes, each with a queue of its own, never meet.
+/// Only lanes that have queue pairs of it are polled, so that two threads that work on queue pairs
+/// of different lanes, each with a queue of its own, never meet.
 #[derive(Debug)]
 pub struct Cq {
     ids: Box<[CqId]>,
@@ -37,11 +37,13 @@ type Take<'a, X> = dyn FnMut(&mut Nic, Time, CqId, usize) -> Result<usize, X> + 
 /// Who polls, and in which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// The lane that the thread works on, if it has one: it drives that, if the queue has queue pairs there.
+    /// The lane that the thread works on, if it has one: it drives that, if the queue has queue
+    /// pairs there.
     pub home: Option<usize>,
     /// A number of the thread's own. Threads without a lane that differ in it drive different ones.
     pub thread: usize,
-    /// Lanes that the thread does not drive come first: every other time, so that none waits for ever.
+    /// Lanes that the thread does not drive come first: every other time, so that none waits for
+    /// ever.
     pub others_first: bool,
 }
 
@@ -73,8 +75,8 @@ impl Cq {
 
     /// Changes how many completions of each lane there is room for.
     ///
-    /// An engine whose queue holds more refuses; those asked before it keep the new depth, which is no less than
-    /// what they hold.
+    /// An engine whose queue holds more refuses; those asked before it keep the new depth, which is
+    /// no less than what they hold.
     pub fn resize<E: Engines>(&self, engines: &E, depth: u32) -> Result<(), MirrorError<E::Error>> {
         for at in self.layout.places() {
             let id = self.id(at);
@@ -122,13 +124,13 @@ impl Cq {
         }
     }
 
-    /// Polls up to `wanted` completions through `take`, which gets the queue to ask, how many there is
-    /// room for, and says how many it took. `split` tells whether some connection is on the backup
-    /// rail.
+    /// Polls up to `wanted` completions through `take`, which gets the queue to ask, how many there
+    /// is room for, and says how many it took. `split` tells whether some connection is on the
+    /// backup rail.
     ///
-    /// Whoever polls drives one lane: the only one that has queue pairs of the queue or, if there are
-    /// several, the one that `turn` names. The others drive themselves, each on a core of its own, and
-    /// are asked only for what they have completed.
+    /// Whoever polls drives one lane: the only one that has queue pairs of the queue or, if there
+    /// are several, the one that `turn` names. The others drive themselves, each on a core of its
+    /// own, and are asked only for what they have completed.
     #[inline]
     pub fn poll<E: Engines, X: From<E::Error>>(
         &self,
@@ -189,12 +191,14 @@ impl Cq {
         if entered || taken > 0 {
             return Ok(taken);
         }
-        // Another thread has the lane: waiting lets it finish, if it has to share a core with this one.
+        // Another thread has the lane: waiting lets it finish, if it has to share a core with this
+        // one.
         let at = Place::lane(home);
         engines.poll(at, |nic, now| take(nic, now, self.id(at), wanted))?
     }
 
-    /// Takes what lanes have completed, without driving them. Lanes that have nothing are not touched.
+    /// Takes what lanes have completed, without driving them. Lanes that have nothing are not
+    /// touched.
     fn collect<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
@@ -212,8 +216,8 @@ impl Cq {
         Ok(taken)
     }
 
-    /// Takes what an engine has completed. One that has nothing is not touched: whatever it completed
-    /// before somebody last had it is seen without it.
+    /// Takes what an engine has completed. One that has nothing is not touched: whatever it
+    /// completed before somebody last had it is seen without it.
     fn collect_at<E: Engines, X: From<E::Error>>(
         &self,
         engines: &E,
@@ -244,8 +248,8 @@ impl Cq {
         })
     }
 
-    /// The rails that may have completions, each first in turn, so that a busy one does not starve the
-    /// other.
+    /// The rails that may have completions, each first in turn, so that a busy one does not starve
+    /// the other.
     fn rails(&self, split: bool) -> impl Iterator<Item = Rail> + use<> {
         let swap = split && self.backup_first.fetch_xor(true, Ordering::Relaxed);
         let (first, second) = match (split, swap) {
@@ -258,8 +262,8 @@ impl Cq {
 
     /// Asks for one event at the next completion, or at the next that is solicited or failed.
     ///
-    /// `is_split` is asked after the queue counts as armed: a connection that moves after that makes
-    /// its owner [`wake`](Cq::is_armed) the queue.
+    /// `is_split` is asked after the queue counts as armed: a connection that moves after that
+    /// makes its owner [`wake`](Cq::is_armed) the queue.
     pub fn arm<E: Engines>(
         &self,
         engines: &E,

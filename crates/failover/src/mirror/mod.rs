@@ -1,15 +1,16 @@
 //! Objects of a device that has several engines.
 //!
-//! A device is one engine or many: lanes, each with a core of its own, and behind each lane perhaps a
-//! second one on the backup rail. A program sees one device. What it makes there has a counterpart on
-//! every engine, so that a queue pair on any of them finds its domain, its memory and its queues:
+//! A device is one engine or many: lanes, each with a core of its own, and behind each lane perhaps
+//! a second one on the backup rail. A program sees one device. What it makes there has a
+//! counterpart on every engine, so that a queue pair on any of them finds its domain, its memory
+//! and its queues:
 //!
 //! * **Domains, completion queues, shared receive queues** are made everywhere or nowhere ([`Pd`],
 //!   [`Cq`], [`Srq`]).
-//! * **Memory** is registered everywhere under one key ([`register`]), so that a request names the same
-//!   memory whichever engine carries it out.
-//! * **Memory windows** are allocated on every lane under one key, and bound on that of their queue pair
-//!   ([`alloc_window`]).
+//! * **Memory** is registered everywhere under one key ([`register`]), so that a request names the
+//!   same memory whichever engine carries it out.
+//! * **Memory windows** are allocated on every lane under one key, and bound on that of their queue
+//!   pair ([`alloc_window`]).
 //! * **A queue pair** lives on one lane. A reliable one may have a spare on the backup rail, and is
 //!   followed there when it moves ([`Qp`]).
 //!
@@ -132,7 +133,8 @@ pub enum MirrorError<E> {
     Control(#[from] ControlError),
 }
 
-/// Makes an object on every engine or, on an error, on none. `make` gets the engine and its position.
+/// Makes an object on every engine or, on an error, on none. `make` gets the engine and its
+/// position.
 fn everywhere<E: Engines, T>(
     engines: &E,
     make: impl Fn(&mut Nic, usize) -> Result<T, ControlError>,

@@ -6,8 +6,8 @@ use bowline_nic::{CqId, Event, SrqId};
 
 use super::{Cq, Layout, Place, Srq};
 
-/// Which object of an engine is which of the program's. The program knows an object by what the first
-/// engine calls it.
+/// Which object of an engine is which of the program's. The program knows an object by what the
+/// first engine calls it.
 #[derive(Debug, Default)]
 pub struct Names {
     cqs: HashMap<(usize, CqId), CqId>,

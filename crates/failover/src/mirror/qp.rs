@@ -59,8 +59,8 @@ impl QpParts<'_> {
     }
 }
 
-/// A queue pair on a lane of the default rail and, if it can move, its spare on the same lane of the
-/// backup.
+/// A queue pair on a lane of the default rail and, if it can move, its spare on the same lane of
+/// the backup.
 #[derive(Debug)]
 pub struct Qp {
     lane: usize,
@@ -71,8 +71,8 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Makes a queue pair on a lane, with a spare if it `moves`. The identifiers in `init` are set from
-    /// `parts`.
+    /// Makes a queue pair on a lane, with a spare if it `moves`. The identifiers in `init` are set
+    /// from `parts`.
     pub fn create<E: Engines>(
         engines: &E,
         lane: usize,
@@ -153,8 +153,8 @@ impl Qp {
     }
 
     /// Posts through `post`, which gets the number to post to, and gives `None` for
-    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the connection
-    /// went.
+    /// [`PostError::Away`](bowline_nic::PostError::Away): it is called again then, where the
+    /// connection went.
     ///
     /// `None` if the connection is nowhere, which only an engine that has ended can bring about.
     #[inline]
@@ -192,8 +192,8 @@ impl Qp {
         Ok(None)
     }
 
-    /// Calls the engine that has its queues, with its number there. The caller must keep it from moving
-    /// meanwhile.
+    /// Calls the engine that has its queues, with its number there. The caller must keep it from
+    /// moving meanwhile.
     pub fn control<E: Engines, R>(
         &self,
         engines: &E,

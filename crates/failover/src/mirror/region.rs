@@ -4,8 +4,8 @@ use bowline_nic::{Access, ControlError, MrKey, Region};
 
 use super::{Engines, MirrorError, Pd, Place, pd};
 
-/// How often to draw another key when an engine has it already. Keys are random numbers of 32 bits, so
-/// one is hardly ever taken.
+/// How often to draw another key when an engine has it already. Keys are random numbers of 32 bits,
+/// so one is hardly ever taken.
 const MAX_KEYS_TRIED: usize = 8;
 
 /// Registers memory on every engine or on none. `region` gives the memory once for each; `None` if

@@ -39,8 +39,8 @@ impl Srq {
         Srq::make(engines, pd, max_wr, max_sge, None).inspect_err(|_| pd.users.release())
     }
 
-    /// Makes a queue that peers of extended reliable connections name. Its receives complete on the lane of the
-    /// queue pair by which a message came: any.
+    /// Makes a queue that peers of extended reliable connections name. Its receives complete on the
+    /// lane of the queue pair by which a message came: any.
     pub fn create_extended<E: Engines>(
         engines: &E,
         pd: &Pd,

@@ -1,8 +1,8 @@
 //! Liveness: whatever has happened, once one rail is good for long enough, everything gets done.
 //!
 //! From a state, all that is in flight is lost, no fault is added, and timers do their work in a
-//! fixed order. That the ends then finish shows that nothing in the state can block them. Checked in
-//! every reachable state, it says more than that runs end well: no run can have gone astray.
+//! fixed order. That the ends then finish shows that nothing in the state can block them. Checked
+//! in every reachable state, it says more than that runs end well: no run can have gone astray.
 
 use crate::network::{Network, Packet};
 use crate::scope::{Break, DEFAULT, EndId, Rail, Scope};

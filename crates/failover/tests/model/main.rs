@@ -3,8 +3,8 @@
 //!
 //! The network delivers anything ever sent at any time, any number of times, or never. A rail that
 //! dies is one that delivers nothing any more, so what a fault adds is that an end acts on it; it
-//! may do so whenever it likes, right or wrong. What the checker finds no harm in is therefore safe for all
-//! losses, delays and detections within the scope.
+//! may do so whenever it likes, right or wrong. What the checker finds no harm in is therefore safe
+//! for all losses, delays and detections within the scope.
 
 mod check;
 mod healing;

@@ -71,8 +71,8 @@ impl Packet {
     }
 }
 
-/// All packets ever sent. A lost one is one that never arrives; a retransmission is the same packet.
-/// That is the most that a network can do, and leaves the checker few states to tell apart.
+/// All packets ever sent. A lost one is one that never arrives; a retransmission is the same
+/// packet. That is the most that a network can do, and leaves the checker few states to tell apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Network {
     sorted: Vec<Packet>,

@@ -1,4 +1,5 @@
-//! RC in a few lines: a PSN per request, cumulative acknowledgements, duplicates known by their PSN.
+//! RC in a few lines: a PSN per request, cumulative acknowledgements, duplicates known by their
+//! PSN.
 
 use crate::scope::{Kind, Scope};
 

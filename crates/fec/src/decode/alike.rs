@@ -1,7 +1,8 @@
-//! The quick way for the many packets that are like the one before: in order, in the middle of a message.
+//! The quick way for the many packets that are like the one before: in order, in the middle of a
+//! message.
 //!
-//! All that they change beside the sums is how many they are, so the rest of the decoder learns of them
-//! when it has something else to do.
+//! All that they change beside the sums is how many they are, so the rest of the decoder learns of
+//! them when it has something else to do.
 
 use bowline_codes::Kernel;
 use bowline_wire::{Opcode, PacketView, Position, Psn};
@@ -9,8 +10,8 @@ use bowline_wire::{Opcode, PacketView, Position, Psn};
 use super::Decoder;
 use crate::symbol::BthSum;
 
-/// Packets that may follow without much ado: nothing is missing, and the block's units hold all that was
-/// before.
+/// Packets that may follow without much ado: nothing is missing, and the block's units hold all
+/// that was before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alike {
     /// So many of them; none unless the last thing that happened was such a packet.
@@ -58,8 +59,9 @@ impl Decoder {
         true
     }
 
-    /// The same for packets that differ in their PSNs only, each one more than the last: of `len` bytes
-    /// each, BTH to ICRC, without extended headers and pads. Returns how many, from the first on.
+    /// The same for packets that differ in their PSNs only, each one more than the last: of `len`
+    /// bytes each, BTH to ICRC, without extended headers and pads. Returns how many, from the first
+    /// on.
     pub(crate) fn follow_run(&mut self, packets: &[u8], len: usize) -> usize {
         let mut rest = packets;
         while let Some(first) = rest.get(..len) {
@@ -93,8 +95,8 @@ impl Decoder {
         count
     }
 
-    /// Begins a block with a packet that is like those of the block before, of which nothing is missing;
-    /// `false`, and nothing has changed, if it takes more than that.
+    /// Begins a block with a packet that is like those of the block before, of which nothing is
+    /// missing; `false`, and nothing has changed, if it takes more than that.
     #[inline(never)]
     fn begin_alike(&mut self, packet: &PacketView<'_>) -> bool {
         let (Some(coding), [unit]) = (self.coding, &mut self.units[..]) else { return false };

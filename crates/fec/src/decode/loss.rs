@@ -42,8 +42,8 @@ impl Losses {
     }
 }
 
-/// Runs of missing packets. Longer lists than this do not occur within two blocks but by chance, and
-/// then the rest counts as one.
+/// Runs of missing packets. Longer lists than this do not occur within two blocks but by chance,
+/// and then the rest counts as one.
 const MAX_RUNS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,8 +66,8 @@ impl Missing {
 }
 
 impl Decoder {
-    /// Packets that a gap of so many PSNs stands for. Between answers lie PSNs that are none; there, it
-    /// counts as one.
+    /// Packets that a gap of so many PSNs stands for. Between answers lie PSNs that are none;
+    /// there, it counts as one.
     pub(super) fn gap_len(&self, psns: u32) -> u32 {
         if self.response || psns > MAX_BURST { 1 } else { psns }
     }

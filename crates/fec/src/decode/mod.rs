@@ -1,9 +1,9 @@
 //! The receiving half: follows a stream of packets, and fills its holes from repairs.
 //!
-//! Packets in order go straight up and are summed up, lane by lane, as the sender does it: the units
-//! hold the sum of what arrived of the block so far. From the first hole on, packets are held back
-//! instead; a repair that finds one packet of its lane missing is that packet, once the units and the
-//! held packets of the lane are taken off it.
+//! Packets in order go straight up and are summed up, lane by lane, as the sender does it: the
+//! units hold the sum of what arrived of the block so far. From the first hole on, packets are held
+//! back instead; a repair that finds one packet of its lane missing is that packet, once the units
+//! and the held packets of the lane are taken off it.
 
 mod alike;
 mod expect;
@@ -32,9 +32,9 @@ pub(crate) struct Cx<'a> {
     pub(crate) counters: &'a FecCounters,
 }
 
-/// PSNs between the next packet and any that belongs to the same connection, at most: a hole is given up
-/// before as many packets have arrived behind it, whatever the code. What is further away was forged, or
-/// the decoder is in the wrong place.
+/// PSNs between the next packet and any that belongs to the same connection, at most: a hole is
+/// given up before as many packets have arrived behind it, whatever the code. What is further away
+/// was forged, or the decoder is in the wrong place.
 pub(crate) const REACH: u32 = 2 * MAX_BLOCK as u32 + MAX_LANES as u32 + MAX_LATE;
 
 /// Hands a packet to the transport.
@@ -174,8 +174,8 @@ impl Decoder {
         self.out_of_order(cx, packet, span, up)
     }
 
-    /// Whether a repair would change nothing: it is of a block that has arrived as a whole, and says
-    /// nothing new.
+    /// Whether a repair would change nothing: it is of a block that has arrived as a whole, and
+    /// says nothing new.
     pub(crate) fn has_no_use_for(&self, repair: &RepairHeader) -> bool {
         let (next, open) = self.place();
         let end = repair.base.add(repair.count.into());
@@ -292,8 +292,8 @@ impl Decoder {
         true
     }
 
-    /// An unreliable sender never goes back, and no packet is overtaken by so many: what made the decoder
-    /// go ahead was no packet of the sender's. It goes on where the sender is.
+    /// An unreliable sender never goes back, and no packet is overtaken by so many: what made the
+    /// decoder go ahead was no packet of the sender's. It goes on where the sender is.
     fn return_to(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32, up: Up<'_>) -> bool {
         if !self.held.is_empty() {
             self.give_up(cx, up);
@@ -357,8 +357,9 @@ impl Decoder {
         }
     }
 
-    /// Whether the repairs for the hole at `next` must have come by now: they follow a block of at most
-    /// `r` packets, some more may overtake them, and as much as a block again has arrived behind it.
+    /// Whether the repairs for the hole at `next` must have come by now: they follow a block of at
+    /// most `r` packets, some more may overtake them, and as much as a block again has arrived
+    /// behind it.
     fn is_overdue(&self) -> bool {
         let (Some(next), Some(last), Some(coding)) = (self.next, self.held.last_psn(), self.coding)
         else {
@@ -409,8 +410,8 @@ impl Decoder {
         self.try_restore(cx, header, body, qpn, next, up)
     }
 
-    /// Whether no honest repair can be of a block that begins there. A reliable sender may have gone back
-    /// any number of packets; nobody gets far ahead.
+    /// Whether no honest repair can be of a block that begins there. A reliable sender may have
+    /// gone back any number of packets; nobody gets far ahead.
     fn is_out_of_reach(&self, base: Psn) -> bool {
         let Some(next) = self.next else { return false };
         let ahead = base.diff(next);
@@ -446,7 +447,8 @@ impl Decoder {
         }
     }
 
-    /// Hands up what is held, hole and all. A reliable transport goes back; an unreliable one goes on.
+    /// Hands up what is held, hole and all. A reliable transport goes back; an unreliable one goes
+    /// on.
     fn give_up(&mut self, cx: Cx<'_>, up: Up<'_>) {
         self.deadline = Time::NEVER;
         bump(&cx.counters.given_up);

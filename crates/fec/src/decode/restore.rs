@@ -164,8 +164,8 @@ impl Decoder {
         Some(())
     }
 
-    /// Whether a restored packet is one that the sender can have sent in this place: of this stream, and
-    /// with the lengths and the position that the repair's edge metadata say.
+    /// Whether a restored packet is one that the sender can have sent in this place: of this
+    /// stream, and with the lengths and the position that the repair's edge metadata say.
     fn is_plausible(&self, packet: &PacketView<'_>, header: &RepairHeader, psn: Psn) -> bool {
         let info = packet.info();
         let kind_fits = match info.kind {

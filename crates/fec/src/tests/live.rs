@@ -1,4 +1,5 @@
-//! Memory that its owner writes while it is sent: what arrives, and what is repaired, is what was on the wire.
+//! Memory that its owner writes while it is sent: what arrives, and what is repaired, is what was
+//! on the wire.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

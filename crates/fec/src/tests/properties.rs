@@ -201,8 +201,9 @@ proptest! {
         prop_assert!(before[400_000..500_000] == after[400_000..500_000]);
     }
 
-    /// With losses, a well-sealed repair of any content may put a packet into the place of a lost one: that
-    /// is what a repair is for. It is a packet of the connection then, and goes no further than one.
+    /// With losses, a well-sealed repair of any content may put a packet into the place of a lost
+    /// one: that is what a repair is for. It is a packet of the connection then, and goes no
+    /// further than one.
     #[test]
     fn forged_repairs_reach_no_further_than_packets_of_the_connection(
         params in code(), ops in ops(), seed: u64, percent in 1usize..30,
@@ -285,7 +286,8 @@ fn tamper(
     seal(from, qpn, view.psn(), &bytes, &body)
 }
 
-/// A well-sealed repair packet with a header of any bits, close enough to the truth to be looked at.
+/// A well-sealed repair packet with a header of any bits, close enough to the truth to be looked
+/// at.
 fn forge(
     from: usize,
     qpn: bowline_wire::Qpn,

@@ -20,14 +20,16 @@ use crate::{Context, Cq, Mr, Pd, Qp, QpCaps, Srq, VerbsError};
 use pace::Pace;
 use queue::Queue;
 
-/// Receives for a channel of datagrams. A NIC goes on receiving while no protocol has its turn, unlike a lane.
+/// Receives for a channel of datagrams. A NIC goes on receiving while no protocol has its turn,
+/// unlike a lane.
 const DATAGRAM_RECEIVES: u32 = 2048;
 
 /// Objects of a verbs device that protocols use: queues by number, memory by key.
 ///
-/// Protocols were written for the soft NIC, which has what verbs lack. Inline bytes of any length go through memory
-/// of ours, because providers take few. Requests without a completion get one now and then that nobody sees: a
-/// provider frees a send queue by completions alone. Rate controllers hold requests back in software.
+/// Protocols were written for the soft NIC, which has what verbs lack. Inline bytes of any length
+/// go through memory of ours, because providers take few. Requests without a completion get one now
+/// and then that nobody sees: a provider frees a send queue by completions alone. Rate controllers
+/// hold requests back in software.
 pub struct VerbsNic {
     context: Arc<Context>,
     config: NicConfig,
@@ -44,7 +46,8 @@ pub struct VerbsNic {
 }
 
 impl VerbsNic {
-    /// A device for protocols, with limits. Completion queues that are armed push something to `events`.
+    /// A device for protocols, with limits. Completion queues that are armed push something to
+    /// `events`.
     pub fn new(
         context: &Arc<Context>,
         config: NicConfig,

@@ -6,8 +6,8 @@ use bowline_nic::{
     Feedback, Payload, RateController, SendFlags, SendOp, SendWr, Sent, Sge, Time, UdDest,
 };
 
-/// Who was late may send what was missed in this time at once: a thread that sleeps wakes up late by tens of
-/// microseconds, and by milliseconds on a busy machine.
+/// Who was late may send what was missed in this time at once: a thread that sleeps wakes up late
+/// by tens of microseconds, and by milliseconds on a busy machine.
 const CATCH_UP_NS: u64 = 4_000_000;
 
 /// A rate controller, and what it holds back.

@@ -125,8 +125,8 @@ impl Queue {
         self.send(now, &wr)
     }
 
-    /// Puts inline bytes where the NIC finds them. The slot is free: as many requests as there are slots are
-    /// outstanding at most.
+    /// Puts inline bytes where the NIC finds them. The slot is free: as many requests as there are
+    /// slots are outstanding at most.
     fn copy(&self, number: u64, bytes: &[u8]) -> Result<Sge, PostError> {
         let (given, max) = (bytes.len(), self.inline.as_ref().map_or(0, |inline| inline.max));
         let inline = self.inline.as_ref().filter(|_| given <= max);

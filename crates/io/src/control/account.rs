@@ -8,9 +8,9 @@ use bowline_nic::Counters;
 use super::faults;
 use crate::{Gauges, Lane, LaneError, PortCounters};
 
-/// A device's account of itself, as one line of JSON: process, program, name, address, what carries its
-/// packets, how many lanes it has, queue pairs and round trips, and the counters of all of them together.
-/// `None` once a lane has ended.
+/// A device's account of itself, as one line of JSON: process, program, name, address, what carries
+/// its packets, how many lanes it has, queue pairs and round trips, and the counters of all of them
+/// together. `None` once a lane has ended.
 pub fn account(device: &str, lanes: &[Arc<Lane>]) -> Option<String> {
     let caps = lanes.first()?.port_caps();
     let (nic, port) = total_counters(lanes).ok()?;
@@ -50,8 +50,8 @@ pub fn total_counters(lanes: &[Arc<Lane>]) -> Result<(Counters, PortCounters), L
     Ok(total)
 }
 
-/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to `fault`
-/// and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
+/// What a device answers: its [`account`] to `counters`, its faults on demand to `faults`; to
+/// `fault` and a [`FaultRequest`](crate::FaultRequest) what came of that; nothing to anything else.
 pub fn answer(device: &str, lanes: &[Arc<Lane>], line: &str) -> String {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("counters", "") => account(device, lanes).unwrap_or_default(),

@@ -3,8 +3,8 @@
 //!
 //! Each open device listens on a socket in Linux's abstract namespace, whose name carries user,
 //! process and device. The kernel forgets the name with the process, so nothing is left behind by a
-//! process that was killed, and looking for names is all it takes to find who is alive. A request is
-//! one line, the answer is all that comes back before the connection closes.
+//! process that was killed, and looking for names is all it takes to find who is alive. A request
+//! is one line, the answer is all that comes back before the connection closes.
 
 mod account;
 mod client;

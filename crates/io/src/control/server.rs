@@ -48,7 +48,8 @@ impl Drop for ControlServer {
         // A connection of our own ends the wait for one.
         let woken = SocketAddr::from_abstract_name(&self.name)
             .and_then(|addr| UnixStream::connect_addr(&addr));
-        // What a handler has kept alive may be the last to hold its server: that thread ends by itself.
+        // What a handler has kept alive may be the last to hold its server: that thread ends by
+        // itself.
         let own = |thread: &JoinHandle<()>| thread.thread().id() == std::thread::current().id();
         if let (Ok(_), Some(thread)) = (woken, self.thread.take().filter(|thread| !own(thread))) {
             // A handler that panicked has ended its thread already.

@@ -1,7 +1,7 @@
 //! Faults on demand: a device that works is made to fail, so that one can see what happens.
 //!
-//! [`Faults`] is the handle, shared between whoever orders faults and the port that carries them out
-//! ([`FaultPort`]). While nothing is ordered, a port looks at one flag a call.
+//! [`Faults`] is the handle, shared between whoever orders faults and the port that carries them
+//! out ([`FaultPort`]). While nothing is ordered, a port looks at one flag a call.
 
 mod action;
 mod plan;

@@ -99,8 +99,8 @@ impl<P: Port> FaultPort<P> {
         effects
     }
 
-    /// [`Port::send`] while there are faults. Apart from it, so that without any the way to the port
-    /// below is short.
+    /// [`Port::send`] while there are faults. Apart from it, so that without any the way to the
+    /// port below is short.
     #[cold]
     #[inline(never)]
     fn send_amid_faults(

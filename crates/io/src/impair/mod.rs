@@ -47,7 +47,8 @@ pub struct Impair<P> {
     max_lateness_ns: u64,
 }
 
-/// A link that several ports send over: the lanes of a device share its rate, its queue and its losses.
+/// A link that several ports send over: the lanes of a device share its rate, its queue and its
+/// losses.
 #[derive(Clone)]
 pub struct SharedLink {
     link: Arc<Mutex<Link>>,
@@ -75,7 +76,8 @@ impl<P: Port> Impair<P> {
         Impair::over(inner, &SharedLink::new(profile), true)
     }
 
-    /// Puts a link behind a port that others send over, too. One of them `counts` what the link does.
+    /// Puts a link behind a port that others send over, too. One of them `counts` what the link
+    /// does.
     pub fn over(inner: P, link: &SharedLink, counts: bool) -> Impair<P> {
         Impair {
             outbox: Outbox::new(inner.caps().tx, BATCH_PACKETS),

@@ -1,7 +1,8 @@
 //! What ends a nap of the lane's thread once nobody polls any more.
 //!
-//! Whoever polls puts the alarm off, by a call now and then. A thread that woke up to look for itself
-//! would take some microseconds from the poller each time, on a small machine from its own core.
+//! Whoever polls puts the alarm off, by a call now and then. A thread that woke up to look for
+//! itself would take some microseconds from the poller each time, on a small machine from its own
+//! core.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -29,8 +30,8 @@ impl Alarm {
         Ok(Alarm { timer: TimerFd::new()?, nap_ns: AtomicU64::new(0), put_off_at })
     }
 
-    /// The lane's thread naps for so long, unless the alarm is put off. It will not be if nobody has
-    /// polled for the second half of that.
+    /// The lane's thread naps for so long, unless the alarm is put off. It will not be if nobody
+    /// has polled for the second half of that.
     pub(super) fn set(&self, now: Time, nap_ns: u64) -> io::Result<()> {
         self.nap_ns.store(nap_ns, Ordering::Relaxed);
         self.timer.set(Duration::from_nanos(nap_ns.max(1)))?;

@@ -138,8 +138,8 @@ impl Engine {
         Progress { frames, packets }
     }
 
-    /// Whether a thread whose polls find nothing should let others run now: the peer that it waits for may
-    /// have no core, perhaps because of it.
+    /// Whether a thread whose polls find nothing should let others run now: the peer that it waits
+    /// for may have no core, perhaps because of it.
     #[inline]
     pub(super) fn wants_yield(&mut self, progress: Progress, now: Time) -> bool {
         self.patience.polled(progress.is_idle(), now, self.last_transmit)
@@ -153,8 +153,8 @@ impl Engine {
             self.nic.handle_timeout(now);
         }
         let now = match frames {
-            // What has arrived may have come after the clock was read, if the thread has had to wait for its
-            // core meanwhile. Tasks time round trips, which would come out too short.
+            // What has arrived may have come after the clock was read, if the thread has had to
+            // wait for its core meanwhile. Tasks time round trips, which would come out too short.
             1.. if !self.tasks.is_empty() => {
                 self.advance(Time::from_nanos(nanos(self.epoch.elapsed())))
             }
@@ -164,9 +164,9 @@ impl Engine {
         frames
     }
 
-    /// The port is broken for good: from now on the engine is a NIC whose cable is out. Whoever asks for
-    /// the link hears that it is down, so that connections with a backup move there; all others fail
-    /// by their own timers, with completions that say so.
+    /// The port is broken for good: from now on the engine is a NIC whose cable is out. Whoever
+    /// asks for the link hears that it is down, so that connections with a backup move there; all
+    /// others fail by their own timers, with completions that say so.
     #[cold]
     fn port_broke(&mut self, error: &PortError) -> usize {
         // The first reason is the one that counts.
@@ -185,8 +185,8 @@ impl Engine {
         self.port = wrap(port);
     }
 
-    /// What to sleep on, and whether the clock has to do instead: a port without descriptors must be
-    /// looked at now and then, a broken one need not.
+    /// What to sleep on, and whether the clock has to do instead: a port without descriptors must
+    /// be looked at now and then, a broken one need not.
     pub(super) fn fds(&self) -> (PortFds, bool) {
         let fds = self.port.fds();
         let blind = fds.read.iter().all(Option::is_none) && self.broken.get().is_none();
@@ -199,8 +199,8 @@ impl Engine {
         self.tasks.run(&mut self.nic, now);
     }
 
-    /// Sends what has waited for others to go with it. Tasks have not seen it yet: what they make of many
-    /// posts at once shares packets.
+    /// Sends what has waited for others to go with it. Tasks have not seen it yet: what they make
+    /// of many posts at once shares packets.
     pub(super) fn send_deferred(&mut self, now: Time) -> usize {
         self.run_tasks(now);
         self.transmit(now)
@@ -250,8 +250,8 @@ impl Engine {
         Ok(before - self.batch.len())
     }
 
-    /// How long posts wait for others, which is to save system calls: where some packets leave without one, not
-    /// for long.
+    /// How long posts wait for others, which is to save system calls: where some packets leave
+    /// without one, not for long.
     #[inline]
     pub(super) fn coalesce_ns(&self, coalesce_ns: u64) -> u64 {
         if coalesce_ns > MEMORY_COALESCE_NS && self.port.clean_paths().is_some() {

@@ -11,9 +11,9 @@ use crate::sys::{EventFd, PollFd, poll};
 
 /// A bounded queue of events with a descriptor that is readable while it is not empty.
 ///
-/// A blocking caller uses [`wait`](EventChannel::wait); an event loop watches the descriptor and calls
-/// [`try_next`](EventChannel::try_next) until it gives `None`. When the channel is full, further events
-/// are counted and lost.
+/// A blocking caller uses [`wait`](EventChannel::wait); an event loop watches the descriptor and
+/// calls [`try_next`](EventChannel::try_next) until it gives `None`. When the channel is full,
+/// further events are counted and lost.
 #[derive(Debug)]
 pub struct EventChannel<T> {
     queue: Mutex<Queue<T>>,

@@ -61,7 +61,8 @@ pub struct LaneConfig {
     /// [`Lane::post`] leaves packets to the next poll when others left less than this ago. Zero
     /// sends every post at once.
     pub coalesce: Duration,
-    /// When the lane's clock was zero. Lanes of one device have the same, so that their times compare.
+    /// When the lane's clock was zero. Lanes of one device have the same, so that their times
+    /// compare.
     pub epoch: Instant,
 }
 
@@ -115,8 +116,8 @@ struct Shared {
 }
 
 impl Lane {
-    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on; its events,
-    /// except those about completion queues, go to `events`.
+    /// Starts a lane for an engine and a port. The engine's clock is the lane's from now on; its
+    /// events, except those about completion queues, go to `events`.
     pub fn start(
         nic: Nic,
         port: Box<dyn Port>,
@@ -193,8 +194,8 @@ impl Lane {
     ///
     /// If another thread has the engine at the moment, this one waits for it and then runs `f`
     /// without a round of its own: the other has just done that work. Rounds are short, so the wait
-    /// is; and waiting in the kernel rather than returning empty-handed lets the other thread finish
-    /// when both share a core.
+    /// is; and waiting in the kernel rather than returning empty-handed lets the other thread
+    /// finish when both share a core.
     pub fn poll<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let now = shared.now();
@@ -213,7 +214,8 @@ impl Lane {
         }
     }
 
-    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has completed.
+    /// Runs `f` on the engine and nothing else: for taking what a lane that drives itself has
+    /// completed.
     pub fn collect<R>(&self, f: impl FnOnce(&mut Nic, Time) -> R) -> Result<R, LaneError> {
         let shared = &*self.shared;
         let mut engine = match shared.try_lock()? {
@@ -224,8 +226,8 @@ impl Lane {
         Ok(f(&mut engine.nic, now))
     }
 
-    /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread takes
-    /// over at once rather than when it notices.
+    /// Tells the lane that the caller, who has polled until now, is about to sleep: its thread
+    /// takes over at once rather than when it notices.
     pub fn stop_polling(&self) {
         if self.shared.attendance.leave() {
             self.shared.wake.raise();
@@ -276,7 +278,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Puts middleware around the port, between two rounds. It has the port's capabilities and descriptors.
+    /// Puts middleware around the port, between two rounds. It has the port's capabilities and
+    /// descriptors.
     pub fn wrap_port(
         &self,
         wrap: impl FnOnce(Box<dyn Port>) -> Box<dyn Port>,
@@ -291,8 +294,8 @@ impl Lane {
         Ok((engine.nic.counters().clone(), engine.port.counters()))
     }
 
-    /// The handle by which faults can be ordered, if the port has one. Ordering or ending one wakes the
-    /// lane, so that its tasks run at once.
+    /// The handle by which faults can be ordered, if the port has one. Ordering or ending one wakes
+    /// the lane, so that its tasks run at once.
     pub fn faults(&self) -> Option<&Faults> {
         self.shared.faults.as_ref()
     }
@@ -300,9 +303,9 @@ impl Lane {
     /// Whether the link works, as far as this end can know: down while a fault says so, while the
     /// interface is down or has no carrier, and for good once the port is broken.
     ///
-    /// Cheap enough to be asked often. The interface is looked at when asked, and then at most every
-    /// few milliseconds; whoever hears of a change sooner ([`LinkNews`](crate::LinkNews)) calls
-    /// [`Lane::recheck_link`] first. Takes no lock of the lane, so that tasks may ask.
+    /// Cheap enough to be asked often. The interface is looked at when asked, and then at most
+    /// every few milliseconds; whoever hears of a change sooner ([`LinkNews`](crate::LinkNews))
+    /// calls [`Lane::recheck_link`] first. Takes no lock of the lane, so that tasks may ask.
     pub fn link(&self) -> LinkState {
         let shared = &*self.shared;
         if shared.broken.get().is_some() {

@@ -7,7 +7,8 @@ use bowline_nic::Event;
 
 use super::EventChannel;
 
-/// Takes a lane's events, with the engine's lock held: it must be quick, and must not call the lane.
+/// Takes a lane's events, with the engine's lock held: it must be quick, and must not call the
+/// lane.
 pub trait EventSink: Send + Sync {
     /// Something happened.
     fn event(&self, event: Event);
@@ -28,8 +29,8 @@ impl EventSink for EventChannel<Event> {
 
 type Gate = dyn Fn() -> bool + Send + Sync;
 
-/// Whom to tell of completions: a channel, and by which token. Several queues, of several lanes too, may
-/// share a channel.
+/// Whom to tell of completions: a channel, and by which token. Several queues, of several lanes
+/// too, may share a channel.
 #[derive(Clone)]
 pub struct CqNotify {
     pub(super) channel: Arc<EventChannel<u64>>,

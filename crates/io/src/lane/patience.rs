@@ -2,8 +2,8 @@
 
 use bowline_nic::Time;
 
-/// How long polls find nothing before the core is offered to others. A peer that has a core of its own answers
-/// sooner; one that has none waits for milliseconds.
+/// How long polls find nothing before the core is offered to others. A peer that has a core of its
+/// own answers sooner; one that has none waits for milliseconds.
 const MAX_NS: u64 = 150_000;
 /// The same where the peer turned out to wait for this very core.
 const MIN_NS: u64 = 5_000;
@@ -14,8 +14,9 @@ const NOBODY_NS: u64 = 2_000;
 
 /// Whether to yield, learned from what yielding has brought.
 ///
-/// If something has arrived when the core comes back soon, the peer has used it: the two share a core, and waiting for less
-/// time makes both faster. If it comes back late, a stranger has used it, and was better not asked.
+/// If something has arrived when the core comes back soon, the peer has used it: the two share a
+/// core, and waiting for less time makes both faster. If it comes back late, a stranger has used
+/// it, and was better not asked.
 pub(super) struct Patience {
     budget_ns: u64,
     /// When there was something to do last, or the core was offered.
@@ -29,7 +30,8 @@ impl Patience {
         Patience { budget_ns: MAX_NS, since: Time::ZERO, away_ns: None }
     }
 
-    /// A poll has found something to do, or nothing: whether to yield now. Something was last sent then.
+    /// A poll has found something to do, or nothing: whether to yield now. Something was last sent
+    /// then.
     #[inline]
     pub(super) fn polled(&mut self, idle: bool, now: Time, sent: Time) -> bool {
         if let Some(away_ns) = self.away_ns.take() {

@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use bowline_nic::Time;
 
-/// Spins in vain, one behind the other, after which the thread believes that it is in its peer's way.
+/// Spins in vain, one behind the other, after which the thread believes that it is in its peer's
+/// way.
 const MAX_VAIN: u32 = 4;
 /// So many sleeps later it tries again.
 const RETRY_AFTER: u32 = 32;
 
-/// How long to go on without work: less and less while that keeps finding nothing. Packets that come at
-/// short intervals would otherwise find the thread asleep each time, and their sender pays for waking it.
+/// How long to go on without work: less and less while that keeps finding nothing. Packets that
+/// come at short intervals would otherwise find the thread asleep each time, and their sender pays
+/// for waking it.
 ///
-/// Short sleeps are a sign of such packets, but not a proof. Where both ends share a core, nothing can come while this
-/// thread spins, and something comes as soon as it sleeps: then spinning only keeps the sender from its core. So a few
-/// spins in vain end it for a while, however short the sleeps are.
+/// Short sleeps are a sign of such packets, but not a proof. Where both ends share a core, nothing
+/// can come while this thread spins, and something comes as soon as it sleeps: then spinning only
+/// keeps the sender from its core. So a few spins in vain end it for a while, however short the
+/// sleeps are.
 pub(super) struct Spin {
     max_ns: u64,
     budget_ns: u64,

@@ -67,8 +67,8 @@ fn try_lock_for_a_while(shared: &Shared) -> Result<Option<EngineGuard<'_>>, Lane
     Ok(None)
 }
 
-/// Sleeps without listening to the port, longer while somebody polls. A post does not wake it: naps are
-/// short. Returns how long the next one may be if somebody still polls.
+/// Sleeps without listening to the port, longer while somebody polls. A post does not wake it: naps
+/// are short. Returns how long the next one may be if somebody still polls.
 fn nap(shared: &Shared, nap_ns: u64) -> u64 {
     let alarmed = shared.alarm.set(shared.now(), nap_ns).is_ok();
     let limit = (!alarmed).then(|| Duration::from_nanos(nap_ns));

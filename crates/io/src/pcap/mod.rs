@@ -26,7 +26,8 @@ const TTL: u8 = 64;
 
 type Sink = BufWriter<Watched>;
 
-/// What becomes of a capture's bytes. The first failure is told, since a capture that is short looks like any other.
+/// What becomes of a capture's bytes. The first failure is told, since a capture that is short
+/// looks like any other.
 struct Watched {
     to: Box<dyn Write + Send>,
     on_failure: Option<Box<OnFailure>>,
@@ -87,8 +88,8 @@ struct Capture {
 }
 
 impl PcapFile {
-    /// A new file at `path`; one that is there already is overwritten. `on_failure` hears why it is not
-    /// complete, once.
+    /// A new file at `path`; one that is there already is overwritten. `on_failure` hears why it is
+    /// not complete, once.
     pub fn create(
         path: impl AsRef<Path>,
         on_failure: impl FnOnce(&io::Error) + Send + 'static,

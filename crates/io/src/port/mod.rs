@@ -80,11 +80,11 @@ impl PortFds {
 /// * [`poll_timeout`](Port::poll_timeout) says when to call [`flush`](Port::flush) and `recv`
 ///   although no descriptor is ready: middleware holds packets back, shared ports look after their
 ///   peers. It may change with every call of another method.
-/// * Before sleeping on the descriptors, call [`before_sleep`](Port::before_sleep), and do not sleep if it
-///   says so.
+/// * Before sleeping on the descriptors, call [`before_sleep`](Port::before_sleep), and do not
+///   sleep if it says so.
 ///
-/// Middleware wraps a port and is one: see [`Impair`](crate::Impair), [`PcapTap`](crate::PcapTap) and
-/// [`FaultPort`](crate::FaultPort).
+/// Middleware wraps a port and is one: see [`Impair`](crate::Impair), [`PcapTap`](crate::PcapTap)
+/// and [`FaultPort`](crate::FaultPort).
 pub trait Port: Send {
     /// What the port can do.
     fn caps(&self) -> PortCaps;
@@ -94,8 +94,8 @@ pub trait Port: Send {
     /// Dropped bursts count as taken. Payload is read during the call only.
     fn send(&mut self, now: Time, batch: &TxBatch, from: usize) -> Result<usize, PortError>;
 
-    /// As [`send`](Port::send), for callers whose batch may change meanwhile. It is as it was when the
-    /// call returns.
+    /// As [`send`](Port::send), for callers whose batch may change meanwhile. It is as it was when
+    /// the call returns.
     fn send_mut(
         &mut self,
         now: Time,
@@ -121,8 +121,8 @@ pub trait Port: Send {
         None
     }
 
-    /// The caller is about to sleep on the port's descriptors: from now on what arrives makes one of them
-    /// readable. `false` if something has arrived already.
+    /// The caller is about to sleep on the port's descriptors: from now on what arrives makes one
+    /// of them readable. `false` if something has arrived already.
     fn before_sleep(&mut self) -> bool {
         true
     }
@@ -139,7 +139,8 @@ pub trait Port: Send {
     /// What the port has done and seen.
     fn counters(&self) -> PortCounters;
 
-    /// The handle by which faults can be ordered, if there is a [`FaultPort`](crate::FaultPort) in it.
+    /// The handle by which faults can be ordered, if there is a [`FaultPort`](crate::FaultPort) in
+    /// it.
     fn faults(&self) -> Option<&Faults> {
         None
     }

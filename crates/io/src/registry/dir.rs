@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use super::RegistryError;
 use crate::sys::effective_uid;
 
-/// The directory in memory for what processes of this user keep while they run, made if it is not there. Nobody else
-/// can look into it.
+/// The directory in memory for what processes of this user keep while they run, made if it is not
+/// there. Nobody else can look into it.
 pub fn runtime_dir() -> Result<PathBuf, RegistryError> {
     open(None)
 }

@@ -65,8 +65,8 @@ pub enum RegistryError {
 }
 
 impl RegistryError {
-    /// Whether a process that is alone on its address can do without the others: the place where they
-    /// meet is at fault, or the kernel, rather than who is there or what this process lacks.
+    /// Whether a process that is alone on its address can do without the others: the place where
+    /// they meet is at fault, or the kernel, rather than who is there or what this process lacks.
     pub(crate) fn lets_go_alone(&self) -> bool {
         match self {
             RegistryError::NotPrivate { .. } => true,

@@ -1,13 +1,13 @@
 //! Several processes of one user on one address and port, without privileges.
 //!
 //! Every process has a socket of its own in a group (`SO_REUSEPORT`) and owns one top byte of the
-//! 24-bit QPN, its *prefix*. A program in the kernel steers each datagram by that byte to a socket's
-//! index in the group. The kernel renumbers sockets when one closes, so the processes keep a
-//! registry, notice frames that are not theirs, and then find their indices anew by [`probe`]s.
+//! 24-bit QPN, its *prefix*. A program in the kernel steers each datagram by that byte to a
+//! socket's index in the group. The kernel renumbers sockets when one closes, so the processes keep
+//! a registry, notice frames that are not theirs, and then find their indices anew by [`probe`]s.
 //! Until the program is right again, frames are handed on to their owners ([`handover`]).
 //!
-//! Queue pair 1, for management datagrams, has no prefix. Whoever gets one hands copies to all others, and
-//! [`Services`] tells them which of them is to act.
+//! Queue pair 1, for management datagrams, has no prefix. Whoever gets one hands copies to all
+//! others, and [`Services`] tells them which of them is to act.
 
 mod dir;
 mod error;
@@ -228,8 +228,8 @@ impl Membership {
         }
     }
 
-    /// Hands on copies for which there was no room. Sockets between processes hold ten datagrams on many hosts, and
-    /// a management datagram that is lost costs its sender half a second.
+    /// Hands on copies for which there was no room. Sockets between processes hold ten datagrams on
+    /// many hosts, and a management datagram that is lost costs its sender half a second.
     fn share_waiting(&mut self, counters: &mut PortCounters) {
         while let Some(copy) = self.waiting.front() {
             let frames = copy.bytes.len().div_ceil(copy.run.segment_len) as u64;
@@ -389,8 +389,8 @@ impl Membership {
     }
 
     /// Prepares for the socket's closing, which must follow while `self` still lives: the table
-    /// stays locked until then. What comes for the last socket of the group meanwhile comes here already,
-    /// and is to be handed on first.
+    /// stays locked until then. What comes for the last socket of the group meanwhile comes here
+    /// already, and is to be handed on first.
     pub(crate) fn leave(&mut self, socket: &UdpSocket) {
         self.rooms.close();
         if self.file.lock_within(LEAVE_PATIENCE).is_err() {

@@ -3,8 +3,8 @@
 //! The kernel moves the last socket of a group into the place of one that closes, and tells nobody.
 //! A probe for index `i` is steered to whatever socket is at `i`; whoever receives it is there. A
 //! probe past the end of the group is steered by its flow, and as all probes of a round have the
-//! same flow they reach one socket, which has a probe of its own with a smaller index: of the probes
-//! that a process gets in a round, the smallest is true.
+//! same flow they reach one socket, which has a probe of its own with a smaller index: of the
+//! probes that a process gets in a round, the smallest is true.
 
 use bowline_wire::Bth;
 

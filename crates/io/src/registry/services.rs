@@ -1,7 +1,7 @@
 //! Which process of an address answers for what at queue pair 1.
 //!
-//! Every process gets every management datagram. What it has to know of the others is kept as locks on bytes of
-//! the registry's file: they vanish with their process, however that ends.
+//! Every process gets every management datagram. What it has to know of the others is kept as locks
+//! on bytes of the registry's file: they vanish with their process, however that ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -57,7 +57,8 @@ impl Services {
         let _ = unlock_byte(&self.file, byte_of(service));
     }
 
-    /// Whether another process has claimed a service. In doubt it has: to answer for it would be worse.
+    /// Whether another process has claimed a service. In doubt it has: to answer for it would be
+    /// worse.
     pub fn is_of_another(&self, service: u64) -> bool {
         is_byte_locked(&self.file, byte_of(service)).unwrap_or(true)
     }
@@ -67,7 +68,8 @@ impl Services {
         is_byte_locked(&self.file, PRESENT + u64::from(prefix)).unwrap_or(true)
     }
 
-    /// Whether this process answers for what is nobody's. One of those on the address does, at any time.
+    /// Whether this process answers for what is nobody's. One of those on the address does, at any
+    /// time.
     pub fn speaks(&self) -> bool {
         try_lock_byte(&self.file, SPEAKER).unwrap_or(false)
     }

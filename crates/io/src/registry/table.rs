@@ -21,8 +21,8 @@ const SLOTS: usize = 256;
 
 /// The byte whose lock guards the table itself. Prefix 0 is nobody's.
 const TABLE_LOCK: u64 = 0;
-/// Prefixes that are handed out: 0 is left to management QPs, 0xfe to groups behind switches and 0xff to multicast and
-/// probes.
+/// Prefixes that are handed out: 0 is left to management QPs, 0xfe to groups behind switches and
+/// 0xff to multicast and probes.
 pub(super) const PREFIXES: std::ops::RangeInclusive<u8> = 1..=0xfd;
 
 /// How long the table's lock is waited for. Who has it works for microseconds, unless stopped.

@@ -144,7 +144,8 @@ fn one_that_was_moved_leaves_without_misleading_others() {
 fn a_leaving_port_hands_on_what_it_has_for_others() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..3).map(|_| open(addr, &dir)).collect();
-    // As it is between a port's leaving and the closing of its socket: what is for the last one comes to it.
+    // As it is between a port's leaving and the closing of its socket: what is for the last one
+    // comes to it.
     let table = ports[0].membership_for_test().file.load().expect("the table is whole");
     let (first, last) = (ports[0].qpn_prefix(), ports[2].qpn_prefix());
     let index = table.get(first).expect("it is a member").index;
@@ -242,7 +243,8 @@ fn a_directory_that_others_may_write_to_is_refused() {
     assert!(matches!(refused, Err(PortError::Registry(RegistryError::NotPrivate { .. }))));
 }
 
-/// On a file system of 32 KiB with so many taken: whether a port opened, and the frames that it got.
+/// On a file system of 32 KiB with so many taken: whether a port opened, and the frames that it
+/// got.
 fn open_beside(taken: usize) -> Option<Result<usize, PortError>> {
     let dir = TempDir::new();
     let opened = std::thread::spawn(move || {
@@ -388,7 +390,8 @@ fn a_burst_of_management_datagrams_waits_for_a_slow_process() {
         got[i] += count;
         got
     };
-    // The one that the kernel has chosen takes all while the other sleeps: more than a socket holds waits.
+    // The one that the kernel has chosen takes all while the other sleeps: more than a socket holds
+    // waits.
     let start = Instant::now();
     let mut chosen = None;
     while chosen.is_none() && start.elapsed() < Duration::from_secs(10) {

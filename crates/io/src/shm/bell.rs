@@ -1,9 +1,10 @@
 //! How a writer learns that its reader sleeps.
 //!
-//! The writer publishes a position, then asks whether the reader sleeps. The reader says that it sleeps, then asks
-//! for the position. Each stores one word and loads the other, so a full fence stands between the two at both
-//! ends: without it both loads may be answered before either store is seen, and the reader would sleep beside
-//! a full ring. With it at least one of them sees the other's store.
+//! The writer publishes a position, then asks whether the reader sleeps. The reader says that it
+//! sleeps, then asks for the position. Each stores one word and loads the other, so a full fence
+//! stands between the two at both ends: without it both loads may be answered before either store
+//! is seen, and the reader would sleep beside a full ring. With it at least one of them sees the
+//! other's store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,8 @@ pub(super) struct Bell<'a, W = AtomicU64> {
 }
 
 impl<W: Word> Bell<'_, W> {
-    /// Everything before `tail` may be read: whoever loads it sees the bytes that were written before.
+    /// Everything before `tail` may be read: whoever loads it sees the bytes that were written
+    /// before.
     #[inline]
     pub(super) fn publish(&self, tail: u64) {
         self.tail.store(tail, Ordering::Release);
@@ -30,15 +32,16 @@ impl<W: Word> Bell<'_, W> {
         self.tail.load(Ordering::Acquire)
     }
 
-    /// Whether the reader has to be woken, after something was published. Says so once for each sleep.
+    /// Whether the reader has to be woken, after something was published. Says so once for each
+    /// sleep.
     #[inline]
     pub(super) fn rings(&self) -> bool {
         W::full_fence();
         self.asleep.load(Ordering::Relaxed) != 0 && self.asleep.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// The reader is about to sleep: from now on it is woken. What was published before is to be looked for
-    /// after this.
+    /// The reader is about to sleep: from now on it is woken. What was published before is to be
+    /// looked for after this.
     pub(super) fn lie_down(&self) {
         self.asleep.store(1, Ordering::Relaxed);
         W::full_fence();

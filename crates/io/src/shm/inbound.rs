@@ -48,7 +48,8 @@ struct Channel {
     socket: SeqPacket,
     reader: RingReader,
     from: (IpAddr, u16),
-    /// Nothing has been read yet: packets that its writer sent by UDP before may still be on their way.
+    /// Nothing has been read yet: packets that its writer sent by UDP before may still be on their
+    /// way.
     fresh: bool,
     /// The writer is gone. What it has left behind is still read.
     gone: bool,
@@ -249,7 +250,8 @@ impl Channel {
         frames
     }
 
-    /// The writer has broken the rules: nothing more is read, and it is told by the connection's end.
+    /// The writer has broken the rules: nothing more is read, and it is told by the connection's
+    /// end.
     #[cold]
     fn close(&mut self) {
         self.gone = true;

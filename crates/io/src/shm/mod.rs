@@ -1,9 +1,9 @@
 //! Shared memory between the processes of a user on a host (`docs/shm.md`).
 //!
-//! A [`ShmPort`] has a UDP port below it and rings beside it. Each ring carries bursts from one engine to
-//! another ([`ring`]); it is made by the writer and passed to the reader over a socket ([`greeting`]). Whoever has
-//! no ring is reached by UDP. Nothing that another process writes is believed before it has been copied and
-//! checked, and nothing outlives the processes that use it.
+//! A [`ShmPort`] has a UDP port below it and rings beside it. Each ring carries bursts from one
+//! engine to another ([`ring`]); it is made by the writer and passed to the reader over a socket
+//! ([`greeting`]). Whoever has no ring is reached by UDP. Nothing that another process writes is
+//! believed before it has been copied and checked, and nothing outlives the processes that use it.
 
 mod bell;
 mod greeting;
@@ -40,7 +40,8 @@ const MAX_CHANNELS: usize = 256;
 const SERVICE_NS: u64 = 100_000;
 /// How soon to look again after finding no room in a ring.
 const RECHECK_NS: u64 = 20_000;
-/// How often the UDP socket is looked at while it is silent and there are rings: looking costs a system call.
+/// How often the UDP socket is looked at while it is silent and there are rings: looking costs a
+/// system call.
 const UDP_NS: u64 = 20_000;
 /// It is silent if nothing has come for so long.
 const UDP_SILENT_NS: u64 = 1_000_000;
@@ -54,15 +55,17 @@ const LISTENER: u64 = 0;
 const NUDGE: u64 = 1;
 const FIRST_ID: u64 = 2;
 
-/// A port that reaches processes of the same user on this host through memory, and all others by UDP.
+/// A port that reaches processes of the same user on this host through memory, and all others by
+/// UDP.
 pub struct ShmPort {
     udp: UdpPort,
     epoll: Epoll,
     listener: SeqPacket,
     /// When to listen again, if that had to be given up for a while.
     listen_again: Option<Time>,
-    /// Readable from when somebody receives until the port is about to sleep again: whoever sleeps on the port
-    /// meanwhile is to go through [`Port::before_sleep`] again, because wake-ups have been called off.
+    /// Readable from when somebody receives until the port is about to sleep again: whoever sleeps
+    /// on the port meanwhile is to go through [`Port::before_sleep`] again, because wake-ups have
+    /// been called off.
     nudge: EventFd,
     inbound: Inbound,
     outbound: Outbound,
@@ -96,8 +99,8 @@ struct Counters {
 }
 
 impl ShmPort {
-    /// Puts rings beside a UDP port that other processes may share. `detail` is told whom on this host there
-    /// is no ring to.
+    /// Puts rings beside a UDP port that other processes may share. `detail` is told whom on this
+    /// host there is no ring to.
     pub fn new(udp: UdpPort, detail: fn(&str)) -> Result<ShmPort, PortError> {
         let caps = udp.caps();
         let prefix = udp.qpn_prefix();
@@ -172,7 +175,8 @@ impl ShmPort {
         true
     }
 
-    /// Sends bursts that have no ring by UDP, from the `next` on; returns how many, and whether more can follow.
+    /// Sends bursts that have no ring by UDP, from the `next` on; returns how many, and whether
+    /// more can follow.
     fn send_by_udp(
         &mut self,
         now: Time,
@@ -241,8 +245,8 @@ impl ShmPort {
         Ok(frames)
     }
 
-    /// Takes everything that came by UDP before a writer had its ring: read behind what is in the ring, it
-    /// would look like loss.
+    /// Takes everything that came by UDP before a writer had its ring: read behind what is in the
+    /// ring, it would look like loss.
     #[cold]
     fn drain_udp(&mut self, now: Time, sink: &mut dyn FrameSink) -> Result<usize, PortError> {
         let mut frames = 0;

@@ -19,8 +19,8 @@ const ABSENT_MAX_NS: u64 = 10_000_000_000;
 const GREETING_NS: u64 = 2_000_000_000;
 /// A reader that has read nothing for so long is stopped, not just without a core: not waited for.
 const STALL_NS: u64 = 100_000_000;
-/// After so long its ring is given up: it may be held by a child of a process that is dead, while another process
-/// has its place.
+/// After so long its ring is given up: it may be held by a child of a process that is dead, while
+/// another process has its place.
 const GIVE_UP_NS: u64 = 1_000_000_000;
 /// Engines that are remembered to have no ring.
 const MAX_PEERS: usize = 4096;
@@ -224,7 +224,8 @@ impl Outbound {
                 channel.touched = false;
                 if channel.writer.rings() {
                     counters.wakes += 1;
-                    // One that has heard enough already is awake, and one that is gone will be noticed.
+                    // One that has heard enough already is awake, and one that is gone will be
+                    // noticed.
                     let _ = channel.socket.send(&WAKE, None);
                 }
             }

@@ -1,11 +1,13 @@
 //! A ring of bursts in memory that two processes share: one writes, the other reads.
 //!
-//! Both positions count bytes since the beginning and never wrap in practice. Each end keeps its own position
-//! privately, publishes it, and checks the other's each time: it may move forward only, and never so far that more
-//! is in the ring than fits. A record is read once: header and packets are copied before anything in them is
-//! looked at. So an end that breaks the rules can garble its own packets, and nothing else.
+//! Both positions count bytes since the beginning and never wrap in practice. Each end keeps its
+//! own position privately, publishes it, and checks the other's each time: it may move forward
+//! only, and never so far that more is in the ring than fits. A record is read once: header and
+//! packets are copied before anything in them is looked at. So an end that breaks the rules can
+//! garble its own packets, and nothing else.
 //!
-//! Records begin at multiples of their header's length, so that a header never wraps around the end of the ring.
+//! Records begin at multiples of their header's length, so that a header never wraps around the end
+//! of the ring.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,7 +16,8 @@ use std::sync::atomic::Ordering;
 use super::bell::Bell;
 use crate::sys::SharedArea;
 
-/// Where the words are: each in cache lines of its own, since the two ends write them at the same time.
+/// Where the words are: each in cache lines of its own, since the two ends write them at the same
+/// time.
 const TAIL_AT: usize = 0;
 const HEAD_AT: usize = 128;
 const ASLEEP_AT: usize = 256;
@@ -211,7 +214,8 @@ impl RingReader {
         self.abandoned || (self.current.is_none() && self.ring.bell().published() == self.head)
     }
 
-    /// Takes whole packets of the next burst, about `most` bytes of them and at least one, into `out`.
+    /// Takes whole packets of the next burst, about `most` bytes of them and at least one, into
+    /// `out`.
     #[inline]
     pub(super) fn read(&mut self, most: usize, out: &mut Vec<u8>) -> Result<Option<Piece>, Breach> {
         let (record, taken) = match self.current {

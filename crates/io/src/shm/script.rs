@@ -8,8 +8,8 @@ const MOST: usize = 16 << 10;
 /// A segment is never longer, whatever a record says.
 const MAX_PIECE: usize = 1 << 16;
 
-/// Plays `input` as a writer that may write anything anywhere in the ring at any time, and reads meanwhile.
-/// Each step is an operation, an offset and a value.
+/// Plays `input` as a writer that may write anything anywhere in the ring at any time, and reads
+/// meanwhile. Each step is an operation, an offset and a value.
 ///
 /// # Panics
 /// If the reader hands out more than it may, or goes on after it has found the writer out.

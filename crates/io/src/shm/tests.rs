@@ -297,8 +297,8 @@ fn a_sleeper_is_woken_and_nobody_else() {
     assert_eq!(woken(&a), before + 1);
     b.port.fds().wait_readable(PATIENCE).unwrap();
     assert_eq!(b.recv(), 2);
-    // Another thread received what the sleeper was to be woken for: the sleeper wakes up all the same, since
-    // nobody would tell it of what comes next.
+    // Another thread received what the sleeper was to be woken for: the sleeper wakes up all the
+    // same, since nobody would tell it of what comes next.
     assert!(b.port.before_sleep());
     b.recv();
     let start = Instant::now();

@@ -12,19 +12,22 @@ use bowline_wire::LiveBytes;
 use super::check;
 
 const NAME: &CStr = c"bowline-ring";
-/// Whoever has the file can neither make it shorter, which would turn reading it into a fault, nor longer.
+/// Whoever has the file can neither make it shorter, which would turn reading it into a fault, nor
+/// longer.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
 /// A memory file of a fixed length, mapped for reading and writing.
 ///
-/// Its words are atomics and its bytes can only be copied, since another process may write both at any time.
+/// Its words are atomics and its bytes can only be copied, since another process may write both at
+/// any time.
 pub(crate) struct SharedArea {
     start: NonNull<u8>,
     len: usize,
     file: OwnedFd,
 }
 
-// SAFETY: the mapping is not tied to a thread; all access is atomic or by copies that tolerate other writers.
+// SAFETY: the mapping is not tied to a thread; all access is atomic or by copies that tolerate
+// other writers.
 unsafe impl Send for SharedArea {}
 // SAFETY: as above.
 unsafe impl Sync for SharedArea {}
@@ -44,8 +47,8 @@ impl SharedArea {
         SharedArea::map(file, len)
     }
 
-    /// Maps a file of somebody else's, if it cannot be pulled away: sealed, of exactly `len` bytes, and ordinary
-    /// memory. Huge pages would fault where none are left.
+    /// Maps a file of somebody else's, if it cannot be pulled away: sealed, of exactly `len` bytes,
+    /// and ordinary memory. Huge pages would fault where none are left.
     pub(crate) fn open(file: OwnedFd, len: usize) -> io::Result<SharedArea> {
         let fd = file.as_raw_fd();
         // SAFETY: touches no memory of ours; fails for anything but a memory file.
@@ -74,7 +77,8 @@ impl SharedArea {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // A child would hold the ring of a process that is gone. Where that cannot be had, it holds it.
+        // A child would hold the ring of a process that is gone. Where that cannot be had, it holds
+        // it.
         // SAFETY: the mapping that was just made; the parent's is not changed.
         let _ = unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -93,8 +97,8 @@ impl SharedArea {
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.len, "word at {at} of {}", self.len);
-        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; the file cannot
-        // be made shorter, and all access to words is atomic.
+        // SAFETY: within the mapping, which is page-aligned and lives as long as `self`; the file
+        // cannot be made shorter, and all access to words is atomic.
         unsafe { self.start.add(at).cast().as_ref() }
     }
 
@@ -136,8 +140,8 @@ impl SharedArea {
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let len = bytes.len();
         assert!(at <= self.len && len <= self.len - at, "{len} bytes at {at} of {}", self.len);
-        // SAFETY: within the mapping. The other process may read or write the bytes meanwhile; no reference
-        // to them exists in this one.
+        // SAFETY: within the mapping. The other process may read or write the bytes meanwhile; no
+        // reference to them exists in this one.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr().add(at), len) };
     }
 }

@@ -117,8 +117,8 @@ impl XdpProgram {
         Ok(XdpProgram { fd: owned(fd) })
     }
 
-    /// Puts the program at an interface's door, in the driver if that can, until what is returned is
-    /// dropped or the process ends, however it ends.
+    /// Puts the program at an interface's door, in the driver if that can, until what is returned
+    /// is dropped or the process ends, however it ends.
     pub(crate) fn attach(&self, interface: u32) -> io::Result<Attached> {
         let mut attr = Attr::new()
             .u32(0, self.fd.as_raw_fd() as u32)
@@ -135,8 +135,8 @@ impl XdpProgram {
             .u32(0, self.fd.as_raw_fd() as u32)
             .u32(8, frame.len() as u32)
             .pointer(16, frame.as_ptr());
-        // SAFETY: the frame is as long as the length says and outlives the call, which only reads it.
-        // No room for an answer's data is offered.
+        // SAFETY: the frame is as long as the length says and outlives the call, which only reads
+        // it. No room for an answer's data is offered.
         unsafe { attr.call(PROG_TEST_RUN) }?;
         Ok(u32::from_ne_bytes([attr.0[4], attr.0[5], attr.0[6], attr.0[7]]))
     }

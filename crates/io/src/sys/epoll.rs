@@ -21,7 +21,8 @@ impl Epoll {
         Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Waits for `fd` to become readable, or for its other end to close, as well. Closing it ends that.
+    /// Waits for `fd` to become readable, or for its other end to close, as well. Closing it ends
+    /// that.
     pub(crate) fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
         let epoll = self.fd.as_raw_fd();

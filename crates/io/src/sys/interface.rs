@@ -204,8 +204,8 @@ impl InterfaceQuery {
         };
         let mut request = self.request();
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-        // SAFETY: the `ifreq` is alive, and points to a live structure of the command's that the kernel
-        // fills in.
+        // SAFETY: the `ifreq` is alive, and points to a live structure of the command's that the
+        // kernel fills in.
         let asked =
             unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         if check(asked).is_ok() { (channels.rx + channels.combined).max(1) } else { 1 }

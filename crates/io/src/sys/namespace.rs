@@ -3,8 +3,8 @@
 use std::ffi::CString;
 use std::path::Path;
 
-/// Takes the calling thread, and no other, to a network of its own; `false`, with a word of why, where
-/// that cannot be had.
+/// Takes the calling thread, and no other, to a network of its own; `false`, with a word of why,
+/// where that cannot be had.
 pub(crate) fn enter_own_network() -> bool {
     // SAFETY: `unshare` touches no memory, and concerns this thread alone.
     let entered = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
@@ -26,8 +26,8 @@ pub(crate) fn ip(arguments: &str) -> bool {
     done.is_ok_and(|status| status.success())
 }
 
-/// Gives the calling thread, and no other, a small file system of memory at `dir`; `false`, with a word
-/// of why, where that cannot be had.
+/// Gives the calling thread, and no other, a small file system of memory at `dir`; `false`, with a
+/// word of why, where that cannot be had.
 pub(crate) fn mount_small_memory(dir: &Path, bytes: usize) -> bool {
     let at = CString::new(dir.to_str().expect("a plain path")).expect("without zeroes");
     let size = CString::new(format!("size={bytes}")).expect("without zeroes");
@@ -55,8 +55,8 @@ pub(crate) fn mount_small_memory(dir: &Path, bytes: usize) -> bool {
     mounted
 }
 
-/// Makes the calling thread, and no other, another user's; `false`, with a word of why, where that takes
-/// rights that this process does not have.
+/// Makes the calling thread, and no other, another user's; `false`, with a word of why, where that
+/// takes rights that this process does not have.
 pub(crate) fn become_user(uid: u32) -> bool {
     // SAFETY: the system call itself, unlike the library's function, concerns this thread alone.
     let done = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) } == 0;

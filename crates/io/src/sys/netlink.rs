@@ -29,13 +29,14 @@ impl LinkNews {
         Ok(LinkNews { socket })
     }
 
-    /// Takes all news there are; says whether there were any. What they are is left to be asked for: news
-    /// can be lost when many come at once.
+    /// Takes all news there are; says whether there were any. What they are is left to be asked
+    /// for: news can be lost when many come at once.
     pub fn take(&self) -> bool {
         let mut any = false;
         loop {
             let mut first = 0_u8;
-            // SAFETY: receives at most one byte into a live `u8`; the rest of the message is dropped.
+            // SAFETY: receives at most one byte into a live `u8`; the rest of the message is
+            // dropped.
             let got = unsafe { libc::recv(self.socket.as_raw_fd(), (&raw mut first).cast(), 1, 0) };
             // Too many to be kept is news as well.
             let lost = got < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);

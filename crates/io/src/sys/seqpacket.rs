@@ -1,5 +1,5 @@
-//! Sequenced packets between processes of a host, one descriptor with each if need be. No call waits for the
-//! other end, whatever it does to its own flags.
+//! Sequenced packets between processes of a host, one descriptor with each if need be. No call
+//! waits for the other end, whatever it does to its own flags.
 
 use std::io;
 use std::mem::{self, size_of};
@@ -77,8 +77,9 @@ impl SeqPacket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Takes a packet: how many bytes were written to `into`, and a descriptor if exactly one came with it.
-    /// No bytes mean that the other end is gone. Packets that are too long, or have more descriptors, are errors.
+    /// Takes a packet: how many bytes were written to `into`, and a descriptor if exactly one came
+    /// with it. No bytes mean that the other end is gone. Packets that are too long, or have more
+    /// descriptors, are errors.
     pub(crate) fn recv(&self, into: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
         let mut piece = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let mut control = Control::new();
@@ -107,7 +108,8 @@ impl AsRawFd for SeqPacket {
     }
 }
 
-/// Room for one control message with one descriptor. A kernel that has more to pass closes the others.
+/// Room for one control message with one descriptor. A kernel that has more to pass closes the
+/// others.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
@@ -137,8 +139,9 @@ impl Control {
 
     /// The descriptor in it, as the kernel has filled it.
     fn take(&self, message: &libc::msghdr) -> Option<OwnedFd> {
-        // SAFETY: the kernel has set the length of what it has written; the header is looked at only if it is
-        // whole, and the descriptor, which nobody else owns, only if the header says that it is there.
+        // SAFETY: the kernel has set the length of what it has written; the header is looked at
+        // only if it is whole, and the descriptor, which nobody else owns, only if the header says
+        // that it is there.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const *message);
             if header.is_null()

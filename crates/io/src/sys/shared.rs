@@ -76,8 +76,8 @@ impl SharedWords {
 }
 
 /// Makes sure that a file has `len` bytes, all of them in storage; it is never made shorter, since
-/// whoever has it mapped would fault. A hole would fault as well, when it is written to and the file
-/// system is full.
+/// whoever has it mapped would fault. A hole would fault as well, when it is written to and the
+/// file system is full.
 fn allocate(file: &File, len: usize) -> io::Result<()> {
     loop {
         // SAFETY: touches no memory of this process.

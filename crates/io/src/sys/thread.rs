@@ -12,8 +12,8 @@ const SYNCHRONOUS: [libc::c_int; 6] =
 /// Starts a thread that takes no signals sent to the process.
 ///
 /// The kernel delivers a signal to any thread that does not block it. A program that blocks SIGTERM
-/// to read it from a `signalfd` would be killed by it if one of our threads left it unblocked, and a
-/// handler that ran on our thread would delay packets and see the wrong thread's state.
+/// to read it from a `signalfd` would be killed by it if one of our threads left it unblocked, and
+/// a handler that ran on our thread would delay packets and see the wrong thread's state.
 pub fn spawn_background<T: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> T + Send + 'static,

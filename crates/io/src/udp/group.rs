@@ -1,7 +1,8 @@
 //! Packets to a multicast group.
 //!
-//! A port's own socket is bound to its address, and hears nothing that is sent to another. A group therefore has a
-//! socket of its own, bound to the group's address. Every process that has joined gets every packet.
+//! A port's own socket is bound to its address, and hears nothing that is sent to another. A group
+//! therefore has a socket of its own, bound to the group's address. Every process that has joined
+//! gets every packet.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;

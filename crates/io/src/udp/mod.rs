@@ -321,7 +321,8 @@ impl UdpPort {
         Ok(done)
     }
 
-    /// Takes what is left in a socket that is about to be closed, so that frames of others do not die with it.
+    /// Takes what is left in a socket that is about to be closed, so that frames of others do not
+    /// die with it.
     fn hand_on_rest(&mut self) {
         // Bounded: somebody may go on sending to this end for ever.
         for _ in 0..MAX_REST {

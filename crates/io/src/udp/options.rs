@@ -44,8 +44,8 @@ pub(super) fn bind(config: &UdpConfig, scope: u32) -> Result<UdpSocket, PortErro
     })
 }
 
-/// A socket that hears a multicast group at an interface, with everything set that frames need. Others on this host may
-/// hear it too.
+/// A socket that hears a multicast group at an interface, with everything set that frames need.
+/// Others on this host may hear it too.
 pub(super) fn bind_group(
     addr: IpAddr,
     udp_port: u16,

@@ -1,7 +1,8 @@
 //! Messages for `sendmmsg`, built in place and used again for every call.
 //!
-//! A burst's packets lie side by side in their batch, so that a message is one piece: the kernel takes
-//! some 35 ns over every further piece of a gather list, which is as much as copying a kilobyte.
+//! A burst's packets lie side by side in their batch, so that a message is one piece: the kernel
+//! takes some 35 ns over every further piece of a gather list, which is as much as copying a
+//! kilobyte.
 
 #![allow(unsafe_code)]
 
@@ -122,7 +123,8 @@ impl TxRing {
         control.finish();
     }
 
-    /// Points the headers to names and pieces, and sends. The bytes that were added are still there.
+    /// Points the headers to names and pieces, and sends. The bytes that were added are still
+    /// there.
     fn send(&mut self, fd: RawFd) -> io::Result<usize> {
         let count = self.pieces.len();
         for at in 0..count {
@@ -133,8 +135,8 @@ impl TxRing {
             header.msg_iovlen = 1;
         }
         // SAFETY: the first `count` headers point to names, control messages and pieces in vectors
-        // of `self` that nobody touches before the call returns. The pieces point to bytes that both
-        // callers have borrowed from a batch, or keep, until then. The kernel only reads them.
+        // of `self` that nobody touches before the call returns. The pieces point to bytes that
+        // both callers have borrowed from a batch, or keep, until then. The kernel only reads them.
         let sent = unsafe {
             libc::sendmmsg(fd, self.headers.as_mut_ptr(), count as libc::c_uint, libc::MSG_DONTWAIT)
         };

@@ -106,8 +106,8 @@ pub(super) struct Own {
 
 /// Takes a received frame apart: what is known of it, and its packet.
 ///
-/// The UDP checksum is not looked at. Frames from another interface of this host come with a sum that
-/// is not finished, and the ICRC is there in any case.
+/// The UDP checksum is not looked at. Frames from another interface of this host come with a sum
+/// that is not finished, and the ICRC is there in any case.
 pub(super) fn parse<'a>(frame: &'a [u8], own: &Own) -> Result<(FrameMeta, &'a [u8]), Refusal> {
     let ethernet = EthernetHeader::parse(frame).map_err(|_| Refusal::Malformed)?;
     let tagged = !ethernet.tags.as_slice().is_empty();

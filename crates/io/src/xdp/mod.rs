@@ -1,5 +1,5 @@
-//! A RoCEv2 port on an AF_XDP socket: whole frames between memory of ours and a queue of the NIC, past
-//! the kernel's network stack.
+//! A RoCEv2 port on an AF_XDP socket: whole frames between memory of ours and a queue of the NIC,
+//! past the kernel's network stack.
 //!
 //! It is for real NICs, whose drivers can read and write that memory themselves. An eBPF program at
 //! the interface's door takes out RoCEv2 for our address and lets everything else pass, so that the
@@ -68,8 +68,8 @@ pub struct XdpPort {
     // Before the socket: what comes once the program is away is the kernel's again.
     _program: Attached,
     socket: XdpSocket,
-    /// Keeps sockets off the address and port. What the NIC receives by another queue ends here, and
-    /// is not answered with "port unreachable".
+    /// Keeps sockets off the address and port. What the NIC receives by another queue ends here,
+    /// and is not answered with "port unreachable".
     _claim: UdpSocket,
     ways: Ways<Neighbours>,
     own: Own,
@@ -327,8 +327,8 @@ impl Port for XdpPort {
     }
 
     fn fds(&self) -> PortFds {
-        // Room cannot be slept on: it also takes places that the NIC has finished with, of which the
-        // descriptor says nothing.
+        // Room cannot be slept on: it also takes places that the NIC has finished with, of which
+        // the descriptor says nothing.
         PortFds { read: [Some(self.socket.as_fd().as_raw_fd()), None, None], write: None }
     }
 

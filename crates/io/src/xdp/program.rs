@@ -51,8 +51,8 @@ const VALUE: u8 = 5;
 /// The program for an address and UDP port. It redirects to the socket that `map` has for the queue
 /// by which a frame came; what came by a queue without a socket is the kernel's as well.
 ///
-/// A frame with a VLAN tag or IP options and a fragment are the kernel's: RoCEv2 has none of them, and
-/// the kernel knows what to do.
+/// A frame with a VLAN tag or IP options and a fragment are the kernel's: RoCEv2 has none of them,
+/// and the kernel knows what to do.
 pub(super) fn program(addr: IpAddr, udp_port: u16, map: BorrowedFd<'_>) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let (udp, need) = match addr {
@@ -180,8 +180,8 @@ mod tests {
         }
     }
 
-    /// A map without sockets: what would be redirected passes too, by the map's own default, so this
-    /// sees that the kernel accepts the program and that nothing is dropped.
+    /// A map without sockets: what would be redirected passes too, by the map's own default, so
+    /// this sees that the kernel accepts the program and that nothing is dropped.
     #[test]
     fn the_kernel_takes_it_and_everything_passes_a_map_without_sockets() {
         for (ours, peer) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {

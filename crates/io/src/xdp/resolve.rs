@@ -14,8 +14,9 @@ use crate::sys::{Hop, Neighbours};
 const FRESH_NS: u64 = 1_000_000_000;
 /// How soon to ask again while a neighbour has not answered.
 const RETRY_NS: u64 = 100_000;
-/// How long packets wait for a neighbour's answer before they are dropped. It holds up everything else
-/// that is to be sent, so it is short; but it is long for a network without a router in between.
+/// How long packets wait for a neighbour's answer before they are dropped. It holds up everything
+/// else that is to be sent, so it is short; but it is long for a network without a router in
+/// between.
 const PATIENCE_NS: u64 = 20_000_000;
 /// How soon to look again for a way to an address, or for a neighbour, that there was none to.
 const GIVEN_UP_NS: u64 = 100_000_000;

@@ -30,7 +30,8 @@ fn bring_up(host: u8) {
     }
 }
 
-/// Ports with these addresses, of hosts 1 and 2; `None`, with a word of why, where they cannot be had.
+/// Ports with these addresses, of hosts 1 and 2; `None`, with a word of why, where they cannot be
+/// had.
 fn cable(addrs: [&'static str; 2]) -> Option<[XdpPort; 2]> {
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();

@@ -1,5 +1,5 @@
-//! How many rules a switch needs (section V-B of the paper): three replicas, racks of 16 hosts, copies made at the
-//! top of racks only.
+//! How many rules a switch needs (section V-B of the paper): three replicas, racks of 16 hosts,
+//! copies made at the top of racks only.
 
 /// Hosts of a rack, behind a switch of 32 ports.
 pub const RACK_HOSTS: u64 = 16;

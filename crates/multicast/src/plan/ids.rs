@@ -7,9 +7,11 @@ use crate::table::GROUP_PREFIX;
 /// Numbers below the prefix.
 const COUNT: usize = 1 << 16;
 
-/// The unused QPNs of the reserved prefix at one address, of which group IDs and member IDs are taken.
+/// The unused QPNs of the reserved prefix at one address, of which group IDs and member IDs are
+/// taken.
 ///
-/// A number that was given back comes again last, so that late packets of an old group do not meet a new one.
+/// A number that was given back comes again last, so that late packets of an old group do not meet
+/// a new one.
 #[derive(Clone, Debug)]
 pub struct IdPool {
     used: Vec<u64>,

@@ -21,15 +21,15 @@ pub trait Network {
     /// A host's port or a switch.
     type Node: Copy + Ord;
 
-    /// The nodes that are first on an equally good way from a node to an address, in a fixed order; none if there
-    /// is no way.
+    /// The nodes that are first on an equally good way from a node to an address, in a fixed order;
+    /// none if there is no way.
     fn next_hops(&self, at: Self::Node, dst: IpAddr) -> Vec<Self::Node>;
 
     /// Whether a node is a host.
     fn is_host(&self, node: Self::Node) -> bool;
 
-    /// Whether a switch can copy and rewrite. Those that cannot only forward: the paper's section V-A has such
-    /// ones everywhere but at the top of racks.
+    /// Whether a switch can copy and rewrite. Those that cannot only forward: the paper's section
+    /// V-A has such ones everywhere but at the top of racks.
     fn is_programmable(&self, _node: Self::Node) -> bool {
         true
     }
@@ -75,9 +75,10 @@ const MAX_HOPS: usize = 64;
 
 /// Plans a group: copies as late as possible, and rewrites where a copy has one member left.
 ///
-/// The root is the next hop of the sender towards the first member. Differences from the paper's Algorithm 1: a member at
-/// the next hop always has a branch of its own, so that groups of one and members that share an address work; and where
-/// two branches of different members would meet at one switch again, which cannot tell them apart, the root makes all copies.
+/// The root is the next hop of the sender towards the first member. Differences from the paper's
+/// Algorithm 1: a member at the next hop always has a branch of its own, so that groups of one and
+/// members that share an address work; and where two branches of different members would meet at
+/// one switch again, which cannot tell them apart, the root makes all copies.
 ///
 /// # Errors
 /// If there is no way to do it.

@@ -36,7 +36,8 @@ pub struct GroupSpec {
     pub root: RootConfig,
 }
 
-/// The tables of a group of UC queue pairs, whose packets nobody acknowledges: as [`tables`], and no switch merges.
+/// The tables of a group of UC queue pairs, whose packets nobody acknowledges: as [`tables`], and
+/// no switch merges.
 pub fn unreliable_tables<N: Copy + Ord>(plan: &Plan<N>, group: &GroupSpec) -> BTreeMap<N, Table> {
     let mut tables = tables(plan, group);
     tables.values_mut().for_each(|table| table.root = None);

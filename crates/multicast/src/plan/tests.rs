@@ -53,8 +53,8 @@ impl Network for LeafSpine {
     }
 }
 
-/// Walks a packet of the group through the network, always taking the `choice`-th of several ways. Gives the members
-/// that get it, and how many links it took.
+/// Walks a packet of the group through the network, always taking the `choice`-th of several ways.
+/// Gives the members that get it, and how many links it took.
 fn walk(
     network: &LeafSpine,
     plan: &Plan<Node>,

@@ -64,8 +64,9 @@ impl Root {
                 return;
             }
         };
-        // The paper's rule overwrites records, but not with what everybody is known to have. Before anything is known, what
-        // was said last counts: what was said first may have been a stranger's.
+        // The paper's rule overwrites records, but not with what everybody is known to have. Before
+        // anything is known, what was said last counts: what was said first may have been a
+        // stranger's.
         let record = self.records[member].acked.filter(|_| self.told.is_some());
         let floor = if self.is_sparing() { record } else { self.told };
         if floor.is_some_and(|floor| acked.before(floor)) {
@@ -138,8 +139,8 @@ impl Root {
         }
     }
 
-    /// Tells the sender to wait for a member without a receive, if that is all that the group waits for. Sooner,
-    /// other members would wait for nothing.
+    /// Tells the sender to wait for a member without a receive, if that is all that the group waits
+    /// for. Sooner, other members would wait for nothing.
     pub(super) fn settle_rnr(&mut self, out: &mut Out<'_>) {
         let Some(told) = self.told else { return };
         while let Some(member) = self.missed_rnr(told) {
@@ -186,7 +187,8 @@ impl Root {
             return;
         }
         if self.told.is_none() {
-            // Nobody can tell a stranger from the member yet. A member that has refused is silent from now on.
+            // Nobody can tell a stranger from the member yet. A member that has refused is silent
+            // from now on.
             out.counters.drop_stale += 1;
             return;
         }

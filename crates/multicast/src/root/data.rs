@@ -11,8 +11,8 @@ use crate::merge::MAX_AHEAD;
 const MAX_STRAYS: u32 = 16;
 
 impl Root {
-    /// Takes a packet of the sender's, which is one that groups carry, or is to be refused. Gives the branches that
-    /// get a copy.
+    /// Takes a packet of the sender's, which is one that groups carry, or is to be refused. Gives
+    /// the branches that get a copy.
     pub(crate) fn on_data(
         &mut self,
         now: Time,
@@ -57,8 +57,8 @@ impl Root {
         self.branches_lacking(psn, out)
     }
 
-    /// Notes how far the sender has got. Jumps are believed only if the whole packet is undamaged, and no further
-    /// than a sender can be ahead of its acknowledgements.
+    /// Notes how far the sender has got. Jumps are believed only if the whole packet is undamaged,
+    /// and no further than a sender can be ahead of its acknowledgements.
     fn note_sent(
         &mut self,
         frame: &Arrival<'_>,
@@ -81,8 +81,9 @@ impl Root {
         true
     }
 
-    /// A packet far from all that is known. One is a stranger's. Many in a row, and none that fits, mean that a stranger
-    /// was believed after a restart: then nothing is known, and members have to speak again.
+    /// A packet far from all that is known. One is a stranger's. Many in a row, and none that fits,
+    /// mean that a stranger was believed after a restart: then nothing is known, and members have
+    /// to speak again.
     fn note_stray(&mut self, frame: &Arrival<'_>, packet: &PacketView<'_>, out: &mut Out<'_>) {
         out.counters.drop_ahead += 1;
         // A root that has known the group from its beginning has nothing to doubt.
@@ -95,8 +96,8 @@ impl Root {
         }
     }
 
-    /// A request that groups do not carry. It is refused when everything before it is acknowledged, and nothing
-    /// behind it is copied.
+    /// A request that groups do not carry. It is refused when everything before it is acknowledged,
+    /// and nothing behind it is copied.
     fn refuse(
         &mut self,
         frame: &Arrival<'_>,
@@ -106,8 +107,8 @@ impl Root {
     ) {
         out.counters.drop_refused += 1;
         let psn = packet.psn();
-        // With packets missing before it, the sender will come again. And where it is not known what members have, this
-        // may be anybody's.
+        // With packets missing before it, the sender will come again. And where it is not known
+        // what members have, this may be anybody's.
         let is_next = self.told.is_some() && self.sent_end == Some(psn);
         if is_next && frame.check_icrc(packet, out.counters) {
             self.sent_end = Some(psn.next());

@@ -1,4 +1,5 @@
-//! The root of a group: what it knows of the sender and of each member, and what it tells the sender.
+//! The root of a group: what it knows of the sender and of each member, and what it tells the
+//! sender.
 
 mod answers;
 mod data;
@@ -99,8 +100,8 @@ pub(crate) struct Root {
     /// Last PSN that the sender was told is acknowledged.
     told: Option<Psn>,
     told_msn: u32,
-    /// The PSN behind the last that the sender has sent, as far as this switch has seen. `None` only as long as `told`
-    /// is.
+    /// The PSN behind the last that the sender has sent, as far as this switch has seen. `None`
+    /// only as long as `told` is.
     sent_end: Option<Psn>,
     /// Packets of the sender's in a row that fit nothing that is known.
     strays: u32,

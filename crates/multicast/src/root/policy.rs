@@ -90,8 +90,8 @@ impl Root {
         self.tell_failure(out);
     }
 
-    /// Tells the sender that the group has failed. Where it is not known what members have, silence is the answer:
-    /// any other would acknowledge something.
+    /// Tells the sender that the group has failed. Where it is not known what members have, silence
+    /// is the answer: any other would acknowledge something.
     pub(super) fn tell_failure(&self, out: &mut Out<'_>) {
         if let (Some(code), Some(told)) = (self.failed, self.told) {
             out.counters.refusals_out += 1;

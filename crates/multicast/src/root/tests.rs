@@ -1,5 +1,5 @@
-//! Merging against a model that knows everything: receivers that take packets in order, a sender that goes back, and
-//! a network that loses, doubles and delays what it likes.
+//! Merging against a model that knows everything: receivers that take packets in order, a sender
+//! that goes back, and a network that loses, doubles and delays what it likes.
 
 use bowline_wire::{NakCode, Syndrome};
 use proptest::prelude::*;

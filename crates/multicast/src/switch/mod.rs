@@ -19,8 +19,8 @@ use crate::rewrite::{Edit, OldPlace, Rewriter};
 use crate::root::{Event, Out, Root};
 use crate::table::{GROUP_PREFIX, GroupKey, InvalidTable, Region, Table};
 
-/// Answers that wait for the driver. A frame makes at most a few, so that only a driver that breaks the contract
-/// loses any.
+/// Answers that wait for the driver. A frame makes at most a few, so that only a driver that breaks
+/// the contract loses any.
 const MAX_ANSWERS: usize = 4096;
 
 /// How much a switch holds.
@@ -90,10 +90,12 @@ struct Group {
 
 /// A switch's packet processor: frames in, verdicts and answers out.
 ///
-/// The driver calls [`handle_frame`](Switch::handle_frame) for each frame, sends the copies that the verdict asks
-/// for ([`edit`](Switch::edit)), then what [`poll_transmit`](Switch::poll_transmit) gives until that is empty. It calls
-/// [`handle_timeout`](Switch::handle_timeout) when the time of [`poll_timeout`](Switch::poll_timeout) has come, and asks for
-/// that after every other call. [`poll_event`](Switch::poll_event) may be called at any time. Time does not go backwards.
+/// The driver calls [`handle_frame`](Switch::handle_frame) for each frame, sends the copies that
+/// the verdict asks for ([`edit`](Switch::edit)), then what
+/// [`poll_transmit`](Switch::poll_transmit) gives until that is empty. It calls
+/// [`handle_timeout`](Switch::handle_timeout) when the time of
+/// [`poll_timeout`](Switch::poll_timeout) has come, and asks for that after every other call.
+/// [`poll_event`](Switch::poll_event) may be called at any time. Time does not go backwards.
 #[derive(Debug, Default)]
 pub struct Switch {
     limits: SwitchLimits,
@@ -115,7 +117,8 @@ impl Switch {
         Switch { limits, ..Switch::default() }
     }
 
-    /// Takes a table for a group: a new one, or a newer one. Members that stay keep what is known of them.
+    /// Takes a table for a group: a new one, or a newer one. Members that stay keep what is known
+    /// of them.
     ///
     /// # Errors
     /// Why it is not taken; the old table stays in force.
@@ -230,8 +233,8 @@ impl Switch {
         }
     }
 
-    /// Takes a frame that a sender sends: what [`handle_frame`](Switch::handle_frame) does with it, for drivers that know
-    /// who sends.
+    /// Takes a frame that a sender sends: what [`handle_frame`](Switch::handle_frame) does with it,
+    /// for drivers that know who sends.
     pub fn handle_data(&mut self, now: Time, frame: &Arrival<'_>) -> Verdict {
         let Ok(bth) = BthView::new(frame.bytes) else { return Verdict::Pass };
         let key = GroupKey { sender: frame.flow.src, id: bth.dest_qpn() };
@@ -241,7 +244,8 @@ impl Switch {
         }
     }
 
-    /// Takes a frame that comes from the network towards a sender: whether it is a member's answer, and so taken.
+    /// Takes a frame that comes from the network towards a sender: whether it is a member's answer,
+    /// and so taken.
     pub fn handle_answer(&mut self, now: Time, frame: &Arrival<'_>) -> bool {
         let Ok(bth) = BthView::new(frame.bytes) else { return false };
         let found = self.by_answer.get(&(frame.flow.dst, bth.dest_qpn())).copied();

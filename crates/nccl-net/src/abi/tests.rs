@@ -1,4 +1,5 @@
-//! Sizes and offsets, as a C compiler has them from NCCL's headers (release 2.28, x86-64 and AArch64).
+//! Sizes and offsets, as a C compiler has them from NCCL's headers (release 2.28, x86-64 and
+//! AArch64).
 
 use std::mem::{offset_of, size_of};
 

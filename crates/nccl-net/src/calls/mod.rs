@@ -1,8 +1,8 @@
 //! The functions that NCCL calls, as all versions have them; `versions` has those that differ.
 //!
-//! NCCL keeps to its headers: pointers to results can be written, arrays have as many elements as the
-//! count beside them, a handle has 128 bytes, and registered memory stays until it is deregistered or
-//! its connection is closed.
+//! NCCL keeps to its headers: pointers to results can be written, arrays have as many elements as
+//! the count beside them, a handle has 128 bytes, and registered memory stays until it is
+//! deregistered or its connection is closed.
 
 mod versions;
 
@@ -239,8 +239,8 @@ unsafe fn send(
     unsafe { give_request(request, comm, begun) }
 }
 
-/// Receives; the result is null if too many requests are open. What it was before, NCCL's wish not to
-/// hear of the end, is not heeded: ends are told.
+/// Receives; the result is null if too many requests are open. What it was before, NCCL's wish not
+/// to hear of the end, is not heeded: ends are told.
 ///
 /// # Safety
 /// As NCCL calls it.

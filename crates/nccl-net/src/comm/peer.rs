@@ -1,8 +1,8 @@
 //! Whether the other end is there: the set-up connection stays open for that.
 //!
-//! The kernel closes it when the peer's process dies, and finds out by itself when the peer's host does. An
-//! end that received everything it offered memory for says so before it closes: its last acknowledgement
-//! may be lost, and the sender must not take that for a failure.
+//! The kernel closes it when the peer's process dies, and finds out by itself when the peer's host
+//! does. An end that received everything it offered memory for says so before it closes: its last
+//! acknowledgement may be lost, and the sender must not take that for a failure.
 
 use std::time::{Duration, Instant};
 

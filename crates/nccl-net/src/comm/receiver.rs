@@ -14,7 +14,8 @@ use crate::link::{Place, RecvEvent, RecvLink};
 use crate::memory::Landing;
 use crate::status::Trouble;
 
-/// How long what was said to the sender may take to be acknowledged before the connection is closed.
+/// How long what was said to the sender may take to be acknowledged before the connection is
+/// closed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A receive that NCCL asks for.

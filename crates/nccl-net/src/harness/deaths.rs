@@ -1,4 +1,5 @@
-//! Scenes in which rank 1 is killed: rank 0 hears of it within a bound, and every later call answers at once.
+//! Scenes in which rank 1 is killed: rank 0 hears of it within a bound, and every later call
+//! answers at once.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Drives every call of NCCL's network plug-in interface, as NCCL does: the library is loaded by its path, and
-//! two processes talk through it.
+//! Drives every call of NCCL's network plug-in interface, as NCCL does: the library is loaded by
+//! its path, and two processes talk through it.
 //!
 //! ```text
 //! nccl-net-harness [--plugin FILE] [--versions 8,9,10,11] [--transports rc,xp,sr-nack,ec-mds,auto]

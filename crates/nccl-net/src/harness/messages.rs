@@ -1,4 +1,5 @@
-//! Scenes of messages that arrive: all sizes, many connections, groups, a library that is loaded twice.
+//! Scenes of messages that arrive: all sizes, many connections, groups, a library that is loaded
+//! twice.
 
 use crate::net::Handle;
 use crate::rank::{Outcome, Rank, check, ensure, memory, wait};

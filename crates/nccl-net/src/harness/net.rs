@@ -56,7 +56,8 @@ unsafe extern "C" fn logger(
 /// The arguments of a call are those of the version, which differ in few.
 macro_rules! call {
     ($net:expr, $function:ident($($argument:expr),*)) => {
-        // SAFETY: arguments are as the headers have them; what is wrong in them on purpose are numbers.
+        // SAFETY: arguments are as the headers have them; what is wrong in them on purpose are
+        // numbers.
         unsafe {
             match &$net.table {
                 Table::V8(table) => (table.$function)($($argument),*),
@@ -112,7 +113,8 @@ impl Net {
     }
 
     fn init(&mut self) -> Status {
-        // SAFETY: a logger that takes one more argument than it names is called as if it had named it.
+        // SAFETY: a logger that takes one more argument than it names is called as if it had named
+        // it.
         let logger = unsafe {
             Some(std::mem::transmute::<*const (), nccl_net_bowline::abi::Logger>(
                 logger as *const (),
@@ -274,7 +276,8 @@ impl Net {
         some(status, request)
     }
 
-    /// Receives of addresses, sizes and tags. Like NCCL it may say that it does not wait for the end.
+    /// Receives of addresses, sizes and tags. Like NCCL it may say that it does not wait for the
+    /// end.
     pub(crate) fn irecv(
         &self,
         comm: Handle,

@@ -13,7 +13,8 @@ use crate::comm::MAX_OFFERS;
 use crate::devices::OpenNic;
 use crate::status::Trouble;
 
-/// Receives that are posted: one for each message that may be under way, and some for messages beside.
+/// Receives that are posted: one for each message that may be under way, and some for messages
+/// beside.
 const RING: usize = MAX_OFFERS + 64;
 /// Bytes of each.
 const SLOT: usize = message::MAX_LEN;
@@ -174,8 +175,8 @@ impl Control {
     }
 }
 
-/// Whose fault a request is that has failed. Receives fail, and requests are flushed, because of what
-/// the peer has sent: a request of this end's has a reason of its own.
+/// Whose fault a request is that has failed. Receives fail, and requests are flushed, because of
+/// what the peer has sent: a request of this end's has a reason of its own.
 fn failed(error: CompletionError) -> Trouble {
     let kind = (error.wr_id >> 56) as u8;
     let is_recv = kind == Kind::Ring as u8 || kind == Kind::ExpressRecv as u8;

@@ -1,8 +1,8 @@
 //! Transports of a connection: how offers reach the sender, and data the receiver.
 //!
-//! A receiver *offers* memory, and the sender fills each offer with one message. Offers are numbered as
-//! they are made. [`rc`] and [`xp`] tell the sender where the memory is, which writes it; [`sdr`] posts
-//! it as a receive of SDR's.
+//! A receiver *offers* memory, and the sender fills each offer with one message. Offers are
+//! numbered as they are made. [`rc`] and [`xp`] tell the sender where the memory is, which writes
+//! it; [`sdr`] posts it as a receive of SDR's.
 
 mod control;
 mod message;
@@ -90,7 +90,8 @@ pub(crate) trait RecvLink: Send {
     /// Goes on, and says what has happened.
     fn poll(&mut self, events: &mut Vec<RecvEvent>) -> Result<(), Trouble>;
 
-    /// Whether everything that was said to the sender has been heard. Nobody polls any more after this.
+    /// Whether everything that was said to the sender has been heard. Nobody polls any more after
+    /// this.
     fn is_quiet(&mut self) -> Result<bool, Trouble>;
 }
 
@@ -101,8 +102,8 @@ pub(crate) struct Wanted {
     pub(crate) traffic_class: u8,
 }
 
-/// Retransmission timeout of RC, as verbs count it: 0.54 s. With seven retries a peer whose host gives it no
-/// processor has four seconds; that one has died is known by other means.
+/// Retransmission timeout of RC, as verbs count it: 0.54 s. With seven retries a peer whose host
+/// gives it no processor has four seconds; that one has died is known by other means.
 const TIMEOUT: u8 = 17;
 
 impl Wanted {

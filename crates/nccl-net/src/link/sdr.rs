@@ -1,4 +1,5 @@
-//! Data by SDR: each offer is a receive of SDR's, or several if it is long, which messages fill in order.
+//! Data by SDR: each offer is a receive of SDR's, or several if it is long, which messages fill in
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

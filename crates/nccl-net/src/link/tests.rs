@@ -249,7 +249,8 @@ fn notes_of_xp_that_cannot_be_fail_the_receiver() {
     }
 }
 
-/// A message of which no packet comes is asked for as a whole, once its sender says that it was sent.
+/// A message of which no packet comes is asked for as a whole, once its sender says that it was
+/// sent.
 #[test]
 fn a_message_that_is_lost_as_a_whole_is_repaired() {
     let (mut channel, theirs) = channels();

@@ -1,9 +1,10 @@
 //! Data by XP, which repeats nothing: what is lost is asked for, and comes again over RC.
 //!
-//! The sender writes into what was offered, with the offer's number as immediate, and says over RC when
-//! all packets have left. The receiver knows from XP what is missing of a message whose end has come; of
-//! one whose end is lost it asks for everything, a while after the sender has said that it is sent. Either
-//! way it says when all is there. A packet that comes after that finds no key to write by.
+//! The sender writes into what was offered, with the offer's number as immediate, and says over RC
+//! when all packets have left. The receiver knows from XP what is missing of a message whose end
+//! has come; of one whose end is lost it asks for everything, a while after the sender has said
+//! that it is sent. Either way it says when all is there. A packet that comes after that finds no
+//! key to write by.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,8 +25,8 @@ use crate::status::Trouble;
 
 /// Messages that may overlap: XP's widest window.
 const WINDOW: u8 = 16;
-/// Requests of either kind that an XP queue pair holds. Receives of messages that were lost as a whole stay
-/// until so many later ones have begun.
+/// Requests of either kind that an XP queue pair holds. Receives of messages that were lost as a
+/// whole stay until so many later ones have begun.
 const DEPTH: usize = MAX_OFFERS + WINDOW as usize;
 /// How long fragments may be overtaken by the last one.
 const REORDER_NS: u64 = 500_000;
@@ -173,8 +174,8 @@ impl XpReceiver {
         Ok(XpReceiver { control, qp, next: 0, open: BTreeMap::new(), receives: 0, owed: 0 })
     }
 
-    /// Posts one receive for each offer, whichever its message is. Where all messages are lost nothing ends
-    /// them, and there is no room until something comes through.
+    /// Posts one receive for each offer, whichever its message is. Where all messages are lost
+    /// nothing ends them, and there is no room until something comes through.
     fn post_receives(&mut self) -> Result<(), Trouble> {
         while self.owed > 0 {
             let receive = wr_id(Kind::ExpressRecv, self.receives);

@@ -1,7 +1,8 @@
-//! How two ends find each other: a handle that NCCL carries, a TCP connection, a proof, queue pairs.
+//! How two ends find each other: a handle that NCCL carries, a TCP connection, a proof, queue
+//! pairs.
 //!
-//! NCCL polls: its calls return at once, and threads go through the steps. A thread lasts no longer than
-//! the time that a connection may take to set up.
+//! NCCL polls: its calls return at once, and threads go through the steps. A thread lasts no longer
+//! than the time that a connection may take to set up.
 
 mod connecting;
 mod handle;

@@ -1,8 +1,8 @@
 //! Who may connect: who has the key of the handle.
 //!
-//! The end that accepts begins with a nonce. The other answers with one of its own and a keyed hash of both,
-//! and gets such a hash back. So either knows that the other has the key, which is never sent, and nobody can
-//! use what was overheard for another connection.
+//! The end that accepts begins with a nonce. The other answers with one of its own and a keyed hash
+//! of both, and gets such a hash back. So either knows that the other has the key, which is never
+//! sent, and nobody can use what was overheard for another connection.
 //!
 //! ```text
 //! challenge  "BLNC", nonce (32)

@@ -2,9 +2,9 @@
 //! nothing.
 //!
 //! A peer that knows the one key reaches whatever buffer its owner has put into a slot, by the
-//! slot's place alone, so that no keys need to be exchanged per buffer. A slot without a buffer is a
-//! null key: writes to it succeed and vanish, so that a packet that comes too late does no harm and
-//! is still noticed.
+//! slot's place alone, so that no keys need to be exchanged per buffer. A slot without a buffer is
+//! a null key: writes to it succeed and vanish, so that a packet that comes too late does no harm
+//! and is still noticed.
 
 use crate::types::MrKey;
 

@@ -1,8 +1,9 @@
 //! Copies from and to memory that others may read and write meanwhile, for the safe face of it.
 //!
-//! To a compiler an ordinary copy promises that nobody else writes. These promise nothing: on x86-64 the
-//! processor copies by an instruction that the compiler cannot see into, elsewhere (and under Miri) by
-//! atomics. They cost some tens of cycles each, and large ones no more than others do.
+//! To a compiler an ordinary copy promises that nobody else writes. These promise nothing: on
+//! x86-64 the processor copies by an instruction that the compiler cannot see into, elsewhere (and
+//! under Miri) by atomics. They cost some tens of cycles each, and large ones no more than others
+//! do.
 
 #![allow(unsafe_code)]
 

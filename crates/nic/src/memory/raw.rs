@@ -16,7 +16,8 @@ use bowline_wire::{Icrc, LiveBytes};
 use super::live;
 use super::stream::{self, Trail};
 
-/// Memory that an application shares with a NIC: zeroed and page-aligned, or [foreign](Buffer::foreign).
+/// Memory that an application shares with a NIC: zeroed and page-aligned, or
+/// [foreign](Buffer::foreign).
 ///
 /// It is read and written by copying, because a NIC may change any byte at any time.
 pub struct Buffer {
@@ -26,15 +27,16 @@ pub struct Buffer {
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: `Buffer` owns plain memory, or somebody does who may be sent along; all access goes through raw copies or atomics, never through
-// references, so handing it to another thread (or sharing it) creates no aliasing `&mut`.
+// SAFETY: `Buffer` owns plain memory, or somebody does who may be sent along; all access goes
+// through raw copies or atomics, never through references, so handing it to another thread (or
+// sharing it) creates no aliasing `&mut`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Alignment of every buffer of our own: a page, so that registered memory never shares one. Kernels for other
-    /// processors than x86 have pages of up to 64 KiB.
+    /// Alignment of every buffer of our own: a page, so that registered memory never shares one.
+    /// Kernels for other processors than x86 have pages of up to 64 KiB.
     pub const ALIGN: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
     /// Allocates `len` zero bytes.
@@ -46,14 +48,14 @@ impl Buffer {
         Arc::new(Buffer { ptr, len, owner: None })
     }
 
-    /// Memory that somebody else owns: an array of NumPy's, a C program's buffer. `owner` keeps it alive, and is
-    /// dropped with the buffer: when no registration and no handle of it is left. `None` if the range has no
-    /// address or leaves the address space.
+    /// Memory that somebody else owns: an array of NumPy's, a C program's buffer. `owner` keeps it
+    /// alive, and is dropped with the buffer: when no registration and no handle of it is left.
+    /// `None` if the range has no address or leaves the address space.
     ///
     /// # Safety
-    /// Until `owner` is dropped `ptr..ptr + len` stays mapped and readable, and writable if it is written
-    /// here or registered with any write right. Rust references to it exist only while no peer and no work
-    /// request can touch it.
+    /// Until `owner` is dropped `ptr..ptr + len` stays mapped and readable, and writable if it is
+    /// written here or registered with any write right. Rust references to it exist only while no
+    /// peer and no work request can touch it.
     pub unsafe fn foreign(
         ptr: *mut u8,
         len: usize,
@@ -128,7 +130,8 @@ impl Buffer {
         v
     }
 
-    /// Reads the aligned 64-bit word at `offset`, ordered before what follows: to wait for a peer's write.
+    /// Reads the aligned 64-bit word at `offset`, ordered before what follows: to wait for a peer's
+    /// write.
     ///
     /// # Panics
     /// If the word is not inside the buffer or not aligned to 8 bytes.
@@ -212,8 +215,8 @@ impl Region {
     ///
     /// # Safety
     /// `ptr..ptr+len` must be valid for reads, and for writes if it is registered with any write
-    /// right, until the region has been deregistered. Other threads of the program may read and write
-    /// the memory meanwhile: what is transferred then is unspecified bytes.
+    /// right, until the region has been deregistered. Other threads of the program may read and
+    /// write the memory meanwhile: what is transferred then is unspecified bytes.
     pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> Option<Region> {
         // A range that wraps around the address space cannot be valid; refusing it here keeps
         // every later offset computation free of overflow.
@@ -247,8 +250,8 @@ impl Region {
         Some(Segment { ptr, len: len as u32 })
     }
 
-    /// Copies `bytes` to `offset`, if it pays and `may_stream` past the caches; returns whether it did
-    /// that. `None`, and nothing is written, outside the region.
+    /// Copies `bytes` to `offset`, if it pays and `may_stream` past the caches; returns whether it
+    /// did that. `None`, and nothing is written, outside the region.
     #[inline]
     pub(super) fn write(&self, offset: usize, bytes: &[u8], may_stream: bool) -> Option<bool> {
         if offset > self.len || bytes.len() > self.len - offset {
@@ -374,8 +377,8 @@ impl Segment {
     /// The bytes, which the application may write meanwhile.
     #[inline]
     fn live(&self) -> LiveBytes<'_> {
-        // SAFETY: a segment is made from a checked range of a region or from a slice, and none outlives the
-        // engine call that made it.
+        // SAFETY: a segment is made from a checked range of a region or from a slice, and none
+        // outlives the engine call that made it.
         unsafe { LiveBytes::new(self.ptr, self.len as usize) }
     }
 }
@@ -389,8 +392,9 @@ impl core::fmt::Debug for Segment {
 /// A part of a region: its first byte and its length.
 pub type RegionPart<'a> = (&'a Region, usize, usize);
 
-/// Runs `f` over parts of regions, some to be read and some to be written, for devices that have a table of their own
-/// of what is registered; `None` if one is not inside its region, or one that is written overlaps another.
+/// Runs `f` over parts of regions, some to be read and some to be written, for devices that have a
+/// table of their own of what is registered; `None` if one is not inside its region, or one that is
+/// written overlaps another.
 ///
 /// # Safety
 /// The regions of `writes` are valid for writes.

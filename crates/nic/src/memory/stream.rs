@@ -1,15 +1,16 @@
 //! Writing to memory past the caches.
 //!
-//! An ordinary store to memory that is in no cache reads it first, and drives out of the cache what was
-//! of use there. A streaming store does neither: from a receive ring to memory that is in no cache it is
-//! two to three times as fast. To memory that is in a cache it is slower, and whoever reads that
-//! next waits. So a region keeps a [`Trail`] of where it was written, and only what comes back to no
-//! place of late is streamed.
+//! An ordinary store to memory that is in no cache reads it first, and drives out of the cache what
+//! was of use there. A streaming store does neither: from a receive ring to memory that is in no
+//! cache it is two to three times as fast. To memory that is in a cache it is slower, and whoever
+//! reads that next waits. So a region keeps a [`Trail`] of where it was written, and only what
+//! comes back to no place of late is streamed.
 //!
-//! Others may see streaming stores in any order. A program may wait for a completion, or for the last
-//! byte of a message: the packet that ends a message is stored the ordinary way, after all others have
-//! settled. To settle after every packet would cost what streaming gains. Processors other than x86
-//! promise no order of ordinary stores either, so that there every store counts as streamed.
+//! Others may see streaming stores in any order. A program may wait for a completion, or for the
+//! last byte of a message: the packet that ends a message is stored the ordinary way, after all
+//! others have settled. To settle after every packet would cost what streaming gains. Processors
+//! other than x86 promise no order of ordinary stores either, so that there every store counts as
+//! streamed.
 
 #![allow(unsafe_code)]
 
@@ -94,7 +95,8 @@ impl Trail {
     }
 }
 
-/// Copies bytes past the caches, if the processor can. Others see them in any order before [`settle`].
+/// Copies bytes past the caches, if the processor can. Others see them in any order before
+/// [`settle`].
 ///
 /// # Safety
 /// `to` is valid for so many bytes, and they are not `bytes`.

@@ -178,8 +178,8 @@ fn computing_over_memory_is_checked() {
     }
 }
 
-/// The safe face of memory, and what the engine does to it, beside another thread that does the same: no data race,
-/// as Miri sees it, and every packet's ICRC is its own.
+/// The safe face of memory, and what the engine does to it, beside another thread that does the
+/// same: no data race, as Miri sees it, and every packet's ICRC is its own.
 #[test]
 fn an_owner_may_use_memory_while_the_engine_does() {
     let buffer = Buffer::new(64);

@@ -1,12 +1,13 @@
-//! Memory windows: keys over a part of a region that peers can use until they are revoked. Work requests bind
-//! and revoke them.
+//! Memory windows: keys over a part of a region that peers can use until they are revoked. Work
+//! requests bind and revoke them.
 //!
-//! A window of type 2 serves the peer of the QP that bound it, is bound once, and is revoked by its key. One of
-//! type 1 serves the peers of all QPs of its domain. It is bound anew at any time, which revokes its key
-//! from before, and binding it to nothing revokes it altogether. [`WindowScope`] is which.
+//! A window of type 2 serves the peer of the QP that bound it, is bound once, and is revoked by its
+//! key. One of type 1 serves the peers of all QPs of its domain. It is bound anew at any time,
+//! which revokes its key from before, and binding it to nothing revokes it altogether.
+//! [`WindowScope`] is which.
 //!
-//! The upper 24 bits of a window's key are drawn when it is allocated, and nothing else gets them. The last
-//! byte is its owner's, who changes it from bind to bind.
+//! The upper 24 bits of a window's key are drawn when it is allocated, and nothing else gets them.
+//! The last byte is its owner's, who changes it from bind to bind.
 
 use bowline_wire::Qpn;
 

@@ -148,8 +148,8 @@ impl Nic {
         self.tell_landings();
     }
 
-    /// Takes frames that may be a train; returns how many were one, from the first on. The others are as
-    /// if they had not been looked at.
+    /// Takes frames that may be a train; returns how many were one, from the first on. The others
+    /// are as if they had not been looked at.
     fn handle_train(
         &mut self,
         now: Time,

@@ -27,7 +27,8 @@ pub enum Fence {
 }
 
 impl Nic {
-    /// Makes a path that fails hold a movable QP, with an [`Event::PathFailed`](crate::Event::PathFailed), rather than fail it.
+    /// Makes a path that fails hold a movable QP, with an
+    /// [`Event::PathFailed`](crate::Event::PathFailed), rather than fail it.
     pub fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError> {
         self.movable(qpn)?.moving.guarded = guarded;
         Ok(())
@@ -101,8 +102,8 @@ impl Nic {
         Ok(body)
     }
 
-    /// Puts a connection into a QP that has none. It answers the peer at once; its own requests wait
-    /// for [`Nic::release_sends`].
+    /// Puts a connection into a QP that has none. It answers the peer at once; its own requests
+    /// wait for [`Nic::release_sends`].
     ///
     /// # Errors
     /// Gives the connection back if the QP is not one that can take it.
@@ -128,8 +129,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Lets a QP send again. `resume` is for a connection that starts anew ([`Carry::Requests`]): what
-    /// the peer has carried out is not sent again.
+    /// Lets a QP send again. `resume` is for a connection that starts anew ([`Carry::Requests`]):
+    /// what the peer has carried out is not sent again.
     pub fn release_sends(&mut self, qpn: Qpn, resume: Option<Resume>) -> Result<(), ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let qp = self.movable(qpn)?;
@@ -143,7 +144,8 @@ impl Nic {
         qp.moving.let_go();
         qp.core.sq.release();
         if let Some(qp) = self.qps[slot as usize].as_mut() {
-            // A queue that was draining has nothing under way in a new transport. That reads no time.
+            // A queue that was draining has nothing under way in a new transport. That reads no
+            // time.
             qp.finish_call(&mut self.shared.cx(&self.config, Time::ZERO));
         }
         self.after(slot);

@@ -76,8 +76,8 @@ impl Nic {
         &self.config
     }
 
-    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead of
-    /// taking a receive and giving a completion for each. For transports that have
+    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead
+    /// of taking a receive and giving a completion for each. For transports that have
     /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
@@ -137,8 +137,9 @@ impl Nic {
         self.shared.cqs.destroy(cq)
     }
 
-    /// Asks for one [`Event::CqNotify`](crate::Event::CqNotify) at the next completion, or at the next that is solicited or
-    /// failed. What is in the queue already raises nothing: poll once more after arming.
+    /// Asks for one [`Event::CqNotify`](crate::Event::CqNotify) at the next completion, or at the
+    /// next that is solicited or failed. What is in the queue already raises nothing: poll once
+    /// more after arming.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), ControlError> {
         self.shared.cqs.arm(cq, solicited_only)
     }
@@ -203,7 +204,8 @@ impl Nic {
         made
     }
 
-    /// Raises [`Event::SrqLimit`](crate::Event::SrqLimit) once, when fewer than `limit` receives are left.
+    /// Raises [`Event::SrqLimit`](crate::Event::SrqLimit) once, when fewer than `limit` receives
+    /// are left.
     pub fn set_srq_limit(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         self.shared.srqs.set_limit(srq, limit)
     }
@@ -229,8 +231,8 @@ impl Nic {
         self.insert_qp(init, Qp::spare)
     }
 
-    /// Makes queue pair 1, by which management datagrams are exchanged. Its number is 1 whatever the
-    /// prefix of the others; it is a UD QP in all other respects.
+    /// Makes queue pair 1, by which management datagrams are exchanged. Its number is 1 whatever
+    /// the prefix of the others; it is a UD QP in all other respects.
     pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
         let slot = u32::from(Qpn::GSI.low16());
         if init.qp_type.descriptor().connected {
@@ -378,8 +380,8 @@ impl Nic {
         Some(QpInfo { state: core.state, attr: core.attrs.to_attr(core.state), init: core.init })
     }
 
-    /// Chooses where a QP gets its rate controllers from, `None` for no control. It gets one at once, and
-    /// another whenever a connection begins.
+    /// Chooses where a QP gets its rate controllers from, `None` for no control. It gets one at
+    /// once, and another whenever a connection begins.
     pub fn set_rate_controller(
         &mut self,
         now: Time,
@@ -422,8 +424,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the shims that
-    /// it has: see [`Shim`].
+    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the
+    /// shims that it has: see [`Shim`].
     pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
         if !qp.core.descriptor.shimmable {
@@ -438,8 +440,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of makers
-    /// added before.
+    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of
+    /// makers added before.
     pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
         self.shim_makers.push(maker);
     }

@@ -29,7 +29,8 @@ impl Nic {
         Ok(())
     }
 
-    /// A request was posted that has more than those of most transports. Apart, for the sake of the others.
+    /// A request was posted that has more than those of most transports. Apart, for the sake of the
+    /// others.
     #[cold]
     #[inline(never)]
     fn annotate(&mut self, slot: u32, now: Time, wr: &SendWr<'_>) {
@@ -40,7 +41,8 @@ impl Nic {
         }
     }
 
-    /// A request or a receive with a deadline was posted. Apart, for the sake of those that have none.
+    /// A request or a receive with a deadline was posted. Apart, for the sake of those that have
+    /// none.
     #[cold]
     #[inline(never)]
     fn posted_timed(&mut self, slot: u32, now: Time, deadline: Time) {
@@ -78,8 +80,8 @@ impl Nic {
         Ok(())
     }
 
-    /// Lets the oldest receive with this `wr_id` end no later than `deadline`, whatever it was posted
-    /// with; XP only. `false` if there is none: it has ended.
+    /// Lets the oldest receive with this `wr_id` end no later than `deadline`, whatever it was
+    /// posted with; XP only. `false` if there is none: it has ended.
     pub fn hasten_recv(
         &mut self,
         now: Time,
@@ -101,8 +103,9 @@ impl Nic {
         Ok(true)
     }
 
-    /// Sends again what the peer of a reliable QP has not acknowledged, without waiting for the timer. For users who
-    /// know better than the timeout when an answer is overdue; it changes neither timer nor retries.
+    /// Sends again what the peer of a reliable QP has not acknowledged, without waiting for the
+    /// timer. For users who know better than the timeout when an answer is overdue; it changes
+    /// neither timer nor retries.
     pub fn resend(&mut self, now: Time, qpn: Qpn) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
         let Some(qp) = self.qps[slot as usize].as_mut() else {

@@ -33,8 +33,8 @@ impl Nic {
     }
 
     /// Registers memory under a key that it has on another NIC already, so that requests can go
-    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if the
-    /// key names something else here.
+    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if
+    /// the key names something else here.
     pub fn register_as(
         &mut self,
         key: &SharedKey,
@@ -46,8 +46,8 @@ impl Nic {
         self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
     }
 
-    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols above
-    /// that need a secret of their own.
+    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols
+    /// above that need a secret of their own.
     pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
         let mut secret = [0; N];
         self.fill_secret(&mut secret);
@@ -94,9 +94,9 @@ impl Nic {
         self.shared.memory.binding(pd, key, addr, len).map(drop)
     }
 
-    /// Computes over registered memory: `f` gets the pieces to be read and those to be written, none
-    /// of which may overlap another that is written. Fails if a key, a range or a right does not
-    /// check. What the application does to the memory meanwhile is as undefined as during a
+    /// Computes over registered memory: `f` gets the pieces to be read and those to be written,
+    /// none of which may overlap another that is written. Fails if a key, a range or a right does
+    /// not check. What the application does to the memory meanwhile is as undefined as during a
     /// transfer.
     pub fn with_slices<R>(
         &self,
@@ -121,14 +121,14 @@ impl Nic {
     }
 
     /// Allocates a memory window, and returns its key. It leads nowhere until a QP of the domain
-    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is the owner's to choose
-    /// each time.
+    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is
+    /// the owner's to choose each time.
     pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
         self.shared.memory.alloc_window(pd)
     }
 
-    /// Allocates a memory window under a key that it has on another NIC already. Fails with [`ControlError::Busy`] if
-    /// the key may name something else here.
+    /// Allocates a memory window under a key that it has on another NIC already. Fails with
+    /// [`ControlError::Busy`] if the key may name something else here.
     pub fn alloc_window_as(&mut self, key: MrKey, pd: PdId) -> Result<(), ControlError> {
         self.shared.memory.alloc_window_as(key, pd)
     }

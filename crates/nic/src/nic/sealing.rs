@@ -24,9 +24,9 @@ fn opened_len(frame_len: usize) -> usize {
 }
 
 impl Nic {
-    /// Seals all packets of a QP's next connection, of shims and notifications of congestion too, and takes
-    /// none that are not sealed. Before the QP is ready to receive; a reset ends it. A datagram QP
-    /// that is sealed can talk to one peer.
+    /// Seals all packets of a QP's next connection, of shims and notifications of congestion too,
+    /// and takes none that are not sealed. Before the QP is ready to receive; a reset ends it. A
+    /// datagram QP that is sealed can talk to one peer.
     pub fn seal_qp(&mut self, qpn: Qpn, seal: PacketSeal) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
         if qpn == Qpn::GSI {
@@ -47,8 +47,8 @@ impl Nic {
         self.qp(qpn).is_some_and(|qp| qp.opener.is_some())
     }
 
-    /// Takes a frame for a QP whose packets are sealed. The packet is opened into a buffer of the NIC's own, and
-    /// only one with a right tag goes on to where memory is written.
+    /// Takes a frame for a QP whose packets are sealed. The packet is opened into a buffer of the
+    /// NIC's own, and only one with a right tag goes on to where memory is written.
     #[inline(never)]
     pub(super) fn take_sealed(&mut self, now: Time, meta: &FrameMeta, slot: u32, frame: &[u8]) {
         let mut opened = core::mem::take(&mut self.shared.opened);
@@ -62,9 +62,9 @@ impl Nic {
         self.shared.opened = opened;
     }
 
-    /// Takes sealed frames of one QP that came together, as many as stay in the cache until the transport
-    /// reads them; returns how many. What they hold may be a train, which costs less than its packets one by
-    /// one.
+    /// Takes sealed frames of one QP that came together, as many as stay in the cache until the
+    /// transport reads them; returns how many. What they hold may be a train, which costs less than
+    /// its packets one by one.
     #[inline(never)]
     pub(super) fn take_sealed_run(
         &mut self,

@@ -65,8 +65,9 @@ impl Moving {
 /// than can be in flight.
 const RESTART_AHEAD: u32 = 1 << 22;
 
-// An end that has started anew before its peer did may send greetings of a shim, which look like stale
-// acknowledgements. To the peer, some restarts behind, they must be stale or ahead, never its own.
+// An end that has started anew before its peer did may send greetings of a shim, which look like
+// stale acknowledgements. To the peer, some restarts behind, they must be stale or ahead, never its
+// own.
 const _: () = assert!(RESTART_AHEAD.is_multiple_of(2 * bowline_wire::STALE_BY));
 
 /// How much of a connection goes along.
@@ -122,8 +123,8 @@ impl QpBody {
         self.sq.tail() - self.sq.head()
     }
 
-    /// Requests done and messages received since the connection began: if this has not grown, nothing
-    /// has come of it.
+    /// Requests done and messages received since the connection began: if this has not grown,
+    /// nothing has come of it.
     pub fn progress(&self) -> u64 {
         self.sq.head() + self.two_sided.received
     }
@@ -235,9 +236,9 @@ impl Qp {
         self.shims.start(cx.now, &core.shim_peer(rq_psn));
     }
 
-    /// Starts a new requester for the requests that are here, except those that the peer has carried
-    /// out on the connection before: as many two-sided ones as it has counted, and all before them
-    /// but READs, whose data may have been lost on the way.
+    /// Starts a new requester for the requests that are here, except those that the peer has
+    /// carried out on the connection before: as many two-sided ones as it has counted, and all
+    /// before them but READs, whose data may have been lost on the way.
     pub(crate) fn start_anew(&mut self, resume: &Resume) {
         let core = &mut self.core;
         let (head, tail) = (core.sq.head(), core.sq.tail());

@@ -155,8 +155,8 @@ pub(crate) struct QpCore {
     pub(crate) limits: Limits,
     /// Single-packet WRITEs with immediate go to a landing, not to the receive queue.
     pub(crate) lands: bool,
-    /// Short WRITEs may go as one WRITE for each packet. The same for all the connection's life: packets sent
-    /// again must be those sent before.
+    /// Short WRITEs may go as one WRITE for each packet. The same for all the connection's life:
+    /// packets sent again must be those sent before.
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
     failure: Option<Failure>,
@@ -295,8 +295,8 @@ impl QpCore {
         cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
     }
 
-    /// Gives a send its completion, of which so many bytes were sent or read. Whoever asked for none is told of
-    /// an early end all the same.
+    /// Gives a send its completion, of which so many bytes were sent or read. Whoever asked for
+    /// none is told of an early end all the same.
     pub(crate) fn complete_send_in_part(
         &mut self,
         cx: &mut Cx<'_>,
@@ -341,7 +341,8 @@ impl QpCore {
         self.failure.get_or_insert(Failure::SendQueue);
     }
 
-    /// The peer has not answered as often as was asked: the QP is to fail, or to be held if it is guarded.
+    /// The peer has not answered as often as was asked: the QP is to fail, or to be held if it is
+    /// guarded.
     pub(crate) fn give_up_path(&mut self) {
         self.failure = Some(Failure::Path);
     }
@@ -350,7 +351,8 @@ impl QpCore {
         self.failure.is_some()
     }
 
-    /// Whether a packet that shims hand up is for the transport. One before it may have failed the QP.
+    /// Whether a packet that shims hand up is for the transport. One before it may have failed the
+    /// QP.
     pub(crate) fn takes(&self, packet: &PacketView<'_>) -> bool {
         !self.has_failed() && self.descriptor.opcodes.contains(packet.opcode())
     }
@@ -384,8 +386,8 @@ impl QpCore {
         }
     }
 
-    /// A frame arrived with a congestion mark: tell the sender, but not too often. If it answers a request of
-    /// ours, our own controller can do something about it too.
+    /// A frame arrived with a congestion mark: tell the sender, but not too often. If it answers a
+    /// request of ours, our own controller can do something about it too.
     #[cold]
     pub(crate) fn on_ecn_mark(&mut self, now: Time, packet: &PacketView<'_>) {
         if packet.info().kind == OpKind::ReadResponse {
@@ -471,7 +473,8 @@ impl Qp {
     /// Puts a shim under it, outside of all others.
     pub(crate) fn push_shim(&mut self, shim: Box<dyn Shim>) {
         self.shims.push(shim, self.core.descriptor);
-        // A code closes its block where a message ends: a message of each packet would double the traffic.
+        // A code closes its block where a message ends: a message of each packet would double the
+        // traffic.
         self.core.splits_writes = false;
     }
 
@@ -668,8 +671,8 @@ impl Qp {
     }
 }
 
-/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is not the
-/// transport's, and passes no shim.
+/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is
+/// not the transport's, and passes no shim.
 fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.cnp_pending = false;
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));

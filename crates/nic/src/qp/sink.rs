@@ -10,7 +10,8 @@ pub(crate) struct Sink<'a> {
     shims: &'a mut Chain,
     has_shims: bool,
     per_packet: usize,
-    /// Packets that may pass before a shim that is alone looks at them; none if each goes through the shims.
+    /// Packets that may pass before a shim that is alone looks at them; none if each goes through
+    /// the shims.
     run_left: u32,
     /// Where those begin that it has not seen.
     run_from: usize,
@@ -58,7 +59,8 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Sends a packet of the connection's own control, which is not data: it spends neither rate nor credit.
+    /// Sends a packet of the connection's own control, which is not data: it spends neither rate
+    /// nor credit.
     #[cold]
     pub(crate) fn send_control(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf) {
         let Some(flow) = core.flow.as_mut() else { return };
@@ -73,8 +75,8 @@ impl<'a> Sink<'a> {
         self.run_left.min(room as u32)
     }
 
-    /// Sends packets from the middle of a message, which differ in their PSNs only: `header` is the first
-    /// one's, and the segment in `cx.segments` has the payloads, of `payload_len` bytes each.
+    /// Sends packets from the middle of a message, which differ in their PSNs only: `header` is the
+    /// first one's, and the segment in `cx.segments` has the payloads, of `payload_len` bytes each.
     #[inline]
     pub(crate) fn send_run(
         &mut self,

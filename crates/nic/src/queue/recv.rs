@@ -18,7 +18,8 @@ pub(crate) struct RecvQueue {
     numbered: Numbered,
 }
 
-/// What a queue knows of its receives when messages name them by number, rather than take the oldest.
+/// What a queue knows of its receives when messages name them by number, rather than take the
+/// oldest.
 #[derive(Debug, Default)]
 struct Numbered {
     /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
@@ -113,7 +114,8 @@ impl RecvQueue {
         self.len += 1;
     }
 
-    /// Makes room for another number of receives; `false` if those that wait do not fit. Not for numbered ones.
+    /// Makes room for another number of receives; `false` if those that wait do not fit. Not for
+    /// numbered ones.
     pub(crate) fn resize(&mut self, capacity: u32) -> bool {
         if capacity < self.len {
             return false;

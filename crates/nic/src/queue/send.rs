@@ -21,8 +21,9 @@ pub(crate) struct Wqe {
     pub(crate) packets: u32,
     /// First PSN, once started.
     pub(crate) first_psn: Psn,
-    /// The peer has carried it out on another connection: it only has to complete in its turn. Or, where requests have
-    /// deadlines: it has completed at its own, and only takes its numbers when it is its turn.
+    /// The peer has carried it out on another connection: it only has to complete in its turn. Or,
+    /// where requests have deadlines: it has completed at its own, and only takes its numbers when
+    /// it is its turn.
     pub(crate) executed: bool,
 }
 
@@ -250,7 +251,8 @@ impl SendQueue {
         self.srqns.get(self.slot(number)).copied().unwrap_or(0)
     }
 
-    /// Notes what the request that was added last has besides: deadline and layout, or a shared receive queue.
+    /// Notes what the request that was added last has besides: deadline and layout, or a shared
+    /// receive queue.
     pub(crate) fn annotate_last(&mut self, wr: &SendWr<'_>) {
         let slot = self.slot(self.tail.wrapping_sub(1));
         if let Some(srqn) = self.srqns.get_mut(slot) {
@@ -287,7 +289,8 @@ impl SendQueue {
         Some(self.head + (slot + len - self.head % len) % len)
     }
 
-    /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow it.
+    /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow
+    /// it.
     #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32) -> Result<(), PostError> {
         let (sge_count, inline) = self.measure(wr)?;

@@ -11,9 +11,9 @@ use crate::types::{CqId, Event, PdId, RecvWr, SrqId, XrcSrq, XrcdId};
 
 /// A shared receive queue, for the engines that take from it.
 ///
-/// The QPs that share a queue may be on several engines: lanes of one device, or the two NICs that a
-/// connection moves between. All of them take from the one queue here, under a lock of its own, so that
-/// no receive is ever on the wrong engine. Posting takes this lock and no engine's.
+/// The QPs that share a queue may be on several engines: lanes of one device, or the two NICs that
+/// a connection moves between. All of them take from the one queue here, under a lock of its own,
+/// so that no receive is ever on the wrong engine. Posting takes this lock and no engine's.
 #[derive(Clone, Debug)]
 pub struct SharedSrq {
     inner: Arc<Mutex<SrqInner>>,
@@ -28,8 +28,8 @@ struct SrqInner {
 }
 
 impl SharedSrq {
-    /// A queue for `max_wr` receives of up to `max_sge` pieces of memory each. Engines take from it once
-    /// they have adopted it ([`Nic::adopt_srq`](crate::Nic::adopt_srq)).
+    /// A queue for `max_wr` receives of up to `max_sge` pieces of memory each. Engines take from it
+    /// once they have adopted it ([`Nic::adopt_srq`](crate::Nic::adopt_srq)).
     pub fn new(max_wr: u32, max_sge: u8) -> SharedSrq {
         let inner = SrqInner { queue: RecvQueue::new(max_wr, max_sge), limit: 0 };
         SharedSrq { inner: Arc::new(Mutex::new(inner)), max_sge }
@@ -41,8 +41,8 @@ impl SharedSrq {
         self.lock().queue.post(wr)
     }
 
-    /// Raises [`Event::SrqLimit`] once, on the engine whose QP takes a receive and leaves fewer than
-    /// `limit`; 0 for never.
+    /// Raises [`Event::SrqLimit`] once, on the engine whose QP takes a receive and leaves fewer
+    /// than `limit`; 0 for never.
     pub fn set_limit(&self, limit: u32) -> Result<(), ControlError> {
         let mut inner = self.lock();
         if limit > inner.queue.capacity() {
@@ -53,7 +53,8 @@ impl SharedSrq {
         Ok(())
     }
 
-    /// Makes room for another number of receives. Those that wait stay, and so must fit; so must the limit.
+    /// Makes room for another number of receives. Those that wait stay, and so must fit; so must
+    /// the limit.
     pub fn resize(&self, max_wr: u32) -> Result<(), ControlError> {
         let mut inner = self.lock();
         if max_wr == 0 || max_wr < inner.limit || !inner.queue.resize(max_wr) {
@@ -158,7 +159,8 @@ impl SrqTable {
         slot.map(|srq| srq.shared.clone()).ok_or(MISSING)
     }
 
-    /// Removes a queue that no QP uses; returns its domain, and the completion queue of one that peers name.
+    /// Removes a queue that no QP uses; returns its domain, and the completion queue of one that
+    /// peers name.
     pub(crate) fn destroy(&mut self, id: SrqId) -> Result<(PdId, Option<CqId>), ControlError> {
         let srq = self.get(id)?;
         if srq.users > 0 {

@@ -1,8 +1,9 @@
-//! Credit from the receiver, which ends incast: Olteanu et al., "An edge-queued datagram service for all
-//! datacenter traffic", NSDI 2022, sections 3.1 and 3.2, as far as the ends go.
+//! Credit from the receiver, which ends incast: Olteanu et al., "An edge-queued datagram service
+//! for all datacenter traffic", NSDI 2022, sections 3.1 and 3.2, as far as the ends go.
 //!
-//! [`EqdsParams`] makes the sender's half. A connection begins with one window that nobody has granted, so that
-//! short messages wait for nothing; the rest is sent against credit. [`Grantor`] is the receiver's half.
+//! [`EqdsParams`] makes the sender's half. A connection begins with one window that nobody has
+//! granted, so that short messages wait for nothing; the rest is sent against credit. [`Grantor`]
+//! is the receiver's half.
 
 use std::collections::VecDeque;
 
@@ -122,7 +123,8 @@ impl Grantor {
         }
     }
 
-    /// Whose turn it is, and how much it may send; `None` before the time has come, or if nobody wants any.
+    /// Whose turn it is, and how much it may send; `None` before the time has come, or if nobody
+    /// wants any.
     pub fn next(&mut self, now: Time) -> Option<(usize, u64)> {
         if now < self.next_at {
             return None;

@@ -1,10 +1,11 @@
 //! How fast a QP may send: rate controllers, and the factories that they come from.
 //!
-//! A QP gets a [`ControllerFactory`] ([`Nic::set_rate_controller`](crate::Nic::set_rate_controller)), which
-//! builds a [`RateController`] whenever a connection begins: a path that is new is learned anew. The
-//! engine tells the controller what happens, and asks it for a pacing rate and a window at the beginning of
-//! each of the QP's turns and after everything that it has told. The controllers of this module are
-//! made of nothing but that; others can be written anywhere.
+//! A QP gets a [`ControllerFactory`]
+//! ([`Nic::set_rate_controller`](crate::Nic::set_rate_controller)), which builds a
+//! [`RateController`] whenever a connection begins: a path that is new is learned anew. The engine
+//! tells the controller what happens, and asks it for a pacing rate and a window at the beginning
+//! of each of the QP's turns and after everything that it has told. The controllers of this module
+//! are made of nothing but that; others can be written anywhere.
 
 mod bbr;
 mod choice;
@@ -43,8 +44,8 @@ pub struct ControlledConnection {
 }
 
 impl ControlledConnection {
-    /// A connection of this transport. A protocol that spreads one connection over several QPs builds the
-    /// controller itself.
+    /// A connection of this transport. A protocol that spreads one connection over several QPs
+    /// builds the controller itself.
     pub fn new(transport: &'static TransportDescriptor, mtu: Mtu) -> ControlledConnection {
         ControlledConnection { transport, mtu }
     }
@@ -52,17 +53,18 @@ impl ControlledConnection {
 
 /// Told what happens to a QP, asked how fast it may send.
 ///
-/// It has no timers of its own: whatever should have happened by `now` is caught up with when it is asked
-/// or told something. It allocates nothing once built.
+/// It has no timers of its own: whatever should have happened by `now` is caught up with when it is
+/// asked or told something. It allocates nothing once built.
 ///
-/// What it hears depends on the transport. All tell what was sent, and pass CNPs on. RC tells what was
-/// acknowledged, with round trips, and what it sends again; and marks on the answers to READs. XP tells as much from
-/// feedback, for which it asks if the controller [wants it](RateController::wants_feedback). UC and UD hear
-/// nothing of what becomes of their packets: a protocol above them that does can tell the controller by
+/// What it hears depends on the transport. All tell what was sent, and pass CNPs on. RC tells what
+/// was acknowledged, with round trips, and what it sends again; and marks on the answers to READs.
+/// XP tells as much from feedback, for which it asks if the controller [wants
+/// it](RateController::wants_feedback). UC and UD hear nothing of what becomes of their packets: a
+/// protocol above them that does can tell the controller by
 /// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
 pub trait RateController: Debug + Send {
-    /// Bits per second of UDP payload at `now`. `None` is no limit; 0 holds the QP until the controller has
-    /// been told something and says otherwise.
+    /// Bits per second of UDP payload at `now`. `None` is no limit; 0 holds the QP until the
+    /// controller has been told something and says otherwise.
     fn pacing_rate_bps(&mut self, now: Time) -> Option<u64>;
 
     /// Most bytes in flight, on transports that know what is; `None` is no limit. It applies on top
@@ -71,8 +73,8 @@ pub trait RateController: Debug + Send {
         None
     }
 
-    /// Most bytes that one turn may send, for controllers that count what they allow; `None` is no limit. A turn
-    /// that is allowed anything sends a packet at least.
+    /// Most bytes that one turn may send, for controllers that count what they allow; `None` is no
+    /// limit. A turn that is allowed anything sends a packet at least.
     fn turn_bytes(&self) -> Option<u64> {
         None
     }
@@ -82,8 +84,8 @@ pub trait RateController: Debug + Send {
         false
     }
 
-    /// Whether it has to hear of what arrives. Asked once. A transport that does not acknowledge packets but can
-    /// ask for feedback (XP) does so then.
+    /// Whether it has to hear of what arrives. Asked once. A transport that does not acknowledge
+    /// packets but can ask for feedback (XP) does so then.
     fn wants_feedback(&self) -> bool {
         false
     }
@@ -124,10 +126,11 @@ pub trait RateController: Debug + Send {
 pub struct Sent {
     /// UDP payload: data, headers, acknowledgements, and what shims add.
     pub bytes: u64,
-    /// What is in flight now, packets counted as full ones, where the transport knows it. What READs have
-    /// asked for is in flight too.
+    /// What is in flight now, packets counted as full ones, where the transport knows it. What
+    /// READs have asked for is in flight too.
     pub in_flight_bytes: Option<u64>,
-    /// There is nothing more to send for now: neither the rate nor a window is what holds the QP back.
+    /// There is nothing more to send for now: neither the rate nor a window is what holds the QP
+    /// back.
     pub app_limited: bool,
 }
 
@@ -136,23 +139,23 @@ pub struct Sent {
 pub struct Acked {
     /// Payload that was acknowledged, or that came as the answer to a READ.
     pub bytes: u64,
-    /// Time from a packet's first sending to its acknowledgement, if this acknowledges one that was timed and
-    /// sent once. About one packet in a round trip is timed.
+    /// Time from a packet's first sending to its acknowledgement, if this acknowledges one that was
+    /// timed and sent once. About one packet in a round trip is timed.
     pub rtt_ns: Option<u64>,
     /// What is still in flight, as in [`Sent`].
     pub in_flight_bytes: u64,
     /// There is nothing more to send for now.
     pub app_limited: bool,
-    /// When it had arrived, in nanoseconds of the peer's clock, where the peer tells. It says how fast data
-    /// arrives, however unevenly feedback does.
+    /// When it had arrived, in nanoseconds of the peer's clock, where the peer tells. It says how
+    /// fast data arrives, however unevenly feedback does.
     pub arrival_ns: Option<u64>,
 }
 
 /// What is thought lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// What has to be sent again, packets counted as full ones; with go-back-N that is all that was in
-    /// flight.
+    /// What has to be sent again, packets counted as full ones; with go-back-N that is all that was
+    /// in flight.
     pub bytes: u64,
     /// Nothing was heard for too long. Otherwise the peer, or a missing answer, has told.
     pub timeout: bool,

@@ -1,8 +1,9 @@
 //! From a receiver's reports to feedback for a controller.
 //!
-//! A protocol whose packets are not acknowledged one by one counts them instead. The sender puts stamps among
-//! its packets and remembers how many it had sent by then. The receiver answers each with how many had
-//! landed when it came. All counts are cumulative, so that a lost stamp or report costs precision and nothing else.
+//! A protocol whose packets are not acknowledged one by one counts them instead. The sender puts
+//! stamps among its packets and remembers how many it had sent by then. The receiver answers each
+//! with how many had landed when it came. All counts are cumulative, so that a lost stamp or report
+//! costs precision and nothing else.
 
 use super::{Acked, Lost};
 use crate::time::Time;
@@ -85,7 +86,8 @@ impl ReportMeter {
         unheard_of.min(sent.saturating_sub(self.written_off)) * self.packet_bytes
     }
 
-    /// Nothing was heard of what is in flight for too long: it is not, if `sent` packets have been sent.
+    /// Nothing was heard of what is in flight for too long: it is not, if `sent` packets have been
+    /// sent.
     pub fn write_off(&mut self, sent: u64) {
         self.written_off = sent;
     }

@@ -1,5 +1,6 @@
-//! Swift, a controller that keeps the round trip at a target: Kumar et al., "Swift: Delay is Simple and
-//! Effective for Congestion Control in the Datacenter", SIGCOMM 2020, section 3. Names are the paper's.
+//! Swift, a controller that keeps the round trip at a target: Kumar et al., "Swift: Delay is Simple
+//! and Effective for Congestion Control in the Datacenter", SIGCOMM 2020, section 3. Names are the
+//! paper's.
 
 use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
@@ -81,16 +82,19 @@ struct Swift {
     drain: Drain,
 }
 
-/// A pause in which the queue that the flow itself keeps runs empty, to see how long the path is without it.
+/// A pause in which the queue that the flow itself keeps runs empty, to see how long the path is
+/// without it.
 ///
-/// The paper's targets come from the topology. Here those of longer paths come from the shortest round trip, and a
-/// flow that begins when there is a queue takes that for a longer path: its target is too high, it pushes the others
-/// out, and the queue that is there from then on is its own. So it has only to let go for a moment to learn better.
+/// The paper's targets come from the topology. Here those of longer paths come from the shortest
+/// round trip, and a flow that begins when there is a queue takes that for a longer path: its
+/// target is too high, it pushes the others out, and the queue that is there from then on is its
+/// own. So it has only to let go for a moment to learn better.
 #[derive(Clone, Copy, Debug)]
 enum Drain {
     /// The next begins then, or is to be planned.
     At(Option<Time>),
-    /// It lasts until a packet has come back that was sent then or later, when what was under way before is gone.
+    /// It lasts until a packet has come back that was sent then or later, when what was under way
+    /// before is gone.
     Sent(Time),
 }
 
@@ -98,8 +102,8 @@ enum Drain {
 const DRAINED: f64 = 0.25;
 
 impl Swift {
-    /// The target delay, section 3.2: the path's own, and more for flows with small windows, whose share
-    /// of a queue is small. The topology's term is in the shortest round trip.
+    /// The target delay, section 3.2: the path's own, and more for flows with small windows, whose
+    /// share of a queue is small. The topology's term is in the shortest round trip.
     fn target_ns(&self, min_rtt_ns: u64) -> f64 {
         let params = &self.params;
         let (low, high) = (params.min_scaled_packets, params.max_scaled_packets);
@@ -112,7 +116,8 @@ impl Swift {
         base as f64 + scaled
     }
 
-    /// Begins and ends drains; whether one is under way. A round trip is that of a packet which has just come back.
+    /// Begins and ends drains; whether one is under way. A round trip is that of a packet which has
+    /// just come back.
     fn drains(&mut self, now: Time, rtt_ns: Option<u64>, smoothed_ns: u64) -> bool {
         let after =
             |round_trips: u32| now.plus_nanos(smoothed_ns.saturating_mul(round_trips.into()));

@@ -1,8 +1,9 @@
 //! Whose turn it is: the ready list, pacing, the line for a path's window, and timers.
 //!
-//! A QP that has something to send is in the ready list, once. Its turn ends when it has sent a burst,
-//! when it has nothing more, or when something holds it back: its pacer, until a time; its own window, until
-//! the peer acknowledges; the window that it shares with others ([`path`]), until it is its turn there.
+//! A QP that has something to send is in the ready list, once. Its turn ends when it has sent a
+//! burst, when it has nothing more, or when something holds it back: its pacer, until a time; its
+//! own window, until the peer acknowledges; the window that it shares with others ([`path`]), until
+//! it is its turn there.
 
 mod pacer;
 mod path;
@@ -94,7 +95,8 @@ impl Scheduler {
         }
     }
 
-    /// A call has touched a QP: gives it a turn if it has something to send, or else sets its timer.
+    /// A call has touched a QP: gives it a turn if it has something to send, or else sets its
+    /// timer.
     #[inline]
     pub(crate) fn touched(&mut self, slot: u32, qp: &mut Qp) {
         if qp.standing.queued {
@@ -122,8 +124,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes sure that a QP's timer fires by its transport's deadline, also if it is queued: its port may be slow to
-    /// give it its turn.
+    /// Makes sure that a QP's timer fires by its transport's deadline, also if it is queued: its
+    /// port may be slow to give it its turn.
     pub(crate) fn arm(&mut self, slot: u32, qp: &Qp) {
         let deadline = qp.transport.deadline();
         if deadline != Time::NEVER && self.timers.deadline(slot).is_none_or(|set| deadline < set) {
@@ -137,9 +139,9 @@ impl Scheduler {
         qp.standing.queued = false;
     }
 
-    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the turn, the
-    /// next batch begins with it: who stops amid a message in order to wait in line has not asked for an
-    /// acknowledgement.
+    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the
+    /// turn, the next batch begins with it: who stops amid a message in order to wait in line has
+    /// not asked for an acknowledgement.
     pub(crate) fn end_turn(&mut self, slot: u32, qp: &mut Qp, progress: Progress, full: bool) {
         let goes_on = progress == Progress::More && full;
         if progress == Progress::More {
@@ -185,7 +187,8 @@ impl Scheduler {
 }
 
 impl Qp {
-    /// Leaves the path to its peer: the line for its window, and all that the QP has in flight there.
+    /// Leaves the path to its peer: the line for its window, and all that the QP has in flight
+    /// there.
     pub(crate) fn leave_path(&mut self, paths: &mut PathTable) {
         let Some(path) = self.core.limits.path else { return };
         self.transport.release_charge(&self.core, paths);

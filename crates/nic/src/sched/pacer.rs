@@ -26,15 +26,15 @@ pub(crate) struct Pacer {
     rested: bool,
 }
 
-/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a burst
-/// is one system call, where single packets would be one each. A queue on the way has to hold it, and
-/// the wait for it is to be short beside a round trip.
+/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a
+/// burst is one system call, where single packets would be one each. A queue on the way has to hold
+/// it, and the wait for it is to be short beside a round trip.
 const BURST_NS: u64 = 100_000;
 const BURST_BYTES: u64 = 60 << 10;
 /// A pacer that was late may send so much at once to catch up: what it missed in this time, but no
-/// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on a
-/// busy machine; without credit every lateness would be lost throughput, and with too much of it a
-/// queue on the way would overflow. To have had nothing to send is no lateness.
+/// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on
+/// a busy machine; without credit every lateness would be lost throughput, and with too much of it
+/// a queue on the way would overflow. To have had nothing to send is no lateness.
 const CATCH_UP_NS: u64 = 4_000_000;
 const CATCH_UP_BYTES: u64 = 1 << 20;
 

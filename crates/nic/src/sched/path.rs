@@ -115,8 +115,8 @@ impl PathTable {
         }
     }
 
-    /// Whether others than a QP, which may have been `called` itself, are in line for room. Whoever comes by
-    /// and finds some would otherwise take it from under those who have waited for it.
+    /// Whether others than a QP, which may have been `called` itself, are in line for room. Whoever
+    /// comes by and finds some would otherwise take it from under those who have waited for it.
     #[inline]
     pub(crate) fn has_line(&self, id: PathId, called: bool) -> bool {
         match self.slots.get(id as usize) {
@@ -162,8 +162,8 @@ impl PathTable {
         }
     }
 
-    /// Takes a QP that leaves the path out of the line; `called` if it was woken and has not had its turn.
-    /// What room it has left, and perhaps been woken for already, is for the next.
+    /// Takes a QP that leaves the path out of the line; `called` if it was woken and has not had
+    /// its turn. What room it has left, and perhaps been woken for already, is for the next.
     pub(crate) fn forget(&mut self, id: PathId, qp: u32, called: bool) {
         let before = self.woken.len();
         self.woken.retain(|woken| *woken != qp);

@@ -91,8 +91,8 @@ impl Chain {
         self.alone().is_some_and(|shim| shim.follows(packet))
     }
 
-    /// A packet has arrived that no shim has looked at, except that one which is alone has said that it
-    /// does not follow. Returns whether [`Chain::deadline`] may have changed.
+    /// A packet has arrived that no shim has looked at, except that one which is alone has said
+    /// that it does not follow. Returns whether [`Chain::deadline`] may have changed.
     pub(crate) fn incoming(
         &mut self,
         now: Time,
@@ -150,8 +150,8 @@ fn first_deadline(shims: &[Box<dyn Shim>]) -> Time {
     shims.iter().filter_map(|shim| shim.poll_timeout()).min().unwrap_or(Time::NEVER)
 }
 
-/// Takes a packet from the outermost of some shims to the innermost, and `up` from there. Returns whether
-/// a deadline may have changed.
+/// Takes a packet from the outermost of some shims to the innermost, and `up` from there. Returns
+/// whether a deadline may have changed.
 fn climb(
     shims: &mut [Box<dyn Shim>],
     now: Time,

@@ -18,8 +18,8 @@ pub struct OutPacket<'a> {
 }
 
 impl OutPacket<'_> {
-    /// Appends a copy of the payload, once and for all: its owner may write the memory meanwhile, so that
-    /// what is copied again may differ.
+    /// Appends a copy of the payload, once and for all: its owner may write the memory meanwhile,
+    /// so that what is copied again may differ.
     pub fn append_payload(&self, to: &mut Vec<u8>) {
         for segment in self.payload {
             segment.append(to);
@@ -27,7 +27,8 @@ impl OutPacket<'_> {
     }
 }
 
-/// Packets that the transport has sent, in order. Other packets of the shim's own may be among them.
+/// Packets that the transport has sent, in order. Other packets of the shim's own may be among
+/// them.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     batch: &'a TxBatch,
@@ -53,8 +54,8 @@ impl<'a> Run<'a> {
         self.batch.payload(packet)
     }
 
-    /// How many packets from `at` on, at most `most`, differ in their PSNs only, and their bytes, one
-    /// behind the other.
+    /// How many packets from `at` on, at most `most`, differ in their PSNs only, and their bytes,
+    /// one behind the other.
     #[inline]
     pub fn alike(&self, at: usize, most: usize) -> (usize, &'a [u8]) {
         let packets = self.packets.get(at..).unwrap_or_default();
@@ -128,8 +129,9 @@ impl<'a> ShimOut<'a> {
         self.bytes += bytes;
     }
 
-    /// Sends a packet whose payload is copied, so that the shim may change its own at once. The payload
-    /// may begin in `header`, behind the headers that the opcode has, with a multiple of four bytes.
+    /// Sends a packet whose payload is copied, so that the shim may change its own at once. The
+    /// payload may begin in `header`, behind the headers that the opcode has, with a multiple of
+    /// four bytes.
     ///
     /// # Panics
     /// As [`ShimOut::send`].
@@ -145,7 +147,8 @@ impl<'a> ShimOut<'a> {
     }
 
     /// Sends a packet as [`ShimOut::send_copy`] does. It may come behind some packets, at most
-    /// [`MAX_LATE`](crate::MAX_LATE), that are sent after it: behind the burst that it would interrupt.
+    /// [`MAX_LATE`](crate::MAX_LATE), that are sent after it: behind the burst that it would
+    /// interrupt.
     ///
     /// # Panics
     /// As [`ShimOut::send`].

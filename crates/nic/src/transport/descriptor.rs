@@ -54,8 +54,8 @@ impl SendOp {
 
 /// What a transport is: what it can do, what it needs, and what may be put around it.
 ///
-/// [`QpType::descriptor`](crate::QpType::descriptor) gives that of a type of QP. Everything outside the
-/// transports asks this, never for the type itself.
+/// [`QpType::descriptor`](crate::QpType::descriptor) gives that of a type of QP. Everything outside
+/// the transports asks this, never for the type itself.
 #[derive(Debug)]
 pub struct TransportDescriptor {
     /// The standard's short name.
@@ -71,8 +71,9 @@ pub struct TransportDescriptor {
     /// A QP has one peer, given on its way to ready to receive. Without one every request names its
     /// destination, and a Q_Key takes the place of access rights.
     pub connected: bool,
-    /// Requests are acknowledged and sent again: the attributes about timeouts, retries and outstanding READs
-    /// apply, and a failed request fails the whole QP. Otherwise it stops the send queue only.
+    /// Requests are acknowledged and sent again: the attributes about timeouts, retries and
+    /// outstanding READs apply, and a failed request fails the whole QP. Otherwise it stops the
+    /// send queue only.
     pub reliable: bool,
     /// Shims may be put under it.
     pub shimmable: bool,
@@ -80,10 +81,11 @@ pub struct TransportDescriptor {
     pub movable: bool,
     /// Single-packet WRITEs with immediate may go to a [`Landing`](crate::Landing).
     pub landings: bool,
-    /// Requests have deadlines and may complete in part ([`EndMark`](crate::EndMark)). Receives are numbered, so that
-    /// none can come from a shared queue.
+    /// Requests have deadlines and may complete in part ([`EndMark`](crate::EndMark)). Receives are
+    /// numbered, so that none can come from a shared queue.
     pub deadlines: bool,
-    /// Messages name the shared receive queue that they are for, in place of one that the QP takes from.
+    /// Messages name the shared receive queue that they are for, in place of one that the QP takes
+    /// from.
     pub addressed: bool,
     /// Requests carry what others do not: a deadline, or a shared receive queue.
     pub(crate) annotated: bool,

@@ -72,8 +72,8 @@ impl Inbound {
         }
     }
 
-    /// Takes packets from the middle of the message in progress, in sequence: as many as can be without
-    /// ado. Returns how many.
+    /// Takes packets from the middle of the message in progress, in sequence: as many as can be
+    /// without ado. Returns how many.
     pub(crate) fn accept_train(
         &mut self,
         core: &QpCore,
@@ -223,7 +223,8 @@ impl Inbound {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            // Landings are told when what they are told of has settled, once for all that arrived together.
+            // Landings are told when what they are told of has settled, once for all that arrived
+            // together.
             let ends = info.position.ends() && !(lands && cx.together);
             cx.memory.remote_write(peer, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }

@@ -55,8 +55,9 @@ pub(crate) trait Transport: Send {
         meta: Option<&FrameMeta>,
     ) -> bool;
 
-    /// Packets from the middle of messages, without requests for acknowledgements: as many of them as
-    /// there is nothing special about. Returns how many, from the first on; nothing follows from them.
+    /// Packets from the middle of messages, without requests for acknowledgements: as many of them
+    /// as there is nothing special about. Returns how many, from the first on; nothing follows from
+    /// them.
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
         let _ = (core, cx, train);
         0
@@ -105,7 +106,8 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx);
     }
 
-    /// Sets how messages are received, before any has been. For transports whose requests have deadlines.
+    /// Sets how messages are received, before any has been. For transports whose requests have
+    /// deadlines.
     fn set_options(&mut self, options: &XpOptions) {
         let _ = options;
     }
@@ -151,7 +153,8 @@ pub(crate) trait Transport: Send {
 
 /// Type of a QP: which transport it runs.
 ///
-/// This is the list of transports. Whatever else there is to know about one is in its [`descriptor`](QpType::descriptor).
+/// This is the list of transports. Whatever else there is to know about one is in its
+/// [`descriptor`](QpType::descriptor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpType {
     /// Reliable connection.

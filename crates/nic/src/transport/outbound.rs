@@ -31,10 +31,10 @@ const MAX_WRITES: u32 = 32;
 impl Cut {
     /// How RC cuts a request that has its packets.
     ///
-    /// To the peer a plain WRITE is as good as one for each of its packets: the requester alone counts
-    /// messages. A first packet is longer than those behind it by a RETH and therefore ends a burst,
-    /// which a short message pays for at both ends. A WRITE with an immediate stays whole, since its
-    /// receive reports the length of all of it.
+    /// To the peer a plain WRITE is as good as one for each of its packets: the requester alone
+    /// counts messages. A first packet is longer than those behind it by a RETH and therefore ends
+    /// a burst, which a short message pays for at both ends. A WRITE with an immediate stays whole,
+    /// since its receive reports the length of all of it.
     #[inline]
     pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
         let is_short = (2..=MAX_WRITES).contains(&wqe.packets);
@@ -203,7 +203,8 @@ pub(crate) fn address(core: &QpCore, header: &mut HeaderBuf, number: u64) {
     header.push(|bytes| XrcEth { reserved8: 0, srqn }.emit(bytes));
 }
 
-/// How many packets like the one with this header, at most `most`, can be sent as one run; they carry a whole MTU.
+/// How many packets like the one with this header, at most `most`, can be sent as one run; they
+/// carry a whole MTU.
 #[inline]
 pub(crate) fn run_len(
     core: &QpCore,
@@ -220,8 +221,9 @@ pub(crate) fn run_len(
     packets
 }
 
-/// Sends packets from the middle of a message as one run, at most `most`; `header` is the first one's.
-/// Returns how many: none if there is anything about them that has to be looked at one by one.
+/// Sends packets from the middle of a message as one run, at most `most`; `header` is the first
+/// one's. Returns how many: none if there is anything about them that has to be looked at one by
+/// one.
 pub(crate) fn send_run(
     core: &mut QpCore,
     cx: &mut Cx<'_>,

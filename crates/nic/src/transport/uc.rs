@@ -175,7 +175,8 @@ impl Transport for Uc {
     }
 }
 
-/// Sends a packet, or as many from the middle of a message as make a run, at most `most`; returns how many.
+/// Sends a packet, or as many from the middle of a message as make a run, at most `most`; returns
+/// how many.
 #[inline]
 fn send(
     core: &mut QpCore,

@@ -63,8 +63,8 @@ impl Flow {
         (key.src, key.dst, key.src_port) == (meta.src, meta.dst, meta.src_port)
     }
 
-    /// The ICRC register behind IP, UDP and BTH headers, and whether the BTH differs in its PSN only from
-    /// the one before, of a packet of the same length.
+    /// The ICRC register behind IP, UDP and BTH headers, and whether the BTH differs in its PSN
+    /// only from the one before, of a packet of the same length.
     #[inline]
     pub(crate) fn icrc_behind_bth(
         &mut self,

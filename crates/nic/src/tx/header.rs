@@ -64,7 +64,8 @@ impl HeaderBuf {
         self.renumber(psn.next(), ack_req);
     }
 
-    /// The headers that the opcode has, and what is behind them, which a receiver takes for payload.
+    /// The headers that the opcode has, and what is behind them, which a receiver takes for
+    /// payload.
     pub(crate) fn split_payload(&self) -> (HeaderBuf, &[u8]) {
         let info = Opcode(self.bytes[0]).info();
         let ext = info.map_or(0, |info| usize::from(info.ext_len));
@@ -78,14 +79,16 @@ impl HeaderBuf {
         self.goes_on || GOES_ON[usize::from(self.bytes[0])]
     }
 
-    /// Makes it the header of a packet of a request that is cut into several messages, and not its last.
+    /// Makes it the header of a packet of a request that is cut into several messages, and not its
+    /// last.
     #[inline]
     pub(crate) fn set_goes_on(&mut self) {
         self.goes_on = true;
     }
 
-    /// Appends it. Of a BTH alone it reads the word that [`HeaderBuf::renumber`] has just written by
-    /// itself: a load that spans it and its neighbours would wait until it has reached the cache.
+    /// Appends it. Of a BTH alone it reads the word that [`HeaderBuf::renumber`] has just written
+    /// by itself: a load that spans it and its neighbours would wait until it has reached the
+    /// cache.
     #[inline]
     pub(super) fn append_to(&self, out: &mut Vec<u8>) {
         if usize::from(self.len) == Bth::LEN {

@@ -1,8 +1,8 @@
 //! Packets that would cut a burst short: they go behind it, as a burst of their own.
 //!
 //! All packets of a burst but its last have one length, and a shim's packets may be longer than the
-//! data that they follow. Sent in their place they would split one call to the port into three; what a
-//! call costs is many packets' worth.
+//! data that they follow. Sent in their place they would split one call to the port into three;
+//! what a call costs is many packets' worth.
 
 use super::{Burst, Flow, HeaderBuf, TxBatch, TxPacket, lengths, put_summed, put_unsummed};
 use crate::memory::Segment;
@@ -39,8 +39,8 @@ impl TxBatch {
         self.push(flow, ecn, header, &[Segment::of_slice(payload)])
     }
 
-    /// Appends a packet with a copy of its payload. If it is longer than the packets before it, up to
-    /// [`MAX_LATE`] that are pushed behind it may overtake it.
+    /// Appends a packet with a copy of its payload. If it is longer than the packets before it, up
+    /// to [`MAX_LATE`] that are pushed behind it may overtake it.
     ///
     /// # Panics
     /// If the batch is full.
@@ -72,7 +72,8 @@ impl TxBatch {
         }
     }
 
-    /// A packet's place among the late ones, if that is where it belongs, and whether it gets an ICRC.
+    /// A packet's place among the late ones, if that is where it belongs, and whether it gets an
+    /// ICRC.
     pub(super) fn join_late(
         &mut self,
         flow: &Flow,

@@ -1,14 +1,14 @@
 //! Packets on their way out: built by transports, grouped into bursts, sent by a port.
 //!
-//! A [`TxBatch`] holds whole packets, side by side. It groups consecutive packets that can share one
-//! segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers the IPv4
-//! identification and therefore the packet's place in its burst.
+//! A [`TxBatch`] holds whole packets, side by side. It groups consecutive packets that can share
+//! one segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers the
+//! IPv4 identification and therefore the packet's place in its burst.
 //!
-//! Payload is copied out of registered memory, in the pass that sums it up. A socket could gather it
-//! from there, but a copy is cheaper than it looks and a gather list dearer: the sum has to read
+//! Payload is copied out of registered memory, in the pass that sums it up. A socket could gather
+//! it from there, but a copy is cheaper than it looks and a gather list dearer: the sum has to read
 //! every byte anyway, which from memory that is in no cache is all that takes time, and a kernel
-//! takes long over lists. And a packet in a batch is what its ICRC says, whatever the application does
-//! to its memory meanwhile, or whether that is still there.
+//! takes long over lists. And a packet in a batch is what its ICRC says, whatever the application
+//! does to its memory meanwhile, or whether that is still there.
 
 mod burst;
 mod clean;
@@ -56,8 +56,8 @@ pub struct TxPacket {
     header_len: u8,
     /// Pad and ICRC.
     trailer_len: u8,
-    /// It differs in its PSN only from the packet of its flow before it, which is in the same burst. If
-    /// both are one QP's, that is the packet before it in the batch.
+    /// It differs in its PSN only from the packet of its flow before it, which is in the same
+    /// burst. If both are one QP's, that is the packet before it in the batch.
     alike: bool,
 }
 
@@ -107,8 +107,8 @@ impl TxBatch {
         }
     }
 
-    /// From now on packets for these peers get no ICRC. Bursts that have begun stay as they are: the port
-    /// drops those that it can no longer send without.
+    /// From now on packets for these peers get no ICRC. Bursts that have begun stay as they are:
+    /// the port drops those that it can no longer send without.
     pub fn set_clean_paths(&mut self, paths: Option<&Arc<CleanPaths>>) {
         let same = match (&self.clean, paths) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
@@ -213,8 +213,8 @@ impl TxBatch {
         self.packets.get(mark..).unwrap_or_default()
     }
 
-    /// How many of some packets of this batch, all of one QP, differ in their PSNs only, from the first
-    /// on, and the bytes of these, one behind the other.
+    /// How many of some packets of this batch, all of one QP, differ in their PSNs only, from the
+    /// first on, and the bytes of these, one behind the other.
     #[inline]
     pub(crate) fn alike<'a>(&'a self, packets: &[TxPacket]) -> (usize, &'a [u8]) {
         let Some((first, rest)) = packets.split_first() else { return (0, &[]) };
@@ -223,8 +223,8 @@ impl TxBatch {
         (count, bytes)
     }
 
-    /// Leads a burst to another engine, where its packets lie: `rewrite` gets each of them, BTH to ICRC,
-    /// gives it a destination QPN with that engine's prefix, and keeps its ICRC right.
+    /// Leads a burst to another engine, where its packets lie: `rewrite` gets each of them, BTH to
+    /// ICRC, gives it a destination QPN with that engine's prefix, and keeps its ICRC right.
     pub fn redirect(&mut self, burst: usize, to: PeerEngine, mut rewrite: impl FnMut(&mut [u8])) {
         let Some(burst) = self.bursts.get_mut(burst) else { return };
         (burst.dst, burst.dst_port, burst.prefix) = to;
@@ -242,8 +242,9 @@ impl TxBatch {
         self.push_rewritten(key, tos, summed_id, (frame, None), |_| {});
     }
 
-    /// As [`TxBatch::push_summed`], and rewrites the packet where it lies in the batch. The rewrite keeps the ICRC right for
-    /// `summed_id`. The top byte of its destination QPN is `prefix` afterwards, or as it was if that is `None`.
+    /// As [`TxBatch::push_summed`], and rewrites the packet where it lies in the batch. The rewrite
+    /// keeps the ICRC right for `summed_id`. The top byte of its destination QPN is `prefix`
+    /// afterwards, or as it was if that is `None`.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
@@ -341,8 +342,9 @@ impl TxBatch {
         u64::from(len)
     }
 
-    /// Appends packets that differ in their PSNs only: `header` is the first one's, and `payload` is cut into
-    /// theirs, of `payload_len` bytes each, a multiple of four. Returns how many packets and bytes they are.
+    /// Appends packets that differ in their PSNs only: `header` is the first one's, and `payload`
+    /// is cut into theirs, of `payload_len` bytes each, a multiple of four. Returns how many
+    /// packets and bytes they are.
     ///
     /// # Panics
     /// If they do not fit, or packets with such headers make no runs ([`HeaderDeltas::behind`]).
@@ -397,8 +399,8 @@ impl TxBatch {
         (packets, u64::from(packets) * u64::from(len))
     }
 
-    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID, and whether it
-    /// gets an ICRC.
+    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID, and
+    /// whether it gets an ICRC.
     #[inline(always)]
     fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> (u16, bool) {
         if let Some(open) = self.bursts.last_mut()
@@ -409,8 +411,8 @@ impl TxBatch {
         (0, self.begin_burst(key, tos, prefix, len))
     }
 
-    /// Opens a burst with a packet of `len` bytes; returns whether it gets an ICRC. Apart, since most packets
-    /// join a burst.
+    /// Opens a burst with a packet of `len` bytes; returns whether it gets an ICRC. Apart, since
+    /// most packets join a burst.
     #[inline(never)]
     fn begin_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> bool {
         let burst = self.burst_of_one(key, tos, prefix, len);

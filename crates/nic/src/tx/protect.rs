@@ -1,8 +1,8 @@
 //! Packets of flows that are sealed: see [`SealPackets`].
 //!
-//! The packet is copied out of registered memory to its place in the batch and encrypted there, while it is
-//! in the first cache. Copying and encrypting in one instruction stream would need a borrow of memory
-//! that its owner may write.
+//! The packet is copied out of registered memory to its place in the batch and encrypted there,
+//! while it is in the first cache. Copying and encrypting in one instruction stream would need a
+//! borrow of memory that its owner may write.
 
 use core::fmt;
 

@@ -26,16 +26,17 @@ pub trait Carrier {
     /// A place in local memory.
     type Place: Copy;
 
-    /// Begins to give the peer the right to write `len` bytes, for receive `number`. The key must be
-    /// one that was not in use of late. [`CarrierEvent::Opened`] follows.
+    /// Begins to give the peer the right to write `len` bytes, for receive `number`. The key must
+    /// be one that was not in use of late. [`CarrierEvent::Opened`] follows.
     fn open(&mut self, number: u64, place: Self::Place, len: u32);
 
-    /// Begins to take the right back. [`CarrierEvent::Revoked`] follows, once no packet can be placed
-    /// any more and [`CarrierEvent::Landed`] has told of all that were.
+    /// Begins to take the right back. [`CarrierEvent::Revoked`] follows, once no packet can be
+    /// placed any more and [`CarrierEvent::Landed`] has told of all that were.
     fn revoke(&mut self, number: u64);
 
-    /// Sends fragments, each as a WRITE with immediate of one packet, and returns how many of them, from the first on, it has
-    /// taken. [`CarrierEvent::Sent`] follows, in order, when they have left.
+    /// Sends fragments, each as a WRITE with immediate of one packet, and returns how many of them,
+    /// from the first on, it has taken. [`CarrierEvent::Sent`] follows, in order, when they have
+    /// left.
     fn write(&mut self, fragments: &Fragments<Self::Place>) -> u32;
 
     /// Sends a message over the control channel, which loses nothing and keeps the order.

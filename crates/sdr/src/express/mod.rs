@@ -90,8 +90,8 @@ pub struct ExpressCounters {
 /// # Driving it
 /// It does no IO and reads no clock. After anything that may have changed the carrier, after every
 /// post, and when [`poll_timeout`](ExpressQp::poll_timeout) has come, the owner calls
-/// [`drive`](ExpressQp::drive), then takes [`poll`](ExpressQp::poll) until there is nothing. Time is
-/// monotonic.
+/// [`drive`](ExpressQp::drive), then takes [`poll`](ExpressQp::poll) until there is nothing. Time
+/// is monotonic.
 #[derive(Debug)]
 pub struct ExpressQp<P> {
     sender: Sender<P>,
@@ -102,8 +102,8 @@ pub struct ExpressQp<P> {
 }
 
 impl<P: Copy> ExpressQp<P> {
-    /// A queue pair whose fragments carry one MTU each. Both ends must agree on the MTU; the options
-    /// are the receiver's choice.
+    /// A queue pair whose fragments carry one MTU each. Both ends must agree on the MTU; the
+    /// options are the receiver's choice.
     pub fn new(mtu: Mtu, options: XpOptions) -> Result<ExpressQp<P>, SdrError> {
         if !options.window.is_power_of_two() || options.window > 16 {
             let why = format!("{} is not 1, 2, 4, 8 or 16", options.window);
@@ -186,8 +186,8 @@ impl<P: Copy> ExpressQp<P> {
         self.completions.pop_front()
     }
 
-    /// The oldest record of what was missing of a receive that ended in part. A QP keeps as many as its
-    /// options say.
+    /// The oldest record of what was missing of a receive that ended in part. A QP keeps as many as
+    /// its options say.
     pub fn take_loss(&mut self) -> Option<LossRecord> {
         self.receiver.take_loss()
     }

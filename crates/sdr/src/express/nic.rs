@@ -109,7 +109,8 @@ impl NicObjects {
         self.info
     }
 
-    /// Keys that are open: one for each receive that has not ended, as far as they are granted ahead.
+    /// Keys that are open: one for each receive that has not ended, as far as they are granted
+    /// ahead.
     pub fn keys_open(&self) -> usize {
         self.keys.len()
     }

@@ -144,7 +144,8 @@ impl<P: Copy> Receiver<P> {
         counters: &mut ExpressCounters,
     ) {
         let (op, message, fragment) = imm::split(imm);
-        // The receives that are not done are fewer than the numbers that an immediate can tell apart.
+        // The receives that are not done are fewer than the numbers that an immediate can tell
+        // apart.
         let ahead = (message + MESSAGES - self.first % MESSAGES) % MESSAGES;
         let number = self.first + ahead;
         let (mtu, grace_ns) = (self.mtu, self.options.grace_ns);

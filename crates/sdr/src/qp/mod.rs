@@ -30,9 +30,9 @@ const ASK_MAX_NS: u64 = 500_000_000;
 /// A queue pair of partial-completion messages.
 ///
 /// Messages match the peer's receives in the order in which both were posted. Every packet is a
-/// WRITE of its own over an unreliable connection, or a datagram (see [`Transport`]), so that a packet
-/// that is lost, or overtaken, takes no other with it; which have arrived shows in a bitmap, chunk by
-/// chunk, and what to do about the others is up to the user.
+/// WRITE of its own over an unreliable connection, or a datagram (see [`Transport`]), so that a
+/// packet that is lost, or overtaken, takes no other with it; which have arrived shows in a bitmap,
+/// chunk by chunk, and what to do about the others is up to the user.
 ///
 /// # Driving it
 /// It does no IO: every call takes the NIC on which its objects live. After anything that may have
@@ -161,8 +161,8 @@ impl SdrQp {
         &self.config
     }
 
-    /// Seals its packets, data and control alike, before it is connected: `make` is asked once for each of its
-    /// queue pairs, in an order that both ends have in common.
+    /// Seals its packets, data and control alike, before it is connected: `make` is asked once for
+    /// each of its queue pairs, in an order that both ends have in common.
     pub fn seal(
         &mut self,
         nic: &mut dyn Rnic,

@@ -1,8 +1,9 @@
 //! Those at the other end: one, or the members of a multicast group.
 //!
-//! A sender to a group has one set of QPs for packets, which somebody copies to all members, and a control channel with
-//! each. Members do not know of each other, nor of the group. What they say is merged: a message may be sent when all
-//! have posted a receive for it, and what counts as landed is what has landed everywhere.
+//! A sender to a group has one set of QPs for packets, which somebody copies to all members, and a
+//! control channel with each. Members do not know of each other, nor of the group. What they say is
+//! merged: a message may be sent when all have posted a receive for it, and what counts as landed
+//! is what has landed everywhere.
 
 use bowline_nic::{AddressVector, CqId, PdId, Rnic, Time};
 use bowline_wire::Qpn;
@@ -213,8 +214,8 @@ impl SdrQp {
         SdrInfo { control: control.qpn, token: control.token, ..self.info() }
     }
 
-    /// Connects to the members of a group, in their order, each at its address. Packets go to `path`; the sender names
-    /// memory by the first member's keys ([`SdrInfo::roots`]).
+    /// Connects to the members of a group, in their order, each at its address. Packets go to
+    /// `path`; the sender names memory by the first member's keys ([`SdrInfo::roots`]).
     pub fn connect_group(
         &mut self,
         nic: &mut dyn Rnic,

@@ -1,4 +1,5 @@
-//! Which scheme a message takes, where that is left to the connection, and what the choice rests on.
+//! Which scheme a message takes, where that is left to the connection, and what the choice rests
+//! on.
 
 use bowline_nic::Time;
 

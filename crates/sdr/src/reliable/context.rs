@@ -24,8 +24,8 @@ const _: () = assert!(MAX_TELL + PREFIX + 1 + 8 <= MAX_CONTROL);
 
 /// Round trip to assume before one has been timed.
 const UNKNOWN_RTT_NS: u64 = 50_000_000;
-/// Shortest round trip to reckon with: below, what hosts add by taking turns is the larger part, and
-/// clocks are read once for many packets.
+/// Shortest round trip to reckon with: below, what hosts add by taking turns is the larger part,
+/// and clocks are read once for many packets.
 const MIN_RTT_NS: u64 = 1_000_000;
 
 fn rtt_ns(path: &PathStats) -> u64 {
@@ -61,7 +61,8 @@ impl SendCx<'_> {
         self.sdr.live_members()
     }
 
-    /// Which of them the control message is from, in [`SchemeSender::control`](crate::SchemeSender::control).
+    /// Which of them the control message is from, in
+    /// [`SchemeSender::control`](crate::SchemeSender::control).
     pub fn member(&self) -> usize {
         self.member
     }

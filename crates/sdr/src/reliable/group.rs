@@ -1,7 +1,7 @@
 //! Messages to all members of a multicast group.
 //!
-//! Members are ordinary receivers. What repairs a loss at one of them repairs another's at another: parity is the same
-//! for all, and a chunk that is sent again reaches everybody who lacks it.
+//! Members are ordinary receivers. What repairs a loss at one of them repairs another's at another:
+//! parity is the same for all, and a chunk that is sent again reaches everybody who lacks it.
 
 use bowline_nic::{AddressVector, PdId, Rnic, Time};
 
@@ -32,7 +32,8 @@ impl ReliableQp {
         ReliableInfo::new(&self.config, self.sdr.info_for(member))
     }
 
-    /// Connects to the members of a group, in their order, each at its address; see [`SdrQp::connect_group`].
+    /// Connects to the members of a group, in their order, each at its address; see
+    /// [`SdrQp::connect_group`].
     pub fn connect_group(
         &mut self,
         nic: &mut dyn Rnic,
@@ -47,7 +48,8 @@ impl ReliableQp {
         self.sdr.connect_group(nic, now, path, &peers)
     }
 
-    /// Goes on without a member: messages are over when all others have them. The last member stays.
+    /// Goes on without a member: messages are over when all others have them. The last member
+    /// stays.
     pub fn evict(&mut self, nic: &mut dyn Rnic, now: Time, member: usize) -> Result<(), SdrError> {
         self.sdr.evict(member)?;
         for id in self.first_out..self.first_out + self.outgoing.len() as u64 {
@@ -63,9 +65,10 @@ impl ReliableQp {
         self.sdr.live_members()
     }
 
-    /// Fails the messages that a member lacks which has said nothing for the timeout. Every member is asked often while
-    /// a message waits for a receive or for the last of its chunks, and answers as long as it lives. So a member that
-    /// has not posted a receive is waited for, and one that is gone is not.
+    /// Fails the messages that a member lacks which has said nothing for the timeout. Every member
+    /// is asked often while a message waits for a receive or for the last of its chunks, and
+    /// answers as long as it lives. So a member that has not posted a receive is waited for, and
+    /// one that is gone is not.
     pub(super) fn on_silence(&mut self, nic: &mut dyn Rnic, now: Time) {
         let Some(oldest) = self.outgoing.front().and_then(Option::as_ref) else { return };
         let (posted, timeout) = (oldest.posted, self.config.timeout_ns);

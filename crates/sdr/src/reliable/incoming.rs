@@ -51,7 +51,8 @@ impl Incoming {
         parity_sge(self.parity.as_ref()?, shape, group, index)
     }
 
-    /// Counts as there what a message that is shorter than its buffer leaves out of its last chunks.
+    /// Counts as there what a message that is shorter than its buffer leaves out of its last
+    /// chunks.
     pub(super) fn fill(&self, sdr: &SdrQp, shape: &Shape) {
         let chunk_bytes = u64::from(shape.chunk_bytes);
         let fill = |sub: usize, from: u64, to: u64| {

@@ -1,9 +1,9 @@
 //! How many packets get lost, from what messages had to have repaired.
 //!
-//! A loss of one in a million shows only in a long memory, and a long memory is slow to believe that
-//! things have changed. So all that is remembered counts, until the latest of it, in stretches from
-//! one message to many, can hardly have come from the same link as what was before: then what was
-//! before is forgotten.
+//! A loss of one in a million shows only in a long memory, and a long memory is slow to believe
+//! that things have changed. So all that is remembered counts, until the latest of it, in stretches
+//! from one message to many, can hardly have come from the same link as what was before: then what
+//! was before is forgotten.
 
 use std::collections::VecDeque;
 
@@ -60,8 +60,8 @@ impl LossMeter {
         }
     }
 
-    /// The peer has computed so many chunks from parity since the connection began; how many of them
-    /// are news.
+    /// The peer has computed so many chunks from parity since the connection began; how many of
+    /// them are news.
     pub(super) fn on_recovered(&mut self, total: u64) -> u64 {
         let news = total.saturating_sub(self.peer_recovered);
         self.peer_recovered += news;

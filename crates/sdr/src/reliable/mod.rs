@@ -391,7 +391,8 @@ impl ReliableQp {
         ReliableStats { landing: self.sdr.landing_stats(), ..self.stats }
     }
 
-    /// Says something to the peer, at the end of this call or of the next [`drive`](ReliableQp::drive).
+    /// Says something to the peer, at the end of this call or of the next
+    /// [`drive`](ReliableQp::drive).
     fn tell(&mut self, nic: &mut dyn Rnic, now: Time, message: Message<'_>) {
         self.outbox.push(nic, now, &mut self.sdr, message);
     }

@@ -365,8 +365,8 @@ fn a_dead_peer_is_noticed() {
     assert_eq!(result, Err(Failure::TimedOut));
 }
 
-/// Nobody reports what arrives any more: what was posted must leave nevertheless, or the write would never be
-/// over.
+/// Nobody reports what arrives any more: what was posted must leave nevertheless, or the write
+/// would never be over.
 #[test]
 fn a_dead_peer_is_noticed_although_the_window_is_full() {
     let bbr = BbrParams { initial_window_bytes: 2_048, ..BbrParams::default() };
@@ -476,8 +476,8 @@ fn an_absurd_wire_time_does_no_harm() {
     world.run(|world| world.events.iter().all(|events| !events.is_empty()));
 }
 
-/// The owner of a message may write it meanwhile: bytes are torn then, but nothing fails, nothing lands
-/// elsewhere, and every packet has its own ICRC.
+/// The owner of a message may write it meanwhile: bytes are torn then, but nothing fails, nothing
+/// lands elsewhere, and every packet has its own ICRC.
 #[test]
 fn a_message_that_its_owner_writes_is_torn_at_worst() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -11,8 +11,8 @@ pub(super) enum Message<'a> {
     /// To the sender, from the scheme's receiving end.
     ToSender(u64, &'a [u8]),
     /// To the sender: this message, and all below the second number, are complete. The third is how
-    /// many chunks the receiver has computed from parity so far, in all messages: what it adds up to
-    /// survives the loss of any of these.
+    /// many chunks the receiver has computed from parity so far, in all messages: what it adds up
+    /// to survives the loss of any of these.
     Finished(u64, u64, u64),
     /// To the receiver: the sender has given up on a message.
     Aborted(u64),

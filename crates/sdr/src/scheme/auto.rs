@@ -1,9 +1,9 @@
 //! The scheme that the planner would take, for each message anew.
 //!
-//! The connection knows its round trip, its rate and what it has lost of late; the planner's laws say
-//! what each of its schemes would take for a message of this size on such a link. The shortest mean
-//! wins. A scheme that is in use stays until another is better by enough: estimates waver, and what
-//! lies within their error is not worth a change.
+//! The connection knows its round trip, its rate and what it has lost of late; the planner's laws
+//! say what each of its schemes would take for a message of this size on such a link. The shortest
+//! mean wins. A scheme that is in use stays until another is better by enough: estimates waver, and
+//! what lies within their error is not worth a change.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
 //! Reliability schemes: what to do about chunks that are missing.
 //!
-//! A scheme is two state machines for each message, one at each end, which see the bitmap, a control
-//! channel that may lose what it carries, and a timer, and which decide what to send and when the
-//! message is complete. [`SelectiveRepeat`] and [`ErasureCoding`] are written against nothing but
-//! this module's public face, and so can others be.
+//! A scheme is two state machines for each message, one at each end, which see the bitmap, a
+//! control channel that may lose what it carries, and a timer, and which decide what to send and
+//! when the message is complete. [`SelectiveRepeat`] and [`ErasureCoding`] are written against
+//! nothing but this module's public face, and so can others be.
 
 mod auto;
 mod choice;
@@ -32,15 +32,15 @@ pub trait Scheme: Send + Sync + fmt::Debug {
         false
     }
 
-    /// What to expect of it for such a message over such a round trip, in the planner's terms; `None`
-    /// keeps it out of what [`Auto`] chooses from.
+    /// What to expect of it for such a message over such a round trip, in the planner's terms;
+    /// `None` keeps it out of what [`Auto`] chooses from.
     fn model(&self, shape: &Shape, rtt_ns: u64) -> Option<Model> {
         let _ = (shape, rtt_ns);
         None
     }
 
-    /// For a scheme that only decides which of the connection's others a message takes: what decides
-    /// for one connection.
+    /// For a scheme that only decides which of the connection's others a message takes: what
+    /// decides for one connection.
     fn chooser(&self) -> Option<Box<dyn Chooser>> {
         None
     }

@@ -143,8 +143,8 @@ impl Repeater {
         }
     }
 
-    /// Sends a chunk again that whoever speaks lacks, unless it is on its way: queued, or gone so lately that what is
-    /// known of it is older.
+    /// Sends a chunk again that whoever speaks lacks, unless it is on its way: queued, or gone so
+    /// lately that what is known of it is older.
     pub(super) fn repeat(&mut self, cx: &mut SendCx<'_>, chunk: u32) {
         let Some(state) = self.chunks.get_mut(chunk as usize) else { return };
         let Some(sent) = state.sent else { return };

@@ -1,8 +1,8 @@
 //! The receive back end: which packets of which message have landed, coalesced into chunks.
 //!
 //! The part of the stack that sees every packet. It runs wherever packets are handled, in one lane
-//! or in several at once, and takes no lock: a packet sets its bit, and whoever sets the last bit of
-//! a chunk sets the chunk's. Readers of a chunk's bit with acquire ordering see all its bytes.
+//! or in several at once, and takes no lock: a packet sets its bit, and whoever sets the last bit
+//! of a chunk sets the chunk's. Readers of a chunk's bit with acquire ordering see all its bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -184,8 +184,8 @@ impl RecvTable {
         Landed::Chunk
     }
 
-    /// An empty packet has come. Behind the end of a message it carries nothing but a fragment of the
-    /// user's immediate, and that end is not known here: the receive may be longer.
+    /// An empty packet has come. Behind the end of a message it carries nothing but a fragment of
+    /// the user's immediate, and that end is not known here: the receive may be longer.
     pub fn land_empty(&self, generation: u32, imm: u32) -> Landed {
         let (id, packet, fragment) = self.layout.split(imm);
         if packet == 0 {

@@ -1,7 +1,7 @@
 //! SDR over unreliable datagrams, for NICs that have no unreliable connections.
 //!
-//! A packet is a SEND of at most an MTU, with the immediate that its WRITE would have. It lands in a
-//! receive of ours, from where it is copied to its place: a request at the sender, a receive, a
+//! A packet is a SEND of at most an MTU, with the immediate that its WRITE would have. It lands in
+//! a receive of ours, from where it is copied to its place: a request at the sender, a receive, a
 //! completion and a copy for every packet is what doing without UC costs.
 
 use core::net::{IpAddr, Ipv4Addr};
@@ -85,8 +85,8 @@ impl Packets {
     }
 }
 
-/// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. A UD QP takes what anybody
-/// sends who knows its Q_Key, unlike one that is connected.
+/// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. A UD QP takes what
+/// anybody sends who knows its Q_Key, unlike one that is connected.
 pub(crate) fn is_from(peer: &UdDest, completion: &Completion, buffer: &Buffer, at: usize) -> bool {
     let mut grh = [0; GRH];
     buffer.read_at(at, &mut grh);

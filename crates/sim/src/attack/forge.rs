@@ -54,8 +54,8 @@ impl Forger {
         Forger { rng, own_ids }
     }
 
-    /// Packets of a kind that begin with a PSN, and the message that they are, if the target may take
-    /// it for one.
+    /// Packets of a kind that begin with a PSN, and the message that they are, if the target may
+    /// take it for one.
     pub(crate) fn forge(
         &mut self,
         kind: Forgery,
@@ -263,7 +263,8 @@ impl Forger {
     fn noise_packet(&mut self, to: &Target, psn: Psn) -> Packet {
         let base = if to.reliable { 0 } else { 0x20 };
         let opcode = Opcode(base + self.rng.below(0x20) as u8);
-        // Nothing that could be a message: an opcode that the transport does not know, or too little of one.
+        // Nothing that could be a message: an opcode that the transport does not know, or too
+        // little of one.
         let known = opcode.info().is_some();
         let mut bytes = vec![0; Bth::LEN];
         if let Some(bth) = bytes.first_chunk_mut() {
@@ -313,8 +314,8 @@ impl Target {
     }
 }
 
-/// Keys that somebody would try first, or any; right with a chance of some hundred in 2^32, and then the address
-/// is wrong.
+/// Keys that somebody would try first, or any; right with a chance of some hundred in 2^32, and
+/// then the address is wrong.
 pub(super) fn key(rng: &mut SimRng) -> u32 {
     match rng.below(6) {
         0 => 0,

@@ -2,7 +2,8 @@
 
 use crate::rng::SimRng;
 
-/// Draws about the attacker are apart from all others, so that everything else about a seed stays as it is.
+/// Draws about the attacker are apart from all others, so that everything else about a seed stays
+/// as it is.
 const STREAM: u64 = 0xa77;
 /// Seeds with an attacker, of a hundred, where none is asked for.
 const SHARE_PERCENT: u64 = 20;

@@ -134,8 +134,8 @@ impl SwapWord {
         self.unsure.push(swap);
     }
 
-    /// Whether `value` is explained by some prefix of the failed requests, or if they need not be `in_order`, by some
-    /// of them; goes on from there.
+    /// Whether `value` is explained by some prefix of the failed requests, or if they need not be
+    /// `in_order`, by some of them; goes on from there.
     ///
     /// # Errors
     /// If it is not.

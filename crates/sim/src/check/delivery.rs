@@ -114,8 +114,8 @@ impl Delivery {
 
     /// Some message of an unreliable service that this completion and these bytes can be.
     ///
-    /// Loss, duplication and reordering are the service's right, and so is taking a forgery for the peer's;
-    /// invention is not.
+    /// Loss, duplication and reordering are the service's right, and so is taking a forgery for the
+    /// peer's; invention is not.
     ///
     /// # Errors
     /// If there is none.

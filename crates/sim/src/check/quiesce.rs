@@ -16,7 +16,8 @@ pub struct Rest {
 }
 
 impl Rest {
-    /// Lets what is in flight arrive within `rest_ns`, then watches for as long whether anything still moves.
+    /// Lets what is in flight arrive within `rest_ns`, then watches for as long whether anything
+    /// still moves.
     ///
     /// # Errors
     /// What did not come to rest.

@@ -9,7 +9,8 @@ use bowline_wire::Qpn;
 use super::end::{Asked, End, View, Why, stamped};
 use super::world::{Act, CmWorld, Step, addr};
 
-/// Messages that an end sends of its own accord, at most: three kinds, each with its retries and a refusal.
+/// Messages that an end sends of its own accord, at most: three kinds, each with its retries and a
+/// refusal.
 const MESSAGES_PER_END: u64 = 3 * 16 + 3;
 
 impl CmWorld<'_> {
@@ -214,8 +215,8 @@ impl CmWorld<'_> {
         self.over(end, Why::Resolved);
     }
 
-    /// When nothing moves any more: everything is done, and both ends agree. Gives the ends that are in use
-    /// while their peer is gone.
+    /// When nothing moves any more: everything is done, and both ends agree. Gives the ends that
+    /// are in use while their peer is gone.
     pub(super) fn judge_rest(&mut self) -> Vec<usize> {
         let mut half_open = Vec::new();
         for (number, end) in self.ends.iter().enumerate() {

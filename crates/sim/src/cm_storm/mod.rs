@@ -1,10 +1,11 @@
-//! The storm over the connection manager: hosts whose applications connect, accept, reject, think, disconnect and
-//! forget, over links that lose, double, reorder and delay, with processes that die and come back without
-//! memory. Somebody may forge messages, knowing addresses and queue pairs but no ID.
+//! The storm over the connection manager: hosts whose applications connect, accept, reject, think,
+//! disconnect and forget, over links that lose, double, reorder and delay, with processes that die
+//! and come back without memory. Somebody may forge messages, knowing addresses and queue pairs but
+//! no ID.
 //!
-//! Checkers: what one end is told is what the other end said; every call comes to an end; both ends are
-//! established, or neither is, or the end that is gone had a reason to be that it could not tell; a healed
-//! network connects; nothing is left behind.
+//! Checkers: what one end is told is what the other end said; every call comes to an end; both ends
+//! are established, or neither is, or the end that is gone had a reason to be that it could not
+//! tell; a healed network connects; nothing is left behind.
 
 mod app;
 mod end;

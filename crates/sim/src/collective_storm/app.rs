@@ -136,8 +136,8 @@ impl<'a> CollectiveStorm<'a> {
 }
 
 impl Rank {
-    /// Drives its group; whether there was anything to do. SDR may have something to send without a word to
-    /// the engine, so it is looked at whenever something has happened.
+    /// Drives its group; whether there was anything to do. SDR may have something to send without a
+    /// word to the engine, so it is looked at whenever something has happened.
     fn drive(&mut self, world: &mut World, nic: NicId, over_sdr: bool) -> bool {
         let now = world.now();
         if over_sdr {

@@ -83,8 +83,8 @@ impl CollectiveScenario {
     }
 }
 
-/// RC survives this: nobody sees a packet or its ACK lost eight times in a row. Bursts come from short
-/// queues; those of a lossy cable would outlast retransmissions, which are a few packets.
+/// RC survives this: nobody sees a packet or its ACK lost eight times in a row. Bursts come from
+/// short queues; those of a lossy cable would outlast retransmissions, which are a few packets.
 fn draw_faults(rng: &mut SimRng) -> Faults {
     let some = |rng: &mut SimRng, share: u64, most: f64| {
         let p = most * rng.range(1, 100) as f64 / 100.0;

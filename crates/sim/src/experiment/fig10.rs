@@ -107,8 +107,8 @@ fn row(scheme: &'static str, chunk_loss: f64, repetitions: u32, progress: &impl 
 }
 
 /// Mean slowdown as the paper reasons: a loss costs selective repeat three round trips until the
-/// timeout, or one after a NACK, and once more as often as the same chunk is lost again. Coding pays
-/// for parity, and only for a group that cannot be recovered the timeout and a round trip.
+/// timeout, or one after a NACK, and once more as often as the same chunk is lost again. Coding
+/// pays for parity, and only for a group that cannot be recovered the timeout and a round trip.
 pub fn model(config: &CompletionConfig, scheme: &str, p: f64) -> f64 {
     let reliable = &config.reliable;
     let chunks = config.bytes.div_ceil(reliable.sdr.chunk_bytes.into()) as f64;

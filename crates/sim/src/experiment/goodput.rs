@@ -57,7 +57,8 @@ pub struct Goodput {
     pub timeouts: u64,
     /// Times from post to completion of each WRITE, in order.
     pub completion_ns: Vec<u64>,
-    /// When each WRITE was complete, counted from the start of the traffic, and the repairs sent by then.
+    /// When each WRITE was complete, counted from the start of the traffic, and the repairs sent by
+    /// then.
     pub progress: Vec<(Time, u64)>,
     /// What FEC did, both ends together.
     pub fec: FecSnapshot,

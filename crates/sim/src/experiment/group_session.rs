@@ -1,4 +1,5 @@
-//! Reliable messages over SDR to all members of a group, behind a switch that copies, on virtual time.
+//! Reliable messages over SDR to all members of a group, behind a switch that copies, on virtual
+//! time.
 
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_multicast::plan::{GroupSpec, IdPool, MemberSpec};
@@ -44,8 +45,8 @@ pub struct GroupTime {
     pub sender: ReliableStats,
 }
 
-/// Writes one message whose receives are posted already to all members; `None` if the write failed, or somebody's memory
-/// is not what was sent.
+/// Writes one message whose receives are posted already to all members; `None` if the write failed,
+/// or somebody's memory is not what was sent.
 ///
 /// # Panics
 /// If the parameters are refused.

@@ -1,10 +1,10 @@
-//! Messages in the planner's terms, so many chunks, so long each, over such a round trip, carried by
-//! the real protocol.
+//! Messages in the planner's terms, so many chunks, so long each, over such a round trip, carried
+//! by the real protocol.
 //!
-//! What a completion time is made of are ratios: chunks in a message, injection time over round trip,
-//! loss of a chunk. So chunks are as small as packets can be and the rate is lowered by as much, which
-//! costs a hundredth of the work; and where a round trip is so short that the schemes' shortest timers
-//! would show, time is stretched.
+//! What a completion time is made of are ratios: chunks in a message, injection time over round
+//! trip, loss of a chunk. So chunks are as small as packets can be and the rate is lowered by as
+//! much, which costs a hundredth of the work; and where a round trip is so short that the schemes'
+//! shortest timers would show, time is stretched.
 
 use bowline_link::LinkConfig;
 use bowline_nic::Mtu;
@@ -54,7 +54,8 @@ pub struct Scaled {
 }
 
 impl Scaled {
-    /// Connects the two ends; `None` if there is no such scheme, or no such message can be numbered.
+    /// Connects the two ends; `None` if there is no such scheme, or no such message can be
+    /// numbered.
     pub fn new(case: &ScaledCase) -> Option<Scaled> {
         let stretch = (LEAST_RTT_S / case.rtt_s).max(1.0);
         let chunk_bytes = MTU.bytes() * case.packets_per_chunk;

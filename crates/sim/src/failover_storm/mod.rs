@@ -1,7 +1,8 @@
 //! The storm with two NICs per host: connections move between them as links die, and come home.
 //!
-//! Traffic and checkers are those of [`crate::storm`]; a seed also draws the agents' mode and times, and
-//! faults of whole rails. What a process that uses failover does around its agent is in `runtime`.
+//! Traffic and checkers are those of [`crate::storm`]; a seed also draws the agents' mode and
+//! times, and faults of whole rails. What a process that uses failover does around its agent is in
+//! `runtime`.
 
 mod draw;
 mod machine;

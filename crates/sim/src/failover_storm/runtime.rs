@@ -1,5 +1,5 @@
-//! What a process that uses failover does around its supervisor: the exchange of entries, and cables that
-//! die. Its objects are those of the product ([`bowline_failover::mirror`]).
+//! What a process that uses failover does around its supervisor: the exchange of entries, and
+//! cables that die. Its objects are those of the product ([`bowline_failover::mirror`]).
 
 use std::rc::Rc;
 

@@ -8,8 +8,8 @@ use super::app::MulticastStorm;
 use crate::packet::Packet;
 use crate::world::{HostId, World};
 
-/// PSNs that are guessed are at least this far from the truth, and less than half the circle: whoever guesses better can
-/// do what the member itself could.
+/// PSNs that are guessed are at least this far from the truth, and less than half the circle:
+/// whoever guesses better can do what the member itself could.
 const FAR: u64 = 1 << 18;
 
 impl MulticastStorm<'_> {

@@ -48,7 +48,8 @@ impl Control {
         Control { switches, counted: Counters::default() }
     }
 
-    /// Gives all switches the tables of a group, the root first. Switches that are down get theirs later.
+    /// Gives all switches the tables of a group, the root first. Switches that are down get theirs
+    /// later.
     ///
     /// # Errors
     /// If the root does not take its table; then all is as it was.

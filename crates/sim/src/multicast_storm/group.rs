@@ -162,7 +162,8 @@ impl<'a> Group<'a> {
         world.addr_of(HostId(self.members[0].plan.host))
     }
 
-    /// Connects a member, who gets the requests that are posted from now on, and posts its receives.
+    /// Connects a member, who gets the requests that are posted from now on, and posts its
+    /// receives.
     pub(super) fn connect_member(&mut self, world: &mut World, member: usize) {
         let psn = self.psn_of(self.posted);
         let (now, joined) = (world.now(), self.posted);
@@ -188,8 +189,8 @@ impl<'a> Group<'a> {
         Psn::new(self.plan.first_psn).add(before)
     }
 
-    /// What switches are to do for it, in a new epoch. Only the first tables say where PSNs begin: a switch that has
-    /// none of its own later has lost what it knew.
+    /// What switches are to do for it, in a new epoch. Only the first tables say where PSNs begin:
+    /// a switch that has none of its own later has lost what it knew.
     pub(super) fn spec(&mut self, world: &World, merge: Option<&'static dyn Merge>) -> GroupSpec {
         self.epoch += 1;
         let last = self.plan.messages.len() - 1;

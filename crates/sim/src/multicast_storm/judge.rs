@@ -115,10 +115,12 @@ impl Group<'_> {
 
     /// At rest: members have what they must have, and nothing outside of places has changed.
     pub(super) fn judge_rest(&self, seed: u64, had_restarts: bool) -> Result<(), String> {
-        // A switch that has forgotten who lags behind a quorum finds out with the next request only.
+        // A switch that has forgotten who lags behind a quorum finds out with the next request
+        // only.
         let is_forgotten = had_restarts && matches!(self.plan.policy, Policy::Quorum { .. });
         for (number, member) in self.members.iter().enumerate() {
-            // A quorum has all of them, and the switch has said that the group failed for want of others.
+            // A quorum has all of them, and the switch has said that the group failed for want of
+            // others.
             let has_failed = self.failed.is_some() || self.failed_by_policy;
             let must_have = member.state == State::Active && !has_failed && !is_forgotten;
             for (index, plan) in self.plan.messages.iter().enumerate() {

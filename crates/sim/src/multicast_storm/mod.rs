@@ -1,9 +1,10 @@
-//! The storm over reliable multicast: groups of 1 to 16 members over one switch, leaf–spine and fat trees, with faults on
-//! every link; members that pause, die, join, leave and have no receives; switches that lose their state; somebody who
-//! forges packets.
+//! The storm over reliable multicast: groups of 1 to 16 members over one switch, leaf–spine and fat
+//! trees, with faults on every link; members that pause, die, join, leave and have no receives;
+//! switches that lose their state; somebody who forges packets.
 //!
-//! Checkers: a completed request is in the memory of every member that the completion speaks of; receives complete once
-//! and in order; nothing outside of a place changes; requests fail only for a reason; all comes to rest.
+//! Checkers: a completed request is in the memory of every member that the completion speaks of;
+//! receives complete once and in order; nothing outside of a place changes; requests fail only for
+//! a reason; all comes to rest.
 
 mod app;
 mod attack;

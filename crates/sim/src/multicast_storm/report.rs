@@ -44,7 +44,8 @@ coverage! {
     timed_out_failing: "timed out: member gone, policy fail",
     /// The same, a member being gone that is evicted after longer than a sender's retries last.
     timed_out_patient: "timed out: member gone, long patience",
-    /// Those that were evicting in time, or whose members were all there, after a switch lost its state.
+    /// Those that were evicting in time, or whose members were all there, after a switch lost its
+    /// state.
     timed_out_restarted: "timed out: switch restarted",
     /// All others: pauses and losses.
     timed_out_lost: "timed out: pauses and losses",

@@ -18,8 +18,8 @@ use crate::world::WorldStats;
 pub const SWITCH_LATENCY_NS: u64 = 300;
 /// A pause frame with all that Ethernet adds.
 const PAUSE_FRAME_BYTES: u64 = 84;
-/// Timeouts of one switch at one instant. One that leaves its timeout due would stop the world's clock;
-/// this turns it into a violation.
+/// Timeouts of one switch at one instant. One that leaves its timeout due would stop the world's
+/// clock; this turns it into a violation.
 const MAX_TIMEOUTS_PER_INSTANT: u32 = 1_000;
 
 /// Everything that packets need on their way from one host to another.
@@ -316,7 +316,8 @@ impl Fabric {
         }
     }
 
-    /// Sends a pause frame to the other end of a port. It passes by whatever waits there, and is not lost.
+    /// Sends a pause frame to the other end of a port. It passes by whatever waits there, and is
+    /// not lost.
     fn signal(&mut self, node: NodeId, port: PortId, class: u8, signal: Option<Signal>) {
         let Some(signal) = signal else { return };
         let link = self.network.port(node, port);

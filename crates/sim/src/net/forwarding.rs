@@ -22,8 +22,8 @@ impl Switch for Routing {
 
 /// Equal-cost multi-path: all packets of a flow take the same one of several equally short routes.
 ///
-/// Switches hash with salts of their own; with one salt for all, the flows that one switch sends one
-/// way would all go one way at the next switch too.
+/// Switches hash with salts of their own; with one salt for all, the flows that one switch sends
+/// one way would all go one way at the next switch too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ecmp {
     by_qpn: bool,

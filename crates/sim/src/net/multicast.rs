@@ -1,4 +1,5 @@
-//! A switch that copies packets of groups and merges their acknowledgements, driven by the simulator.
+//! A switch that copies packets of groups and merges their acknowledgements, driven by the
+//! simulator.
 
 use core::net::IpAddr;
 use std::cell::RefCell;

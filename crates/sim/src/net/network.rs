@@ -150,8 +150,8 @@ impl Network {
         all.map(|(index, _)| NodeId(index as u32)).collect()
     }
 
-    /// Makes a switch lossless for some classes: it pauses who sends to it before its buffers are full.
-    /// To be called when all its cables are connected.
+    /// Makes a switch lossless for some classes: it pauses who sends to it before its buffers are
+    /// full. To be called when all its cables are connected.
     ///
     /// # Panics
     /// If the node is a host.
@@ -185,8 +185,8 @@ impl Network {
         self.nodes[node.0 as usize].by_destination.get(target)
     }
 
-    /// The link by which a node that routes by destination sends to `dst`. A host sends to addresses that
-    /// nobody has by its first cable: the switch there may know more.
+    /// The link by which a node that routes by destination sends to `dst`. A host sends to
+    /// addresses that nobody has by its first cable: the switch there may know more.
     pub fn next_hop(&self, node: NodeId, dst: IpAddr) -> Option<LinkId> {
         match self.index_of(dst) {
             Some(target) => self.link_to(node, target),

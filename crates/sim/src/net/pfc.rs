@@ -1,4 +1,5 @@
-//! Priority flow control (IEEE 802.1Qbb): a switch pauses who sends to it before its buffers are full.
+//! Priority flow control (IEEE 802.1Qbb): a switch pauses who sends to it before its buffers are
+//! full.
 
 use super::egress::CLASSES;
 use super::network::PortId;
@@ -6,14 +7,15 @@ use super::network::PortId;
 /// How much a switch takes from each of its ports, per class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PfcConfig {
-    /// The lossless classes, as bits. A packet's class is the upper three bits of its TOS or traffic class.
+    /// The lossless classes, as bits. A packet's class is the upper three bits of its TOS or
+    /// traffic class.
     pub classes: u8,
     /// Bytes of one port and class in the switch's queues from which on it pauses the sender.
     pub xoff_bytes: u64,
     /// Bytes down to which they have to fall before it lets the sender go on.
     pub xon_bytes: u64,
-    /// Bytes that it takes beyond `xoff_bytes`: what arrives until a pause has its effect. Nothing is lost
-    /// if this is at least what the cable carries in a round trip, and two packets.
+    /// Bytes that it takes beyond `xoff_bytes`: what arrives until a pause has its effect. Nothing
+    /// is lost if this is at least what the cable carries in a round trip, and two packets.
     pub headroom_bytes: u64,
 }
 

@@ -10,13 +10,14 @@ use crate::packet::{Packet, PacketId};
 
 /// A switch's packet processor: frames in, frames out on ports, timers.
 ///
-/// The simulator calls [`handle_frame`](Switch::handle_frame) for each frame that arrives, with one hop
-/// less to live, and [`handle_timeout`](Switch::handle_timeout) when the time that
+/// The simulator calls [`handle_frame`](Switch::handle_frame) for each frame that arrives, with one
+/// hop less to live, and [`handle_timeout`](Switch::handle_timeout) when the time that
 /// [`poll_timeout`](Switch::poll_timeout) gave has come. It asks `poll_timeout` after each of these
 /// calls. Time does not go backwards.
 ///
-/// A switch owns the frames that it is given. It sends them on, as they are or rewritten, holds them to
-/// send them later, or discards them. Queues, rates, faults and pauses are the ports' business.
+/// A switch owns the frames that it is given. It sends them on, as they are or rewritten, holds
+/// them to send them later, or discards them. Queues, rates, faults and pauses are the ports'
+/// business.
 ///
 /// Runs must be repeatable: a switch reads no clock, and draws randomness from a seed.
 pub trait Switch {
@@ -32,8 +33,8 @@ pub trait Switch {
     }
 }
 
-/// A frame that a switch has. It is to be sent or discarded: one that is dropped instead stays in flight
-/// for good, which the storm's checkers would report.
+/// A frame that a switch has. It is to be sent or discarded: one that is dropped instead stays in
+/// flight for good, which the storm's checkers would report.
 #[must_use = "send it or discard it"]
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame(pub(super) PacketId);
@@ -66,8 +67,8 @@ impl Ports<'_> {
         self.fabric.packets.change(frame.0)
     }
 
-    /// The ports that are first on a shortest way to a frame's destination, all equally good; none if
-    /// there is no way.
+    /// The ports that are first on a shortest way to a frame's destination, all equally good; none
+    /// if there is no way.
     #[inline]
     pub fn routes(&mut self, frame: &Frame) -> &[PortId] {
         self.fabric.routes(self.node, frame.0)

@@ -25,7 +25,8 @@ pub struct Packet {
     pub dst_port: u16,
     /// TOS or traffic class, ECN bits included.
     pub tos: u8,
-    /// Hops left when it was sent, or last changed by a switch. The network counts down apart from it.
+    /// Hops left when it was sent, or last changed by a switch. The network counts down apart from
+    /// it.
     pub ttl: u8,
     /// IPv4 identification.
     pub ip_id: u16,
@@ -44,7 +45,8 @@ const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
 
 impl Packet {
-    /// A fresh packet, whose last bytes are its ICRC or will be once [`Packet::set_icrc`] is called.
+    /// A fresh packet, whose last bytes are its ICRC or will be once [`Packet::set_icrc`] is
+    /// called.
     pub fn new(key: &FlowKey, bytes: Vec<u8>) -> Packet {
         Packet {
             bytes,
@@ -96,8 +98,8 @@ impl Packet {
         (self.bytes.len() + headers + ETHERNET_OVERHEAD) as u32
     }
 
-    /// Computes `digest` of the bytes with which the packet leaves its engine. The ICRC, which is checked then, stands for what
-    /// is not hashed.
+    /// Computes `digest` of the bytes with which the packet leaves its engine. The ICRC, which is
+    /// checked then, stands for what is not hashed.
     pub(crate) fn seal(&mut self, bytes: &[u8]) {
         let mut hash = TraceHash::new(u64::from(self.ip_id));
         hash.bytes(&bytes[..bytes.len().min(HASHED_BYTES)]);

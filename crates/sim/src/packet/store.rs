@@ -9,7 +9,8 @@ use crate::net::{HostIndex, PortId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketId(u32);
 
-/// What the network looks at on every hop, apart from the packet: so many of these fit into a cache.
+/// What the network looks at on every hop, apart from the packet: so many of these fit into a
+/// cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// The packet's destination, as far as somebody has looked it up.

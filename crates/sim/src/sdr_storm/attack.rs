@@ -9,7 +9,8 @@ use crate::packet::Packet;
 use crate::sealed_storm::tamper;
 use crate::world::{HostId, NicId, World};
 
-/// Sequence numbers of the first packets of a connection, and a few more: those of SDR are easy to guess.
+/// Sequence numbers of the first packets of a connection, and a few more: those of SDR are easy to
+/// guess.
 const EARLY_PSNS: u64 = 400;
 
 /// An SDR connection's end as strangers know it.

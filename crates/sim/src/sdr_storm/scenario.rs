@@ -12,8 +12,8 @@ use crate::attack::AttackPlan;
 pub struct SdrScenario {
     /// The seed.
     pub seed: u64,
-    /// How long ports wait for more packets, to hand them over as one datagram; 0 is not at all. Where they
-    /// do, hosts have IPv6 addresses: without the numbers of IPv4, packets look alike.
+    /// How long ports wait for more packets, to hand them over as one datagram; 0 is not at all.
+    /// Where they do, hosts have IPv6 addresses: without the numbers of IPv4, packets look alike.
     pub coalesce_ns: u64,
     /// The cable.
     pub cable: LinkConfig,

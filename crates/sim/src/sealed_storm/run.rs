@@ -70,7 +70,8 @@ fn run_storm(
     storm::run_scenario(&scenario, log)
 }
 
-/// Keys of connections that go on sending while nothing arrives: a sender must not be too many of them ahead.
+/// Keys of connections that go on sending while nothing arrives: a sender must not be too many of
+/// them ahead.
 fn seldom(rng: &mut SimRng) -> Rollover {
     Rollover {
         packets: rng.pick(&[500, 2_000]),

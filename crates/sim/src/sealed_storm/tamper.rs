@@ -10,7 +10,8 @@ use crate::world::World;
 /// How far a counter is changed, at most.
 const FAR: u64 = 5_000;
 
-/// Makes something of a packet that was overheard; `pairs` are queue pairs that are each other's peers.
+/// Makes something of a packet that was overheard; `pairs` are queue pairs that are each other's
+/// peers.
 pub(crate) fn tamper(
     rng: &mut SimRng,
     world: &World,

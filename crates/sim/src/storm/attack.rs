@@ -15,12 +15,13 @@ use crate::world::{HostId, NicId, World};
 
 /// What a forged message has in place of a request's ID.
 pub(super) const FORGED: u64 = u64::MAX;
-/// A wrong guess is at least this far from the truth: beyond all that an end sends, and out of reach of
-/// FEC.
+/// A wrong guess is at least this far from the truth: beyond all that an end sends, and out of
+/// reach of FEC.
 const MARGIN: u32 = 1 << 14;
 /// Connections that move go on at PSNs a multiple of this away, and FEC numbers its packets so.
 const PSN_CYCLE: u32 = 1 << 21;
-/// Bytes that it sends in all. More would delay what is true beyond its timeouts, as any flood does.
+/// Bytes that it sends in all. More would delay what is true beyond its timeouts, as any flood
+/// does.
 const MAX_BYTES: usize = 300_000;
 /// How far a right guess may be off.
 const LUCKY_DISTANCE: u64 = 3;

@@ -131,8 +131,8 @@ pub(crate) fn draw_host(rng: &mut SimRng, guess: bool) -> HostPlan {
     }
 }
 
-/// Makes some ports coalesce what arrives, as sockets do. Drawn apart, so that everything else about a
-/// seed stays as it is.
+/// Makes some ports coalesce what arrives, as sockets do. Drawn apart, so that everything else
+/// about a seed stays as it is.
 pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, COALESCING);
     for host in hosts {
@@ -140,8 +140,8 @@ pub(crate) fn draw_coalescing(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
-/// Makes some hosts receive as through shared memory. Drawn apart, so that everything else about a seed stays
-/// as it is.
+/// Makes some hosts receive as through shared memory. Drawn apart, so that everything else about a
+/// seed stays as it is.
 pub(crate) fn draw_memory(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, MEMORY);
     for host in hosts {
@@ -151,7 +151,8 @@ pub(crate) fn draw_memory(seed: u64, hosts: &mut [HostPlan]) {
     }
 }
 
-/// Gives some devices several lanes. Drawn apart, so that everything else about a seed stays as it is.
+/// Gives some devices several lanes. Drawn apart, so that everything else about a seed stays as it
+/// is.
 pub(crate) fn draw_lanes(seed: u64, hosts: &mut [HostPlan]) {
     let rng = &mut SimRng::new(seed, LANES);
     for nic in hosts.iter_mut().flat_map(|host| &mut host.nics) {
@@ -221,9 +222,9 @@ pub(crate) fn draw_faults(rng: &mut SimRng, severity: Severity, guess: bool) -> 
 
 /// Bursts of losses that make up `rate` of all packets.
 ///
-/// They end with packets, not with time: on a link that is quiet otherwise, a long one takes all attempts
-/// of a request. Mild ones are so short that two of them do not, one on the way there and one on the
-/// way back.
+/// They end with packets, not with time: on a link that is quiet otherwise, a long one takes all
+/// attempts of a request. Mild ones are so short that two of them do not, one on the way there and
+/// one on the way back.
 fn draw_bursts(rng: &mut SimRng, severity: Severity, rate: f64) -> Loss {
     let packets = rng.range(2, 12);
     match severity {

@@ -16,7 +16,8 @@ use crate::world::NicId;
 pub(super) struct End {
     pub(super) nic: NicId,
     pub(super) qp: Qp,
-    /// Where its requests complete: the index of a queue of its NIC's, unless it has one of its own.
+    /// Where its requests complete: the index of a queue of its NIC's, unless it has one of its
+    /// own.
     pub(super) cq: usize,
     pub(super) uses_srq: bool,
     pub(super) memory: EndMemory,

@@ -1,8 +1,8 @@
 //! Connections whose PSNs an attacker guesses, and what may become of them.
 //!
-//! RC and UC believe whoever has the right PSN, as hardware does. So a hostage's requests may fail, or seem
-//! to succeed; its receives, its pending READs' and atomics' results, and the places of its own WRITEs may hold
-//! anything. Nothing else may change, and it must come to an end.
+//! RC and UC believe whoever has the right PSN, as hardware does. So a hostage's requests may fail,
+//! or seem to succeed; its receives, its pending READs' and atomics' results, and the places of its
+//! own WRITEs may hold anything. Nothing else may change, and it must come to an end.
 
 use bowline_nic::{Mtu, QpType, WcStatus};
 

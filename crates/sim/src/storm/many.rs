@@ -67,8 +67,8 @@ pub struct Outcome {
     pub failures: Vec<Failure>,
 }
 
-/// Runs the seeds on `jobs` threads, each with `run`. `progress` is called after every seed, on its thread; once it
-/// returns `false`, no further seeds are started.
+/// Runs the seeds on `jobs` threads, each with `run`. `progress` is called after every seed, on its
+/// thread; once it returns `false`, no further seeds are started.
 pub fn run_many(
     seeds: Range<u64>,
     jobs: usize,

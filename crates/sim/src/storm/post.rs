@@ -261,8 +261,8 @@ impl Storm<'_> {
         }
     }
 
-    /// A plain WRITE goes packet by packet: one that leaves its region half-way may have written what is
-    /// inside by the time it is refused.
+    /// A plain WRITE goes packet by packet: one that leaves its region half-way may have written
+    /// what is inside by the time it is refused.
     fn bad_write_posted(&mut self, end: usize, index: usize, op: &OpPlan) {
         if self.crime_of(end) != Some(Crime::WriteOutOfBounds) {
             return;

@@ -41,7 +41,8 @@ pub struct Scenario {
     pub failover: Option<FailoverPlan>,
     /// Somebody forges packets.
     pub attack: Option<AttackPlan>,
-    /// All connections are sealed, with keys that change so often; and who forges packets is on the path.
+    /// All connections are sealed, with keys that change so often; and who forges packets is on the
+    /// path.
     pub sealed: Option<Rollover>,
 }
 
@@ -114,8 +115,8 @@ pub enum Role {
     Normal,
     /// A bad request, whose failure must be the right one and harm nobody.
     Sacrificial(Crime),
-    /// Legal traffic, whose PSNs an attacker guesses. Nothing that it says of itself is to be believed
-    /// then, but it harms nobody else and comes to an end.
+    /// Legal traffic, whose PSNs an attacker guesses. Nothing that it says of itself is to be
+    /// believed then, but it harms nobody else and comes to an end.
     Hostage,
 }
 

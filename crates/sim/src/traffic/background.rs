@@ -31,8 +31,8 @@ pub struct FlowRecord {
     pub is_complete: bool,
 }
 
-/// Carries flows out: an RC connection for each pair of hosts that have any, made with the first. Flows of
-/// one pair follow each other.
+/// Carries flows out: an RC connection for each pair of hosts that have any, made with the first.
+/// Flows of one pair follow each other.
 pub struct Background {
     flows: PoissonFlows,
     next: Option<Flow>,
@@ -61,7 +61,8 @@ struct Pair {
     remote: Remote,
     outstanding: u32,
     is_broken: bool,
-    /// Flows with bytes that are not acknowledged: which, how many are not posted, how many are not acknowledged.
+    /// Flows with bytes that are not acknowledged: which, how many are not posted, how many are not
+    /// acknowledged.
     flows: VecDeque<Running>,
 }
 
@@ -175,8 +176,8 @@ impl Background {
         })
     }
 
-    /// An engine handled something: takes completions and posts what follows. Returns whether there was
-    /// anything to do.
+    /// An engine handled something: takes completions and posts what follows. Returns whether there
+    /// was anything to do.
     pub fn on_activity(&mut self, world: &mut World, nic: NicId) -> bool {
         let host = world.host_of(nic);
         let Some(cq) = self.hosts.get(&host.0).map(|shared| shared.cq) else { return false };
@@ -240,8 +241,8 @@ impl Pair {
     }
 }
 
-/// An application with background traffic beside it. The run ends when the application is finished; traffic
-/// without one is finished when its flows are.
+/// An application with background traffic beside it. The run ends when the application is finished;
+/// traffic without one is finished when its flows are.
 pub struct WithBackground<A> {
     /// The application.
     pub app: A,

@@ -39,7 +39,8 @@ pub struct Flow {
     pub bytes: u64,
 }
 
-/// Flows in the order of their start: a Poisson process, whose sources and destinations are equally likely.
+/// Flows in the order of their start: a Poisson process, whose sources and destinations are equally
+/// likely.
 #[derive(Clone, Debug)]
 pub struct PoissonFlows {
     config: PoissonConfig,

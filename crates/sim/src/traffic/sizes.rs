@@ -43,8 +43,8 @@ impl Sizes {
 
 /// A table of sizes and the part of flows that are no larger. In between it is linear.
 ///
-/// As text: a line for each size with its bytes and the part, from 0 to 1, such as `10000 0.15`. Empty
-/// lines and those that start with `#` do not count.
+/// As text: a line for each size with its bytes and the part, from 0 to 1, such as `10000 0.15`.
+/// Empty lines and those that start with `#` do not count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeCdf {
     /// Both go up, and the last part is 1.

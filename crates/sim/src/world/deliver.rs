@@ -79,8 +79,8 @@ impl World {
         }
     }
 
-    /// Puts a packet that no engine has sent on the link from a host to the packet's destination, whoever it
-    /// says it is from.
+    /// Puts a packet that no engine has sent on the link from a host to the packet's destination,
+    /// whoever it says it is from.
     pub fn inject(&mut self, from: HostId, mut packet: Packet) {
         let route = self.route(self.hosts[from.0].node, packet.dst);
         let bytes = core::mem::take(&mut packet.bytes);
@@ -169,8 +169,8 @@ impl World {
         None
     }
 
-    /// Takes a packet for the engine that its destination QPN's prefix names. It is handed over together
-    /// with those behind it, as far as the host's port coalesces them.
+    /// Takes a packet for the engine that its destination QPN's prefix names. It is handed over
+    /// together with those behind it, as far as the host's port coalesces them.
     fn receive(&mut self, host: HostId, id: PacketId) -> NicId {
         let ttl = self.fabric.packets.hop(id).ttl;
         let mut packet = self.fabric.packets.take(id);

@@ -18,8 +18,8 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
-    /// Whether a frame belongs behind those that are there: nothing in their headers differs, none is
-    /// longer than the first, and only the last may be shorter.
+    /// Whether a frame belongs behind those that are there: nothing in their headers differs, none
+    /// is longer than the first, and only the last may be shorter.
     pub(super) fn takes(&self, nic: NicId, meta: &FrameMeta, frame: &[u8]) -> bool {
         let Some((first_nic, first)) = &self.first else { return false };
         let mut next = *first;

@@ -1,4 +1,5 @@
-//! Hosts: an address, its engines, and a ring that fills while the host is paused or its port coalesces.
+//! Hosts: an address, its engines, and a ring that fills while the host is paused or its port
+//! coalesces.
 
 use std::collections::VecDeque;
 
@@ -50,8 +51,8 @@ pub struct HostConfig {
     pub tx_id: TxId,
     /// What its port knows about received packets.
     pub rx_id: RxId,
-    /// How long its port waits for more of the same flow before it hands packets over as one datagram;
-    /// 0 hands them over one by one.
+    /// How long its port waits for more of the same flow before it hands packets over as one
+    /// datagram; 0 hands them over one by one.
     pub coalesce_ns: u64,
     /// Packets that wait while it is paused; what does not fit is dropped.
     pub ring_packets: usize,
@@ -142,8 +143,8 @@ impl World {
         id
     }
 
-    /// The batch of hosts with such ports. Only one host sends at a time, and one batch for all of them
-    /// stays in a core's cache.
+    /// The batch of hosts with such ports. Only one host sends at a time, and one batch for all of
+    /// them stays in a core's cache.
     fn batch_for(&mut self, caps: TxCaps, packets: usize) -> usize {
         let known = self.batches.iter().position(|b| (b.caps, b.packets) == (caps, packets));
         known.unwrap_or_else(|| {

@@ -111,8 +111,8 @@ impl World {
         world
     }
 
-    /// Two hosts with a cable between them, for protocols that need no more. Ports that coalesce have IPv6
-    /// addresses, whose packets have no identification to guess.
+    /// Two hosts with a cable between them, for protocols that need no more. Ports that coalesce
+    /// have IPv6 addresses, whose packets have no identification to guess.
     pub(crate) fn of_two(seed: u64, cable: LinkConfig, coalesce_ns: u64) -> World {
         let addrs = if coalesce_ns > 0 { Topology::ipv6(2) } else { Topology::ipv4(2) };
         let topology = pair(seed, [addrs[0], addrs[1]], cable);
@@ -213,8 +213,8 @@ impl World {
         self.fabric.packets.len()
     }
 
-    /// Changes with every packet that was sent or delivered and with every timeout: an application that must
-    /// look at everything need not look again while it stays as it is.
+    /// Changes with every packet that was sent or delivered and with every timeout: an application
+    /// that must look at everything need not look again while it stays as it is.
     pub fn activity(&self) -> [u64; 3] {
         let stats = &self.fabric.stats;
         [stats.sent, stats.delivered, stats.timeouts]

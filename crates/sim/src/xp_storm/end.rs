@@ -177,7 +177,8 @@ impl End {
         all
     }
 
-    /// A packet of the peer's request `index` has arrived: WRITEs that are further behind than the window are over.
+    /// A packet of the peer's request `index` has arrived: WRITEs that are further behind than the
+    /// window are over.
     pub(super) fn close_writes(&mut self, scenario: &XpScenario, index: usize) {
         let messages = &scenario.messages[1 - self.host];
         let mut later = 0;

@@ -167,7 +167,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// A packet of message `index` has arrived: receives that many later messages have passed have ended.
+    /// A packet of message `index` has arrived: receives that many later messages have passed have
+    /// ended.
     fn check_preempting(&self, end: &End, index: usize) -> Result<(), String> {
         let window = usize::from(self.scenario.options[end.host].window);
         let messages = &self.scenario.messages[1 - end.host][..index];
@@ -198,8 +199,8 @@ impl Judge<'_> {
     }
 }
 
-/// Judges the WRITEs without immediate that came to a host: each fragment is there or not, and what could not
-/// change any more has not. Gives the memory back.
+/// Judges the WRITEs without immediate that came to a host: each fragment is there or not, and what
+/// could not change any more has not. Gives the memory back.
 pub(super) fn judge_writes(
     end: &End,
     scenario: &XpScenario,

@@ -1,9 +1,11 @@
-//! The storm over XP: messages with deadlines between two hosts whose cable loses, reorders, doubles, damages
-//! and delays what it carries, past every deadline. Nothing is healed: every request ends by itself. Somebody who
-//! knows all but the token may forge packets ([`crate::attack`]).
+//! The storm over XP: messages with deadlines between two hosts whose cable loses, reorders,
+//! doubles, damages and delays what it carries, past every deadline. Nothing is healed: every
+//! request ends by itself. Somebody who knows all but the token may forge packets
+//! ([`crate::attack`]).
 //!
-//! Checkers: nothing is placed outside of its message or after its end, every request ends by its deadline, the bytes
-//! that are reported are those that are there, and what is said to be missing is exactly what is missing.
+//! Checkers: nothing is placed outside of its message or after its end, every request ends by its
+//! deadline, the bytes that are reported are those that are there, and what is said to be missing
+//! is exactly what is missing.
 
 mod app;
 mod attack;

@@ -1,8 +1,8 @@
 //! A store in etcd (3.4 or later), by the JSON form of its API.
 //!
 //! An entry's life is a lease's. A lease is shared by all entries that are put for the same time
-//! within a quarter of it, and never renewed: an entry that is put again moves to a newer lease, and
-//! one that is not ends with its own, at most a quarter too late.
+//! within a quarter of it, and never renewed: an entry that is put again moves to a newer lease,
+//! and one that is not ends with its own, at most a quarter too late.
 
 mod http;
 

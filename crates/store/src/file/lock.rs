@@ -10,8 +10,8 @@ use crate::PATIENCE;
 
 pub(super) const LOCK_NAME: &str = ".bowline-lock";
 
-/// Takes a directory's lock, held until the file is dropped. The kernel gives it back when a process
-/// dies; one that was stopped while it had it makes others give up after a second.
+/// Takes a directory's lock, held until the file is dropped. The kernel gives it back when a
+/// process dies; one that was stopped while it had it makes others give up after a second.
 pub(super) fn acquire(dir: &Path) -> io::Result<File> {
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_micros(100);

@@ -1,8 +1,8 @@
 //! A store that is a directory: `DIR/JOB/KEY`, of one host or on a shared mount.
 //!
-//! A file is replaced by a rename, so that readers see an entry whole or not at all. Writers of a job
-//! take turns by a lock. A file says itself until when it counts; hosts that share a mount should
-//! agree about the time to well below the life of an entry.
+//! A file is replaced by a rename, so that readers see an entry whole or not at all. Writers of a
+//! job take turns by a lock. A file says itself until when it counts; hosts that share a mount
+//! should agree about the time to well below the life of an entry.
 
 mod lock;
 mod sweep;
@@ -167,7 +167,8 @@ fn read_entry(path: &Path) -> io::Result<Option<Vec<u8>>> {
 fn write_entry(path: &Path, entry: &[u8], expires_ms: u64) -> io::Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    // Hosts that share a mount may have processes of the same number, but not the job's lock at once.
+    // Hosts that share a mount may have processes of the same number, but not the job's lock at
+    // once.
     let temp = path.with_file_name(format!("{TEMP_PREFIX}{}-{count}", std::process::id()));
     let written = OpenOptions::new()
         .write(true)

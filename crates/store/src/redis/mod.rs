@@ -21,8 +21,8 @@ use resp::Reply;
 
 const HINT: &str = "start redis-server there or name another store; it is tried again later";
 
-/// Replaces a key's value, or removes it, if it is still the one seen. No value is empty, so that the
-/// empty one stands for none.
+/// Replaces a key's value, or removes it, if it is still the one seen. No value is empty, so that
+/// the empty one stands for none.
 const REPLACE: &str = "\
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end \
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) \

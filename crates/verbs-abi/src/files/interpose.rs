@@ -59,7 +59,8 @@ impl Next {
     }
 }
 
-/// Declares functions that differ from libc's by where a path leads: which argument that is stands first.
+/// Declares functions that differ from libc's by where a path leads: which argument that is stands
+/// first.
 macro_rules! led {
     ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident $(, $after:ident: $at:ty)*) -> $ret:ty = $failed:expr;)*) => {$(
         /// As libc's function of this name.
@@ -82,8 +83,8 @@ macro_rules! led {
     )*};
 }
 
-/// The same for functions whose last argument is there with some flags only. It is handed on as it is, and
-/// where the caller gave none libc does not look at it.
+/// The same for functions whose last argument is there with some flags only. It is handed on as it
+/// is, and where the caller gave none libc does not look at it.
 macro_rules! opening {
     ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident, flags);)*) => {$(
         /// As libc's function of this name.

@@ -63,8 +63,8 @@ pub(super) fn files(device: &Device) -> Vec<(String, String)> {
     files
 }
 
-/// The counters of a port, as the kernel names them, and below `hw_counters` our own. Data is counted in words of
-/// four bytes, as the standard wants it.
+/// The counters of a port, as the kernel names them, and below `hw_counters` our own. Data is
+/// counted in words of four bytes, as the standard wants it.
 fn counters(seen: &Counters) -> impl Iterator<Item = (String, String)> {
     let standard = [
         ("port_xmit_data", seen.tx_bytes / 4),
@@ -145,7 +145,8 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
             return -1;
         };
         let len = text.len().min(size.saturating_sub(1));
-        // SAFETY: `len` and the null byte behind it fit `size`, and nothing is written into 0 bytes.
+        // SAFETY: `len` and the null byte behind it fit `size`, and nothing is written into 0
+        // bytes.
         unsafe {
             if size > 0 {
                 core::ptr::copy_nonoverlapping(text.as_ptr().cast(), buf, len);

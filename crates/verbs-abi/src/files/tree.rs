@@ -83,8 +83,8 @@ fn add(root: &Path, device: &Device) -> io::Result<()> {
     symlink("/dev/null", nodes.join(uverbs))
 }
 
-/// The hardware that a device belongs to: that of its interface, or, where it has none, as loopback, a folder
-/// that says no more than what there is.
+/// The hardware that a device belongs to: that of its interface, or, where it has none, as
+/// loopback, a folder that says no more than what there is.
 fn add_parent(home: &Path, device: &Device, uverbs: &str) -> io::Result<()> {
     let parent = home.join("device");
     let interface = device.interface().map(|(name, _)| name);
@@ -135,7 +135,8 @@ fn remove_at_exit(root: &Path) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let _ = TREE.set((std::process::id(), root.to_owned()));
-        // SAFETY: `at_exit` may run whenever the process ends. Without room for it the next process sweeps.
+        // SAFETY: `at_exit` may run whenever the process ends. Without room for it the next process
+        // sweeps.
         let _ = unsafe { libc::atexit(at_exit) };
     });
 }

@@ -103,7 +103,8 @@ unsafe fn get(
 /// `rdma_getaddrinfo`.
 ///
 /// # Safety
-/// `node` and `service` must be null or C strings, `hints` null or hints, `res` a place for a pointer.
+/// `node` and `service` must be null or C strings, `hints` null or hints, `res` a place for a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,

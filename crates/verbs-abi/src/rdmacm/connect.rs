@@ -252,7 +252,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     guard(-1, || minus_one(accept(id, &unsafe { parameters(param) })))
 }
 
-/// Takes the reply to a connect with a QP that the program keeps, or, inside, with the identifier's own.
+/// Takes the reply to a connect with a QP that the program keeps, or, inside, with the identifier's
+/// own.
 pub(super) fn establish(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let inner = handle::find(id)?;
     let (port, comm) = (inner.port()?, inner.comm()?);

@@ -63,7 +63,8 @@ pub(super) struct State {
     pub(super) owns_cqs: bool,
 }
 
-// SAFETY: the pointers of `qp_init` are the program's, which lets them live as long as the identifier.
+// SAFETY: the pointers of `qp_init` are the program's, which lets them live as long as the
+// identifier.
 unsafe impl Send for State {}
 
 impl Public for rdma_cm_id {
@@ -201,7 +202,8 @@ pub(super) fn set_addresses(
     shown.ib.pkey = u16::MAX;
 }
 
-/// The PSN that the peer is to begin with: who keeps QPs of his own asks for it before he connects or accepts.
+/// The PSN that the peer is to begin with: who keeps QPs of his own asks for it before he connects
+/// or accepts.
 fn draw_psn() -> Result<Psn, Errno> {
     let drawn: [u8; 4] = bowline_device::random_bytes().map_err(|_| Errno::IO)?;
     Ok(Psn::new(u32::from_le_bytes(drawn)))

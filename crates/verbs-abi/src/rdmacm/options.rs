@@ -16,8 +16,8 @@ const OPTION_ID_REUSEADDR: c_int = 1;
 const OPTION_ID_AFONLY: c_int = 2;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// `rdma_set_option`: the type of service and the ACK timeout. Address reuse and one family only are taken and
-/// change nothing.
+/// `rdma_set_option`: the type of service and the ACK timeout. Address reuse and one family only
+/// are taken and change nothing.
 ///
 /// # Safety
 /// `id` must be an identifier; `value` must point to `len` bytes.

@@ -90,7 +90,8 @@ pub(super) fn of_device(device: &'static Device) -> Result<Arc<Port>, Errno> {
     Ok(port)
 }
 
-/// The device at an address. A loopback address that no device has stands for the first device, as with the kernel's.
+/// The device at an address. A loopback address that no device has stands for the first device, as
+/// with the kernel's.
 pub(super) fn at(addr: IpAddr) -> Result<&'static Device, Errno> {
     let all = device::all();
     let stands_for = |d: &&Device| addr.is_loopback() && d.addr.is_ipv4() == addr.is_ipv4();
@@ -98,8 +99,8 @@ pub(super) fn at(addr: IpAddr) -> Result<&'static Device, Errno> {
     found.ok_or(Errno(libc::ENODEV))
 }
 
-/// The device from which an address is reached: the one at the address that the kernel would send from, or
-/// else the first one that is of this host in the same sense.
+/// The device from which an address is reached: the one at the address that the kernel would send
+/// from, or else the first one that is of this host in the same sense.
 pub(super) fn towards(dst: IpAddr) -> Result<&'static Device, Errno> {
     let any: IpAddr = match dst {
         IpAddr::V4(_) => [0; 4].into(),

@@ -23,8 +23,8 @@ const ACCESS: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_ATOMIC;
 /// Acknowledgements are waited for 4.096 µs · 2^this, unless the program says otherwise: 67 ms.
 pub(super) const ACK_TIMEOUT: u8 = 14;
-/// A receiver that is not ready asks for 82 ms. The kernel's asks for 655: programs count their retries with that in
-/// mind, and some post a receive rather late.
+/// A receiver that is not ready asks for 82 ms. The kernel's asks for 655: programs count their
+/// retries with that in mind, and some post a receive rather late.
 const MIN_RNR_TIMER: u8 = 26;
 
 /// Attributes for a state, and which of them count.
@@ -176,8 +176,8 @@ fn make_queues(
         // SAFETY: the device is open.
         *channel = unsafe { ibv_create_comp_channel(context) };
         let entries = c_int::try_from(entries.max(1)).map_err(|_| Errno::INVAL)?;
-        // SAFETY: as above; the channel is null or was just made. Inline functions of the header expect the identifier
-        // with the events of its queues.
+        // SAFETY: as above; the channel is null or was just made. Inline functions of the header
+        // expect the identifier with the events of its queues.
         *cq = unsafe { ibv_create_cq(context, entries, id.cast(), *channel, 0) };
         if channel.is_null() || cq.is_null() {
             return Err(Errno::last());

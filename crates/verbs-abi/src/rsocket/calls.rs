@@ -168,7 +168,8 @@ unsafe fn send(fd: c_int, buf: *const u8, len: usize, flags: c_int) -> Result<us
     })
 }
 
-/// Moves pieces one after the other until one does not go whole; those behind the first do not wait.
+/// Moves pieces one after the other until one does not go whole; those behind the first do not
+/// wait.
 ///
 /// # Safety
 /// `iov` must point to `count` pieces.

@@ -54,7 +54,8 @@ impl Region {
     /// `from` must point to `len` bytes.
     pub(super) unsafe fn write(&self, offset: usize, from: *const u8, len: usize) {
         self.check(offset, len);
-        // SAFETY: within the region; the program's bytes by the caller's word. The two do not overlap.
+        // SAFETY: within the region; the program's bytes by the caller's word. The two do not
+        // overlap.
         unsafe { core::ptr::copy_nonoverlapping(from, self.at.add(offset), len) };
     }
 

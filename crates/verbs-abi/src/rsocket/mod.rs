@@ -1,8 +1,9 @@
 //! Sockets over RDMA, as `<rdma/rsocket.h>` has them: streams, on the wire as librdmacm's own.
 //!
-//! A socket is an identifier of the connection manager with a channel of its own, whose descriptor is the socket's
-//! ([`socket`]). Once connected it has a [`stream`]: a queue pair, and buffers that the peer writes to. Bytes are
-//! copied once at each end ([`transfer`]), or not at all into memory that the peer has mapped ([`iomap`]).
+//! A socket is an identifier of the connection manager with a channel of its own, whose descriptor
+//! is the socket's ([`socket`]). Once connected it has a [`stream`]: a queue pair, and buffers that
+//! the peer writes to. Bytes are copied once at each end ([`transfer`]), or not at all into memory
+//! that the peer has mapped ([`iomap`]).
 
 mod calls;
 mod iomap;

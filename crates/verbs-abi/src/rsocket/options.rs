@@ -1,4 +1,5 @@
-//! Options of sockets. Those that mean something are acted upon; those that mean something to TCP alone are kept.
+//! Options of sockets. Those that mean something are acted upon; those that mean something to TCP
+//! alone are kept.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -138,8 +139,8 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl`: `F_GETFL` and `F_SETFL`. C's is variadic; on the machines that this is built for, an `int` behind the
-/// fixed arguments is passed as one of them.
+/// `rfcntl`: `F_GETFL` and `F_SETFL`. C's is variadic; on the machines that this is built for, an
+/// `int` behind the fixed arguments is passed as one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(fd: c_int, command: c_int, value: c_int) -> c_int {
     guard(-1, || {

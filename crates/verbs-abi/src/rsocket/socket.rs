@@ -98,8 +98,8 @@ fn next_event(channel: *mut rdma_event_channel) -> Result<Option<Told>, Errno> {
             error => Err(error),
         };
     }
-    // SAFETY: an event that was just handed out. Both members of the union begin with the private data, and all
-    // events of connections have it, or null.
+    // SAFETY: an event that was just handed out. Both members of the union begin with the private
+    // data, and all events of connections have it, or null.
     unsafe {
         let found = &*event;
         let (data, len) = (found.param.conn.private_data, found.param.conn.private_data_len);
@@ -320,14 +320,16 @@ impl Socket {
                 inner.hear()?;
                 armed = false;
             } else if begin.elapsed() > SPIN {
-                // What completes between the last look and this raises no event: it is looked for once more.
+                // What completes between the last look and this raises no event: it is looked for
+                // once more.
                 stream.arm();
                 armed = true;
             }
         }
     }
 
-    /// Sends `len` bytes through `send`, which gets how many are done and how many are left; how many were sent.
+    /// Sends `len` bytes through `send`, which gets how many are done and how many are left; how
+    /// many were sent.
     pub(super) fn send_all(
         &self,
         len: usize,
@@ -427,7 +429,8 @@ impl Inner {
     /// `addr` must be a socket address.
     unsafe fn begin(&mut self, addr: *const libc::sockaddr) -> Result<(), Errno> {
         let none = core::ptr::null_mut();
-        // SAFETY: the identifier and the channel live. Resolving takes no time, and its events are there at once.
+        // SAFETY: the identifier and the channel live. Resolving takes no time, and its events are
+        // there at once.
         unsafe {
             done(rdma_resolve_addr(self.id, none, addr.cast_mut(), 2000))?;
             next_event(self.channel)?;

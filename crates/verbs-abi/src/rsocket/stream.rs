@@ -1,9 +1,9 @@
 //! One end of a connected stream: buffers, credits, and what completions mean.
 //!
-//! The sender writes into the receiver's memory. Each end has one receive buffer in two halves, which it offers to the
-//! peer one after the other by writing their place into the peer's target list. A write comes with 32 bits that say what
-//! it is ([`Message`]). Those take a receive at the peer, so data messages are counted, and the peer says how far
-//! the count may go.
+//! The sender writes into the receiver's memory. Each end has one receive buffer in two halves,
+//! which it offers to the peer one after the other by writing their place into the peer's target
+//! list. A write comes with 32 bits that say what it is ([`Message`]). Those take a receive at the
+//! peer, so data messages are counted, and the peer says how far the count may go.
 
 use core::ffi::{c_int, c_uint};
 use std::collections::VecDeque;
@@ -113,7 +113,8 @@ pub(super) struct Stream {
     pub(super) error: Option<Errno>,
 }
 
-// SAFETY: the pointers are names of objects that are the stream's own; whoever has its lock uses them.
+// SAFETY: the pointers are names of objects that are the stream's own; whoever has its lock uses
+// them.
 unsafe impl Send for Stream {}
 
 impl Stream {
@@ -284,7 +285,8 @@ impl Stream {
         wr.send_flags = if inline { IBV_SEND_INLINE } else { 0 };
         wr.wr.rdma = ibv_wr_rdma { remote_addr: to.addr, rkey: to.key };
         let mut bad = core::ptr::null_mut();
-        // SAFETY: the QP lives as long as the stream, and the pieces as long as the call, or longer if not inline.
+        // SAFETY: the QP lives as long as the stream, and the pieces as long as the call, or longer
+        // if not inline.
         match unsafe { post_send((*self.id).qp, &raw mut wr, &raw mut bad) } {
             0 => Ok(()),
             error => Err(Errno(error)),
@@ -392,8 +394,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes what the peer has written into the target list. It writes the entries by turns, and one again only after
-    /// what it said has been used, so that an entry that was taken can be cleared.
+    /// Takes what the peer has written into the target list. It writes the entries by turns, and
+    /// one again only after what it said has been used, so that an entry that was taken can be
+    /// cleared.
     fn look_at_targets(&mut self) {
         for _ in 0..TARGETS {
             let (mut entry, at) = ([0; RemoteBuffer::LEN], self.next_target * RemoteBuffer::LEN);
@@ -453,8 +456,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, and used by nobody any more; what was not made is null. The identifier is its
-        // socket's, which outlives the stream.
+        // SAFETY: made in `new`, and used by nobody any more; what was not made is null. The
+        // identifier is its socket's, which outlives the stream.
         unsafe {
             if !(*self.id).qp.is_null() {
                 rdma_destroy_qp(self.id);

@@ -5,11 +5,13 @@ use super::wire::{Message, RemoteBuffer};
 use crate::abi::ibv_sge;
 use crate::errno::Errno;
 
-/// The longest write: long enough for its cost to vanish, short enough for the peer to read while the next is sent.
+/// The longest write: long enough for its cost to vanish, short enough for the peer to read while
+/// the next is sent.
 pub(super) const MAX_TRANSFER: usize = 128 << 10;
 
 impl Stream {
-    /// Sends as much as one write takes; how many bytes. The caller has asked whether anything can be sent.
+    /// Sends as much as one write takes; how many bytes. The caller has asked whether anything can
+    /// be sent.
     ///
     /// # Safety
     /// `from` must point to `len` bytes.
@@ -28,7 +30,8 @@ impl Stream {
         Ok(len)
     }
 
-    /// Posts a write of the program's bytes, by way of the ring unless they fit into the work request.
+    /// Posts a write of the program's bytes, by way of the ring unless they fit into the work
+    /// request.
     ///
     /// # Safety
     /// As for [`Stream::send`]; `len` must not exceed the room in the ring.
@@ -51,7 +54,8 @@ impl Stream {
         let piece =
             |at: usize, len: usize| ibv_sge { addr: self.out.addr(at), length: len as u32, lkey };
         let mut pieces = [piece(self.out_at, first), piece(0, len - first)];
-        // SAFETY: the program's bytes by the caller's word. What is overwritten was acknowledged: there is room.
+        // SAFETY: the program's bytes by the caller's word. What is overwritten was acknowledged:
+        // there is room.
         unsafe {
             self.out.write(self.out_at, from, first);
             self.out.write(0, from.add(first), len - first);
@@ -69,7 +73,8 @@ impl Stream {
         let len = len.min(self.arrived_bytes);
         let size = self.sizes.receive_bytes as usize;
         let first = len.min(size - self.read_at);
-        // SAFETY: room by the caller's word. The peer writes nothing there until it is offered again.
+        // SAFETY: room by the caller's word. The peer writes nothing there until it is offered
+        // again.
         unsafe {
             self.into.read(self.read_at, to, first);
             self.into.read(0, to.add(first), len - first);

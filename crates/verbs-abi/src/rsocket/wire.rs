@@ -1,4 +1,5 @@
-//! What the two ends of a stream tell each other: private data when they connect, and 32 bits with every write.
+//! What the two ends of a stream tell each other: private data when they connect, and 32 bits with
+//! every write.
 
 /// A piece of memory at the other end, as both ends write it into each other's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

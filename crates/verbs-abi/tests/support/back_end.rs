@@ -17,7 +17,8 @@ pub fn provide() {
             let index = names.iter().position(|known| known.as_bytes() == name.to_bytes())?;
             Some(bowline_verbs_table[index].address())
         };
-        // SAFETY: the table has the functions of this library, in the order of the list of their names.
+        // SAFETY: the table has the functions of this library, in the order of the list of their
+        // names.
         unsafe { bowline_ibverbs::provide(find) }.expect("no other library is in use");
     });
 }

@@ -16,8 +16,8 @@ use crate::vnet::{VNET_BYTES, VnetHeader};
 
 /// Segments of one superpacket that arrive within this time leave together, when the last is due.
 const SPAN_NS: u64 = 100_000;
-/// What a write costs the emulator, at most: a call, and a nanosecond for so many bytes. Anything on
-/// top is the far end's protocol at work.
+/// What a write costs the emulator, at most: a call, and a nanosecond for so many bytes. Anything
+/// on top is the far end's protocol at work.
 const CALL_NS: u64 = 5_000;
 const BYTES_PER_NS: u64 = 4;
 /// Packets held at most, whatever their size: small ones cost more than their bytes.
@@ -46,7 +46,8 @@ pub struct Line {
     ring: Ring,
     /// Where the buffer is that was handed out last.
     buffer_at: usize,
-    /// Packets of which something is still to leave, and those that wait for older ones to be freed.
+    /// Packets of which something is still to leave, and those that wait for older ones to be
+    /// freed.
     records: VecDeque<Record>,
     /// Number of the first record.
     first_record: u64,
@@ -148,8 +149,8 @@ impl Line {
         Some(space)
     }
 
-    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer at
-    /// `now` and may have waited for that since `since`.
+    /// Takes the packet of `len` bytes, the device's header included, that was read into the buffer
+    /// at `now` and may have waited for that since `since`.
     pub fn admit(&mut self, since: Time, now: Time, len: usize) {
         // Those in front of it would have kept it waiting anyway.
         self.read_lateness.log(now.nanos_since(since.max(self.link.free_at())), 1);
@@ -256,7 +257,8 @@ impl Line {
         }
     }
 
-    /// When to wake up for the next piece: up to `patience_ns` after it is due, if others are due by then.
+    /// When to wake up for the next piece: up to `patience_ns` after it is due, if others are due
+    /// by then.
     pub fn next_wake(&self, patience_ns: u64) -> Option<Time> {
         let due = self.next_due()?;
         let end = due.plus_nanos(patience_ns);

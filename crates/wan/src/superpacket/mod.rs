@@ -138,8 +138,8 @@ impl Superpacket {
         s.set_pseudo_checksum(headers, payload.len());
     }
 
-    /// As [`headers`](Superpacket::headers), with the mark of a congested queue. What is returned follows
-    /// them, in place of the [`payload`](Superpacket::payload).
+    /// As [`headers`](Superpacket::headers), with the mark of a congested queue. What is returned
+    /// follows them, in place of the [`payload`](Superpacket::payload).
     pub fn marked_headers(
         &self,
         packet: &[u8],
@@ -268,7 +268,8 @@ impl Several {
         }
     }
 
-    /// The sum of the pseudo header, which is what the checksum's field holds until it is completed.
+    /// The sum of the pseudo header, which is what the checksum's field holds until it is
+    /// completed.
     fn set_pseudo_checksum(&self, headers: &mut [u8], payload_len: usize) {
         let addresses = if self.is_v6 { 8..40 } else { 12..20 };
         let (protocol, field) = match self.transport {

@@ -5,8 +5,9 @@ use crate::{Bth, ImmDt, Psn, Reth, XpEth, XrcEth};
 
 /// What the IPv4 identification and the PSN do to a register at the end of all headers.
 ///
-/// The packets of a run differ in these two. So a sender or receiver sums up the headers of the first one, for
-/// both fields 0, and gets those of the others by [`Icrc::with_deltas`]: five loads, however long the headers.
+/// The packets of a run differ in these two. So a sender or receiver sums up the headers of the
+/// first one, for both fields 0, and gets those of the others by [`Icrc::with_deltas`]: five loads,
+/// however long the headers.
 #[derive(Debug)]
 pub struct HeaderDeltas {
     /// By value of the upper and of the lower byte.
@@ -76,8 +77,9 @@ const fn of_byte(behind: usize) -> [u32; 256] {
 }
 
 impl Icrc {
-    /// From a register behind all headers of a packet, the register had the IPv4 identification been another by
-    /// XOR `ip_id_delta` (0 on IPv6), and the PSN by XOR `psn_delta`. `deltas` is for the length of the headers.
+    /// From a register behind all headers of a packet, the register had the IPv4 identification
+    /// been another by XOR `ip_id_delta` (0 on IPv6), and the PSN by XOR `psn_delta`. `deltas` is
+    /// for the length of the headers.
     #[inline]
     pub const fn with_deltas(
         self,

@@ -6,11 +6,11 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes that somebody else may write at any time: registered memory, which its owner goes on using while
-/// a NIC sends it.
+/// Bytes that somebody else may write at any time: registered memory, which its owner goes on using
+/// while a NIC sends it.
 ///
-/// No `&[u8]` of such bytes may exist, since a compiler may take what is behind one for constant. They can
-/// be copied, every byte once, and what was copied is looked at.
+/// No `&[u8]` of such bytes may exist, since a compiler may take what is behind one for constant.
+/// They can be copied, every byte once, and what was copied is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveBytes<'a> {
     ptr: *const u8,
@@ -64,8 +64,8 @@ impl<'a> LiveBytes<'a> {
     #[inline]
     pub fn copy_to(self, room: &mut [MaybeUninit<u8>]) -> &[u8] {
         let room = &mut room[..self.len];
-        // SAFETY: the bytes are readable by the constructor's contract; the room is as long, and borrowed
-        // for this alone.
+        // SAFETY: the bytes are readable by the constructor's contract; the room is as long, and
+        // borrowed for this alone.
         unsafe { copy(self.ptr, room.as_mut_ptr().cast(), self.len) };
         // The compiler may not read the source again in place of the copy.
         compiler_fence(Ordering::SeqCst);
@@ -92,7 +92,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         if piece >= ASKED_BYTES {
             ask_for(from.wrapping_add(at + PAGE));
         }
-        // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it meanwhile.
+        // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it
+        // meanwhile.
         unsafe { from.add(at).copy_to_nonoverlapping(to.add(at), piece) };
         at += piece;
     }

@@ -98,8 +98,8 @@ impl Icrc {
 
     /// The register after `bytes`, which are copied to the start of `room` in the same pass.
     ///
-    /// Should somebody else write the bytes meanwhile, as an application may that is being read by a peer,
-    /// it is the register of what was copied.
+    /// Should somebody else write the bytes meanwhile, as an application may that is being read by
+    /// a peer, it is the register of what was copied.
     ///
     /// # Panics
     /// If there is less room than bytes.

@@ -72,8 +72,8 @@ opcodes! {
     RC_SEND_LAST_INV = 0x16, Rc, Send, Last, [ieth];
     /// RC: SEND in one packet that invalidates a key.
     RC_SEND_ONLY_INV = 0x17, Rc, Send, Only, [ieth];
-    /// RC: LoWAR repair and negotiation, under an opcode the specification leaves unused. Its header comes as
-    /// payload ([`ShimPacket`](crate::ShimPacket)).
+    /// RC: LoWAR repair and negotiation, under an opcode the specification leaves unused. Its
+    /// header comes as payload ([`ShimPacket`](crate::ShimPacket)).
     RC_REPAIR = 0x1f, Rc, Repair, Only, [];
     /// UC: First packet of a SEND.
     UC_SEND_FIRST = 0x20, Uc, Send, First, [];

@@ -9,9 +9,9 @@ use crate::Error;
 /// The address of rank 0 where all ranks are on one host.
 const FIRST_LOCAL: Ipv4Addr = Ipv4Addr::new(127, 0, 78, 1);
 
-/// The address for the NIC of a rank, where a program does not say: `BOWLINE_DEVICE`, or else the one from which
-/// this host reaches `peer`, or else `MASTER_ADDR`. Where that is this host, or nothing is set, all ranks
-/// are on one host, and each has a loopback address of its own.
+/// The address for the NIC of a rank, where a program does not say: `BOWLINE_DEVICE`, or else the
+/// one from which this host reaches `peer`, or else `MASTER_ADDR`. Where that is this host, or
+/// nothing is set, all ranks are on one host, and each has a loopback address of its own.
 pub fn device_addr(peer: Option<&str>, rank: Rank) -> Result<IpAddr, Error> {
     if let Ok(text) = std::env::var("BOWLINE_DEVICE") {
         return text.parse().map_err(|_| Error::Invalid {

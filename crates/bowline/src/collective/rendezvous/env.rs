@@ -7,7 +7,8 @@ use bowline_collective::Rank;
 use super::{Meeting, at_address, in_store};
 use crate::Error;
 
-/// Launchers' variables for rank and size. The first that is there counts: torchrun may run under the others.
+/// Launchers' variables for rank and size. The first that is there counts: torchrun may run under
+/// the others.
 const LAUNCHERS: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),

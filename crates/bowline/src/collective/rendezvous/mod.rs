@@ -1,7 +1,8 @@
 //! How ranks find each other.
 //!
-//! Each rank offers an end of a connection to each other rank. A [`Place`] brings the offers to those
-//! they are for: a store, or rank 0 over TCP. What arrives is checked, and every wait has an end.
+//! Each rank offers an end of a connection to each other rank. A [`Place`] brings the offers to
+//! those they are for: a store, or rank 0 over TCP. What arrives is checked, and every wait has an
+//! end.
 //!
 //! | launcher | rank and size |
 //! |---|---|
@@ -10,9 +11,10 @@
 //! | MPICH, Intel MPI | `PMI_RANK`, `PMI_SIZE` |
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` |
 //!
-//! The place is `BOWLINE_STORE`, a URL such as `file:///dir` or `redis://host`, with the job's name in `BOWLINE_JOB`
-//! (`bowline` unless set); or else rank 0 at `MASTER_ADDR`, TCP port `BOWLINE_PORT` or `MASTER_PORT` plus 1.
-//! `BOWLINE_DEVICE` is the address of this rank's NIC, for programs that do not choose it: [`device_addr`].
+//! The place is `BOWLINE_STORE`, a URL such as `file:///dir` or `redis://host`, with the job's name
+//! in `BOWLINE_JOB` (`bowline` unless set); or else rank 0 at `MASTER_ADDR`, TCP port
+//! `BOWLINE_PORT` or `MASTER_PORT` plus 1. `BOWLINE_DEVICE` is the address of this rank's NIC, for
+//! programs that do not choose it: [`device_addr`].
 
 mod address;
 mod env;
@@ -42,7 +44,8 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Lets only ranks meet that a guard takes for such, and seals their packets. For ranks that meet at rank 0.
+    /// Lets only ranks meet that a guard takes for such, and seals their packets. For ranks that
+    /// meet at rank 0.
     pub fn guarded(mut self, guard: Box<dyn Guard>) -> Result<Meeting, Error> {
         self.place.guard(guard)?;
         Ok(self)
@@ -57,8 +60,8 @@ impl std::fmt::Debug for Meeting {
 
 /// Brings offers to those they are for.
 pub trait Place: Send {
-    /// Gives the offers of this rank to all others; returns what they offer to this one, in the order of
-    /// their ranks.
+    /// Gives the offers of this rank to all others; returns what they offer to this one, in the
+    /// order of their ranks.
     fn exchange(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error>;
 
     /// Waits until all ranks have come here, once each.
@@ -77,8 +80,9 @@ pub trait Place: Send {
     }
 }
 
-/// Makes sure that who meets is a rank of the job. Both ends of a [`Channel`] authenticate each other in it
-/// ([`Channel::authenticate`], [`Channel::accept_peer`]); then the packets of all connections between ranks are sealed.
+/// Makes sure that who meets is a rank of the job. Both ends of a [`Channel`] authenticate each
+/// other in it ([`Channel::authenticate`], [`Channel::accept_peer`]); then the packets of all
+/// connections between ranks are sealed.
 pub trait Guard: Send {
     /// At a rank that has connected to rank 0.
     fn visit(&self, channel: &mut Channel) -> Result<(), Error>;
@@ -126,11 +130,11 @@ pub fn at_address(addr: SocketAddr, rank: Rank, ranks: u32) -> Result<Meeting, E
     Ok(Meeting { rank, ranks, place: Box::new(tcp::TcpPlace::new(addr, (rank, ranks))) })
 }
 
-/// Meet by an all-gather that the ranks have already: of another library, or over a store that Bowline does
-/// not know.
+/// Meet by an all-gather that the ranks have already: of another library, or over a store that
+/// Bowline does not know.
 ///
-/// `gather` gets the bytes of this rank and returns those of all ranks, one after the other in the order of
-/// ranks. All give as many. It is called twice, and may take as long as it is told.
+/// `gather` gets the bytes of this rank and returns those of all ranks, one after the other in the
+/// order of ranks. All give as many. It is called twice, and may take as long as it is told.
 ///
 /// ```
 /// use bowline::{Communicator, Device, CommOptions, rendezvous};

@@ -1,7 +1,8 @@
 //! Meeting in a store.
 //!
-//! Entries of a run that has ended may still be there, under the same names. So each rank adds a random
-//! number, and ranks go on only when all have seen the same set of them, which has this run's of each.
+//! Entries of a run that has ended may still be there, under the same names. So each rank adds a
+//! random number, and ranks go on only when all have seen the same set of them, which has this
+//! run's of each.
 
 use std::time::{Duration, Instant};
 

@@ -98,7 +98,8 @@ impl Inbox {
         self.ring.get_mut(index as usize)
     }
 
-    /// Gives the next message of the ring that no step has to the next step that waits: its number, and the step.
+    /// Gives the next message of the ring that no step has to the next step that waits: its number,
+    /// and the step.
     pub(in crate::engine) fn assign(&mut self) -> Option<(u64, Option<Expected>)> {
         if self.taken >= self.end() {
             return None;

@@ -1,8 +1,8 @@
 //! Finding peers: what the store is asked and told, on a thread of its own.
 //!
-//! A store may be slow, down or gone. All that this delays is the making of backups: orders queue up
-//! here and are carried out when it answers, in any order, so that two ends that wait for each other's
-//! entries never block each other.
+//! A store may be slow, down or gone. All that this delays is the making of backups: orders queue
+//! up here and are carried out when it answers, in any order, so that two ends that wait for each
+//! other's entries never block each other.
 
 #[cfg(test)]
 mod tests;
@@ -344,8 +344,8 @@ impl StoreWorker {
         let refused: HashSet<Life> = self.own.values().filter(refused).map(|own| own.who).collect();
         for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
             if refused.contains(who) {
-                // Whose own entry is another job's by name would find that job's peer, and could not
-                // be followed by its own.
+                // Whose own entry is another job's by name would find that job's peer, and could
+                // not be followed by its own.
                 wanted.again(now);
                 continue;
             }

@@ -1,8 +1,8 @@
-//! Who is there: whether somebody polls, so that the lane's thread need not drive, and what the thread sleeps
-//! until, so that whoever has something earlier wakes it.
+//! Who is there: whether somebody polls, so that the lane's thread need not drive, and what the
+//! thread sleeps until, so that whoever has something earlier wakes it.
 //!
-//! Words are relaxed. What sleeps depend on is said under the engine's lock, which orders it; the rest is
-//! a guess of somebody's presence, and a wrong one costs some microseconds.
+//! Words are relaxed. What sleeps depend on is said under the engine's lock, which orders it; the
+//! rest is a guess of somebody's presence, and a wrong one costs some microseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +40,8 @@ impl<W: Word> Attendance<W> {
         self.last_seen.store(until.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Somebody who has polled will not poll again. Tells whether to wake the lane's thread, which may
-    /// count on it.
+    /// Somebody who has polled will not poll again. Tells whether to wake the lane's thread, which
+    /// may count on it.
     pub(super) fn leave(&self) -> bool {
         self.last_seen.swap(0, Ordering::Relaxed) != 0
     }
@@ -53,8 +53,8 @@ impl<W: Word> Attendance<W> {
         seen != 0 && now.as_nanos().saturating_sub(seen) < takeover_ns
     }
 
-    /// The lane's thread is about to sleep. To be called under the engine's lock: whoever changes the
-    /// deadline afterwards sees it.
+    /// The lane's thread is about to sleep. To be called under the engine's lock: whoever changes
+    /// the deadline afterwards sees it.
     pub(super) fn sleep(&self, until: Time) {
         self.sleeps_until.store(until.as_nanos(), Ordering::Relaxed);
     }
@@ -64,8 +64,8 @@ impl<W: Word> Attendance<W> {
         self.sleeps_until.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the lane's thread would oversleep a deadline, so that the caller has to wake it. To be called
-    /// under the engine's lock.
+    /// Whether the lane's thread would oversleep a deadline, so that the caller has to wake it. To
+    /// be called under the engine's lock.
     #[inline]
     pub(super) fn would_oversleep(&self, deadline: impl FnOnce() -> Option<Time>) -> bool {
         let until = self.sleeps_until.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Every order in which threads can meet, by loom: nobody oversleeps, and nobody is left waiting for a poller who
-//! has gone.
+//! Every order in which threads can meet, by loom: nobody oversleeps, and nobody is left waiting
+//! for a poller who has gone.
 
 use loom::sync::atomic::{AtomicBool, AtomicU64 as LoomWord, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -49,8 +49,8 @@ impl Lane {
     }
 }
 
-/// The lane's thread falls asleep while somebody posts: whichever is first, the thread knows of the post when it
-/// sleeps, or is woken.
+/// The lane's thread falls asleep while somebody posts: whichever is first, the thread knows of the
+/// post when it sleeps, or is woken.
 #[test]
 fn a_post_is_not_overslept() {
     loom::model(|| {
@@ -90,8 +90,8 @@ fn of_two_posts_one_wakes() {
     });
 }
 
-/// The thread finds somebody at work and is about to nap when that one leaves for good: it is woken, and finds
-/// nobody there.
+/// The thread finds somebody at work and is about to nap when that one leaves for good: it is
+/// woken, and finds nobody there.
 #[test]
 fn a_poller_who_leaves_is_not_waited_for() {
     loom::model(|| {
@@ -115,8 +115,8 @@ fn a_poller_who_leaves_is_not_waited_for() {
     });
 }
 
-/// While one polls, another that leaves may have the thread look; it may drive for a while beside the other, but
-/// the next poll is seen.
+/// While one polls, another that leaves may have the thread look; it may drive for a while beside
+/// the other, but the next poll is seen.
 #[test]
 fn who_stays_is_seen_when_another_leaves() {
     loom::model(|| {

@@ -46,15 +46,16 @@ impl<W: Word> Counts<'_, W> {
 
     /// The receiver took something.
     ///
-    /// Nobody else writes this word. An atomic addition would wait until everything that was streamed past the caches
-    /// for the datagram before has arrived in memory.
+    /// Nobody else writes this word. An atomic addition would wait until everything that was
+    /// streamed past the caches for the datagram before has arrived in memory.
     #[inline]
     pub(super) fn took(&self, cost: u64) {
         let taken = self.taken.load(Ordering::Relaxed);
         self.taken.store(taken.wrapping_add(cost), Ordering::Release);
     }
 
-    /// The receiver found its socket empty after `sent` had been read: all of that has been taken, or lost.
+    /// The receiver found its socket empty after `sent` had been read: all of that has been taken,
+    /// or lost.
     #[inline]
     pub(super) fn drained(&self, sent: u64) {
         if self.taken.load(Ordering::Relaxed) != sent {
@@ -62,7 +63,8 @@ impl<W: Word> Counts<'_, W> {
         }
     }
 
-    /// Whether there is room for so much, when the receiver has taken `taken`. An empty socket takes anything.
+    /// Whether there is room for so much, when the receiver has taken `taken`. An empty socket
+    /// takes anything.
     #[inline]
     pub(super) fn has_room(&self, taken: u64, cost: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);

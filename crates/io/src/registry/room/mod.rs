@@ -1,11 +1,11 @@
 //! Room in the sockets of this host's receivers, so that nothing is lost between its processes.
 //!
-//! A kernel drops what does not fit a receiver's socket, and tells the sender nothing. Between hosts
-//! that is the network's nature. Between processes of one host, where a sender easily outruns a
-//! receiver that shares its cores, it would cost reliable traffic its retransmissions and unreliable
-//! traffic its messages, where a lossless network would hold the sender back. So every process
-//! keeps a public count of what was sent to it and of what it has taken, in a file beside the
-//! registry; a sender that would overfill a socket waits until there is room.
+//! A kernel drops what does not fit a receiver's socket, and tells the sender nothing. Between
+//! hosts that is the network's nature. Between processes of one host, where a sender easily outruns
+//! a receiver that shares its cores, it would cost reliable traffic its retransmissions and
+//! unreliable traffic its messages, where a lossless network would hold the sender back. So every
+//! process keeps a public count of what was sent to it and of what it has taken, in a file beside
+//! the registry; a sender that would overfill a socket waits until there is room.
 //!
 //! Like a lossless network's pause, this holds up everything that the sender has to send. A
 //! receiver that takes nothing for a while is therefore not waited for any longer. Counts are a

@@ -1,5 +1,6 @@
-//! Every order in which senders and a receiver can meet, by loom: a socket is never overfilled by more than
-//! what several senders decide at once, and counts are right whenever a receiver has found its socket empty.
+//! Every order in which senders and a receiver can meet, by loom: a socket is never overfilled by
+//! more than what several senders decide at once, and counts are right whenever a receiver has
+//! found its socket empty.
 
 use loom::sync::atomic::AtomicU64;
 use loom::sync::{Arc, Mutex};

@@ -73,8 +73,8 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `map`, to which no reference is left. The kernel keeps the pages for
-        // as long as a socket may use them.
+        // SAFETY: the mapping of `map`, to which no reference is left. The kernel keeps the pages
+        // for as long as a socket may use them.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

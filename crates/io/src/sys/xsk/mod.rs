@@ -130,8 +130,8 @@ impl XdpSocket {
         self.zero_copy
     }
 
-    /// Hands at most `max` received frames to `sink`, and their places back to the kernel; returns how
-    /// many there were.
+    /// Hands at most `max` received frames to `sink`, and their places back to the kernel; returns
+    /// how many there were.
     pub(crate) fn recv(&mut self, max: usize, sink: &mut dyn FnMut(&[u8])) -> usize {
         let mut count = 0;
         while count < max
@@ -158,8 +158,8 @@ impl XdpSocket {
             self.fill.publish();
         }
         if self.fill.needs_wakeup() {
-            // SAFETY: receives nothing, into nothing; it only wakes the driver. What it returns does
-            // not matter: frames come or they do not.
+            // SAFETY: receives nothing, into nothing; it only wakes the driver. What it returns
+            // does not matter: frames come or they do not.
             unsafe {
                 libc::recvfrom(
                     self.fd.as_raw_fd(),
@@ -217,7 +217,8 @@ impl XdpSocket {
             if before == 0 || !self.tx.needs_wakeup() {
                 return Ok(());
             }
-            // SAFETY: sends nothing from nowhere to nobody: it only has the kernel look at the ring.
+            // SAFETY: sends nothing from nowhere to nobody: it only has the kernel look at the
+            // ring.
             let sent = unsafe {
                 libc::sendto(
                     self.fd.as_raw_fd(),
@@ -229,8 +230,8 @@ impl XdpSocket {
                 )
             };
             let error = io::Error::last_os_error();
-            // A copying kernel takes a few dozen frames in one call, and says by an error that there
-            // are more. A driver that was woken takes them in its own time.
+            // A copying kernel takes a few dozen frames in one call, and says by an error that
+            // there are more. A driver that was woken takes them in its own time.
             if self.zero_copy || self.tx.untaken() == before {
                 return if sent < 0 { Err(error) } else { Ok(()) };
             }

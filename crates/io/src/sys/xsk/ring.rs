@@ -82,8 +82,8 @@ impl<T: Copy> Ring<T> {
         self.own.wrapping_sub(consumer).min(self.len)
     }
 
-    /// As the producer: adds an entry, which the kernel sees after [`Ring::publish`]; `false` if the
-    /// ring is full.
+    /// As the producer: adds an entry, which the kernel sees after [`Ring::publish`]; `false` if
+    /// the ring is full.
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.untaken() == self.len {
             return false;
@@ -106,7 +106,8 @@ impl<T: Copy> Ring<T> {
             return None;
         }
         // SAFETY: the place is in the mapping; the kernel has written it before it moved its index,
-        // and leaves it alone until `release`. Any bytes are a valid entry: they are plain integers.
+        // and leaves it alone until `release`. Any bytes are a valid entry: they are plain
+        // integers.
         let entry = unsafe { self.entry(self.own).read() };
         self.own = self.own.wrapping_add(1);
         Some(entry)

@@ -560,8 +560,8 @@ fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
     assert_eq!(timeouts, [2, 2, 2, 2, 2], "surprised once, patient from then on");
 }
 
-/// Whoever has just been acknowledged has more to send, and finds the room that this has made: it is for those
-/// who wait.
+/// Whoever has just been acknowledged has more to send, and finds the room that this has made: it
+/// is for those who wait.
 #[test]
 fn qps_that_share_a_window_have_equal_shares_of_it() {
     const QPS: usize = 48;
@@ -593,7 +593,8 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
     let mut done = [0; QPS];
     let mut wire = std::collections::VecDeque::from(pair.take(0));
     while done.iter().sum::<usize>() < 4 * QPS {
-        // The wire is never empty: a receiver takes some of what is there, and its answers make room.
+        // The wire is never empty: a receiver takes some of what is there, and its answers make
+        // room.
         for frame in wire.drain(..16.min(wire.len())).collect::<Vec<_>>() {
             pair.deliver(&frame);
         }

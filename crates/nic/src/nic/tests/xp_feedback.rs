@@ -24,8 +24,8 @@ fn eqds() -> Pair {
 }
 
 impl Pair {
-    /// Keeps 64 KiB of WRITEs posted, and lets time pass by a microsecond at a time; frames arrive after a delay if
-    /// `arrives` says so. Returns the bytes that have arrived.
+    /// Keeps 64 KiB of WRITEs posted, and lets time pass by a microsecond at a time; frames arrive
+    /// after a delay if `arrives` says so. Returns the bytes that have arrived.
     fn stream(&mut self, for_ns: u64, arrives: impl Fn(&Frame) -> bool) -> u64 {
         let before = self.ends[1].nic.counters().rx_message_bytes;
         let end = self.now.plus_nanos(for_ns);

@@ -1,8 +1,9 @@
 //! The share of a flow beside others that keep the queue full.
 //!
-//! A model of the path cannot tell how much of it is ours: that is what the others leave. Beside flows that
-//! slow down when packets are lost it grows and yields as they do, which is what CUBIC does (RFC 9438). Flows that
-//! take no notice of losses are told by what happens when we yield: the queue is full again at once.
+//! A model of the path cannot tell how much of it is ours: that is what the others leave. Beside
+//! flows that slow down when packets are lost it grows and yields as they do, which is what CUBIC
+//! does (RFC 9438). Flows that take no notice of losses are told by what happens when we yield: the
+//! queue is full again at once.
 
 use crate::time::Time;
 
@@ -36,8 +37,8 @@ pub(super) struct Compete {
     cut_at: Option<Time>,
     /// What the cuts of a test have taken.
     before_cut: f64,
-    /// It has just yielded, and empties the queue as far as it is its own: if that is all of it, there is
-    /// nobody to compete with.
+    /// It has just yielded, and empties the queue as far as it is its own: if that is all of it,
+    /// there is nobody to compete with.
     pub(super) is_draining: bool,
 }
 

@@ -11,7 +11,8 @@ const UP_GAIN: f64 = 1.25;
 const DOWN_GAIN: f64 = 0.75;
 /// A little below the model, so that a rate that is taken for too high builds no queue.
 const CRUISE_GAIN: f64 = 0.99;
-/// Slower still while there is a queue, so that flows that each find their rate right empty it together.
+/// Slower still while there is a queue, so that flows that each find their rate right empty it
+/// together.
 const TRIM_GAIN: f64 = 0.92;
 const TRIM_ABOVE: f64 = 1.1;
 const WINDOW_GAIN: f64 = 1.5;

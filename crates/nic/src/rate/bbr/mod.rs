@@ -1,6 +1,6 @@
-//! A model-based controller for long, shared, unmanaged paths, in the manner of BBR: Cardwell et al.,
-//! "BBR: Congestion-Based Congestion Control", ACM Queue 2016, and draft-ietf-ccwg-bbr. Where it departs from
-//! them, and why, is in `docs/congestion.md`.
+//! A model-based controller for long, shared, unmanaged paths, in the manner of BBR: Cardwell et
+//! al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016, and draft-ietf-ccwg-bbr. Where
+//! it departs from them, and why, is in `docs/congestion.md`.
 
 mod compete;
 mod delivery;
@@ -23,8 +23,8 @@ const QUEUED: f64 = 1.25;
 const UNQUEUED: f64 = 1.05;
 /// A path that delivers less than this part of the model's rate, without a queue, was not used.
 const IDLE: f64 = 0.9;
-/// A round that loses more than this has met a full queue. Where there was little to send it may be chance: the
-/// count of losses wavers by the root of what is expected.
+/// A round that loses more than this has met a full queue. Where there was little to send it may be
+/// chance: the count of losses wavers by the root of what is expected.
 const LOSS_LIMIT: f64 = 0.02;
 const LOSS_DEVIATIONS: f64 = 3.0;
 /// Cut on such a round, unless that delivered more.
@@ -38,8 +38,8 @@ const FOREIGN: f64 = 1.25;
 const FOREIGN_ROUNDS: u32 = 20;
 /// What we had alone is forgotten bit by bit, cycle by cycle.
 const OWN_FADE: f64 = 0.97;
-/// It is gone when the round trip is as short as this. Flows that do not yield empty it now and then, for less
-/// than so many rounds.
+/// It is gone when the round trip is as short as this. Flows that do not yield empty it now and
+/// then, for less than so many rounds.
 const EMPTY: f64 = 1.12;
 const EMPTY_ROUNDS: u32 = 8;
 /// Others that do not yield are tested again after this time.
@@ -65,8 +65,8 @@ pub struct BbrParams {
     pub min_rate_bps: u64,
     /// Never faster than this.
     pub max_rate_bps: u64,
-    /// A path whose shortest round trip is shorter than this is left alone: hosts are what limits there, and
-    /// what they do looks like a path that wavers. 0 controls every path.
+    /// A path whose shortest round trip is shorter than this is left alone: hosts are what limits
+    /// there, and what they do looks like a path that wavers. 0 controls every path.
     pub shortest_rtt_ns: u64,
 }
 
@@ -133,8 +133,8 @@ impl Round {
         Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns, app_limited: false }
     }
 
-    /// Whether it has lost more than that part of its packets, which have so many bytes. The few packets
-    /// at the end of a message say little: one lost of ten is chance.
+    /// Whether it has lost more than that part of its packets, which have so many bytes. The few
+    /// packets at the end of a message say little: one lost of ten is chance.
     fn is_lossier_than(&self, limit: f64, packet_bytes: f64) -> bool {
         let lost = self.lost as f64 / packet_bytes;
         let expected = (self.lost + self.delivered) as f64 / packet_bytes * limit;
@@ -249,7 +249,8 @@ impl Bbr {
         }
     }
 
-    /// What counts as in flight because feedback is rare: on short paths it comes less than once a round trip.
+    /// What counts as in flight because feedback is rare: on short paths it comes less than once a
+    /// round trip.
     fn unreported(&self) -> u64 {
         let rare_ns = self.feedback_ns.saturating_sub(self.min_rtt_ns() / 4);
         bytes_in(self.rate_bps(), rare_ns)
@@ -333,8 +334,8 @@ impl Bbr {
         self.look_for_change(now, sample, rtt_ns);
     }
 
-    /// Little has arrived and nothing is queued: it is the sending host that was slow, for want of its core. A path
-    /// that is slower than what is sent to it has a queue.
+    /// Little has arrived and nothing is queued: it is the sending host that was slow, for want of
+    /// its core. A path that is slower than what is sent to it has a queue.
     fn is_idle_path(&self, sample: RateSample, rtt_ns: u64) -> bool {
         (sample.bps as f64) < self.max_rate.get() as f64 * IDLE
             && (rtt_ns as f64) < self.min_rtt_ns() as f64 * UNQUEUED
@@ -408,7 +409,8 @@ impl Bbr {
         self.rate_bound = rate.max(round.best_bps);
         let window =
             (self.window().min(self.in_flight.max(round.delivered)) as f64 * LOSS_CUT) as u64;
-        // Where there was little to send, little was in flight: the path has room for what the model says.
+        // Where there was little to send, little was in flight: the path has room for what the
+        // model says.
         let modelled = bytes_in(self.max_rate.get(), self.min_rtt_ns()) as f64 * LOSS_CUT;
         self.window_bound = window.max(round.delivered).max(modelled as u64);
         match self.phase {

@@ -1,8 +1,9 @@
-//! Extended reliable connections (IBA volume 1, annex A14): each request names a shared receive queue of the
-//! responder's, whose receives, completion queue and protection domain it uses.
+//! Extended reliable connections (IBA volume 1, annex A14): each request names a shared receive
+//! queue of the responder's, whose receives, completion queue and protection domain it uses.
 //!
-//! A connection therefore serves many queues, where RC takes one for each. The QP itself has none: while it
-//! handles a request it stands in for the queue that was named, which is all that the responder has to know.
+//! A connection therefore serves many queues, where RC takes one for each. The QP itself has none:
+//! while it handles a request it stands in for the queue that was named, which is all that the
+//! responder has to know.
 
 use bowline_wire::{Opcode, OpcodeSet, PacketView, Service};
 
@@ -72,8 +73,8 @@ impl<const SERVICE: u8> Rc<SERVICE> {
             // Done before, or too early: what is to be said of it depends on no queue.
             return self.take_request(core, cx, packet);
         };
-        // Answers read memory of one domain at a time. A request that needs another comes as if it were lost, and is
-        // sent again.
+        // Answers read memory of one domain at a time. A request that needs another comes as if it
+        // were lost, and is sent again.
         if self.responder.owes_data() && self.addressed.answers_in != Some(named.pd) {
             cx.counters.drop_sequence += 1;
             return false;
@@ -88,8 +89,8 @@ impl<const SERVICE: u8> Rc<SERVICE> {
         follows
     }
 
-    /// Calls the responder on behalf of the queue that was named last. If that is gone, so is the receive that
-    /// was taken from it.
+    /// Calls the responder on behalf of the queue that was named last. If that is gone, so is the
+    /// receive that was taken from it.
     #[cold]
     pub(super) fn as_addressee<R>(
         &mut self,

@@ -1,6 +1,7 @@
 //! Reliable connection: acknowledged, in order, exactly once, by go-back-N.
 //!
-//! Extended reliable connections are the same in other opcodes, with a header more in requests: see [`extended`].
+//! Extended reliable connections are the same in other opcodes, with a header more in requests: see
+//! [`extended`].
 //!
 //! A QP is two machines that share nothing but the QP: the requester works off the send queue
 //! ([`requester`]), the responder carries out the peer's requests ([`responder`]).
@@ -37,8 +38,8 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     name: "RC",
     service: Service::Rc,
     opcodes: OpcodeSet::range(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_ONLY_INV),
-    // A sequence of single-packet messages would each need its own place among the requests that await
-    // acknowledgement.
+    // A sequence of single-packet messages would each need its own place among the requests that
+    // await acknowledgement.
     operations: Operations::all().difference(Operations::WRITE_PACKETS),
     max_packets: MAX_PSNS,
     connected: true,
@@ -120,9 +121,9 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
         // let only one packet through, and an endless READ from the peer must not keep our own
         // requests waiting for ever.
         //
-        // An acknowledgement on its own goes before requests, in every turn. Programs answer a message as soon as they
-        // have it, and expect that the sender's completion is there before their answer: a NIC acknowledges what
-        // arrives before it tells its program.
+        // An acknowledgement on its own goes before requests, in every turn. Programs answer a
+        // message as soon as they have it, and expect that the sender's completion is there before
+        // their answer: a NIC acknowledges what arrives before it tells its program.
         self.requester_first = !self.requester_first && !self.responder.owes_reply_alone();
         let both = self.requester.has_work(core) && self.responder.has_work();
         let share = if both { budget.div_ceil(2) } else { budget };

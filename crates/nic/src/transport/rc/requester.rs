@@ -28,9 +28,9 @@ const MAX_IN_FLIGHT: u32 = 1 << 22;
 /// again after a loss ends where it ended before, as a responder's record of it expects.
 const READ_PIECE: u32 = 256 << 10;
 
-/// READs of so many packets are asked for two packets at a time. A response of two packets is a first
-/// and a last one, which have the same headers, and so fill bursts across requests; those in between
-/// are shorter and would end a burst twice in each READ.
+/// READs of so many packets are asked for two packets at a time. A response of two packets is a
+/// first and a last one, which have the same headers, and so fill bursts across requests; those in
+/// between are shorter and would end a burst twice in each READ.
 const SHORT_READ: RangeInclusive<u32> = 3..=16;
 /// Only where so many READs may be outstanding: pieces count as one each, and must not be what a
 /// window's worth of responses waits for.
@@ -213,8 +213,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next, cut };
             // The end of a message asks for an acknowledgement, since whatever follows may have to
             // wait for it (a fence, a full window, a request that fails); our responder answers
-            // many at once. Whoever fills the window asks, or nobody would ever make room again, and
-            // whoever is going to wait in line for it.
+            // many at once. Whoever fills the window asks, or nobody would ever make room again,
+            // and whoever is going to wait in line for it.
             let ends = k + i + 1 == wqe.packets;
             let parts = turn_ends && i + 1 == packets;
             let ack_req = ends || parts || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
@@ -340,8 +340,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Ok(())
     }
 
-    /// Does a request that sends nothing, once all before it are done: what it changes then changes nothing
-    /// under a request that may have to be sent again.
+    /// Does a request that sends nothing, once all before it are done: what it changes then changes
+    /// nothing under a request that may have to be sent again.
     #[cold]
     fn execute_local(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Step {
         let Some(wqe) = core.sq.get(number).copied().filter(|_| core.sq.head() == number) else {
@@ -510,8 +510,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.update_charge(core, cx);
     }
 
-    /// Sends again what is not acknowledged, because its owner expects an answer by now. The timer goes on, and no
-    /// retry is counted: a peer that is gone is found as late as without.
+    /// Sends again what is not acknowledged, because its owner expects an answer by now. The timer
+    /// goes on, and no retry is counted: a peer that is gone is found as late as without.
     pub(super) fn resend(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         if self.next != self.una && self.rnr_until.is_none() {
             let deadline = self.deadline;

@@ -12,8 +12,8 @@ pub(super) struct Resource {
     pub(super) kind: ResourceKind,
 }
 
-/// What it is. That it has been answered in full at least once, so that what is due now is a repetition, stands
-/// in each kind: there it takes no room.
+/// What it is. That it has been answered in full at least once, so that what is due now is a
+/// repetition, stands in each kind: there it takes no room.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ResourceKind {
     Read {
@@ -60,8 +60,8 @@ const _: () = assert!(size_of::<Resource>() == 40);
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
-    /// So many at the front have nothing due: a peer may have 128 outstanding, and the ring is full of
-    /// what is answered, so that looking for the next answer must not begin at the front.
+    /// So many at the front have nothing due: a peer may have 128 outstanding, and the ring is full
+    /// of what is answered, so that looking for the next answer must not begin at the front.
     settled: usize,
 }
 

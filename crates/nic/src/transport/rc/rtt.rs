@@ -14,8 +14,8 @@ use crate::time::Time;
 /// timer never fires before twice the round trip that was seen of late.
 ///
 /// A repeated packet's answer counts from the first time that it was sent (unlike with Karn's rule,
-/// which would never learn that the timeout is too short): after a loss that is too long an estimate,
-/// and decays.
+/// which would never learn that the timeout is too short): after a loss that is too long an
+/// estimate, and decays.
 #[derive(Debug, Default)]
 pub(super) struct RttEstimate {
     peak_ns: u64,
@@ -39,7 +39,8 @@ impl RttEstimate {
         }
     }
 
-    /// Everything before `una` is answered. Returns a round trip if a packet was timed that was sent once.
+    /// Everything before `una` is answered. Returns a round trip if a packet was timed that was
+    /// sent once.
     pub(super) fn on_progress(&mut self, now: Time, una: Psn) -> Option<u64> {
         let (_, sent) = self.probe.filter(|(end, _)| !una.before(*end))?;
         self.probe = None;

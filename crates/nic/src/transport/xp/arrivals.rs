@@ -4,8 +4,8 @@ use super::layout::Layout;
 
 /// Fragments that have arrived: all before a first missing one, and some behind it.
 ///
-/// A message whose fragments come in order takes nothing but the prefix. The bits are kept elsewhere, and
-/// taken into use once a fragment is missing.
+/// A message whose fragments come in order takes nothing but the prefix. The bits are kept
+/// elsewhere, and taken into use once a fragment is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
     /// How many from the first on are there.

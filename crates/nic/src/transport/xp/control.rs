@@ -22,7 +22,8 @@ const RETRY_NS: u64 = 1_000;
 /// Requests whose bytes are asked credit for at a time.
 const DEMAND_REQUESTS: u64 = 16;
 
-/// The sender's half: what a connection takes whose controller wants feedback. All counts are of bytes, BTH to ICRC.
+/// The sender's half: what a connection takes whose controller wants feedback. All counts are of
+/// bytes, BTH to ICRC.
 #[derive(Debug)]
 pub(super) struct Probing {
     meter: ReportMeter,
@@ -142,7 +143,8 @@ impl Xp {
         answering.probe = Some((cc.stamp_ns, cx.now, answering.received));
         answering.wanted = true;
         if let Some(grants) = cx.grants {
-            // A probe asks for what its sender lacks; what is granted and not heard of yet is on its way.
+            // A probe asks for what its sender lacks; what is granted and not heard of yet is on
+            // its way.
             let unheard = answering.granted.wrapping_sub(cc.credit_bytes);
             grants.set_want(core.index as usize, cc.marked_bytes.saturating_sub(unheard).into());
         }
@@ -256,7 +258,8 @@ impl Xp {
         Some(self.more.as_ref()?.probing.as_ref()?.in_flight())
     }
 
-    /// Packets of `len` bytes that the controller's window has room for: one at least if nothing is in flight.
+    /// Packets of `len` bytes that the controller's window has room for: one at least if nothing is
+    /// in flight.
     #[inline]
     pub(super) fn window_packets(&self, core: &QpCore, len: u32) -> u32 {
         let window = core.limits.pacer.window_bytes();
@@ -374,7 +377,8 @@ impl Xp {
     }
 }
 
-/// By how much a cumulative count has grown. One that has not, and is of a packet that was overtaken, counts nothing.
+/// By how much a cumulative count has grown. One that has not, and is of a packet that was
+/// overtaken, counts nothing.
 fn newer_by(count: &mut u32, now: u32) -> u32 {
     let by = now.wrapping_sub(*count);
     if by > i32::MAX as u32 {

@@ -39,11 +39,11 @@ impl Layout {
         u64::from(self.len).saturating_sub(before).min(self.mtu.into()) as u32
     }
 
-    /// Calls `f` with the place in the message, and the place in the fragment, and the length of each piece of
-    /// fragment `k`, until it fails.
+    /// Calls `f` with the place in the message, and the place in the fragment, and the length of
+    /// each piece of fragment `k`, until it fails.
     ///
-    /// Fragments are interleaved in whole groups of as many as the stride: of each of its blocks, of one MTU each, the
-    /// j-th fragment has the j-th part.
+    /// Fragments are interleaved in whole groups of as many as the stride: of each of its blocks,
+    /// of one MTU each, the j-th fragment has the j-th part.
     #[inline]
     pub(super) fn try_pieces<E>(
         &self,

@@ -5,15 +5,16 @@ use std::collections::VecDeque;
 
 use super::layout::Layout;
 
-/// What is missing of a receive or READ that ended in part: see [`Nic::take_loss`](crate::Nic::take_loss).
+/// What is missing of a receive or READ that ended in part: see
+/// [`Nic::take_loss`](crate::Nic::take_loss).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossRecord {
     /// The request's.
     pub wr_id: u64,
     /// Bytes of the message; unknown if no packet of it has arrived.
     pub message_len: Option<u32>,
-    /// Ranges of the message that are missing, in order, neighbours joined. Empty if the length is unknown: nothing
-    /// is there then.
+    /// Ranges of the message that are missing, in order, neighbours joined. Empty if the length is
+    /// unknown: nothing is there then.
     pub missing: Vec<Range<u32>>,
 }
 

@@ -1,5 +1,6 @@
-//! XP, the transport of OptiNIC: packets that say where they belong, requests that end by their deadline. No
-//! acknowledgements, retransmissions or order. `docs/xp.md` has the rules and the reasons.
+//! XP, the transport of OptiNIC: packets that say where they belong, requests that end by their
+//! deadline. No acknowledgements, retransmissions or order. `docs/xp.md` has the rules and the
+//! reasons.
 
 mod arrivals;
 mod control;
@@ -52,9 +53,11 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
 /// How an XP QP receives: see [`Nic::set_xp`](crate::Nic::set_xp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XpOptions {
-    /// Messages that may be under way at once: 1, 2, 4, 8 or 16. A message ends when so many later ones have begun.
+    /// Messages that may be under way at once: 1, 2, 4, 8 or 16. A message ends when so many later
+    /// ones have begun.
     pub window: u8,
-    /// How long a message waits for fragments that are missing when its last one is there. 0 ends it at once.
+    /// How long a message waits for fragments that are missing when its last one is there. 0 ends
+    /// it at once.
     pub grace_ns: u64,
     /// Partial messages of which to remember what is missing; the oldest are forgotten.
     pub loss_log: u32,
@@ -101,7 +104,8 @@ pub(crate) struct Xp {
     more: Option<Box<More>>,
 }
 
-/// What a QP takes once something is missing or out of order, once it READs or is READ from, and for options.
+/// What a QP takes once something is missing or out of order, once it READs or is READ from, and
+/// for options.
 #[derive(Debug, Default)]
 struct More {
     /// Messages under way by their receive's number modulo the window, if there may be several.
@@ -136,8 +140,8 @@ impl Default for Xp {
     }
 }
 
-/// The first number of messages, receives and READs of a connection with this token. Its bits are all over it, so that
-/// a test can begin where numbers wrap around.
+/// The first number of messages, receives and READs of a connection with this token. Its bits are
+/// all over it, so that a test can begin where numbers wrap around.
 fn first_number(token: Psn) -> u32 {
     token.get() << 8 | token.get() & 0xff
 }

@@ -150,7 +150,8 @@ impl Xp {
         ends
     }
 
-    /// Fragments of an answer, from before its last one: as many as can be without ado. Returns how many.
+    /// Fragments of an answer, from before its last one: as many as can be without ado. Returns how
+    /// many.
     pub(super) fn receive_answers(
         &mut self,
         core: &mut QpCore,
@@ -265,7 +266,8 @@ impl Xp {
         allowed
     }
 
-    /// Sends up to `budget` packets of the answer under way; returns how many, and what holds it up.
+    /// Sends up to `budget` packets of the answer under way; returns how many, and what holds it
+    /// up.
     pub(super) fn transmit_answers(
         &mut self,
         core: &mut QpCore,

@@ -1,4 +1,5 @@
-//! Taking the peer's SENDs and WRITEs: which message a packet belongs to, where it goes, and when a receive ends.
+//! Taking the peer's SENDs and WRITEs: which message a packet belongs to, where it goes, and when a
+//! receive ends.
 
 use bitflags::bitflags;
 use bowline_wire::{OpKind, PacketView, Reth, XpEth};
@@ -126,7 +127,8 @@ impl Xp {
         self.take_fragment(core, cx, packet, eth, &layout, target);
     }
 
-    /// Fragments from one message, which is under way: as many as can be without ado. Returns how many.
+    /// Fragments from one message, which is under way: as many as can be without ado. Returns how
+    /// many.
     pub(super) fn receive_fragments(
         &mut self,
         core: &mut QpCore,
@@ -151,7 +153,8 @@ impl Xp {
         }
         let mut target = reth.map(Target::Remote);
         if takes_receive {
-            // What the message is was checked with its first packet; another one goes the way of single frames.
+            // What the message is was checked with its first packet; another one goes the way of
+            // single frames.
             let Some(at) = core.rq.find(eth.recv_seq) else { return 0 };
             let slot = self.slot(eth.recv_seq);
             // Nor is a fragment a train's that may be all that was missing.
@@ -185,7 +188,8 @@ impl Xp {
         k - first
     }
 
-    /// Whether a packet is of a message that may be under way; ends those that may not be any longer.
+    /// Whether a packet is of a message that may be under way; ends those that may not be any
+    /// longer.
     fn admit(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, eth: &XpEth) -> bool {
         let window = u32::from(self.window);
         if before(self.top_seq, eth.wqe_seq) {

@@ -1,5 +1,5 @@
-//! Collective operations of ranks behind one switch, with bursts of others' traffic: how long each takes over RC,
-//! over selective repeat and over XP (OptiNIC, Figures 5 and 6).
+//! Collective operations of ranks behind one switch, with bursts of others' traffic: how long each
+//! takes over RC, over selective repeat and over XP (OptiNIC, Figures 5 and 6).
 
 mod ranks;
 
@@ -14,8 +14,8 @@ use crate::world::{HostConfig, HostId, RxId, TxId, World};
 use ranks::Ranks;
 
 const MTU: Mtu = Mtu::B4096;
-/// What all peers of a rank may send to it at once: ten times what is on the way at the rate of a port, and what the
-/// switch has room for, so that without bursts nothing is lost.
+/// What all peers of a rank may send to it at once: ten times what is on the way at the rate of a
+/// port, and what the switch has room for, so that without bursts nothing is lost.
 const RINGS_BYTES: u32 = 512 << 10;
 const MAX_SLOTS: u32 = 8;
 /// A host's own port holds its packets back and drops none, as a NIC does.
@@ -106,8 +106,8 @@ pub struct CollectivesConfig {
 pub struct CollectivesOutcome {
     /// How long each operation took: until the last rank was done.
     pub times_ns: Vec<u64>,
-    /// Bytes that ranks should have received in messages that may be lost or repaired; those that were
-    /// repaired, and those that were missing in the end.
+    /// Bytes that ranks should have received in messages that may be lost or repaired; those that
+    /// were repaired, and those that were missing in the end.
     pub expected_bytes: u64,
     /// Sent again.
     pub repaired_bytes: u64,

@@ -39,8 +39,8 @@ pub(super) struct Ranks {
 impl Ranks {
     /// Makes and connects everything.
     ///
-    /// All ranks read the same input and write the same output: everything is 0, and 64 ranks need no more
-    /// memory than one.
+    /// All ranks read the same input and write the same output: everything is 0, and 64 ranks need
+    /// no more memory than one.
     pub(super) fn connect(world: &mut World, config: &CollectivesConfig) -> Ranks {
         assert!(config.ranks >= 2, "one rank has nobody to talk to");
         let buffers = [Buffer::new(config.bytes as usize), Buffer::new(config.bytes as usize)];

@@ -1,5 +1,5 @@
-//! Flows of WRITEs through a switched network, each with a rate controller: how fast they are, how they share,
-//! and what gets lost.
+//! Flows of WRITEs through a switched network, each with a rate controller: how fast they are, how
+//! they share, and what gets lost.
 
 use std::sync::Arc;
 

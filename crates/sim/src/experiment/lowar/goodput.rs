@@ -5,7 +5,8 @@ use bowline_link::{Bursts, Loss, Prob};
 
 use super::{Figure, FigureRow, GaveUp, RATE_BPS, bar, code, gbps, iid, row, run, wan};
 
-/// What the paper's figure 9 shows, or its text says: ConnectX-5 in Gbit/s, and what LoWAR(32, 1) has of it.
+/// What the paper's figure 9 shows, or its text says: ConnectX-5 in Gbit/s, and what LoWAR(32, 1)
+/// has of it.
 fn paper(rtt_ms: u64, loss: f64) -> &'static str {
     match (rtt_ms, loss) {
         (40, 0.0) => "CX-5: 9.2",
@@ -64,8 +65,8 @@ pub(super) fn against_loss(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
     })
 }
 
-/// Figure 11: the paper's two-state model, from the good state to the bad one with 0.01 % a packet, in the
-/// bad one for `length` packets, with 0.3 or 0.7 lost in it.
+/// Figure 11: the paper's two-state model, from the good state to the bad one with 0.01 % a packet,
+/// in the bad one for `length` packets, with 0.3 or 0.7 lost in it.
 pub(super) fn bursts(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
     const HIGH: [f64; 2] = [0.3, 0.7];
     let mut rows = Vec::new();

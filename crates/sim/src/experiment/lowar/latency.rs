@@ -61,9 +61,9 @@ pub(super) fn completion(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
 /// A link within a building.
 const LAN_RTT_US: u64 = 20;
 
-/// Figure 13: what FEC adds to the completion of 1 MB on a LAN, without losses and with some. Computing takes
-/// no time here: a loss costs a wait for the repair, and only where that is still missing when all else
-/// has arrived.
+/// Figure 13: what FEC adds to the completion of 1 MB on a LAN, without losses and with some.
+/// Computing takes no time here: a loss costs a wait for the repair, and only where that is still
+/// missing when all else has arrived.
 pub(super) fn added(seed: u64, quick: bool) -> Result<Figure, GaveUp> {
     const LOSS: f64 = 0.000_1;
     let messages = if quick { 60 } else { 2_000 };

@@ -1,5 +1,5 @@
-//! Figures 9 to 13 of the LoWAR paper again, with the real engines: one connection with and without FEC
-//! under it.
+//! Figures 9 to 13 of the LoWAR paper again, with the real engines: one connection with and without
+//! FEC under it.
 
 mod goodput;
 mod latency;
@@ -116,7 +116,8 @@ impl fmt::Display for Figure {
 /// 10 Gbit/s, as in all of the paper's figures.
 const RATE_BPS: u64 = 10_000_000_000;
 
-/// One connection that WRITEs 1 MiB at a time, a bandwidth-delay product and a little more in flight.
+/// One connection that WRITEs 1 MiB at a time, a bandwidth-delay product and a little more in
+/// flight.
 pub fn wan(
     seed: u64,
     bandwidth_bps: u64,

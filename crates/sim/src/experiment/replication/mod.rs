@@ -1,5 +1,5 @@
-//! One sender, many receivers, three ways: a group behind switches that copy and merge, fan-out, and chain replication,
-//! all over RC through a switched network.
+//! One sender, many receivers, three ways: a group behind switches that copy and merge, fan-out,
+//! and chain replication, all over RC through a switched network.
 
 mod stream;
 #[cfg(test)]
@@ -23,8 +23,8 @@ pub enum Way {
     Group,
     /// A request to each.
     FanOut,
-    /// A request to the first, who passes the message on when he has all of it, and so on; the last one's
-    /// acknowledgement goes back the same way.
+    /// A request to the first, who passes the message on when he has all of it, and so on; the last
+    /// one's acknowledgement goes back the same way.
     Chain,
 }
 

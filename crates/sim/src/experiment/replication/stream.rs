@@ -93,7 +93,8 @@ impl Stream {
         stream
     }
 
-    /// Makes a queue pair with memory for one message, and receives for as many as can be under way.
+    /// Makes a queue pair with memory for one message, and receives for as many as can be under
+    /// way.
     fn make_end(&mut self, world: &mut World, host: usize, role: Role) -> usize {
         let nic = world.nic_mut(NicId(host));
         let pd = nic.alloc_pd().expect("room");

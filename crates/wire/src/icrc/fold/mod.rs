@@ -36,8 +36,8 @@ fn update_long(reg: u32, bytes: &[u8]) -> u32 {
 
 /// The register after `bytes`, which are copied to the start of `room`.
 ///
-/// Others may write `bytes` meanwhile. Then it is the register of the copy: every byte of the source is
-/// read once, and what is summed up is what was read.
+/// Others may write `bytes` meanwhile. Then it is the register of the copy: every byte of the
+/// source is read once, and what is summed up is what was read.
 ///
 /// # Panics
 /// If there is less room than bytes.
@@ -58,7 +58,8 @@ fn copy_wide(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u3
     let (words, rest) = bytes.split_at(bytes.len() & !3);
     let (words_room, rest_room) = room.split_at_mut(words.len());
     let rest = rest.copy_to(rest_room);
-    // SAFETY: the processor has what the function needs, these are whole words, and the room is as long.
+    // SAFETY: the processor has what the function needs, these are whole words, and the room is as
+    // long.
     let reg = unsafe { x86::copy(reg, words, words_room) };
     table::update(reg, rest)
 }
@@ -105,8 +106,8 @@ mod x86 {
     const AHEAD_BYTES: usize = 1024;
     const PAGE: usize = 4096;
 
-    /// Whether the processor has what it takes, once it was looked at. Headers are summed up in as many
-    /// instructions as asking for two features takes.
+    /// Whether the processor has what it takes, once it was looked at. Headers are summed up in as
+    /// many instructions as asking for two features takes.
     static AVAILABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -161,11 +162,12 @@ mod x86 {
             }
             lane
         };
-        // Zeroes in front, behind a register of zero, change nothing: the first vector has as many as
-        // make all others full.
+        // Zeroes in front, behind a register of zero, change nothing: the first vector has as many
+        // as make all others full.
         let missing = bytes.len().wrapping_neg() % LANE;
         let words = u16::MAX << (missing / 4);
-        // SAFETY: the words that `words` leaves out are not touched; the others are those of `bytes`.
+        // SAFETY: the words that `words` leaves out are not touched; the others are those of
+        // `bytes`.
         let first = unsafe {
             let first = _mm512_maskz_loadu_epi32(words, from.wrapping_sub(missing).cast());
             if COPY {
@@ -216,8 +218,8 @@ mod x86 {
         reduced(_mm_xor_si128(of_three, _mm512_extracti32x4_epi32::<3>(all)))
     }
 
-    /// The register after sixteen bytes, from one of zero. Not by table: the packets that pass through
-    /// the first cache leave none of it there.
+    /// The register after sixteen bytes, from one of zero. Not by table: the packets that pass
+    /// through the first cache leave none of it there.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     fn reduced(sum: __m128i) -> u32 {
@@ -259,7 +261,8 @@ mod x86 {
         }
     }
 
-    /// Moves each 16 bytes of a sum past the bytes that the factors are for, and adds what is there.
+    /// Moves each 16 bytes of a sum past the bytes that the factors are for, and adds what is
+    /// there.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     fn moved(sum: __m512i, factors: __m512i, there: __m512i) -> __m512i {

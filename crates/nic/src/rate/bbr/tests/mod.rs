@@ -173,7 +173,8 @@ fn short_paths_are_filled_too() {
     }
 }
 
-/// A host that does not get its turn makes round trips longer, now and then, and takes nothing from the path.
+/// A host that does not get its turn makes round trips longer, now and then, and takes nothing from
+/// the path.
 #[test]
 fn a_receiver_that_pauses_does_not_look_like_a_slower_path() {
     for (pause_ms, every_ms) in [(15, 110), (25, 230), (30, 97)] {

@@ -1,5 +1,6 @@
-//! Models of what shares the path: TCP with CUBIC (RFC 9438) and with BBR's first version, as Linux has them.
-//! Every packet is acknowledged, losses are found with the next acknowledgement, and there is always more to send.
+//! Models of what shares the path: TCP with CUBIC (RFC 9438) and with BBR's first version, as Linux
+//! has them. Every packet is acknowledged, losses are found with the next acknowledgement, and
+//! there is always more to send.
 
 use super::path::{Flow, Next, Told};
 use crate::time::Time;
