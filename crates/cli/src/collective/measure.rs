@@ -40,12 +40,13 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         Some(name) => name.clone(),
         None => NicName::Addr(rendezvous::device_addr(None, rank)?),
     };
+    // Who is to be refused is refused before anything is opened.
+    let meeting = guarded(args, name.addr()?, meeting)?;
     let mut builder = name.builder().via(args.via).notice(output::notice);
     if let Some(link) = &args.link {
         builder = builder.link(link.clone());
     }
     let device = builder.open()?;
-    let meeting = guarded(args, device.addr(), meeting)?;
     let pd = device.alloc_pd()?;
     let bounds = args.bounds()?;
     let options = CommOptions {
