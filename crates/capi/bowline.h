@@ -101,8 +101,8 @@
 // Bytes that information about a queue pair has at most.
 #define BOWLINE_SDR_INFO_LEN 4096
 
-// A group of programs that do collective operations together. All ranks must call the same operations in the
-// same order, with the same counts and types.
+// A group of programs that do collective operations together. All ranks must call the same
+// operations in the same order, with the same counts and types.
 typedef struct bowline_comm bowline_comm;
 
 // A device and its resources, which queue pairs share.
@@ -120,15 +120,15 @@ typedef struct bowline_sdr_rcv_handle bowline_sdr_rcv_handle;
 // A message being sent.
 typedef struct bowline_sdr_snd_handle bowline_sdr_snd_handle;
 
-// A collective operation that is going on. It goes on whether somebody waits or not; its memory is the
-// operation's until it is over.
+// A collective operation that is going on. It goes on whether somebody waits or not; its memory is
+// the operation's until it is over.
 typedef struct bowline_work bowline_work;
 
-// How to make a communicator. Zeros, and NULL in its place, are the defaults. All ranks need the same, but
-// for the device.
+// How to make a communicator. Zeros, and NULL in its place, are the defaults. All ranks need the
+// same, but for the device.
 typedef struct bowline_comm_options {
-  // Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0 or
-  // MASTER_ADDR, or else one of loopback: all ranks are on one host].
+  // Address of this rank's NIC, e.g. "10.0.0.7" [BOWLINE_DEVICE, or the one that reaches rank 0
+  // or MASTER_ADDR, or else one of loopback: all ranks are on one host].
   const char *device;
   // Seconds that an operation may take (default: 300).
   double timeout_s;
@@ -138,24 +138,25 @@ typedef struct bowline_comm_options {
   uint32_t chunk_bytes;
   // BOWLINE_RC, BOWLINE_XP, BOWLINE_SR_NACK, BOWLINE_EC_MDS or BOWLINE_AUTO [BOWLINE_RC].
   uint32_t transport;
-  // Over XP: seconds after which an operation stops to wait for what may be lost, or BOWLINE_ADAPTIVE [never].
+  // Over XP: seconds after which an operation stops to wait for what may be lost, or
+  // BOWLINE_ADAPTIVE [never].
   double deadline_s;
-  // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default: 0). What would exceed it is
-  // fetched after the deadline.
+  // Over XP: the share of what a rank should receive that may be missing, e.g. 0.01 (default:
+  // 0). What would exceed it is fetched after the deadline.
   double max_loss;
   // Bytes on their way to a rank at most [1 MiB, and 4 MiB over SR, EC and AUTO].
   uint32_t window_bytes;
-  // Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of some regions a
-  // little (default: 0).
+  // Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of
+  // some regions a little (default: 0).
   uint32_t recovery;
 } bowline_comm_options;
 
-// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does. Returns 0 for
-// success.
+// Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does.
+// Returns 0 for success.
 typedef int (*bowline_gather_fn)(void *context, const void *mine, size_t len, void *all);
 
-// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the same, but for the
-// rate.
+// How to make a queue pair. Zeros, and NULL in its place, are the defaults. Both ends need the
+// same, but for the rate.
 typedef struct bowline_sdr_qp_attr {
   // Bytes that a bit of a bitmap stands for [64 KiB].
   uint32_t chunk_bytes;
@@ -255,8 +256,8 @@ typedef struct bowline_missing {
 extern "C" {
 #endif // __cplusplus
 
-// Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
-// rank and size; `BOWLINE_STORE`, or `MASTER_ADDR` and `MASTER_PORT`, the place.
+// Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or
+// Slurm give rank and size; `BOWLINE_STORE`, or `MASTER_ADDR` and `MASTER_PORT`, the place.
 //
 // # Safety
 // `options` is NULL or valid; `comm` may be written.
@@ -287,7 +288,8 @@ int32_t bowline_comm_at_address(const char *address,
 // Meets the other ranks by an all-gather of the program's own, which is called twice.
 //
 // # Safety
-// `gather` may be called with `context` during this call; `options` is NULL or valid; `comm` may be written.
+// `gather` may be called with `context` during this call; `options` is NULL or valid; `comm` may
+// be written.
 int32_t bowline_comm_by_gather(bowline_gather_fn gather,
                                void *context,
                                uint32_t rank,
@@ -295,8 +297,8 @@ int32_t bowline_comm_by_gather(bowline_gather_fn gather,
                                const struct bowline_comm_options *options,
                                struct bowline_comm **comm);
 
-// Makes a communicator of the ranks that give the same color, ordered by their keys. All ranks must call
-// it. With a negative color a rank gets none: `*out` is NULL.
+// Makes a communicator of the ranks that give the same color, ordered by their keys. All ranks
+// must call it. With a negative color a rank gets none: `*out` is NULL.
 //
 // # Safety
 // `comm` has not been freed; `out` may be written.
@@ -305,13 +307,12 @@ int32_t bowline_comm_split(const struct bowline_comm *comm,
                            uint32_t key,
                            struct bowline_comm **out);
 
-// Makes a communicator of the same ranks, whose operations go on beside those of the first. All ranks must
-// call it.
+// Makes a communicator of the same ranks, whose operations go on beside those of the first. All
+// ranks must call it.
 //
 // # Safety
 // `comm` has not been freed; `out` may be written.
-int32_t bowline_comm_duplicate(const struct bowline_comm *comm,
-                               struct bowline_comm **out);
+int32_t bowline_comm_duplicate(const struct bowline_comm *comm, struct bowline_comm **out);
 
 // The number of this rank.
 //
@@ -331,8 +332,8 @@ uint32_t bowline_comm_size(const struct bowline_comm *comm);
 // `comm` is NULL or has not been freed, and nobody uses it.
 void bowline_comm_free(struct bowline_comm *comm);
 
-// Why the last call of this thread that failed did so. The text lasts until the next one fails; empty if
-// none has.
+// Why the last call of this thread that failed did so. The text lasts until the next one fails;
+// empty if none has.
 const char *bowline_error_message(void);
 
 // The rank at fault in the last call of this thread that failed; -1 if it was no rank's.
@@ -344,9 +345,10 @@ const char *bowline_version(void);
 // All ranks get the reduction of `count` elements of all ranks. Without an input it is in place.
 //
 // # Safety
-// Of all operations: `comm` has not been freed. Input and output have the elements that the operation reads
-// and writes, and do not overlap. They are not touched before the operation is over: when the call returns,
-// or with a place for a handle in `work` when `bowline_work_wait` or `bowline_work_free` does.
+// Of all operations: `comm` has not been freed. Input and output have the elements that the
+// operation reads and writes, and do not overlap. They are not touched before the operation is
+// over: when the call returns, or with a place for a handle in `work` when `bowline_work_wait` or
+// `bowline_work_free` does.
 int32_t bowline_allreduce(const struct bowline_comm *comm,
                           const void *input,
                           void *output,
@@ -355,8 +357,8 @@ int32_t bowline_allreduce(const struct bowline_comm *comm,
                           uint32_t op,
                           struct bowline_work **work);
 
-// Rank r gets the r-th block of `count` elements of the reduction. In place the output holds the blocks of
-// all ranks, and the result is at the place of this rank's.
+// Rank r gets the r-th block of `count` elements of the reduction. In place the output holds the
+// blocks of all ranks, and the result is at the place of this rank's.
 //
 // # Safety
 // As for `bowline_allreduce`.
@@ -368,8 +370,8 @@ int32_t bowline_reduce_scatter(const struct bowline_comm *comm,
                                uint32_t op,
                                struct bowline_work **work);
 
-// All ranks get the blocks of `count` elements of all ranks. In place that of this rank is at its place in the
-// output.
+// All ranks get the blocks of `count` elements of all ranks. In place that of this rank is at its
+// place in the output.
 //
 // # Safety
 // As for `bowline_allreduce`.
@@ -391,8 +393,8 @@ int32_t bowline_all_to_all(const struct bowline_comm *comm,
                            uint32_t dtype,
                            struct bowline_work **work);
 
-// Rank r gets the r-th block of all ranks, where blocks have lengths of their own: `send_counts[r]` elements
-// for rank r, `recv_counts[r]` from it, one after the other.
+// Rank r gets the r-th block of all ranks, where blocks have lengths of their own:
+// `send_counts[r]` elements for rank r, `recv_counts[r]` from it, one after the other.
 //
 // # Safety
 // As for `bowline_allreduce`; both lists have a count for each rank.
@@ -415,8 +417,8 @@ int32_t bowline_broadcast(const struct bowline_comm *comm,
                           uint32_t root,
                           struct bowline_work **work);
 
-// The root gets the reduction of `count` elements of all ranks. Without an input it is in place, and the
-// elements of the others stay; with one, only the root needs an output.
+// The root gets the reduction of `count` elements of all ranks. Without an input it is in place,
+// and the elements of the others stay; with one, only the root needs an output.
 //
 // # Safety
 // As for `bowline_allreduce`.
@@ -470,8 +472,8 @@ int32_t bowline_send(const struct bowline_comm *comm,
                      uint32_t to,
                      struct bowline_work **work);
 
-// Receives `count` elements from a rank. Sends and receives run beside each other, those between two ranks in
-// order.
+// Receives `count` elements from a rank. Sends and receives run beside each other, those between
+// two ranks in order.
 //
 // # Safety
 // As for `bowline_allreduce`.
@@ -518,8 +520,8 @@ struct bowline_sdr_mr *bowline_sdr_mr_reg(const struct bowline_sdr_ctx *ctx,
                                           size_t length,
                                           uint32_t flags);
 
-// Ends a registration. From here on nothing reads or writes the memory; messages that still use it fail. NULL is
-// nothing.
+// Ends a registration. From here on nothing reads or writes the memory; messages that still use it
+// fail. NULL is nothing.
 //
 // # Safety
 // `mr` is NULL or has not been freed.
@@ -554,7 +556,8 @@ int32_t bowline_sdr_send_post(const struct bowline_sdr_qp *qp,
                               const struct bowline_sdr_snd_wr *wr,
                               struct bowline_sdr_snd_handle **handle);
 
-// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives the device.
+// Whether all of an ended message has left: BOWLINE_OK, or BOWLINE_E_TIMEOUT if not yet. Drives
+// the device.
 //
 // # Safety
 // `handle` has not been freed.
@@ -575,8 +578,9 @@ int32_t bowline_sdr_recv_post(const struct bowline_sdr_qp *qp,
                               const struct bowline_sdr_rcv_wr *wr,
                               struct bowline_sdr_rcv_handle **handle);
 
-// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits beyond the last
-// chunk are ones. It is a copy that lasts until the next call: call again for a newer one. Drives the device.
+// Gets which chunks have arrived: chunk c is bit c % 8, from the lowest up, of byte c / 8; bits
+// beyond the last chunk are ones. It is a copy that lasts until the next call: call again for a
+// newer one. Drives the device.
 //
 // # Safety
 // `handle` has not been freed, and nobody else uses it; `bitmap` and `len` may be written.
@@ -590,8 +594,8 @@ int32_t bowline_sdr_recv_bitmap_get(struct bowline_sdr_rcv_handle *handle,
 // `handle` has not been freed; `immediate` may be written.
 int32_t bowline_sdr_recv_imm_get(const struct bowline_sdr_rcv_handle *handle, uint32_t *immediate);
 
-// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory is the
-// program's again.
+// Ends a receive, early or late, and frees its handle. What comes later leads nowhere: the memory
+// is the program's again.
 //
 // # Safety
 // `handle` has not been freed.
@@ -629,15 +633,15 @@ int32_t bowline_work_missing(const struct bowline_work *work,
                              struct bowline_missing *ranges,
                              size_t max);
 
-// Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not over then.
+// Waits no longer than `seconds`: 0 to look. Returns BOWLINE_E_TIMEOUT if the operation is not
+// over then.
 //
 // # Safety
 // `work` is one that has not been freed.
-int32_t bowline_work_wait_for(const struct bowline_work *work,
-                              double seconds);
+int32_t bowline_work_wait_for(const struct bowline_work *work, double seconds);
 
-// Frees the handle of an operation. Waits for it if it is not over: its memory is the program's afterwards.
-// NULL is nothing.
+// Frees the handle of an operation. Waits for it if it is not over: its memory is the program's
+// afterwards. NULL is nothing.
 //
 // # Safety
 // `work` is NULL or one that has not been freed, and nobody waits for it.
