@@ -12,6 +12,10 @@ class Failed(Exception):
     """A run that gave no result."""
 
 
+class Busy(Exception):
+    """The emulator refused to vouch for any of its tries: the machine had no time for it."""
+
+
 class Emulator:
     def __init__(self, bowline, probe):
         self.bowline = str(bowline)
@@ -42,7 +46,7 @@ class Emulator:
             ends = {end: [line.removeprefix(f"{end:5} | ") for line in lines
                           if line.startswith(f"{end:5} | ")] for end in ("left", "right")}
             return json.loads(report), ends
-        raise Failed(f"refused {TRIES} times: {done.stderr.strip().splitlines()[-1]}")
+        raise Busy(f"refused {TRIES} times: {done.stderr.strip().splitlines()[-1]}")
 
     def ping(self, link, count):
         _, ends = self.run(link, f"{self.probe} echo {{left}}", f"{self.probe} ping {{left}} {count}")

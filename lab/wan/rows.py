@@ -4,7 +4,7 @@ import dataclasses
 import math
 import shutil
 
-from emulator import Failed
+from emulator import Busy, Failed
 
 RATE_GBPS = 1
 
@@ -35,6 +35,8 @@ class Row:
             return Result(self.name, "SKIP", f"no {self.needs}", self.bar)
         try:
             value, text, holds = self.measure(emulator)
+        except Busy as why:
+            return Result(self.name, "SKIP", str(why), self.bar)
         except (Failed, KeyError, IndexError, ValueError) as error:
             return Result(self.name, "FAIL", f"{type(error).__name__}: {error}", self.bar)
         return Result(self.name, "PASS" if holds else "FAIL", text, self.bar, value)
