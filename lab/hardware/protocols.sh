@@ -8,7 +8,7 @@ file_limit_s=110
 
 # scheme ENDS SCHEME LOG: the client's packets get lost, one in a hundred.
 scheme() {
-    local ends=$1 name=$2 log=$3 options="-s 256K -n 12 -m 1024 --scheme $2"
+    local ends=$1 name=$2 log=$3 options="-s 256K -n 12 --scheme $2"
     [[ $ends == *-soft ]] && options+=' --link loss=1%'
     perf "$ends" write-bw "$options" "$log"
 }
@@ -38,7 +38,7 @@ file() {
     done
     in_guest "cat /tmp/$port; sha256sum < /tmp/inbox/file" > "$log.guest" 2>&1 || status=1
     kill "$receiver" 2> /dev/null
-    in_guest "pkill -f 'recv /tmp/inbox'; rm -rf /tmp/inbox"
+    in_guest 'rm -rf /tmp/inbox'
     wait "$receiver"
     rm -f "$source"
     ((status == 0 && stopped == 2)) && grep -qF "$sum" "$log.guest"
@@ -72,7 +72,7 @@ protocol_rows() {
             row "$ends perf write-bw --scheme $name, 1 % loss" scheme "$ends" "$name"
         done
     done
-    row 'verbs-verbs perf write-bw --scheme sr-nack' perf verbs-verbs write-bw '-s 256K -n 12 -m 1024 --scheme sr-nack'
+    row 'verbs-verbs perf write-bw --scheme sr-nack' perf verbs-verbs write-bw '-s 256K -n 12 --scheme sr-nack'
     row 'allreduce of 4 ranks on verbs, RC' ranks rc 4
     row 'allreduce of 2 ranks on verbs and 2 on the soft NIC, RC' ranks rc 2
     [[ -n $quick ]] || row 'allreduce of 4 ranks on verbs, sr-nack' ranks sr-nack 4
