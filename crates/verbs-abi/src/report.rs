@@ -115,7 +115,9 @@ extern "C" fn at_exit() {
     let closed =
         wait_while(Closing::Waiting, LOCK_PATIENCE) && wait_while(Closing::Going, CLOSE_PATIENCE);
     if !closed {
-        log::warn("the program ended inside of a verb: its devices are not closed in order");
+        log::warn(
+            "the program exited inside a verb or malloc: its devices were not closed cleanly",
+        );
     }
 }
 
