@@ -31,27 +31,8 @@ pub(crate) fn completion(wc: &ibv_wc, invalidation_flag: u32) -> Completion {
 }
 
 fn status(number: u32) -> WcStatus {
-    use WcStatus::*;
-    let all = [
-        Success,
-        LocLenErr,
-        LocQpOpErr,
-        LocProtErr,
-        WrFlushErr,
-        MwBindErr,
-        BadRespErr,
-        LocAccessErr,
-        RemInvReqErr,
-        RemAccessErr,
-        RemOpErr,
-        RetryExcErr,
-        RnrRetryExcErr,
-        RemAbortErr,
-        FatalErr,
-        RespTimeoutErr,
-    ];
-    // Statuses of services that Bowline has none of are errors of their own kind.
-    all.into_iter().find(|status| *status as u32 == number).unwrap_or(GeneralErr)
+    // Statuses of services that Bowline does not offer are errors of their own kind.
+    WcStatus::from_verbs(number).unwrap_or(WcStatus::GeneralErr)
 }
 
 fn opcode(number: u32) -> WcOpcode {

@@ -400,6 +400,33 @@ pub enum WcStatus {
     GeneralErr = 21,
 }
 
+impl WcStatus {
+    /// The status with this number in `enum ibv_wc_status`, if it is one that Bowline knows.
+    pub fn from_verbs(number: u32) -> Option<WcStatus> {
+        use WcStatus::*;
+        let all = [
+            Success,
+            LocLenErr,
+            LocQpOpErr,
+            LocProtErr,
+            WrFlushErr,
+            MwBindErr,
+            BadRespErr,
+            LocAccessErr,
+            RemInvReqErr,
+            RemAccessErr,
+            RemOpErr,
+            RetryExcErr,
+            RnrRetryExcErr,
+            RemAbortErr,
+            FatalErr,
+            RespTimeoutErr,
+            GeneralErr,
+        ];
+        all.into_iter().find(|status| *status as u32 == number)
+    }
+}
+
 impl fmt::Display for WcStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -316,27 +316,7 @@ fn completion(words: &str, qpn: Qpn) -> Outcome<Completion> {
 }
 
 fn status_of(number: u64) -> Outcome<WcStatus> {
-    use WcStatus::*;
-    let all = [
-        Success,
-        LocLenErr,
-        LocQpOpErr,
-        LocProtErr,
-        WrFlushErr,
-        MwBindErr,
-        BadRespErr,
-        LocAccessErr,
-        RemInvReqErr,
-        RemAccessErr,
-        RemOpErr,
-        RetryExcErr,
-        RnrRetryExcErr,
-        RemAbortErr,
-        FatalErr,
-        RespTimeoutErr,
-        GeneralErr,
-    ];
-    let found = all.into_iter().find(|status| *status as u64 == number);
+    let found = u32::try_from(number).ok().and_then(WcStatus::from_verbs);
     found.ok_or_else(|| Failure::new(format!("agent: no such status: {number}")))
 }
 
