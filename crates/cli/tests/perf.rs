@@ -127,6 +127,14 @@ fn the_loss_figure_is_what_the_link_lost() {
     assert!(lost > 0 && lost.abs_diff(of_link) <= 10, "{report}");
 }
 
+/// A scheme's ends cut messages alike, so the server takes what only the client was told.
+#[test]
+fn a_schemes_server_takes_the_clients_mtu() {
+    let report = run("write-bw", &["-s", "64K", "-n", "20", "--scheme", "sr-nack", "-m", "1024"]);
+    assert_eq!(report["results"][0]["iterations"], 20, "{report}");
+    assert_eq!(report["mtu"], 1024, "{report}");
+}
+
 #[test]
 fn both_ends_send_at_the_same_time() {
     for (test, transport) in

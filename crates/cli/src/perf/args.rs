@@ -242,6 +242,9 @@ pub(crate) struct Spec {
     pub(crate) spread: usize,
     #[serde(default)]
     pub(crate) chunk: Option<u32>,
+    /// Bytes in a packet, where the client was given `-m`: a scheme's ends must agree on them.
+    #[serde(default)]
+    pub(crate) mtu_bytes: Option<u32>,
     pub(crate) explain: bool,
     /// The server sends as well.
     #[serde(default)]
@@ -272,6 +275,7 @@ impl Spec {
             rate_bps: args.rate,
             spread: args.lanes.get(),
             chunk: args.chunk,
+            mtu_bytes: args.mtu.map(Mtu::bytes),
             explain: args.explain,
             both: args.both && !latency,
         }
@@ -291,6 +295,7 @@ impl Spec {
             && spec.inline <= 1024
             && (1..=64).contains(&spec.spread)
             && spec.iters >= 1
+            && spec.mtu_bytes.is_none_or(|bytes| Mtu::from_bytes(bytes).is_some())
             && !(spec.both && spec.scheme.is_some());
         spec.transport.check(spec.test)?;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
@@ -306,6 +311,12 @@ impl Spec {
             true => ALL_SIZES.map(|shift| 1 << shift).filter(|size| *size <= most).collect(),
             false => vec![self.size],
         }
+    }
+
+    /// The MTU of a scheme's messages on a NIC that carries `ours`.
+    pub(crate) fn mtu(&self, ours: Mtu) -> Mtu {
+        let asked = self.mtu_bytes.and_then(Mtu::from_bytes);
+        asked.filter(|asked| asked.bytes() < ours.bytes()).unwrap_or(ours)
     }
 
     /// The largest message.

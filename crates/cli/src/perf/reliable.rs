@@ -64,10 +64,11 @@ impl End {
         if spec.test != Test::WriteBw || spec.qps != 1 {
             return Err("--scheme works with write-bw over one QP only".into());
         }
+        let mtu = spec.mtu(device.mtu());
         let config = ReliableConfig {
             sdr: SdrConfig {
-                mtu: device.mtu(),
-                chunk_bytes: spec.chunk.unwrap_or(CHUNK_BYTES.max(device.mtu().bytes())),
+                mtu,
+                chunk_bytes: spec.chunk.unwrap_or(CHUNK_BYTES.max(mtu.bytes())),
                 rate_bps: spec.rate_bps,
                 ..SdrConfig::default()
             },
