@@ -123,6 +123,43 @@ fn a_key_that_nobody_knows_is_refused_with_what_to_do() {
     assert!(theirs.to_string().contains(&trust), "{theirs}");
 }
 
+/// An end that goes on before the peer has answered.
+fn connect_early(address: SocketAddr, identity: &Identity) -> Channel {
+    let mut channel = Connector::new().connect(address).unwrap();
+    channel.authenticate_early(identity, None, |_| Ok(())).unwrap();
+    channel
+}
+
+#[test]
+fn an_end_may_speak_before_it_is_let_in() {
+    let ada = Identity::generate().unwrap();
+    let (ours, theirs) = against(&Policy::new(&[&ada]), |at| {
+        let mut channel = connect_early(at, &ada);
+        assert!(channel.is_sealing() && channel.try_clone().is_err());
+        channel.send(b"early").unwrap();
+        channel
+    });
+    let (mut ours, mut theirs) = (ours, theirs.unwrap().1);
+    assert_eq!(theirs.recv().unwrap(), b"early");
+    theirs.send(b"answer").unwrap();
+    assert_eq!(ours.recv().unwrap(), b"answer");
+    assert!(ours.is_sealing() && theirs.is_sealing() && ours.try_clone().is_ok());
+}
+
+#[test]
+fn an_end_that_spoke_early_hears_that_it_is_refused() {
+    let stranger = Identity::generate().unwrap();
+    let (ours, theirs) = against(&Policy::new(&[]), |at| {
+        let mut channel = connect_early(at, &stranger);
+        // What nobody reads must not take the reason with it.
+        channel.send(&[1; 50_000]).unwrap();
+        channel.recv().unwrap_err()
+    });
+    assert_eq!(refusal(&ours), Some(Refusal::UnknownKey), "{ours}");
+    assert!(ours.to_string().contains(&stranger.public().to_string()), "{ours}");
+    assert_eq!(refusal(&theirs.unwrap_err()), Some(Refusal::UnknownKey));
+}
+
 #[test]
 fn this_end_shows_its_key_to_nobody_that_it_does_not_know() {
     let ada = Identity::generate().unwrap();

@@ -12,6 +12,7 @@ use super::error::SetupError;
 use super::message::{self, HEADER_LEN, Header, Kind};
 use super::records::Records;
 use super::sealing::Sealing;
+use super::secure::Admission;
 use crate::{Endpoint, Error, Qp, RemoteMr};
 
 /// How long a peer that is refused may take to hang up.
@@ -43,13 +44,15 @@ pub struct Channel {
     records: Option<Arc<Records>>,
     /// What seals queue pairs that are connected from now on.
     sealing: Option<Arc<Sealing>>,
+    /// The peer has not said yet whether it lets this end in.
+    admission: Option<Admission>,
 }
 
 impl Channel {
     pub(super) fn new(stream: TcpStream, timeout: Duration) -> Result<Channel, Error> {
         // Setup messages are small and each waits for the last: never hold one back.
         stream.set_nodelay(true).map_err(SetupError::Io)?;
-        Ok(Channel { stream, timeout, header: None, records: None, sealing: None })
+        Ok(Channel { stream, timeout, header: None, records: None, sealing: None, admission: None })
     }
 
     /// The other program's TCP address.
@@ -69,9 +72,13 @@ impl Channel {
 
     /// The same connection once more, so that one thread can receive while another sends.
     pub fn try_clone(&self) -> Result<Channel, Error> {
+        if self.admission.is_some() {
+            return Err(SetupError::NotAdmitted.into());
+        }
         let stream = self.stream.try_clone().map_err(SetupError::Io)?;
         let (records, sealing) = (self.records.clone(), self.sealing.clone());
-        Ok(Channel { stream, timeout: self.timeout, header: self.header, records, sealing })
+        let Channel { timeout, header, .. } = *self;
+        Ok(Channel { stream, timeout, header, records, sealing, admission: None })
     }
 
     pub(super) fn set_sealing(&mut self, sealing: Sealing) {
@@ -80,7 +87,15 @@ impl Channel {
 
     /// Whether queue pairs that are connected over it are sealed.
     pub fn is_sealing(&self) -> bool {
-        self.sealing.is_some()
+        self.sealing.is_some() || self.admission.is_some()
+    }
+
+    pub(super) fn await_admission(&mut self, admission: Admission) {
+        self.admission = Some(admission);
+    }
+
+    pub(super) fn take_admission(&mut self) -> Option<Admission> {
+        self.admission.take()
     }
 
     pub(crate) fn sealing(&self) -> Option<&Sealing> {
@@ -250,6 +265,7 @@ impl Channel {
         deadline: Instant,
         doing: &'static str,
     ) -> Result<Header, Error> {
+        self.hear_admission(deadline)?;
         if let Some(header) = self.header.take() {
             return Ok(header);
         }
@@ -284,11 +300,17 @@ impl Channel {
 
     /// Tells the peer why this end does not go on. It is not told if it is gone.
     pub(super) fn refuse(&mut self, refusal: Refusal) {
-        let told = self.send_frame(Kind::Refused, &[refusal as u8]);
-        if told.is_err() || self.stream.shutdown(Shutdown::Write).is_err() {
+        if self.send_frame(Kind::Refused, &[refusal as u8]).is_ok() {
+            self.hang_up();
+        }
+    }
+
+    /// Ends the conversation so that the peer hears what it was last told: closing with something
+    /// unread would reset the connection and take that with it.
+    pub(super) fn hang_up(&mut self) {
+        if self.stream.shutdown(Shutdown::Write).is_err() {
             return;
         }
-        // Closing with something unread would reset the connection and take the reason with it.
         let deadline = Instant::now() + REFUSAL;
         let mut unread = [0; 4096];
         for _ in 0..message::MAX_BODY / unread.len() + 2 {

@@ -65,6 +65,9 @@ pub enum SetupError {
         /// This side's.
         ours: String,
     },
+    /// What needs the peer's consent was asked for before the peer had given it.
+    #[error("the peer has not let this end in yet: receive something first")]
+    NotAdmitted,
     /// The peer closed the connection before the exchange was over.
     #[error("the peer closed the connection during setup: its own error says why")]
     Closed,

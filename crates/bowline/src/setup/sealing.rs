@@ -41,6 +41,20 @@ impl std::fmt::Debug for Sealing {
     }
 }
 
+/// What this end has told the peer about sealing.
+pub(super) struct SealOffer {
+    secret: [u8; SessionSecret::LEN],
+    role: Role,
+    suite: Suite,
+    nonce: [u8; NONCE_LEN],
+}
+
+impl std::fmt::Debug for SealOffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SealOffer({:?}, {:?})", self.role, self.suite)
+    }
+}
+
 impl Channel {
     /// Seals every queue pair that is connected over this channel from now on: its packets are
     /// encrypted and authenticated, and no others are taken. Both ends call it, with the same
@@ -52,7 +66,8 @@ impl Channel {
     /// # Errors
     /// If the peer has another secret, or does not seal.
     pub fn seal(&mut self, secret: &[u8; SessionSecret::LEN], role: Role) -> Result<(), Error> {
-        let sealing = self.agree(secret, role)?;
+        let offer = self.offer_seal(secret, role)?;
+        let sealing = self.agree(offer)?;
         let (session, suite) = (&sealing.secret, sealing.config.suite);
         self.send(&session.proof(role, suite))?;
         if !session.proves(role.peer(), suite, &self.recv()?) {
@@ -62,31 +77,36 @@ impl Channel {
         Ok(())
     }
 
-    /// Like [`seal`](Self::seal), over a channel that is encrypted with keys from the same
-    /// handshake as the secret: that a message opens proves what proofs would, which take a round
-    /// trip.
-    pub(super) fn seal_proven(
+    /// Tells the peer a nonce and a cipher.
+    pub(super) fn offer_seal(
         &mut self,
         secret: &[u8; SessionSecret::LEN],
         role: Role,
-    ) -> Result<(), Error> {
-        let sealing = self.agree(secret, role)?;
+    ) -> Result<SealOffer, Error> {
+        let nonce = random_bytes().map_err(|e| Error::system("read randomness", e))?;
+        let suite = Suite::best();
+        self.send(&hello(suite, &nonce))?;
+        Ok(SealOffer { secret: *secret, role, suite, nonce })
+    }
+
+    /// Hears the peer's nonce and cipher, and seals from then on. The channel is encrypted with
+    /// keys from the same handshake as the secret: that a message opens proves what the proofs of
+    /// [`seal`](Self::seal) do, which take a round trip.
+    pub(super) fn accept_seal(&mut self, offer: SealOffer) -> Result<(), Error> {
+        let sealing = self.agree(offer)?;
         self.set_sealing(sealing);
         Ok(())
     }
 
-    /// Tells the peer a nonce and a cipher, and hears its own.
-    fn agree(&mut self, secret: &[u8; SessionSecret::LEN], role: Role) -> Result<Sealing, Error> {
-        let nonce = random_bytes().map_err(|e| Error::system("read randomness", e))?;
-        let ours = Suite::best();
-        self.send(&hello(ours, &nonce))?;
+    /// What follows from this end's offer and the peer's.
+    fn agree(&mut self, offer: SealOffer) -> Result<Sealing, Error> {
+        let SealOffer { secret, role, suite, nonce } = offer;
         let (theirs, peer_nonce) = parse_hello(&self.recv()?)?;
         let session = match role {
-            Role::Initiator => SessionSecret::from_pre_shared(secret, &nonce, &peer_nonce),
-            Role::Responder => SessionSecret::from_pre_shared(secret, &peer_nonce, &nonce),
+            Role::Initiator => SessionSecret::from_pre_shared(&secret, &nonce, &peer_nonce),
+            Role::Responder => SessionSecret::from_pre_shared(&secret, &peer_nonce, &nonce),
         };
-        let suite = Suite::agree(ours, theirs);
-        let config = SealConfig::new(suite);
+        let config = SealConfig::new(Suite::agree(suite, theirs));
         Ok(Sealing { secret: session, role, config, next_qp: AtomicU64::new(0) })
     }
 }

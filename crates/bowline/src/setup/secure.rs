@@ -11,11 +11,22 @@ use bowline_seal::Role;
 use super::Channel;
 use super::error::SetupError;
 use super::message::{Header, Kind};
+use super::sealing::SealOffer;
 use crate::Error;
 
 const WAITING: &str = "waiting for the peer to say who it is";
 /// After the handshake, encrypted: the peer may go on. Anything else is a [`Refusal`].
 const ADMITTED: u8 = 0;
+
+/// What an end waits for that has said all that it had to say.
+#[derive(Debug)]
+pub(super) struct Admission {
+    /// This end's key, and the peer's.
+    ours: PublicKey,
+    key: PublicKey,
+    mode: Mode,
+    seal: SealOffer,
+}
 
 /// Whom an end that accepts connections lets in.
 pub trait AcceptPolicy {
@@ -36,8 +47,8 @@ impl Channel {
     /// At the end that connected: proves this end's identity, and checks the peer's.
     ///
     /// With a code both ends prove that they have been told the same. `check` looks at the peer's
-    /// key before this end shows its own. When it returns, the channel is encrypted, and queue
-    /// pairs that are connected over it are sealed.
+    /// key before this end shows its own. When it returns, the channel is encrypted, the peer has
+    /// let this end in, and queue pairs that are connected over the channel are sealed.
     pub fn authenticate(
         &mut self,
         identity: &Identity,
@@ -46,11 +57,37 @@ impl Channel {
     ) -> Result<(), Error> {
         // One deadline for all of it: a peer that takes its time with every message gains none.
         let deadline = Instant::now() + self.timeout();
+        self.introduce(identity, code, check, deadline)?;
+        self.hear_admission(deadline)
+    }
+
+    /// Like [`authenticate`](Self::authenticate), but does not wait until the peer lets this end
+    /// in: the peer is known and the channel is encrypted, so this end may go on to
+    /// [`send`](Self::send), a round trip earlier. If the peer refuses, the first call that
+    /// receives says so.
+    pub fn authenticate_early(
+        &mut self,
+        identity: &Identity,
+        code: Option<&Code>,
+        check: impl FnOnce(&PublicKey) -> Result<(), PeerError>,
+    ) -> Result<(), Error> {
+        self.introduce(identity, code, check, Instant::now() + self.timeout())
+    }
+
+    /// The handshake, up to this end's last message.
+    fn introduce(
+        &mut self,
+        identity: &Identity,
+        code: Option<&Code>,
+        check: impl FnOnce(&PublicKey) -> Result<(), PeerError>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let ours = identity.public();
         let (mut handshake, first) =
             Handshake::connect(identity, code).map_err(SetupError::Peer)?;
         self.send_frame(Kind::Handshake, &first)?;
         let key = loop {
-            let message = self.recv_handshake(deadline, identity)?;
+            let message = self.recv_handshake(deadline, ours)?;
             match handshake.handle(&message).map_err(SetupError::Peer)? {
                 Progress::Reply(reply) => self.send_frame(Kind::Handshake, &reply)?,
                 Progress::Check(key) => break key,
@@ -61,17 +98,29 @@ impl Channel {
         if let Some(last) = last {
             self.send_frame(Kind::Handshake, &last)?;
         }
+        let secret = *session.secret();
         self.encrypt(session);
-        match self.recv_handshake(deadline, identity)?[..] {
+        let seal = self.offer_seal(&secret, Role::Initiator)?;
+        let mode = code.map_or(Mode::Key, |_| Mode::Code);
+        self.await_admission(Admission { ours, key, mode, seal });
+        Ok(())
+    }
+
+    /// Hears whether the peer lets this end in, if it has not said yet.
+    pub(super) fn hear_admission(&mut self, deadline: Instant) -> Result<(), Error> {
+        let Some(Admission { ours, key, mode, seal }) = self.take_admission() else {
+            return Ok(());
+        };
+        match self.recv_handshake(deadline, ours)?[..] {
             [ADMITTED] => {
-                self.log_peer(&key, code.map_or(Mode::Key, |_| Mode::Code));
-                self.seal_queue_pairs()
+                self.log_peer(&key, mode);
+                self.accept_seal(seal)
             }
             [byte] => {
                 let refusal = Refusal::from_byte(byte);
                 let refusal = refusal.ok_or(SetupError::Invalid("reason to refuse"))?;
                 tracing::info!(target: "bowline::setup", "refused by the peer: {refusal}");
-                Err(SetupError::Refused { refusal, ours: Some(identity.public()) }.into())
+                Err(SetupError::Refused { refusal, ours: Some(ours) }.into())
             }
             _ => Err(SetupError::Invalid("end of the handshake").into()),
         }
@@ -107,7 +156,7 @@ impl Channel {
         let (mut handshake, mut reply) = begun.map_err(SetupError::Peer)?;
         let key = loop {
             self.send_frame(Kind::Handshake, &reply)?;
-            let message = self.recv_handshake(deadline, &identity)?;
+            let message = self.recv_handshake(deadline, identity.public())?;
             match handshake.handle(&message) {
                 Ok(Progress::Reply(next)) => reply = next,
                 Ok(Progress::Check(key)) => break key,
@@ -116,34 +165,28 @@ impl Channel {
             }
         };
         let (_, session) = handshake.proceed().map_err(SetupError::Peer)?;
+        let secret = *session.secret();
         self.encrypt(session);
         if mode == Mode::Key && !policy.admits(&key).map_err(SetupError::Peer)? {
-            self.send_frame(Kind::Handshake, &[Refusal::UnknownKey as u8])?;
             let refusal = Refusal::UnknownKey;
+            self.send_frame(Kind::Handshake, &[refusal as u8])?;
+            self.hang_up();
             log_refusal(self, refusal);
             return Err(SetupError::Rejected { refusal, theirs: Some(key) }.into());
         }
         self.send_frame(Kind::Handshake, &[ADMITTED])?;
         self.log_peer(&key, mode);
-        self.seal_queue_pairs()?;
+        let seal = self.offer_seal(&secret, Role::Responder)?;
+        self.accept_seal(seal)?;
         Ok(Some(mode))
     }
 
-    /// Seals what is connected over the channel from now on, with the secret of the handshake.
-    fn seal_queue_pairs(&mut self) -> Result<(), Error> {
-        let (Some(secret), Some(initiator)) = (self.session_secret(), self.is_initiator()) else {
-            return Ok(());
-        };
-        let (secret, role) = (*secret, if initiator { Role::Initiator } else { Role::Responder });
-        self.seal_proven(&secret, role)
-    }
-
-    fn recv_handshake(&mut self, deadline: Instant, identity: &Identity) -> Result<Vec<u8>, Error> {
+    fn recv_handshake(&mut self, deadline: Instant, ours: PublicKey) -> Result<Vec<u8>, Error> {
         let header = self.recv_header(deadline, WAITING)?;
         if header == (Header { kind: Kind::Refused as u8, len: 1 }) {
             return Err(match self.recv_refusal(deadline)? {
                 SetupError::Refused { refusal, .. } => {
-                    SetupError::Refused { refusal, ours: Some(identity.public()) }.into()
+                    SetupError::Refused { refusal, ours: Some(ours) }.into()
                 }
                 other => other.into(),
             });

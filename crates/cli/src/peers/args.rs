@@ -35,6 +35,6 @@ impl TrustArgs {
             None => None,
         };
         let TrustArgs { insecure, seal: secure, accept_new, .. } = *self;
-        Ok(Trust { code, insecure, secure, accept_new, remember: false })
+        Ok(Trust { code, insecure, secure, accept_new, remember: false, early: false })
     }
 }

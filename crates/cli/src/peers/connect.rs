@@ -23,6 +23,8 @@ pub(crate) struct Trust {
     pub(crate) accept_new: bool,
     /// Keep the key of a host that a code has proven.
     pub(crate) remember: bool,
+    /// Go on before the peer has let this end in: a refusal comes with the first answer.
+    pub(crate) early: bool,
 }
 
 /// Connects, and authenticates both ends unless the peer is a process of this host or the user
@@ -42,12 +44,19 @@ pub(crate) fn connect(
     }
     let files = TrustFiles::of_user()?;
     let identity = files.identity()?;
-    channel.authenticate(&identity, trust.code.as_ref(), |key| match trust.code {
-        // The code has proven more than a file could.
-        Some(_) => Ok(()),
-        None => check(&files, &target.to_string(), *key, trust.accept_new),
-    })?;
-    if let (true, Some(_), Some(key)) = (trust.remember, &trust.code, channel.peer_key()) {
+    let Some(code) = &trust.code else {
+        let name = target.to_string();
+        let check = |key: &PublicKey| check(&files, &name, *key, trust.accept_new);
+        if trust.early {
+            channel.authenticate_early(&identity, None, check)?;
+        } else {
+            channel.authenticate(&identity, None, check)?;
+        }
+        return Ok(channel);
+    };
+    // The code proves more than a file could, once the peer has said that it was right.
+    channel.authenticate(&identity, Some(code), |_| Ok(()))?;
+    if let (true, Some(key)) = (trust.remember, channel.peer_key()) {
         files.trust_host(&target.to_string(), key)?;
         output::notice(&format!("{target} is known from now on, by {}", key.fingerprint()));
     }

@@ -172,6 +172,7 @@ impl SendArgs {
             secure: self.secure,
             accept_new: self.accept_new,
             remember: self.remember,
+            early: true,
         }
     }
 

@@ -48,7 +48,7 @@ use report::Report;
 use scan::Source;
 pub(crate) use serve::recv;
 
-use crate::peers::Target;
+use crate::peers::{Target, Trust};
 use crate::{interrupt, output, peers};
 
 /// Exit status of a transfer that left something out.
@@ -88,9 +88,11 @@ fn try_send(args: &SendArgs) -> Result<Report, Failure> {
 /// Connects to several receivers: their names, and the channels.
 fn reach_all(args: &SendArgs, hosts: &[Target]) -> Result<(Vec<String>, Vec<Channel>), Failure> {
     let (mut names, mut channels) = (Vec::new(), Vec::new());
+    // One that refuses is named here.
+    let trust = Trust { early: false, ..args.trust() };
     for target in hosts {
         let name = target.to_string();
-        let channel = peers::connect(target, &args.trust());
+        let channel = peers::connect(target, &trust);
         channels.push(channel.map_err(|e| format!("{name}: {e}"))?);
         names.push(name);
     }
