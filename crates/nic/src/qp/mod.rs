@@ -536,7 +536,7 @@ impl Qp {
         sink.finish(&mut self.core, cx);
         self.standing.paced = progress == Progress::Paced;
         if progress == Progress::Idle {
-            self.core.limits.pacer.rest();
+            self.core.limits.pacer.rest(cx.now);
         }
         if self.core.limits.pacer.is_controlled() {
             let in_flight = self.transport.in_flight_bytes(&self.core);

@@ -7,8 +7,8 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(crate) struct Pacer {
     controller: Option<Box<dyn RateController>>,
-    /// What the controller said when it was asked last.
-    rate_bps: Option<u64>,
+    /// What the controller said when it was asked last: without a limit `UNLIMITED`.
+    rate_bps: u64,
     window_bytes: u64,
     /// What may still be sent in this turn.
     turn_left: u64,
@@ -22,9 +22,11 @@ pub(crate) struct Pacer {
     due: Time,
     /// How far ahead of that the burst under way may get.
     burst_until: Time,
-    /// There was nothing to send since the last packet.
-    rested: bool,
+    /// Since when there is nothing to send; `NEVER` if there is.
+    resting: Time,
 }
+
+const UNLIMITED: u64 = u64::MAX;
 
 /// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a
 /// burst is one system call, where single packets would be one each. A queue on the way has to hold
@@ -37,6 +39,9 @@ const BURST_BYTES: u64 = 60 << 10;
 /// a queue on the way would overflow. To have had nothing to send is no lateness.
 const CATCH_UP_NS: u64 = 4_000_000;
 const CATCH_UP_BYTES: u64 = 1 << 20;
+/// Nothing to send for less than this is no rest: a protocol above keeps a short queue, empties it
+/// to catch up, and fills it again at its next look.
+const REST_NS: u64 = 200_000;
 
 impl Pacer {
     /// Without a factory, one that never holds anything back.
@@ -50,14 +55,14 @@ impl Pacer {
             wants_ecn: controller.as_ref().is_some_and(|controller| controller.wants_ecn()),
             wants_feedback: controller.as_ref().is_some_and(|c| c.wants_feedback()),
             controller,
-            rate_bps: None,
+            rate_bps: UNLIMITED,
             window_bytes: u64::MAX,
             turn_left: u64::MAX,
             turn_bytes: 0,
             next: Time::ZERO,
             due: Time::ZERO,
             burst_until: Time::ZERO,
-            rested: true,
+            resting: Time::ZERO,
         };
         pacer.ask(now);
         pacer
@@ -129,14 +134,14 @@ impl Pacer {
 
     fn ask(&mut self, now: Time) {
         let Some(controller) = &mut self.controller else { return };
-        self.rate_bps = controller.pacing_rate_bps(now);
+        self.rate_bps = controller.pacing_rate_bps(now).unwrap_or(UNLIMITED);
         self.window_bytes = controller.window_bytes().unwrap_or(u64::MAX);
         self.turn_left = controller.turn_bytes().unwrap_or(u64::MAX);
         match self.rate_bps {
-            None => self.next = Time::ZERO,
-            Some(0) => self.next = Time::NEVER,
-            Some(_) if self.next == Time::NEVER => self.next = now.max(self.due),
-            Some(_) => {}
+            UNLIMITED => self.next = Time::ZERO,
+            0 => self.next = Time::NEVER,
+            _ if self.next == Time::NEVER => self.next = now.max(self.due),
+            _ => {}
         }
     }
 
@@ -148,10 +153,11 @@ impl Pacer {
         }
         self.turn_bytes += bytes;
         // A QP that is held sends acknowledgements nevertheless.
-        if let Some(rate) = self.rate_bps.filter(|rate| *rate > 0) {
+        let rate = self.rate_bps;
+        if rate != 0 && rate != UNLIMITED {
             self.burst_until = self.burst_end(now, rate);
             self.due = self.start(now, rate).plus_nanos(time_of(bytes, rate));
-            self.rested = false;
+            self.resting = Time::NEVER;
             self.next = if self.due < self.burst_until { now } else { self.due };
             self.turn_left = self.turn_left.saturating_sub(bytes);
             if self.turn_left == 0 {
@@ -162,7 +168,10 @@ impl Pacer {
 
     /// How many packets of `len` bytes may go at once: one at least, if one may go at all.
     pub(crate) fn burst_packets(&self, now: Time, len: u32) -> u32 {
-        let Some(rate) = self.rate_bps else { return u32::MAX };
+        let rate = self.rate_bps;
+        if rate == UNLIMITED {
+            return u32::MAX;
+        }
         let left = self.burst_end(now, rate).nanos_since(self.start(now, rate));
         let packets = left.div_ceil(time_of(len.into(), rate).max(1));
         let packets = packets.min(self.turn_left.div_ceil(u64::from(len).max(1)));
@@ -172,7 +181,8 @@ impl Pacer {
     /// When the next packet would have gone, evenly spread, as far as lateness is made up for.
     #[inline]
     fn start(&self, now: Time, rate: u64) -> Time {
-        let late_by = if self.rested { 0 } else { CATCH_UP_NS.min(time_of(CATCH_UP_BYTES, rate)) };
+        let has_rested = now.nanos_since(self.resting) >= REST_NS;
+        let late_by = if has_rested { 0 } else { CATCH_UP_NS.min(time_of(CATCH_UP_BYTES, rate)) };
         self.due.max(Time::from_nanos(now.as_nanos().saturating_sub(late_by)))
     }
 
@@ -187,8 +197,8 @@ impl Pacer {
 
     /// There is nothing to send.
     #[inline]
-    pub(crate) fn rest(&mut self) {
-        self.rested = true;
+    pub(crate) fn rest(&mut self, now: Time) {
+        self.resting = self.resting.min(now);
     }
 }
 
@@ -257,14 +267,19 @@ mod tests {
 
     #[test]
     fn lateness_is_made_up_for_and_rest_is_not() {
-        for rested in [false, true] {
+        let now = Time::from_millis(11);
+        // Since when there was nothing to send.
+        let short = Time::from_nanos(now.as_nanos() - REST_NS + 1);
+        let long = Time::from_nanos(now.as_nanos() - REST_NS);
+        for (resting, rested) in [(None, false), (Some(short), false), (Some(long), true)] {
             let mut pacer = fixed(8 * GBPS);
             pacer.on_sent(Time::from_millis(10), 1_000);
-            if rested {
-                pacer.rest();
+            if let Some(since) = resting {
+                pacer.rest(since);
+                // It does not begin anew.
+                pacer.rest(now);
             }
             // A millisecond late: a thousand packets of 1 µs each.
-            let now = Time::from_millis(11);
             let mut at_once = 0;
             while pacer.next() <= now {
                 pacer.on_sent(now, 1_000);
