@@ -19,7 +19,7 @@ use super::list::List;
 use super::message::{Entry, Hello, MAX_CLAIMS, MAX_PATH, Message, VERSION, Welcome};
 use super::meter::Meter;
 use super::report::Report;
-use super::session::{Agreed, Nic, SLOTS, Session, Speed, workers};
+use super::session::{Agreed, Nic, SLOTS, Session, Speed, workers, yield_to_packets};
 use super::store::{Store, WriteError};
 use super::tree::{Place, Segments, Tree};
 use crate::nic_name::NicName;
@@ -106,6 +106,7 @@ fn converse(
         segments: &segments,
         store: &store,
         posted: HashMap::new(),
+        unposted: Vec::new(),
         hashes: HashMap::new(),
         arrived: HashMap::new(),
         progress: vec![Progress::Missing { tries: 0 }; segments.len() as usize],
@@ -281,6 +282,8 @@ struct Inbound<'a> {
     store: &'a Store<'a>,
     /// The slot of each receive.
     posted: HashMap<RecvId, usize>,
+    /// Slots that are free, and wait for a message's number.
+    unposted: Vec<usize>,
     /// Of segments that have not come yet, or are being checked.
     hashes: HashMap<u32, Vec<BlockHash>>,
     /// Segments without hashes yet: their slot.
@@ -385,8 +388,17 @@ impl Inbound<'_> {
     }
 
     fn post(&mut self, slot: usize) -> Result<(), Failure> {
-        let id = self.session.post(slot)?;
-        self.posted.insert(id, slot);
+        self.unposted.push(slot);
+        self.post_waiting()
+    }
+
+    /// Posts the slots that wait, as many as there are numbers for. The others are posted when the
+    /// message that is in their way has come.
+    fn post_waiting(&mut self) -> Result<(), Failure> {
+        while let Some(slot) = self.unposted.last() {
+            let Some(id) = self.session.post(*slot)? else { break };
+            self.posted.extend(self.unposted.pop().map(|slot| (id, slot)));
+        }
         Ok(())
     }
 
@@ -394,6 +406,7 @@ impl Inbound<'_> {
     fn received(&mut self, event: ReliableEvent) -> Result<(), Failure> {
         let ReliableEvent::Received { id, len, imm, result } = event else { return Ok(()) };
         let slot = self.posted.remove(&id);
+        self.post_waiting()?;
         match (result, slot) {
             // Because of another receiver: it is sent again.
             (Err(bowline::Failure::Aborted), Some(slot)) if self.in_group => {
@@ -489,6 +502,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn run(&self) {
+        yield_to_packets();
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

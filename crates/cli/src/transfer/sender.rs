@@ -21,7 +21,7 @@ use super::message::{ENTRIES_BYTES, Entry, Hello, Kind, MAX_CLAIMS, Message, VER
 use super::meter::Meter;
 use super::report::{LeftOutReport, Report};
 use super::scan::{Source, mtime};
-use super::session::{Agreed, Nic, SLOTS, Session, workers};
+use super::session::{Agreed, Nic, SLOTS, Session, workers, yield_to_packets};
 use super::tree::{Place, Segments};
 use crate::nic_name::NicName;
 use crate::output;
@@ -380,6 +380,7 @@ pub(super) struct Reader<'a, 'h, P> {
 
 impl<P> Reader<'_, '_, P> {
     pub(super) fn run(&self) {
+        yield_to_packets();
         let mut piece = vec![0; PIECE_BYTES];
         loop {
             let job = self.queue.lock().unwrap_or_else(PoisonError::into_inner).recv();

@@ -5,7 +5,9 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use indicatif::HumanBytes;
 
@@ -22,6 +24,10 @@ use super::tree::{Place, Tree};
 /// Longest file of records that is read: more than the largest file could have.
 const MAX_STATE_BYTES: u64 = 1 << 28;
 
+/// How long a transfer waits for others that write the same files, in all, and how often it looks.
+const BUSY_PATIENCE: Duration = Duration::from_secs(3);
+const BUSY_TICK: Duration = Duration::from_millis(10);
+
 /// Holes are of whole pages.
 const PAGE_BYTES: usize = 4096;
 
@@ -31,6 +37,8 @@ pub(super) struct Store<'a> {
     tree: &'a Tree,
     /// Nothing is changed.
     dry_run: bool,
+    /// Until when it waits for other transfers, once it has met one.
+    busy_until: OnceLock<Instant>,
     /// Entries that it cannot take.
     pub(super) failures: Failures,
     /// Files that were there before, and their length.
@@ -68,6 +76,7 @@ impl<'a> Store<'a> {
             dir,
             tree,
             dry_run,
+            busy_until: OnceLock::new(),
             failures: Failures::default(),
             existing: HashMap::new(),
             kept_dirs: HashSet::new(),
@@ -260,14 +269,27 @@ impl<'a> Store<'a> {
         Ok(partial)
     }
 
+    /// Makes sure that no other transfer writes a partial file. One that its sender has left needs a
+    /// moment to end.
+    fn lock(&self, part: &File) -> io::Result<()> {
+        while part.try_lock().is_err() {
+            // Of many such files only the first is waited for so long.
+            let deadline = *self.busy_until.get_or_init(|| Instant::now() + BUSY_PATIENCE);
+            if Instant::now() >= deadline {
+                let why = "another transfer is writing it";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+            }
+            thread::sleep(BUSY_TICK);
+        }
+        Ok(())
+    }
+
     /// Opens a partial file with what is right of it.
     fn begin(&self, index: usize) -> io::Result<Partial> {
         let entry = &self.tree.entries()[index];
         let blocks = self.tree.blocks_of(index);
         let part = self.dir.create_part(entry)?;
-        part.try_lock().map_err(|_| {
-            io::Error::new(io::ErrorKind::ResourceBusy, "another transfer is writing it")
-        })?;
+        self.lock(&part)?;
         let kept: Vec<Record> = blocks
             .clone()
             .filter_map(|block| Some((block, self.there(block)?)))
