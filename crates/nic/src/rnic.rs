@@ -167,7 +167,7 @@ pub trait Rnic {
     fn bind_slot(
         &mut self,
         root: MrKey,
-        slot: u32,
+        slot: u64,
         to: Option<(MrKey, u64, usize)>,
     ) -> Result<(), ControlError> {
         let _ = (root, slot, to);
@@ -385,7 +385,7 @@ impl Rnic for Nic {
     fn bind_slot(
         &mut self,
         root: MrKey,
-        slot: u32,
+        slot: u64,
         to: Option<(MrKey, u64, usize)>,
     ) -> Result<(), ControlError> {
         Nic::bind_slot(self, root, slot, to)

@@ -80,6 +80,10 @@ impl Default for SdrConfig {
     }
 }
 
+/// How often all places are used before a slot comes again: so often that a replay window has long
+/// passed over what was sent the last time, however few packets messages have.
+const LAPS: u64 = 1 << 16;
+
 impl SdrConfig {
     /// Checks that the numbers go together.
     pub fn check(&self) -> Result<(), SdrError> {
@@ -127,6 +131,20 @@ impl SdrConfig {
     /// A message spans two to this power bytes of the root key's address space.
     pub(crate) fn slot_shift(&self) -> u32 {
         self.max_message.next_power_of_two().trailing_zeros()
+    }
+
+    /// The slot of message `number` under its generation's root key. Messages that have the same
+    /// place have different slots, for longer than any packet can be held back.
+    #[inline]
+    pub(crate) fn slot(&self, number: u64) -> u64 {
+        let (_, id) = self.place(number);
+        let lap = number / self.places() % LAPS;
+        lap * u64::from(self.layout.ids()) + u64::from(id)
+    }
+
+    /// Bytes under each root key.
+    pub(crate) fn root_len(&self) -> u64 {
+        (LAPS * u64::from(self.layout.ids())) << self.slot_shift()
     }
 
     /// Messages until the same generation and ID come again.

@@ -11,7 +11,7 @@ use crate::ud;
 
 /// Version 3 has the token of the control channel, version 4 its stamps and reports, version 5 many
 /// words of the reliable layer in one control message.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 /// One end's QPs and keys, and the parameters that both must share.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ impl SdrInfo {
 
     /// Bytes under each root key, from address 0 on.
     pub fn root_len(&self) -> u64 {
-        u64::from(self.config.layout.ids()) << self.config.slot_shift()
+        self.config.root_len()
     }
 
     /// QPs of each generation.
@@ -196,7 +196,7 @@ mod tests {
         let mut bytes = info().to_bytes();
         bytes[0] = 2;
         let error = SdrInfo::from_bytes(&bytes).unwrap_err();
-        assert!(error.to_string().contains("version 2, this end version 5"), "{error}");
+        assert!(error.to_string().contains("version 2, this end version 6"), "{error}");
     }
 
     proptest! {

@@ -111,10 +111,10 @@ impl Receiver {
         }
         self.check_room(config, now, self.posted)?;
         let (generation, id) = config.place(self.posted);
-        if len > 0
-            && let Some(root) = self.roots.get(generation as usize)
-        {
-            nic.bind_slot(*root, id, Some((buffer.key, buffer.addr, len as usize)))?;
+        if let Some(root) = self.roots.get(generation as usize) {
+            // One without bytes as well: its place is not to be reached by its last owner.
+            let to = (len > 0).then_some((buffer.key, buffer.addr, len as usize));
+            nic.bind_slot(*root, config.slot(self.posted), to)?;
         }
         self.table.open(id, generation, config.packets(len));
         self.open[id as usize] = Some(Open { generation, buffer, len });
@@ -170,7 +170,7 @@ impl Receiver {
         let (generation, _) = config.place(handle.0);
         self.table.close(id);
         if let Some(root) = self.roots.get(generation as usize) {
-            nic.bind_slot(*root, id, None)?;
+            nic.bind_slot(*root, config.slot(handle.0), None)?;
         }
         self.open[id as usize] = None;
         self.open_count -= 1;

@@ -439,7 +439,7 @@ impl Sender {
             self.note_posted(Posted { piece, qp, is_fragment: false });
             return Ok(());
         }
-        let slot = u64::from(id) << config.slot_shift();
+        let slot = config.slot(piece.message) << config.slot_shift();
         let remote = Remote { addr: slot + piece.offset, rkey: self.roots[generation as usize] };
         let sges = [Sge::new(piece.source.key, piece.source.addr, piece.len as u32)];
         let sges = if piece.len == 0 { &sges[..0] } else { &sges[..] };

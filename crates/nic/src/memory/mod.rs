@@ -184,8 +184,8 @@ impl MemoryTable {
         count: u32,
         shift: u32,
     ) -> Result<MrKey, ControlError> {
-        if shift > 40 || count > MAX_SLOTS {
-            let why = "at most 65,536 slots of at most 1 TiB each";
+        if shift > 40 || count > MAX_SLOTS || !count.is_power_of_two() {
+            let why = "as many slots as a power of two, 65,536 at most, of at most 1 TiB each";
             return Err(ControlError::Invalid { what: "indirect region", why });
         }
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -196,7 +196,7 @@ impl MemoryTable {
     pub(crate) fn bind_slot(
         &mut self,
         key: MrKey,
-        slot: u32,
+        slot: u64,
         to: Option<(MrKey, u64, usize)>,
     ) -> Result<(), ControlError> {
         let missing = ControlError::NotFound { what: "memory region" };
@@ -214,8 +214,8 @@ impl MemoryTable {
             let why = "it is longer than a slot";
             return Err(ControlError::Invalid { what: "binding", why });
         }
-        *slots.get_mut(slot).ok_or(ControlError::NotFound { what: "slot" })? = binding;
-        Ok(())
+        let is_bound = slots.bind(slot, binding);
+        is_bound.then_some(()).ok_or(ControlError::NotFound { what: "slot" })
     }
 
     /// Checks that `len` bytes at `addr` of a region may be put behind slots of its domain.

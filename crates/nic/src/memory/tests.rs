@@ -129,6 +129,28 @@ fn a_slot_leads_to_its_buffer_or_nowhere() {
 }
 
 #[test]
+fn a_slot_whose_place_is_anothers_takes_nothing() {
+    let (mut t, pd, buffer, key) = table(4096, 0, Access::all());
+    let root = t.register_indirect(pd, 4, 10).unwrap();
+    let write = |t: &MemoryTable, slot: u64, byte| {
+        t.remote_write(peer(pd), root.0, slot << 10, &[byte; 8], true).is_ok()
+    };
+    for to in [Some((MrKey(key), 0, 8)), None] {
+        t.bind_slot(root, 2, to).unwrap();
+        assert!(write(&t, 2, 1) && !write(&t, 6, 2), "{to:?}");
+        t.bind_slot(root, 6, to).unwrap();
+        let before = buffer.to_vec(0, 8);
+        assert!(!write(&t, 2, 3), "it was held back: {to:?}");
+        // Not even an empty one, which a landing would take for word from the peer.
+        assert!(t.check_remote(peer(pd), root.0, 2 << 10, 0, Access::REMOTE_WRITE).is_err());
+        assert_eq!(buffer.to_vec(0, 8), before);
+        assert!(write(&t, 6, 4), "{to:?}");
+    }
+    assert!(t.bind_slot(root, 1 << 54, None).is_err(), "it would have no address");
+    assert!(t.register_indirect(pd, 3, 10).is_err());
+}
+
+#[test]
 fn a_slot_does_not_outlive_its_buffer() {
     let (mut t, pd, _buffer, key) = table(4096, 0, Access::all());
     let root = t.register_indirect(pd, 1, 12).unwrap();
@@ -150,7 +172,7 @@ fn bindings_are_checked() {
     let refused = [
         (root, 0, Some((MrKey(key), 0, 64))),
         (root, 0, Some((elsewhere, 0, 64))),
-        (root, 1, None),
+        (root, 1 << 58, None),
         (MrKey(key), 0, None),
     ];
     for (root, slot, to) in refused {

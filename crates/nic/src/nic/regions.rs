@@ -59,9 +59,9 @@ impl Nic {
         self.shared.memory.fill_secret(out);
     }
 
-    /// Registers an indirect region: `slots` slots, each spanning `1 << slot_shift` bytes of
-    /// address space from address zero on, which peers may write. What they write to a slot goes
-    /// where [`Nic::bind_slot`] says, and at first nowhere.
+    /// Registers an indirect region: `slots` slots, a power of two, each spanning `1 << slot_shift`
+    /// bytes of address space from address zero on, which peers may write. What they write to a
+    /// slot goes where [`Nic::bind_slot`] says, and at first nowhere.
     pub fn register_indirect(
         &mut self,
         pd: PdId,
@@ -73,10 +73,13 @@ impl Nic {
 
     /// Puts `len` bytes at address `addr` of a region behind a slot of an indirect one, or, with
     /// `None`, nothing: what is written there then vanishes, as with a null key.
+    ///
+    /// Slots are numbered on and on: binding one takes the place of that which is as many behind it
+    /// as the region has slots, and what is written there from then on is refused.
     pub fn bind_slot(
         &mut self,
         root: MrKey,
-        slot: u32,
+        slot: u64,
         to: Option<(MrKey, u64, usize)>,
     ) -> Result<(), ControlError> {
         self.shared.memory.bind_slot(root, slot, to)
