@@ -155,11 +155,12 @@ run_pair() {
     return "$status"
 }
 
-# run_by_cm LOG HOST GUEST: as run_pair, for programs that listen at no TCP port. The client knocks until
-# somebody is there: a server ends with its first client, so that a second try finds none unless the first
-# came too early.
+# run_by_cm LOG HOST GUEST: as run_pair, for programs that listen at no TCP port, so that nobody knows when the
+# server is there. A client that comes too early is refused, and then both ends begin anew: perftest connects
+# twice, and a server whose client was refused the second time would take the next client's first connection for
+# the second.
 run_by_cm() {
-    local log=$1 host=$2 guest=$3 server status tries
+    local log=$1 host=$2 guest=$3 server status tries ended
     local at_host=${host_addr[$ip]} at_guest=169.254.77.2 at_tap='' at_eth=''
     # Link-local addresses want to know the interface.
     ((ip == 6)) && at_guest=fe80::2 at_tap=%tap0 at_eth=%eth0
@@ -174,29 +175,25 @@ run_by_cm() {
     else
         guest+=" $at_host"
     fi
-    # shellcheck disable=SC2086 # words
-    if [[ $direction == '->' ]]; then
-        (exec_in_guest "$guest") > "$log.server" 2>&1 &
-    else
-        (exec_on_host "$ip" "$link" $host) > "$log.server" 2>&1 &
-    fi
-    server=$!
-    for ((tries = 0; tries < 20; tries++)); do
-        status=0
+    for ((tries = 1; tries <= 8; tries++)); do
+        status=0 ended=0
         # shellcheck disable=SC2086 # words
         if [[ $direction == '->' ]]; then
+            (exec_in_guest "$guest") > "$log.server" 2>&1 &
+            server=$!
+            sleep "0.$tries"
             (exec_on_host "$ip" "$link" $host) > "$log.client" 2>&1 || status=$?
         else
+            (exec_on_host "$ip" "$link" $host) > "$log.server" 2>&1 &
+            server=$!
+            sleep "0.$tries"
             (exec_in_guest "$guest") > "$log.client" 2>&1 || status=$?
         fi
+        ((status == 0)) || kill "$server" 2> /dev/null || true
+        wait "$server" || ended=$?
         # A client that has run out of time has found somebody.
         ((status == 0 || status == 124)) && break
-        kill -0 "$server" 2> /dev/null || break
-        sleep 0.5
     done
-    ((status == 0)) || kill "$server" 2> /dev/null
-    local ended=0
-    wait "$server" || ended=$?
     ((status)) || status=$ended
     return "$status"
 }
