@@ -14,7 +14,7 @@ use super::dir::Dir;
 use super::filter::Filter;
 use super::message::{Entry, Hello, Kind, Message, Timestamp, VERSION, Welcome};
 use super::report::Report;
-use super::session::{Agreed, Nic, Session, Speed};
+use super::session::{Agreed, Nic, SLOTS, Session, Speed};
 use super::{Failure, receiver};
 use crate::nic_name::NicName;
 
@@ -259,4 +259,29 @@ fn impossible_lists_are_refused() {
         let error = report.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+}
+
+/// Message numbers come round in order: a segment that seven others have overtaken keeps its
+/// number from the next.
+#[test]
+fn a_slot_without_a_number_waits() {
+    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let open =
+        || Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
+    let agreed = Agreed { mtu_bytes: 1024, lanes: 1, scheme: "sr-nack", segment_bytes: 16 << 20 };
+    let sender = thread::spawn(move || {
+        let mut channel = Connector::new().connect(at).unwrap();
+        let nic = open();
+        let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
+        (nic, session)
+    });
+    let mut channel = listener.accept().unwrap();
+    let nic = open();
+    let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
+    let _sender = sender.join().unwrap();
+    for slot in 0..SLOTS {
+        assert!(session.post(slot).unwrap().is_some(), "slot {slot}");
+    }
+    assert!(session.post(0).unwrap().is_none());
 }
