@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 # What the tests need beside the package; its own dependencies are in every Debian.
-INCLUDED = ("perftest", "python3-venv")
+INCLUDED = ("perftest",)
 BOOTSTRAP_SECONDS = 900
 # Sets up the inside of a root and enters it. Its mounts and its network end with it.
 ENTER = """
