@@ -11,6 +11,8 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let code: String = TABLES.iter().map(|(list, name)| table(list, name)).collect();
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    // The preload library's build script reads the lists, too, wherever this package lies.
+    println!("cargo:lists={}", env::var("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     fs::write(out.join("table.rs"), code).expect("the output directory is writable");
 }
 

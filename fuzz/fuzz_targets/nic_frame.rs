@@ -9,8 +9,11 @@
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use bowline_nic::{Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, PdId, QpInit, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps};
-use bowline_wire::{FlowKey, icrc_of, Qpn};
+use bowline_nic::{
+    Access, Buffer, Completion, Connect, CqId, FrameMeta, IpId, MrKey, Mtu, Nic, NicConfig, PdId,
+    QpInit, QpType, RecvWr, Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
+};
+use bowline_wire::{FlowKey, Qpn, icrc_of};
 use libfuzzer_sys::fuzz_target;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -58,7 +61,8 @@ impl World {
             let recv = self.sge(0, 3_000);
             self.nic.post_recv(qpn, &RecvWr::new(1, &recv)).ok();
             if qp_type == QpType::Rc {
-                let (read, word, write) = (self.sge(4_000, 5_000), self.sge(10_000, 8), self.sge(0, 3_000));
+                let (read, word, write) =
+                    (self.sge(4_000, 5_000), self.sge(10_000, 8), self.sge(0, 3_000));
                 let add = SendOp::FetchAdd { remote, add: 1 };
                 self.nic.post_send(now, qpn, &SendWr::new(2, SendOp::Write(remote), &write)).ok();
                 self.nic.post_send(now, qpn, &SendWr::new(3, SendOp::Read(remote), &read)).ok();
@@ -82,7 +86,14 @@ impl World {
     }
 
     fn frame(&mut self, target: u8, mut bytes: Vec<u8>, seal: bool) {
-        let meta = FrameMeta { src: PEER, dst: LOCAL, src_port: 4791, tos: target & 3, ttl: 1, ip_id: IpId::Known(0) };
+        let meta = FrameMeta {
+            src: PEER,
+            dst: LOCAL,
+            src_port: 4791,
+            tos: target & 3,
+            ttl: 1,
+            ip_id: IpId::Known(0),
+        };
         if seal && bytes.len() >= 16 {
             self.seal(target, 0, &mut bytes);
         }
@@ -133,15 +144,31 @@ impl World {
         if let Some(byte) = datagram.get_mut(usize::from(at(6)) << 6 | usize::from(at(7))) {
             *byte ^= at(8);
         }
-        let meta = FrameMeta { src: PEER, dst: LOCAL, src_port: 4791, tos: at(9) & 3, ttl: 1, ip_id: IpId::Guess(0) };
-        self.nic.handle_frames(self.now, &meta, &datagram, if at(10) == 0 { 272 } else { at(10).into() });
+        let meta = FrameMeta {
+            src: PEER,
+            dst: LOCAL,
+            src_port: 4791,
+            tos: at(9) & 3,
+            ttl: 1,
+            ip_id: IpId::Guess(0),
+        };
+        self.nic.handle_frames(
+            self.now,
+            &meta,
+            &datagram,
+            if at(10) == 0 { 272 } else { at(10).into() },
+        );
         self.drain();
     }
 
     fn check(&self) {
         let bytes = self.buffer.to_vec(0, LEN);
-        for untouchable in [0..WINDOW.start, WINDOW.end..LOCAL_WINDOW.start, LOCAL_WINDOW.end..LEN] {
-            assert!(bytes[untouchable.clone()] == UNTOUCHED[untouchable.clone()], "{untouchable:?}");
+        for untouchable in [0..WINDOW.start, WINDOW.end..LOCAL_WINDOW.start, LOCAL_WINDOW.end..LEN]
+        {
+            assert!(
+                bytes[untouchable.clone()] == UNTOUCHED[untouchable.clone()],
+                "{untouchable:?}"
+            );
         }
     }
 }

@@ -55,7 +55,10 @@ fn build(k: usize, hosts: usize) -> World {
     let addrs = Topology::ipv4(hosts);
     let topology = fat_tree(1, k, &addrs, CABLE);
     let configs = addrs.iter().enumerate().map(|(i, addr)| HostConfig {
-        nics: vec![NicConfig { window_bytes: WINDOW_BYTES, ..NicConfig::new(*addr, [i as u8; 32]) }],
+        nics: vec![NicConfig {
+            window_bytes: WINDOW_BYTES,
+            ..NicConfig::new(*addr, [i as u8; 32])
+        }],
         tx_caps: TxCaps::SINGLE,
         tx_batch: 64,
         tx_id: TxId::Burst,

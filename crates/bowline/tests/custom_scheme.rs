@@ -1,6 +1,6 @@
 //! The example of somebody else's scheme does what it says.
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the example's `main` is not called here")]
 #[path = "../examples/custom_scheme.rs"]
 mod example;
 

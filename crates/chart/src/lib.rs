@@ -9,7 +9,9 @@
 //! ```
 //! use bowline_chart::{Axis, LineChart, Series, Unit};
 //!
-//! let mut chart = LineChart::new("Slowdown", Axis::log("loss", Unit::Probability), Axis::linear("slowdown", Unit::Factor));
+//! let loss = Axis::log("loss", Unit::Probability);
+//! let slowdown = Axis::linear("slowdown", Unit::Factor);
+//! let mut chart = LineChart::new("Slowdown", loss, slowdown);
 //! chart.series.push(Series::line("sr-nack", vec![(1e-6, 1.0), (1e-4, 1.2), (1e-2, 2.1)]));
 //! assert!(chart.svg().starts_with("<svg"));
 //! println!("{}", chart.terminal(80, 20, false));

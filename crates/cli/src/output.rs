@@ -59,7 +59,10 @@ pub(crate) fn plain(text: &str) -> String {
 
 /// Separators of lines, and marks that turn the direction of what follows.
 fn is_format(c: char) -> bool {
-    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    matches!(
+        c,
+        '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    )
 }
 
 /// Prints an error as one line, and one with what to try.

@@ -13,11 +13,11 @@
 //!
 //! use bowline_fec::{Fec, FecConfig};
 //! use bowline_nic::{
-//!     Access, Buffer, Connect, FrameMeta, IpId, Nic, NicConfig, QpInit, QpType, Region, Remote, SendOp,
-//!     SendWr, Sge, Time, TxBatch, TxCaps,
+//!     Access, Buffer, Connect, FrameMeta, IpId, Nic, NicConfig, QpInit, QpType, Region, Remote,
+//!     SendOp, SendWr, Sge, Time, TxBatch, TxCaps,
 //! };
 //!
-//! /// Moves what both NICs want to send, until that is nothing; loses packet `lost` of the first one's.
+//! /// Moves what both NICs want to send, until that is nothing; loses packet `lost` of the first.
 //! fn exchange(nics: &mut [Nic; 2], addrs: [IpAddr; 2], now: Time, lost: Option<usize>) {
 //!     let (mut batch, mut sent, mut moved) = (TxBatch::new(TxCaps::SINGLE, 64), 0, true);
 //!     while moved {

@@ -82,7 +82,8 @@ functions! {
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
     ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
     ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
-    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_create_cq:
+        fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
     ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
     ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
     ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;

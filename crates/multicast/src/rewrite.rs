@@ -215,9 +215,13 @@ mod tests {
         ) {
             let id = Qpn::new(0xfe_0007);
             let from = FlowKey {
-                src: addr(v6, hosts[0]), dst: addr(v6, hosts[1]), src_port: ports[0], dst_port: 4791,
+                src: addr(v6, hosts[0]),
+                dst: addr(v6, hosts[1]),
+                src_port: ports[0],
+                dst_port: 4791,
             };
-            let leaf = Leaf { qpn: Qpn::new(qpn), places: vec![Place { va: to_va, rkey: rkeys[1] }] };
+            let places = vec![Place { va: to_va, rkey: rkeys[1] }];
+            let leaf = Leaf { qpn: Qpn::new(qpn), places };
             let mut rewriter = Rewriter::new(Branch {
                 dst: addr(v6, hosts[2]),
                 src: terminates.then_some(Origin { addr: addr(v6, hosts[3]), port: ports[1] }),

@@ -14,8 +14,8 @@
 //! use std::net::IpAddr;
 //!
 //! use bowline_nic::{
-//!     Access, Buffer, Completion, Connect, FrameMeta, IpId, Nic, NicConfig, QpInit, QpType, Region,
-//!     Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps, WcStatus,
+//!     Access, Buffer, Completion, Connect, FrameMeta, IpId, Nic, NicConfig, QpInit, QpType,
+//!     Region, Remote, SendOp, SendWr, Sge, Time, TxBatch, TxCaps, WcStatus,
 //! };
 //!
 //! let addrs = ["10.0.0.1", "10.0.0.2"].map(|addr| addr.parse::<IpAddr>().unwrap());

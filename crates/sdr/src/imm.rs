@@ -89,7 +89,12 @@ mod tests {
     proptest! {
         #[test]
         fn what_a_series_puts_together_comes_apart(
-            bits in prop_oneof![Just((10, 18, 4)), Just((8, 22, 2)), Just((12, 20, 0)), Just((9, 15, 8))],
+            bits in prop_oneof![
+                Just((10, 18, 4)),
+                Just((8, 22, 2)),
+                Just((12, 20, 0)),
+                Just((9, 15, 8)),
+            ],
             id: u32, first: u32, k in 0u32..100, user: u32,
         ) {
             let layout = ImmLayout::new(bits.0, bits.1, bits.2).unwrap();

@@ -62,7 +62,9 @@ mod tests {
     proptest! {
         /// Against a set of all that has come.
         #[test]
-        fn a_counter_is_new_once(steps in proptest::collection::vec((0..5_u8, 0..9_000_u64), 1..400)) {
+        fn a_counter_is_new_once(
+            steps in proptest::collection::vec((0..5_u8, 0..9_000_u64), 1..400),
+        ) {
             let (mut window, mut seen, mut high) = (ReplayWindow::new(), BTreeSet::new(), 0_u64);
             for (kind, distance) in steps {
                 let counter = match kind {

@@ -35,15 +35,15 @@ const PRODUCTS: [Product; 2] = [
         name: "libibverbs",
         versions: "IBVERBS",
         table: "bowline_verbs_table",
-        symbols: "../symbols.txt",
-        stubs: Some("../stubs.txt"),
+        symbols: "symbols.txt",
+        stubs: Some("stubs.txt"),
         generations: &GENERATIONS,
     },
     Product {
         name: "librdmacm",
         versions: "RDMACM",
         table: "bowline_rdmacm_table",
-        symbols: "../rdmacm-symbols.txt",
+        symbols: "rdmacm-symbols.txt",
         stubs: None,
         generations: &[],
     },
@@ -54,17 +54,19 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libbowline_verbs.so");
     // The tables must lead to this library, not to the jumps that come through it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    let lists = env::var_os("DEP_BOWLINE_VERBS_ABI_LISTS").expect("bowline-verbs-abi says it");
+    let lists = PathBuf::from(lists);
     for product in &PRODUCTS {
         for list in [Some(product.symbols), product.stubs].into_iter().flatten() {
-            println!("cargo:rerun-if-changed={list}");
+            println!("cargo:rerun-if-changed={}", lists.join(list).display());
         }
-        if let Err(why) = make(product) {
+        if let Err(why) = make(product, &lists) {
             println!("cargo:warning=no versioned {}.so.1: {why}", product.name);
         }
     }
 }
 
-fn make(product: &Product) -> Result<(), String> {
+fn make(product: &Product, lists: &Path) -> Result<(), String> {
     if env::var("TARGET") != env::var("HOST") {
         return Err("it is not made when cross-compiling".into());
     }
@@ -76,8 +78,8 @@ fn make(product: &Product) -> Result<(), String> {
     let file = dir.join(&soname);
     println!("cargo:rerun-if-changed={}", file.display());
 
-    let symbols = rows(Path::new(product.symbols))?;
-    let stubs = product.stubs.map_or(Ok(Vec::new()), |list| rows(Path::new(list)))?;
+    let symbols = rows(&lists.join(product.symbols))?;
+    let stubs = product.stubs.map_or(Ok(Vec::new()), |list| rows(&lists.join(list)))?;
     let machine = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let (jumps, map) =
         (out.join(format!("{}.S", product.name)), out.join(format!("{}.map", product.name)));
@@ -85,7 +87,7 @@ fn make(product: &Product) -> Result<(), String> {
     write(&map, &versions(product, symbols.iter().chain(&stubs)))?;
     fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
     link(product, &out, &[&jumps, &map], &file)?;
-    date_back(&file, Path::new(product.symbols)).map_err(|e| e.to_string())?;
+    date_back(&file, &lists.join(product.symbols)).map_err(|e| e.to_string())?;
     let link = dir.join(format!("{}.so", product.name));
     let _ = fs::remove_file(&link);
     std::os::unix::fs::symlink(soname, &link).map_err(|e| e.to_string())

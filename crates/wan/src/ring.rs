@@ -84,7 +84,9 @@ mod tests {
     proptest! {
         /// Whatever comes and goes, packets keep their bytes and never overlap.
         #[test]
-        fn packets_keep_their_bytes(steps in prop::collection::vec((1..MAX_READ, 0..3_usize), 1..200)) {
+        fn packets_keep_their_bytes(
+            steps in prop::collection::vec((1..MAX_READ, 0..3_usize), 1..200),
+        ) {
             let mut ring = Ring::new(5 * MAX_READ);
             let mut held: VecDeque<(usize, usize, u8)> = VecDeque::new();
             for (number, (len, frees)) in steps.into_iter().enumerate() {

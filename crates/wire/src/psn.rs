@@ -32,7 +32,8 @@ impl Psn {
 
     /// `n` numbers further on.
     #[inline]
-    #[allow(clippy::should_implement_trait)] // `Add` could not be `const`, and `psn + 1` hides the wrap
+    // `Add` could not be `const`, and `psn + 1` hides the wrap.
+    #[allow(clippy::should_implement_trait)]
     pub const fn add(self, n: u32) -> Self {
         Self::new(self.0.wrapping_add(n))
     }

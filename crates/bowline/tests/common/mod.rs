@@ -1,5 +1,5 @@
 //! Two ends on loopback addresses of their own, for every test alike.
-#![allow(dead_code)] // every test file uses its own part of this
+#![allow(dead_code, reason = "every test file uses its own part of this")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -7,7 +7,7 @@ use bowline::{
     TimeoutRule, Via,
 };
 use bowline_link::units;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 
 use crate::nic_name::NicName;
 use crate::output::{parse_bytes, parse_time};
@@ -37,7 +37,7 @@ pub(crate) struct CollectiveArgs {
     /// What to measure
     pub(super) test: Test,
     /// Ranks to start on this machine [default: 2, or as the launcher says]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=250))]
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..=250))]
     pub(super) ranks: Option<u32>,
     /// Smallest size in bytes; K, M and G are powers of 1024
     #[arg(short = 'b', long, default_value = "8", value_parser = parse_bytes, value_name = "BYTES")]
@@ -46,16 +46,19 @@ pub(crate) struct CollectiveArgs {
     #[arg(short = 'e', long, default_value = "32M", value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) max_bytes: u32,
     /// Factor from one size to the next
-    #[arg(short = 'f', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    #[arg(short = 'f', long, default_value_t = 2)]
+    #[arg(value_parser = value_parser!(u32).range(2..=1024))]
     pub(super) factor: u32,
     /// Operations that are timed, of each size
-    #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long, default_value_t = 20)]
+    #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub(super) iters: u32,
     /// Operations before that are not timed
-    #[arg(short = 'w', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(short = 'w', long, default_value_t = 5)]
+    #[arg(value_parser = value_parser!(u32).range(0..=1_000_000))]
     pub(super) warmup: u32,
     /// Whether to check results: 1 or 0
-    #[arg(short = 'c', long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(short = 'c', long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=1))]
     pub(super) check: u8,
     /// Elements: f32, f64, f16, bf16, i8, u8, i32, u32, i64 or u64
     #[arg(short = 'd', long = "type", default_value = "f32", value_name = "TYPE")]

@@ -81,21 +81,21 @@ enum Experiment {
 
 /// The experiments that come with the program.
 const EXPERIMENTS: [(&str, &str); 12] = [
-    ("fig3a", include_str!("../../../../experiments/fig3a.toml")),
-    ("fig3b", include_str!("../../../../experiments/fig3b.toml")),
-    ("fig3c", include_str!("../../../../experiments/fig3c.toml")),
-    ("fig9", include_str!("../../../../experiments/fig9.toml")),
-    ("fig10a", include_str!("../../../../experiments/fig10a.toml")),
-    ("fig10b", include_str!("../../../../experiments/fig10b.toml")),
-    ("fig10c", include_str!("../../../../experiments/fig10c.toml")),
-    ("fig10d", include_str!("../../../../experiments/fig10d.toml")),
-    ("fig12", include_str!("../../../../experiments/fig12.toml")),
-    ("fig13", include_str!("../../../../experiments/fig13.toml")),
-    ("fig15", include_str!("../../../../experiments/fig15.toml")),
-    ("model", include_str!("../../../../experiments/model.toml")),
+    ("fig3a", include_str!("../../experiments/fig3a.toml")),
+    ("fig3b", include_str!("../../experiments/fig3b.toml")),
+    ("fig3c", include_str!("../../experiments/fig3c.toml")),
+    ("fig9", include_str!("../../experiments/fig9.toml")),
+    ("fig10a", include_str!("../../experiments/fig10a.toml")),
+    ("fig10b", include_str!("../../experiments/fig10b.toml")),
+    ("fig10c", include_str!("../../experiments/fig10c.toml")),
+    ("fig10d", include_str!("../../experiments/fig10d.toml")),
+    ("fig12", include_str!("../../experiments/fig12.toml")),
+    ("fig13", include_str!("../../experiments/fig13.toml")),
+    ("fig15", include_str!("../../experiments/fig15.toml")),
+    ("model", include_str!("../../experiments/model.toml")),
 ];
 /// The one that is not a sweep.
-const AUTO: (&str, &str) = ("auto", include_str!("../../../../experiments/auto.toml"));
+const AUTO: (&str, &str) = ("auto", include_str!("../../experiments/auto.toml"));
 
 /// Runs `bowline sim run`.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Box<dyn Error>> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bowline_codes::{Code, Family, Kernel};
 use bowline_plan::{Coding, Message, Scheme};
+
+use crate::cache;
 
 /// Data that one core encodes, by code and shape.
 pub(super) struct CodingRates {
@@ -53,7 +54,7 @@ impl Work {
 impl CodingRates {
     /// Rates for these schemes: from the user's cache, or measured and written there.
     pub(super) fn load(schemes: &[Scheme], message: Message) -> CodingRates {
-        let cache = cache_file();
+        let cache = cache::dir().map(|dir| dir.join("coding-rates.json"));
         let stored = cache.as_ref().and_then(|path| fs::read_to_string(path).ok());
         let bytes_per_s = stored.and_then(|text| serde_json::from_str(&text).ok());
         let mut rates = CodingRates { message, bytes_per_s: bytes_per_s.unwrap_or_default() };
@@ -81,13 +82,6 @@ impl CodingRates {
         let (k, m) = (f64::from(work.k), f64::from(work.m));
         Some(bandwidth_bps / 8.0 * k / (k + m) / rate)
     }
-}
-
-fn cache_file() -> Option<PathBuf> {
-    let dir = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|d| d.is_absolute());
-    let dir =
-        dir.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    dir.map(|dir| dir.join("bowline/coding-rates.json"))
 }
 
 /// Bytes of data per second. Others share the machine, and may have the core for longer than all of

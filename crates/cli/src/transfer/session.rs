@@ -24,8 +24,8 @@ const TICK: Duration = Duration::from_millis(5);
 /// allows.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(90);
 /// What is sent again when one of its packets is lost. At 1 in 1,000, 64 packets would be 6 % of
-/// the link, and 4 are
-/// 0.4 %. Where packets are long, hosts are faster than links, and fewer cost the ends more than they save.
+/// the link, and 4 are 0.4 %. Where packets are long, hosts are faster than links, and fewer cost
+/// the ends more than they save.
 fn chunk_bytes(mtu: Mtu) -> u32 {
     let packets = if mtu.bytes() > 1024 { 16 } else { 4 };
     packets * mtu.bytes()

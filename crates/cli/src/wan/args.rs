@@ -38,7 +38,8 @@ pub(crate) struct WanArgs {
     #[arg(long)]
     pub(super) seed: Option<u64>,
     /// The largest IP packet
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(576..=65_535))]
+    #[arg(long, default_value_t = 1500)]
+    #[arg(value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(super) mtu: u32,
     /// Addresses of IPv6
     #[arg(long)]

@@ -63,7 +63,7 @@ fn print_direction(way: &str, direction: &DirectionReport, seconds: f64) {
         println!("{:12}  {}", "", others.join(", "));
     }
     println!(
-        "{:12}  late by {:.0} µs in the median, {:.0} in 99 of 100, {:.0} at most; taken late by {:.0}; \
+        "{:12}  release delay: p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs; read delay: p99 {:.0} µs; \
          {:.0} % of a core",
         "",
         direction.late_p50_us,

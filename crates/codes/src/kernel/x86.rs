@@ -123,10 +123,18 @@ fn dot_gfni(
         ($($rows:literal)*) => {
             match (coefs.rows, coefs.first_is_ones, add) {
                 $(
-                    ($rows, false, false) => dot_rows::<$rows, false, false>(coefs, sources, outs, at),
-                    ($rows, false, true) => dot_rows::<$rows, false, true>(coefs, sources, outs, at),
-                    ($rows, true, false) => dot_rows::<$rows, true, false>(coefs, sources, outs, at),
-                    ($rows, true, true) => dot_rows::<$rows, true, true>(coefs, sources, outs, at),
+                    ($rows, false, false) => {
+                        dot_rows::<$rows, false, false>(coefs, sources, outs, at)
+                    }
+                    ($rows, false, true) => {
+                        dot_rows::<$rows, false, true>(coefs, sources, outs, at)
+                    }
+                    ($rows, true, false) => {
+                        dot_rows::<$rows, true, false>(coefs, sources, outs, at)
+                    }
+                    ($rows, true, true) => {
+                        dot_rows::<$rows, true, true>(coefs, sources, outs, at)
+                    }
                 )*
                 _ => {}
             }

@@ -67,12 +67,12 @@ pub struct EngineConfig {
 
 /// Runs the operations of one rank of a group, one after the other.
 ///
-/// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message), [`sent`](Engine::sent),
-/// [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at
+/// *Submit* operations. Tell *inputs* as they come: [`message`](Engine::message),
+/// [`sent`](Engine::sent), [`broken`](Engine::broken), and [`timeout`](Engine::timeout) at
 /// [`poll_timeout`](Engine::poll_timeout); over XP [`express_ended`](Engine::express_ended),
 /// [`express_sent`](Engine::express_sent) and [`nack`](Engine::nack). At the beginning a receive
-/// over XP is posted for each slot. After each, take
-/// *outputs* until there is none: [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time only grows.
+/// over XP is posted for each slot. After each, take *outputs* until there is none:
+/// [`poll_post`](Engine::poll_post), then [`poll_done`](Engine::poll_done). Time only grows.
 ///
 /// A connection keeps the order of its messages, and completions of posts come in the order of
 /// posts. What a peer sends ends in a success, in an error or in nothing, never in a panic or in

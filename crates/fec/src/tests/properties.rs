@@ -152,7 +152,10 @@ proptest! {
                 match draw(100) {
                     n if n < percent => {}
                     n if n < 2 * percent => arrive.extend([frame.clone(), frame.clone()]),
-                    n if n < 3 * percent => arrive.insert(arrive.len() - draw(arrive.len().min(5) + 1), frame.clone()),
+                    n if n < 3 * percent => {
+                        let back = draw(arrive.len().min(5) + 1);
+                        arrive.insert(arrive.len() - back, frame.clone());
+                    }
                     _ => arrive.push(frame.clone()),
                 }
             }

@@ -1,7 +1,8 @@
 //! What the ends of a connection say to each other beside the data.
 //!
 //! ```text
-//! offer   1, count, 0, 0, number (8), then for each place: tag (4), key (4), length (8), address (8)
+//! offer   1, count, 0, 0, number (8), then for each place:
+//!         tag (4), key (4), length (8), address (8)
 //! sent    2, 0, 0, 0, number (8), length (8)
 //! got     3, 0, 0, 0, number (8)
 //! repair  4, count, 0, 0, number (8), then for each range: start (4), end (4)

@@ -1,7 +1,8 @@
 //! What an end that listens tells the other through NCCL.
 //!
 //! ```text
-//! "BLNC", version (1), transport (1), flags (1: sealed), 0, port (2), 0 (2), address (16), key (32)
+//! "BLNC", version (1), transport (1), flags (1: sealed), 0, port (2), 0 (2),
+//! address (16), key (32)
 //! ```
 //! IPv4 addresses are mapped into IPv6. Nobody learns the key but through NCCL's own connections.
 

@@ -31,7 +31,8 @@ proptest! {
         let inside = start >= 0 && start as u64 + u64::from(size) <= len as u64;
         let checked = t.check_remote(peer(pd), key, addr, size, Access::REMOTE_WRITE).is_ok();
         prop_assert_eq!(checked, inside);
-        prop_assert_eq!(t.remote_write(peer(pd), key, addr, &vec![1; size as usize], true).is_ok(), inside);
+        let written = t.remote_write(peer(pd), key, addr, &vec![1; size as usize], true);
+        prop_assert_eq!(written.is_ok(), inside);
         prop_assert_eq!(t.remote_read(peer(pd), key, addr, size).is_ok(), inside);
     }
 

@@ -115,7 +115,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_sorted_map(ops in prop::collection::vec((0u32..20, 0u64..50, 0u8..4), 1..300)) {
+        fn behaves_like_a_sorted_map(
+            ops in prop::collection::vec((0u32..20, 0u64..50, 0u8..4), 1..300),
+        ) {
             let mut timers = Timers::default();
             let mut model: BTreeMap<u32, u64> = BTreeMap::new();
             for (item, at, op) in ops {
@@ -137,7 +139,8 @@ mod tests {
                     _ => { timers.set(item, Time::from_nanos(at)); model.insert(item, at); }
                 }
                 prop_assert_eq!(timers.next().map(Time::as_nanos), model.values().min().copied());
-                prop_assert_eq!(timers.deadline(item).map(Time::as_nanos), model.get(&item).copied());
+                let deadline = timers.deadline(item).map(Time::as_nanos);
+                prop_assert_eq!(deadline, model.get(&item).copied());
             }
         }
     }

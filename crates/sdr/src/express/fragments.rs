@@ -133,7 +133,9 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set(
-            len in 0_u32..20_000, room in 0_u32..4000, order in prop::collection::vec(0_u32..90, 0..300),
+            len in 0_u32..20_000,
+            room in 0_u32..4000,
+            order in prop::collection::vec(0_u32..90, 0..300),
         ) {
             let (mtu, room) = (256, len + room);
             let fragments = len.div_ceil(mtu).max(1);

@@ -1,4 +1,4 @@
-//! Against servers that misbehave; `tests/stores.rs` has the real one.
+//! Against servers that misbehave; `tests/stores/main.rs` has the real one.
 
 use std::time::Duration;
 

@@ -62,7 +62,10 @@ impl Next {
 /// Declares functions that differ from libc's by where a path leads: which argument that is stands
 /// first.
 macro_rules! led {
-    ($(fn $name:ident($($before:ident: $bt:ty,)* *$path:ident $(, $after:ident: $at:ty)*) -> $ret:ty = $failed:expr;)*) => {$(
+    ($(
+        fn $name:ident($($before:ident: $bt:ty,)* *$path:ident $(, $after:ident: $at:ty)*)
+            -> $ret:ty = $failed:expr;
+    )*) => {$(
         /// As libc's function of this name.
         ///
         /// # Safety
@@ -77,7 +80,8 @@ macro_rules! led {
             // SAFETY: the caller's arguments, with a path that lives until the call is over.
             unsafe {
                 let led = shown($path);
-                NEXT.get::<Function>().map_or($failed, |next| next($($before,)* led.as_ptr() $(, $after)*))
+                NEXT.get::<Function>()
+                    .map_or($failed, |next| next($($before,)* led.as_ptr() $(, $after)*))
             }
         }
     )*};
@@ -101,7 +105,8 @@ macro_rules! opening {
             // SAFETY: as above.
             unsafe {
                 let led = shown($path);
-                NEXT.get::<Function>().map_or(-1, |next| next($($before,)* led.as_ptr(), flags, mode))
+                NEXT.get::<Function>()
+                    .map_or(-1, |next| next($($before,)* led.as_ptr(), flags, mode))
             }
         }
     )*};

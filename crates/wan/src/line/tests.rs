@@ -210,7 +210,9 @@ proptest! {
     /// However packets are packed, and whenever they come, the seed decides which are lost.
     #[test]
     fn losses_depend_on_the_number_of_a_packet_alone(
-        seed in any::<u64>(), sizes in prop::collection::vec(1..40_usize, 1..20), bursts in any::<bool>(),
+        seed in any::<u64>(),
+        sizes in prop::collection::vec(1..40_usize, 1..20),
+        bursts in any::<bool>(),
     ) {
         let loss = if bursts { "ge(0.05,0.3)" } else { "20%" };
         let text = format!("loss={loss},delay=1ms,seed={seed}");
@@ -229,7 +231,8 @@ proptest! {
         let mut line = line(&text);
         let mut first = 0;
         for (turn, segments) in sizes.iter().enumerate() {
-            feed(&mut line, Time::from_micros(10 * turn as u64), &superpacket(first, *segments, 100));
+            let now = Time::from_micros(10 * turn as u64);
+            feed(&mut line, now, &superpacket(first, *segments, 100));
             first += *segments as u32;
         }
         let mut out = numbers(drain(&mut line, 100));

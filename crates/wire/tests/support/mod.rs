@@ -1,6 +1,6 @@
 //! What the tests share: the captures, and a checksum that has nothing in common with the crate's.
 
-#![allow(dead_code)] // each test file uses its own part
+#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::fs::File;
 use std::path::PathBuf;

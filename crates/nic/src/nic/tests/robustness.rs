@@ -34,7 +34,9 @@ fn sealed(qpn: Qpn, opcode: u8, psn: u32, flags: u8, rest: &[u8]) -> Frame {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_are_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20)) {
+    fn arbitrary_bytes_are_dropped(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..20),
+    ) {
         let mut p = busy_pair();
         for bytes in frames {
             p.deliver(&Frame { to: 1, meta: meta(), bytes });
@@ -46,7 +48,13 @@ proptest! {
     #[test]
     fn well_sealed_nonsense_never_writes_outside_what_it_may(
         frames in prop::collection::vec(
-            (any::<u8>(), -6i32..12, any::<u8>(), prop::collection::vec(any::<u8>(), 0..80), any::<bool>()),
+            (
+                any::<u8>(),
+                -6i32..12,
+                any::<u8>(),
+                prop::collection::vec(any::<u8>(), 0..80),
+                any::<bool>(),
+            ),
             1..30,
         ),
         key_known in any::<bool>(),
@@ -59,7 +67,8 @@ proptest! {
             let end = &mut p.ends[1];
             let before = end.buffer.clone();
             end.nic.deregister(key).unwrap();
-            end.key = end.nic.register(end.pd, Region::owned(before), 0x1_0000, Access::LOCAL_WRITE).unwrap();
+            let (region, access) = (Region::owned(before), Access::LOCAL_WRITE);
+            end.key = end.nic.register(end.pd, region, 0x1_0000, access).unwrap();
         }
         let before = p.ends[1].buffer.to_vec(0, 1 << 20);
         for (opcode, delta, flags, rest, service_rc) in frames {

@@ -466,10 +466,11 @@ impl Xp {
 #[inline]
 fn may_write(core: &QpCore, cx: &Cx<'_>, reth: &Reth, eth: &XpEth) -> bool {
     let (peer, right) = (core.peer(), Access::REMOTE_WRITE);
+    let &Reth { va, rkey, len } = reth;
     core.attrs.access.contains(right)
-        && reth.len == eth.len
+        && len == eth.len
         // An empty write touches nothing, so its key is not looked at.
-        && (reth.len == 0 || cx.memory.check_remote(peer, reth.rkey, reth.va, reth.len, right).is_ok())
+        && (len == 0 || cx.memory.check_remote(peer, rkey, va, len, right).is_ok())
 }
 
 /// Writes a fragment to where it belongs.

@@ -37,7 +37,8 @@ impl Carrier for Liar {
 fn event() -> impl Strategy<Value = CarrierEvent> {
     let remote = Remote { addr: 5, rkey: 6 };
     prop_oneof![
-        8 => (any::<u32>(), 0_u32..600).prop_map(|(imm, bytes)| CarrierEvent::Landed { imm, bytes }),
+        8 => (any::<u32>(), 0_u32..600)
+            .prop_map(|(imm, bytes)| CarrierEvent::Landed { imm, bytes }),
         8 => (0_u32..8, 0_u32..6, 0_u32..20, 0_u32..300).prop_map(|(op, message, k, bytes)| {
             CarrierEvent::Landed { imm: op << 29 | message << 17 | k, bytes }
         }),

@@ -3,11 +3,8 @@
 //! The directory's need nothing and run always. Redis' and etcd's need their servers:
 //! `lab/store/run` starts them and names them in `BOWLINE_STORE_REDIS` and `BOWLINE_STORE_ETCD`.
 
-#[path = "stores/checks.rs"]
 mod checks;
-#[path = "stores/process.rs"]
 mod process;
-#[path = "stores/restart.rs"]
 mod restart;
 
 macro_rules! check {

@@ -1,5 +1,7 @@
 //! Where the verbs library is.
 
+mod unpack;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +17,7 @@ pub(super) struct Library {
     versioned_dir: Option<PathBuf>,
 }
 
-/// Finds the library beside this program, or where `BOWLINE_VERBS` says.
+/// Finds the library where `BOWLINE_VERBS` says, beside this program, or inside of it.
 pub(super) fn find() -> Result<Library, String> {
     if let Some(path) = std::env::var_os("BOWLINE_VERBS") {
         let preload = PathBuf::from(path);
@@ -28,18 +30,29 @@ pub(super) fn find() -> Result<Library, String> {
     let dir = exe.parent().unwrap_or(Path::new("."));
     // Beside the program in a build tree, or in the lib folder of an installation.
     let places = [dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")];
-    let Some(preload) = places.iter().map(|p| p.join(PRELOAD)).find(|p| p.is_file()) else {
-        return Err(format!(
-            "{PRELOAD} is not beside {}: build it with `cargo build --release --workspace`, or name it in BOWLINE_VERBS",
+    if let Some(library) = Library::among(&places) {
+        return Ok(library);
+    }
+    match unpack::unpack()? {
+        Some(dir) => Library::among(&[dir]).ok_or_else(|| format!("{PRELOAD} is gone again")),
+        None => Err(format!(
+            "{PRELOAD} is neither in {} nor beside it: build both with `cargo build --release`, or \
+             name the library in BOWLINE_VERBS",
             exe.display()
-        ));
-    };
-    let versioned_dir =
-        places.iter().map(|p| p.join(VERSIONED_DIR)).find(|p| p.join("libibverbs.so.1").is_file());
-    Ok(Library { preload, versioned_dir })
+        )),
+    }
 }
 
 impl Library {
+    /// The first preload library in these directories, and the first versioned ones.
+    fn among(places: &[PathBuf]) -> Option<Library> {
+        let preload = places.iter().map(|p| p.join(PRELOAD)).find(|p| p.is_file())?;
+        let versioned_dirs = places.iter().map(|p| p.join(VERSIONED_DIR));
+        let versioned_dir =
+            versioned_dirs.into_iter().find(|p| p.join("libibverbs.so.1").is_file());
+        Some(Library { preload, versioned_dir })
+    }
+
     /// Makes a program load it before the system's own.
     pub(super) fn preload_into(&self, command: &mut Command) {
         command.env("LD_PRELOAD", prepend(&self.preload, "LD_PRELOAD"));
