@@ -6,6 +6,8 @@ use std::process::Command;
 
 /// Name of the library that is preloaded.
 const PRELOAD: &str = "libbowline_verbs.so";
+/// The same for programs that keep the system's libibverbs.
+const SHIFT: &str = "libbowline_shift.so";
 /// Folder, beside the program, of the versioned `libibverbs.so.1` and `librdmacm.so.1`.
 const VERSIONED_DIR: &str = "bowline-lib";
 
@@ -24,19 +26,41 @@ pub(super) fn find() -> Result<Library, String> {
         }
         return Ok(Library { preload, versioned_dir: None });
     }
-    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
-    let dir = exe.parent().unwrap_or(Path::new("."));
-    // Beside the program in a build tree, or in the lib folder of an installation.
-    let places = [dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")];
-    let Some(preload) = places.iter().map(|p| p.join(PRELOAD)).find(|p| p.is_file()) else {
-        return Err(format!(
-            "{PRELOAD} is not beside {}: build it with `cargo build --release --workspace`, or name it in BOWLINE_VERBS",
-            exe.display()
-        ));
-    };
+    let places = places()?;
+    let preload = find_in(&places, PRELOAD, "BOWLINE_VERBS")?;
     let versioned_dir =
         places.iter().map(|p| p.join(VERSIONED_DIR)).find(|p| p.join("libibverbs.so.1").is_file());
     Ok(Library { preload, versioned_dir })
+}
+
+/// Finds what stands between a program and the system's libibverbs, beside this program or where
+/// `BOWLINE_SHIFT` says.
+pub(super) fn find_shift() -> Result<Library, String> {
+    let preload = match std::env::var_os("BOWLINE_SHIFT").map(PathBuf::from) {
+        Some(preload) if !preload.is_file() => {
+            return Err(format!("BOWLINE_SHIFT names {}, which is no file", preload.display()));
+        }
+        Some(preload) => preload,
+        None => find_in(&places()?, SHIFT, "BOWLINE_SHIFT")?,
+    };
+    Ok(Library { preload, versioned_dir: None })
+}
+
+/// Beside the program in a build tree, or in the lib folder of an installation.
+fn places() -> Result<[PathBuf; 4], String> {
+    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
+    let dir = exe.parent().unwrap_or(Path::new("."));
+    Ok([dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")])
+}
+
+fn find_in(places: &[PathBuf], name: &str, variable: &str) -> Result<PathBuf, String> {
+    let found = places.iter().map(|place| place.join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        format!(
+            "{name} is not in {}: build it with `cargo build --release --workspace`, or name it in {variable}",
+            places[0].display()
+        )
+    })
 }
 
 impl Library {
