@@ -4,6 +4,8 @@
  *   verify write|send|read|atomic SECONDS PORT [HOST]
  *
  * Without a host it waits for its peer. It ends with 0 if all was right, and says what was not.
+ * VERIFY_DEVICE and VERIFY_GID name the device and the place of its GID; otherwise both are the first.
+ * VERIFY_TIMEOUT is the queue pair's timeout as the verbs count it, otherwise 13.
  */
 
 #include <arpa/inet.h>
@@ -227,7 +229,11 @@ static void server(int s, uint64_t *total)
 
 static void set_up(int s)
 {
+	const char *name = getenv("VERIFY_DEVICE"), *place = getenv("VERIFY_GID");
+	int gid_index = place ? atoi(place) : 0;
 	struct ibv_device **list = ibv_get_device_list(NULL);
+	while (name && list && *list && strcmp(ibv_get_device_name(*list), name))
+		list++;
 	CHECK(list && *list, "no device");
 	struct ibv_context *context = ibv_open_device(*list);
 	CHECK(context, "cannot open the device: %m");
@@ -245,7 +251,8 @@ static void set_up(int s)
 		fill(i);
 
 	struct peer us = { (uintptr_t)memory, mr->rkey, qp->qp_num, getpid() & 0xffffff };
-	CHECK(!ibv_query_gid(context, 1, 0, &us.gid), "no GID");
+	CHECK(!ibv_query_gid(context, 1, gid_index, &us.gid), "no GID");
+	const char *timeout = getenv("VERIFY_TIMEOUT");
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags =
 		IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT: %m");
@@ -254,11 +261,11 @@ static void set_up(int s)
 	swap(s, &us, &peer, sizeof us);
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer.qpn,
 		.rq_psn = peer.psn, .max_dest_rd_atomic = 16, .min_rnr_timer = 1,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .hop_limit = 64 } } };
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .sgid_index = gid_index, .hop_limit = 64 } } };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
 		IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "RTR: %m");
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = us.psn, .timeout = 13, .retry_cnt = 7,
-		.rnr_retry = 7, .max_rd_atomic = 16 };
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = us.psn, .timeout = timeout ? atoi(timeout) : 13,
+		.retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 16 };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
 		IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC), "RTS: %m");
 	char ours = 1, theirs;

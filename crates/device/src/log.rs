@@ -29,11 +29,13 @@ impl Log {
         Log::new(|_, _| {})
     }
 
-    pub(crate) fn warn(&self, message: &str) {
+    /// Says that somebody should do something.
+    pub fn warn(&self, message: &str) {
         (self.0)(Severity::Warning, message);
     }
 
-    pub(crate) fn info(&self, message: &str) {
+    /// Says what is good to know.
+    pub fn info(&self, message: &str) {
         (self.0)(Severity::Info, message);
     }
 }

@@ -124,8 +124,7 @@ impl Agent {
         let [first, spare] = connection.qpns;
         let gone = Err(ControlError::NotFound { what: "NIC" });
         on(rails, Rail::Backup, |nic, _| {
-            let av = bowline_nic::AddressVector::new(peer.addrs[1]);
-            nic.aim_spare_qp(spare, av, peer.qpns[1])?;
+            nic.aim_spare_qp(spare, peer.addrs[1], peer.qpns[1])?;
             nic.guard_qp(spare, true)
         })
         .unwrap_or(gone)?;
@@ -157,8 +156,7 @@ impl Agent {
         if connection.home != rail || !held {
             return;
         }
-        let silence =
-            on(rails, rail, |nic, now| nic.last_progress(qpn).map(|at| now.nanos_since(at)));
+        let silence = on(rails, rail, |nic, now| nic.silence_ns(now, qpn));
         let cause = if self.ports_down[rail.index()] { Cause::LocalPort } else { Cause::Path };
         match connection.phase {
             Phase::Waiting(_) | Phase::Failed => {}
@@ -194,7 +192,7 @@ impl Agent {
         for rail in Rail::ALL {
             let mut inbox = core::mem::take(&mut self.inbox);
             let control = &self.controls[rail.index()];
-            on(rails, rail, |nic, _| control.receive(nic, &mut inbox));
+            on(rails, rail, |nic, _| control.receive(nic, now, &mut inbox));
             for message in inbox.drain(..) {
                 self.take(now, rails, rail, &message);
             }

@@ -1,17 +1,19 @@
 //! An agent's own queue pair on a rail: datagrams to and from other agents.
 
+use core::cell::Cell;
+use core::net::IpAddr;
 use std::sync::Arc;
 
-use core::net::IpAddr;
-
 use bowline_nic::{
-    Access, AddressVector, Buffer, Completion, ControlError, CqId, Nic, Payload, QpInit, QpType,
-    RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode, WcStatus,
+    Access, AddressVector, Buffer, Completion, ControlError, CqId, Payload, QpAttr, QpInit,
+    QpState, QpType, RecvWr, Region, SendFlags, SendOp, SendWr, Sge, Time, UdDest, WcOpcode,
+    WcStatus,
 };
 use bowline_nic::{MrKey, PdId};
 use bowline_wire::{Grh, Qpn};
 
 use crate::message::{self, Message};
+use crate::nic::RailNic;
 
 /// Receives kept posted: as many connections may want to move at once. What finds none is lost, and
 /// is said again.
@@ -30,56 +32,82 @@ pub(crate) struct Control {
     pd: PdId,
     key: MrKey,
     buffer: Arc<Buffer>,
+    qkey: u32,
+    /// A datagram has failed, and the QP with it: providers do that when their port is down.
+    is_broken: Cell<bool>,
 }
 
 impl Control {
-    pub(crate) fn new(nic: &mut Nic, now: Time, qkey: u32) -> Result<Control, ControlError> {
+    pub(crate) fn new(
+        nic: &mut dyn RailNic,
+        now: Time,
+        qkey: u32,
+    ) -> Result<Control, ControlError> {
         let buffer = Buffer::new(SLOT * RECEIVES as usize);
         let pd = nic.alloc_pd()?;
+        let rnic = nic.rnic();
         let region = Region::owned(Arc::clone(&buffer));
-        let key = nic.register(pd, region, 0, Access::LOCAL_WRITE)?;
-        let cq = nic.create_cq(RECEIVES + SENDS)?;
+        let key = rnic.register(pd, region, 0, Access::LOCAL_WRITE)?;
+        let cq = rnic.create_cq(RECEIVES + SENDS)?;
         let init = QpInit {
             max_send_wr: SENDS,
             max_recv_wr: RECEIVES,
             max_inline: message::LEN as u32,
             ..QpInit::new(QpType::Ud, pd, cq)
         };
-        let qpn = nic.create_qp(&init)?;
-        let control = Control { addr: nic.config().addr, qpn, cq, pd, key, buffer };
-        control.bring_up(nic, now, qkey)?;
-        for slot in 0..RECEIVES {
-            control.post_receive(nic, u64::from(slot));
-        }
-        nic.arm_cq(cq, false)?;
+        let qpn = rnic.create_qp(&init)?;
+        let control = Control {
+            addr: rnic.config().addr,
+            qpn,
+            cq,
+            pd,
+            key,
+            buffer,
+            qkey,
+            is_broken: Cell::new(false),
+        };
+        control.bring_up(nic, now)?;
+        nic.arm_cq(cq)?;
         Ok(control)
     }
 
-    fn bring_up(&self, nic: &mut Nic, now: Time, qkey: u32) -> Result<(), ControlError> {
+    fn bring_up(&self, nic: &mut dyn RailNic, now: Time) -> Result<(), ControlError> {
         let why = "a datagram QP cannot be brought up";
-        nic.activate(now, self.qpn, qkey)
-            .map_err(|_| ControlError::Invalid { what: "queue pair", why })
+        nic.rnic()
+            .activate(now, self.qpn, self.qkey)
+            .map_err(|_| ControlError::Invalid { what: "queue pair", why })?;
+        for slot in 0..RECEIVES {
+            self.post_receive(nic, u64::from(slot));
+        }
+        Ok(())
+    }
+
+    /// Brings the QP up again after a failure, once its port can carry datagrams.
+    fn revive(&self, nic: &mut dyn RailNic, now: Time) {
+        let reset = QpAttr { state: Some(QpState::Reset), ..QpAttr::default() };
+        let is_reset = nic.rnic().modify_qp(now, self.qpn, &reset).is_ok();
+        self.is_broken.set(!(is_reset && self.bring_up(nic, now).is_ok()));
     }
 
     /// Removes everything from the NIC.
-    pub(crate) fn close(&self, nic: &mut Nic) {
+    pub(crate) fn close(&self, nic: &mut dyn RailNic) {
         // What the NIC does not know any more needs no removing.
-        let _ = nic.destroy_qp(self.qpn);
-        let _ = nic.destroy_cq(self.cq);
-        let _ = nic.deregister(self.key);
+        let _ = nic.rnic().destroy_qp(self.qpn);
+        let _ = nic.rnic().destroy_cq(self.cq);
+        let _ = nic.rnic().deregister(self.key);
         let _ = nic.dealloc_pd(self.pd);
     }
 
-    fn post_receive(&self, nic: &mut Nic, slot: u64) {
+    fn post_receive(&self, nic: &mut dyn RailNic, slot: u64) {
         let sges = [Sge::new(self.key, slot * SLOT as u64, SLOT as u32)];
         // There is a place on the queue for each slot.
-        let _ = nic.post_recv(self.qpn, &RecvWr::new(slot, &sges));
+        let _ = nic.rnic().post_recv(self.qpn, &RecvWr::new(slot, &sges));
     }
 
     /// Sends a message. One that finds no room is as good as lost.
     pub(crate) fn send(
         &self,
-        nic: &mut Nic,
+        nic: &mut dyn RailNic,
         now: Time,
         to: (IpAddr, Qpn),
         qkey: u32,
@@ -91,25 +119,33 @@ impl Control {
             ud: Some(UdDest { av: AddressVector::new(to.0), qpn: to.1, qkey }),
             ..SendWr::new(0, SendOp::Send, &[])
         };
-        let _ = nic.post_send(now, self.qpn, &wr);
+        if nic.is_up() {
+            let _ = nic.rnic().post_send(now, self.qpn, &wr);
+        }
     }
 
     /// Takes what has arrived, at most a queue full of it, and asks to be told of more.
-    pub(crate) fn receive(&self, nic: &mut Nic, out: &mut Vec<Message>) {
+    pub(crate) fn receive(&self, nic: &mut dyn RailNic, now: Time, out: &mut Vec<Message>) {
         let mut batch = [Completion::default(); 32];
         for _ in 0..RECEIVES as usize / batch.len() {
-            let taken = nic.poll_cq(self.cq, &mut batch).unwrap_or(0);
+            let taken = nic.rnic().poll_cq(self.cq, &mut batch).unwrap_or(0);
             for completion in &batch[..taken] {
                 if completion.opcode == WcOpcode::Recv {
                     out.extend(self.read(completion));
                     self.post_receive(nic, completion.wr_id);
+                } else if completion.status != WcStatus::Success {
+                    // Verbs say of a failure nothing but that.
+                    self.is_broken.set(true);
                 }
             }
             if taken < batch.len() {
+                if self.is_broken.get() && nic.is_up() {
+                    self.revive(nic, now);
+                }
                 break;
             }
         }
-        let _ = nic.arm_cq(self.cq, false);
+        let _ = nic.arm_cq(self.cq);
     }
 
     fn read(&self, completion: &Completion) -> Option<Message> {

@@ -1,6 +1,6 @@
 //! Moving: one end begins, the other follows, and then both send.
 
-use bowline_nic::{Carry, ControlError, QpState, Resume, Time};
+use bowline_nic::{Carry, ControlError, Resume, Time};
 
 use crate::agent::{Agent, ConnectionId};
 use crate::connection::{Connection, Handover, Phase};
@@ -23,9 +23,8 @@ impl Connection {
     /// A connection that has failed by itself stays where it is.
     fn check_alive(&self, rails: &mut dyn Rails) -> Result<(), Stuck> {
         let qpn = self.qpn();
-        let state = on(rails, self.home, |nic, _| nic.query_qp(qpn).map(|info| info.state));
-        match state.flatten() {
-            Some(QpState::Rtr | QpState::Rts | QpState::Sqd) => Ok(()),
+        match on(rails, self.home, |nic, _| nic.is_connected(qpn)) {
+            Some(true) => Ok(()),
             _ => Err(Stuck::Immovable),
         }
     }

@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use bowline_nic::{Nic, Time};
+use bowline_nic::Time;
+
+use crate::nic::RailNic;
 
 /// One of a host's two NICs, as seen from a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,14 +53,14 @@ impl fmt::Display for Rail {
 pub trait Rails {
     /// Calls `f` with the NIC of a rail, and that NIC's clock. Not at all, if the NIC is gone for
     /// good.
-    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time));
+    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time));
 }
 
 /// Calls a NIC and gives what came of it; `None` if the NIC is gone.
 pub(crate) fn on<R>(
     rails: &mut dyn Rails,
     rail: Rail,
-    mut f: impl FnMut(&mut Nic, Time) -> R,
+    mut f: impl FnMut(&mut dyn RailNic, Time) -> R,
 ) -> Option<R> {
     let mut result = None;
     rails.with(rail, &mut |nic, now| result = Some(f(nic, now)));

@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
-use bowline_nic::{ControlError, CqId, Nic, Time};
+use bowline_nic::{ControlError, CqId, Time};
 use bowline_wire::Qpn;
 
 use crate::agent::{Agent, ConnectionId};
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::mirror::{Engines, Place, Qp};
+use crate::nic::RailNic;
 use crate::rail::{Rail, Rails};
 use crate::report::Report;
 
@@ -49,7 +50,7 @@ struct LaneRails<'a, E> {
 }
 
 impl<E: Engines> Rails for LaneRails<'_, E> {
-    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
+    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time)) {
         // An engine that has ended takes its connections along: there is nothing to be done about
         // it.
         let _ = self.engines.with(Place { rail, lane: self.lane }, |nic, now| f(nic, now));

@@ -2,8 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use bowline_failover::{Agent, Config, Entry, Mode, Rail, Rails};
-use bowline_nic::{Connect, Nic, QpInit, QpType, Time};
+use bowline_failover::{Agent, Config, Entry, Mode, Rail, RailNic, Rails};
+use bowline_nic::{Connect, QpInit, QpType, Time};
 use bowline_wire::{Opcode, Qpn};
 
 use crate::host::{Host, LOCAL, PEER, Packet, Script};
@@ -17,7 +17,7 @@ struct Nics<'a> {
 }
 
 impl Rails for Nics<'_> {
-    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
+    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time)) {
         let host = &mut self.hosts[rail.index()];
         f(&mut host.nic, host.now);
     }

@@ -62,7 +62,7 @@ impl fmt::Display for VerbsName {
 }
 
 /// The GID of an address: IPv4 addresses are mapped.
-pub(crate) fn gid(addr: IpAddr) -> ibv_gid {
+pub fn gid(addr: IpAddr) -> ibv_gid {
     let v6 = match addr {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
@@ -71,7 +71,7 @@ pub(crate) fn gid(addr: IpAddr) -> ibv_gid {
 }
 
 /// The address of a GID.
-pub(crate) fn address(gid: &ibv_gid) -> IpAddr {
+pub fn address(gid: &ibv_gid) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid.raw)).to_canonical()
 }
 

@@ -125,6 +125,16 @@ impl Context {
         &self.caps
     }
 
+    /// The provider's own context, which lives as long as this.
+    pub fn raw(&self) -> *mut ibv_context {
+        self.raw
+    }
+
+    /// The port that is used, and the place of the address in its GID table.
+    pub fn port(&self) -> (u8, u8) {
+        (self.port, self.sgid_index)
+    }
+
     /// Whether its port carries packets now.
     pub fn is_up(&self) -> bool {
         let mut attr = ibv_port_attr::default();

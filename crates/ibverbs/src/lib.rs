@@ -27,11 +27,11 @@ mod srq;
 mod watch;
 mod wc;
 
-pub use address::{ParseNameError, VerbsName};
+pub use address::{ParseNameError, VerbsName, address, gid};
 pub use context::{Caps, Context};
 pub use cq::Cq;
 pub use error::VerbsError;
-pub use library::{library_path, provide};
+pub use library::{Library, library_path, provide};
 pub use list::{ListedDevice, ListedPort, list};
 pub use mr::{Mr, Mw};
 pub use nic::VerbsNic;

@@ -27,9 +27,12 @@ pub fn library_path() -> PathBuf {
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
         /// The functions of the library that are called by name. Those of the data path are in a
-        /// context's table.
-        pub(crate) struct Library {
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        /// context's table. Who calls one keeps the promises of its manual page.
+        pub struct Library {
+            $(
+                /// libibverbs' function of this name.
+                pub $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,
+            )*
         }
 
         impl Library {
@@ -77,6 +80,7 @@ functions! {
     ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
     ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
     ibv_reg_mr_iova: fn(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;
+    ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
     ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
     ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
@@ -121,7 +125,7 @@ pub unsafe fn provide(
 
 impl Library {
     /// The library. It is loaded once and stays: providers start threads and register handlers.
-    pub(crate) fn get() -> Result<&'static Library, VerbsError> {
+    pub fn get() -> Result<&'static Library, VerbsError> {
         let loaded = LOADED.get_or_init(Library::load);
         loaded.as_ref().map_err(|why| VerbsError::Library { why: why.clone() })
     }

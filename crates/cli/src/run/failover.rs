@@ -6,7 +6,7 @@ use std::process::Command;
 use bowline_device::Mode;
 use clap::Args;
 
-use super::parse_device;
+use super::{hardware, parse_device};
 
 #[derive(Args)]
 pub(super) struct FailoverArgs {
@@ -14,6 +14,10 @@ pub(super) struct FailoverArgs {
     /// hardware NICs could do it
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     failover: Option<Mode>,
+    /// Keep the system's own verbs devices: the program runs on the first, and its connections
+    /// continue on the second when that fails. Without names, the first two RoCE devices
+    #[arg(long, value_name = "DEVICE,BACKUP", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "failover")]
+    pub(super) hardware: Option<String>,
     /// The backup of a device, which the program does not see; otherwise the next device. May be
     /// given several times
     #[arg(long = "backup", value_name = "NAME=ADDRESS", value_parser = parse_device, requires = "failover")]
@@ -35,7 +39,21 @@ impl FailoverArgs {
         devices: &[(String, IpAddr)],
     ) -> Result<(), String> {
         let Some(mode) = self.failover else { return Ok(()) };
-        self.check_backups(devices)?;
+        if let Some(asked) = &self.hardware {
+            if mode != Mode::Shift {
+                return Err("--hardware needs --failover=shift: a NIC's own transport state cannot \
+                            be moved, which exact failover does"
+                    .to_owned());
+            }
+            if !self.backups.is_empty() {
+                return Err("--backup is for Bowline's soft NIC: with --hardware, name both \
+                            devices, e.g. --hardware=mlx5_0,mlx5_1"
+                    .to_owned());
+            }
+            command.env("BOWLINE_HARDWARE", hardware::pair(asked)?);
+        } else {
+            self.check_backups(devices)?;
+        }
         let job = self.job.as_deref().unwrap_or("default");
         let url = self.store.clone().unwrap_or_else(bowline_store::default_url);
         bowline_store::open(&url, job).map_err(|error| error.to_string())?;
@@ -89,6 +107,7 @@ mod tests {
         let parse = |all: &[&str]| all.iter().map(|d| parse_device(d).unwrap()).collect::<Vec<_>>();
         let args = FailoverArgs {
             failover: Some(Mode::Exact),
+            hardware: None,
             backups: parse(backups),
             store: store.map(str::to_owned),
             job: None,

@@ -1,6 +1,7 @@
 //! `bowline run`: an unmodified verbs program on Bowline's NIC.
 
 mod failover;
+mod hardware;
 mod library;
 mod report;
 mod timeline;
@@ -30,11 +31,12 @@ pub(crate) use report::describe as describe_report;
     bowline run --link loss=0.1%,delay=10ms --report -- ib_send_bw 127.0.0.1\n  \
     bowline run --pcap trace.pcap -- ibv_rc_pingpong -g 0\n  \
     bowline run --device bl0=10.0.0.1 --failover --backup bl0=10.0.1.1 --report -- ib_write_bw -D 20\n  \
-    bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n\n\
+    bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n  \
+    bowline run --failover=shift --hardware=mlx5_0,mlx5_1 --report -- ib_write_bw -d mlx5_0\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
     LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
-    for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_STORE and BOWLINE_JOB.\n\n\
+    for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_HARDWARE, BOWLINE_STORE and BOWLINE_JOB.\n\n\
     Exit status: the program's, or 128 + n if signal n ended it; 125 if this command failed itself, 126 if the\n\
     program cannot be executed, 127 if there is no such program.")]
 pub(crate) struct RunArgs {
@@ -143,8 +145,34 @@ fn check_devices(devices: &[(String, IpAddr)]) -> Result<(), String> {
     Ok(())
 }
 
+/// Refuses what only Bowline's soft NIC can do.
+fn check_soft_only(args: &RunArgs) -> Result<(), String> {
+    let given = [
+        (!args.devices.is_empty(), "--device"),
+        (args.via.is_some(), "--via"),
+        (args.lanes.is_some(), "--lanes"),
+        (args.pcap.is_some(), "--pcap"),
+        (args.link.is_some(), "--link"),
+        (args.fec.is_some(), "--fec"),
+        (args.cc.is_some(), "--cc"),
+        (args.no_device_files, "--no-device-files"),
+    ];
+    match given.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => Err(format!(
+            "{option} is for Bowline's soft NIC: with --hardware the program keeps the system's \
+             devices; leave one of the two out"
+        )),
+        None => Ok(()),
+    }
+}
+
 fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
-    let library = library::find().map_err(Failure::own)?;
+    let is_hardware = args.failover.hardware.is_some();
+    if is_hardware {
+        check_soft_only(&args).map_err(Failure::own)?;
+    }
+    let library = if is_hardware { library::find_shift() } else { library::find() };
+    let library = library.map_err(Failure::own)?;
     check_devices(&args.devices).map_err(Failure::own)?;
     let (program, rest) = args.program.split_first().expect("clap requires a program");
     let mut command = Command::new(program);

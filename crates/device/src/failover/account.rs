@@ -26,8 +26,9 @@ pub struct Account {
     pub timeline: Vec<Report>,
 }
 
+/// Counts what happens to connections, and keeps a timeline.
 #[derive(Default)]
-pub(super) struct Tally {
+pub struct Tally {
     moves: [u64; 2],
     failed: u64,
     requests: u64,
@@ -35,7 +36,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn enter(&mut self, report: Report) {
+    /// Something happened.
+    pub fn enter(&mut self, report: Report) {
         match report.outcome {
             Outcome::Moved { requests, .. } => {
                 self.moves[usize::from(report.to == Rail::Default)] += 1;
@@ -48,7 +50,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn account(
+    /// All of it. `(connections, ready)` and `away` are counts of now.
+    pub fn account(
         &self,
         mode: Mode,
         (connections, ready): (usize, usize),
@@ -62,7 +65,7 @@ impl Tally {
 
 /// Reports for people: a line for those that have the same cause and end. When a port dies, all of
 /// its connections move at once.
-pub(super) fn describe(reports: &[Report]) -> Vec<String> {
+pub fn describe(reports: &[Report]) -> Vec<String> {
     let alike = |a: &Report, b: &Report| {
         a.cause == b.cause
             && a.to == b.to

@@ -9,7 +9,7 @@ use bowline_failover::mirror::{Engines, Layout, Place};
 use bowline_io::{ChannelClosed, LinkNews, LinkState, run_promptly};
 use bowline_wire::Qpn;
 
-use super::Shared;
+use super::{Directory, Shared};
 
 /// How often the ports are asked whether they are up. The kernel says when an interface changes,
 /// but nobody when a fault that was ordered begins or ends.
@@ -28,7 +28,7 @@ pub(super) enum Token {
     PathFailed(usize, Qpn),
 }
 
-const FOUND: u64 = 1;
+const FOUND: u64 = Directory::FOUND;
 const CONTROL: u64 = 2;
 
 impl Token {

@@ -20,9 +20,8 @@ use bowline_wire::Qpn;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-pub use account::Account;
-use account::Tally;
-use directory::Directory;
+pub use account::{Account, Tally, describe};
+pub use directory::Directory;
 use driver::Token;
 
 use crate::engines::LaneEngines;
@@ -69,7 +68,7 @@ struct Core {
 pub(crate) struct Held<'a>(#[expect(dead_code, reason = "held for its lock")] MutexGuard<'a, Core>);
 
 /// The key under which a queue pair's entry is found.
-fn key(addr: IpAddr, qpn: Qpn) -> Result<Key, StoreError> {
+pub fn queue_pair_key(addr: IpAddr, qpn: Qpn) -> Result<Key, StoreError> {
     Key::new(format!("qp/{addr}/{:06x}", qpn.get()))
 }
 
@@ -142,7 +141,7 @@ impl Failover {
     /// The queue pair is connected: looks for what its peer has as a backup.
     pub(crate) fn connected(&self, qp: &Qp, peer: IpAddr, peer_qpn: Qpn) {
         let life = self.shared.core().supervisor.life_of(qp.qpn());
-        if let (Some(life), Ok(key)) = (life, key(peer, peer_qpn)) {
+        if let (Some(life), Ok(key)) = (life, queue_pair_key(peer, peer_qpn)) {
             self.shared.directory.want(life, key);
         }
     }
@@ -242,7 +241,7 @@ impl Shared {
     }
 
     fn own_key(&self, qp: &Qp) -> Result<Key, StoreError> {
-        key(self.engines.all()[0].port_caps().addr, qp.qpn())
+        queue_pair_key(self.engines.all()[0].port_caps().addr, qp.qpn())
     }
 
     /// The store has found the peer of a connection.

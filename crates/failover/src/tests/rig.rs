@@ -14,6 +14,7 @@ use bowline_wire::{Psn, Qpn};
 use crate::agent::{Agent, ConnectionId};
 use crate::config::{Config, Mode};
 use crate::message::{Kind, Message};
+use crate::nic::RailNic;
 use crate::rail::{Rail, Rails};
 use crate::report::Report;
 
@@ -32,7 +33,7 @@ struct Nics<'a> {
 }
 
 impl Rails for Nics<'_> {
-    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut Nic, Time)) {
+    fn with(&mut self, rail: Rail, f: &mut dyn FnMut(&mut dyn RailNic, Time)) {
         f(&mut self.nics[rail.index()], self.now);
     }
 }

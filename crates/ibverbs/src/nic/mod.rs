@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use bowline_io::EventChannel;
 use bowline_nic::{
     Access, Completion, Compute, ControlError, ControlledConnection, ControllerFactory, CqId,
-    Feedback, ModifyError, MrKey, NicConfig, PdId, PostError, QpAttr, QpCounters, QpInit, QpType,
-    RecvWr, Region, Rnic, SendWr, Sge, SrqId, Time, WcOpcode, WcStatus,
+    Feedback, ModifyError, MrKey, NicConfig, PdId, PostError, QpAttr, QpCounters, QpInit, QpState,
+    QpType, RecvWr, Region, Rnic, SendWr, Sge, SrqId, Time, WcOpcode, WcStatus,
 };
 use bowline_wire::Qpn;
 
@@ -210,8 +210,13 @@ impl Rnic for VerbsNic {
     }
 
     fn modify_qp(&mut self, _now: Time, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
-        let queue = self.qps.get(&qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
-        queue.qp().modify(attr).map_err(|error| ModifyError::Refused { errno: error.errno() })
+        let queue = self.qps.get_mut(&qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
+        let changed = queue.qp().modify(attr);
+        changed.map_err(|error| ModifyError::Refused { errno: error.errno() })?;
+        if attr.state == Some(QpState::Reset) {
+            queue.forget();
+        }
+        Ok(())
     }
 
     fn post_send(&mut self, now: Time, qpn: Qpn, wr: &SendWr<'_>) -> Result<(), PostError> {

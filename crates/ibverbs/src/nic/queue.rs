@@ -100,6 +100,12 @@ impl Queue {
         }
     }
 
+    /// The queue pair was reset: nothing is outstanding.
+    pub(super) fn forget(&mut self) {
+        (self.posted, self.retired, self.unsignaled) = (0, 0, 0);
+        self.signaled.clear();
+    }
+
     /// Posts a request, or holds it back until its time has come.
     pub(super) fn post(&mut self, now: Time, wr: &SendWr<'_>) -> Result<(), PostError> {
         let held = self.pace.as_ref().map_or(0, Pace::len);

@@ -8,6 +8,8 @@ use std::process::Command;
 
 /// Name of the library that is preloaded.
 const PRELOAD: &str = "libbowline_verbs.so";
+/// The same for programs that keep the system's libibverbs.
+const SHIFT: &str = "libbowline_shift.so";
 /// Folder, beside the program, of the versioned `libibverbs.so.1` and `librdmacm.so.1`.
 const VERSIONED_DIR: &str = "bowline-lib";
 
@@ -26,21 +28,46 @@ pub(super) fn find() -> Result<Library, String> {
         }
         return Ok(Library { preload, versioned_dir: None });
     }
-    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
-    let dir = exe.parent().unwrap_or(Path::new("."));
-    // Beside the program in a build tree, or in the lib folder of an installation.
-    let places = [dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")];
+    let places = places()?;
     if let Some(library) = Library::among(&places) {
         return Ok(library);
     }
     match unpack::unpack()? {
         Some(dir) => Library::among(&[dir]).ok_or_else(|| format!("{PRELOAD} is gone again")),
-        None => Err(format!(
-            "{PRELOAD} is neither in {} nor beside it: build both with `cargo build --release`, or \
-             name the library in BOWLINE_VERBS",
-            exe.display()
-        )),
+        None => Err(missing(&places, PRELOAD, "BOWLINE_VERBS")),
     }
+}
+
+/// Finds what stands between a program and the system's libibverbs, beside this program or where
+/// `BOWLINE_SHIFT` says.
+pub(super) fn find_shift() -> Result<Library, String> {
+    let preload = match std::env::var_os("BOWLINE_SHIFT").map(PathBuf::from) {
+        Some(preload) if !preload.is_file() => {
+            return Err(format!("BOWLINE_SHIFT names {}, which is no file", preload.display()));
+        }
+        Some(preload) => preload,
+        None => {
+            let places = places()?;
+            let found = places.iter().map(|place| place.join(SHIFT)).find(|path| path.is_file());
+            found.ok_or_else(|| missing(&places, SHIFT, "BOWLINE_SHIFT"))?
+        }
+    };
+    Ok(Library { preload, versioned_dir: None })
+}
+
+/// Beside the program in a build tree, or in the lib folder of an installation.
+fn places() -> Result<[PathBuf; 4], String> {
+    let exe = std::env::current_exe().map_err(|e| format!("cannot tell where I am: {e}"))?;
+    let dir = exe.parent().unwrap_or(Path::new("."));
+    Ok([dir.to_owned(), dir.join("deps"), dir.join("../lib"), dir.join("../lib/bowline")])
+}
+
+fn missing(places: &[PathBuf], name: &str, variable: &str) -> String {
+    format!(
+        "{name} is not in {}: build it with `cargo build --release --workspace`, or name it in \
+         {variable}",
+        places[0].display()
+    )
 }
 
 impl Library {

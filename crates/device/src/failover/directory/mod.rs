@@ -18,7 +18,6 @@ use bowline_failover::Life;
 use bowline_io::{EventChannel, spawn_background};
 use bowline_store::{Key, Store, StoreError};
 
-use super::driver::Token;
 use crate::Log;
 
 /// How long an entry lives without being put again, and how often it is.
@@ -54,15 +53,18 @@ enum Order {
 }
 
 /// The way to the store's thread, and back.
-pub(super) struct Directory {
+pub struct Directory {
     orders: Mutex<Sender<Order>>,
     found: Arc<Found>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Directory {
-    /// Starts the thread. What it finds is announced by a token in `inbox`.
-    pub(super) fn start(
+    /// The token that announces something found.
+    pub const FOUND: u64 = 1;
+
+    /// Starts the thread. What it finds is announced by [`Directory::FOUND`] in `inbox`.
+    pub fn start(
         store: Box<dyn Store>,
         inbox: Arc<EventChannel<u64>>,
         log: Log,
@@ -86,27 +88,27 @@ impl Directory {
     }
 
     /// Puts an entry of this process, and keeps it alive.
-    pub(super) fn put(&self, who: Life, key: Key, value: Vec<u8>) {
+    pub fn put(&self, who: Life, key: Key, value: Vec<u8>) {
         self.order(Order::Put(who, key, value));
     }
 
     /// Takes an entry of this process back.
-    pub(super) fn remove(&self, key: Key) {
+    pub fn remove(&self, key: Key) {
         self.order(Order::Remove(key));
     }
 
     /// Looks for a peer's entry until it is there.
-    pub(super) fn want(&self, who: Life, key: Key) {
+    pub fn want(&self, who: Life, key: Key) {
         self.order(Order::Want(who, key));
     }
 
     /// Stops looking.
-    pub(super) fn forget(&self, who: Life) {
+    pub fn forget(&self, who: Life) {
         self.order(Order::Forget(who));
     }
 
     /// Waits until the store knows what it has been told, but not for one that is slow.
-    pub(super) fn sync(&self) {
+    pub fn sync(&self) {
         let (done, wait) = channel();
         self.order(Order::Sync(done));
         // A store that is down delays backups, and nothing else.
@@ -114,12 +116,12 @@ impl Directory {
     }
 
     /// The entries found since the last call.
-    pub(super) fn found(&self) -> Vec<(Life, Vec<u8>)> {
+    pub fn found(&self) -> Vec<(Life, Vec<u8>)> {
         std::mem::take(&mut *self.found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Takes all entries back, if the store answers, and ends the thread.
-    pub(super) fn shutdown(&self) {
+    pub fn shutdown(&self) {
         self.order(Order::Stop);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
@@ -356,7 +358,7 @@ impl StoreWorker {
                         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
                         found.push((*who, value.clone()));
                         wanted.found = Some(value);
-                        self.inbox.push(Token::Found.encode());
+                        self.inbox.push(Directory::FOUND);
                     }
                     // Removed below when it was the last look.
                     wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or_default();

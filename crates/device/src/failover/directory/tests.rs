@@ -88,7 +88,7 @@ impl Desk {
     /// The next entries found.
     fn next(&self) -> Vec<(Life, Vec<u8>)> {
         let token = self.inbox.wait(Some(Duration::from_secs(10))).unwrap();
-        assert_eq!(token, Some(Token::Found.encode()), "something is found");
+        assert_eq!(token, Some(Directory::FOUND), "something is found");
         self.directory.found()
     }
 

@@ -1,0 +1,323 @@
+//! Posting: to the provider at once, or to whichever device the connection is on.
+
+use core::ffi::c_int;
+use core::net::IpAddr;
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+use bowline_failover::Rail;
+use bowline_verbs_types::{ibv_qp, ibv_recv_wr, ibv_send_wr};
+
+use super::{Qp, Refused, State};
+use crate::session::Session;
+use crate::spin::SpinGuard;
+
+impl Qp {
+    /// `ibv_post_send`.
+    ///
+    /// # Safety
+    /// As that.
+    #[inline(always)]
+    pub(crate) unsafe fn post_send(
+        &self,
+        qp: *mut ibv_qp,
+        wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let locked = self.lock.lock();
+        let state = self.state(&locked);
+        // SAFETY: the program's own list.
+        let is_usual =
+            unsafe { !state.slow_sends && (*wr).next.is_null() && state.sends.remember_alike(wr) };
+        if !is_usual {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_sends_otherwise(&locked, qp, wr, bad) };
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.post_sends[0])(qp, wr, bad) };
+        if code != 0 {
+            state.sends.undo(1);
+        }
+        code
+    }
+
+    /// Posts several sends, or one that differs from that before, or of a connection that moves.
+    #[inline(never)]
+    unsafe fn post_sends_otherwise(
+        &self,
+        locked: &SpinGuard<'_>,
+        qp: *mut ibv_qp,
+        wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let state = self.state(locked);
+        if state.slow_sends {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_send_slowly(state, wr, bad) };
+        }
+        let mut next = wr;
+        while !next.is_null() {
+            // SAFETY: the program's own list.
+            unsafe {
+                state.sends.remember(next);
+                next = (*next).next;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.post_sends[0])(qp, wr, bad) };
+        if code != 0 {
+            // SAFETY: the list that was posted; the provider has said where it stopped.
+            state.sends.undo(unsafe { sends_from(if bad.is_null() { wr } else { *bad }) });
+        }
+        self.announce_keys(state);
+        code
+    }
+
+    /// Has keys looked up that requests have named for the first time.
+    fn announce_keys(&self, state: &mut State) {
+        if std::mem::take(&mut state.sends.has_new_rkey)
+            && let Some(session) = self.session.upgrade()
+        {
+            session.wake();
+        }
+    }
+
+    /// Posts sends of a connection that moves, is away or has failed.
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_send_slowly(
+        &self,
+        state: &mut State,
+        wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        if self.has_failed() {
+            // SAFETY: the caller's promise.
+            return unsafe { (self.post_sends[0])(self.raw(Rail::Default), wr, bad) };
+        }
+        let mut next = wr;
+        while !next.is_null() {
+            let refuse = |code| {
+                // SAFETY: the caller wants to know where it stopped.
+                unsafe { *bad = next };
+                code
+            };
+            let head = state.sends.head(self.sent());
+            if head.is_none_or(|head| state.sends.tail - head >= state.sends.capacity()) {
+                return refuse(libc::ENOMEM);
+            }
+            // SAFETY: the program's own list.
+            unsafe { state.sends.remember(next) };
+            self.announce_keys(state);
+            if let Err(Refused::Errno(code)) = self.give_sends(state) {
+                state.sends.undo(1);
+                return refuse(code);
+            }
+            if state.fence_wanted
+                && !state.withheld
+                && state.sends.is_signaled(state.sends.tail - 1)
+            {
+                state.fence_wanted = false;
+                state.withheld = true;
+                state.fence_at = state.sends.tail;
+            }
+            // SAFETY: the program's own list.
+            next = unsafe { (*next).next };
+        }
+        0
+    }
+
+    /// `ibv_post_recv`.
+    ///
+    /// # Safety
+    /// As that.
+    #[inline(always)]
+    pub(crate) unsafe fn post_recv(
+        &self,
+        qp: *mut ibv_qp,
+        wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+    ) -> c_int {
+        let locked = self.lock.lock();
+        let state = self.state(&locked);
+        if state.slow_recvs {
+            // SAFETY: the caller's promise.
+            return unsafe { self.post_recv_slowly(state, wr, bad) };
+        }
+        let mut next = wr;
+        while !next.is_null() {
+            // SAFETY: the program's own list.
+            unsafe {
+                state.recvs.remember(next);
+                next = (*next).next;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.post_recvs[0])(qp, wr, bad) };
+        if code != 0 {
+            // SAFETY: the list that was posted; the provider has said where it stopped.
+            state.recvs.undo(unsafe { receives_from(if bad.is_null() { wr } else { *bad }) });
+        }
+        code
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn post_recv_slowly(
+        &self,
+        state: &mut State,
+        wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+    ) -> c_int {
+        if self.has_failed() {
+            // SAFETY: the caller's promise.
+            return unsafe { (self.post_recvs[0])(self.raw(Rail::Default), wr, bad) };
+        }
+        let mut next = wr;
+        while !next.is_null() {
+            let refuse = |code| {
+                // SAFETY: the caller wants to know where it stopped.
+                unsafe { *bad = next };
+                code
+            };
+            if state.recvs.tail - self.received() >= state.recvs.capacity() {
+                return refuse(libc::ENOMEM);
+            }
+            // SAFETY: the program's own list.
+            unsafe { state.recvs.remember(next) };
+            if let Err(Refused::Errno(code)) = self.give_recvs(state) {
+                state.recvs.undo(1);
+                return refuse(code);
+            }
+            // SAFETY: the program's own list.
+            next = unsafe { (*next).next };
+        }
+        0
+    }
+
+    /// Hands sends to the device where the connection is, as far as they may go.
+    pub(super) fn give_sends(&self, state: &mut State) -> Result<(), Refused> {
+        if state.withheld || self.is_held() {
+            return Ok(());
+        }
+        let home = self.home();
+        let keys = Keys::new(self, home);
+        while state.sends_given < state.sends.tail {
+            let again = state.sends.resend(
+                state.sends_given,
+                |key| keys.local(key),
+                |key| keys.remote(key),
+            );
+            let Some(mut again) = again else {
+                state.starved = true;
+                return Err(Refused::Starved);
+            };
+            let mut bad = null_mut();
+            let post = self.post_sends[home.index()];
+            // SAFETY: a live queue pair, and a request whose list lives for the call.
+            let code = unsafe { post(self.raw(home), again.request(), &raw mut bad) };
+            if code != 0 {
+                return Err(Refused::Errno(code));
+            }
+            state.sends_given += 1;
+        }
+        Ok(())
+    }
+
+    /// Hands receives to the device where the connection is.
+    pub(super) fn give_recvs(&self, state: &mut State) -> Result<(), Refused> {
+        if self.is_held() {
+            return Ok(());
+        }
+        let home = self.home();
+        let keys = Keys::new(self, home);
+        while state.recvs_given < state.recvs.tail {
+            let again = state.recvs.resend(state.recvs_given, |key| keys.local(key));
+            let Some((wr_id, mut sges)) = again else {
+                state.starved = true;
+                return Err(Refused::Starved);
+            };
+            let num_sge = sges.len() as c_int;
+            let mut wr =
+                ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_mut_ptr(), num_sge };
+            let (mut bad, post) = (null_mut(), self.post_recvs[home.index()]);
+            // SAFETY: a live queue pair, and a request whose list lives for the call.
+            let code = unsafe { post(self.raw(home), &raw mut wr, &raw mut bad) };
+            if code != 0 {
+                return Err(Refused::Errno(code));
+            }
+            state.recvs_given += 1;
+        }
+        Ok(())
+    }
+
+    /// Keys have become known: what waited for one goes.
+    pub(crate) fn feed(&self) {
+        let locked = self.lock.lock();
+        let state = self.state(&locked);
+        if std::mem::take(&mut state.starved) {
+            // What is refused now makes the queue pair fail by itself.
+            let _ = self.give_recvs(state);
+            let _ = self.give_sends(state);
+        }
+    }
+}
+
+/// How many requests a list has from one on.
+///
+/// # Safety
+/// It is null or a request of a list that lives.
+unsafe fn sends_from(mut wr: *const ibv_send_wr) -> u64 {
+    let mut count = 0;
+    while !wr.is_null() {
+        count += 1;
+        // SAFETY: the caller's promise.
+        wr = unsafe { (*wr).next };
+    }
+    count
+}
+
+/// As [`sends_from`], of receives.
+///
+/// # Safety
+/// As there.
+unsafe fn receives_from(mut wr: *const ibv_recv_wr) -> u64 {
+    let mut count = 0;
+    while !wr.is_null() {
+        count += 1;
+        // SAFETY: the caller's promise.
+        wr = unsafe { (*wr).next };
+    }
+    count
+}
+
+/// Keys of requests on a device.
+struct Keys {
+    session: Option<Arc<Session>>,
+    peer: Option<IpAddr>,
+    rail: Rail,
+}
+
+impl Keys {
+    fn new(qp: &Qp, rail: Rail) -> Keys {
+        let peer = match rail {
+            Rail::Default => None,
+            Rail::Backup => qp.attrs().peer_device,
+        };
+        Keys { session: qp.session.upgrade(), peer, rail }
+    }
+
+    fn local(&self, key: u32) -> Option<u32> {
+        match self.rail {
+            Rail::Default => Some(key),
+            Rail::Backup => self.session.as_ref()?.backup_lkey(key),
+        }
+    }
+
+    fn remote(&self, key: u32) -> Option<u32> {
+        match self.rail {
+            Rail::Default => Some(key),
+            Rail::Backup => self.session.as_ref()?.backup_rkey(self.peer?, key),
+        }
+    }
+}

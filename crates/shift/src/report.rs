@@ -1,0 +1,44 @@
+//! What is said at the end, to the file that `BOWLINE_REPORT` names.
+
+use std::io::Write;
+use std::sync::{Mutex, Once, PoisonError};
+
+use crate::session;
+
+static CLOSED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// A device is open: what becomes of it is reported when the program ends.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    if std::env::var_os("BOWLINE_REPORT").is_some() {
+        ONCE.call_once(|| {
+            // SAFETY: `at_exit` may run whenever the process ends. Without room for the handler
+            // there is no report.
+            let _ = unsafe { libc::atexit(at_exit) };
+        });
+    }
+}
+
+/// The account of a device that is closed.
+pub(crate) fn add(line: String) {
+    CLOSED.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+}
+
+extern "C" fn at_exit() {
+    let written = std::panic::catch_unwind(|| {
+        session::all().iter().for_each(|session| add(session.report()));
+        write(&CLOSED.lock().unwrap_or_else(PoisonError::into_inner))
+    });
+    if let Ok(Err(error)) = written {
+        // Where standard error is closed there is nobody to tell.
+        let _ = writeln!(std::io::stderr(), "bowline: warning: BOWLINE_REPORT: {error}");
+    }
+}
+
+/// Adds a line for every device. In one write: several processes may share the file.
+fn write(lines: &[String]) -> std::io::Result<()> {
+    let Some(path) = std::env::var_os("BOWLINE_REPORT") else { return Ok(()) };
+    let mut text = lines.join("\n");
+    text.push('\n');
+    std::fs::OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes())
+}

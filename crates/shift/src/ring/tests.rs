@@ -1,0 +1,121 @@
+//! What is remembered comes back as it was.
+
+use core::ptr::null_mut;
+
+use bowline_verbs_types::{
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, ibv_recv_wr, ibv_send_wr, ibv_wr_rdma, ibv_wr_target,
+};
+
+use super::*;
+
+fn posted(ring: &mut SendRing, wr_id: u64, opcode: u32, flags: u32, keys: (u32, u32)) {
+    let mut sge = ibv_sge { addr: 0x1000 + wr_id, length: 8, lkey: keys.0 };
+    let rdma = ibv_wr_rdma { remote_addr: 0x2000 + wr_id, rkey: keys.1 };
+    // SAFETY: all of it is numbers and null pointers.
+    let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+    wr.wr_id = wr_id;
+    wr.sg_list = &raw mut sge;
+    wr.num_sge = 1;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.imm_data = 7;
+    wr.wr = ibv_wr_target { rdma };
+    // SAFETY: a request with its list.
+    unsafe { ring.remember(&raw const wr) };
+}
+
+fn same(key: u32) -> Option<u32> {
+    Some(key)
+}
+
+#[test]
+fn what_is_outstanding_is_found_from_the_newest_backwards() {
+    let mut ring = SendRing::new(8, false);
+    assert_eq!(ring.head(0), Some(0));
+    for wr_id in 0..20 {
+        let flags = if wr_id % 4 == 3 { IBV_SEND_SIGNALED } else { 0 };
+        posted(&mut ring, wr_id, IBV_WR_RDMA_WRITE, flags, (1, 2));
+    }
+    // Requests 3, 7, 11, 15, 19 have completions.
+    assert_eq!(ring.head(5), Some(20));
+    assert_eq!(ring.head(4), Some(16));
+    assert_eq!(ring.head(3), Some(12));
+    assert_eq!(ring.head(2), None, "8 are remembered, and 12 would be outstanding");
+    assert_eq!(ring.next_signaled(16), Some(19));
+    assert_eq!(ring.wr_id(16), 16);
+    ring.undo(2);
+    assert_eq!((ring.tail, ring.head(4)), (18, Some(16)));
+}
+
+#[test]
+fn a_request_is_posted_again_as_it_was_with_other_keys() {
+    let mut ring = SendRing::new(4, true);
+    posted(&mut ring, 1, IBV_WR_RDMA_WRITE_WITH_IMM, 0, (10, 20));
+    posted(&mut ring, 2, IBV_WR_RDMA_READ, 0, (11, 21));
+    posted(&mut ring, 3, IBV_WR_SEND, 0, (10, 99));
+    assert_eq!(ring.rkeys(), [20, 21]);
+    let mut first = ring.resend(0, |key| Some(key + 1), |key| Some(key + 2)).unwrap();
+    let wr = first.request();
+    assert_eq!((wr.wr_id, wr.opcode, wr.imm_data), (1, IBV_WR_RDMA_WRITE_WITH_IMM, 7));
+    // SAFETY: a request of this kind has these.
+    assert_eq!(unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) }, (0x2001, 22));
+    assert_eq!((first.sges[0].addr, first.sges[0].lkey), (0x1001, 11));
+    assert!(ring.resend(1, same, |_| None).is_none(), "a key that is not known yet");
+    assert!(ring.resend(2, same, |_| None).is_some(), "a SEND names no memory of the peer");
+    assert!(ring.is_signaled(2), "the queue has a completion for each");
+}
+
+#[test]
+fn inline_bytes_are_kept_and_several_pieces_too() {
+    let mut ring = SendRing::new(2, false);
+    let mut bytes = *b"abcd";
+    let piece =
+        |from: usize| ibv_sge { addr: bytes.as_ptr() as u64 + from as u64, length: 2, lkey: 0 };
+    let mut sges = [piece(2), piece(0)];
+    // SAFETY: all of it is numbers and null pointers.
+    let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+    (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), 2);
+    (wr.opcode, wr.send_flags) = (IBV_WR_SEND, IBV_SEND_INLINE);
+    // SAFETY: a request with its list.
+    unsafe { ring.remember(&raw const wr) };
+    bytes.fill(0);
+    let mut again = ring.resend(0, |_| None, same).unwrap();
+    assert_eq!(again.inline, b"cdab");
+    assert_eq!(again.request().num_sge, 1);
+}
+
+#[test]
+fn what_the_peer_has_counted_completes_without_being_carried_out_again() {
+    let mut ring = SendRing::new(8, true);
+    let kinds = [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_RDMA_WRITE];
+    for (wr_id, opcode) in kinds.into_iter().enumerate() {
+        posted(&mut ring, wr_id as u64, opcode, 0, (1, 2));
+    }
+    ring.mark_executed(0, 1);
+    let opcodes: Vec<u32> = (0..4).map(|n| ring.resend(n, same, same).unwrap().wr.opcode).collect();
+    let empty = |n| ring.resend(n, same, same).unwrap().sges.is_empty();
+    assert_eq!(
+        opcodes,
+        [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE]
+    );
+    assert_eq!([empty(0), empty(1), empty(2), empty(3)], [true, false, true, false]);
+    assert_eq!(ring.wc_opcode(2), IBV_WC_SEND, "the program asked for a SEND");
+}
+
+#[test]
+fn receives_are_remembered_in_order() {
+    let mut ring = RecvRing::new(2);
+    for wr_id in 0..3 {
+        let mut sge = ibv_sge { addr: 64 * wr_id, length: 64, lkey: 5 };
+        let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
+        if wr_id == 2 {
+            (wr.sg_list, wr.num_sge) = (null_mut(), 0);
+        }
+        // SAFETY: a request with its list.
+        unsafe { ring.remember(&raw const wr) };
+    }
+    let (wr_id, sges) = ring.resend(1, |key| Some(key * 2)).unwrap();
+    assert_eq!((wr_id, sges[0].addr, sges[0].lkey), (1, 64, 10));
+    assert_eq!(ring.resend(2, |_| None).map(|(id, sges)| (id, sges.len())), Some((2, 0)));
+}

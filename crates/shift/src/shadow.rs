@@ -1,0 +1,218 @@
+//! Shadow control verbs: what the program makes on its device is made once more on the second, in
+//! the same order, by a thread of its own.
+
+use core::ptr::null_mut;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use bowline_failover::Rail;
+use bowline_io::spawn_background;
+use bowline_verbs_types::{ibv_cq, ibv_mr, ibv_pd, ibv_qp_cap, ibv_qp_init_attr};
+
+use crate::cq::Cq;
+use crate::qp::Qp;
+use crate::session::{Session, ShadowMr};
+
+type Job = Box<dyn FnOnce(&Arc<Session>) + Send>;
+
+/// The way to the thread.
+#[derive(Default)]
+pub(crate) struct Shadow {
+    jobs: Mutex<Option<Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A pointer that a job takes along: verbs objects may be used from any thread, and who destroys
+/// one waits for the jobs before.
+struct Carried<T>(*mut T);
+
+// SAFETY: as above.
+unsafe impl<T> Send for Carried<T> {}
+
+impl<T> Carried<T> {
+    fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+impl Shadow {
+    pub(crate) fn start(&self, session: &Arc<Session>) -> io::Result<()> {
+        let (jobs, to_do) = channel();
+        let session = Arc::downgrade(session);
+        let thread = spawn_background("bowline-shadow", move || work(&session, &to_do))?;
+        *self.jobs.lock().unwrap_or_else(PoisonError::into_inner) = Some(jobs);
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(())
+    }
+
+    pub(crate) fn order(&self, job: impl FnOnce(&Arc<Session>) + Send + 'static) {
+        if let Some(jobs) = &*self.jobs.lock().unwrap_or_else(PoisonError::into_inner) {
+            // Once the thread has ended there are no counterparts to make.
+            let _ = jobs.send(Box::new(job));
+        }
+    }
+
+    /// Waits until all that was ordered before is done.
+    pub(crate) fn flush(&self) {
+        let (done, wait) = channel();
+        self.order(move |_| _ = done.send(()));
+        // A thread that has ended has dropped the other end.
+        let _ = wait.recv();
+    }
+
+    pub(crate) fn stop(&self) {
+        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic there has ended it, too.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(session: &Weak<Session>, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        let Some(session) = session.upgrade() else { return };
+        job(&session);
+    }
+}
+
+fn last_error() -> io::Error {
+    io::Error::last_os_error()
+}
+
+impl Session {
+    /// The program has made a domain.
+    pub(crate) fn shadow_pd(&self, pd: *mut ibv_pd) {
+        let pd = Carried(pd);
+        self.shadow.order(move |session| {
+            // SAFETY: an open context.
+            let backup = unsafe { (session.library.ibv_alloc_pd)(session.contexts[1].raw()) };
+            if backup.is_null() {
+                let why = last_error();
+                return session.log.warn(&format!("failover: no domain on the backup: {why}"));
+            }
+            let mut pds = session.pds.lock().unwrap_or_else(PoisonError::into_inner);
+            pds.insert(pd.get() as usize, backup);
+        });
+    }
+
+    /// The program ends a domain.
+    pub(crate) fn end_pd(&self, pd: *mut ibv_pd) {
+        self.shadow.flush();
+        let backup = self.pds.lock().unwrap_or_else(PoisonError::into_inner).remove(&(pd as usize));
+        if let Some(backup) = backup {
+            // SAFETY: made here, and ended once. One that is in use stays.
+            let _ = unsafe { (self.library.ibv_dealloc_pd)(backup) };
+        }
+    }
+
+    fn backup_pd(&self, pd: *mut ibv_pd) -> Option<*mut ibv_pd> {
+        self.pds.lock().unwrap_or_else(PoisonError::into_inner).get(&(pd as usize)).copied()
+    }
+
+    /// The program has registered memory.
+    pub(crate) fn shadow_mr(&self, mr: *mut ibv_mr, iova: u64, access: u32) {
+        // SAFETY: a region that was just made.
+        let (pd, addr, length, lkey, rkey) =
+            unsafe { ((*mr).pd, (*mr).addr, (*mr).length, (*mr).lkey, (*mr).rkey) };
+        let (mr, pd, addr) = (Carried(mr), Carried(pd), Carried(addr));
+        self.shadow.order(move |session| {
+            let Some(pd) = session.backup_pd(pd.get()) else { return };
+            let register = session.library.ibv_reg_mr_iova2;
+            // SAFETY: the program's own memory, which it keeps until it deregisters it; that waits.
+            let backup = unsafe { register(pd, addr.get(), length, iova, access) };
+            // SAFETY: null, or a region that was just made.
+            let Some(made) = (unsafe { backup.as_ref() }) else {
+                let why = last_error();
+                return session.log.warn(&format!("failover: memory on the backup: {why}"));
+            };
+            let key = session.region_made(lkey, rkey, made);
+            let mut mrs = session.mrs.lock().unwrap_or_else(PoisonError::into_inner);
+            mrs.insert(mr.get() as usize, ShadowMr { raw: backup, lkey, key });
+        });
+    }
+
+    /// The program deregisters memory.
+    pub(crate) fn end_mr(&self, mr: *mut ibv_mr) {
+        self.shadow.flush();
+        let ended = self.mrs.lock().unwrap_or_else(PoisonError::into_inner).remove(&(mr as usize));
+        if let Some(ShadowMr { raw, lkey, key }) = ended {
+            self.region_gone(lkey, key);
+            // SAFETY: made here, and ended once.
+            let _ = unsafe { (self.library.ibv_dereg_mr)(raw) };
+        }
+    }
+
+    /// The program has made a completion queue.
+    pub(crate) fn shadow_cq(&self, cq: Arc<Cq>, depth: i32) {
+        self.shadow.order(move |session| {
+            let create = session.library.ibv_create_cq;
+            let context = session.contexts[1].raw();
+            // SAFETY: an open context.
+            let made = unsafe { create(context, depth, null_mut(), null_mut(), 0) };
+            if made.is_null() {
+                let why = last_error();
+                return session.log.warn(&format!("failover: no queue on the backup: {why}"));
+            }
+            cq.set_backup(made);
+        });
+    }
+
+    /// The program ends a completion queue.
+    pub(crate) fn end_cq(&self, cq: &Cq) {
+        self.shadow.flush();
+        let backup: *mut ibv_cq = cq.backup();
+        cq.set_backup(null_mut());
+        if !backup.is_null() {
+            // SAFETY: made here, and ended once; nobody polls a queue that ends.
+            let _ = unsafe { (self.library.ibv_destroy_cq)(backup) };
+        }
+    }
+
+    /// The program has made a queue pair.
+    pub(crate) fn shadow_qp(
+        &self,
+        qp: Arc<Qp>,
+        pd: *mut ibv_pd,
+        cap: ibv_qp_cap,
+        (qp_type, sq_sig_all): (u32, i32),
+    ) {
+        let pd = Carried(pd);
+        self.shadow.order(move |session| {
+            let Some(pd) = session.backup_pd(pd.get()) else { return };
+            let (send_cq, recv_cq) = (qp.send_cq.backup(), qp.recv_cq.backup());
+            if send_cq.is_null() || recv_cq.is_null() {
+                return;
+            }
+            let (qp_context, srq) = (null_mut(), null_mut());
+            let mut init =
+                ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+            // SAFETY: domain and queues live, and the attributes do for the call.
+            let made = unsafe { (session.library.ibv_create_qp)(pd, &raw mut init) };
+            if made.is_null() {
+                let why = last_error();
+                return session.log.warn(&format!("failover: no queue pair on the backup: {why}"));
+            }
+            qp.set_spare(made);
+            session.add_qp(Rail::Backup, &qp);
+        });
+    }
+
+    /// The program ends a queue pair.
+    pub(crate) fn end_qp(&self, qp: &Qp) {
+        self.shadow.flush();
+        self.end(qp);
+        self.remove_qp(qp);
+        qp.send_cq.leave(qp);
+        qp.recv_cq.leave(qp);
+        let spare = qp.raw(Rail::Backup);
+        qp.set_spare(null_mut());
+        if !spare.is_null() {
+            // SAFETY: made here, and ended once; it is in no table any more.
+            let _ = unsafe { (self.library.ibv_destroy_qp)(spare) };
+        }
+    }
+}

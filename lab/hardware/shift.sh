@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# Rows of failover on verbs devices (SHIFT): figure 5 of the paper, and a program that looks at every
+# byte, in the guest, where two hosts with two devices each are made (shift-guest).
+#
+# Needs: row, push, push_script, in_guest, $here, $logs, $quick, $root, $stage.
+
+shift_limit_s=90
+
+# lose COMMAND KIND HOST SECONDS LOG: COMMAND of shift-guest; both ends end well, have been on the second device,
+# and are back on the first.
+lose() {
+    local log=$5 part
+    timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest $1 $2 $3 $4" > "$log.guest" 2>&1 || return
+    grep -q '^status 0 0$' "$log.guest" || return
+    for part in '"to_backup":[1-9]' '"back":[1-9]' '"away":0' '"failed":0'; do
+        [[ $(grep -Ec "^[ab]: .*$part" "$log.guest") == 2 ]] || { echo "not at both ends: $part" >> "$log.guest"; return 1; }
+    done
+}
+
+# atomics HOST SECONDS LOG: an atomic in flight comes up as an error, and the counter never counts one twice.
+atomics() {
+    local log=$3
+    timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest verify atomic $1 $2" > "$log.guest" 2>&1
+    grep -q '^a: request [0-9]*: transport retry counter exceeded' "$log.guest" &&
+        grep -q '"outcome":"atomic-in-flight"' "$log.guest"
+}
+
+shift_rows() {
+    local kind host seconds=15
+    in_guest '/tmp/shift-guest net' > "$logs/net" 2>&1 || { echo 'two hosts cannot be made in the guest:'; cat "$logs/net"; ((failed++)); return; }
+    for kind in write send read; do
+        for host in a b; do
+            [[ -n $quick && $kind$host != writea && $kind$host != sendb ]] && continue
+            row "shift perftest ib_${kind}_bw, first interface of ${host} down and up" lose perf "$kind" "$host" "$seconds"
+        done
+    done
+    for kind in write send read; do
+        for host in a b; do
+            [[ -n $quick && $kind$host != sendb ]] && continue
+            row "shift verify $kind, first interface of ${host} down and up" lose verify "$kind" "$host" "$seconds"
+        done
+    done
+    row 'shift verify atomic: one in flight fails the connection' atomics a 6
+}
