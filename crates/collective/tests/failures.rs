@@ -109,8 +109,8 @@ fn the_root_of_a_multicast_may_leave_when_it_is_done_and_so_may_others() {
         let now = world.now;
         world.nodes[first].engine.leave(now);
         world.finish();
-        for rank in 0..ranks as usize {
-            let result = world.nodes[rank].results[&ops[rank]];
+        for (rank, op) in ops.iter().enumerate() {
+            let result = world.nodes[rank].results[op];
             assert_eq!(result, Ok(()), "seed {seed}: all of it was sent, {first} left {rank}");
         }
         assert!(world.nodes[first].engine.is_quiet());
