@@ -16,6 +16,7 @@ const OPTIONS: CommOptions = CommOptions {
     chunk_bytes: 16 << 10,
     window_bytes: None,
     transport: CommTransport::Rc,
+    multicast: false,
     bounds: Bounds::EXACT,
 };
 
@@ -137,6 +138,59 @@ fn collectives_over_sdrs_schemes_are_exact_over_a_long_lossy_link() {
         let expected: Vec<_> = (0..count).map(most).collect();
         assert!(outputs.iter().all(|output| *output == expected), "{}", scheme.name());
     }
+}
+
+const BY_MULTICAST: CommOptions = CommOptions { multicast: true, ..OPTIONS };
+
+#[test]
+fn a_broadcast_by_multicast_gives_every_rank_the_tensor_of_its_root() {
+    let value = |root: u32, count: usize, i: usize| ((i * 31 + count) % 9973) as f32 + root as f32;
+    for (net, link) in [(41, ""), (42, "loss=1%")] {
+        ranks_with(net, 4, BY_MULTICAST, link, |rig| {
+            let (comm, rank) = (&rig.comm, rig.comm.rank());
+            assert!(comm.has_multicast());
+            for count in [1, 1000, 4096, 200_000] {
+                let mut works = Vec::new();
+                for root in 0..comm.size() {
+                    let mine = |i| if rank == root { value(root, count, i) } else { -1.0 };
+                    let (mr, data) = rig.tensor(&(0..count).map(mine).collect::<Vec<_>>());
+                    works.push((root, mr, comm.broadcast(&data, root).unwrap()));
+                    // Other operations go on between.
+                    let (_, one) = rig.tensor(&[1.0]);
+                    comm.allreduce(&one, ReduceOp::Sum).unwrap().wait().unwrap();
+                }
+                for (root, mr, work) in works {
+                    work.wait().unwrap();
+                    let expected: Vec<_> = (0..count).map(|i| value(root, count, i)).collect();
+                    assert!(values(&mr) == expected, "{count} of rank {root} at {rank}{link}");
+                }
+            }
+            let same = comm.duplicate().unwrap();
+            assert!(same.has_multicast());
+            let (mr, data) = rig.tensor(&[rank as f32]);
+            same.broadcast(&data, 2).unwrap().wait().unwrap();
+            assert_eq!(values(&mr), [2.0]);
+        });
+    }
+}
+
+#[test]
+fn without_multicast_groups_broadcasts_go_as_ever() {
+    ranks_with(43, 2, BY_MULTICAST, "", |rig| {
+        assert!(!rig.comm.has_multicast(), "there is nothing to copy for one other rank");
+        let (mr, data) = rig.tensor(&[rig.comm.rank() as f32; 5000]);
+        rig.comm.broadcast(&data, 1).unwrap().wait().unwrap();
+        assert_eq!(values(&mr), [1.0; 5000]);
+    });
+    ranks_with(44, 3, OPTIONS, "", |rig| {
+        assert!(!rig.comm.has_multicast(), "nobody has asked for it");
+        let (_, data) = rig.tensor(&[1.0]);
+        let operation = Operation::Broadcast { count: 1, root: 0 };
+        let algorithm = Algorithm::Multicast;
+        let request = Request { algorithm, in_place: true, ..Request::new(operation) };
+        let refused = rig.comm.start(&request, None, Some(&data));
+        assert!(matches!(refused, Err(Error::Group(_))), "{refused:?}");
+    });
 }
 
 #[test]

@@ -28,8 +28,8 @@ pub use encoding::Encoding;
 pub use engine::{Cause, Engine, EngineConfig, Failure, OpId};
 pub use fold::{Contribution, fold, fold_partial};
 pub use group::{
-    ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece, SdrEnd, SdrScheme,
-    UnknownScheme,
+    CastEnd, CastOffer, ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece,
+    SdrEnd, SdrScheme, UnknownScheme,
 };
 pub use replay::replay_allreduce;
 pub use request::{InvalidRequest, Operation, Request};
@@ -40,3 +40,9 @@ pub type Rank = u32;
 
 /// Most ranks of a group: a rank has 16 bits of an immediate.
 pub const MAX_RANKS: u32 = 1 << 16;
+
+/// What a rank sends to all others at once, by multicast, as a peer of its own: sends and messages
+/// name it like a rank.
+pub const fn cast_of(rank: Rank, ranks: u32) -> Rank {
+    ranks + rank
+}

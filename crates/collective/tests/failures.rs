@@ -57,6 +57,66 @@ fn a_rank_that_dies_is_named_by_all_others() {
     assert!(failed > 300, "most runs end early: {failed}");
 }
 
+/// A multicast group does not say who does not acknowledge: connections to single ranks do.
+#[test]
+fn a_rank_that_dies_in_a_multicast_is_named_by_all_others() {
+    let mut failed = 0;
+    for seed in 0..300 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = rng.random_range(2..9);
+        let mut world = World::new(shape(ranks, seed));
+        let (count, dead) = (rng.random_range(0..400), rng.random_range(0..ranks));
+        for _ in 0..3 {
+            let root = rng.random_range(0..ranks);
+            let operation = Operation::Broadcast { count, root };
+            let algorithm = Algorithm::Multicast;
+            let request = Request { algorithm, in_place: true, ..Request::new(operation) };
+            for rank in 0..ranks {
+                world.submit(rank, &request, ones(count));
+            }
+        }
+        world.run_for(rng.random_range(0..2000));
+        world.kill(dead);
+        world.finish();
+        let limit = Time::ZERO.plus_nanos(10 * HEARTBEAT_NS);
+        assert!(world.now < limit, "seed {seed}: found by heartbeats, not by the time limit");
+        for (rank, node) in world.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
+            assert_eq!(node.results.len(), 3, "seed {seed}: rank {rank} has an end of each");
+            let expected = Failure { rank: dead, cause: Cause::Unreachable };
+            for result in node.results.values() {
+                assert!([Ok(()), Err(expected)].contains(result), "seed {seed}: {result:?}");
+                failed += usize::from(result.is_err());
+            }
+        }
+    }
+    assert!(failed > 100, "many runs end early: {failed}");
+}
+
+#[test]
+fn the_root_of_a_multicast_may_leave_when_it_is_done_and_so_may_others() {
+    for seed in 0..200 {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = rng.random_range(2..7);
+        let mut world = World::new(shape(ranks, seed));
+        let operation = Operation::Broadcast { count: 300, root: 0 };
+        let algorithm = Algorithm::Multicast;
+        let request = Request { algorithm, in_place: true, ..Request::new(operation) };
+        let ops: Vec<_> = (0..ranks).map(|r| world.submit(r, &request, ones(300))).collect();
+        let first = rng.random_range(0..ranks) as usize;
+        while !world.nodes[first].results.contains_key(&ops[first]) {
+            world.run_for(5);
+        }
+        let now = world.now;
+        world.nodes[first].engine.leave(now);
+        world.finish();
+        for (rank, op) in ops.iter().enumerate() {
+            let result = world.nodes[rank].results[op];
+            assert_eq!(result, Ok(()), "seed {seed}: all of it was sent, {first} left {rank}");
+        }
+        assert!(world.nodes[first].engine.is_quiet());
+    }
+}
+
 /// A rank that only waits has nothing on its way that could fail.
 #[test]
 fn a_rank_that_only_waits_finds_out_too() {

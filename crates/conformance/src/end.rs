@@ -90,28 +90,35 @@ pub struct Connection {
     pub rnr_retry: u8,
 }
 
-/// A queue pair that asks and its peer, between whom something may be put.
-#[derive(Clone, Copy, Debug)]
+/// A queue pair that asks and its peers, between whom a group is put.
+#[derive(Clone, Debug)]
 pub struct Bridge {
-    /// The peer's address.
-    pub addr: IpAddr,
-    /// The peer's queue pair.
-    pub qpn: u32,
-    /// Memory that the peer offers.
-    pub region: Region,
+    /// The peers: the group's members.
+    pub peers: Vec<BridgePeer>,
     /// Path MTU.
     pub mtu: Mtu,
     /// First sequence number of the queue pair that asks.
     pub sq_psn: u32,
 }
 
-/// Address and queue pair that the one that asks connects to, and those that its peer connects to.
+/// A peer of a queue pair that asks.
 #[derive(Clone, Copy, Debug)]
+pub struct BridgePeer {
+    /// Its address.
+    pub addr: IpAddr,
+    /// Its queue pair.
+    pub qpn: u32,
+    /// Memory that it offers.
+    pub region: Region,
+}
+
+/// Address and queue pair that the one that asks connects to, and those that its peers connect to.
+#[derive(Clone, Debug)]
 pub struct Bridged {
     /// For the one that asks.
     pub requester: (IpAddr, u32),
-    /// For its peer.
-    pub responder: (IpAddr, u32),
+    /// For each of its peers.
+    pub responders: Vec<(IpAddr, u32)>,
 }
 
 /// Where a datagram goes.
@@ -179,8 +186,8 @@ pub trait End {
     fn create_qp(&mut self, options: &QpOptions) -> Outcome<(QpId, u32)>;
     /// Removes a queue pair.
     fn destroy_qp(&mut self, qp: QpId) -> Outcome;
-    /// Puts a group of one between a queue pair and its peer, if this end is one that does: what
-    /// each of the two is to connect to instead of the other.
+    /// Puts a group between a queue pair and its peers, if this end is one that does: what each of
+    /// them is to connect to instead of the other.
     fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
         let _ = (qp, bridge);
         Ok(None)

@@ -1,14 +1,15 @@
 //! Two ends, the time between them, and what checks do with them over and over.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bowline_nic::{Access, Completion, Event, QpState, QpType, WcStatus};
 
 use crate::failure::same;
 use crate::{
-    Bridge, Bridged, Case, Connection, End, Failure, Maker, MrId, Outcome, QpId, QpOptions, Region,
-    Send,
+    Bridge, BridgePeer, Bridged, Case, Connection, End, Failure, Maker, MrId, Outcome, QpId,
+    QpOptions, Region, Send,
 };
 
 /// The key of every UD queue pair here, unless a check wants another.
@@ -150,14 +151,51 @@ impl Lab {
 
     pub(crate) fn connect(&mut self, case: &Case, setup: &Setup, pair: &Pair) -> Outcome {
         let Pair { requester, responder } = *pair;
-        let Bridged { requester: for_requester, responder: for_responder } =
-            self.bridge(case, setup, pair)?;
+        let direct =
+            Bridged { requester: self.place(&responder), responders: vec![self.place(&requester)] };
+        let bridged = match setup.qp_type {
+            QpType::Rc => self.bridge(case, setup, &requester, &[responder])?,
+            _ => None,
+        };
+        self.connect_to(case, setup, (&requester, &[responder]), &bridged.unwrap_or(direct))
+    }
+
+    /// Makes a queue pair that sends and several that receive, with memory, and connects them by a
+    /// group.
+    pub(crate) fn group(
+        &mut self,
+        case: &Case,
+        setup: &Setup,
+        members: usize,
+    ) -> Outcome<(Qp, Vec<Qp>)> {
+        let sender = self.make_qp(case.requester, setup, ALL_RIGHTS, ALL_RIGHTS)?;
+        let receiving = case.requester.other();
+        let members: Vec<Qp> = (0..members)
+            .map(|_| self.make_qp(receiving, setup, setup.qp_rights, setup.mr_rights))
+            .collect::<Outcome<_>>()?;
+        let bridged = self.bridge(case, setup, &sender, &members)?;
+        let bridged = bridged.ok_or_else(|| Failure::new("this end makes no groups"))?;
+        self.connect_to(case, setup, (&sender, &members), &bridged)?;
+        Ok((sender, members))
+    }
+
+    fn place(&mut self, qp: &Qp) -> (IpAddr, u32) {
+        (self.end(qp.side).addr(), qp.qpn)
+    }
+
+    /// Connects a queue pair that asks and those that answer to what they were told.
+    fn connect_to(
+        &mut self,
+        case: &Case,
+        setup: &Setup,
+        (requester, responders): (&Qp, &[Qp]),
+        bridged: &Bridged,
+    ) -> Outcome {
         let [ours, theirs] = setup.psns;
-        let ends = [
-            (requester, for_requester, [ours, theirs]),
-            (responder, for_responder, [theirs, ours]),
-        ];
-        for (qp, (addr, qpn), [sq_psn, rq_psn]) in ends {
+        let responders = responders.iter().zip(&bridged.responders);
+        let responders = responders.map(|(qp, to)| (qp, *to, [theirs, ours]));
+        let requester = [(requester, bridged.requester, [ours, theirs])];
+        for (qp, (addr, qpn), [sq_psn, rq_psn]) in requester.into_iter().chain(responders) {
             let connection = Connection {
                 addr,
                 qpn,
@@ -175,23 +213,21 @@ impl Lab {
         Ok(())
     }
 
-    /// What the two connect to: each other, unless there is something in between.
-    fn bridge(&mut self, case: &Case, setup: &Setup, pair: &Pair) -> Outcome<Bridged> {
-        let Pair { requester, responder } = *pair;
-        let [to, from] = [responder, requester].map(|qp| (self.end(qp.side).addr(), qp.qpn));
-        let direct = Bridged { requester: to, responder: from };
-        if setup.qp_type != QpType::Rc {
-            return Ok(direct);
-        }
-        let bridge = Bridge {
-            addr: to.0,
-            qpn: to.1,
-            region: responder.region,
-            mtu: case.mtu,
-            sq_psn: setup.psns[0],
+    /// What queue pairs connect to if there is a group between them.
+    fn bridge(
+        &mut self,
+        case: &Case,
+        setup: &Setup,
+        requester: &Qp,
+        responders: &[Qp],
+    ) -> Outcome<Option<Bridged>> {
+        let peer = |qp: &Qp| {
+            let (addr, qpn) = self.place(qp);
+            BridgePeer { addr, qpn, region: qp.region }
         };
-        let bridged = self.end(requester.side).bridge(requester.id, &bridge)?;
-        Ok(bridged.unwrap_or(direct))
+        let peers = responders.iter().map(peer).collect();
+        let bridge = Bridge { peers, mtu: case.mtu, sq_psn: setup.psns[0] };
+        self.end(requester.side).bridge(requester.id, &bridge)
     }
 
     fn make_qp(

@@ -27,7 +27,8 @@ mod runner;
 mod station;
 
 pub use end::{
-    Bridge, Bridged, Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions, Region, Send,
+    Bridge, BridgePeer, Bridged, Connection, Datagram, End, Maker, MrId, Piece, QpId, QpOptions,
+    Region, Send,
 };
 pub use failure::{Failure, Outcome};
 pub use lab::{Clock, Lab, Pair, Qp, Side};

@@ -21,6 +21,8 @@ pub struct Check {
     pub needs_xp: bool,
     /// Asks for nothing but what a multicast group carries: SENDs and WRITEs, one way.
     pub fits_groups: bool,
+    /// Asks for a group of several members.
+    pub needs_group: bool,
 }
 
 /// A check, with who asks and how long packets are.
@@ -64,6 +66,18 @@ pub struct Row {
 /// All cases for a link to a NIC of this maker: every check that applies, both ways, at the path
 /// MTUs that it asks for.
 pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
+    let cases = all_cases(profile, peer).into_iter();
+    cases.filter(|case| !case.check.needs_group).collect()
+}
+
+/// The cases that a multicast group carries: those in which a group of one is as good as a
+/// connection, and those that ask for more members.
+pub fn group_cases(profile: Profile) -> Vec<Case> {
+    let cases = all_cases(profile, Maker::Bowline).into_iter();
+    cases.filter(|case| case.check.fits_groups).collect()
+}
+
+fn all_cases(profile: Profile, peer: Maker) -> Vec<Case> {
     let mut cases = Vec::new();
     for check in checks::ALL {
         if profile == Profile::Faulty && !check.survives_faults
@@ -79,12 +93,6 @@ pub fn cases(profile: Profile, peer: Maker) -> Vec<Case> {
         }
     }
     cases
-}
-
-/// The cases among those that a multicast group of one carries as a connection does.
-pub fn group_cases(profile: Profile) -> Vec<Case> {
-    let cases = cases(profile, Maker::Bowline).into_iter();
-    cases.filter(|case| case.check.fits_groups).collect()
 }
 
 /// Runs a case and cleans up after it.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bowline::Device;
 use bowline::multicast::{GroupSwitch, SwitchOptions};
-use bowline_conformance::ends::device::{DeviceEnd, Groups, WallClock};
+use bowline_conformance::ends::device::{DeviceEnd, WallClock};
+use bowline_conformance::ends::groups::Groups;
 use bowline_conformance::ends::keys::Keys;
 use bowline_conformance::{Case, End, Lab, Maker, Profile, cases, group_cases, run_case};
 
@@ -20,7 +21,8 @@ fn passes(profile: Profile, lanes: &str, link: Option<&str>) {
     judge(lab(lanes, link, "udp", |_, end| end).0, &cases(profile, Maker::Bowline));
 }
 
-/// What a group carries passes through a group of one, as between two queue pairs.
+/// What a group carries passes through a group of one, as between two queue pairs, and reaches all
+/// members of a larger one.
 fn passes_in_groups(profile: Profile, link: Option<&str>, groups: &Groups) {
     let grouped = |_, end: DeviceEnd| end.with_groups(groups.clone());
     judge(lab("1", link, "udp", grouped).0, &group_cases(profile));

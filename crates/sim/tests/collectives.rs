@@ -20,6 +20,7 @@ const CONFIG: GroupConfig = GroupConfig {
     slot_bytes: 16 << 10,
     slots: 4,
     express_slots: 4,
+    casts: false,
     scheme: None,
     reorder_ns: 20_000,
     inline_bytes: 512,

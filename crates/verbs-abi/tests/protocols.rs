@@ -208,6 +208,7 @@ fn allreduce(name: &str, devices: &[&str], transport: CommTransport) -> Result<(
         chunk_bytes: 16 << 10,
         window_bytes: None,
         transport,
+        multicast: false,
         bounds: Bounds::EXACT,
     };
     let dir = format!("bowline-protocols-{name}-{}", std::process::id());

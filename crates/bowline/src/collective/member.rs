@@ -1,22 +1,25 @@
 //! A rank in a lane of its device.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowline_collective::{
-    Bounds, Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Report, Schedule,
+    Bounds, CastOffer, Failure, Group, GroupConfig, GroupError, Memory, OpId, Rank, Report,
+    Schedule,
 };
 use bowline_device::{self as device, Host};
 use bowline_io::{Task, TaskId};
-use bowline_nic::{Rnic, Time};
+use bowline_nic::{QpType, Remote, Rnic, Time};
+use bowline_wire::Psn;
 
 use super::lock;
 use super::rendezvous::{Offers, PeerEnd};
 use super::seal::GroupSeal;
-use crate::Error;
+use crate::multicast::{Connected, GroupMember, PortGroup};
 use crate::pd::PdInner;
-use crate::reliable;
+use crate::{Endpoint, Error, RemoteMr, reliable};
 
 /// How long a thread that waits drives the lane by itself while nothing happens, before it sleeps.
 const SPIN: Duration = Duration::from_millis(1);
@@ -31,6 +34,7 @@ pub(super) struct Member {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
     pub(super) chunk_bytes: u32,
+    ring_bytes: u64,
     pd: Arc<PdInner>,
     host: Host,
     task: TaskId,
@@ -107,7 +111,8 @@ impl Member {
         let running = Arc::new(Mutex::new(running));
         let task = host.add_task(running.clone())?;
         let (pd, chunk_bytes) = (Arc::clone(pd), config.slot_bytes);
-        Ok(Member { rank, ranks, chunk_bytes, pd, host, task, running, over })
+        let ring_bytes = u64::from(config.slots) * u64::from(config.slot_bytes);
+        Ok(Member { rank, ranks, chunk_bytes, ring_bytes, pd, host, task, running, over })
     }
 
     /// Runs `f` on the group, in the lane.
@@ -161,6 +166,69 @@ impl Member {
                 }
                 group.connect(nic, now, peer.rank, peer.addr, &peer.link)
             })
+        })
+    }
+
+    /// Makes queue pairs for messages to all, if this rank can have them; its own begins with
+    /// `psn`.
+    pub(super) fn open_casts(&self, psn: Psn) -> Result<CastOffer, Error> {
+        // Without a port that copies they would be of no use.
+        self.host.replicator()?;
+        self.with(|group, nic, _| group.open_casts(nic, psn))
+    }
+
+    /// Makes the port copy what this rank sends to all, and connects what receives from others.
+    /// Offers are in the order of ranks.
+    pub(super) fn accept_casts(
+        &self,
+        offers: &[CastOffer],
+        addrs: &BTreeMap<Rank, IpAddr>,
+    ) -> Result<PortGroup, Error> {
+        let device = self.pd.device();
+        let mine = &offers[self.rank as usize];
+        let mtu = offers.iter().map(|offer| offer.mtu).min().unwrap_or(mine.mtu);
+        let sender = Endpoint {
+            qp_type: QpType::Rc,
+            addr: device.addr(),
+            udp_port: device.config().udp_port,
+            qpn: mine.qpn,
+            psn: mine.psn,
+            mtu,
+            rd_atomic: 0,
+        };
+        let (mut members, mut ids, mut sources) = (Vec::new(), Vec::new(), Vec::new());
+        for (rank, addr) in addrs {
+            let theirs = &offers[*rank as usize];
+            let ends = theirs.ends[self.rank as usize].zip(mine.ends[*rank as usize]);
+            let (end, own) = ends.ok_or(GroupError::NoPeer(*rank))?;
+            let regions = vec![RemoteMr { addr: 0, len: self.ring_bytes, rkey: end.rkey }];
+            let endpoint = Endpoint { addr: *addr, qpn: end.qpn, ..sender };
+            members.push(GroupMember { endpoint, regions });
+            ids.push(own.id);
+            sources.push((*rank, (*addr, end.id), (theirs.psn, mtu)));
+        }
+        let replicator = self.host.replicator()?;
+        let group = PortGroup::install(replicator, device.now(), &sender, &members, ids)?;
+        self.with(|group, nic, now| {
+            sources
+                .into_iter()
+                .try_for_each(|(rank, from, path)| group.accept_casts(nic, now, rank, from, path))
+        })?;
+        Ok(group)
+    }
+
+    /// Connects what sends to all. All ranks must be ready for that.
+    pub(super) fn connect_casts(&self, group: &PortGroup) -> Result<(), Error> {
+        let Connected { for_sender: to, regions, .. } = group.connected();
+        let rings = regions.first().map_or(Remote { addr: 0, rkey: 0 }, RemoteMr::start);
+        self.with(|group, nic, now| group.connect_casts(nic, now, (to.addr, to.qpn), rings, to.mtu))
+    }
+
+    /// Removes what was made for messages to all.
+    pub(super) fn close_casts(&self) -> Result<(), Error> {
+        self.with(|group, nic, _| {
+            group.close_casts(nic);
+            Ok(())
         })
     }
 

@@ -1,5 +1,6 @@
 //! Collective operations over a group of programs.
 
+mod casts;
 mod member;
 mod ops;
 pub mod rendezvous;
@@ -8,8 +9,9 @@ mod split;
 mod tensor;
 mod work;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bowline_collective::{
@@ -17,6 +19,7 @@ use bowline_collective::{
     SdrScheme,
 };
 
+use crate::multicast::PortGroup;
 use crate::pd::PdInner;
 use crate::{Error, Pd};
 use member::Member;
@@ -95,6 +98,11 @@ pub struct CommOptions {
     pub window_bytes: Option<u32>,
     /// How operations travel; RC unless set.
     pub transport: CommTransport,
+    /// Broadcasts go by multicast, where all ranks can: the root's port copies for all others what
+    /// it has read once. Not so unless set, since it takes a second ring for each rank. Otherwise,
+    /// with fewer than three ranks, over anything but RC, and where packets are sealed, they go
+    /// as ever.
+    pub multicast: bool,
     /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`]
     /// takes others for one operation.
     pub bounds: Bounds,
@@ -109,6 +117,7 @@ impl Default for CommOptions {
             chunk_bytes: config.slot_bytes,
             window_bytes: None,
             transport: CommTransport::default(),
+            multicast: false,
             bounds: Bounds::EXACT,
         }
     }
@@ -136,6 +145,7 @@ impl CommOptions {
             slot_bytes,
             slots,
             express_slots,
+            casts: self.multicast && self.transport == CommTransport::Rc,
             scheme,
             limit_ns: u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX),
             ..config
@@ -184,6 +194,10 @@ struct Shared {
     pd: Arc<PdInner>,
     options: CommOptions,
     member: Member,
+    /// Where the other ranks are.
+    addrs: BTreeMap<Rank, IpAddr>,
+    /// What copies this rank's broadcasts, if the ranks have multicast groups.
+    casts: OnceLock<PortGroup>,
     /// What seals its packets, if its ranks have authenticated each other.
     seal: Option<GroupSeal>,
     schedules: Mutex<HashMap<Request, Arc<Schedule>>>,
@@ -225,6 +239,7 @@ impl Communicator {
         let comm = Communicator::connect(&pd.inner, (rank, ranks), options, exchange)?;
         // A rank that goes on sends, and the others must be ready for that.
         place.sync(timeout)?;
+        comm.open_casts()?;
         Ok(comm)
     }
 
@@ -237,10 +252,13 @@ impl Communicator {
         let member = Member::start(pd, (rank, ranks), options.group(ranks))?;
         let (peers, seal) = exchange(&member.offers()?)?;
         member.connect(&peers, seal.as_ref())?;
+        let addrs = peers.iter().map(|peer| (peer.rank, peer.addr)).collect();
         let shared = Shared {
             pd: Arc::clone(pd),
             options,
             member,
+            addrs,
+            casts: OnceLock::new(),
             seal,
             schedules: Mutex::default(),
             held: Mutex::default(),
@@ -315,7 +333,8 @@ impl Communicator {
         bounds: Option<Bounds>,
     ) -> Result<Work, Error> {
         let bounded = bounds.map(|bounds| request.with_bounds(&bounds, self.size())).transpose()?;
-        let request = bounded.as_ref().unwrap_or(request);
+        let cast = if bounds.is_none() { self.by_multicast(request) } else { None };
+        let request = bounded.as_ref().or(cast.as_ref()).unwrap_or(request);
         let shared = &self.shared;
         let (input_bytes, output_bytes) = request.bytes(self.rank(), self.size())?;
         let memory = Memory {

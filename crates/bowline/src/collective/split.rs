@@ -64,7 +64,9 @@ impl Communicator {
             self.gather_bytes(&blank)?;
         }
         self.barrier()?.wait()?;
-        made.map(Some)
+        let made = made?;
+        made.open_casts()?;
+        Ok(Some(made))
     }
 
     /// What seals a group whose first rank is `first` here: that rank's secret, which all tell all.
@@ -103,7 +105,7 @@ impl Communicator {
     }
 
     /// The bytes of all ranks, which all give as many.
-    fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+    pub(super) fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let len = bytes.len() * self.size() as usize;
         let mr = pd(&self.shared.pd).register(len, Access::LOCAL_WRITE)?;
         mr.write_at(self.rank() as usize * bytes.len(), bytes);

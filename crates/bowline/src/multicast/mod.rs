@@ -69,6 +69,7 @@ pub use bowline_multicast::{
 pub(crate) use copies::{Copier, Copies};
 pub use group::Group;
 pub use port::GroupPort;
+pub(crate) use port::PortGroup;
 pub use relay::{OWN_ANSWER, SETUP_MAGIC};
 pub use switch::{GroupSwitch, SwitchOptions};
 

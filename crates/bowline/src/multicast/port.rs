@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_device as device;
 use bowline_device::multicast::Replicator;
 use bowline_multicast::{Counters, Event, GroupKey, Record};
+use bowline_nic::Time;
 use bowline_wire::Qpn;
 
 use super::home::Home;
@@ -130,5 +131,51 @@ impl Drop for GroupPort {
             // Nobody else knows of it.
             let _ = held.destroy();
         }
+    }
+}
+
+/// A group in a lane's port, for queue pairs that a protocol has made itself. It ends when it is
+/// dropped.
+pub(crate) struct PortGroup {
+    replicator: Arc<Replicator>,
+    connected: Connected,
+}
+
+impl PortGroup {
+    /// Makes a group. Members connect to their IDs, which are numbers of queue pairs of the
+    /// sender's lane that nobody uses.
+    pub(crate) fn install(
+        replicator: Arc<Replicator>,
+        now: Time,
+        sender: &Endpoint,
+        members: &[GroupMember],
+        ids: Vec<Qpn>,
+    ) -> Result<PortGroup, ConnectGroupError> {
+        let group = replicator.take_id().ok_or(ConnectGroupError::NoIds)?;
+        let reserved = Reserved { group, ids };
+        let prepared = Home::Port.prepare(&reserved, sender, members, &GroupOptions::default());
+        let installed = prepared.and_then(|(table, connected)| {
+            replicator.install_table(now, table)?;
+            Ok(connected)
+        });
+        match installed {
+            Ok(connected) => Ok(PortGroup { replicator, connected }),
+            Err(error) => {
+                replicator.give_back_id(group);
+                Err(error)
+            }
+        }
+    }
+
+    /// What its ends connect to.
+    pub(crate) fn connected(&self) -> &Connected {
+        &self.connected
+    }
+}
+
+impl Drop for PortGroup {
+    fn drop(&mut self) {
+        self.replicator.remove(&self.connected.group);
+        self.replicator.give_back_id(self.connected.group.id);
     }
 }

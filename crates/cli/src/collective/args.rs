@@ -22,6 +22,7 @@ use crate::output::{parse_bytes, parse_time};
     bowline collective allgather -b 1M -e 1M --ranks 8 --algorithm ring --json\n  \
     bowline collective allreduce -b 64K -e 64K -n 1000 --ranks 2 --type bf16 --op average\n  \
     bowline collective allreduce -e 16M --ranks 4 --transport xp --deadline adaptive --max-loss 1%\n  \
+    bowline collective broadcast -b 1M -e 16M --ranks 4 --multicast\n  \
     bowline collective allreduce -b 16M -e 16M --transport sr-nack --link rate=1Gbps,delay=5ms,loss=0.1%\n  \
     torchrun --nproc-per-node 4 --no-python bowline collective allreduce -e 1M\n  \
     BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7 --insecure\n\n\
@@ -69,7 +70,7 @@ pub(crate) struct CollectiveArgs {
     /// Root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
     pub(super) root: Rank,
-    /// How it is done: auto, exchange, direct, ring, halving, tree or bruck
+    /// How it is done: auto, exchange, direct, ring, halving, tree, bruck or multicast
     #[arg(short, long, default_value = "auto", value_name = "NAME")]
     pub(super) algorithm: Algorithm,
     /// Bytes of a message between two ranks at most
@@ -82,6 +83,10 @@ pub(crate) struct CollectiveArgs {
     /// `ec-mds`, or `auto`, which chooses one of both for each message
     #[arg(long, default_value = "rc", value_name = "NAME")]
     pub(super) transport: CommTransport,
+    /// Give each rank a multicast group of all others, by which `broadcast` then goes: the root's
+    /// port copies for all what it has read once
+    #[arg(long)]
+    pub(super) multicast: bool,
     /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or
     /// a time as 500us [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_deadline)]

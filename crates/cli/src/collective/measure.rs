@@ -54,6 +54,7 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
         chunk_bytes: args.chunk,
         window_bytes: args.window,
         transport: args.transport,
+        multicast: args.multicast,
         bounds: bounds.unwrap_or(Bounds::EXACT),
         ..CommOptions::default()
     };

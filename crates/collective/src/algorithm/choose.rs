@@ -5,13 +5,13 @@ use crate::request::Operation;
 
 /// The algorithms of an operation.
 pub(crate) fn known(operation: &Operation) -> &'static [Algorithm] {
-    use Algorithm::{Bruck, Direct, Exchange, Halving, Ring, Tree};
+    use Algorithm::{Bruck, Direct, Exchange, Halving, Multicast, Ring, Tree};
     match operation {
         Operation::Allreduce { .. } => &[Exchange, Direct, Ring, Halving, Tree],
         Operation::ReduceScatter { .. } => &[Direct, Ring],
         Operation::Allgather { .. } => &[Direct, Ring, Bruck],
         Operation::AllToAll { .. } => &[Direct, Bruck],
-        Operation::Broadcast { .. } => &[Direct, Ring, Tree],
+        Operation::Broadcast { .. } => &[Direct, Ring, Tree, Multicast],
         Operation::Reduce { .. } => &[Direct, Tree],
         Operation::Barrier => &[Bruck],
         Operation::AllToAllV { .. }

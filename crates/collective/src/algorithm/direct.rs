@@ -2,8 +2,8 @@
 
 use super::Plan;
 use super::blocks::{block, nth};
-use crate::Rank;
 use crate::schedule::{Part, Span, Term};
+use crate::{Rank, cast_of};
 
 impl Plan {
     pub(super) fn allreduce_exchange(&mut self, bytes: usize) {
@@ -69,6 +69,19 @@ impl Plan {
         } else {
             self.builder.receive_all(root, dst);
         }
+    }
+
+    /// One message for all others, chunk by chunk.
+    pub(super) fn broadcast_multicast(&mut self, bytes: usize, root: Rank) {
+        let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
+        let cast = cast_of(root, self.ranks);
+        if self.rank != root {
+            return self.builder.receive_all(cast, dst);
+        }
+        if self.ranks > 1 {
+            self.builder.send_all(cast, src);
+        }
+        self.builder.copy_all(src, dst, false);
     }
 
     pub(super) fn reduce_direct(&mut self, bytes: usize, root: Rank) {

@@ -36,11 +36,13 @@ pub enum Algorithm {
     Tree,
     /// Rounds at distances 1, 2, 4, ….
     Bruck,
+    /// The root sends once, and a multicast group copies it for all others.
+    Multicast,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 8] = [
         Algorithm::Auto,
         Algorithm::Exchange,
         Algorithm::Direct,
@@ -48,6 +50,7 @@ impl Algorithm {
         Algorithm::Halving,
         Algorithm::Tree,
         Algorithm::Bruck,
+        Algorithm::Multicast,
     ];
 
     /// As people write it.
@@ -60,6 +63,7 @@ impl Algorithm {
             Algorithm::Halving => "halving",
             Algorithm::Tree => "tree",
             Algorithm::Bruck => "bruck",
+            Algorithm::Multicast => "multicast",
         }
     }
 }
@@ -72,7 +76,10 @@ impl fmt::Display for Algorithm {
 
 /// A name that no algorithm has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck")]
+#[error(
+    "unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck, \
+     multicast"
+)]
 pub struct UnknownAlgorithm(String);
 
 impl FromStr for Algorithm {
@@ -245,6 +252,7 @@ impl Plan {
         match algorithm {
             Algorithm::Ring => self.broadcast_ring(bytes, root),
             Algorithm::Tree => self.broadcast_tree(bytes, root),
+            Algorithm::Multicast => self.broadcast_multicast(bytes, root),
             _ => self.broadcast_direct(bytes, root),
         }
     }

@@ -1,16 +1,18 @@
 //! What an engine is told.
 
+use std::collections::BTreeSet;
+
 use bowline_nic::Time;
 
 use super::message::{self, Kind};
 use super::peer::{Arrived, Expected, Posted};
 use super::{Cause, Engine, Failure, OpId};
-use crate::Rank;
 use crate::schedule::{Action, Term};
-use crate::timeout;
+use crate::{Rank, timeout};
 
 impl Engine {
-    /// A message of a peer has arrived, in order; one with bytes is in its next slot.
+    /// A message of a peer has arrived, in order; one with bytes is in its next slot. Messages that
+    /// a rank sends to all come from [`cast_of`](crate::cast_of) it.
     pub fn message(&mut self, now: Time, from: Rank, imm: u32, len: usize) {
         self.now = now;
         if self.failure.is_some() {
@@ -27,11 +29,13 @@ impl Engine {
             };
             return self.fail(failure);
         }
-        if self.peer(from).has_left {
+        let is_cast = self.caster(from).is_some();
+        if self.peer(from).has_left || is_cast && !matches!(kind, Kind::Data(_)) {
             return self.fail(Failure { rank: from, cause: Cause::Protocol });
         }
         match kind {
             Kind::Data(_) | Kind::Note | Kind::Bye => self.take_credited(from, kind, number, len),
+            Kind::Cast => self.take_cast_credit(from, number),
             Kind::Sent => self.take_sent(from, number),
             Kind::Progress => self.take_progress(from, number),
             Kind::Repair(slot) => self.take_repair(from, slot, number),
@@ -84,12 +88,15 @@ impl Engine {
         if peer.folded - peer.told >= threshold || peer.express.inbox.is_untold() {
             self.owed.push_back(to);
         }
+        if let Some(theirs) = self.untold_casts(to, threshold) {
+            self.owed.push_back(theirs);
+        }
         self.look_at(to);
         self.end_post(to, posted);
     }
 
     /// A work request over RC is over.
-    fn end_post(&mut self, to: Rank, posted: Option<Posted>) {
+    pub(super) fn end_post(&mut self, to: Rank, posted: Option<Posted>) {
         match posted {
             Some(Posted::Message(at)) => self.complete(at),
             Some(Posted::Repair(number)) => self.repair_sent(to, number),
@@ -100,6 +107,9 @@ impl Engine {
     /// Nothing can be sent to a peer any more.
     pub fn broken(&mut self, now: Time, rank: Rank) {
         self.now = now;
+        if self.caster(rank).is_some() {
+            return self.cast_broken(rank);
+        }
         let peer = self.peer(rank);
         peer.is_broken = true;
         if peer.has_left {
@@ -129,6 +139,10 @@ impl Engine {
             if self.peer(rank).express.inbox.is_untold() {
                 let note = self.progress_note(rank);
                 self.notes.push_back(note);
+            }
+            if let Some(theirs) = self.untold_casts(rank, 1) {
+                let credit = self.peer(theirs).credit();
+                self.notes.push_back((theirs, Kind::Note, credit));
             }
             let credit = self.peer(rank).credit();
             self.notes.push_back((rank, Kind::Bye, credit));
@@ -160,7 +174,8 @@ impl Engine {
             return;
         }
         self.next_heartbeat = now.plus_nanos(self.config.heartbeat_ns);
-        let silent: Vec<_> = self.waited_for().collect();
+        let silent = self.waited_for().flat_map(|peer| self.ranks_behind(peer));
+        let silent: BTreeSet<Rank> = silent.collect();
         for rank in silent {
             let peer = self.peer(rank);
             // What is on its way asks already.
@@ -199,14 +214,19 @@ impl Engine {
     fn waited_for(&self) -> impl Iterator<Item = Rank> + '_ {
         let peers = self.peers.iter().enumerate();
         let waits = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?)));
-        waits.filter(|(_, peer)| peer.is_waited_for()).map(|(rank, _)| rank)
+        // What is on its way to all does not say who does not acknowledge it.
+        let is_cast =
+            |rank: Rank, peer: &super::Peer| rank == self.own_cast() && !peer.posted.is_empty();
+        let waits = waits.filter(move |(rank, peer)| peer.is_waited_for() || is_cast(*rank, peer));
+        waits.map(|(rank, _)| rank)
     }
 
     /// A step waits for the next message of a peer.
     pub(super) fn expect(&mut self, from: Rank, expected: Expected) {
+        let has_left = self.who_left(from).is_some();
         let peer = self.peer(from);
         peer.expected.push_back(expected);
-        let gone = peer.has_left && peer.arrived.is_empty();
+        let gone = has_left && peer.arrived.is_empty();
         self.match_messages(from);
         if gone {
             self.fail(Failure { rank: from, cause: Cause::Left });
@@ -259,6 +279,9 @@ impl Engine {
     /// A peer that has left has folded all that it will: what it has is delivered, and nothing else
     /// comes.
     fn settle_left(&mut self, rank: Rank) {
+        if !self.is_done_with_casts(rank) {
+            return self.fail(Failure { rank, cause: Cause::Left });
+        }
         let peer = self.peer(rank);
         let undelivered = peer.sent > peer.folded_there
             || !peer.to_send.is_empty()

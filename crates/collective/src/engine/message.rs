@@ -11,6 +11,7 @@ const BYE: u16 = 0xfe01;
 const SENT: u16 = 0xfe02;
 const PROGRESS: u16 = 0xfe03;
 const PROPOSAL: u16 = 0xfe04;
+const CAST: u16 = 0xfe05;
 const ABORT: u16 = 0xff00;
 
 /// What a message is. The upper 16 bits of its immediate say which, the lower 16 are a number.
@@ -32,6 +33,8 @@ pub(super) enum Kind {
     Progress,
     /// How long an operation took.
     Proposal,
+    /// So many messages that the receiver has sent to all have been folded.
+    Cast,
     /// The group has failed; the number is the rank at fault.
     Abort(Cause),
 }
@@ -46,6 +49,7 @@ pub(super) fn encode(kind: Kind, number: u16) -> u32 {
         Kind::Sent => SENT,
         Kind::Progress => PROGRESS,
         Kind::Proposal => PROPOSAL,
+        Kind::Cast => CAST,
         Kind::Abort(cause) => ABORT | u16::from(cause.code()),
     };
     u32::from(upper) << 16 | u32::from(number)
@@ -62,6 +66,7 @@ pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
         SENT => Kind::Sent,
         PROGRESS => Kind::Progress,
         PROPOSAL => Kind::Proposal,
+        CAST => Kind::Cast,
         ABORT.. => Kind::Abort(Cause::from_code(upper as u8)?),
         0..NACK => Kind::Data(upper),
         _ => return None,
@@ -101,13 +106,13 @@ mod tests {
         let causes = Cause::ALL.map(Kind::Abort);
         let data = [0, 1, 0xfbff].map(Kind::Data);
         let repair = [Kind::Nack(0), Kind::Nack(255), Kind::Repair(0), Kind::Repair(255)];
-        let plain = [Kind::Note, Kind::Bye, Kind::Sent, Kind::Progress, Kind::Proposal];
+        let plain = [Kind::Note, Kind::Bye, Kind::Sent, Kind::Progress, Kind::Proposal, Kind::Cast];
         for kind in causes.into_iter().chain(data).chain(repair).chain(plain) {
             for number in [0, 1, u16::MAX] {
                 assert_eq!(decode(encode(kind, number)), Some((kind, number)));
             }
         }
-        assert_eq!(decode(0xfe05_0000), None);
+        assert_eq!(decode(0xfe06_0000), None);
         assert_eq!(decode(0xffff_0000), None);
     }
 

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod bound;
+mod cast;
 mod express;
 mod failure;
 mod input;
@@ -81,6 +82,7 @@ pub struct EngineConfig {
 pub struct Engine {
     config: EngineConfig,
     now: Time,
+    /// By rank; then what each rank [sends to all](crate::cast_of), by rank.
     peers: Vec<Option<Box<Peer>>>,
     /// Those not over, oldest first, with holes where later ones were over before.
     ops: VecDeque<Option<Op>>,
@@ -142,7 +144,7 @@ impl Engine {
         Engine {
             config,
             now: Time::ZERO,
-            peers: (0..config.ranks).map(|_| None).collect(),
+            peers: (0..2 * config.ranks).map(|_| None).collect(),
             ops: VecDeque::new(),
             first: 0,
             started: 0,
@@ -418,6 +420,7 @@ impl Engine {
         if self.failure.is_some() || self.has_left {
             return;
         }
+        let failure = Failure { rank: self.rank_behind(failure.rank), ..failure };
         self.failure = Some(failure);
         self.fail_all(failure);
         self.ready.clear();
@@ -429,6 +432,10 @@ impl Engine {
         if failure.cause == Cause::Unreachable && failure.rank != self.config.rank {
             // What is on its way to it will not arrive, and need not be waited for.
             self.peer(failure.rank).is_broken = true;
+            let own = self.own_cast();
+            if let Some(cast) = &mut self.peers[own as usize] {
+                cast.is_broken = true;
+            }
         }
         for rank in self.others() {
             let number = message::rank_number(failure.rank);

@@ -32,11 +32,12 @@ impl Engine {
             // Nothing else carries them.
             let rank = self.owed.pop_front()?;
             let (threshold, max_posted) = (self.credit_threshold(), self.config.max_posted);
-            let peer = self.peer(rank);
-            let has_room = peer.posted.len() < max_posted;
-            if !has_room || peer.has_left {
+            let link = self.rank_behind(rank);
+            let link = self.peer(link);
+            if link.posted.len() >= max_posted || link.has_left {
                 continue;
             }
+            let peer = self.peer(rank);
             if peer.folded - peer.told >= threshold {
                 let credit = peer.credit();
                 self.notes.push_back((rank, Kind::Note, credit));
@@ -62,6 +63,8 @@ impl Engine {
     }
 
     fn note(&mut self, (to, kind, number): (Rank, Kind, u16)) -> Option<Post> {
+        // Whoever sends to all hears over its own connection what was folded of it.
+        let (to, kind) = self.caster(to).map_or((to, kind), |caster| (caster, Kind::Cast));
         if self.peer(to).is_broken {
             return None;
         }
@@ -79,18 +82,21 @@ impl Engine {
         }
         let Action::Send { src, .. } = *op.schedule.action(at.step) else { return None };
         let tag = op.tag;
-        let peer = self.peer(to);
-        if peer.has_left {
-            self.fail(Failure { rank: to, cause: Cause::Left });
+        let is_cast = self.caster(to).is_some();
+        if let Some(left) = self.who_left(to) {
+            self.fail(Failure { rank: left, cause: Cause::Left });
             return None;
         }
+        let peer = self.peer(to);
         if peer.sent - peer.folded_there >= slots.into() || peer.posted.len() >= max_posted {
             return None;
         }
         peer.to_send.pop_front();
         let slot = (peer.sent % u64::from(slots)) as u16;
         peer.sent += 1;
-        let inline = src.len <= inline_bytes;
+        // What goes to all is over when all have it: the last words of a rank go another way, and
+        // must not overtake it.
+        let inline = src.len <= inline_bytes && !is_cast;
         let imm = message::encode(Kind::Data(tag), peer.credit());
         self.posted(to, if inline { Posted::Note } else { Posted::Message(at) });
         self.look_at(to);

@@ -57,6 +57,9 @@ pub(super) struct Peer {
     pub(super) sent: u64,
     pub(super) folded_there: u64,
 
+    /// Messages to all that it has folded, if it is a rank.
+    pub(super) casts_folded: u64,
+
     /// Steps that wait for its messages, in this order.
     pub(super) expected: VecDeque<Expected>,
     /// Its messages that no step waits for yet. Either this or `expected` is empty.

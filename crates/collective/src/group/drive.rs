@@ -104,9 +104,9 @@ impl Group {
     }
 
     fn take_message(&mut self, nic: &mut dyn Rnic, now: Time, peer: Rank, completion: &Completion) {
-        let Some(Some(link)) = self.links.get(peer as usize) else { return };
+        let Some((qpn, _)) = self.source(peer) else { return };
         // If there is no room, none is needed: the queue held as many before.
-        let _ = nic.post_recv(link.qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
+        let _ = nic.post_recv(qpn, &RecvWr::new(wr_id(WrKind::Recv, peer, 0), &[]));
         // A peer may send what no member of a group sends: it has no slot then.
         let is_write = completion.opcode == WcOpcode::RecvWriteImm;
         let len = if is_write { completion.byte_len as usize } else { 0 };
@@ -128,10 +128,9 @@ impl Group {
         imm: u32,
         inline: bool,
     ) {
-        let Some((link, remote)) = self.remote(to) else {
+        let Some((qpn, to_slot)) = self.target(to, slot) else {
             return self.engine.give_up(now);
         };
-        let (qpn, to_slot) = (link.qpn, remote.slot(slot));
         let Some(sge) = self.sge(op, src) else {
             return self.engine.give_up(now);
         };

@@ -104,12 +104,13 @@ impl Group {
             FoldTerm::Memory(span) => self.sge(op, span),
             FoldTerm::Absent => None,
             FoldTerm::Slot { of, slot, .. } => {
-                let link = self.links.get(of as usize)?.as_ref()?;
-                let at = match &link.sdr {
+                let (_, key) = self.source(of)?;
+                let sdr = self.links.get(of as usize).and_then(|link| link.as_ref()?.sdr.as_ref());
+                let at = match sdr {
                     Some(sdr) => sdr.slot_addr(slot)?,
                     None => u64::from(slot) * u64::from(self.config.slot_bytes),
                 };
-                Some(Sge::new(link.key, at, len as u32))
+                Some(Sge::new(key, at, len as u32))
             }
         }
     }

@@ -1,5 +1,6 @@
 //! A rank of a group on a NIC: an engine, queue pairs to each other rank, and staging rings.
 
+mod casts;
 mod drive;
 mod express;
 mod info;
@@ -20,6 +21,8 @@ use bowline_wire::{Psn, Qpn};
 
 use crate::engine::{Engine, EngineConfig, Failure, MAX_EXPRESS_SLOTS, OpId};
 use crate::{Bounds, Rank, Report, Schedule};
+use casts::Casts;
+pub use casts::{CastEnd, CastOffer};
 use express::ExpressLink;
 pub use info::{ExpressInfo, LinkInfo, SdrEnd};
 pub use memory::{Memory, Piece};
@@ -38,6 +41,8 @@ pub struct GroupConfig {
     /// The same for messages of operations with bounds, which need an XP queue pair to each peer:
     /// 16 at most, and 0 if there are none. The same on all ranks.
     pub express_slots: u16,
+    /// There is room for a multicast group: see [`Group::open_casts`]. The same on all ranks.
+    pub casts: bool,
     /// What carries messages instead of RC, on long links. Such a group has no slots for XP. The
     /// same on all ranks.
     pub scheme: Option<SdrScheme>,
@@ -62,6 +67,7 @@ impl Default for GroupConfig {
             slot_bytes: 128 << 10,
             slots: 8,
             express_slots: 0,
+            casts: false,
             scheme: None,
             reorder_ns: 50_000,
             inline_bytes: 512,
@@ -116,6 +122,12 @@ pub enum GroupError {
         /// Their bytes.
         slot_bytes: u32,
     },
+    /// A message to all without a multicast group.
+    #[error(
+        "algorithm `multicast` needs multicast groups, and the ranks have none: ask for them when \
+         ranks meet (`bowline collective --multicast`), or take another algorithm"
+    )]
+    NoCasts,
     /// Bounds without the queue pairs for them.
     #[error("the group has no XP queue pairs: give it some to bound an operation")]
     NoExpress,
@@ -160,6 +172,7 @@ pub struct Group {
     mtu: Mtu,
     /// One for each rank but this.
     links: Vec<Option<Link>>,
+    casts: Option<Casts>,
     /// Operations that are not over, oldest first.
     pending: VecDeque<Pending>,
     /// The last one is in use.
@@ -193,7 +206,9 @@ impl Group {
         // For each peer: what it sends, what is sent to it, and what both send without payload.
         let each = wr_depth(&config) + 1 + express::wr_depth(&config);
         let depth = (ranks.max(2) - 1).saturating_mul(2 * each);
-        let cq = nic.create_cq(depth)?;
+        // The same for messages to all, and those of each rank.
+        let casts = if config.casts { ranks.saturating_mul(wr_depth(&config)) } else { 0 };
+        let cq = nic.create_cq(depth.saturating_add(casts))?;
         let mut group = Group {
             engine,
             config,
@@ -201,6 +216,7 @@ impl Group {
             cq,
             mtu: nic.config().max_mtu,
             links: Vec::new(),
+            casts: None,
             pending: VecDeque::new(),
             scratch: Vec::new(),
             busy: false,
@@ -375,6 +391,9 @@ impl Group {
         if bounds.is_some() && (self.config.express_slots == 0 || schedule.is_pairwise()) {
             return Err(GroupError::NoExpress);
         }
+        if schedule.has_casts() && !self.has_casts() {
+            return Err(GroupError::NoCasts);
+        }
         let scratch = self.reserve(nic, schedule.scratch_bytes())?;
         let id = self.engine.submit(now, schedule, bounds);
         self.pending.push_back(Pending { id, memory, scratch });
@@ -418,6 +437,9 @@ impl Group {
     /// Ends all connections: nothing of this group reads or writes memory from here on.
     pub fn close(&mut self, nic: &mut dyn Rnic, now: Time) {
         let error = QpAttr { state: Some(QpState::Err), ..QpAttr::default() };
+        for qpn in self.casts.iter().flat_map(Casts::qpns) {
+            let _ = nic.modify_qp(now, qpn, &error);
+        }
         for link in self.links.iter_mut().flatten() {
             // One that was never connected is in no state to fail, and sends nothing.
             let _ = nic.modify_qp(now, link.qpn, &error);
@@ -431,7 +453,8 @@ impl Group {
     }
 
     /// Removes everything from the NIC.
-    pub fn destroy(self, nic: &mut dyn Rnic) {
+    pub fn destroy(mut self, nic: &mut dyn Rnic) {
+        self.close_casts(nic);
         for link in self.links.into_iter().flatten() {
             // They are ours, and nobody else removes them.
             let _ = nic.destroy_qp(link.qpn);
@@ -478,6 +501,9 @@ fn check(rank: Rank, ranks: u32, config: &GroupConfig) -> Result<(), GroupError>
     }
     if config.express_slots > MAX_EXPRESS_SLOTS {
         return invalid("number of slots for XP", config.express_slots.into());
+    }
+    if config.scheme.is_some() && config.casts {
+        return invalid("multicast beside a scheme", 1);
     }
     if config.scheme.is_some() && config.express_slots > 0 {
         return invalid("number of slots for XP beside a scheme", config.express_slots.into());

@@ -38,7 +38,7 @@ pub struct Span {
 pub enum Term {
     /// Memory of this rank.
     Memory(Span),
-    /// The next message of a rank.
+    /// The next message of a rank, or the next of those that it [sends to all](crate::cast_of).
     Message(Rank),
 }
 
@@ -47,7 +47,7 @@ pub enum Term {
 pub enum Action {
     /// Sends a message.
     Send {
-        /// To whom.
+        /// To whom: a rank, or [all others](crate::cast_of).
         to: Rank,
         /// Its bytes.
         src: Span,
@@ -200,6 +200,17 @@ impl Schedule {
     /// others of its kind.
     pub fn is_pairwise(&self) -> bool {
         self.pairwise
+    }
+
+    /// Whether a message of it goes to all ranks at once, by multicast.
+    pub fn has_casts(&self) -> bool {
+        let is_cast = |rank: Rank| rank >= self.ranks;
+        let is_sent = self
+            .steps
+            .iter()
+            .any(|step| matches!(step.action, Action::Send { to, .. } if is_cast(to)));
+        let is_cast = |term: &Term| matches!(term, Term::Message(from) if is_cast(*from));
+        is_sent || self.terms.iter().any(is_cast)
     }
 
     /// How what may be lost is encoded, if it is.

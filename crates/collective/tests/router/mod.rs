@@ -5,14 +5,14 @@
 mod express;
 pub(crate) mod values;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bowline_collective::engine::{FoldTerm, Post};
 use bowline_collective::schedule::{Action, Space, Span};
 use bowline_collective::{
-    Bounds, Contribution, Engine, EngineConfig, Failure, OpId, Rank, Report, Request, fold,
-    fold_partial,
+    Bounds, Contribution, Engine, EngineConfig, Failure, OpId, Rank, Report, Request, cast_of,
+    fold, fold_partial,
 };
 use bowline_nic::Time;
 use rand::{Rng, RngExt, SeedableRng};
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
 }
 
 /// What a post over RC carries.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Frame {
     imm: Option<u32>,
     /// The slot and the bytes of a write.
@@ -45,6 +45,12 @@ struct Frame {
     nack: Option<Vec<std::ops::Range<u32>>>,
     /// Where the bytes came from, to be looked at again when it is acknowledged.
     source: Option<(OpId, Span)>,
+}
+
+/// A message to all, and who has not got it yet.
+struct Cast {
+    frame: Frame,
+    lacking: BTreeSet<Rank>,
 }
 
 #[derive(Clone)]
@@ -69,6 +75,8 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// What is on its way, and what has arrived but is not acknowledged, by sender and receiver.
     wires: BTreeMap<(Rank, Rank), (VecDeque<Frame>, VecDeque<Frame>)>,
+    /// Messages to all that are not over, by sender.
+    casts: BTreeMap<Rank, VecDeque<Cast>>,
     express: express::Express,
     /// The share of packets over XP that is lost.
     pub(crate) loss: f64,
@@ -94,7 +102,7 @@ impl World {
             memory: BTreeMap::new(),
             rings: vec![
                 vec![vec![0xdd; shape.chunk_bytes]; (shape.slots + EXPRESS_SLOTS).into()];
-                shape.ranks as usize
+                2 * shape.ranks as usize
             ],
             results: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -104,6 +112,7 @@ impl World {
             shape,
             nodes: (0..shape.ranks).map(node).collect(),
             wires: BTreeMap::new(),
+            casts: BTreeMap::new(),
             express: express::Express::new(&shape),
             loss: 0.0,
             rng: ChaCha8Rng::seed_from_u64(shape.seed),
@@ -276,13 +285,58 @@ impl World {
                 }
             };
             assert_ne!(to, rank);
+            if to >= self.shape.ranks {
+                self.cast(rank, frame);
+                continue;
+            }
             self.wires.entry((rank, to)).or_default().0.push_back(frame);
         }
         true
     }
 
+    fn cast(&mut self, from: Rank, frame: Frame) {
+        let lacking = (0..self.shape.ranks).filter(|rank| *rank != from).collect();
+        self.casts.entry(from).or_default().push_back(Cast { frame, lacking });
+    }
+
+    /// Gives a message to all to a rank that lacks it, or tells its sender that all have it;
+    /// whether there was one. One that a dead rank lacks is never over.
+    fn deliver_cast(&mut self) -> bool {
+        let mut events = Vec::new();
+        let is_alive = |rank: &Rank| self.nodes[*rank as usize].alive;
+        for (from, casts) in &self.casts {
+            if casts.front().is_some_and(|cast| cast.lacking.is_empty()) && is_alive(from) {
+                events.push((*from, None));
+            }
+            let lacking: BTreeSet<_> = casts.iter().flat_map(|cast| &cast.lacking).collect();
+            let alive = lacking.into_iter().filter(|rank| is_alive(rank));
+            events.extend(alive.map(|to| (*from, Some(*to))));
+        }
+        if events.is_empty() {
+            return false;
+        }
+        let (from, to) = events[self.rng.random_range(0..events.len())];
+        let (casts, peer) = (self.casts.get_mut(&from).unwrap(), cast_of(from, self.shape.ranks));
+        let Some(to) = to else {
+            let cast = casts.pop_front().unwrap();
+            self.acknowledge((from, peer), &cast.frame);
+            return true;
+        };
+        let cast = casts.iter_mut().find(|cast| cast.lacking.contains(&to)).unwrap();
+        cast.lacking.remove(&to);
+        let (slot, bytes) = cast.frame.write.clone().unwrap();
+        let (now, node) = (self.now, &mut self.nodes[to as usize]);
+        node.rings[peer as usize][usize::from(slot)][..bytes.len()].copy_from_slice(&bytes);
+        node.engine.message(now, peer, cast.frame.imm.unwrap(), bytes.len());
+        self.delivered += 1;
+        true
+    }
+
     /// Delivers a message, or an acknowledgement; whether there was one.
     fn deliver_one(&mut self) -> bool {
+        if !self.casts.is_empty() && self.coin() && self.deliver_cast() {
+            return true;
+        }
         let nodes = &self.nodes;
         let live = self.wires.iter().filter(|((from, to), (sent, acks))| {
             let [from, to] = [from, to].map(|rank| nodes[*rank as usize].alive);
@@ -290,7 +344,7 @@ impl World {
         });
         let pairs: Vec<_> = live.map(|(pair, _)| *pair).collect();
         if pairs.is_empty() {
-            return false;
+            return self.deliver_cast();
         }
         let pair @ (from, to) = pairs[self.rng.random_range(0..pairs.len())];
         let coin = self.rng.next_u32() & 1 == 0;

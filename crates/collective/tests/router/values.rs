@@ -38,8 +38,8 @@ pub(crate) fn value(op: ReduceOp, ranks: u32, rank: u32, index: usize) -> i64 {
         // Few twos among the ones, so that no type overflows.
         ReduceOp::Product => 1 + i64::from((rank as usize + index).is_multiple_of(5)),
         ReduceOp::Min | ReduceOp::Max => draw % 100,
-        // Divisible by the number of ranks, whatever the sum.
-        ReduceOp::Average => draw % 2 * i64::from(ranks),
+        // Divisible by the number of ranks, whatever the sum; of few, so that no type overflows.
+        ReduceOp::Average => draw % 2 * i64::from(ranks) * i64::from(rank < 4),
     }
 }
 

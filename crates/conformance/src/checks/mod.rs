@@ -7,6 +7,7 @@ mod datagrams;
 mod express;
 mod flow;
 mod flush;
+mod groups;
 mod signals;
 mod unreliable;
 mod windows;
@@ -28,6 +29,7 @@ const fn check(name: &'static str, run: fn(&mut Lab, &Case) -> Outcome) -> Check
         survives_faults: false,
         needs_xp: false,
         fits_groups: false,
+        needs_group: false,
     }
 }
 
@@ -47,6 +49,11 @@ impl Check {
         self
     }
 
+    const fn to_several(mut self) -> Check {
+        self.needs_group = true;
+        self.in_groups()
+    }
+
     const fn between_xp_ends(mut self) -> Check {
         self.needs_xp = true;
         self
@@ -60,6 +67,10 @@ pub static ALL: &[Check] = &[
     check("RC READ of every length", |lab, case| data::reads(lab, case, QpType::Rc))
         .at_every_mtu()
         .despite_faults(),
+    check("RC messages to two members", groups::to_two)
+        .at_every_mtu()
+        .despite_faults()
+        .to_several(),
     check("RC messages of 256 KiB", data::long_messages).despite_faults(),
     check("RC immediates", data::immediates).despite_faults().in_groups(),
     check("RC many messages in flight", data::many_in_flight).despite_faults().in_groups(),

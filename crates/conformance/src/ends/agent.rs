@@ -1,16 +1,22 @@
 //! An end in another machine: the verbs of `lab/rxe/guest/verbs_agent.c`, a line a call.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use bowline::{Endpoint, Psn};
 use bowline_nic::{
     Access, Completion, Event, Mtu, QpState, QpType, Remote, SendFlags, SendOp, WcOpcode, WcStatus,
 };
-use bowline_wire::Qpn;
+use bowline_wire::{Qpn, ROCE_UDP_PORT};
 
-use crate::{Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions, Region, Send};
+use super::groups::{Group, Groups};
+use crate::{
+    Bridge, Bridged, Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions,
+    Region, Send,
+};
 
 /// No call takes longer; deregistering under emulation is the slowest.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
@@ -25,6 +31,9 @@ pub struct AgentEnd {
     qpns: Vec<u32>,
     /// Addresses of regions.
     regions: Vec<u64>,
+    groups: Option<Groups>,
+    /// The groups of queue pairs that ask.
+    bridged: BTreeMap<usize, Group>,
 }
 
 impl AgentEnd {
@@ -35,9 +44,16 @@ impl AgentEnd {
         stream.set_read_timeout(Some(CALL_LIMIT)).map_err(io)?;
         stream.set_nodelay(true).map_err(io)?;
         let lines = BufReader::new(stream);
-        let mut end = AgentEnd { addr, lines, qpns: Vec::new(), regions: Vec::new() };
+        let (qpns, regions, bridged) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut end = AgentEnd { addr, lines, qpns, regions, groups: None, bridged };
         end.call(&format!("gid {}", gid(addr)))?;
         Ok(end)
+    }
+
+    /// The same end with a group in front of whatever its RC queue pairs ask.
+    #[must_use]
+    pub fn with_groups(self, groups: Groups) -> AgentEnd {
+        AgentEnd { groups: Some(groups), ..self }
     }
 
     fn call(&mut self, request: &str) -> Outcome<String> {
@@ -150,7 +166,24 @@ impl End for AgentEnd {
         Ok((id, qpn))
     }
 
+    fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
+        let Some(groups) = &self.groups else { return Ok(None) };
+        let endpoint = Endpoint {
+            qp_type: QpType::Rc,
+            addr: self.addr,
+            udp_port: ROCE_UDP_PORT,
+            qpn: self.qpn(qp),
+            psn: Psn::new(bridge.sq_psn),
+            mtu: bridge.mtu,
+            rd_atomic: 0,
+        };
+        let (group, bridged) = groups.bridge(None, endpoint, bridge)?;
+        self.bridged.insert(qp.0, group);
+        Ok(Some(bridged))
+    }
+
     fn destroy_qp(&mut self, qp: QpId) -> Outcome {
+        self.bridged.remove(&qp.0);
         self.call(&format!("unqp {}", qp.0)).map(drop)
     }
 

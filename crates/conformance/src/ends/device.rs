@@ -4,13 +4,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bowline::multicast::{Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
 use bowline::{
-    Access, AddressVector, Completion, Cq, Device, Endpoint, Event, Mr, Mw, Payload, Pd, Psn,
-    QpAttr, QpState, QpType, Qpn, RecvWr, Remote, RemoteMr, SendWr, Sge, UdDest, VerbsCaps,
-    WcStatus,
+    Access, AddressVector, Completion, Cq, Device, Event, Mr, Mw, Payload, Pd, Psn, QpAttr,
+    QpState, QpType, Qpn, RecvWr, Remote, SendWr, Sge, UdDest, VerbsCaps, WcStatus,
 };
 
+use super::groups::{Group, Groups};
 use super::keys::Keys;
 use crate::{
     Bridge, Bridged, Clock, Connection, End, Failure, Maker, MrId, Outcome, Piece, QpId, QpOptions,
@@ -36,30 +35,6 @@ pub struct DeviceEnd {
     groups: Option<Groups>,
 }
 
-/// What copies and merges for groups of one.
-#[derive(Clone)]
-pub enum Groups {
-    /// The port of whoever asks.
-    Port,
-    /// A switch.
-    Switch(Arc<GroupSwitch>),
-}
-
-/// A group that ends with its queue pair.
-enum Group {
-    Port(GroupPort, Connected),
-    Switch(Arc<GroupSwitch>, Connected),
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        match self {
-            Group::Port(port, connected) => port.disconnect(connected),
-            Group::Switch(switch, connected) => switch.disconnect(connected),
-        }
-    }
-}
-
 struct Memory {
     buffer: Arc<bowline::Buffer>,
     /// As it was registered; `None` once it is not any more.
@@ -68,6 +43,7 @@ struct Memory {
 }
 
 struct DeviceQp {
+    /// Ends with it.
     group: Option<Group>,
     qp: bowline::Qp,
     send_cq: Cq,
@@ -88,7 +64,7 @@ impl DeviceEnd {
         DeviceEnd { keys: Some(keys), ..self }
     }
 
-    /// The same, with a group of one in front of whatever its RC queue pairs ask.
+    /// The same, with a group in front of whatever its RC queue pairs ask.
     #[must_use]
     pub fn with_groups(self, groups: Groups) -> DeviceEnd {
         DeviceEnd { groups: Some(groups), ..self }
@@ -189,29 +165,9 @@ impl End for DeviceEnd {
     fn bridge(&mut self, qp: QpId, bridge: &Bridge) -> Outcome<Option<Bridged>> {
         let Some(groups) = self.groups.clone() else { return Ok(None) };
         let qp = self.qp(qp)?;
-        let sender = Endpoint { psn: Psn::new(bridge.sq_psn), mtu: bridge.mtu, ..qp.qp.endpoint() };
-        let peer = Endpoint { addr: bridge.addr, qpn: Qpn::new(bridge.qpn), ..sender };
-        let Region { addr, len, rkey, .. } = bridge.region;
-        let regions = vec![RemoteMr { addr, len: len as u64, rkey }];
-        let members = [GroupMember { endpoint: peer, regions }];
-        let options = GroupOptions::default();
-        let (group, connected) = match groups {
-            Groups::Port => {
-                let port = GroupPort::of(&qp.qp)?;
-                let connected = port.connect(&sender, &members, &options)?;
-                (Group::Port(port, connected.clone()), connected)
-            }
-            Groups::Switch(switch) => {
-                let connected = switch.connect(&sender, &members, &options);
-                let connected = connected.map_err(bowline::Error::from)?;
-                (Group::Switch(switch, connected.clone()), connected)
-            }
-        };
+        let (group, bridged) = groups.bridge(Some(&qp.qp), qp.qp.endpoint(), bridge)?;
         qp.group = Some(group);
-        let place = |endpoint: &Endpoint| (endpoint.addr, endpoint.qpn.get());
-        let (requester, responder) =
-            (place(&connected.for_sender), place(&connected.for_members[0]));
-        Ok(Some(Bridged { requester, responder }))
+        Ok(Some(bridged))
     }
 
     fn connect(&mut self, qp: QpId, connection: &Connection) -> Outcome {

@@ -2,5 +2,6 @@
 
 pub mod agent;
 pub mod device;
+pub mod groups;
 pub mod keys;
 pub mod sim;

@@ -39,6 +39,7 @@ impl CollectiveScenario {
             slot_bytes: rng.pick(&[1 << 10, 4 << 10, 16 << 10]),
             slots: rng.range(1, 8) as u16,
             express_slots: rng.range(1, 16) as u16,
+            casts: false,
             scheme: None,
             reorder_ns: rng.pick(&[0, 5 * MICROSECOND, 100 * MICROSECOND]),
             inline_bytes: rng.pick(&[0, 512]),
