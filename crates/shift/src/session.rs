@@ -174,6 +174,16 @@ pub(crate) fn closing(own: *mut ibv_context) {
     }
 }
 
+/// Opens a device once more, for the agent.
+fn open(name: &str, inbox: &Arc<EventChannel<u64>>) -> Result<(Arc<Context>, VerbsNic), String> {
+    let name: VerbsName = format!("verbs:{name}").parse().map_err(|error| format!("{error}"))?;
+    let events = EventChannel::new(MAX_EVENTS).map_err(|error| error.to_string())?;
+    let context = Context::open(&name, Arc::new(events)).map_err(|error| error.to_string())?;
+    let config = NicConfig::new(context.caps().addr, [0; 32]);
+    let nic = VerbsNic::new(&context, config, Arc::clone(inbox));
+    nic.map(|nic| (context, nic)).map_err(|error| error.to_string())
+}
+
 impl Session {
     fn start(
         library: &'static Library,
@@ -183,17 +193,8 @@ impl Session {
     ) -> Result<Arc<Session>, String> {
         let inbox = EventChannel::new(MAX_TOKENS).map_err(|error| error.to_string())?;
         let inbox = Arc::new(inbox);
-        let open = |name: &str| -> Result<(Arc<Context>, VerbsNic), String> {
-            let name: VerbsName =
-                format!("verbs:{name}").parse().map_err(|error| format!("{error}"))?;
-            let events = EventChannel::new(MAX_EVENTS).map_err(|error| error.to_string())?;
-            let context = Context::open(&name, Arc::new(events)).map_err(|e| e.to_string())?;
-            let config = NicConfig::new(context.caps().addr, [0; 32]);
-            let nic = VerbsNic::new(&context, config, Arc::clone(&inbox));
-            nic.map(|nic| (context, nic)).map_err(|error| error.to_string())
-        };
-        let (first, first_nic) = open(names[0])?;
-        let (second, second_nic) = open(names[1])?;
+        let (first, first_nic) = open(names[0], &inbox)?;
+        let (second, second_nic) = open(names[1], &inbox)?;
         let contexts = [first, second];
         let url = std::env::var("BOWLINE_STORE").unwrap_or_else(|_| bowline_store::default_url());
         let job = std::env::var("BOWLINE_JOB").unwrap_or_else(|_| "default".to_owned());

@@ -41,9 +41,11 @@ impl FailoverArgs {
         let Some(mode) = self.failover else { return Ok(()) };
         if let Some(asked) = &self.hardware {
             if mode != Mode::Shift {
-                return Err("--hardware needs --failover=shift: a NIC's own transport state cannot \
+                return Err(
+                    "--hardware needs --failover=shift: a NIC's own transport state cannot \
                             be moved, which exact failover does"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
             if !self.backups.is_empty() {
                 return Err("--backup is for Bowline's soft NIC: with --hardware, name both \

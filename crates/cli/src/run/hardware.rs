@@ -48,7 +48,8 @@ fn choose(asked: &str, listed: &[ListedDevice]) -> Result<String, String> {
 }
 
 fn is_usable(device: &ListedDevice) -> bool {
-    let carries = |port: &ListedPort| port.is_ethernet && port.is_active && !port.addresses.is_empty();
+    let carries =
+        |port: &ListedPort| port.is_ethernet && port.is_active && !port.addresses.is_empty();
     device.ports.as_ref().is_ok_and(|ports| ports.iter().any(carries))
 }
 

@@ -269,8 +269,8 @@ impl<'a> Store<'a> {
         Ok(partial)
     }
 
-    /// Makes sure that no other transfer writes a partial file. One that its sender has left needs a
-    /// moment to end.
+    /// Makes sure that no other transfer writes a partial file. One that its sender has left needs
+    /// a moment to end.
     fn lock(&self, part: &File) -> io::Result<()> {
         while part.try_lock().is_err() {
             // Of many such files only the first is waited for so long.
