@@ -2,9 +2,9 @@
 //! between it and the system's libibverbs (`docs/decisions/0053-shift-over-verbs.md`).
 //!
 //! The program keeps its provider. Control verbs are carried out by it, and then once more, in the
-//! background, on a second device ([`session`]). Data verbs go to the provider too; what a program
-//! posts is remembered in a few bytes ([`ring`]), because a provider's rings are not ours to read.
-//! When a path dies, the agents of [`bowline_failover`] agree where to continue; [`rails`] is what
+//! background, on a second device (`session`). Data verbs go to the provider too; what a program
+//! posts is remembered in a few bytes (`ring`), because a provider's rings are not ours to read.
+//! When a path dies, the agents of [`bowline_failover`] agree where to continue; `rails` is what
 //! they see of the two devices.
 //!
 //! Locks, in the order in which they are taken: the session's core, a completion queue, a queue
