@@ -10,7 +10,6 @@ use bowline_verbs_types::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 
 use super::{Qp, Refused, State};
 use crate::session::Session;
-use crate::spin::SpinGuard;
 
 impl Qp {
     /// `ibv_post_send`.
@@ -26,50 +25,20 @@ impl Qp {
     ) -> c_int {
         let locked = self.lock.lock();
         let state = self.state(&locked);
-        // SAFETY: the program's own list.
-        let is_usual =
-            unsafe { !state.slow_sends && (*wr).next.is_null() && state.sends.remember_alike(wr) };
-        if !is_usual {
-            // SAFETY: the caller's promise.
-            return unsafe { self.post_sends_otherwise(&locked, qp, wr, bad) };
-        }
-        // SAFETY: the caller's promise.
-        let code = unsafe { (self.post_sends[0])(qp, wr, bad) };
-        if code != 0 {
-            state.sends.undo(1);
-        }
-        code
-    }
-
-    /// Posts several sends, or one that differs from that before, or of a connection that moves.
-    #[inline(never)]
-    unsafe fn post_sends_otherwise(
-        &self,
-        locked: &SpinGuard<'_>,
-        qp: *mut ibv_qp,
-        wr: *mut ibv_send_wr,
-        bad: *mut *mut ibv_send_wr,
-    ) -> c_int {
-        let state = self.state(locked);
         if state.slow_sends {
             // SAFETY: the caller's promise.
             return unsafe { self.post_send_slowly(state, wr, bad) };
         }
-        let mut next = wr;
-        while !next.is_null() {
-            // SAFETY: the program's own list.
-            unsafe {
-                state.sends.remember(next);
-                next = (*next).next;
-            }
-        }
         // SAFETY: the caller's promise.
         let code = unsafe { (self.post_sends[0])(qp, wr, bad) };
-        if code != 0 {
-            // SAFETY: the list that was posted; the provider has said where it stopped.
-            state.sends.undo(unsafe { sends_from(if bad.is_null() { wr } else { *bad }) });
+        // Remembered only now: a request that a full queue refuses must not replace the oldest.
+        // SAFETY: the program's own list, and the provider has said where it stopped.
+        unsafe {
+            if code != 0 || !(*wr).next.is_null() || !state.sends.remember_alike(wr) {
+                state.sends.remember_until(wr, if code == 0 { null_mut() } else { *bad });
+                self.announce_keys(state);
+            }
         }
-        self.announce_keys(state);
         code
     }
 
@@ -144,20 +113,11 @@ impl Qp {
             // SAFETY: the caller's promise.
             return unsafe { self.post_recv_slowly(state, wr, bad) };
         }
-        let mut next = wr;
-        while !next.is_null() {
-            // SAFETY: the program's own list.
-            unsafe {
-                state.recvs.remember(next);
-                next = (*next).next;
-            }
-        }
         // SAFETY: the caller's promise.
         let code = unsafe { (self.post_recvs[0])(qp, wr, bad) };
-        if code != 0 {
-            // SAFETY: the list that was posted; the provider has said where it stopped.
-            state.recvs.undo(unsafe { receives_from(if bad.is_null() { wr } else { *bad }) });
-        }
+        // As with sends.
+        // SAFETY: the program's own list, and the provider has said where it stopped.
+        unsafe { state.recvs.remember_until(wr, if code == 0 { null_mut() } else { *bad }) };
         code
     }
 
@@ -261,34 +221,6 @@ impl Qp {
             let _ = self.give_sends(state);
         }
     }
-}
-
-/// How many requests a list has from one on.
-///
-/// # Safety
-/// It is null or a request of a list that lives.
-unsafe fn sends_from(mut wr: *const ibv_send_wr) -> u64 {
-    let mut count = 0;
-    while !wr.is_null() {
-        count += 1;
-        // SAFETY: the caller's promise.
-        wr = unsafe { (*wr).next };
-    }
-    count
-}
-
-/// As [`sends_from`], of receives.
-///
-/// # Safety
-/// As there.
-unsafe fn receives_from(mut wr: *const ibv_recv_wr) -> u64 {
-    let mut count = 0;
-    while !wr.is_null() {
-        count += 1;
-        // SAFETY: the caller's promise.
-        wr = unsafe { (*wr).next };
-    }
-    count
 }
 
 /// Keys of requests on a device.

@@ -55,6 +55,26 @@ impl RecvRing {
         self.entries.len() as u64
     }
 
+    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all if
+    /// that is null.
+    ///
+    /// # Safety
+    /// It is a list that the program posts.
+    #[inline(always)]
+    pub(crate) unsafe fn remember_until(
+        &mut self,
+        mut wr: *const ibv_recv_wr,
+        refused: *const ibv_recv_wr,
+    ) {
+        while !wr.is_null() && wr != refused {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.remember(wr);
+                wr = (*wr).next;
+            }
+        }
+    }
+
     /// Remembers a receive.
     ///
     /// # Safety

@@ -193,6 +193,25 @@ impl SendRing {
         self.tail += 1;
     }
 
+    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all if
+    /// that is null.
+    ///
+    /// # Safety
+    /// It is a list that the program posts.
+    pub(crate) unsafe fn remember_until(
+        &mut self,
+        mut wr: *const ibv_send_wr,
+        refused: *const ibv_send_wr,
+    ) {
+        while !wr.is_null() && wr != refused {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.remember(wr);
+                wr = (*wr).next;
+            }
+        }
+    }
+
     /// Remembers a request.
     ///
     /// # Safety

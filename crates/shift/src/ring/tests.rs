@@ -48,6 +48,36 @@ fn what_is_outstanding_is_found_from_the_newest_backwards() {
     assert_eq!((ring.tail, ring.head(4)), (18, Some(16)));
 }
 
+/// A program may post until its queue is full: what is refused must not replace the oldest.
+#[test]
+fn what_a_full_queue_refuses_is_not_remembered() {
+    let mut ring = SendRing::new(2, true);
+    // SAFETY: numbers and null pointers.
+    let mut list: [ibv_send_wr; 4] = unsafe { core::mem::zeroed() };
+    let at: [*mut ibv_send_wr; 4] = list.each_mut().map(|wr| &raw mut *wr);
+    for (index, wr) in list.iter_mut().enumerate() {
+        wr.wr_id = index as u64;
+        wr.next = at.get(index + 1).copied().unwrap_or(null_mut());
+    }
+    // SAFETY: lists of requests without memory.
+    unsafe {
+        ring.remember_until(at[0], at[2]);
+        ring.remember_until(at[2], at[2]);
+    }
+    assert_eq!((ring.tail, ring.head(0)), (2, Some(0)));
+    assert_eq!([0, 1].map(|number| ring.wr_id(number)), [0, 1]);
+    let mut receives = RecvRing::new(2);
+    let mut wr = ibv_recv_wr { wr_id: 7, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+    for _ in 0..2 {
+        // SAFETY: a receive without memory.
+        unsafe { receives.remember_until(&raw const wr, core::ptr::null()) };
+    }
+    wr.wr_id = 8;
+    // SAFETY: as above.
+    unsafe { receives.remember_until(&raw const wr, &raw const wr) };
+    assert_eq!((receives.tail, receives.wr_id(0)), (2, 7));
+}
+
 #[test]
 fn a_request_is_posted_again_as_it_was_with_other_keys() {
     let mut ring = SendRing::new(4, true);
