@@ -56,6 +56,7 @@ f.hold_ns = ProtoField.uint32("bowline.xpcc.hold_ns", "Held for (ns)", base.DEC)
 f.bytes = ProtoField.uint64("bowline.xpcc.bytes", "Payload bytes so far", base.DEC)
 f.marked_bytes = ProtoField.uint32("bowline.xpcc.marked_bytes", "Marked bytes", base.DEC)
 f.credit_bytes = ProtoField.uint32("bowline.xpcc.credit_bytes", "Bytes granted", base.DEC)
+f.arrival = ProtoField.uint32("bowline.xpcc.arrival", "Arrival (64 ns)", base.DEC)
 
 local fec_types = { [1] = "repair", [2] = "announce", [3] = "report" }
 f.fec_version = ProtoField.uint8("bowline.fec.version", "Version", base.DEC, nil, 0xf0)
@@ -101,13 +102,14 @@ local headers = {
   end },
   imm = { 4, "ImmDt", function(tree, b) tree:add(f.imm, b(0, 4)) end },
   left = { 4, "Time left", function(tree, b) tree:add(f.left, b(0, 4)) end },
-  xpcc = { 28, "XPCC", function(tree, b)
+  xpcc = { 32, "XPCC", function(tree, b)
     tree:add(f.token, b(1, 3))
     tree:add(f.stamp_ns, b(4, 4))
     tree:add(f.hold_ns, b(8, 4))
     tree:add(f.bytes, b(12, 8))
     tree:add(f.marked_bytes, b(20, 4))
     tree:add(f.credit_bytes, b(24, 4))
+    tree:add(f.arrival, b(28, 4))
   end },
 }
 

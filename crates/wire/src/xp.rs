@@ -102,7 +102,7 @@ impl XpTimeLeft {
     }
 }
 
-const XPCC_LEN: usize = 28;
+const XPCC_LEN: usize = 32;
 
 header_views! {
     "an XP congestion control header", XpCcView, XpCcMut, XPCC_LEN;
@@ -141,6 +141,11 @@ header_views! {
         get |b| be32(b, 24);
         set |b, v| put(b, 24, v.to_be_bytes());
     }
+    /// When the probe came, by the answerer's clock.
+    arrival, set_arrival: u32 {
+        get |b| be32(b, 28);
+        set |b, v| put(b, 28, v.to_be_bytes());
+    }
 }
 
 /// XP congestion control header: of a probe, and of the feedback that answers it. Both are best
@@ -161,11 +166,15 @@ pub struct XpCc {
     pub marked_bytes: u32,
     /// Payload that the answerer has granted so far.
     pub credit_bytes: u32,
+    /// When the probe came, by the answerer's clock, in units of [`XpCc::ARRIVAL_NS`].
+    pub arrival: u32,
 }
 
 impl XpCc {
     /// Bytes on the wire.
     pub const LEN: usize = XPCC_LEN;
+    /// Nanoseconds in a unit of [`XpCc::arrival`], which then wraps after minutes.
+    pub const ARRIVAL_NS: u64 = 64;
 
     /// Reads a header.
     #[inline]
@@ -179,6 +188,7 @@ impl XpCc {
             bytes: v.bytes(),
             marked_bytes: v.marked_bytes(),
             credit_bytes: v.credit_bytes(),
+            arrival: v.arrival(),
         }
     }
 
@@ -193,5 +203,6 @@ impl XpCc {
         v.set_bytes(self.bytes);
         v.set_marked_bytes(self.marked_bytes);
         v.set_credit_bytes(self.credit_bytes);
+        v.set_arrival(self.arrival);
     }
 }

@@ -38,7 +38,7 @@ fn header_lengths_are_those_of_the_specification() {
     assert_eq!(len(Opcode::XP_SEND_MIDDLE), 16);
     assert_eq!(len(Opcode::XP_WRITE_LAST_IMM), 36);
     assert_eq!(len(Opcode::XP_READ_REQ), 36);
-    assert_eq!(len(Opcode::XP_FEEDBACK), 28);
+    assert_eq!(len(Opcode::XP_FEEDBACK), 32);
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Member {
             peers.iter().map(|peer| reliable::path_control(device, peer.addr)).collect();
         self.with(|group, nic, now| {
             peers.iter().zip(controls).try_for_each(|(peer, control)| {
-                group.set_congestion(peer.rank, control);
+                group.set_congestion(nic, now, peer.rank, control)?;
                 if let Some(seal) = seal {
                     group.seal(nic, peer.rank, seal.between(self.rank, peer.rank, now))?;
                 }

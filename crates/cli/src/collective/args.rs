@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bowline::{
-    Algorithm, Bounds, CommTransport, DataType, Deadline, LinkProfile, Operation, Rank, ReduceOp,
-    TimeoutRule, Via,
+    Algorithm, Bounds, CommTransport, DataType, Deadline, LinkProfile, Operation, Rank,
+    RateControl, ReduceOp, TimeoutRule, Via,
 };
 use bowline_link::units;
 use clap::{Args, ValueEnum, value_parser};
@@ -112,6 +112,10 @@ pub(crate) struct CollectiveArgs {
     /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
     #[arg(long, value_name = "PROFILE")]
     pub(super) link: Option<LinkProfile>,
+    /// What limits how fast XP and the schemes send: none, fixed:1Gbps, dcqcn, bbr [default: bbr to
+    /// another host]
+    #[arg(long, value_name = "NAME")]
+    pub(super) cc: Option<RateControl>,
     /// Let ranks meet without proving who they are, and seal nothing; on loopback that is so
     /// without it
     #[arg(long)]

@@ -46,6 +46,9 @@ pub(super) fn run(args: &CollectiveArgs) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(link) = &args.link {
         builder = builder.link(link.clone());
     }
+    if let Some(cc) = &args.cc {
+        builder = builder.congestion_control(cc.clone());
+    }
     let device = builder.open()?;
     let pd = device.alloc_pd()?;
     let bounds = args.bounds()?;

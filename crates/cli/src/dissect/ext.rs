@@ -178,6 +178,7 @@ fn xpcc<S: Serializer>(value: &Option<XpCc>, serializer: S) -> Result<S::Ok, S::
             ("bytes", v.bytes.to_string().into()),
             ("marked_bytes", v.marked_bytes.into()),
             ("credit_bytes", v.credit_bytes.into()),
+            ("arrival", v.arrival.into()),
         ])
     });
     fields.serialize(serializer)

@@ -103,7 +103,7 @@ fn push_extended(ext: &Ext, text: &mut String) -> std::fmt::Result {
     if let Some(cc) = ext.xpcc {
         write!(text, " token={:#x} stamp={} hold={}", cc.token.get(), cc.stamp_ns, cc.hold_ns)?;
         write!(text, " bytes={} marked={}", cc.bytes, cc.marked_bytes)?;
-        write!(text, " credit={}", cc.credit_bytes)?;
+        write!(text, " credit={} arrival={}", cc.credit_bytes, cc.arrival)?;
     }
     if let Some(rkey) = ext.invalidate_rkey {
         write!(text, " invalidate={rkey:#x}")?;

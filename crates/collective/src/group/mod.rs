@@ -288,12 +288,26 @@ impl Group {
         })
     }
 
-    /// Chooses what finds the rate to a peer out, before it is connected. Groups without a scheme
-    /// have nothing to set it for.
-    pub fn set_congestion(&mut self, peer: Rank, control: Option<RateControl>) {
+    /// Chooses what finds the rate to a peer out, before it is connected: for SDR's schemes, and for
+    /// XP. RC keeps to its window.
+    pub fn set_congestion(
+        &mut self,
+        nic: &mut dyn Rnic,
+        now: Time,
+        peer: Rank,
+        control: Option<RateControl>,
+    ) -> Result<(), GroupError> {
         if let Some(sdr) = self.sdr_mut(peer) {
             sdr.set_congestion(control);
+            return Ok(());
         }
+        let link = self.links.get(peer as usize).and_then(Option::as_ref);
+        let link = link.ok_or(GroupError::NoPeer(peer))?;
+        if let Some(express) = &link.express {
+            let controllers = control.and_then(|control| control.factory());
+            nic.set_rate_controller(now, express.qpn, controllers)?;
+        }
+        Ok(())
     }
 
     /// Seals all packets to and from a peer, before it is connected. Each queue pair takes what

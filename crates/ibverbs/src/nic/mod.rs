@@ -293,7 +293,11 @@ impl Rnic for VerbsNic {
         let mtu = self.config.max_mtu;
         let queue = self.queue(qpn)?;
         let connection = ControlledConnection::new(queue.qp_type().descriptor(), mtu);
-        queue.set_pace(now, factory.map(|factory| Pace::new(factory.build(now, &connection))));
+        let controller = factory.map(|factory| factory.build(now, &connection));
+        // Nobody answers XP's packets here: what waits for an answer would stay where it begins.
+        let is_deaf = queue.qp_type() == QpType::Xp;
+        let controller = controller.filter(|controller| !(is_deaf && controller.wants_feedback()));
+        queue.set_pace(now, controller.map(Pace::new));
         Ok(())
     }
 

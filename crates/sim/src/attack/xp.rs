@@ -69,6 +69,7 @@ impl Forger {
             bytes: rng.pick(&[0, 1 << 20, u64::MAX]),
             marked_bytes: rng.pick(&[0, 1 << 20, u32::MAX]),
             credit_bytes: rng.pick(&[0, 1 << 20, u32::MAX]),
+            arrival: rng.bits() as u32,
         };
         let ext = ExtHeaders { xpcc: Some(cc), ..ExtHeaders::default() };
         self.seal(to, Bth::new(opcode, to.qpn, Psn::new(0)), ext, &[])

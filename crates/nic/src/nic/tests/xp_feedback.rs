@@ -1,7 +1,7 @@
 //! XP's probes and feedback, and what rate controllers make of them.
 
 use super::*;
-use crate::rate::{EqdsParams, SwiftParams};
+use crate::rate::{BbrParams, EqdsParams, SwiftParams};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -24,9 +24,14 @@ fn eqds() -> Pair {
 }
 
 impl Pair {
-    /// Keeps 64 KiB of WRITEs posted, and lets time pass by a microsecond at a time; frames arrive
-    /// after a delay if `arrives` says so. Returns the bytes that have arrived.
+    /// As [`Pair::stream_over`], over a path of a data centre.
     fn stream(&mut self, for_ns: u64, arrives: impl Fn(&Frame) -> bool) -> u64 {
+        self.stream_over(DELAY_NS, for_ns, arrives)
+    }
+
+    /// Keeps 64 KiB of WRITEs posted, and lets time pass by a fifth of the delay at a time; frames
+    /// arrive after the delay if `arrives` says so. Returns the bytes that have arrived.
+    fn stream_over(&mut self, delay_ns: u64, for_ns: u64, arrives: impl Fn(&Frame) -> bool) -> u64 {
         let before = self.ends[1].nic.counters().rx_message_bytes;
         let end = self.now.plus_nanos(for_ns);
         // What an earlier call has left posted completes among these.
@@ -39,10 +44,10 @@ impl Pair {
                 posted += 1;
             }
             for i in 0..2 {
-                let at = self.now.plus_nanos(DELAY_NS);
+                let at = self.now.plus_nanos(delay_ns);
                 wire.extend(self.take(i).into_iter().map(|frame| (at, frame)));
             }
-            self.now = self.now.plus_nanos(US);
+            self.now = self.now.plus_nanos((delay_ns / 5).min(100 * US));
             while wire.front().is_some_and(|(at, _)| *at <= self.now) {
                 let (_, frame) = wire.pop_front().unwrap();
                 if arrives(&frame) {
@@ -121,6 +126,20 @@ fn a_lost_answer_costs_freshness_and_nothing_else() {
         let some = make().stream(20 * MS, every_third);
         assert!(some > whole / 2, "{whole} bytes, {some} with a third of the feedback lost");
     }
+}
+
+/// Feedback that takes longer than any timeout of a data centre is late, and not lost.
+#[test]
+fn a_long_path_is_not_taken_for_a_dead_one() {
+    let delay_ns = 40 * MS;
+    let sent_in = |round_trips: u64| {
+        let mut p = controlled(RateControl::Bbr(BbrParams::default()));
+        p.stream_over(delay_ns, round_trips * 2 * delay_ns, |_| true)
+    };
+    let (first, eight) = (sent_in(1), sent_in(8));
+    assert!(first > 0, "it sends before anything is known");
+    // Each round trip doubles the rate.
+    assert!(eight > 32 * first, "{first} bytes in the first round trip, {eight} in eight");
 }
 
 #[test]

@@ -22,6 +22,8 @@ struct Mark {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateSample {
     pub(super) bps: u64,
+    /// The highest rate at which it was sent.
+    pub(super) paced_bps: u64,
     /// Part of the time there was nothing to send.
     pub(super) app_limited: bool,
 }
@@ -110,6 +112,6 @@ impl Delivery {
         let first_sent = from.now.as_nanos().saturating_sub(rtt_ns);
         let app_limited =
             self.is_limited || self.limited_until.is_some_and(|at| at.as_nanos() >= first_sent);
-        Some(RateSample { bps: bps.min(paced), app_limited })
+        Some(RateSample { bps: bps.min(paced), paced_bps: paced, app_limited })
     }
 }

@@ -345,10 +345,12 @@ impl Bbr {
     /// Forgets the rate of a path that has changed.
     fn look_for_change(&mut self, now: Time, sample: RateSample, rtt_ns: u64) {
         let known = self.cycle_rtt.get().unwrap_or(rtt_ns) as f64;
+        // A path is not to blame for what was not sent: while a queue is drained, less arrives.
+        let expected = self.max_rate.get().min(sample.paced_bps) as f64;
         let is_slow = !sample.app_limited
             && !self.is_competing()
             && !matches!(self.phase, Phase::Startup | Phase::ProbeRtt)
-            && (sample.bps as f64) < self.max_rate.get() as f64 * CHANGED
+            && (sample.bps as f64) < expected * CHANGED
             && rtt_ns as f64 > known * QUEUED;
         if !is_slow {
             self.slow = None;

@@ -13,10 +13,16 @@ use crate::tx::HeaderBuf;
 const PROBES_PER_RTT: u64 = 8;
 /// How long to wait for feedback before anything is known of the path.
 const FIRST_TIMEOUT_NS: u64 = 1_000_000;
-/// And later: so many round trips, but at least this long, and twice as long each time in a row.
+/// And later: so many round trips, but at least this long, and twice as long each time in a row, up
+/// to the last of these where round trips are shorter.
 const TIMEOUT_RTTS: u64 = 4;
 const MIN_TIMEOUT_NS: u64 = 200_000;
 const MAX_TIMEOUT_NS: u64 = 10_000_000;
+/// Before a round trip is known so many probes in a row are repeated before what is in flight counts
+/// as lost: some 300 ms, longer than the longest path on earth.
+const FIRST_PROBES: u32 = 32;
+/// However long a peer says that a round trip is.
+const LONGEST_TIMEOUT_NS: u64 = 10_000_000_000;
 /// When to try again if a probe that is due cannot be sent.
 const RETRY_NS: u64 = 1_000;
 /// Requests whose bytes are asked credit for at a time.
@@ -51,6 +57,8 @@ pub(super) struct Probing {
     credit: u32,
     /// Credit that the latest probe asked for and that has not come.
     asked: u32,
+    /// When the probe that was answered last came, by the receiver's clock, in its units.
+    arrival: u64,
 }
 
 impl Probing {
@@ -76,6 +84,7 @@ impl Probing {
             marked: 0,
             credit: 0,
             asked: 0,
+            arrival: 0,
         }
     }
 
@@ -90,7 +99,13 @@ impl Probing {
 
     fn timeout_ns(&self) -> u64 {
         let base = self.rtt_ns.map_or(FIRST_TIMEOUT_NS, |rtt| TIMEOUT_RTTS.saturating_mul(rtt));
-        (base.max(MIN_TIMEOUT_NS) << self.timeouts.min(8)).min(MAX_TIMEOUT_NS)
+        let base = base.clamp(MIN_TIMEOUT_NS, LONGEST_TIMEOUT_NS);
+        (base << self.timeouts.min(8)).min(base.max(MAX_TIMEOUT_NS))
+    }
+
+    /// Whether the path is still unknown, and may be longer than the silence so far.
+    fn may_be_long(&self) -> bool {
+        self.rtt_ns.is_none() && self.timeouts < FIRST_PROBES
     }
 }
 
@@ -171,12 +186,16 @@ impl Xp {
         let stamp = Time::from_nanos(now.as_nanos().saturating_sub(age_ns.into()));
         let fresh = stamp > probing.answered_at;
         let landed_at_stamp = if fresh { cc.bytes } else { probing.landed_at_stamp };
+        let later = cc.arrival.wrapping_sub(probing.arrival as u32);
+        if later <= i32::MAX as u32 {
+            probing.arrival += u64::from(later);
+        }
         let report = Report {
             stamp,
             held_ns: cc.hold_ns.into(),
             landed_at_stamp: landed_at_stamp.min(cc.bytes),
             landed: cc.bytes,
-            clock_ns: 0,
+            clock_ns: probing.arrival * XpCc::ARRIVAL_NS,
         };
         let Some(mut heard) = probing.meter.on_report(now, probing.sent, &report) else {
             cx.counters.drop_stale += 1;
@@ -190,7 +209,6 @@ impl Xp {
         }
         heard.acked.in_flight_bytes = probing.in_flight();
         heard.acked.app_limited = app_limited;
-        heard.acked.arrival_ns = None;
         let marked = newer_by(&mut probing.marked, cc.marked_bytes);
         let credit = newer_by(&mut probing.credit, cc.credit_bytes);
         probing.asked = probing.asked.saturating_sub(credit);
@@ -232,10 +250,12 @@ impl Xp {
         }
         probing.wanted = true;
         if probing.has_outstanding() {
-            let lost = Lost { bytes: probing.in_flight(), timeout: true };
-            probing.written_off = probing.sent;
             probing.timeouts = probing.timeouts.saturating_add(1);
-            core.limits.pacer.tell(cx.now, |controller| controller.on_lost(cx.now, &lost));
+            if !probing.may_be_long() {
+                let lost = Lost { bytes: probing.in_flight(), timeout: true };
+                probing.written_off = probing.sent;
+                core.limits.pacer.tell(cx.now, |controller| controller.on_lost(cx.now, &lost));
+            }
         }
         probing.timeout_at = cx.now.plus_nanos(probing.timeout_ns());
         if core.sq.is_empty() && !is_serving {
@@ -327,6 +347,7 @@ impl Xp {
             bytes: probing.sent,
             marked_bytes: demand,
             credit_bytes: probing.credit,
+            arrival: 0,
         };
         if !probing.has_outstanding() || probing.timeout_at == Time::NEVER {
             probing.timeout_at = cx.now.plus_nanos(probing.timeout_ns());
@@ -372,6 +393,7 @@ impl Xp {
             bytes: received,
             marked_bytes: answering.marked,
             credit_bytes: answering.granted,
+            arrival: (at.as_nanos() / XpCc::ARRIVAL_NS) as u32,
         };
         send(core, cx, sink, Opcode::XP_FEEDBACK, &cc);
     }
