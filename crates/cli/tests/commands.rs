@@ -55,6 +55,7 @@ fn units_are_the_same_everywhere() {
         (&["plan", "--bandwidth", "400"], "invalid rate `400`: add a unit, e.g. 400Gbps"),
         (&["perf", "write-bw", "-i", "1"], "invalid duration `1`: add a unit, e.g. 1s"),
         (&["run", "--link", "delay=5", "--", "true"], "invalid duration `5`: add a unit, e.g. 5ms"),
+        (&["run", "--keepalive", "4", "--", "true"], "invalid duration `4`: add a unit"),
         (&["switch", "127.0.0.9", "--members", "127.0.0.8:1", "--link", "rate=9"], "add a unit"),
     ] {
         let output = bowline(args);

@@ -18,6 +18,7 @@ use bowline_nic::{
 };
 use bowline_wire::{Grh, Qpn, ud_source};
 
+use crate::events::LostPeers;
 use crate::{Device, DeviceError, random_bytes};
 
 /// Receives kept posted. A message that finds none is lost, and is sent again.
@@ -30,12 +31,23 @@ const _: () = assert!(Grh::LEN + MAD_LEN <= SLOT);
 /// Events kept for the application.
 const MAX_EVENTS: usize = 1 << 18;
 
+/// What happens to connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectionEvent {
+    /// What the connection manager says.
+    Cm(Event),
+    /// The peer of a queue pair that is watched ([`Qp::watch_peer`](crate::Qp::watch_peer)) is
+    /// gone: [`CmManager::peer_lost`] ends its connection.
+    PeerLost(Qpn),
+}
+
 /// The connections of a device: the manager, its queue pair, and a channel for what happens.
 pub struct Connections {
     lane: Arc<Lane>,
     running: Arc<Mutex<Running>>,
     task: TaskId,
-    events: Arc<EventChannel<Event>>,
+    events: Arc<EventChannel<ConnectionEvent>>,
+    peers: Arc<LostPeers>,
 }
 
 impl Connections {
@@ -62,7 +74,9 @@ impl Connections {
         let running = Running { cm, qp, sharing, claimed, events: channel };
         let running = Arc::new(Mutex::new(running));
         let task = lane.add_task(running.clone())?;
-        Ok(Connections { lane, running, task, events })
+        let peers = Arc::clone(&device.peers);
+        peers.tell(Some(Arc::clone(&events)));
+        Ok(Connections { lane, running, task, events, peers })
     }
 
     /// Calls the manager, and sends what it has to say.
@@ -98,7 +112,7 @@ impl Connections {
     }
 
     /// What happens to connections. The descriptor is readable while something waits.
-    pub fn events(&self) -> &EventChannel<Event> {
+    pub fn events(&self) -> &EventChannel<ConnectionEvent> {
         &self.events
     }
 
@@ -110,6 +124,7 @@ impl Connections {
 
 impl Drop for Connections {
     fn drop(&mut self) {
+        self.peers.tell(None);
         // A lane that has ended needs no tidying up.
         let _ = self.lane.remove_task(self.task);
         let _ = self.lane.with(|nic, _| self.running().qp.close(nic));
@@ -130,7 +145,7 @@ struct Running {
     /// Nothing if this process has its address for itself.
     sharing: Option<Shared>,
     claimed: HashSet<ServiceId>,
-    events: Arc<EventChannel<Event>>,
+    events: Arc<EventChannel<ConnectionEvent>>,
 }
 
 impl Running {
@@ -182,7 +197,7 @@ impl Running {
             self.qp.send(nic, now, out.to, &out.mad);
         }
         while let Some(event) = self.cm.poll_event() {
-            self.events.push(event);
+            self.events.push(ConnectionEvent::Cm(event));
         }
         to_neighbours
     }

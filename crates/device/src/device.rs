@@ -14,6 +14,7 @@ use bowline_io::{CqNotify, EventChannel, FaultRequest, Lane, LinkState, PortCoun
 use bowline_nic::{Counters, Event, NicConfig, RateControl, Time};
 
 use crate::engines::LaneEngines;
+use crate::events::LostPeers;
 use crate::failover::{Account, Failover};
 use crate::groups::Groups;
 use crate::multicast::Replicator;
@@ -29,6 +30,8 @@ pub struct Device {
     pub(crate) verbs: Option<Verbs>,
     pub(crate) names: Arc<RwLock<Names>>,
     pub(crate) events: Arc<EventChannel<Event>>,
+    /// Who hears of peers that are gone.
+    pub(crate) peers: Arc<LostPeers>,
     pub(crate) placement: Placement,
     pub(crate) fec: Option<Fec>,
     pub(crate) congestion: Option<RateControl>,

@@ -52,7 +52,7 @@ mod xrcd;
 pub use bowline_failover::mirror::{MAX_LANES, Place};
 pub use bowline_failover::{Mode, Rail};
 pub use bowline_ibverbs::{Caps as VerbsCaps, ParseNameError, VerbsError, VerbsName};
-pub use connections::Connections;
+pub use connections::{ConnectionEvent, Connections};
 pub use cq::Cq;
 pub use device::Device;
 pub use error::DeviceError;

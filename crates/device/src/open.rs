@@ -16,7 +16,7 @@ use bowline_nic::{Event, Mtu, Nic, NicConfig, RateControl};
 
 use crate::device::backup_name;
 use crate::engines::LaneEngines;
-use crate::events::{EngineEvents, MAX_EVENTS};
+use crate::events::{EngineEvents, LostPeers, MAX_EVENTS};
 use crate::failover::Failover;
 use crate::groups::Groups;
 use crate::placement::Placement;
@@ -36,6 +36,7 @@ struct Common {
     fec: Option<Fec>,
     names: Arc<RwLock<Names>>,
     events: Arc<EventChannel<Event>>,
+    peers: Arc<LostPeers>,
     epoch: Instant,
 }
 
@@ -95,6 +96,7 @@ impl DeviceSpec {
             fec: self.fec.map(|mode| Fec::new(FecConfig::new(mode))),
             names: Arc::default(),
             events: Arc::new(events),
+            peers: Arc::default(),
             epoch: Instant::now(),
         };
         let mut lanes = Vec::with_capacity(ports.len());
@@ -112,6 +114,7 @@ impl DeviceSpec {
             verbs: None,
             names: common.names,
             events: common.events,
+            peers: common.peers,
             placement: Placement::new(layout.lanes),
             fec: common.fec,
             congestion: self.congestion.clone(),
@@ -251,6 +254,7 @@ impl DeviceSpec {
             layout,
             names: Arc::clone(&common.names),
             events: Arc::clone(&common.events),
+            peers: Arc::clone(&common.peers),
         };
         Ok(Lane::start(nic, port, config, Arc::new(sink))?)
     }

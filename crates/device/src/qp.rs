@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bowline_failover::mirror::{self, Engines, QpParts};
 use bowline_ibverbs as ibverbs;
@@ -173,6 +174,15 @@ impl Qp {
             failover.connected(mirror, av.dst, dest_qpn);
         }
         Ok(done)
+    }
+
+    /// Watches the peer of a reliable connection at rest, or does so no longer: see
+    /// [`Nic::watch_peer`]. The connection manager of the device is told of a peer that is gone
+    /// ([`ConnectionEvent::PeerLost`](crate::ConnectionEvent::PeerLost)), or else the device's
+    /// events.
+    pub fn watch_peer(&self, interval: Option<Duration>) -> Result<(), DeviceError> {
+        let interval_ns = interval.map(|i| u64::try_from(i.as_nanos()).unwrap_or(u64::MAX));
+        Ok(self.control(|nic, now, qpn| nic.watch_peer(now, qpn, interval_ns))??)
     }
 
     /// Its state; `None` if there is no such queue pair any more.

@@ -78,6 +78,7 @@ impl DeviceSpec {
             verbs: Some(Verbs { context, opened: Instant::now(), driver: Mutex::default() }),
             names: Arc::new(RwLock::default()),
             events,
+            peers: Arc::default(),
             placement: Placement::new(0),
             fec: None,
             congestion: None,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bowline_cm::mad::{RejectReason, Rep, Req, Rtu, SidrReq, SidrStatus};
 use bowline_cm::{CommId, Config, Ended, Event, PortSpace, ServiceId};
-use bowline_device::{Connections, Device, DeviceSpec};
+use bowline_device::{ConnectionEvent, Connections, Device, DeviceSpec};
+use bowline_io::{UdpConfig, UdpPort};
 use bowline_wire::Qpn;
 use support::{PATIENCE, fresh_addr};
 
@@ -37,7 +38,10 @@ impl Process {
 
     fn next(&self) -> Event {
         let event = self.connections.events().wait(Some(PATIENCE)).expect("the lane lives");
-        event.expect("something happens in time")
+        match event.expect("something happens in time") {
+            ConnectionEvent::Cm(event) => event,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn is_quiet(&self) -> bool {
@@ -94,6 +98,20 @@ fn two_addresses_connect_and_part() {
     assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
     meet(&active, &passive, service(1));
     meet(&active, &passive, service(1));
+}
+
+#[test]
+fn a_process_that_has_stopped_cuts_nobody_off() {
+    let addr = fresh_addr();
+    // The first socket on the address, which nobody reads from.
+    let mut udp = UdpConfig::new(addr);
+    udp.udp_port = UDP_PORT;
+    let _stopped = UdpPort::open(&udp).expect("the address can be used");
+    let (active, passive) = (Process::at(fresh_addr()), Process::at(addr));
+    assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+    for _ in 0..3 {
+        meet(&active, &passive, service(1));
+    }
 }
 
 #[test]

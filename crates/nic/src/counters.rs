@@ -42,6 +42,10 @@ counters! {
         retransmitted_packets,
         /// Retransmission timeouts.
         timeouts,
+        /// Probes sent to peers that had said nothing.
+        keepalive_probes,
+        /// Peers that answered no probe.
+        keepalive_failures,
         /// ACKs sent.
         tx_acks,
         /// ACKs received.

@@ -559,6 +559,9 @@ pub enum Event {
     /// A guarded QP has tried as often as it may and got no answer: it is held, with all that it
     /// has outstanding.
     PathFailed(Qpn),
+    /// The peer of a QP that is watched ([`crate::Nic::watch_peer`]) does not answer. The QP is in
+    /// the error state.
+    PeerLost(Qpn),
 }
 
 /// Attributes for [`crate::Nic::modify_qp`]: what is `Some` is set, as a mask would say in C.

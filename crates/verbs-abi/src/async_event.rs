@@ -7,12 +7,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_io::ChannelClosed;
 use bowline_nic::{CqId, Event, SrqId};
+use bowline_wire::Qpn;
 
 use crate::abi::*;
 use crate::context::{self, Context, PORT};
 use crate::errno::{Errno, minus_one};
 use crate::guard::guard;
 use crate::handle;
+use crate::qp::Qp;
 
 /// Which of the program's objects the NIC's objects are, by address.
 #[derive(Default)]
@@ -45,6 +47,17 @@ impl Context {
         if let Ok(core) = self.core() {
             core.events().retain(|event| !is_about(event));
         }
+    }
+
+    /// Calls the queue pair of this number. Meanwhile the program's call to destroy it waits.
+    pub(crate) fn with_qp<R>(
+        &self,
+        qpn: Qpn,
+        call: impl FnOnce(&Qp) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let tables = self.owners.lock();
+        let qp = *tables.qps.get(&qpn.get()).ok_or(Errno::INVAL)? as *mut ibv_qp_ex;
+        call(handle::find(qp)?)
     }
 
     /// The next event, counted as delivered; `None` if there is none.
@@ -80,8 +93,8 @@ fn deliver(tables: &Tables, event: Event) -> Option<ibv_async_event> {
         Some(ibv_async_event { element: ibv_async_element { qp: qp.cast() }, event_type })
     };
     match event {
-        // Nobody guards QPs unless it watches for this.
-        Event::CqNotify(_) | Event::PathFailed(_) => None,
+        // Who guards or watches QPs hears of these elsewhere.
+        Event::CqNotify(_) | Event::PathFailed(_) | Event::PeerLost(_) => None,
         Event::CqOverflow(cq) => {
             let cq = *tables.cqs.get(&cq)? as *mut ibv_cq_ex;
             handle::find(cq).ok()?.events.deliver();

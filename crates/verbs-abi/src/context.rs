@@ -5,6 +5,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bowline_device::{Device as Core, DeviceError};
 
@@ -16,7 +17,7 @@ use crate::guard::guard;
 use crate::handle::{self, Kind, Public};
 use crate::ops::ContextFds;
 use crate::sys::{self, Watch};
-use crate::{fork, log, ops, report, spec, unopened};
+use crate::{env, fork, log, ops, report, spec, unopened};
 
 /// The only port of every device.
 pub(crate) const PORT: u8 = 1;
@@ -25,6 +26,8 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) struct Context {
     pub(crate) device: &'static Device,
     core: Arc<Core>,
+    /// How often connections look after peers that say nothing, if at all.
+    pub(crate) keepalive: Option<Duration>,
     /// The descriptor of asynchronous events that programs see.
     pub(crate) watch: Watch,
     /// Stands for the one that other providers send their commands through: programs check that
@@ -153,6 +156,7 @@ type Refusal = (String, Errno);
 /// Opens a device as the environment wants it.
 fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     let spec = spec::of(device).map_err(|why| (why, Errno::INVAL))?;
+    let keepalive = env::keepalive().map_err(|why| (why, Errno::INVAL))?;
     let refusal = |error: DeviceError| (error.to_string(), Errno::from(error));
     let core = spec.open().map_err(refusal)?;
     if let Some(backup) = &spec.backup {
@@ -165,6 +169,7 @@ fn start(device: &'static Device) -> Result<Arc<Context>, Refusal> {
     Ok(Arc::new(Context {
         device,
         core,
+        keepalive,
         watch,
         commands,
         pointers: AtomicUsize::new(0),

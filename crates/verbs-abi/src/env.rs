@@ -3,10 +3,12 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use bowline_device::{LaneCount, Mode};
 use bowline_fec::FecMode;
 use bowline_io::{LinkProfile, Via};
+use bowline_link::units::parse_duration;
 use bowline_nic::RateControl;
 
 use crate::log;
@@ -101,6 +103,24 @@ pub(crate) fn congestion() -> Result<Option<RateControl>, String> {
             text.parse().map(Some).map_err(|error| format!("BOWLINE_CC: {error}"))
         }
         _ => Ok(None),
+    }
+}
+
+/// How often connections at rest look after their peers, where nothing else is asked for.
+const KEEPALIVE: Duration = Duration::from_secs(4);
+
+/// How often connections of the connection manager look after peers that say nothing, by
+/// `BOWLINE_KEEPALIVE`: a time, or `off`.
+pub(crate) fn keepalive() -> Result<Option<Duration>, String> {
+    match std::env::var("BOWLINE_KEEPALIVE").as_deref() {
+        Ok("") | Err(_) => Ok(Some(KEEPALIVE)),
+        Ok("off") => Ok(None),
+        Ok(text) => match parse_duration(text) {
+            Ok(interval) if interval.is_zero() => {
+                Err(format!("BOWLINE_KEEPALIVE: {text} is no time to wait: use 4s, or off"))
+            }
+            interval => interval.map(Some).map_err(|why| format!("BOWLINE_KEEPALIVE: {why}")),
+        },
     }
 }
 

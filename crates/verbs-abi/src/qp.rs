@@ -341,7 +341,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 | Event::QpRequestError(q)
                 | Event::QpAccessError(q)
                 | Event::LastWqeReached(q)
-                | Event::PathFailed(q) => q == qpn,
+                | Event::PathFailed(q)
+                | Event::PeerLost(q) => q == qpn,
                 Event::CqNotify(_) | Event::CqOverflow(_) | Event::SrqLimit(_) => false,
             };
             inner.ctx.disown(about, |tables| _ = tables.qps.remove(&qpn.get()));

@@ -15,6 +15,7 @@ use std::process::{Command, ExitCode};
 
 use bowline::VerbsName;
 use bowline_io::{LinkProfile, Via};
+use bowline_link::units;
 use clap::Args;
 use failover::FailoverArgs;
 
@@ -35,7 +36,7 @@ pub(crate) use report::describe as describe_report;
     bowline run --failover=shift --hardware=mlx5_0,mlx5_1 --report -- ib_write_bw -d mlx5_0\n\n\
     Without --device, every address of an interface that is up is a device, loopback included.\n\
     The same without this command: set the variables that it sets,\n\
-    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
+    LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_KEEPALIVE, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_HARDWARE, BOWLINE_STORE and BOWLINE_JOB.\n\n\
     Exit status: the program's, or 128 + n if signal n ended it; 125 if this command failed itself, 126 if the\n\
     program cannot be executed, 127 if there is no such program.")]
@@ -65,6 +66,10 @@ pub(crate) struct RunArgs {
     /// none]
     #[arg(long, value_name = "NAME")]
     cc: Option<bowline::RateControl>,
+    /// How often its librdmacm connections probe a peer that says nothing: a time, or off [default:
+    /// 4s]
+    #[arg(long, value_name = "TIME", value_parser = parse_keepalive)]
+    keepalive: Option<String>,
     /// Do not show the program files of the devices below /dev/infiniband and /sys/class/infiniband
     #[arg(long)]
     no_device_files: bool,
@@ -104,6 +109,17 @@ fn parse_device(text: &str) -> Result<(String, IpAddr), String> {
 /// Checks a profile here, where the mistake was made, and hands it on as it is.
 fn parse_link(text: &str) -> Result<String, String> {
     text.parse::<LinkProfile>().map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// Checks a time here, where the mistake was made, and hands it on as it is.
+fn parse_keepalive(text: &str) -> Result<String, String> {
+    match text {
+        "off" => Ok(text.to_owned()),
+        time => match units::parse_duration(time)? {
+            interval if interval.is_zero() => Err("use a longer time, e.g. 4s, or off".to_owned()),
+            _ => Ok(text.to_owned()),
+        },
+    }
 }
 
 /// Exit statuses that say that it was not the program that failed, as `env` and `timeout` have
@@ -155,6 +171,7 @@ fn check_soft_only(args: &RunArgs) -> Result<(), String> {
         (args.link.is_some(), "--link"),
         (args.fec.is_some(), "--fec"),
         (args.cc.is_some(), "--cc"),
+        (args.keepalive.is_some(), "--keepalive"),
         (args.no_device_files, "--no-device-files"),
     ];
     match given.into_iter().find(|(is_given, _)| *is_given) {
@@ -200,6 +217,9 @@ fn try_run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
     if let Some(cc) = &args.cc {
         command.env("BOWLINE_CC", cc.to_string());
+    }
+    if let Some(keepalive) = &args.keepalive {
+        command.env("BOWLINE_KEEPALIVE", keepalive);
     }
     if args.no_device_files {
         command.env("BOWLINE_FILES", "off");

@@ -18,6 +18,17 @@ impl CmManager {
         Ok(())
     }
 
+    /// The transport has found the peer of a connection gone. The application is told at once. The
+    /// peer is asked to end it too, without waiting for its answer: it may be there after all.
+    pub fn peer_lost(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
+        if self.owned(id)?.state != State::Established {
+            return Err(CmError::State { id, call: "peer_lost" });
+        }
+        self.send_dreq(now, id);
+        self.end(now, id, Ended::PeerSilent);
+        Ok(())
+    }
+
     fn send_dreq(&mut self, now: Time, id: CommId) {
         let tid = self.fresh_transaction();
         let Some(connection) = self.connections.get_mut(&id) else { return };

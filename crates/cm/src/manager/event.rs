@@ -99,7 +99,7 @@ pub enum Ended {
     ByPeer,
     /// This end asked for it, and the peer agrees.
     ByUs,
-    /// This end asked for it, and the peer does not answer.
+    /// The peer does not answer: this end asked for it, or its transport found out.
     PeerSilent,
     /// The peer had given up before the RTU reached it.
     Rejected(RejectReason),

@@ -89,12 +89,16 @@ pub(crate) struct Membership {
 /// A copy of management datagrams for another process.
 struct Waiting {
     prefix: u8,
+    /// From then on its sender has sent it again.
+    until: Time,
     run: Run,
     bytes: Box<[u8]>,
 }
 
-/// Copies that can wait.
+/// Copies that can wait for a process.
 const MAX_WAITING: usize = 4096;
+/// How long they do: two intervals of the connection manager.
+const WAITING_NS: u64 = 1_100_000_000;
 
 /// What is to become of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,13 +219,14 @@ impl Membership {
                 continue;
             }
             // Behind those that wait: what comes first is handed on first.
-            let waits = self.waiting.iter().any(|copy| copy.prefix == prefix);
+            let waits = self.waiting.iter().filter(|copy| copy.prefix == prefix).count();
             let handed =
-                if waits { Handed::NoRoom } else { self.handover.send(prefix, run, bytes) };
+                if waits > 0 { Handed::NoRoom } else { self.handover.send(prefix, run, bytes) };
             match handed {
                 Handed::On => counters.handed_on += frames,
-                Handed::NoRoom if self.waiting.len() < MAX_WAITING => {
-                    self.waiting.push_back(Waiting { prefix, run: *run, bytes: bytes.into() });
+                Handed::NoRoom if waits < MAX_WAITING => {
+                    let (run, until) = (*run, now.plus_nanos(WAITING_NS));
+                    self.waiting.push_back(Waiting { prefix, until, run, bytes: bytes.into() });
                 }
                 Handed::NoRoom | Handed::Nobody => counters.drop_misrouted += frames,
             }
@@ -230,16 +235,27 @@ impl Membership {
 
     /// Hands on copies for which there was no room. Sockets between processes hold ten datagrams on
     /// many hosts, and a management datagram that is lost costs its sender half a second.
-    fn share_waiting(&mut self, counters: &mut PortCounters) {
-        while let Some(copy) = self.waiting.front() {
+    fn share_waiting(&mut self, now: Time, counters: &mut PortCounters) {
+        // Those of one process stay in order, and do not hold up another's: it may have stopped.
+        let mut full = [false; 256];
+        let handover = &mut self.handover;
+        self.waiting.retain(|copy| {
+            let full = &mut full[usize::from(copy.prefix)];
             let frames = copy.bytes.len().div_ceil(copy.run.segment_len) as u64;
-            match self.handover.send(copy.prefix, &copy.run, &copy.bytes) {
-                Handed::On => counters.handed_on += frames,
-                Handed::NoRoom => return,
-                Handed::Nobody => counters.drop_misrouted += frames,
+            if copy.until <= now {
+                counters.drop_misrouted += frames;
+                return false;
             }
-            self.waiting.pop_front();
-        }
+            if *full {
+                return true;
+            }
+            match handover.send(copy.prefix, &copy.run, &copy.bytes) {
+                Handed::On => counters.handed_on += frames,
+                Handed::Nobody => counters.drop_misrouted += frames,
+                Handed::NoRoom => *full = true,
+            }
+            *full
+        });
     }
 
     /// When there may be room for copies that wait.
@@ -278,7 +294,7 @@ impl Membership {
         }
         self.next_handover = now.plus_nanos(HANDOVER_NS);
         if !self.waiting.is_empty() {
-            self.share_waiting(counters);
+            self.share_waiting(now, counters);
         }
         let (prefix, dst) = (self.prefix, self.group.ip());
         let mut frames = 0;

@@ -4,7 +4,9 @@
 //! The kernel runs it on the UDP payload and takes what it returns as an index into the group of
 //! sockets. An index past the end makes it pick a socket by the datagram's flow instead.
 
-use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, sock_filter};
+use libc::{
+    BPF_ABS, BPF_ALU, BPF_B, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_MOD, BPF_RET, BPF_W, sock_filter,
+};
 
 use super::probe::{PROBE_OPCODE, PROBE_PREFIX};
 
@@ -18,8 +20,14 @@ const PROBE_INDEX_AT: u32 = 6;
 /// `BPF_A`: return the accumulator. The C library's bindings do not have it.
 const BPF_A: u32 = 0x10;
 
+/// What a load from there gives is random. The C library's bindings have it as a signed number.
+const RANDOM_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+
 /// A program that sends each prefix to its index, and a probe to the index that it asks for.
-/// Everything else goes to index 0.
+///
+/// Everything else is for nobody's prefix, above all management datagrams for queue pair 1. Each
+/// goes to any process, at random, which hands it to the others. If it always went to the same one,
+/// that one could be stopped, and no process on the address would hear of anything.
 pub(super) fn program(routes: impl Iterator<Item = (u8, u8)>) -> Vec<sock_filter> {
     let mut out = vec![
         load_byte(OPCODE_AT),
@@ -30,11 +38,15 @@ pub(super) fn program(routes: impl Iterator<Item = (u8, u8)>) -> Vec<sock_filter
         insn(BPF_RET | BPF_A, 0),
         load_byte(PREFIX_AT),
     ];
+    let mut processes = 0;
     for (prefix, index) in routes {
+        processes += 1;
         out.push(jump_unless(prefix, 1));
         out.push(insn(BPF_RET | BPF_K, index.into()));
     }
-    out.push(insn(BPF_RET | BPF_K, 0));
+    out.push(insn(BPF_LD | BPF_W | BPF_ABS, RANDOM_AT));
+    out.push(insn(BPF_ALU | BPF_MOD | BPF_K, processes.max(1)));
+    out.push(insn(BPF_RET | BPF_A, 0));
     out
 }
 

@@ -1,6 +1,7 @@
 //! The NIC: tables of objects, and the calls that drive them.
 
 mod groups;
+mod keepalive;
 mod moving;
 mod objects;
 mod post;
@@ -324,6 +325,9 @@ impl Nic {
             if qp.transport.deadline() <= now {
                 qp.transport.handle_timeout(&mut qp.core, &mut cx);
                 qp.finish_call(&mut cx);
+            }
+            if qp.keepalive.is_some() && !qp.moving.hold.is_deaf() {
+                qp.keep_alive(&mut cx);
             }
             // A pacer or a shim that is due acts when the QP transmits.
             if qp.deadline() <= now {

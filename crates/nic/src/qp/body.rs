@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bowline_wire::{Psn, Qpn};
 
-use super::{Attrs, Cx, Qp};
+use super::{Aside, Attrs, Cx, Keepalive, Qp};
 use crate::admit::Admission;
 use crate::counters::QpCounters;
 use crate::queue::{RecvQueue, SendQueue};
@@ -101,6 +101,7 @@ pub struct QpBody {
     pub(crate) two_sided: TwoSided,
     pub(crate) reported: Qpn,
     pub(crate) splits_writes: bool,
+    pub(crate) keepalive: Option<Box<Keepalive>>,
     /// Completions that nobody has polled yet, of sends and of receives: they go along, so that a
     /// connection's completions are in one place and in order.
     pub(crate) completed: [Vec<Completion>; 2],
@@ -168,7 +169,7 @@ impl Qp {
         let core = &mut self.core;
         let fresh = (core.descriptor.build)();
         let moved = core::mem::replace(&mut self.transport, fresh);
-        core.cnp_pending = false;
+        core.asides = Aside::empty();
         self.moving.hold = Hold::Away;
         self.standing.paced = false;
         let sends = cx.cqs.extract(core.init.send_cq, core.reported);
@@ -185,6 +186,7 @@ impl Qp {
             two_sided: core.two_sided,
             reported: core.reported,
             splits_writes: core.splits_writes,
+            keepalive: self.keepalive.take(),
             completed: [sends, recvs],
             sealer: core.take_sealer(),
             opener: self.opener.take(),
@@ -212,6 +214,7 @@ impl Qp {
         core.state = body.state;
         core.sq.withhold_from(0);
         self.moving.let_go();
+        self.keepalive = body.keepalive.map(|watch| Box::new(watch.anew(cx.now)));
         self.admission = Admission::default();
         self.transport = body.transport;
         core.sealer = body.sealer;

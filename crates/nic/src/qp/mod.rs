@@ -1,9 +1,11 @@
 //! A queue pair: what all transports have in common.
 
 pub(crate) mod body;
+mod keepalive;
 mod sink;
 pub(crate) mod state;
 
+use bitflags::bitflags;
 use bowline_wire::{Bth, CNP_RESERVED_LEN, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 
 use crate::admit::Admission;
@@ -27,6 +29,7 @@ use crate::types::{
 };
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
+pub(crate) use keepalive::Keepalive;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -120,6 +123,17 @@ impl Attrs {
     }
 }
 
+bitflags! {
+    /// Packets that are sent beside the transport's own.
+    #[derive(Clone, Copy, Debug)]
+    struct Aside: u8 {
+        /// A notification of congestion.
+        const CNP = 1;
+        /// A question whether the peer is there.
+        const PROBE = 2;
+    }
+}
+
 /// How a QP ended up failing; carried out by [`Qp::finish_call`] once the transport has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
@@ -160,8 +174,10 @@ pub(crate) struct QpCore {
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
     failure: Option<Failure>,
-    cnp_pending: bool,
-    last_cnp: Option<Time>,
+    /// What is to be sent beside the transport's packets.
+    asides: Aside,
+    /// None before this.
+    next_cnp: Time,
 }
 
 /// Shortest time between two CNPs of a QP: N in the DCQCN paper.
@@ -199,8 +215,8 @@ impl QpCore {
             splits_writes: true,
             counters: QpCounters::default(),
             failure: None,
-            cnp_pending: false,
-            last_cnp: None,
+            asides: Aside::empty(),
+            next_cnp: Time::ZERO,
         }
     }
 
@@ -394,9 +410,9 @@ impl QpCore {
             let bytes = packet.payload().len() as u64;
             self.limits.pacer.tell(now, |controller| controller.on_marked(now, bytes));
         }
-        if self.last_cnp.is_none_or(|last| now.nanos_since(last) >= CNP_INTERVAL_NS) {
-            self.last_cnp = Some(now);
-            self.cnp_pending = true;
+        if now >= self.next_cnp {
+            self.next_cnp = now.plus_nanos(CNP_INTERVAL_NS);
+            self.asides.insert(Aside::CNP);
         }
     }
 }
@@ -439,6 +455,8 @@ pub(crate) struct Qp {
     pub(crate) admission: Admission,
     /// What holds the QP while its connection moves.
     pub(crate) moving: Moving,
+    /// Looks after a peer that says nothing.
+    pub(crate) keepalive: Option<Box<Keepalive>>,
     /// Hears of single-packet WRITEs with immediate.
     pub(crate) landing: Option<Box<dyn Landing>>,
     pub(crate) standing: Standing,
@@ -454,6 +472,7 @@ impl Qp {
             shims: Chain::default(),
             admission: Admission::default(),
             moving: Moving::default(),
+            keepalive: None,
             landing: None,
             standing: Standing::default(),
             opener: None,
@@ -490,7 +509,7 @@ impl Qp {
     /// Whether a call to [`Qp::transmit`] might send something.
     pub(crate) fn wants_transmit(&self) -> bool {
         !self.moving.hold.is_deaf()
-            && (self.core.cnp_pending || self.transport.has_work(&self.core))
+            && (!self.core.asides.is_empty() || self.transport.has_work(&self.core))
     }
 
     /// The earliest of its deadlines.
@@ -500,6 +519,9 @@ impl Qp {
             return Time::NEVER;
         }
         let mut at = self.transport.deadline();
+        if let Some(watch) = &self.keepalive {
+            at = at.min(watch.deadline());
+        }
         if self.standing.paced {
             at = at.min(self.core.limits.pacer.next());
         }
@@ -524,8 +546,8 @@ impl Qp {
             }
             self.shims_timeout(cx, batch);
         }
-        if self.core.cnp_pending && batch.room() > 0 {
-            send_cnp(&mut self.core, cx, batch);
+        if !self.core.asides.is_empty() && batch.room() > 0 {
+            self.send_asides(cx, batch, is_sealed);
         }
         self.core.limits.pacer.begin_turn(cx.now);
         let mut sink = Sink::new(batch, &mut self.shims, is_sealed);
@@ -549,6 +571,21 @@ impl Qp {
         }
         // What a shim has to add to the packets sent just now does not wait for others.
         if self.shims_are_due(cx.now) { Progress::More } else { progress }
+    }
+
+    /// Sends what is not the transport's turn: a notification of congestion, a probe.
+    #[cold]
+    fn send_asides(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch, is_sealed: bool) {
+        if self.core.asides.contains(Aside::CNP) {
+            send_cnp(&mut self.core, cx, batch);
+        }
+        let mut sink = Sink::new(batch, &mut self.shims, is_sealed);
+        if self.core.asides.contains(Aside::PROBE) && sink.has_room() {
+            self.core.asides.remove(Aside::PROBE);
+            cx.counters.keepalive_probes += 1;
+            self.transport.probe(&mut self.core, cx, &mut sink);
+        }
+        sink.finish(&mut self.core, cx);
     }
 
     fn shims_are_due(&self, now: Time) -> bool {
@@ -601,6 +638,9 @@ impl Qp {
         if let Some(wqe) = self.core.sq.pop() {
             self.core.complete_send(cx, &wqe, WcStatus::RetryExcErr);
         }
+        if self.keepalive.is_some() {
+            cx.event(Event::PeerLost(self.core.reported));
+        }
         self.enter_error(cx);
     }
 
@@ -624,6 +664,7 @@ impl Qp {
         self.transport = (self.core.descriptor.build)();
         self.leave_path(cx.paths);
         self.admission = Admission::default();
+        self.keepalive = None;
         self.moving.let_go();
         self.standing.paced = false;
         let core = &mut self.core;
@@ -638,8 +679,8 @@ impl Qp {
         core.flow = None;
         core.sealer = None;
         core.failure = None;
-        core.cnp_pending = false;
-        core.last_cnp = None;
+        core.asides = Aside::empty();
+        core.next_cnp = Time::ZERO;
         self.opener = None;
     }
 
@@ -674,7 +715,7 @@ impl Qp {
 /// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is
 /// not the transport's, and passes no shim.
 fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
-    core.cnp_pending = false;
+    core.asides.remove(Aside::CNP);
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));
     bth.becn = true;
     let mut header = HeaderBuf::new(&bth);

@@ -34,6 +34,18 @@ pub(crate) struct Position {
     pub(crate) progress_at: Time,
 }
 
+/// What changes whenever the peer of a reliable connection acts. Who wants to change it in the
+/// peer's name must know a PSN, but for answers to probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signs {
+    /// What it has acknowledged.
+    pub(crate) acknowledged: Psn,
+    /// What it has sent.
+    pub(crate) expected: Psn,
+    /// Probes that it has answered.
+    pub(crate) answers: u8,
+}
+
 /// The protocol of a type of QP.
 ///
 /// A transport works on the queues and attributes in its [`QpCore`]. It reports failures with
@@ -139,6 +151,17 @@ pub(crate) trait Transport: Send {
     /// How far it has come.
     fn position(&self) -> Position {
         Position::default()
+    }
+
+    /// What the peer has shown of itself.
+    fn signs(&self) -> Signs {
+        Signs::default()
+    }
+
+    /// Asks the peer for an acknowledgement of what it has acknowledged already. For reliable
+    /// transports.
+    fn probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+        let _ = (core, cx, sink);
     }
 
     /// Gives back the receive taken for a message that is half there.

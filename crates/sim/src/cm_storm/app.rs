@@ -39,6 +39,7 @@ impl CmWorld<'_> {
         for (_, end) in core::mem::take(&mut self.hosts[host].ids) {
             if !self.ends[end].is_over() {
                 self.ends[end].view = View::Over(Why::Killed);
+                self.peer_left(end);
             }
         }
         self.hosts[host].life += 1;
@@ -180,6 +181,7 @@ impl CmWorld<'_> {
     /// What becomes of a connection that is in use now.
     pub(super) fn enjoy(&mut self, end: usize) {
         let manners = &self.scenario.manners;
+        self.look_later(end);
         if self.is_strict(end) || self.rng.percent(manners.stay) {
             return;
         }
@@ -191,6 +193,7 @@ impl CmWorld<'_> {
     /// An end that is over is given back after a while.
     pub(super) fn over(&mut self, end: usize, why: Why) {
         self.ends[end].view = View::Over(why);
+        self.peer_left(end);
         let ns = self.rng.pick(&[0, 1_000_000, 2_000_000_000]);
         self.after(ns, Step::Act { end, act: Act::Forget });
     }
@@ -287,6 +290,7 @@ impl CmWorld<'_> {
     fn hang_up(&mut self, number: usize) -> Result<(), CmError> {
         let (now, host, id) = (self.now, self.ends[number].host, self.ends[number].id);
         self.ends[number].view = View::Hanging;
+        self.peer_left(number);
         self.cm(host).disconnect(now, id)
     }
 
@@ -301,6 +305,7 @@ impl CmWorld<'_> {
             self.coverage.forgotten += 1;
             self.ends[number].said_no = true;
             self.ends[number].view = View::Over(Why::Forgot);
+            self.peer_left(number);
         }
         self.cm(host).forget(now, id);
         self.hosts[host].ids.remove(&id);

@@ -7,7 +7,7 @@ use bowline_cm::{CmManager, Ended};
 use bowline_wire::Qpn;
 
 use super::end::{Asked, End, View, Why, stamped};
-use super::world::{Act, CmWorld, Step, addr};
+use super::world::{Act, CmWorld, addr};
 
 /// Messages that an end sends of its own accord, at most: three kinds, each with its retries and a
 /// refusal.
@@ -173,7 +173,11 @@ impl CmWorld<'_> {
     pub(super) fn on_disconnected(&mut self, end: usize, how: Ended) {
         let (view, active) = (self.ends[end].view, self.ends[end].active);
         let is_right = match how {
-            Ended::ByUs | Ended::PeerSilent => view == View::Hanging,
+            Ended::ByUs => view == View::Hanging,
+            // Or its transport has found out.
+            Ended::PeerSilent => {
+                view == View::Hanging || (view == View::Established && self.has_no_peer(end))
+            }
             Ended::ByPeer => {
                 matches!(view, View::Established | View::Hanging)
                     || (view == View::Accepted && !active)
@@ -215,16 +219,13 @@ impl CmWorld<'_> {
         self.over(end, Why::Resolved);
     }
 
-    /// When nothing moves any more: everything is done, and both ends agree. Gives the ends that
-    /// are in use while their peer is gone.
-    pub(super) fn judge_rest(&mut self) -> Vec<usize> {
-        let mut half_open = Vec::new();
-        for (number, end) in self.ends.iter().enumerate() {
+    /// When nothing moves any more: everything is done, and both ends agree.
+    pub(super) fn judge_rest(&mut self) {
+        for end in &self.ends {
             match end.view {
                 View::Over(_) => {}
                 View::Established => match self.counterpart(end) {
                     Some(View::Established) => {}
-                    Some(View::Over(why)) if why.may_be_unheard() => half_open.push(number),
                     other => {
                         let what = format!("{end:?} is in use, its peer is {other:?}");
                         self.sink.report(self.now, "agreement", what);
@@ -236,27 +237,18 @@ impl CmWorld<'_> {
                 }
             }
         }
-        half_open
     }
 
     /// Where the other end of a connection is.
-    fn counterpart(&self, end: &End) -> Option<View> {
+    pub(super) fn counterpart(&self, end: &End) -> Option<View> {
         let other = if end.active { end.peer? } else { self.attempts[end.attempt?].active };
         Some(self.ends[other].view)
     }
 
-    /// The transport finds out that the peer is gone, and the application hangs up.
-    pub(super) fn break_half_open(&mut self, ends: &[usize]) {
-        self.coverage.half_open += ends.len() as u64;
-        for &end in ends {
-            self.after(0, Step::Act { end, act: Act::HangUp });
-        }
-        self.run();
-        for &end in ends {
-            if !self.ends[end].is_over() {
-                self.broken("quiesce", "a half-open connection is left over");
-            }
-        }
+    /// Whether the queue pair at the other end of a connection is gone, or in error.
+    pub(super) fn has_no_peer(&self, end: usize) -> bool {
+        let peer = self.counterpart(&self.ends[end]);
+        matches!(peer, Some(View::Over(_) | View::Hanging) | None)
     }
 
     /// What was asked for on a healed network must be there.

@@ -4,13 +4,14 @@
 //! no ID.
 //!
 //! Checkers: what one end is told is what the other end said; every call comes to an end; both ends
-//! are established, or neither is, or the end that is gone had a reason to be that it could not
-//! tell; a healed network connects; nothing is left behind.
+//! are established, or neither is; an end whose peer has gone without a word is told within the
+//! bound of its transport; a healed network connects; nothing is left behind.
 
 mod app;
 mod end;
 mod forge;
 mod judge;
+mod look;
 mod report;
 mod run;
 mod scenario;

@@ -49,7 +49,7 @@ coverage! {
     forgotten: "forgotten early",
     /// Processes that died.
     kills: "processes killed",
-    /// Connections of which one end is established and the other is gone.
+    /// Connections of which one end is established and the other is gone, as the first found out.
     half_open: "half open",
     /// Messages that a forger sent.
     forged: "messages forged",

@@ -22,13 +22,39 @@ const MAX_STEPS: u64 = 400_000;
 /// What happens at a time.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Deliver { from: usize, to: usize, mad: Box<[u8; MAD_LEN]> },
-    Timeout { host: usize },
-    Try { what: Try, strict: bool },
-    Act { end: usize, act: Act },
-    Listen { host: usize, life: u32 },
-    Kill { host: usize, gone_ns: u64, deaf_ns: u64 },
-    Back { host: usize, deaf_ns: u64 },
+    Deliver {
+        from: usize,
+        to: usize,
+        mad: Box<[u8; MAD_LEN]>,
+    },
+    Timeout {
+        host: usize,
+    },
+    Try {
+        what: Try,
+        strict: bool,
+    },
+    Act {
+        end: usize,
+        act: Act,
+    },
+    Listen {
+        host: usize,
+        life: u32,
+    },
+    Kill {
+        host: usize,
+        gone_ns: u64,
+        deaf_ns: u64,
+    },
+    Back {
+        host: usize,
+        deaf_ns: u64,
+    },
+    /// An end in use looks after its peer.
+    Look {
+        end: usize,
+    },
     Forge,
     Heal,
 }
@@ -177,6 +203,7 @@ impl<'a> CmWorld<'a> {
                 let life = self.hosts[host].life;
                 self.after(deaf_ns, Step::Listen { host, life });
             }
+            Step::Look { end } => self.look(end),
             Step::Forge => self.forge(),
             Step::Heal => {
                 self.note(0, || "healed".into());

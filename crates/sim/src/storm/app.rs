@@ -196,7 +196,7 @@ impl<'a> Storm<'a> {
                         failover.path_failed(owner, at, qpn);
                     }
                 }
-                Event::CommEstablished(_) | Event::SrqLimit(_) => {}
+                Event::CommEstablished(_) | Event::SrqLimit(_) | Event::PeerLost(_) => {}
             }
         }
         any

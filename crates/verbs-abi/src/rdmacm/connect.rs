@@ -169,8 +169,10 @@ fn request(
         ack_timeout: CmTimeout::new(ack_timeout.saturating_add(1).min(31)),
         ..Path::default()
     };
+    let local_qpn = qpn(id, param);
+    inner.state().qpn = local_qpn;
     Ok(Req {
-        local_qpn: qpn(id, param),
+        local_qpn,
         responder_resources,
         initiator_depth,
         transport: Req::RC,
@@ -221,8 +223,10 @@ fn accept(id: *mut rdma_cm_id, param: &rdma_conn_param) -> Result<(), Errno> {
     let (responder_resources, initiator_depth) = remember(&inner, &port, &param)?;
     // What this end sends is bounded by what the peer says of itself.
     inner.state().rnr_retry_count = asked.rnr_retry_count;
+    let local_qpn = qpn(id, &param);
+    inner.state().qpn = local_qpn;
     let rep = Rep {
-        local_qpn: qpn(id, &param),
+        local_qpn,
         starting_psn: inner.state().psn,
         responder_resources,
         initiator_depth,
@@ -258,6 +262,7 @@ pub(super) fn establish(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let inner = handle::find(id)?;
     let (port, comm) = (inner.port()?, inner.comm()?);
     port.connections.call(|cm, now| cm.establish(now, comm, &[0; Rtu::PRIVATE_LEN]))??;
+    inner.watch_peer(comm);
     Ok(())
 }
 

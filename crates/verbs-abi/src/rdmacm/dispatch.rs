@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard};
 
 use bowline_cm::mad::{Rep, Req, SidrRep, SidrReq, SidrStatus};
 use bowline_cm::{CommId, Ended, Event, IpAddressing, ServiceId};
+use bowline_device::ConnectionEvent;
 use bowline_io::spawn_background;
 
 use super::abi::*;
@@ -23,9 +24,11 @@ pub(super) fn start(port: &Arc<Port>) -> Result<(), Errno> {
     let name = format!("bowline-cm-{}", port.device.name);
     let started = spawn_background(name, move || {
         while let Ok(event) = port.connections.events().wait(None) {
-            if let Some(event) = event {
-                guard((), || handle_event(&port, event));
-            }
+            guard((), || match event {
+                Some(ConnectionEvent::Cm(event)) => handle_event(&port, event),
+                Some(ConnectionEvent::PeerLost(qpn)) => port.peer_lost(qpn),
+                None => {}
+            });
         }
     });
     started.map(drop).map_err(|_| Errno::NOMEM)
@@ -57,7 +60,8 @@ fn on_progress(id: *mut rdma_cm_id, inner: &Id, event: Event) {
     let plain = |kind, status| CmEvent::new(id, kind, status);
     let event = match event {
         Event::Reply { rep, .. } => on_reply(id, inner, &rep),
-        Event::Established { private_data, .. } => {
+        Event::Established { id: comm, private_data } => {
+            inner.watch_peer(comm);
             plain(RDMA_CM_EVENT_ESTABLISHED, 0).with_data(&private_data[..])
         }
         Event::Rejected { reason, private_data, .. } => {

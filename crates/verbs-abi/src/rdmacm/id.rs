@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bowline_cm::mad::{Rep, Req};
 use bowline_cm::{CommId, ServiceId};
-use bowline_wire::Psn;
+use bowline_wire::{Psn, Qpn};
 
 use super::abi::*;
 use super::addrinfo::rdma_freeaddrinfo;
@@ -45,6 +45,8 @@ pub(super) struct State {
     /// A peer resolves a datagram service.
     pub(super) is_sidr: bool,
     pub(super) psn: Psn,
+    /// This end's queue pair, once it has asked or accepted.
+    pub(super) qpn: Qpn,
     /// READs and atomics that this end answers, and asks for, at once.
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -86,6 +88,17 @@ impl Id {
 
     pub(super) fn comm(&self) -> Result<CommId, Errno> {
         self.state().comm.ok_or(Errno::INVAL)
+    }
+
+    /// Looks after the peer of the connection, which is in use now.
+    pub(super) fn watch_peer(&self, comm: CommId) {
+        let (port, qpn) = {
+            let state = self.state();
+            (state.port.clone(), state.qpn)
+        };
+        if let Some(port) = port {
+            port.watch(comm, qpn);
+        }
     }
 
     fn unacknowledged(&self) -> MutexGuard<'_, u32> {
@@ -143,6 +156,7 @@ pub(super) fn create(
         rep: None,
         is_sidr: false,
         psn: draw_psn()?,
+        qpn: Qpn::new(0),
         responder_resources: 0,
         initiator_depth: 0,
         retry_count: 7,
@@ -259,6 +273,7 @@ pub(super) fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
         let mut tables = port.tables();
         tables.ids.remove(&comm);
         let _ = port.connections.call(|cm, now| cm.forget(now, comm));
+        port.unwatch(comm, inner.state().qpn);
     }
     let channel = Arc::clone(&inner.state().channel);
     let mut children = Vec::new();

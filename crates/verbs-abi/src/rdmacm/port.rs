@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_cm::{CommId, Config, ServiceId};
 use bowline_device::Connections;
+use bowline_wire::Qpn;
 
 use super::abi::rdma_cm_id;
 use super::dispatch;
@@ -14,6 +15,7 @@ use crate::context::{self, Context, ibv_open_device};
 use crate::device::{self, Device};
 use crate::errno::Errno;
 use crate::pd::ibv_alloc_pd;
+use crate::qp::Qp;
 use crate::{fork, log};
 
 /// A pointer that is a name: who follows it has asked [`crate::handle`] whether it is good.
@@ -42,6 +44,8 @@ pub(crate) struct Port {
     /// The domain of identifiers that bring none.
     pub(super) pd: Name<ibv_pd>,
     tables: Mutex<Tables>,
+    /// Connections whose peers are watched, by the number of this end's queue pair.
+    watched: Mutex<HashMap<Qpn, CommId>>,
     epoch: u32,
 }
 
@@ -55,6 +59,38 @@ pub(super) struct Tables {
 impl Port {
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks after the peer of a connection that is in use now, so that its death is heard of. A
+    /// process that is killed says nothing by itself.
+    pub(super) fn watch(&self, comm: CommId, qpn: Qpn) {
+        let Some(interval) = self.ctx.keepalive else { return };
+        self.watched().insert(qpn, comm);
+        let begin = |qp: &Qp| Ok(qp.core()?.watch_peer(Some(interval))?);
+        if let Err(error) = self.ctx.with_qp(qpn, begin) {
+            // It is another device's, or not an RC queue pair.
+            log::debug(|| format!("the peer of QP {qpn} is not watched: error {}", error.0));
+            self.unwatch(comm, qpn);
+        }
+    }
+
+    /// A connection is no longer the program's.
+    pub(super) fn unwatch(&self, comm: CommId, qpn: Qpn) {
+        let mut watched = self.watched();
+        if watched.get(&qpn) == Some(&comm) {
+            watched.remove(&qpn);
+        }
+    }
+
+    /// The peer of a queue pair is gone, and so is the connection.
+    pub(super) fn peer_lost(&self, qpn: Qpn) {
+        let Some(comm) = self.watched().remove(&qpn) else { return };
+        // One that has ended meanwhile needs no end.
+        let _ = self.connections.call(|cm, now| cm.peer_lost(now, comm));
+    }
+
+    fn watched(&self) -> MutexGuard<'_, HashMap<Qpn, CommId>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -83,8 +119,9 @@ pub(super) fn of_device(device: &'static Device) -> Result<Arc<Port>, Errno> {
     if pd.is_null() {
         return Err(Errno::last());
     }
-    let (tables, context, pd) = (Mutex::default(), Name(context), Name(pd));
-    let port = Arc::new(Port { device, context, ctx, connections, pd, tables, epoch });
+    let (context, pd) = (Name(context), Name(pd));
+    let (tables, watched) = (Mutex::default(), Mutex::default());
+    let port = Arc::new(Port { device, context, ctx, connections, pd, tables, watched, epoch });
     dispatch::start(&port)?;
     ports.push(Arc::clone(&port));
     Ok(port)

@@ -67,6 +67,47 @@ fn a_silent_peer_is_given_up() {
 }
 
 #[test]
+fn a_peer_that_the_transport_lost_is_reported_at_once() {
+    let mut pair = Pair::listening();
+    let [active, _] = pair.connected();
+    pair.ends[ACTIVE].peer_lost(pair.now, active).expect("it is in use");
+    assert_eq!(disconnected(pair.event(ACTIVE)), Ended::PeerSilent);
+    assert_eq!(pair.names(ACTIVE), ["DREQ"]);
+    assert!(pair.ends[ACTIVE].peer_lost(pair.now, active).is_err(), "it is over");
+    pair.expire(ACTIVE);
+    assert_eq!(pair.lose(ACTIVE), 0, "nobody is asked again");
+    assert_eq!(pair.event(ACTIVE), Some(Event::TimewaitExit { id: active }));
+    pair.ends[ACTIVE].forget(pair.now, active);
+    assert!(pair.ends[ACTIVE].is_empty());
+}
+
+#[test]
+fn a_peer_that_was_lost_by_mistake_hears_of_it() {
+    let mut pair = Pair::listening();
+    let [active, passive] = pair.connected();
+    pair.ends[ACTIVE].peer_lost(pair.now, active).expect("it is in use");
+    pair.settle();
+    assert_eq!(disconnected(pair.event(ACTIVE)), Ended::PeerSilent);
+    assert_eq!(disconnected(pair.event(PASSIVE)), Ended::ByPeer);
+    assert_eq!((pair.event(ACTIVE), pair.event(PASSIVE)), (None, None));
+    pair.check_nothing_left(&[(ACTIVE, active), (PASSIVE, passive)]);
+}
+
+#[test]
+fn both_ends_may_lose_each_other() {
+    let mut pair = Pair::listening();
+    let [active, passive] = pair.connected();
+    pair.ends[ACTIVE].peer_lost(pair.now, active).expect("it is in use");
+    pair.ends[PASSIVE].peer_lost(pair.now, passive).expect("it is in use");
+    pair.settle();
+    for end in [ACTIVE, PASSIVE] {
+        assert_eq!(disconnected(pair.event(end)), Ended::PeerSilent);
+        assert_eq!(pair.event(end), None);
+    }
+    pair.check_nothing_left(&[(ACTIVE, active), (PASSIVE, passive)]);
+}
+
+#[test]
 fn a_dreq_stands_for_the_rtu_that_was_lost() {
     let mut pair = Pair::listening();
     let active = pair.connect();

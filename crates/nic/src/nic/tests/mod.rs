@@ -16,6 +16,7 @@ use crate::types::*;
 
 mod groups;
 mod gsi;
+mod keepalive;
 mod moving;
 mod paths;
 mod rates;

@@ -17,8 +17,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         let psn = packet.psn();
         // An answer to what is outstanding, or a stale one.
         if psn.before(self.una) || !psn.before(self.sent_end) {
-            cx.counters.drop_stale += 1;
-            return;
+            return self.on_stale(cx, packet);
         }
         match packet.info().kind {
             OpKind::ReadResponse => self.on_read_response(core, cx, psn, packet.payload()),
@@ -34,6 +33,20 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.update_charge(core, cx);
         if core.limits.pacer.is_controlled() {
             self.tell_acked(core, cx);
+        }
+    }
+
+    /// Something about no request that is out: an answer that came twice, or one to a probe. That
+    /// need not have the probe's PSN: Linux's rxe counts neither READs nor the beginning of a
+    /// connection.
+    #[cold]
+    fn on_stale(&mut self, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
+        let acks = packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        if acks && core::mem::take(&mut self.probing) {
+            self.probe_answers = self.probe_answers.wrapping_add(1);
+            cx.counters.rx_acks += 1;
+        } else {
+            cx.counters.drop_stale += 1;
         }
     }
 

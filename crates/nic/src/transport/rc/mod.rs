@@ -21,7 +21,7 @@ use self::requester::Requester;
 use self::responder::Responder;
 use super::descriptor::{MAX_PSNS, Operations, TransportDescriptor};
 use super::outbound::XRC;
-use super::{Position, Transport};
+use super::{Position, Signs, Transport};
 use crate::frame::FrameMeta;
 use crate::qp::{Cx, Progress, QpCore, Sink};
 use crate::queue::RecvWqe;
@@ -192,6 +192,18 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
             expected: self.responder.expected(),
             progress_at: self.requester.progress_at,
         }
+    }
+
+    fn signs(&self) -> Signs {
+        Signs {
+            acknowledged: self.requester.una,
+            expected: self.responder.expected(),
+            answers: self.requester.probe_answers,
+        }
+    }
+
+    fn probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+        self.requester.probe(core, cx, sink);
     }
 
     fn give_back(&mut self) -> Option<RecvWqe> {

@@ -74,6 +74,9 @@ pub(super) struct Requester<const SERVICE: u8> {
     /// Payload acknowledged, and a round trip, that a rate controller has not been told of.
     pub(super) acked_bytes: u64,
     pub(super) rtt_sample_ns: Option<u64>,
+    /// A probe is not answered yet.
+    pub(super) probing: bool,
+    pub(super) probe_answers: u8,
 }
 
 impl<const SERVICE: u8> Default for Requester<SERVICE> {
@@ -99,6 +102,8 @@ impl<const SERVICE: u8> Default for Requester<SERVICE> {
             rtt: RttEstimate::default(),
             acked_bytes: 0,
             rtt_sample_ns: None,
+            probing: false,
+            probe_answers: 0,
         }
     }
 }
@@ -518,6 +523,20 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             self.go_back(core, cx);
             self.deadline = deadline;
         }
+    }
+
+    /// Sends the PSN before the first that is not acknowledged again, as a WRITE of nothing: the
+    /// peer has had that one, or expects the next, and acknowledges it once more. What it was does
+    /// not matter, since a duplicate is not carried out.
+    pub(super) fn probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
+        self.probing = true;
+        let mut bth = core.bth(Opcode(SERVICE | Opcode::RC_WRITE_ONLY.0), self.una.sub(1));
+        bth.ack_req = true;
+        let mut header = HeaderBuf::new(&bth);
+        header.push(|bytes| Reth { va: 0, rkey: 0, len: 0 }.emit(bytes));
+        cx.segments.clear();
+        let ecn = core.data_ecn();
+        sink.send(core, cx, &header, ecn);
     }
 
     /// Counts a retry; without any left, the path has failed.
