@@ -115,7 +115,8 @@ class Switching:
                 self.processes.append(spawn(client.inside(*serve)))
                 wait_listening(PORT + last, self.processes[-1])
             to = ",".join(f"10.78.0.{last}:{PORT + last}" for last in self.MEMBERS)
-            forward = [bowline, "switch", self.hosts.server.addr, "--members", to, "--via", "xdp", "--once", *self.options]
+            forward = [bowline, "switch", self.hosts.server.addr, "--members", to, "--via", "xdp", "--once",
+                       *self.options]
             self.switch = spawn(self.hosts.server.inside(*forward))
             self.processes.append(self.switch)
             wait_listening(PORT, self.switch)

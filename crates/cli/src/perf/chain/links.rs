@@ -86,9 +86,14 @@ impl Down {
 
     pub(super) fn on_completion(&mut self, done: &Completion) -> Result<(), Broken> {
         done.ok().map_err(|error| Broken::new(Side::Next, error))?;
-        if done.opcode != WcOpcode::Recv {
-            self.completed += 1;
-            return Ok(());
+        match done.opcode {
+            WcOpcode::Recv => {}
+            // Nothing is written from there.
+            WcOpcode::RecvWriteImm => return Err(Broken::new(Side::Next, NOT_OURS)),
+            _ => {
+                self.completed += 1;
+                return Ok(());
+            }
         }
         let told = done.imm.ok_or(Broken::new(Side::Next, NOT_OURS))?;
         let more = u64::from(told.wrapping_sub(self.acked as u32));
@@ -154,7 +159,8 @@ impl Up {
             self.outstanding -= 1;
             return Ok(false);
         }
-        if done.imm != Some(self.received as u32) || done.byte_len != bytes {
+        let is_right = (done.opcode == WcOpcode::Recv) == self.is_send;
+        if !is_right || done.imm != Some(self.received as u32) || done.byte_len != bytes {
             return Err(Broken::new(Side::Previous, NOT_OURS));
         }
         self.received += 1;

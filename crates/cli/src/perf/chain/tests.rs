@@ -1,5 +1,4 @@
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -75,7 +74,7 @@ fn spec(test: &str, chain: Option<Place>) -> Spec {
 fn end(test: &str, chain: Option<Place>) -> End {
     let [a, b, ..] = RandomState::new().hash_one(0).to_le_bytes();
     let addr = format!("127.{}.{}.1", a.clamp(1, 254), b);
-    let device = Device::open(addr.parse::<IpAddr>().unwrap()).unwrap();
+    let device = Device::open(&addr).unwrap();
     End::new(device, spec(test, chain)).unwrap()
 }
 
@@ -143,4 +142,7 @@ fn an_acknowledgement_of_what_was_not_sent_is_refused() {
         assert!(broken.why.contains("does not keep to the protocol"), "{imm:?}: {broken}");
         assert_eq!(down.acked, 5, "{imm:?}");
     }
+    let written = Completion { opcode: WcOpcode::RecvWriteImm, ..ack(Some(6)) };
+    assert!(down.on_completion(&written).is_err(), "nothing is written towards the sender");
+    assert_eq!(down.done(), 0);
 }
