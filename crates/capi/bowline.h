@@ -149,6 +149,9 @@ typedef struct bowline_comm_options {
   // Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of
   // some regions a little (default: 0).
   uint32_t recovery;
+  // Over RC: 1 if broadcasts go by multicast, which takes a second ring for each rank (default:
+  // 0). With fewer than three ranks, and where packets are sealed, they go as ever.
+  uint32_t multicast;
 } bowline_comm_options;
 
 // Gathers `len` bytes of every rank into `all`, in the order of ranks: `MPI_Allgather` does.

@@ -304,6 +304,7 @@ def scenes(quick):
              proof=repaired),
         Perf("bowline perf send-bw to 2, in the port", "send-bw", 2, replicate="port"),
         Perf("bowline perf write-bw to 2 by fan-out", "write-bw", 2, replicate="fan-out"),
+        Perf("bowline perf write-bw to 3 by a chain", "write-bw", 3, replicate="chain"),
         Perf("bowline perf write-bw to 3 over IPv6, in the port", "write-bw", 3, v6=True,
              replicate="port"),
         Perf("sr-nack to 3, in the port, 1 % loss", "write-bw", 3, replicate="port",

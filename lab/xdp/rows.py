@@ -1,6 +1,7 @@
 """What is run, and what must come of it."""
 
 import json
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -29,7 +30,10 @@ def plan(verify):
     yield "one packet in 200 lost", perf("write-bw", PAIRS[0], "-n", "500", "--link", "loss=0.5%")
     yield "an interface down for 0.2 s", unplugged
     yield "the host keeps its NIC", pinged
+    yield "a switch copies for two members", switched()
+    yield "the same, one packet in 200 lost", switched("--link", "loss=0.5%,seed=4")
     yield "nothing is left of a killed process", killed
+    yield "nothing is left of a killed switch", killed_switch
     yield "a second port is refused", second
     yield "loopback is refused", loopback
 
@@ -88,6 +92,83 @@ def perf(test, pair, *options, v6=False):
         must(result["bw_average_gbps"] > 0.02, f"{result['bw_average_gbps']} Gbit/s")
         return f"{result['bw_average_gbps']:.2f} Gbit/s"
     return row
+
+
+class Switching:
+    """A switch with an AF_XDP port on the server's host, and two members on the client's, beside the sender.
+
+    A port takes what the NIC receives. So whoever talks to the switch is at the other end of the cable.
+    """
+
+    MEMBERS = (4, 5)
+
+    def __init__(self, hosts, *options):
+        self.hosts, self.options, self.processes = hosts, options, []
+
+    def __enter__(self):
+        bowline, client = self.hosts.bowline, self.hosts.client
+        try:
+            for last in self.MEMBERS:
+                addr = f"10.78.0.{last}"
+                ip("-n", client.namespace, "address", "replace", f"{addr}/24", "dev", "nic")
+                serve = [bowline, "perf", "write-bw", "-d", addr, "-p", PORT + last, "--insecure"]
+                self.processes.append(spawn(client.inside(*serve)))
+                wait_listening(PORT + last, self.processes[-1])
+            to = ",".join(f"10.78.0.{last}:{PORT + last}" for last in self.MEMBERS)
+            forward = [bowline, "switch", self.hosts.server.addr, "--members", to, "--via", "xdp", "--once",
+                       *self.options]
+            self.switch = spawn(self.hosts.server.inside(*forward))
+            self.processes.append(self.switch)
+            wait_listening(PORT, self.switch)
+            must(self.hosts.server.has_program(), "no program is attached")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            kill(process)
+
+    def sender(self, *options):
+        client = self.hosts.client
+        ask = [self.hosts.bowline, "perf", "write-bw", self.hosts.server.addr, "-d", client.addr, "--insecure",
+               "--json", *options]
+        self.processes.append(spawn(client.inside(*ask)))
+        return self.processes[-1]
+
+
+def switched(*options):
+    """Members check the ICRC of every packet, and the sender's completions mean that both have it."""
+    def row(hosts):
+        with Switching(hosts, *options) as switching:
+            try:
+                out, err = switching.sender("-n", "500").communicate(timeout=15)
+                said, _ = switching.switch.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                raise Failed("did not end") from None
+            must(out.strip(), last_line(err))
+            result = json.loads(last_json(out))["results"][0]
+        must("xdp, copy" in said, f"the switch went by {said.splitlines()[0]}")
+        words = [line.split() for line in said.splitlines()]
+        counts = {line[0]: int(line[1]) for line in words if len(line) == 2 and line[1].isdigit()}
+        data, copies = counts.get("data_in", 0), counts.get("copies_out", 0)
+        must(data >= 500 * 64 and copies >= 2 * 500 * 64, f"{data} packets became {copies}")
+        must(not hosts.server.has_program(), "its program is still attached")
+        return f"{data} packets became {copies}, {result['bw_average_gbps']:.2f} Gbit/s to each"
+    return row
+
+
+def killed_switch(hosts):
+    with Switching(hosts) as switching:
+        switching.sender("-D", "20s")
+        time.sleep(1)
+        kill(switching.switch)
+        deadline = time.monotonic() + 2
+        while hosts.server.has_program():
+            must(time.monotonic() < deadline, "its program is still attached")
+            time.sleep(0.02)
+    return "its program is gone, and the next one opens: " + switched()(hosts)
 
 
 def last_json(text):

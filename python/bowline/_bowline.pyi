@@ -82,6 +82,7 @@ class Communicator:
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
         recovery: bool = False,
+        multicast: bool = False,
     ) -> Self:
         """Meets the other ranks where the environment says: the variables of torchrun, Open MPI, MPICH or Slurm give
         rank and size; BOWLINE_STORE, or MASTER_ADDR and MASTER_PORT, the place.
@@ -96,7 +97,10 @@ class Communicator:
         SDR's schemes, "sr-nack", "ec-mds" and "auto", with at most `window_bytes` on their way to a rank [4 MiB].
 
         With `recovery` what is reduced over XP travels encoded: a lost packet costs all elements of some regions a little,
-        instead of some elements everything. It is for long f32, bf16 and f16 arrays, summed or averaged."""
+        instead of some elements everything. It is for long f32, bf16 and f16 arrays, summed or averaged.
+
+        With `multicast` broadcasts over RC among three ranks or more go by multicast, which takes a second ring of
+        memory for each rank."""
 
     @classmethod
     def in_store(
@@ -115,6 +119,7 @@ class Communicator:
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
         recovery: bool = False,
+        multicast: bool = False,
     ) -> Self:
         """Meets the other ranks of a job in a store, e.g. "file:///shared/dir" or "redis://host"."""
 
@@ -134,6 +139,7 @@ class Communicator:
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
         recovery: bool = False,
+        multicast: bool = False,
     ) -> Self:
         """Meets the other ranks at rank 0, which listens at "host:port"."""
 
@@ -153,6 +159,7 @@ class Communicator:
         deadline: _Deadline | None = None,
         max_loss: float | None = None,
         recovery: bool = False,
+        multicast: bool = False,
     ) -> Self:
         """Meets the other ranks by an all-gather: `gather(mine, timeout)` returns the bytes of all ranks, in the order
         of ranks. It is called twice, from another thread."""

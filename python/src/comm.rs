@@ -56,6 +56,7 @@ impl Options {
                 "deadline" => limit = deadline(&value)?,
                 "max_loss" => max_loss = value.extract()?,
                 "recovery" => recovery = value.extract()?,
+                "multicast" => comm.multicast = value.extract()?,
                 _ => return Err(Trouble::invalid(format!("there is no option {name}")).into()),
             }
         }

@@ -241,6 +241,19 @@ def test_operations_with_bounds_say_how_they_have_ended():
     assert run(2, reported) == [True] * 2
 
 
+def by_multicast() -> bool:
+    with bowline.Communicator.from_env(multicast=True, **LIMITS) as comm:
+        for root in range(comm.size):
+            data = np.full(300_000, comm.rank + 1.0, np.float32)
+            comm.broadcast(data, root)
+            assert (data == root + 1.0).all(), root
+    return True
+
+
+def test_broadcasts_go_by_multicast_where_asked_for():
+    assert run(3, by_multicast) == [True] * 3
+
+
 def over_a_long_link() -> bool:
     for transport in ("sr-nack", "ec-mds", "auto"):
         with bowline.Communicator.from_env(transport=transport, window_bytes=1 << 20, **LIMITS) as comm:

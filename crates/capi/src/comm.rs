@@ -47,6 +47,9 @@ pub struct bowline_comm_options {
     /// Over XP: 1 if what is reduced travels encoded, so that a lost packet costs all elements of
     /// some regions a little (default: 0).
     pub recovery: u32,
+    /// Over RC: 1 if broadcasts go by multicast, which takes a second ring for each rank (default:
+    /// 0). With fewer than three ranks, and where packets are sealed, they go as ever.
+    pub multicast: u32,
 }
 
 /// Operations over RC: nothing is lost.
@@ -303,6 +306,7 @@ impl Options {
             BOWLINE_AUTO => CommTransport::Sdr(SdrScheme::Auto),
             other => return Err(Trouble::caller(format!("there is no transport {other}"))),
         };
+        comm.multicast = given.multicast != 0;
         if given.window_bytes > 0 {
             comm.window_bytes = Some(given.window_bytes);
         }

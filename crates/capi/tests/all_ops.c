@@ -115,6 +115,11 @@ int main(int argc, char **argv) {
     OK(bowline_comm_in_store(argv[2], "sr", me, 3, &options, &comm));
     operations(comm);
     bowline_comm_free(comm);
+    /* Broadcasts by multicast: three ranks are enough for it. */
+    options = (bowline_comm_options){.timeout_s = 30, .setup_timeout_s = 30, .multicast = 1};
+    OK(bowline_comm_in_store(argv[2], "multicast", me, 3, &options, &comm));
+    operations(comm);
+    bowline_comm_free(comm);
     return 0;
   }
   if (argc > 1 && !strcmp(argv[1], "killed")) {

@@ -461,3 +461,70 @@ fn a_scheme_reaches_many_servers_in_the_port_and_by_fan_out() {
         assert!(replication["t_typical_us"].as_f64() > Some(0.0), "{report}");
     }
 }
+
+/// Measures a chain of three servers, of which one may be killed meanwhile.
+fn chain(test: &str, args: &[&str], kill: Option<usize>) -> (Vec<Server>, Output) {
+    let mut servers: Vec<Server> = (0..3).map(|_| Server::start(test, &[])).collect();
+    let to: Vec<String> =
+        servers.iter().map(|server| format!("{}:{}", server.addr, server.port)).collect();
+    let sender = Command::new(BOWLINE)
+        .args(["perf", test, "--to", &to.join(","), "-d", &random_addr(), "--json"])
+        .args(["--replicate", "chain"])
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    if let Some(kill) = kill {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        servers[kill].child.kill().unwrap();
+    }
+    (servers, sender.wait_with_output().unwrap())
+}
+
+#[test]
+fn a_chain_of_servers_has_every_byte_also_where_packets_get_lost() {
+    let sizes = ["-s", "100000", "-n", "300", "-t", "16"];
+    let cases = [
+        ("write-bw", &sizes[..]),
+        ("send-bw", &sizes),
+        ("write-bw", &["-s", "64K", "-n", "200", "--link", "loss=1%,seed=3"]),
+        ("write-bw", &["-a", "-n", "20", "-t", "4"]),
+    ];
+    for (test, args) in cases {
+        let (servers, output) = chain(test, args, None);
+        // The sender has compared what each server has with what it sent.
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{test} {args:?}: {stderr}");
+        for mut server in servers {
+            assert!(server.child.wait().unwrap().success(), "{test} {args:?}: a server failed");
+        }
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let row = &report["results"][0];
+        let count = args.iter().position(|arg| *arg == "-n").map(|n| args[n + 1]);
+        assert_eq!(row["iterations"].as_u64(), count.and_then(|count| count.parse().ok()));
+        assert_eq!(row["replication"]["replicate"], "chain", "{report}");
+        assert_eq!(row["replication"]["servers"], 3, "{report}");
+        assert!(row["replication"]["t_typical_us"].as_f64() > Some(0.0), "{report}");
+    }
+}
+
+#[test]
+fn a_server_that_dies_in_a_chain_is_named() {
+    for dead in 0..3 {
+        let (servers, output) = chain("write-bw", &["-s", "64K", "-D", "20s"], Some(dead));
+        assert_eq!(output.status.code(), Some(1));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let (addr, port) = (&servers[dead].addr, &servers[dead].port);
+        assert!(stderr.contains(&format!("{addr}:{port}: it has ended")), "{stderr}");
+    }
+}
+
+#[test]
+fn a_chain_takes_no_scheme() {
+    let args = ["perf", "write-bw", "--to", "127.0.0.1", "--replicate", "chain"];
+    let output = Command::new(BOWLINE).args(args).args(["--scheme", "ec-mds"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("a chain is over RC: leave --scheme out"), "{stderr}");
+}

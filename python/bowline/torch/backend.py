@@ -31,6 +31,8 @@ class Options:
     max_loss: float = 0.0
     #: Over XP, what is reduced travels encoded: a lost packet costs all elements of some regions a little.
     recovery: bool = False
+    #: Over RC, broadcasts among three ranks or more go by multicast, which takes a second ring for each rank.
+    multicast: bool = False
     #: Bytes on their way to a rank at most [1 MiB, and 4 MiB over "sr-nack", "ec-mds" and "auto"].
     window_bytes: int | None = None
 

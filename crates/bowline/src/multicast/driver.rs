@@ -47,7 +47,7 @@ impl Driver {
                 }
                 if received > 0 { Some(now) } else { engine.poll_timeout() }
             };
-            self.send(now)?;
+            self.send()?;
             self.port.flush(now)?;
             *self.shared.port.lock().unwrap_or_else(PoisonError::into_inner) = self.port.counters();
             self.sleep_until(now, wake_at)?;
@@ -55,13 +55,26 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends everything, however long the socket takes for it: meanwhile, what arrives waits.
-    fn send(&mut self, now: Time) -> Result<(), PortError> {
+    /// Sends everything, however long the port takes for it: meanwhile, what arrives waits.
+    fn send(&mut self) -> Result<(), PortError> {
         while !self.out.is_empty() && !self.shared.stop.load(Ordering::Relaxed) {
+            // The port gives up on an address that does not answer, by this clock.
+            let now = self.shared.now();
             if !self.out.send(now, &mut self.port)? {
-                self.port.fds().wait_writable(FULL_SLEEP)?;
+                self.wait_for_room(now)?;
             }
         }
+        Ok(())
+    }
+
+    fn wait_for_room(&self, now: Time) -> Result<(), PortError> {
+        let fds = self.port.fds();
+        if fds.write.is_some() {
+            return fds.wait_writable(FULL_SLEEP);
+        }
+        // A port without a descriptor to sleep on says when to look again.
+        let wait = self.port.poll_timeout().map_or(FULL_SLEEP, |at| at - now);
+        std::thread::sleep(wait.min(FULL_SLEEP));
         Ok(())
     }
 

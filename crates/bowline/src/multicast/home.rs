@@ -12,8 +12,8 @@ use crate::endpoint::{Endpoint, RemoteMr};
 
 /// Who the ends of a group believe to talk to.
 pub(super) enum Home {
-    /// A switch with an address of its own.
-    Switch(Origin),
+    /// A switch with an address of its own, and the largest MTU that it carries.
+    Switch(Origin, Mtu),
     /// The sender's own port: the sender believes to talk to the first member, and members to the
     /// sender.
     Port,
@@ -30,7 +30,7 @@ impl Home {
     ) -> Result<(Table, Connected), ConnectGroupError> {
         let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
         let (at_sender, at_members, udp_port) = match self {
-            Home::Switch(origin) => (origin.addr, origin.addr, origin.port),
+            Home::Switch(origin, _) => (origin.addr, origin.addr, origin.port),
             Home::Port => (first.endpoint.addr, sender.addr, sender.udp_port),
         };
         for end in members.iter().map(|member| &member.endpoint).chain([sender]) {
@@ -42,7 +42,11 @@ impl Home {
             }
         }
         let regions = shared_regions(members)?;
-        let mtu = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
+        let ends = members.iter().fold(sender.mtu, |mtu, member| mtu.min(member.endpoint.mtu));
+        let mtu = match self {
+            Home::Switch(_, own) => ends.min(*own),
+            Home::Port => ends,
+        };
         let peer =
             |addr: IpAddr, qpn| Endpoint { addr, udp_port, qpn, mtu, rd_atomic: 0, ..*sender };
         let connected = Connected {
@@ -64,7 +68,7 @@ impl Home {
         options: &GroupOptions,
     ) -> Table {
         let (src, answers_to) = match self {
-            Home::Switch(origin) => (Some(*origin), origin.addr),
+            Home::Switch(origin, _) => (Some(*origin), origin.addr),
             Home::Port => (None, sender.addr),
         };
         let branch = |member: &GroupMember| {

@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use bowline_io::{Impair, LinkProfile, Port, PortCounters, PortError, Sharing, UdpConfig, UdpPort};
+use bowline_io::{
+    Impair, LinkProfile, Port, PortCounters, PortError, Sharing, UdpConfig, UdpPort, Via,
+};
 use bowline_multicast::plan::IdPool;
 use bowline_multicast::{
     Counters, Event, EvictError, GroupKey, GroupStatus, InvalidTable, Origin, Record, Switch,
     SwitchLimits, Table,
 };
-use bowline_nic::Time;
+use bowline_nic::{Mtu, Time};
 use bowline_wire::{Qpn, ROCE_UDP_PORT};
 
 use super::driver::Driver;
@@ -28,6 +30,8 @@ pub struct SwitchOptions {
     pub addr: IpAddr,
     /// Its UDP port.
     pub udp_port: u16,
+    /// What carries its packets: [`Via::Xdp`], or else a UDP socket. Shared memory is for devices.
+    pub via: Via,
     /// What happens to the packets that it sends, for tests.
     pub link: Option<LinkProfile>,
 }
@@ -35,7 +39,7 @@ pub struct SwitchOptions {
 impl SwitchOptions {
     /// A switch on the usual port, without faults.
     pub fn new(addr: IpAddr) -> SwitchOptions {
-        SwitchOptions { addr, udp_port: ROCE_UDP_PORT, link: None }
+        SwitchOptions { addr, udp_port: ROCE_UDP_PORT, via: Via::Udp, link: None }
     }
 }
 
@@ -99,6 +103,9 @@ impl Shared {
 pub struct GroupSwitch {
     shared: Arc<Shared>,
     origin: Origin,
+    /// The largest that its port carries.
+    mtu: Mtu,
+    via: &'static str,
     thread: Option<JoinHandle<Result<(), PortError>>>,
 }
 
@@ -113,11 +120,16 @@ impl GroupSwitch {
             sharing: Sharing::Exclusive,
             ..UdpConfig::new(options.addr)
         };
-        let port = UdpPort::open(&config)?;
-        let origin = Origin { addr: options.addr, port: port.caps().udp_port };
+        let port: Box<dyn Port> = match options.via {
+            Via::Xdp(_) => options.via.open(&config)?.0,
+            Via::Udp | Via::Shm | Via::Auto => Box::new(UdpPort::open(&config)?),
+        };
+        let caps = port.caps();
+        let origin = Origin { addr: options.addr, port: caps.udp_port };
+        let mtu = Mtu::for_ip_mtu(caps.ip_mtu).unwrap_or(Mtu::B256);
         let port: Box<dyn Port> = match &options.link {
             Some(link) => Box::new(Impair::new(port, link)),
-            None => Box::new(port),
+            None => port,
         };
         let shared = Arc::new(Shared {
             engine: Mutex::new(Switch::new(SwitchLimits::default())),
@@ -130,7 +142,8 @@ impl GroupSwitch {
         let thread = std::thread::Builder::new().name("bowline-switch".to_owned());
         let thread = thread.spawn(move || driver.run());
         let no_thread = |source: io::Error| PortError::Os { what: "starting a thread", source };
-        Ok(GroupSwitch { shared, origin, thread: Some(thread.map_err(no_thread)?) })
+        let thread = Some(thread.map_err(no_thread)?);
+        Ok(GroupSwitch { shared, origin, mtu, via: caps.via, thread })
     }
 
     /// Makes a group. The sender and the members then connect to the endpoints that this gives,
@@ -190,7 +203,7 @@ impl GroupSwitch {
         members: &[GroupMember],
         options: &GroupOptions,
     ) -> Result<Connected, ConnectGroupError> {
-        let home = Home::Switch(self.origin);
+        let home = Home::Switch(self.origin, self.mtu);
         let (table, connected) = home.prepare(reserved, sender, members, options)?;
         let now = self.shared.now();
         self.shared.engine().install(now, table)?;
@@ -221,6 +234,11 @@ impl GroupSwitch {
     pub(super) fn remove_table(&self, key: &GroupKey) {
         self.shared.engine().remove(key);
         self.ids().give_back(key.id);
+    }
+
+    /// What carries its packets, for people to read.
+    pub fn via(&self) -> &'static str {
+        self.via
     }
 
     /// Its address and port.

@@ -121,6 +121,48 @@ impl Channel {
         Ok(peer)
     }
 
+    /// Connects two programs that each have a channel to this one, and none to each other: each
+    /// calls [`connect`](Self::connect), and finds itself connected to the other's queue pair.
+    ///
+    /// ```
+    /// use bowline::{Channel, Connector, Device, Error, Listener, QpType};
+    ///
+    /// let listener = Listener::bind("127.0.0.1:0")?;
+    /// let address = listener.local_addr()?;
+    /// let program = |addr: &'static str| {
+    ///     std::thread::spawn(move || {
+    ///         let device = Device::open(addr)?;
+    ///         let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+    ///         let qp = pd.qp(QpType::Rc, &cq).build()?;
+    ///         let peer = Connector::new().connect(address)?.connect(&qp, &[])?;
+    ///         Ok::<_, Error>(peer.endpoint.addr.to_string())
+    ///     })
+    /// };
+    /// let [one, other] = [program("127.9.2.1"), program("127.9.2.2")];
+    /// Channel::connect_peers(&mut listener.accept()?, &mut listener.accept()?)?;
+    /// assert_eq!(one.join().unwrap()?, "127.9.2.2");
+    /// assert_eq!(other.join().unwrap()?, "127.9.2.1");
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If one of them fails, or a channel [seals](Self::seal): the two have no secret in common.
+    pub fn connect_peers(one: &mut Channel, other: &mut Channel) -> Result<(), Error> {
+        if one.is_sealing() || other.is_sealing() {
+            let why = "it seals, and two programs that it connects have no key in common";
+            return Err(Error::Invalid { what: "channel", why: why.to_owned() });
+        }
+        let [first, second] = [one.hear()?, other.hear()?];
+        one.tell(&second.endpoint, &second.regions)?;
+        other.tell(&first.endpoint, &first.regions)?;
+        // Neither is told that both are ready before both are.
+        for channel in [&mut *one, &mut *other] {
+            channel.recv_frame(Kind::Barrier, "waiting for the peer to be ready")?;
+        }
+        one.send_frame(Kind::Barrier, &[])?;
+        other.send_frame(Kind::Barrier, &[])
+    }
+
     /// Tells the peer about `qp` and learns about its own, without connecting anything.
     ///
     /// For those who want attributes of their own: then call [`Qp::connect_with`] and

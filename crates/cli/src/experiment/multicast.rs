@@ -1,5 +1,7 @@
 //! MC-RDMA's figures again: groups behind switches, beside fan-out and chain replication.
 
+mod storage;
+
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -29,16 +31,18 @@ pub(super) enum Figure {
     Fairness,
     Notifications,
     Loss,
+    Storage,
     ParameterServer,
     /// None of the paper's: erasure coding to a group.
     Coding,
 }
 
-const FIGURES: [(&str, Figure, &str); 6] = [
+const FIGURES: [(&str, Figure, &str); 7] = [
     ("mc-fig4", Figure::Sizes, "latency and bandwidth by message size, one sender, two receivers"),
     ("mc-fig5", Figure::Fairness, "two groups and a connection under DCQCN, one after another"),
     ("mc-fig6", Figure::Notifications, "a group of 7 of which 0 to 7 are congested, under DCQCN"),
     ("mc-fig7", Figure::Loss, "bandwidth by loss on the way to one of two receivers"),
+    ("mc-fig8", Figure::Storage, "a store of 27 nodes: reads while writes are replicated, by load"),
     ("mc-fig9", Figure::ParameterServer, "5 parameter servers of 6 workers each in a fat tree"),
     ("mc-ec", Figure::Coding, "16 MiB to 8 members that lose 0.1 % each: coding, repeating, RC"),
 ];
@@ -83,6 +87,7 @@ pub(super) fn run(figure: Figure, args: &RunArgs) -> Result<ExitCode, Box<dyn Er
         Figure::Fairness => fairness(args.quick),
         Figure::Notifications => notifications(args.quick),
         Figure::Loss => loss(args.quick),
+        Figure::Storage => storage::rows(args.quick),
         Figure::ParameterServer => parameter_server(args.quick),
         Figure::Coding => coding(args.quick),
     };

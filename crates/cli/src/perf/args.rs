@@ -8,6 +8,7 @@ use bowline_link::units;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use super::chain::Place;
 use super::failover::FailoverArgs;
 use super::transport::Transport;
 use crate::nic_name::NicName;
@@ -37,6 +38,7 @@ const MAX_DATAGRAM: u32 = 4096;
     bowline perf write-bw 127.0.0.1 -s 16M --scheme auto --explain --rate 1Gbps\n  \
     bowline perf send-bw 127.0.0.1 --link loss=0.1%,delay=5ms --pcap out.pcap\n  \
     bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 1M -t 8    one sender, two servers\n  \
+    bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 1M -t 8 --replicate chain    the first passes on to the second\n  \
     bowline perf write-bw --to 192.0.2.7,192.0.2.8 -s 16M --scheme ec-mds    the same where packets get lost\n  \
     bowline perf write-bw 192.0.2.7 -d verbs:mlx5_0      on hardware; the server may be on either\n  \
     bowline perf write-bw -d 192.0.2.7 --code            server for whoever has the code it prints …\n  \
@@ -174,6 +176,9 @@ pub(crate) enum Replicate {
     Port,
     /// One QP and one work request for each server
     FanOut,
+    /// The first server passes each message on to the second, and so on; the last one's
+    /// acknowledgement comes back the same way
+    Chain,
 }
 
 /// What to measure.
@@ -249,6 +254,9 @@ pub(crate) struct Spec {
     /// The server sends as well.
     #[serde(default)]
     pub(crate) both: bool,
+    /// The server's place, where servers pass messages on.
+    #[serde(default)]
+    pub(crate) chain: Option<Place>,
 }
 
 impl Spec {
@@ -278,6 +286,7 @@ impl Spec {
             mtu_bytes: args.mtu.map(Mtu::bytes),
             explain: args.explain,
             both: args.both && !latency,
+            chain: None,
         }
     }
 
@@ -296,9 +305,15 @@ impl Spec {
             && (1..=64).contains(&spec.spread)
             && spec.iters >= 1
             && spec.mtu_bytes.is_none_or(|bytes| Mtu::from_bytes(bytes).is_some())
-            && !(spec.both && spec.scheme.is_some());
+            && !(spec.both && spec.scheme.is_some())
+            && spec.chain.is_none_or(|place| place.is_sane() && spec.can_chain());
         spec.transport.check(spec.test)?;
         if sane { Ok(spec) } else { Err("the client asks for the impossible".to_owned()) }
+    }
+
+    /// Whether servers can pass such messages on.
+    fn can_chain(&self) -> bool {
+        self.transport == Transport::Rc && self.scheme.is_none() && self.qps == 1 && !self.both
     }
 
     /// Message sizes, in order.

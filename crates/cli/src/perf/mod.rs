@@ -3,6 +3,7 @@
 mod account;
 mod args;
 mod bandwidth;
+mod chain;
 mod explain;
 mod failover;
 mod interval;
@@ -51,6 +52,7 @@ fn client(args: &PerfArgs, host: &str) -> Result<Report, Box<dyn Error>> {
     match session::connect(args, host)? {
         Agreed::Rc(session) => measure(args, session, End::Client),
         Agreed::Scheme(end, channel) => reliable::client(args, &end, channel),
+        Agreed::Chain(..) => Err("only servers are members of a chain".into()),
     }
 }
 
@@ -59,6 +61,7 @@ fn server(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     match session::serve(args)? {
         Agreed::Rc(session) => measure(args, session, End::Server),
         Agreed::Scheme(end, channel) => reliable::server(args, &end, channel),
+        Agreed::Chain(end, channel) => chain::server(args, end, channel),
     }
 }
 

@@ -11,10 +11,10 @@ use super::account::{self, cpu_time};
 use super::args::{PerfArgs, Replicate, Spec, Test};
 use super::bandwidth::{Goal, Meter};
 use super::interval::Watch;
-use super::replicate_scheme;
 use super::report::{BandwidthRow, Replication, Report, Row};
 use super::rig::{Poller, Rig};
 use super::session::{self, TEST_TIMEOUT};
+use super::{chain, replicate_scheme};
 use crate::interrupt;
 use crate::peers::Target;
 
@@ -37,8 +37,13 @@ pub(crate) fn client(args: &PerfArgs) -> Result<Report, Box<dyn Error>> {
     if !matches!(args.test, Test::WriteBw | Test::SendBw) {
         return Err("--to is for write-bw and send-bw: servers of other tests answer".into());
     }
-    if args.scheme.is_some() {
-        return replicate_scheme::client(args);
+    match (&args.scheme, args.replicate) {
+        (Some(_), Replicate::Chain) => {
+            return Err("a chain is over RC: leave --scheme out, or use --replicate port".into());
+        }
+        (Some(_), _) => return replicate_scheme::client(args),
+        (None, Replicate::Chain) => return chain::client(args),
+        (None, _) => {}
     }
     let mut sender = Sender::connect(args)?;
     let mut report = Report::new(&sender.rig.spec, &sender.rig.device, !args.json);
@@ -71,16 +76,19 @@ pub(super) fn choose(args: &PerfArgs) -> Replicate {
     }
 }
 
-/// Connects to all servers and tells them what to do.
-pub(super) fn reach(args: &PerfArgs, spec: &Spec) -> Result<Vec<Channel>, Box<dyn Error>> {
+/// Connects to all servers and tells each what to do.
+pub(super) fn reach(
+    args: &PerfArgs,
+    spec_of: impl Fn(usize) -> Spec,
+) -> Result<Vec<Channel>, Box<dyn Error>> {
     let mut channels = Vec::with_capacity(args.to.len());
     for host in &args.to {
         let channel = session::reach(args, &Target::parse(host, args.port)?);
         channels.push(channel.map_err(|error| format!("{host}: {error}"))?);
     }
     interrupt::watch();
-    for (channel, host) in channels.iter_mut().zip(&args.to) {
-        session::ask(channel, spec).map_err(|error| format!("{host}: {error}"))?;
+    for (index, (channel, host)) in channels.iter_mut().zip(&args.to).enumerate() {
+        session::ask(channel, &spec_of(index)).map_err(|error| format!("{host}: {error}"))?;
     }
     Ok(channels)
 }
@@ -88,7 +96,7 @@ pub(super) fn reach(args: &PerfArgs, spec: &Spec) -> Result<Vec<Channel>, Box<dy
 impl Sender {
     fn connect(args: &PerfArgs) -> Result<Sender, Box<dyn Error>> {
         let spec = Spec::new(args);
-        let (channels, replicate) = (reach(args, &spec)?, choose(args));
+        let (channels, replicate) = (reach(args, |_| spec.clone())?, choose(args));
         let qps = if replicate == Replicate::FanOut { channels.len() } else { 1 };
         let device = session::open(args, session::local_addr(args, &channels[0])?)?;
         let rig = Rig::new(device, Spec { qps: qps as u16, ..spec })?;

@@ -64,7 +64,7 @@ impl Sender {
         let replicate = replicate::choose(args);
         let spread = if replicate == Replicate::FanOut { args.lanes.get() } else { 1 };
         let spec = Spec { spread, ..Spec::new(args) };
-        let mut channels = replicate::reach(args, &spec)?;
+        let mut channels = replicate::reach(args, |_| spec.clone())?;
         let device = session::open(args, session::local_addr(args, &channels[0])?)?;
         let (end, more) = if replicate == Replicate::FanOut {
             let end = End::new(device, spec)?;

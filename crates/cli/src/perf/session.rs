@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use bowline::{Channel, Connector, Device, Listener, SealRole};
 
 use super::args::{PerfArgs, Spec};
-use super::reliable;
 use super::report::Row;
 use super::rig::Rig;
 use super::seal;
+use super::{chain, reliable};
 use crate::nic_name::NicName;
 use crate::peers::{self, Target};
 use crate::{interrupt, output};
@@ -37,6 +37,8 @@ pub(crate) enum Agreed {
     Rc(Session),
     /// By a scheme.
     Scheme(reliable::End, Channel),
+    /// Over RC, in a chain of servers.
+    Chain(chain::End, Channel),
 }
 
 /// Waits for a client and agrees to what it asks for.
@@ -131,6 +133,7 @@ pub(crate) fn ask(channel: &mut Channel, spec: &Spec) -> Result<(), Box<dyn Erro
 enum Made {
     Rc(Rig),
     Scheme(reliable::End),
+    Chain(chain::End),
 }
 
 impl Made {
@@ -145,9 +148,10 @@ impl Made {
             return Err(why.into());
         }
         let device = open(args, addr)?;
-        Ok(match spec.scheme {
-            None => Made::Rc(Rig::new(device, spec)?),
-            Some(_) => Made::Scheme(reliable::End::new(device, spec)?),
+        Ok(match (&spec.scheme, spec.chain) {
+            (None, None) => Made::Rc(Rig::new(device, spec)?),
+            (None, Some(_)) => Made::Chain(chain::End::new(device, spec)?),
+            (Some(_), _) => Made::Scheme(reliable::End::new(device, spec)?),
         })
     }
 
@@ -158,6 +162,11 @@ impl Made {
                 end.connect(&mut channel)?;
                 channel.set_timeout(TEST_TIMEOUT);
                 Ok(Agreed::Scheme(end, channel))
+            }
+            Made::Chain(mut end) => {
+                end.connect(&mut channel)?;
+                channel.set_timeout(TEST_TIMEOUT);
+                Ok(Agreed::Chain(end, channel))
             }
         }
     }

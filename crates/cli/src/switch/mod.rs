@@ -11,8 +11,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline::LinkProfile;
 use bowline::multicast::{Event, GroupOptions, GroupSwitch, SwitchOptions};
+use bowline::{LinkProfile, Via};
 use clap::{Args, ValueEnum};
 
 pub(crate) use control::parse_id;
@@ -36,7 +36,8 @@ const LOOK: Duration = Duration::from_millis(50);
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
     bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
     The sender's completions mean that all members have the message. Needs no root: the address is any of\n\
-    this machine's that no device uses. `bowline group` shows its groups while it runs, and takes members out.")]
+    this machine's that no device uses. With --via xdp it needs root, and packets pass by the kernel's\n\
+    network stack. `bowline group` shows its groups while it runs, and takes members out.")]
 pub(crate) struct SwitchArgs {
     /// The switch's own address
     addr: IpAddr,
@@ -53,6 +54,10 @@ pub(crate) struct SwitchArgs {
     /// How acknowledgements become one
     #[arg(long, value_enum, default_value_t = MergeArg::Minimum)]
     merge: MergeArg,
+    /// What carries its packets: udp, or on a real NIC and as root
+    /// xdp[:mode=auto|copy|zerocopy,queue=N]
+    #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
+    via: Via,
     /// Impair what the switch sends, e.g. loss=0.1%
     #[arg(long, value_name = "PROFILE")]
     link: Option<LinkProfile>,
@@ -71,7 +76,11 @@ enum MergeArg {
 
 /// Runs `bowline switch`.
 pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
-    let options = SwitchOptions { link: args.link.clone(), ..SwitchOptions::new(args.addr) };
+    if matches!(args.via, Via::Shm | Via::Auto) {
+        return Err(format!("a switch does not forward by {}: use udp or xdp", args.via).into());
+    }
+    let (via, link) = (args.via, args.link.clone());
+    let options = SwitchOptions { via, link, ..SwitchOptions::new(args.addr) };
     let switch = Arc::new(GroupSwitch::open(&options)?);
     let listener = TcpListener::bind((args.addr, args.listen))
         .map_err(|e| format!("cannot listen on {}:{}: {e}", args.addr, args.listen))?;
@@ -82,7 +91,8 @@ pub(crate) fn run(args: &SwitchArgs) -> Result<(), Box<dyn Error>> {
     // Without it the switch works as well.
     let _control = control::start(&switch, args.addr)
         .map_err(|e| eprintln!("`bowline group` will not find this switch: {e}"));
-    say(&format!("{}: waiting for senders on port {}", args.addr, args.listen))?;
+    let via = switch.via();
+    say(&format!("{} ({via}): waiting for senders on port {}", args.addr, args.listen))?;
     loop {
         let (client, from) = listener.accept()?;
         let proxy = Proxy { switch: Arc::clone(&switch), members: args.members.clone(), options };

@@ -11,6 +11,7 @@ mod replication;
 mod scaled;
 mod session;
 mod steps;
+mod storage;
 
 use bowline_link::LinkConfig;
 use bowline_nic::{NicConfig, TxCaps};
@@ -28,6 +29,7 @@ pub use replication::{Fabric, ReplicationConfig, StreamOutcome, StreamPlan, Way,
 pub use scaled::{Scaled, ScaledCase};
 pub use session::{Losses, Session};
 pub use steps::{StepsConfig, StepsRun, hindsight_s, steps};
+pub use storage::{StorageConfig, StorageOutcome, storage};
 
 /// Two hosts, an engine each, and a cable between them.
 fn two_hosts(seed: u64, cable: LinkConfig) -> World {
