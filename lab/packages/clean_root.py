@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 # What the tests need beside the package; its own dependencies are in every Debian.
-INCLUDED = ("perftest",)
+INCLUDED = ("perftest", "python3-venv")
 BOOTSTRAP_SECONDS = 900
 # Sets up the inside of a root and enters it. Its mounts and its network end with it.
 ENTER = """
@@ -31,6 +31,11 @@ def release():
     except OSError:
         pass
     return fields.get("VERSION_CODENAME") if fields.get("ID") == "debian" else None
+
+
+def archive(out):
+    """Where the archive of this root stays: one for each set of packages."""
+    return out / f"root-{release()}-{'-'.join(INCLUDED)}.tar"
 
 
 def install(tool, package=None):

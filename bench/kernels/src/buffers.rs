@@ -1,6 +1,6 @@
 //! The memory that is computed over.
 
-use bowline_bench_sys::cpu_time_s;
+use bowline_bench_common::cpu_time_s;
 
 const PAGE: usize = 4096;
 

@@ -11,7 +11,9 @@ mod transforms;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use bowline_bench_common::bars::{self, Bar};
+use clap::{Parser, ValueEnum};
+use serde_json::{Map, Value};
 
 use crate::report::Report;
 
@@ -19,58 +21,77 @@ use crate::report::Report;
 #[derive(Parser)]
 #[command(name = "kernels")]
 struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Encoding and decoding by the Hadamard transform
-    Hadamard(Measure),
-    /// Reductions by type and operation
-    Reduce(Measure),
-    /// Figure 7 and Table 3 of the OptiNIC paper: the error after losses, and time by blocks
-    Paper(paper::Paper),
-}
-
-#[derive(clap::Args)]
-struct Measure {
+    /// Which parts; `hadamard` and `reduce` unless given
+    #[arg(value_enum)]
+    parts: Vec<Part>,
     /// Print one JSON object as the last line
     #[arg(long)]
     json: bool,
     /// Exit with 1 if a bar does not hold
     #[arg(long)]
     check: bool,
-    /// Rounds; medians over them are compared
+    /// Rounds of `hadamard` and `reduce`; medians over them are compared
     #[arg(long, default_value_t = 21, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     runs: u32,
-    /// Only rows whose name contains this text, and the copy
+    /// Only rows of `hadamard` and `reduce` whose name contains this text, and the copy
     #[arg(long, default_value = "")]
     only: String,
     /// The CPU to run on
     #[arg(long, default_value_t = 0)]
     cpu: usize,
+    #[command(flatten)]
+    paper: paper::Paper,
 }
 
-fn main() -> ExitCode {
-    match Args::parse().command {
-        Command::Hadamard(args) => measure(&args, transforms::hadamard()),
-        Command::Reduce(args) => measure(&args, transforms::reduce()),
-        Command::Paper(args) => {
-            paper::run(&args);
-            ExitCode::SUCCESS
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Encoding and decoding by the Hadamard transform
+    Hadamard,
+    /// Reductions by type and operation
+    Reduce,
+    /// Figure 7 and Table 3 of the OptiNIC paper: the error after losses, and time by blocks
+    Paper,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Hadamard => "hadamard",
+            Part::Reduce => "reduce",
+            Part::Paper => "paper",
         }
     }
 }
 
-/// Runs all rounds and prints the report.
-fn measure(args: &Measure, mut suite: transforms::Suite) -> ExitCode {
-    if let Err(e) = bowline_bench_sys::pin(args.cpu) {
-        eprintln!("kernels: CPU {}: {e}", args.cpu);
-        return ExitCode::FAILURE;
+fn main() -> ExitCode {
+    bars::status("kernels", run(&Args::parse()))
+}
+
+/// Measures all parts and prints what was found; `false` if `--check` found a bar that does not
+/// hold.
+fn run(args: &Args) -> Result<bool, String> {
+    bowline_bench_common::pin(args.cpu).map_err(|e| format!("CPU {}: {e}", args.cpu))?;
+    let parts =
+        if args.parts.is_empty() { &[Part::Hadamard, Part::Reduce] } else { &args.parts[..] };
+    let (mut bars, mut found): (Vec<Bar>, Map<String, Value>) = Default::default();
+    for part in parts {
+        let json = match part {
+            Part::Hadamard => measure(args, transforms::hadamard(), &mut bars),
+            Part::Reduce => measure(args, transforms::reduce(), &mut bars),
+            Part::Paper => paper::run(&args.paper),
+        };
+        found.insert(part.name().to_owned(), json);
     }
+    if args.json {
+        println!("{}", bars::json(&bars, found));
+    }
+    Ok(!args.check || bars::hold(&bars))
+}
+
+/// Runs all rounds and prints the report.
+fn measure(args: &Args, mut suite: transforms::Suite, bars: &mut Vec<Bar>) -> Value {
     suite.rows.retain(|row| row.name == "copy" || row.name.contains(&args.only));
-    let mut report = Report::new(args.runs, suite.bars);
+    let mut report = Report::new(args.runs, suite.ratios);
     for _ in 0..args.runs {
         for place in &mut suite.places {
             for row in &suite.rows {
@@ -79,8 +100,6 @@ fn measure(args: &Measure, mut suite: transforms::Suite) -> ExitCode {
         }
     }
     print!("{}", report.table());
-    if args.json {
-        println!("{}", report.json());
-    }
-    if args.check && !report.holds() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    bars.extend(report.bars());
+    report.json()
 }

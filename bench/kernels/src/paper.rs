@@ -3,23 +3,20 @@
 
 use std::f32::consts::TAU;
 
-use bowline_bench_sys::cpu_time_s;
+use bowline_bench_common::cpu_time_s;
 use bowline_codes::hadamard::{Distortion, Hadamard, Layout, distortion};
 use bowline_codes::reduce::DataType;
 use serde::Serialize;
 
 #[derive(clap::Args)]
 pub(crate) struct Paper {
-    /// Print one JSON object as the last line
-    #[arg(long)]
-    json: bool,
-    /// Loss patterns of each row
+    /// Loss patterns of each row of `paper`
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     patterns: u32,
-    /// Seed of the tensor and the losses
+    /// Seed of the tensor and the losses of `paper`
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Mean length of a burst of losses in packets
+    /// Mean length of a burst of losses of `paper`, in packets
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     burst: u32,
 }
@@ -61,7 +58,8 @@ struct Split {
     paper_gpu_ms: f64,
 }
 
-pub(crate) fn run(args: &Paper) {
+/// Prints both, and gives them.
+pub(crate) fn run(args: &Paper) -> serde_json::Value {
     let mut random = Random(args.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let tensor = layers(&mut random);
     println!("{N} f32 in packets of {PACKET}; layers of {LAYER} differ in scale; losses are zeros");
@@ -93,9 +91,7 @@ pub(crate) fn run(args: &Paper) {
         println!("{blocks:<24} {encode_ms:>10.1} {paper_gpu_ms:>18.1}");
         json.table_3.push(Split { blocks, encode_ms, paper_gpu_ms });
     }
-    if args.json {
-        println!("{}", serde_json::to_string(&json).expect("numbers can be written as JSON"));
-    }
+    serde_json::to_value(json).expect("numbers can be written as JSON")
 }
 
 /// A way to send the tensor.

@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
+use bowline_bench_common::bars::{self, Bar};
+use bowline_bench_common::samples::{self, Spread};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// A ratio that has to reach a bar.
-pub(crate) struct Bar {
+pub(crate) struct Ratio {
     pub(crate) of: String,
     pub(crate) to: String,
     pub(crate) place: &'static str,
@@ -15,7 +18,7 @@ pub(crate) struct Bar {
 /// All samples of a run.
 pub(crate) struct Report {
     runs: u32,
-    bars: Vec<Bar>,
+    ratios: Vec<Ratio>,
     series: Vec<Series>,
 }
 
@@ -26,37 +29,18 @@ struct Series {
 }
 
 #[derive(Serialize)]
-struct Json {
-    runs: u32,
-    rates_gb_per_s: Vec<JsonRate>,
-    bars: Vec<JsonBar>,
-    ok: bool,
-}
-
-#[derive(Serialize)]
 struct JsonRate {
     what: String,
     data: &'static str,
-    median: f64,
-    lowest: f64,
-    highest: f64,
+    #[serde(flatten)]
+    spread: Spread,
     /// Its median to that of a copy.
     to_copy: Option<f64>,
 }
 
-#[derive(Serialize)]
-struct JsonBar {
-    name: String,
-    data: &'static str,
-    /// `null` if it was not measured.
-    ratio: Option<f64>,
-    bar: f64,
-    ok: bool,
-}
-
 impl Report {
-    pub(crate) fn new(runs: u32, bars: Vec<Bar>) -> Self {
-        Self { runs, bars, series: Vec::new() }
+    pub(crate) fn new(runs: u32, ratios: Vec<Ratio>) -> Self {
+        Self { runs, ratios, series: Vec::new() }
     }
 
     /// Adds a sample.
@@ -69,56 +53,41 @@ impl Report {
         }
     }
 
-    /// Whether all bars hold; not if one was not measured.
-    pub(crate) fn holds(&self) -> bool {
-        self.bars().iter().all(|bar| bar.ok)
-    }
-
     fn median(&self, place: &str, what: &str) -> Option<f64> {
         let series = self.series.iter().find(|s| s.place == place && s.what == what)?;
-        Some(series.sorted()[series.samples.len() / 2])
+        Some(samples::median(&series.samples))
     }
 
     fn rates(&self) -> Vec<JsonRate> {
         let rate = |series: &Series| {
-            let sorted = series.sorted();
-            let median = sorted[sorted.len() / 2];
+            let spread = Spread::of(&series.samples);
             JsonRate {
                 what: series.what.clone(),
                 data: series.place,
-                median,
-                lowest: sorted[0],
-                highest: sorted[sorted.len() - 1],
-                to_copy: self.median(series.place, "copy").map(|copy| median / copy),
+                spread,
+                to_copy: self.median(series.place, "copy").map(|copy| spread.median / copy),
             }
         };
         self.series.iter().map(rate).collect()
     }
 
-    fn bars(&self) -> Vec<JsonBar> {
-        let bar = |bar: &Bar| {
-            let (of, to) = (self.median(bar.place, &bar.of), self.median(bar.place, &bar.to));
-            let ratio = of.zip(to).map(|(of, to)| of / to);
-            JsonBar {
-                name: format!("{} to {}", bar.of, bar.to),
-                data: bar.place,
-                ratio,
-                bar: bar.at_least,
-                ok: ratio.is_some_and(|ratio| ratio >= bar.at_least),
-            }
+    /// What must hold.
+    pub(crate) fn bars(&self) -> Vec<Bar> {
+        let bar = |ratio: &Ratio| {
+            let Ratio { of, to, place, at_least } = ratio;
+            let medians = self.median(place, of).zip(self.median(place, to));
+            Bar::at_least(
+                format!("{of} to {to}, {place}"),
+                medians.map(|(of, to)| of / to),
+                *at_least,
+            )
         };
-        self.bars.iter().map(bar).collect()
+        self.ratios.iter().map(bar).collect()
     }
 
-    /// One object on one line.
-    pub(crate) fn json(&self) -> String {
-        let json = Json {
-            runs: self.runs,
-            rates_gb_per_s: self.rates(),
-            bars: self.bars(),
-            ok: self.holds(),
-        };
-        serde_json::to_string(&json).expect("numbers and names can be written as JSON")
+    /// What was measured.
+    pub(crate) fn json(&self) -> Value {
+        json!({ "runs": self.runs, "rates_gb_per_s": self.rates() })
     }
 
     /// The table for people.
@@ -130,27 +99,16 @@ impl Report {
             "{:<26} {:<13} {:>8} {:>8} {:>8} {:>8}   {} rounds",
             "GB/s on one core", "", "median", "lowest", "highest", "to copy", self.runs
         );
-        for JsonRate { what, data, median, lowest, highest, to_copy } in self.rates() {
+        for JsonRate { what, data, spread: Spread { median, lowest, highest }, to_copy } in
+            self.rates()
+        {
             let to_copy = to_copy.unwrap_or(f64::NAN);
             let _ = writeln!(
                 text,
                 "{what:<26} {data:<13} {median:>8.2} {lowest:>8.2} {highest:>8.2} {to_copy:>8.2}"
             );
         }
-        for JsonBar { name, data, ratio, bar, ok } in self.bars() {
-            let ratio = ratio.map_or("not measured".to_owned(), |ratio| format!("{ratio:.2}"));
-            let verdict = if ok { "holds" } else { "DOES NOT HOLD" };
-            let _ = writeln!(text, "{name}, {data}: {ratio} (bar: at least {bar}) {verdict}");
-        }
-        text
-    }
-}
-
-impl Series {
-    fn sorted(&self) -> Vec<f64> {
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted
+        text + &bars::text(&self.bars())
     }
 }
 
@@ -159,7 +117,7 @@ mod tests {
     use super::*;
 
     fn report(encode: Option<f64>) -> Report {
-        let bar = Bar { of: "encode".into(), to: "copy".into(), place: "cold", at_least: 0.5 };
+        let bar = Ratio { of: "encode".into(), to: "copy".into(), place: "cold", at_least: 0.5 };
         let mut report = Report::new(3, vec![bar]);
         [2.0, 9.0, 1.0].iter().for_each(|rate| report.add("cold", "copy", *rate));
         encode.iter().for_each(|rate| report.add("cold", "encode", *rate));
@@ -168,14 +126,14 @@ mod tests {
 
     #[test]
     fn medians_are_compared() {
-        assert!(report(Some(1.0)).holds());
-        assert!(!report(Some(0.9)).holds());
+        assert!(bars::hold(&report(Some(1.0)).bars()));
+        assert!(!bars::hold(&report(Some(0.9)).bars()));
     }
 
     #[test]
     fn what_was_not_measured_does_not_hold() {
         let report = report(None);
-        assert!(!report.holds());
-        assert!(report.table().contains("not measured"));
+        assert!(!bars::hold(&report.bars()));
+        assert!(report.table().contains("NOT MEASURED"));
     }
 }

@@ -7,13 +7,13 @@ use bowline_codes::hadamard::{Hadamard, Layout};
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::buffers::{Place, Run};
-use crate::report::Bar;
+use crate::report::Ratio;
 
 /// Rows that are measured in turn, in all places.
 pub(crate) struct Suite {
     pub(crate) places: [Place; 2],
     pub(crate) rows: Vec<Row>,
-    pub(crate) bars: Vec<Bar>,
+    pub(crate) ratios: Vec<Ratio>,
 }
 
 /// One computation.
@@ -47,7 +47,7 @@ pub(crate) fn hadamard() -> Suite {
     let paper = Layout::Blocks { block: 1024, stride: 1024 };
     rows.extend(both_ways(DataType::F32, paper, Vectors::best(), "f32 S = p = 1024".into()));
     let best = Vectors::best().name();
-    let bar = |way: &str, place, at_least| Bar {
+    let ratio = |way: &str, place, at_least| Ratio {
         of: format!("{way} f32 {best}"),
         to: "copy".into(),
         place,
@@ -55,13 +55,13 @@ pub(crate) fn hadamard() -> Suite {
     };
     // Hot: 1.5 times what AVX2 had over a copy of 17 GB/s when the layout was chosen, 3.6 and 4.5
     // GB/s.
-    let bars = vec![
-        bar("encode", "cold, 64 MiB", 0.5),
-        bar("decode", "cold, 64 MiB", 0.5),
-        bar("encode", "hot, 256 KiB", 0.32),
-        bar("decode", "hot, 256 KiB", 0.40),
+    let ratios = vec![
+        ratio("encode", "cold, 64 MiB", 0.5),
+        ratio("decode", "cold, 64 MiB", 0.5),
+        ratio("encode", "hot, 256 KiB", 0.32),
+        ratio("decode", "hot, 256 KiB", 0.40),
     ];
-    Suite { places: [Place::hot(), Place::cold()], rows, bars }
+    Suite { places: [Place::hot(), Place::cold()], rows, ratios }
 }
 
 fn both_ways(dtype: DataType, layout: Layout, vectors: Vectors, name: String) -> [Row; 2] {
@@ -104,7 +104,7 @@ pub(crate) fn reduce() -> Suite {
         best.reduce_into(ReduceOp::Average, DataType::F32, out, a, b);
         best.divide(DataType::F32, out, 3);
     }));
-    Suite { places: [Place::hot(), Place::cold()], rows, bars: Vec::new() }
+    Suite { places: [Place::hot(), Place::cold()], rows, ratios: Vec::new() }
 }
 
 fn into(op: ReduceOp, dtype: DataType, vectors: Vectors) -> Row {

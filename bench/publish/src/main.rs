@@ -6,35 +6,43 @@
 mod spec;
 
 use std::error::Error;
+use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::{env, fs};
+
+use bowline_bench_common::bars::{self, Bar};
+use clap::Parser;
+use serde_json::json;
 
 const SPECS: &str = "docs/results/charts";
 const RESULTS: &str = "docs/results";
 const DRAWINGS: &str = "docs/img";
 
+/// Draws the charts of the documents
+#[derive(Parser)]
+#[command(name = "publish")]
+struct Args {
+    /// Write nothing, and exit with 1 if a drawing is out of date
+    #[arg(long)]
+    check: bool,
+    /// Print one JSON object as the last line
+    #[arg(long)]
+    json: bool,
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    let check = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => false,
-        ["--check"] => true,
-        _ => {
-            eprintln!("usage: bench/publish/run [--check]");
-            return ExitCode::from(2);
-        }
-    };
-    match publish(check) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(stale) => {
+    let args = Args::parse();
+    let outcome = publish(args.check).map(|stale| {
+        if stale > 0 {
             eprintln!("{stale} out of date: run bench/publish/run and commit {DRAWINGS}");
-            ExitCode::FAILURE
         }
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
+        let bars = [Bar::at_most("drawings out of date", stale as f64, 0.0)];
+        if args.json {
+            println!("{}", bars::json(&bars, json!({})));
         }
-    }
+        bars::hold(&bars)
+    });
+    bars::status("publish", outcome)
 }
 
 /// Draws every chart; with `check` it writes nothing and counts the drawings that are out of date.

@@ -3,7 +3,8 @@
 //!
 //! A machine's speed drifts by more than what is looked for, from process to process and from
 //! second to second. So both connections are in one process, and blocks of some milliseconds take
-//! turns; what counts is the ratio of neighbours. Prints one JSON object. `bench/failover` runs it.
+//! turns; what counts is the ratio of neighbours. Prints one JSON object.
+//! `bench/failover/run` runs it.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

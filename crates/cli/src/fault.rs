@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 use crate::devinfo::ask;
 use crate::output::{JSON_VERSION, plain};
 
-/// Make a device of live processes fail, and work again
+/// Inject faults into a device of running processes, and clear them
 #[derive(Args)]
 #[command(after_help = "Actions:\n  \
-    down                  nothing goes in or out, and the device knows it, as without a cable\n  \
-    up                    the end of down and of flap\n  \
+    down                  no packets in or out, and the device reports it, like an unplugged cable\n  \
+    up                    end down or flap\n  \
     flap=200ms            down for 200 ms, up for 200 ms, and so on\n  \
-    loss=1%               packets are lost both ways; loss=ge(0.001,0.1),seed=7 in bursts\n  \
-    blackhole=in, =out    nothing goes that way, and nobody is told\n  \
-    clear                 the end of all faults\n  \
-    list                  show what there is, as without an action\n\n\
+    loss=1%               packets are lost in both directions; loss=ge(0.001,0.1),seed=7 in bursts\n  \
+    blackhole=in, =out    packets in this direction disappear silently\n  \
+    clear                 end all faults\n  \
+    list                  show the current faults; the default\n\n\
     Examples:\n  \
     bowline fault                        every live device, and its faults\n  \
     bowline fault bl0 down --for 5s      bl0 of the process that has one; back in five seconds\n  \
@@ -30,8 +30,8 @@ use crate::output::{JSON_VERSION, plain};
     bowline fault 127.0.0.2 loss=0.1%    a device by its address\n  \
     bowline fault bl0 flap=200ms --pid 4711\n  \
     bowline fault bl0 clear\n\n\
-    It acts on processes of this user on this host (in this network namespace). Faults of different kinds add\n\
-    up; one of the same kind takes the other's place. They end with the process.")]
+    It acts on processes of this user on this host (in this network namespace). Faults of different kinds\n\
+    combine; a new fault replaces an old one of the same kind. They end with the process.")]
 pub(crate) struct FaultArgs {
     /// The device, by its name in the process or by its address
     device: Option<String>,

@@ -45,18 +45,18 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
         bowline perf write-bw 127.0.0.1       … and measure against it\n  \
         bowline collective allreduce          collectives between ranks, as nccl-tests do\n  \
         bowline run -- ib_write_bw            a verbs program, unmodified, without an RNIC\n  \
-        bowline fault bl0 down --for 5s       what a verbs program does when its NIC dies\n  \
-        bowline recv --code                   take a file from another machine: prints a code …\n  \
+        bowline fault bl0 down --for 5s       how a verbs program behaves when its NIC fails\n  \
+        bowline recv --code                   receive a file from another machine: prints a code …\n  \
         bowline send FILE --code …            … and send it there, authenticated and encrypted\n  \
         bowline plan --bandwidth 400Gbps --rtt 25ms --loss 1e-5 --size 128MiB\n                              \
-                                      which reliability for this link, and what it costs\n  \
+                                      which scheme suits this link, and how long messages take\n  \
         bowline wan --link rate=1Gbps,delay=20ms,loss=0.1% --left 'iperf3 -s -1' --right 'iperf3 -c {left}'\n                              \
-                                      any programs, and a WAN between them\n  \
+                                      any two programs with an emulated WAN between them\n  \
         bowline switch 127.0.0.100 --members 127.0.0.2:18516,127.0.0.3:18517\n                              \
-                                      one sender, every replica: reliable multicast\n  \
+                                      reliable multicast from one sender to all replicas\n  \
         bowline dissect capture.pcap          read RoCEv2 packets, checking every ICRC\n  \
-        bowline sim --help                    the same protocol code on virtual time\n\n\
-        No command needs root. On loopback every address of 127.0.0.0/8 is a NIC of its own."
+        bowline sim --help                    the same protocol code in virtual time\n\n\
+        No command needs root. On loopback every address in 127.0.0.0/8 is a separate NIC."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -67,7 +67,7 @@ struct Cli {
 enum Command {
     /// Print the RoCEv2 packets of a capture and check their ICRCs
     Dissect(dissect::DissectArgs),
-    /// Run the protocol on virtual time, over lossy links and many seeds
+    /// Run the protocol in virtual time, over lossy links and many seeds
     Sim(sim::SimArgs),
     /// Run an unmodified verbs program on Bowline's user-space NIC
     Run(run::RunArgs),
@@ -75,7 +75,7 @@ enum Command {
     Devinfo(devinfo::DevinfoArgs),
     /// Watch rates, losses, round trips and failovers of this host's processes
     Top(top::TopArgs),
-    /// Make a device of live processes fail, and work again
+    /// Inject faults into a device of running processes, and clear them
     Fault(fault::FaultArgs),
     /// Measure bandwidth and latency between two programs, as perftest does
     Perf(Box<perf::PerfArgs>),
@@ -89,13 +89,13 @@ enum Command {
     Send(Box<transfer::SendArgs>),
     /// Receive files and directories from `bowline send`
     Recv(Box<transfer::RecvArgs>),
-    /// Show and make this host's key, and say whose keys it trusts
+    /// Manage this host's key and the keys that it trusts
     Key(peers::KeyArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),
     /// Write manual pages
     Man(completions::ManArgs),
-    /// Copy what one program sends to many others, reliably, without any of them knowing
+    /// Replicate one sender's RDMA traffic to several receivers, transparently to all of them
     Switch(Box<switch::SwitchArgs>),
     /// Show the groups of running switches, and take members out of them
     Group(group::GroupArgs),

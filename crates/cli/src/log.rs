@@ -37,7 +37,7 @@ fn add(command: Command) -> Command {
     let verbose = Arg::new("verbose")
         .long("verbose")
         .action(ArgAction::Count)
-        .help("Say more about set-up, failover and congestion; -vv and -vvv say more still");
+        .help("Log more about setup, failover and congestion; repeat for more detail (-vv, -vvv)");
     let quiet =
         Arg::new("quiet").long("quiet").action(ArgAction::SetTrue).help("Print errors only");
     let verbose = if is_free('v') { verbose.short('v') } else { verbose };

@@ -1,4 +1,4 @@
-//! `bowline sim`: the protocol on virtual time.
+//! `bowline sim`: the protocol in virtual time.
 
 use std::error::Error;
 use std::fs::File;
@@ -43,9 +43,9 @@ pub(crate) struct SimArgs {
 
 #[derive(Subcommand)]
 enum SimCommand {
-    /// Draw whole scenarios from seeds, inject faults, and check every rule of the transport
+    /// Run random scenarios with faults, one per seed, and check every rule of the transport
     Storm(StormArgs),
-    /// Measure on virtual time what papers measured: their figures again, by the real protocol
+    /// Reproduce figures of papers in virtual time, with the real protocol code
     Run(experiment::RunArgs),
 }
 
@@ -101,7 +101,8 @@ struct StormArgs {
     /// Two NICs per host, and connections that move between them
     #[arg(long)]
     failover: bool,
-    /// Somebody who knows no secret forges packets in every seed, not just in those that draw it
+    /// Add an attacker without secrets, who forges packets, to every seed, not only to those that
+    /// draw one
     #[arg(long)]
     attacker: bool,
     /// Write a readable log of the seed's events

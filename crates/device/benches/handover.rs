@@ -2,7 +2,7 @@
 //! its retries are exhausted, which would have been its first failed completion, to the first good
 //! one on the backup. And how long a thousand of them do, of one process.
 //!
-//! Prints one JSON object. `bench/failover` runs it.
+//! Prints one JSON object. `bench/failover/run` runs it.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

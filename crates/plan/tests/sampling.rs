@@ -1,4 +1,5 @@
-//! The laws against messages drawn at random, at a few corners. `bench/plan` has the whole grid.
+//! The laws against messages drawn at random, at a few corners. `bench/plan/run` has the
+//! whole grid.
 
 use bowline_plan::{Link, Loss, Message, Sampler, Scheme, Transfer};
 use rand_chacha::ChaCha8Rng;

@@ -26,14 +26,13 @@ use crate::output::{parse_bytes, parse_time};
     bowline collective allreduce -b 16M -e 16M --transport sr-nack --link rate=1Gbps,delay=5ms,loss=0.1%\n  \
     torchrun --nproc-per-node 4 --no-python bowline collective allreduce -e 1M\n  \
     BOWLINE_STORE=file:///shared/dir srun -n 16 bowline collective all-to-all --device 10.0.0.7 --insecure\n\n\
-    Off loopback ranks prove who they are to rank 0, at MASTER_ADDR, and seal their packets: each needs the same \
-    key, as with a shared home directory, or keys that the others trust (`bowline key trust`). A store proves \
-    nothing: it needs --insecure.\n\n\
-    Sizes are those of the whole buffer, of all blocks where there are blocks. Times are means over ranks in \
-    microseconds, algbw is size by time and busbw what each rank's link carries, both in GB/s; p99 is \
-    the slowest rank's. #wrong counts elements that differ from what they should be; with any, or with a \
-    rank that fails, the exit status is 1. Over XP, loss is the share of bytes that was missing, and #wrong is \
-    counted in an operation that may lose nothing.")]
+    Outside loopback, ranks authenticate to rank 0 (at MASTER_ADDR) and encrypt their packets. All ranks need \
+    the same key, e.g. from a shared home directory, or keys that the others trust (`bowline key trust`). A \
+    store (BOWLINE_STORE) cannot authenticate ranks: it needs --insecure.\n\n\
+    Sizes are those of the whole buffer, all blocks included. Times are means over ranks in microseconds. \
+    algbw is size divided by time, busbw is what each rank's link carries, both in GB/s. p99 is the slowest \
+    rank's. #wrong counts wrong elements; if there are any, or if a rank fails, the exit status is 1. Over XP, \
+    loss is the share of bytes that was missing, and #wrong is counted in an operation that may lose nothing.")]
 pub(crate) struct CollectiveArgs {
     /// What to measure
     pub(super) test: Test,
@@ -50,11 +49,11 @@ pub(crate) struct CollectiveArgs {
     #[arg(short = 'f', long, default_value_t = 2)]
     #[arg(value_parser = value_parser!(u32).range(2..=1024))]
     pub(super) factor: u32,
-    /// Operations that are timed, of each size
+    /// Timed operations per size
     #[arg(short = 'n', long, default_value_t = 20)]
     #[arg(value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub(super) iters: u32,
-    /// Operations before that are not timed
+    /// Warm-up operations per size, not timed
     #[arg(short = 'w', long, default_value_t = 5)]
     #[arg(value_parser = value_parser!(u32).range(0..=1_000_000))]
     pub(super) warmup: u32,
@@ -70,31 +69,32 @@ pub(crate) struct CollectiveArgs {
     /// Root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
     pub(super) root: Rank,
-    /// How it is done: auto, exchange, direct, ring, halving, tree, bruck or multicast
+    /// Algorithm: auto, exchange, direct, ring, halving, tree, bruck or multicast
     #[arg(short, long, default_value = "auto", value_name = "NAME")]
     pub(super) algorithm: Algorithm,
-    /// Bytes of a message between two ranks at most
+    /// Largest message between two ranks, in bytes
     #[arg(long, default_value = "128K", value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) chunk: u32,
-    /// Bytes on their way to a rank at most [default: 1M, or 4M over SDR's schemes]
+    /// Most bytes in flight to a rank [default: 1M, or 4M over SDR's schemes]
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
     pub(super) window: Option<u32>,
-    /// How operations travel: `rc`, `xp` with bounds on time and loss, or for long links `sr-nack`,
-    /// `ec-mds`, or `auto`, which chooses one of both for each message
+    /// Transport: `rc`; `xp`, with limits on time and loss; or, for long links, `sr-nack`,
+    /// `ec-mds`, or `auto`, which picks one of these two for each message
     #[arg(long, default_value = "rc", value_name = "NAME")]
     pub(super) transport: CommTransport,
-    /// Give each rank a multicast group of all others, by which `broadcast` then goes: the root's
-    /// port copies for all what it has read once
+    /// Give each rank a multicast group of all the others and use it for `broadcast`: the root
+    /// reads its data once, and its port copies the packets
     #[arg(long)]
     pub(super) multicast: bool,
-    /// When operations over XP stop to wait for what may be lost: `never`, `adaptive`, `paper`, or
-    /// a time as 500us [default: never]
+    /// How long operations over XP wait for packets that may be lost: `never` give up, `adaptive`,
+    /// `paper`, or a time, e.g. 500us [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_deadline)]
     pub(super) deadline: Option<Deadline>,
     /// Share of bytes that may be missing in operations over XP, as 1% or 0.01 [default: 0]
     #[arg(long, value_name = "SHARE", value_parser = units::parse_probability)]
     pub(super) max_loss: Option<f64>,
-    /// Send what is reduced over XP encoded, so that a lost packet costs all elements a little
+    /// Encode what is reduced over XP, so that a lost packet adds a small error to many elements
+    /// instead of losing some
     #[arg(long)]
     pub(super) recovery: bool,
     /// How long an operation may take
@@ -105,8 +105,7 @@ pub(crate) struct CollectiveArgs {
     /// MASTER_ADDR is reached]
     #[arg(long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
-    /// What carries each rank's packets: udp, or shm or auto for shared memory between ranks of one
-    /// host
+    /// Packet transport of each rank: udp; shm or auto for shared memory between ranks of one host
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(super) via: Via,
     /// Impair what each rank sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -116,11 +115,10 @@ pub(crate) struct CollectiveArgs {
     /// another host]
     #[arg(long, value_name = "NAME")]
     pub(super) cc: Option<RateControl>,
-    /// Let ranks meet without proving who they are, and seal nothing; on loopback that is so
-    /// without it
+    /// Disable authentication and encryption between ranks (on loopback they are off by default)
     #[arg(long)]
     pub(super) insecure: bool,
-    /// Authenticate ranks and seal every packet on loopback as well
+    /// Authenticate ranks and encrypt every packet, even on loopback
     #[arg(long, conflicts_with = "insecure")]
     pub(super) seal: bool,
     /// Print one JSON object and nothing else

@@ -36,7 +36,7 @@ use crate::output;
     bowline demo --seed 7 --json | jq '.rows[].goodput_gbps'\n  \
     bowline demo --pcap demo.pcap && bowline dissect demo.pcap | head")]
 pub(crate) struct DemoArgs {
-    /// Seed of the losses and of the data: the same seed loses the same packets of each row
+    /// Random seed for losses and data; the same seed loses the same packets in every row
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Address of the sending NIC
@@ -45,10 +45,11 @@ pub(crate) struct DemoArgs {
     /// Address of the receiving NIC
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::new(127, 0, 77, 2)), value_name = "ADDRESS")]
     to: IpAddr,
-    /// Addresses of the NICs that stand in when one is killed, of the sender and of the receiver
+    /// Addresses of the backup NICs that take over when one is killed: the sender's, then the
+    /// receiver's
     #[arg(long, num_args = 2, default_values_t = [IpAddr::V4(Ipv4Addr::new(127, 0, 77, 3)), IpAddr::V4(Ipv4Addr::new(127, 0, 77, 4))], value_name = "ADDRESS")]
     backups: Vec<IpAddr>,
-    /// Write what the sending NIC sends and receives to a capture file, one for each row
+    /// Capture the sending NIC's packets, one file per row
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Print one JSON object and nothing else

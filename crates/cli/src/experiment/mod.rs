@@ -1,4 +1,4 @@
-//! `bowline sim run`: the papers' figures again, by the real protocol code on virtual time, beside
+//! `bowline sim run`: the papers' figures again, by the real protocol code in virtual time, beside
 //! the planner's model.
 
 mod congestion;
@@ -55,13 +55,13 @@ pub(crate) struct RunArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Exit with 1 if a bar does not hold
+    /// Exit with status 1 if a threshold does not hold
     #[arg(long)]
     check: bool,
     /// Write JSON, charts as SVG, and a page into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Do not run again what an earlier run has finished and left in --out
+    /// Skip what an earlier run has finished and left in --out
     #[arg(long, requires = "out")]
     resume: bool,
     /// Threads; by default one per core

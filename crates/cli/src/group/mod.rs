@@ -20,9 +20,9 @@ use crate::switch::parse_id;
     bowline group stats --json | jq '.switches[].groups[].members[] | select(.holds_back)'\n  \
     bowline group evict 0xfe0000 0xfe0002        go on without this member …\n  \
     bowline group evict 0xfe0000 192.0.2.8       … or by its address, if no other member has it\n\n\
-    It asks the `bowline switch` processes of this user on this host (in this network namespace). Eviction: writes \
-    complete when the other members have them. The sender is not told; the switch prints it.\n\n\
-    Exit status: 0 it went well, 1 it failed, 2 wrong usage.")]
+    It asks the `bowline switch` processes of this user on this host (in this network namespace). After an \
+    eviction, writes complete once the remaining members have them. The sender is not told; the switch prints it.\n\n\
+    Exit status: 0 success, 1 failure, 2 wrong usage.")]
 pub(crate) struct GroupArgs {
     #[command(subcommand)]
     action: Action,
@@ -38,7 +38,7 @@ pub(crate) struct GroupArgs {
 enum Action {
     /// List groups and members
     Ls,
-    /// Show how far members are behind, who holds the others back, and counters
+    /// Show each member's lag, which member holds the others back, and counters
     Stats,
     /// Take a member out of a group
     Evict {

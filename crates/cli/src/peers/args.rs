@@ -8,13 +8,13 @@ use super::Trust;
 /// What the user wants to know of the peer.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct TrustArgs {
-    /// Ask nobody who they are, and seal nothing; on loopback that is so without it
+    /// Disable authentication and encryption (on loopback they are off by default)
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// Authenticate both ends and seal every packet on loopback as well
+    /// Authenticate both ends and encrypt every packet, even on loopback
     #[arg(long, visible_alias = "secure", conflicts_with = "insecure")]
     pub(crate) seal: bool,
-    /// Take the key of a host that is not known yet, without asking
+    /// Accept the key of a host that is not known yet, without asking
     #[arg(long, conflicts_with = "insecure")]
     pub(crate) accept_new: bool,
     /// At the server: print a one-time code. At the client: the words of that code

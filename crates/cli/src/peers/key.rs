@@ -10,7 +10,7 @@ use super::Target;
 use crate::output::{self, plain};
 use crate::transfer::PORT;
 
-/// Show and make this host's key, and say whose keys it trusts
+/// Manage this host's key and the keys that it trusts
 ///
 /// Hosts and peers know each other by keys, as ssh does. `send` checks the receiver's key against
 /// known_hosts; `recv` lets in whose key is in authorized_keys, and one peer with a code.
@@ -42,7 +42,7 @@ enum KeyCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Let the owner of a key send to this host; with --host, know a receiver by its key
+    /// Trust a sender's key; with --host, trust a receiver's key
     Trust {
         /// The key, as `bowline key show` prints it there
         key: PublicKey,

@@ -43,13 +43,13 @@ const MAX_DATAGRAM: u32 = 4096;
     bowline perf write-bw 192.0.2.7 -d verbs:mlx5_0      on hardware; the server may be on either\n  \
     bowline perf write-bw -d 192.0.2.7 --code            server for whoever has the code it prints …\n  \
     bowline perf write-bw 192.0.2.7 --code WORDS         … and its client, encrypted\n\n\
-    Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is half of a round \
-    trip in microseconds, and the whole operation for READ and atomics; t_typical is the median. CPU is that of \
-    all threads of each end; 100 is one core. Lost packets are those that one end sent and the other did not \
-    receive. Ctrl-C ends a test early, and prints what was measured.\n\n\
-    Off loopback both ends prove who they are, by keys (`bowline key`) or a code, and seal their packets, \
-    unless both are given --insecure.\n\n\
-    Exit status: 0 it went well, 1 it failed, 2 wrong usage, 130 interrupted.")]
+    Bandwidth is in Gbit/s of payload; its peak is the best 50 ms. Latency is in \
+    microseconds: half a round trip, or the whole operation for READ and atomics; t_typical is the median. CPU \
+    counts all threads of an end; 100 is one core. Lost packets are those that one end sent and the other did \
+    not receive. Ctrl-C ends a test early and prints the results so far.\n\n\
+    Outside loopback, both ends authenticate each other, by keys (`bowline key`) or a one-time code, and encrypt \
+    their packets, unless both use --insecure.\n\n\
+    Exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct PerfArgs {
     /// What to measure
     pub(crate) test: Test,
@@ -63,17 +63,17 @@ pub(crate) struct PerfArgs {
     /// How one message reaches all servers of --to
     #[arg(long, value_enum, default_value_t = Replicate::Auto, requires = "to")]
     pub(crate) replicate: Replicate,
-    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's.
-    /// The server also listens at its address [server: 127.0.0.1, client: the address it reaches
-    /// the server from]
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system. The
+    /// server also listens at its address [server: 127.0.0.1, client: the address it reaches the
+    /// server from]
     #[arg(short, long, value_name = "DEVICE")]
     pub(crate) device: Option<NicName>,
-    /// What carries this end's packets: udp; shm, shared memory between processes of this user on
-    /// this host; auto, shm where both ends have it; or on a real NIC and as root
+    /// Packet transport of this end: udp; shm (shared memory, between processes of this user on
+    /// this host); auto (shm if both ends support it, else udp); or, on a physical NIC and as root,
     /// xdp[:mode=auto|copy|zerocopy,queue=N]
     #[arg(long, default_value_t = Via::Udp, value_name = "PORT")]
     pub(crate) via: Via,
-    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto
+    /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and core
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(crate) lanes: LaneCount,
     /// Message size in bytes; K, M and G are powers of 1024 [bandwidth: 64K, or 1K of ud; latency:
@@ -87,7 +87,7 @@ pub(crate) struct PerfArgs {
     /// Measure all sizes from 2 bytes to 8 MiB
     #[arg(short, long, conflicts_with = "size")]
     pub(crate) all: bool,
-    /// Measure for so long, e.g. 5s, instead of a number of messages
+    /// Measure for this long, e.g. 5s, instead of for a number of messages
     #[arg(short = 'D', long, value_parser = parse_time, conflicts_with = "iters",
           value_name = "TIME")]
     pub(crate) duration: Option<Duration>,
@@ -111,11 +111,11 @@ pub(crate) struct PerfArgs {
     #[arg(short, long, default_value_t = 128, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub(crate) tx_depth: u32,
-    /// Move each QP's messages through so many bytes of memory at both ends, so that they are not
-    /// in any cache [default: each message where the one before was]
+    /// Cycle each QP's messages through this many bytes of memory at both ends, to defeat caches
+    /// [default: reuse one message's memory]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, conflicts_with = "scheme")]
     pub(crate) region: Option<u32>,
-    /// Send messages of up to so many bytes inline [bandwidth: 0, latency: 64]
+    /// Send messages of up to this many bytes inline [bandwidth: 0, latency: 64]
     #[arg(short = 'I', long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) inline: Option<u32>,
@@ -123,22 +123,22 @@ pub(crate) struct PerfArgs {
     /// much was delivered, and a latency test that loses a message fails after 20 s
     #[arg(long, value_enum, default_value_t = Transport::Rc, conflicts_with = "scheme")]
     pub(crate) transport: Transport,
-    /// Make messages reliable by a scheme over unreliable packets, instead of RC: sr-nack, sr-rto,
-    /// ec-mds, ec-xor, or auto, which takes for each message the one that the planner expects to be
-    /// fastest; write-bw only
+    /// Use SDR with this reliability scheme instead of RC: sr-nack, sr-rto, ec-mds, ec-xor, or
+    /// auto, which picks for each message the scheme that the planner expects to be fastest;
+    /// write-bw only
     #[arg(long, value_name = "SCHEME")]
     pub(crate) scheme: Option<String>,
-    /// Bytes that a scheme repeats at a time when a packet is lost: a power of two packets
+    /// Bytes that a scheme retransmits per lost packet: a power of two packets
     #[arg(long, value_name = "BYTES", requires = "scheme", value_parser = parse_bytes)]
     pub(crate) chunk: Option<u32>,
-    /// With --scheme auto: print which schemes were taken, and why
+    /// With --scheme auto: print which schemes were chosen, and why
     #[arg(long, requires = "scheme")]
     pub(crate) explain: bool,
-    /// What limits how fast this end sends: none, fixed:1Gbps, dcqcn, bbr, swift
-    /// [default: bbr for a scheme to another host, none otherwise]
+    /// Congestion control of this end: none, fixed:1Gbps, dcqcn, bbr, swift [default: bbr for a
+    /// scheme to another host, none otherwise]
     #[arg(long, value_name = "NAME")]
     pub(crate) cc: Option<RateControl>,
-    /// Rate at which a scheme's packets leave, as 1Gbps [default: as --cc says]
+    /// Sending rate of a scheme, e.g. 1Gbps [default: as --cc says]
     #[arg(long, value_name = "RATE", requires = "scheme", value_parser = units::parse_rate)]
     pub(crate) rate: Option<u64>,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -158,7 +158,7 @@ pub(crate) struct PerfArgs {
     /// Write all packets of this end to a capture file
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Report in Gbit/s, as is the default; taken for perftest's sake
+    /// Report in Gbit/s; this is the default, and the option exists for compatibility with perftest
     #[arg(long, alias = "report_gbits")]
     pub(crate) report_gbits: bool,
     /// Print one JSON object and nothing else

@@ -7,8 +7,8 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct FailoverArgs {
-    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as
-    /// hardware NICs could do it; RC only, and at both ends
+    /// Keep connections alive over a backup NIC: exact (the default mode), or shift, which hardware
+    /// NICs can do too. RC only; both ends need it
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true,
           default_missing_value = "exact", requires = "backup", conflicts_with = "scheme")]
     failover: Option<FailoverMode>,

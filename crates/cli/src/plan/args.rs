@@ -35,15 +35,17 @@ pub(crate) struct PlanArgs {
           conflicts_with = "distance",
           required_unless_present_any = ["distance", "serve", "page"])]
     rtt: Option<f64>,
-    /// Its length instead, as 3750km; 300,000 km/s as in the paper, where fibre has 200,000
+    /// The link's length instead of --rtt, e.g. 3750km. Assumes 300,000 km/s as the paper does;
+    /// fibre has 200,000
     #[arg(long, value_name = "KM", value_parser = parse::distance, allow_hyphen_values = true)]
     distance: Option<f64>,
-    /// Loss of packets, as 1e-5 or 0.1%, or in bursts as ge(P,R): P to the bad state, R out of it
+    /// Packet loss rate, e.g. 1e-5 or 0.1%, or bursts (Gilbert-Elliott) as ge(P,R): probability P
+    /// to enter the bad state, R to leave it
     #[arg(long, value_name = "P", value_parser = parse::loss, allow_hyphen_values = true,
           conflicts_with = "chunk_loss",
           required_unless_present_any = ["chunk_loss", "serve", "page"])]
     loss: Option<Loss>,
-    /// Loss of whole chunks instead, as 1e-4: the paper's P_drop
+    /// Loss rate of whole chunks instead of --loss, e.g. 1e-4: the paper's P_drop
     #[arg(long, value_name = "P", value_parser = parse::chunk_loss, allow_hyphen_values = true)]
     chunk_loss: Option<Loss>,
     /// Lose packets in bursts of this mean length, at the same rate
@@ -70,36 +72,37 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "K,M", default_value = "32,8", value_parser = parse::pair,
           allow_hyphen_values = true)]
     ec: (u32, u32),
-    /// Round trips that a receiver of coded messages waits before it asks for what failed
+    /// Round trips that the receiver of a coded message waits before it requests what it could not
+    /// decode
     #[arg(long, value_name = "BETA", default_value_t = 0.5, allow_hyphen_values = true)]
     beta: f64,
-    /// Round trips until sr-rto sends a chunk again, and coding's fallback
+    /// Retransmission timeout of sr-rto and of coding's fallback, in round trips
     #[arg(long, value_name = "RTTS", default_value_t = 3.0, allow_hyphen_values = true)]
     rto: f64,
     /// Packets and lanes of a block of LoWAR
     #[arg(long, value_name = "R,C", default_value = "32,1", value_parser = parse::pair,
           allow_hyphen_values = true)]
     lowar: (u32, u32),
-    /// What the recommended scheme keeps short
+    /// The completion time that the recommended scheme minimises
     #[arg(long, value_enum, default_value_t = GoalArg::Mean)]
     goal: GoalArg,
-    /// Draw so many messages of each scheme at random as well, as a check on the model
+    /// Also simulate this many messages per scheme, as a check on the model
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub(super) samples: Option<u32>,
     /// Seed of what is drawn
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(super) seed: u64,
-    /// A ring allreduce of that size over so many datacenters as well
+    /// Also plan a ring allreduce of that size over this many datacenters
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1024))]
     pub(super) allreduce: Option<u32>,
-    /// The message to so many receivers at once as well: through a multicast group, and by fan-out.
-    /// What is drawn is then for all of them
+    /// Also plan sending the message to this many receivers, by multicast and by fan-out; --samples
+    /// then covers all of them
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(super) receivers: Option<u32>,
-    /// Draw how completion times change with this
+    /// Plot completion times over this parameter
     #[arg(long, value_enum, value_name = "AXIS")]
     pub(super) sweep: Option<AxisArg>,
-    /// Draw where coding leads over repeating alone, by size and loss on this link
+    /// Plot where erasure coding beats selective repeat, by size and loss on this link
     #[arg(long, conflicts_with = "sweep")]
     pub(super) heatmap: bool,
     /// Where to write what is drawn, as SVG [default: plan-AXIS.svg, plan-heatmap.svg]

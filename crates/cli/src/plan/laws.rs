@@ -1,4 +1,4 @@
-//! The laws of go-back-N and of LoWAR against the code, on virtual time: what the planner
+//! The laws of go-back-N and of LoWAR against the code, in virtual time: what the planner
 //! recommends is what Bowline does.
 
 use bowline::{FecMode, Mtu};

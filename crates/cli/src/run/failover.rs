@@ -10,23 +10,23 @@ use super::{hardware, parse_device};
 
 #[derive(Args)]
 pub(super) struct FailoverArgs {
-    /// Keep connections alive over a backup NIC: exact (what is meant without =), or shift, as
-    /// hardware NICs could do it
+    /// Keep connections alive over a backup NIC: exact (the default mode), or shift, which hardware
+    /// NICs can do too
     #[arg(long, value_name = "MODE", num_args = 0..=1, require_equals = true, default_missing_value = "exact")]
     failover: Option<Mode>,
-    /// Keep the system's own verbs devices: the program runs on the first, and its connections
-    /// continue on the second when that fails. Without names, the first two RoCE devices
+    /// Use the system's own verbs devices: the program runs on the first, and its connections move
+    /// to the second when the first fails [default: the first two RoCE devices]
     #[arg(long, value_name = "DEVICE,BACKUP", num_args = 0..=1, require_equals = true, default_missing_value = "", requires = "failover")]
     pub(super) hardware: Option<String>,
-    /// The backup of a device, which the program does not see; otherwise the next device. May be
-    /// given several times
+    /// Backup address of a device, hidden from the program; may be repeated [default: the next
+    /// device]
     #[arg(long = "backup", value_name = "NAME=ADDRESS", value_parser = parse_device, requires = "failover")]
     backups: Vec<(String, IpAddr)>,
-    /// Where the job's processes find each other's backups: file:///DIR, which is enough on one
-    /// host and the default, or another that `docs/failover.md` names
+    /// Where the job's processes find each other's backups: file:///DIR (the default, enough on one
+    /// host), or another store described in `docs/failover.md`
     #[arg(long, value_name = "URL", requires = "failover")]
     store: Option<String>,
-    /// The job's name: processes with another do not find each other
+    /// Job name; only processes with the same name find each other
     #[arg(long, value_name = "NAME", requires = "failover")]
     job: Option<String>,
 }

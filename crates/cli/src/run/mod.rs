@@ -34,23 +34,23 @@ pub(crate) use report::describe as describe_report;
     bowline run --device bl0=10.0.0.1 --failover --backup bl0=10.0.1.1 --report -- ib_write_bw -D 20\n  \
     bowline run --failover=shift --store file:///mnt/shared/job --job train-7 -- ./train\n  \
     bowline run --failover=shift --hardware=mlx5_0,mlx5_1 --report -- ib_write_bw -d mlx5_0\n\n\
-    Without --device, every address of an interface that is up is a device, loopback included.\n\
-    The same without this command: set the variables that it sets,\n\
+    Without --device, every address of every interface that is up becomes a device, loopback included.\n\
+    To use Bowline without this command, set the variables that it sets:\n\
     LD_PRELOAD, BOWLINE_DEVICES, BOWLINE_VIA, BOWLINE_LANES, BOWLINE_LINK, BOWLINE_FEC, BOWLINE_CC, BOWLINE_KEEPALIVE, BOWLINE_FILES, BOWLINE_PCAP and BOWLINE_REPORT;\n\
     for failover BOWLINE_FAILOVER, BOWLINE_BACKUP, BOWLINE_HARDWARE, BOWLINE_STORE and BOWLINE_JOB.\n\n\
-    Exit status: the program's, or 128 + n if signal n ended it; 125 if this command failed itself, 126 if the\n\
+    Exit status: the program's, or 128 + n if signal n ended it; 125 if this command itself failed, 126 if the\n\
     program cannot be executed, 127 if there is no such program.")]
 pub(crate) struct RunArgs {
     /// A device and its address; may be given several times
     #[arg(long = "device", value_name = "NAME=ADDRESS", value_parser = parse_device)]
     devices: Vec<(String, IpAddr)>,
-    /// What carries the packets: udp; shm, shared memory between processes of this user on this
-    /// host; auto, shm where both ends have it; or on a real NIC and as root
+    /// Packet transport: udp; shm (shared memory, between processes of this user on this host);
+    /// auto (shm if both ends support it, else udp); or, on a physical NIC and as root,
     /// xdp[:mode=auto|copy|zerocopy,queue=N] [default: udp]
     #[arg(long, value_name = "PORT")]
     via: Option<Via>,
-    /// Lanes of each device, each with a socket and a core of its own: a number, or auto [default:
-    /// 1]
+    /// Number of lanes per device, or auto. A lane is an engine with its own socket and core
+    /// [default: 1]
     #[arg(long, value_name = "COUNT")]
     lanes: Option<bowline::LaneCount>,
     /// Write every packet, in and out, to a capture file
@@ -66,22 +66,21 @@ pub(crate) struct RunArgs {
     /// none]
     #[arg(long, value_name = "NAME")]
     cc: Option<bowline::RateControl>,
-    /// How often its librdmacm connections probe a peer that says nothing: a time, or off [default:
-    /// 4s]
+    /// How often its librdmacm connections probe a silent peer: a time, or off [default: 4s]
     #[arg(long, value_name = "TIME", value_parser = parse_keepalive)]
     keepalive: Option<String>,
-    /// Do not show the program files of the devices below /dev/infiniband and /sys/class/infiniband
+    /// Do not emulate device files in /dev/infiniband and /sys/class/infiniband
     #[arg(long)]
     no_device_files: bool,
     #[command(flatten)]
     failover: FailoverArgs,
-    /// Say which peers of this host are reached by UDP, and why; the same as BOWLINE_LOG=info
+    /// Log which local peers are reached by UDP and why; same as BOWLINE_LOG=info
     #[arg(short, long)]
     verbose: bool,
-    /// Say at the end what the NIC saw, and which connections moved when and why
+    /// Print a summary at exit: the NIC's counters, and which connections moved, when and why
     #[arg(long)]
     report: bool,
-    /// Print the report as JSON, one object a device
+    /// Print the report as JSON, one object per device
     #[arg(long, requires = "report")]
     json: bool,
     /// The program and its arguments

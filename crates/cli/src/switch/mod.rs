@@ -35,9 +35,9 @@ const LOOK: Duration = Duration::from_millis(50);
     bowline run --device bl0=127.0.0.1 -- ib_write_bw 127.0.0.100    … and a sender\n\n  \
     bowline perf write-bw -d 127.0.0.2 -p 18516                      likewise with Bowline's own\n  \
     bowline perf write-bw 127.0.0.100 -d 127.0.0.1\n\n\
-    The sender's completions mean that all members have the message. Needs no root: the address is any of\n\
-    this machine's that no device uses. With --via xdp it needs root, and packets pass by the kernel's\n\
-    network stack. `bowline group` shows its groups while it runs, and takes members out.")]
+    A completion at the sender means that all members have the message. Root is not needed: ADDR may be any\n\
+    address of this machine that no device uses. With --via xdp it is needed, and packets bypass the kernel's\n\
+    network stack. While it runs, `bowline group` shows its groups and evicts members.")]
 pub(crate) struct SwitchArgs {
     /// The switch's own address
     addr: IpAddr,
@@ -47,11 +47,11 @@ pub(crate) struct SwitchArgs {
     /// TCP port on which senders set up their connections
     #[arg(long, default_value_t = 18515, value_name = "PORT")]
     listen: u16,
-    /// Members that fail or fall behind: `fail` the group, `evict=TIME` them, or be content with
-    /// `quorum=K,TIME`
+    /// What to do with members that fail or lag: `fail` the group, `evict=TIME` them, or accept a
+    /// quorum with `quorum=K,TIME`
     #[arg(long, default_value = "fail", value_name = "POLICY")]
     policy: PolicyArg,
-    /// How acknowledgements become one
+    /// How to merge acknowledgements
     #[arg(long, value_enum, default_value_t = MergeArg::Minimum)]
     merge: MergeArg,
     /// What carries its packets: udp, or on a real NIC and as root
@@ -61,14 +61,14 @@ pub(crate) struct SwitchArgs {
     /// Impair what the switch sends, e.g. loss=0.1%
     #[arg(long, value_name = "PROFILE")]
     link: Option<LinkProfile>,
-    /// End when the first sender has hung up, and print what was done
+    /// Exit when the first sender disconnects, and print statistics
     #[arg(long)]
     once: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MergeArg {
-    /// Tell the minimum whenever it rises
+    /// Forward the minimum whenever it rises
     Minimum,
     /// The rules of the paper, to compare
     Paper,

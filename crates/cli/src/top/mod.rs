@@ -46,7 +46,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
     moved. Press q to quit. Without a terminal it prints a table for each interval, and only serves if \
     --prometheus is given.")]
 pub(crate) struct TopArgs {
-    /// Time between two looks, e.g. 500ms or 5s
+    /// Refresh interval, e.g. 500ms or 5s
     #[arg(short, long, default_value = "1s", value_name = "TIME", value_parser = parse_interval)]
     interval: Duration,
     /// Print one table and end

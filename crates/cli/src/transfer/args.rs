@@ -21,9 +21,9 @@ pub(crate) const PORT: u16 = 18517;
 
 /// Send files and directories to a `bowline recv`
 ///
-/// Both ends prove who they are, by a one-time code or by their keys. Names, sizes and hashes go
-/// over TCP, the contents over a reliable queue pair whose scheme is a choice. What was interrupted
-/// goes on where it stopped when the same command is run again.
+/// Both ends authenticate each other, by a one-time code or by their keys. Names, sizes and hashes
+/// go over TCP, the contents over a reliable queue pair whose scheme you can choose. Run the same
+/// command again to resume an interrupted transfer.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline recv --code                                  on the receiving host: prints a code …\n  \
@@ -36,78 +36,78 @@ pub(crate) const PORT: u16 = 18517;
     tar c src | bowline send - nas --name src.tar\n\n\
     With --to or --code every argument is a path; otherwise the last one is the host.\n\
     Every block is checked against its BLAKE3 hash, and the hash of a file is that of `b3sum`. \
-    Permissions, modification times, symbolic and hard links go along; devices, sockets and pipes \
-    are skipped, with a note. What cannot be read is left out, and the rest is sent.\n\n\
-    Exit status: 0 all was sent, 1 it failed, 2 wrong usage, 3 something was left out, 130 interrupted.")]
+    Permissions, modification times, symbolic and hard links are preserved; devices, sockets and \
+    pipes are skipped, with a note. Files that cannot be read are skipped, and the rest is sent.\n\n\
+    Exit status: 0 everything was sent, 1 failure, 2 wrong usage, 3 something was skipped, 130 interrupted.")]
 pub(crate) struct SendArgs {
     /// Files and directories to send, - for stdin, and the host last unless --to or --code names it
     #[arg(required = true, num_args = 1.., value_name = "PATH")]
     arguments: Vec<PathBuf>,
-    /// Host where `bowline recv` runs, as HOST, HOST:PORT or [IPv6]:PORT. Several, separated by
-    /// commas, get the same at once: what any of them lacks is sent to all. That is not encrypted:
-    /// off loopback it needs --insecure at all ends
+    /// Host where `bowline recv` runs: HOST, HOST:PORT or [IPv6]:PORT. Separate several hosts by
+    /// commas to send to all of them at once; a block that any of them lacks is sent to all. This
+    /// mode is not encrypted: outside loopback it needs --insecure at all ends
     #[arg(long, value_name = "HOST,…", value_delimiter = ',')]
     to: Vec<String>,
-    /// The three words that `bowline recv --code` shows; without --to the receiver is looked for on
-    /// this host's networks
+    /// The three words that `bowline recv --code` shows. Without --to, the receiver is discovered
+    /// on this host's networks
     #[arg(long, value_name = "WORDS", conflicts_with = "insecure")]
     code: Option<Code>,
-    /// Ask nobody who they are, and encrypt nothing; on loopback that is so without it
+    /// Disable authentication and encryption (on loopback they are off by default)
     #[arg(long)]
     insecure: bool,
-    /// Authenticate and encrypt on loopback as well
+    /// Authenticate and encrypt, even on loopback
     #[arg(long, conflicts_with = "insecure")]
     secure: bool,
-    /// Take the key of a host that is not known yet, without asking
+    /// Accept the key of a host that is not known yet, without asking
     #[arg(long)]
     accept_new: bool,
-    /// After a code: know the receiver by its key from now on
+    /// With --code: also trust the receiver's key from now on
     #[arg(long, requires = "code")]
     remember: bool,
-    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system's
+    /// This end's NIC: an address of this machine, or verbs:NAME for a RoCE NIC of the system
     /// [default: the address it reaches the host from]
     #[arg(short, long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
     /// TCP port of the receiver, where HOST names none
     #[arg(short, long, default_value_t = PORT)]
     port: u16,
-    /// Leave out what matches, as '*.o', 'target/' or '/runs/**'; may be given several times
+    /// Skip files that match, e.g. '*.o', 'target/' or '/runs/**'; may be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Send it although --exclude matches it; may be given several times
+    /// Send files that match, even if --exclude matches them too; may be repeated
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Remove what this end has not, in directories that are sent; the receiver must allow it
-    /// (--delete)
+    /// Delete files at the receiver that do not exist here, in directories that are sent; the
+    /// receiver must allow it (--delete)
     #[arg(long)]
     pub(super) delete: bool,
-    /// Say what would be sent and removed, and change nothing
+    /// Print what would be sent and deleted, and change nothing
     #[arg(short = 'n', long)]
     pub(super) dry_run: bool,
-    /// Tell users and groups; the receiver must be root and take them (--owner)
+    /// Send owners and groups; the receiver must be root and accept them (--owner)
     #[arg(long)]
     owner: bool,
-    /// Tell extended attributes; the receiver must take them (--xattrs)
+    /// Send extended attributes; the receiver must accept them (--xattrs)
     #[arg(long)]
     xattrs: bool,
     /// The name under which stdin arrives
     #[arg(long, default_value = "stdin", value_name = "NAME")]
     pub(super) name: String,
-    /// What is done about losses: sr-nack and sr-rto repeat, ec-mds and ec-xor send parity along,
-    /// auto takes the one that the planner expects to be fastest
+    /// Loss recovery: sr-nack and sr-rto retransmit, ec-mds and ec-xor add parity, auto picks the
+    /// scheme that the planner expects to be fastest
     #[arg(long, default_value = "sr-nack", value_parser = schemes())]
     pub(super) scheme: String,
-    /// What limits how fast it sends: none, fixed:1Gbps, dcqcn, bbr [default: bbr to another host]
+    /// Congestion control: none, fixed:1Gbps, dcqcn, bbr [default: bbr to another host]
     #[arg(long, value_name = "NAME")]
     pub(super) cc: Option<RateControl>,
-    /// Send at this rate, as 1Gbps: where nobody has to find it out [default: as --cc says]
+    /// Send at this fixed rate, e.g. 1Gbps, instead of probing for it [default: as --cc says]
     #[arg(long, value_parser = units::parse_rate)]
     rate: Option<u64>,
-    /// Send no faster than this, as 200Mbps
+    /// Limit the rate, e.g. to 200Mbps
     #[arg(long, value_name = "RATE", value_parser = units::parse_rate)]
     bwlimit: Option<u64>,
-    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As
-    /// many as both ends have carry every block together
+    /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and
+    /// core; a transfer uses as many as both ends have
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB
@@ -192,10 +192,10 @@ impl SendArgs {
 
 /// Receive files and directories from `bowline send`
 ///
-/// Lets in peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes
-/// of this host. It takes up to four transfers at a time and writes nothing outside of its
-/// directory. A file appears under its name when all of it is there and checked; until then it is
-/// NAME.bowline-part, which the next attempt goes on with.
+/// Accepts peers whose keys are trusted (`bowline key trust`), one peer with a code, and processes
+/// of this host. It runs up to four transfers at a time and writes nothing outside its directory. A
+/// file gets its name once it is complete and verified; until then it is NAME.bowline-part, from
+/// which the next attempt resumes.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     bowline recv --code                          into this directory, from whoever has the code\n  \
@@ -203,26 +203,26 @@ impl SendArgs {
     bowline recv /mirror --overwrite --delete    a mirror that senders keep up to date\n  \
     bowline recv /data --once --json             one transfer, then a report\n  \
     bowline recv - --code > model.bin            to stdout\n\n\
-    A file that exists and is the same is left alone. One that differs is left out unless \
-    --overwrite is given, and a directory that exists keeps its permissions. A sender that makes \
-    no progress for two minutes is given up.\n\n\
-    Exit status: 0 it went well, 1 it failed, 2 wrong usage, 3 something was left out, 130 interrupted.")]
+    Existing files that are identical stay as they are. Files that differ are skipped unless \
+    --overwrite is given, and existing directories keep their permissions. A transfer without \
+    progress for two minutes is aborted.\n\n\
+    Exit status: 0 success, 1 failure, 2 wrong usage, 3 something was skipped, 130 interrupted.")]
 pub(crate) struct RecvArgs {
     /// Directory to write to, or - for stdout
     #[arg(default_value = ".", value_name = "DIR")]
     pub(super) dir: PathBuf,
-    /// Print a one-time code, and take one transfer from the sender that has it
+    /// Print a one-time code, and accept one transfer from the sender that knows it
     #[arg(long, conflicts_with = "insecure")]
     pub(super) code: bool,
-    /// After a code: let the sender in by its key from now on
+    /// With --code: also trust the sender's key from now on
     #[arg(long, requires = "code")]
     pub(super) remember: bool,
-    /// Let in whoever can connect, unauthenticated and unencrypted
+    /// Accept any sender, without authentication and encryption
     #[arg(long)]
     pub(super) insecure: bool,
-    /// This end's NIC, on whose address it also listens: an address of this machine, or verbs:NAME
-    /// for a RoCE NIC of the system's [default: all addresses if some key is trusted or a code is
-    /// open, and each sender gets the NIC that it reaches; otherwise 127.0.0.1]
+    /// This end's NIC, and the address to listen on: an address of this machine, or verbs:NAME for
+    /// a RoCE NIC of the system [default: all addresses if a key is trusted or --code is given,
+    /// where each sender uses the NIC that it reaches; otherwise 127.0.0.1]
     #[arg(short, long, value_name = "NIC")]
     pub(super) device: Option<NicName>,
     /// TCP port to listen on; 0 lets the system pick one
@@ -234,17 +234,17 @@ pub(crate) struct RecvArgs {
     /// Replace files that exist and differ, and change the permissions of directories that exist
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Let senders remove what they have not, in directories that they send
+    /// Allow senders to delete files that they do not have, in directories that they send
     #[arg(long)]
     pub(super) delete: bool,
-    /// Give what arrives to the users and groups that a sender tells
+    /// Set the owners and groups that the sender reports
     #[arg(long)]
     pub(super) owner: bool,
-    /// Set the extended attributes that a sender tells
+    /// Set the extended attributes that the sender reports
     #[arg(long)]
     pub(super) xattrs: bool,
-    /// Lanes of this end's NIC, each with a socket and a core of its own: a number, or auto. As
-    /// many as both ends have carry every block together
+    /// Number of lanes of this end's NIC, or auto. A lane is an engine with its own socket and
+    /// core; a transfer uses as many as both ends have
     #[arg(long, default_value_t = LaneCount::default(), value_name = "COUNT")]
     pub(super) lanes: LaneCount,
     /// Impair what this end sends, as loss=0.1%,delay=10ms,rate=1Gbps,queue=8MiB

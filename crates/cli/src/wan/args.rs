@@ -19,19 +19,20 @@ use clap::Args;
         --left 'bowline perf write-bw -d {left} --insecure' \\\n      \
         --right 'bowline perf write-bw {left} -d {right} --insecure'\n  \
     bowline wan --link 'rate=1Gbps,delay=20ms,loss=ge(0.001,0.1)' --seed 7 --left … --right …\n  \
-    bowline wan --link delay=40ms --hold            keep it up, and say how to get in\n\n\
-    Commands are for a shell; {left} and {right} are the addresses of the ends. The right one starts once\n\
-    something listens on the left. When it has ended, so has the run: its status is the run's.\n\
-    The delay is one way, the rate that of IP packets, headers and all. Without root a user\n\
-    namespace is made; /dev/net/tun must be open to the user.")]
+    bowline wan --link delay=40ms --hold            keep the link up, and print how to enter its ends\n\n\
+    Commands run in a shell; {left} and {right} stand for the addresses of the ends. The right command starts\n\
+    once something listens on the left. When it exits, the run ends with its exit status.\n\
+    The delay is one-way; the rate counts whole IP packets, headers included. Without root, a user\n\
+    namespace is created; the user must have access to /dev/net/tun.")]
 pub(crate) struct WanArgs {
     /// What the link does each way, as in `bowline run`: rate=1Gbps,delay=20ms,queue=1bdp,loss=0.1%
     #[arg(long, value_name = "PROFILE", default_value = "")]
     pub(super) link: LinkProfile,
-    /// The way from right to left, if it is another
+    /// Profile from right to left, if it differs
     #[arg(long, value_name = "PROFILE")]
     pub(super) link_back: Option<LinkProfile>,
-    /// Another rate, delay and queue after a time, both ways: 10s:rate=300Mbps,delay=20ms,queue=5MB
+    /// Change rate, delay and queue after a time, in both directions:
+    /// 10s:rate=300Mbps,delay=20ms,queue=5MB
     #[arg(long, value_name = "TIME:PROFILE", value_parser = parse_step)]
     pub(super) then: Option<Step>,
     /// Seed of the losses, in place of the profile's
@@ -41,13 +42,13 @@ pub(crate) struct WanArgs {
     #[arg(long, default_value_t = 1500)]
     #[arg(value_parser = clap::value_parser!(u32).range(576..=65_535))]
     pub(super) mtu: u32,
-    /// Addresses of IPv6
+    /// Use IPv6 addresses
     #[arg(long)]
     pub(super) ipv6: bool,
     /// Command at the left end: the server, as a rule
     #[arg(long, value_name = "COMMAND")]
     pub(super) left: Option<String>,
-    /// Command at the right end, whose status is the run's
+    /// Command at the right end; its exit status becomes that of `bowline wan`
     #[arg(long, value_name = "COMMAND")]
     pub(super) right: Option<String>,
     /// Keep the link up until interrupted, and say how to enter its ends
@@ -59,8 +60,7 @@ pub(crate) struct WanArgs {
     /// How late the 99th percentile of packets may leave [1ms, or 2 % of the delay if that is more]
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub(super) late_limit: Option<Duration>,
-    /// Write every packet that the programs send to a pcap file, as somebody on the link would see
-    /// it
+    /// Capture every packet on the link to a pcap file, as an observer on the link would see it
     #[arg(long, value_name = "FILE")]
     pub(super) pcap: Option<PathBuf>,
     /// Print the report as JSON, one object as the last line

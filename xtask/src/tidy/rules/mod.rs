@@ -1,5 +1,6 @@
 //! The rules.
 
+mod benches;
 mod columns;
 mod documents;
 mod functions;
@@ -21,7 +22,8 @@ pub(super) use documents::check_documents;
 type Rule = fn(&Tree) -> Vec<Problem>;
 
 /// Their names and what they check.
-pub(super) const RULES: [(&str, Rule); 10] = [
+pub(super) const RULES: [(&str, Rule); 11] = [
+    ("benches", benches::check),
     ("columns", columns::check),
     ("functions", functions::check),
     ("labs", labs::check),

@@ -1,0 +1,21 @@
+# shellcheck shell=bash
+# What every bench/NAME/run that is a shell script begins with: it goes to the repository's root, answers
+# --help with the head of the bench's README.md before anything is built, and has `build` for the programs it needs.
+# Sets: here (the bench's directory), bin (where cargo puts programs), args (what the program is to get).
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+bin="${CARGO_TARGET_DIR:-target}/release"
+builds=yes args=()
+for arg in "$@"; do
+  case $arg in
+    -h | --help) exec sed "/^## /Q" "$here/README.md" ;;
+    --no-build) builds=no ;;
+    *) args+=("$arg") ;;
+  esac
+done
+
+# Builds these packages, unless --no-build says to take them as they are.
+build() {
+  [ "$builds" = no ] || cargo build --quiet --release "${@/#/--package=}"
+}
