@@ -288,8 +288,8 @@ impl Group {
         })
     }
 
-    /// Chooses what finds the rate to a peer out, before it is connected: for SDR's schemes, and for
-    /// XP. RC keeps to its window.
+    /// Chooses what finds the rate to a peer out, before it is connected: for SDR's schemes, and
+    /// for XP. RC keeps to its window.
     pub fn set_congestion(
         &mut self,
         nic: &mut dyn Rnic,

@@ -55,8 +55,8 @@ impl RecvRing {
         self.entries.len() as u64
     }
 
-    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all if
-    /// that is null.
+    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all
+    /// if that is null.
     ///
     /// # Safety
     /// It is a list that the program posts.

@@ -193,8 +193,8 @@ impl SendRing {
         self.tail += 1;
     }
 
-    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all if
-    /// that is null.
+    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all
+    /// if that is null.
     ///
     /// # Safety
     /// It is a list that the program posts.

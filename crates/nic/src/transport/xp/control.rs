@@ -18,8 +18,8 @@ const FIRST_TIMEOUT_NS: u64 = 1_000_000;
 const TIMEOUT_RTTS: u64 = 4;
 const MIN_TIMEOUT_NS: u64 = 200_000;
 const MAX_TIMEOUT_NS: u64 = 10_000_000;
-/// Before a round trip is known so many probes in a row are repeated before what is in flight counts
-/// as lost: some 300 ms, longer than the longest path on earth.
+/// Before a round trip is known so many probes in a row are repeated before what is in flight
+/// counts as lost: some 300 ms, longer than the longest path on earth.
 const FIRST_PROBES: u32 = 32;
 /// However long a peer says that a round trip is.
 const LONGEST_TIMEOUT_NS: u64 = 10_000_000_000;
