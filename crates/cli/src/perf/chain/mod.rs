@@ -129,7 +129,7 @@ impl End {
         if bytes > MAX_MEMORY {
             let (asked, most) = (bytes >> 20, MAX_MEMORY >> 20);
             return Err(format!(
-                "needs {asked} MiB, at most {most} are allowed: use smaller messages, or fewer with -t"
+                "needs {asked} MiB, at most {most} are allowed: use smaller messages, or -t"
             )
             .into());
         }
