@@ -237,12 +237,7 @@ fn own_addr() -> String {
 
 /// A receive that waits for what never comes.
 fn post_receive(id: *mut rdma_cm_id) {
-    unsafe {
-        let mut wr: ibv_recv_wr = zeroed();
-        wr.wr_id = 77;
-        let (mut bad, qp) = (null_mut(), (*id).qp);
-        assert_eq!(((*(*qp).context).ops.post_recv)(qp, &mut wr, &mut bad), 0);
-    }
+    assert_eq!(post_recv(unsafe { (*id).qp }, 77, None), 0);
 }
 
 /// The end of a connection is reported in time, its queue pair is in error, its receive is flushed.

@@ -1,13 +1,13 @@
 //! A queue pair: what all transports have in common.
 
+mod aside;
 mod attrs;
 pub(crate) mod body;
 mod keepalive;
 mod sink;
 pub(crate) mod state;
 
-use bitflags::bitflags;
-use bowline_wire::{Bth, CNP_RESERVED_LEN, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
+use bowline_wire::{Bth, FlowKey, OpKind, Opcode, PacketView, Psn, Qpn};
 
 use crate::admit::Admission;
 use crate::config::NicConfig;
@@ -23,11 +23,12 @@ use crate::seal::{OpenPackets, SealPackets};
 use crate::shim::{Chain, Shim, ShimPeer};
 use crate::time::Time;
 use crate::transport::{Transport, TransportDescriptor};
-use crate::tx::{Flow, HeaderBuf, TxBatch};
+use crate::tx::{Flow, TxBatch};
 use crate::types::{
     AddressVector, Completion, EndMark, Event, Mtu, QpAttr, QpInit, QpState, SendFlags, SendOp,
     WcOpcode, WcStatus,
 };
+use aside::Aside;
 use attrs::Attrs;
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
@@ -58,17 +59,6 @@ pub(crate) struct Cx<'a> {
 impl Cx<'_> {
     pub(crate) fn event(&mut self, event: Event) {
         self.events.push(event, self.counters);
-    }
-}
-
-bitflags! {
-    /// Packets that are sent beside the transport's own.
-    #[derive(Clone, Copy, Debug)]
-    struct Aside: u8 {
-        /// A notification of congestion.
-        const CNP = 1;
-        /// A question whether the peer is there.
-        const PROBE = 2;
     }
 }
 
@@ -511,21 +501,6 @@ impl Qp {
         if self.shims_are_due(cx.now) { Progress::More } else { progress }
     }
 
-    /// Sends what is not the transport's turn: a notification of congestion, a probe.
-    #[cold]
-    fn send_asides(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch, is_sealed: bool) {
-        if self.core.asides.contains(Aside::CNP) {
-            send_cnp(&mut self.core, cx, batch);
-        }
-        let mut sink = Sink::new(batch, &mut self.shims, is_sealed);
-        if self.core.asides.contains(Aside::PROBE) && sink.has_room() {
-            self.core.asides.remove(Aside::PROBE);
-            cx.counters.keepalive_probes += 1;
-            self.transport.probe(&mut self.core, cx, &mut sink);
-        }
-        sink.finish(&mut self.core, cx);
-    }
-
     fn shims_are_due(&self, now: Time) -> bool {
         self.shims.deadline() <= now
     }
@@ -648,18 +623,4 @@ impl Qp {
         }
         self.finish_call(cx);
     }
-}
-
-/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is
-/// not the transport's, and passes no shim.
-fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
-    core.asides.remove(Aside::CNP);
-    let mut bth = core.bth(Opcode::CNP, Psn::new(0));
-    bth.becn = true;
-    let mut header = HeaderBuf::new(&bth);
-    header.push::<CNP_RESERVED_LEN>(|_| {});
-    let Some(flow) = core.flow.as_mut() else { return };
-    let bytes = batch.push(flow, 0, &header, &[]);
-    cx.counters.tx_cnps += 1;
-    count_sent(core, cx, 1, bytes);
 }
