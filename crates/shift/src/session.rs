@@ -16,7 +16,7 @@ use bowline_ibverbs::{Context, Library, VerbsName, VerbsNic, address};
 use bowline_io::{EventChannel, spawn_background};
 use bowline_nic::{AddressVector, NicConfig, Payload, Rnic, SendOp, SendWr, Time, UdDest};
 use bowline_store::Key;
-use bowline_verbs_types::{ibv_context, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp_attr};
+use bowline_verbs_types::{ibv_ah_attr, ibv_context, ibv_gid_entry, ibv_mr, ibv_pd};
 use bowline_wire::Qpn;
 
 use crate::cq::{NotifyCq, PollCq};
@@ -149,6 +149,8 @@ pub(crate) fn opened(library: &'static Library, own: *mut ibv_context, name: &st
     let log = log::log();
     match Session::start(library, own, [&first, &second], log.clone()) {
         Ok(session) => {
+            verbs::QPS.prepare();
+            verbs::CQS.prepare();
             sessions().insert(own as usize, session);
             // SAFETY: the program's context, which it does not have yet: nobody calls through it.
             unsafe {
@@ -334,9 +336,9 @@ impl Session {
     }
 
     /// The address that a queue pair's program uses.
-    fn own_addr(&self, attr: &ibv_qp_attr) -> IpAddr {
+    fn own_addr(&self, route: &ibv_ah_attr) -> IpAddr {
         let mut entry = ibv_gid_entry::default();
-        let (port, index) = (attr.ah_attr.port_num.max(1), attr.ah_attr.grh.sgid_index);
+        let (port, index) = (route.port_num.max(1), route.grh.sgid_index);
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the program's open context, and an entry of that size for it to fill in.
         let code = unsafe {
@@ -352,13 +354,13 @@ impl Session {
             let attrs = qp.attrs();
             (attrs.peer, attrs.rtr)
         };
-        let Some(((addr, peer_qpn), (rtr, _))) = peer.zip(rtr) else { return };
+        let Some(((addr, peer_qpn), rtr)) = peer.zip(rtr) else { return };
         if qp.raw(Rail::Backup).is_null() {
             return;
         }
         let qpns = Rail::ALL.map(|rail| Qpn::new(qp.qpn(rail)));
         let Ok(token) = random_bytes().map(u128::from_ne_bytes) else { return };
-        let own_key = queue_pair_key(self.own_addr(&rtr), qpns[0]).ok();
+        let own_key = queue_pair_key(self.own_addr(&rtr.route), qpns[0]).ok();
         let core = &mut *self.core();
         let connection = core.agent.add(qpns, token);
         core.lives += 1;
