@@ -100,8 +100,8 @@ impl RecvRing {
         }
     }
 
-    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all if
-    /// that is null.
+    /// Remembers the receives of a list that the provider has taken: those before `refused`, or all
+    /// if that is null.
     ///
     /// # Safety
     /// It is a list that the program posts.

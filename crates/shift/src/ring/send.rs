@@ -215,8 +215,8 @@ impl SendRing {
         (self.signaled + since * u64::from(signaled), self.two_sided + since * u64::from(two_sided))
     }
 
-    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all if
-    /// that is null.
+    /// Remembers the requests of a list that the provider has taken: those before `refused`, or all
+    /// if that is null.
     ///
     /// # Safety
     /// It is a list that the program posts.

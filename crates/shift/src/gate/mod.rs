@@ -1,5 +1,5 @@
-//! The lock of the data path. Taking it also shows whose it is, so that one atomic instruction finds
-//! an object and locks it.
+//! The lock of the data path. Taking it also shows whose it is, so that one atomic instruction
+//! finds an object and locks it.
 //!
 //! The word of a gate is the address of its object while the gate is free, and another address
 //! while somebody is inside. The data path enters by exchanging one for the other
