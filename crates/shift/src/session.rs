@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bowline_device::{Account, Directory, Log, Tally, describe, queue_pair_key, random_bytes};
+use bowline_device::{
+    Account, Directory, Log, Tally, describe, queue_pair_key, random_bytes, region_key,
+};
 use bowline_failover::{Agent, Config, ConnectionId, Entry, Life, Mode, Rail, Report};
 use bowline_ibverbs::{Context, Library, VerbsName, VerbsNic, address};
 use bowline_io::{EventChannel, spawn_background};
@@ -20,7 +22,7 @@ use bowline_verbs_types::{ibv_ah_attr, ibv_context, ibv_gid_entry, ibv_mr, ibv_p
 use bowline_wire::Qpn;
 
 use crate::cq::{NotifyCq, PollCq};
-use crate::qp::{PostRecv, PostSend, Qp, is_path_failure};
+use crate::qp::{PeerKeys, PostRecv, PostSend, Qp, is_path_failure};
 use crate::rails::{HwRails, Nics};
 use crate::shadow::Shadow;
 use crate::{log, report, verbs};
@@ -206,6 +208,7 @@ impl Session {
         let qkey = random_bytes().map(u32::from_ne_bytes).map_err(|error| error.to_string())?;
         let mut config = Config::new(Mode::Shift, qkey);
         (config.give_up_ns, config.drain_ns) = (GIVE_UP_NS, DRAIN_NS);
+        config.keys_differ = true;
         let mut nics = Nics { nics: [first_nic, second_nic], pds: Vec::new() };
         let agent = {
             let none = RwLock::default();
@@ -499,7 +502,10 @@ impl Session {
             return;
         }
         if let Some(qp) = self.qp(who.qpn) {
-            qp.attrs().peer_device = Some(entry.addrs[0]);
+            qp.attrs().peer_keys = Some(match entry.keys_differ {
+                true => PeerKeys::Of(entry.addrs[0]),
+                false => PeerKeys::Same,
+            });
         }
         self.log.info(&format!("failover: QP {} has a backup, to {}", who.qpn, entry.addrs[1]));
         // The kernel resolves an address when it is first used, which must not be when its link is
@@ -522,7 +528,7 @@ impl Session {
         let qps = self.each_qp();
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         for qp in qps {
-            let Some(addr) = qp.attrs().peer_device else { continue };
+            let Some(PeerKeys::Of(addr)) = qp.attrs().peer_keys else { continue };
             for rkey in qp.rkeys() {
                 let Some(key) = region_key(addr, rkey) else { continue };
                 asked.entry((addr, rkey)).or_insert_with(|| {
@@ -564,11 +570,6 @@ impl Session {
         }
         self.directory.shutdown();
     }
-}
-
-/// The key under which a region's counterpart is found.
-fn region_key(addr: IpAddr, rkey: u32) -> Option<Key> {
-    Key::new(format!("mr/{addr}/{rkey:08x}")).ok()
 }
 
 /// The agent's thread.

@@ -1,6 +1,7 @@
 //! A queue pair: what all transports have in common.
 
 pub(crate) mod body;
+mod keys;
 mod sink;
 pub(crate) mod state;
 
@@ -27,6 +28,7 @@ use crate::types::{
 };
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
+use keys::PeerKeys;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -159,6 +161,8 @@ pub(crate) struct QpCore {
     /// packets sent again must be those sent before.
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
+    /// Keys of the peer's memory, where they are others than requests name.
+    pub(crate) keys: Option<Box<PeerKeys>>,
     failure: Option<Failure>,
     cnp_pending: bool,
     last_cnp: Option<Time>,
@@ -199,6 +203,7 @@ impl QpCore {
             splits_writes: true,
             counters: QpCounters::default(),
             failure: None,
+            keys: None,
             cnp_pending: false,
             last_cnp: None,
         }
@@ -483,7 +488,12 @@ impl Qp {
     pub(crate) fn posted(&mut self, flags: SendFlags) {
         if self.moving.fence_wanted && self.core.is_signaled(flags) {
             self.moving.fence_wanted = false;
-            self.core.sq.withhold_from(self.core.sq.tail());
+            let tail = self.core.sq.tail();
+            let from = self.core.sq.withheld_from().map_or(tail, |withheld| withheld.min(tail));
+            self.core.sq.withhold_from(from);
+        }
+        if self.core.keys.is_some() {
+            self.starve(self.core.sq.tail() - 1);
         }
     }
 

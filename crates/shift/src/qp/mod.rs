@@ -98,10 +98,19 @@ pub(crate) struct Attrs {
     pub(crate) rts: Option<SendAttrs>,
     /// The peer as the program knows it.
     pub(crate) peer: Option<(IpAddr, Qpn)>,
-    /// The peer's first device, under whose address its keys are found.
-    pub(crate) peer_device: Option<IpAddr>,
+    /// Where the keys of the peer's memory on its second device are found.
+    pub(crate) peer_keys: Option<PeerKeys>,
     /// Its counterpart on the second device.
     pub(crate) spare_peer: Option<(IpAddr, Qpn)>,
+}
+
+/// The keys of a peer's memory on its second device.
+#[derive(Clone, Copy)]
+pub(crate) enum PeerKeys {
+    /// Those of the first: it is a soft NIC.
+    Same,
+    /// In the store, under the address of the first.
+    Of(IpAddr),
 }
 
 /// What a queue pair needs to be initialised: as there is one of each for every queue pair, not the

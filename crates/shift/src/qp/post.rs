@@ -1,14 +1,13 @@
 //! Posting: to the provider at once, or to whichever device the connection is on.
 
 use core::ffi::c_int;
-use core::net::IpAddr;
 use core::ptr::null_mut;
 use std::sync::Arc;
 
 use bowline_failover::Rail;
 use bowline_verbs_types::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 
-use super::{PostRecv, PostSend, Qp, Refused, State};
+use super::{PeerKeys, PostRecv, PostSend, Qp, Refused, State};
 use crate::gate::{Gate, GateGuard};
 use crate::session::Session;
 
@@ -272,7 +271,7 @@ impl Qp {
 /// Keys of requests on a device, and its provider.
 struct Keys {
     session: Option<Arc<Session>>,
-    peer: Option<IpAddr>,
+    peer: Option<PeerKeys>,
     rail: Rail,
 }
 
@@ -280,7 +279,7 @@ impl Keys {
     fn new(qp: &Qp, rail: Rail) -> Keys {
         let peer = match rail {
             Rail::Default => None,
-            Rail::Backup => qp.attrs().peer_device,
+            Rail::Backup => qp.attrs().peer_keys,
         };
         Keys { session: qp.session.upgrade(), peer, rail }
     }
@@ -303,7 +302,10 @@ impl Keys {
     fn remote(&self, key: u32) -> Option<u32> {
         match self.rail {
             Rail::Default => Some(key),
-            Rail::Backup => self.session.as_ref()?.backup_rkey(self.peer?, key),
+            Rail::Backup => match self.peer? {
+                PeerKeys::Same => Some(key),
+                PeerKeys::Of(peer) => self.session.as_ref()?.backup_rkey(peer, key),
+            },
         }
     }
 }
