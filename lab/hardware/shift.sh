@@ -31,12 +31,13 @@ mix() { lose "$1" "$2" "$3" "$4" "$6" "$5"; }
 
 # A soft NIC at one end, a verbs device at the other.
 mixed_rows() {
-    local kind host client
+    # Programs of such pairs start later, and still have to see the return.
+    local kind host client seconds=24
     in_guest '/tmp/shift-guest mixed-net' > "$logs/mixed" 2>&1 || { echo 'no host with soft NICs:'; cat "$logs/mixed"; ((failed++)); return; }
     for kind in write send read; do
         for client in b s; do
             for host in b s; do
-                [[ -n $quick && $kind$client$host != writebs && $kind$client$host != writesb ]] && continue
+                [[ -n $quick && $kind$client$host != writesb ]] && continue
                 row "shift mixed perftest ib_${kind}_bw, client ${client}, first interface of ${host} down and up" \
                     mix mixed-perf "$kind" "$host" "$seconds" "$client"
             done
