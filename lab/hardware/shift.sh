@@ -10,10 +10,11 @@ shift_limit_s=90
 # and are back on the first.
 lose() {
     local log=$5 part
-    timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest $1 $2 $3 $4" > "$log.guest" 2>&1 || return
+    local shift_guest="/tmp/shift-guest $1 $2 $3 $4 ${6:-}"
+    timeout -k 1 "$shift_limit_s" "$here/guest/sh" "$shift_guest" > "$log.guest" 2>&1 || return
     grep -q '^status 0 0$' "$log.guest" || return
     for part in '"to_backup":[1-9]' '"back":[1-9]' '"away":0' '"failed":0'; do
-        [[ $(grep -Ec "^[ab]: .*$part" "$log.guest") == 2 ]] || { echo "not at both ends: $part" >> "$log.guest"; return 1; }
+        [[ $(grep -Ec "^[abs]: .*$part" "$log.guest") == 2 ]] || { echo "not at both ends: $part" >> "$log.guest"; return 1; }
     done
 }
 
@@ -23,6 +24,28 @@ atomics() {
     timeout -k 1 "$shift_limit_s" "$here/guest/sh" "/tmp/shift-guest verify atomic $1 $2" > "$log.guest" 2>&1
     grep -q '^a: request [0-9]*: transport retry counter exceeded' "$log.guest" &&
         grep -q '"outcome":"atomic-in-flight"' "$log.guest"
+}
+
+# mix COMMAND KIND HOST SECONDS CLIENT LOG: as lose, between host b and the soft NICs of host s.
+mix() { lose "$1" "$2" "$3" "$4" "$6" "$5"; }
+
+# A soft NIC at one end, a verbs device at the other.
+mixed_rows() {
+    # Programs of such pairs start later, and still have to see the return.
+    local kind host client seconds=24
+    in_guest '/tmp/shift-guest mixed-net' > "$logs/mixed" 2>&1 || { echo 'no host with soft NICs:'; cat "$logs/mixed"; ((failed++)); return; }
+    for kind in write send read; do
+        for client in b s; do
+            for host in b s; do
+                [[ -n $quick && $kind$client$host != writesb ]] && continue
+                row "shift mixed perftest ib_${kind}_bw, client ${client}, first interface of ${host} down and up" \
+                    mix mixed-perf "$kind" "$host" "$seconds" "$client"
+            done
+            [[ -n $quick && $kind$client != sends ]] && continue
+            row "shift mixed verify $kind, client ${client}, first interface of b down and up" \
+                mix mixed-verify "$kind" b "$seconds" "$client"
+        done
+    done
 }
 
 shift_rows() {
@@ -40,5 +63,6 @@ shift_rows() {
             row "shift verify $kind, first interface of ${host} down and up" lose verify "$kind" "$host" "$seconds"
         done
     done
+    mixed_rows
     row 'shift verify atomic: one in flight fails the connection' atomics a 6
 }

@@ -56,7 +56,7 @@ pub use connections::{ConnectionEvent, Connections};
 pub use cq::Cq;
 pub use device::Device;
 pub use error::DeviceError;
-pub use failover::{Account, Directory, Tally, describe, queue_pair_key};
+pub use failover::{Account, Directory, Tally, describe, queue_pair_key, region_key};
 pub use host::Host;
 pub use log::{Log, Severity};
 pub use mr::Mr;

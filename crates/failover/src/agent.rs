@@ -1,5 +1,6 @@
 //! The agent: who has connections, messages for them, and time.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bowline_nic::{ControlError, CqId, Time};
@@ -106,7 +107,16 @@ impl Agent {
             agents: [first.qpn, second.qpn],
             qkey: self.config.qkey,
             token: connection.token,
+            keys_differ: self.config.keys_differ,
         })
+    }
+
+    /// For a connection whose peer's memory has other keys on its second NIC: the address of the
+    /// first, and the QPs here.
+    pub fn peer_keys(&self, connection: ConnectionId) -> Option<(IpAddr, [Qpn; 2])> {
+        let connection = self.connections.get(&connection)?;
+        let peer = connection.peer.filter(|peer| peer.keys_differ)?;
+        Some((peer.addrs[0], connection.qpns))
     }
 
     /// Takes what is known of a connection's peer: from now on it can move. The QP must be
@@ -125,6 +135,7 @@ impl Agent {
         let gone = Err(ControlError::NotFound { what: "NIC" });
         on(rails, Rail::Backup, |nic, _| {
             nic.aim_spare_qp(spare, peer.addrs[1], peer.qpns[1])?;
+            nic.set_peer_keys_differ(spare, peer.keys_differ)?;
             nic.guard_qp(spare, true)
         })
         .unwrap_or(gone)?;

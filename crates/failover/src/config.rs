@@ -74,6 +74,8 @@ pub struct Config {
     pub drain_ns: u64,
     /// Moves of a connection without any progress before it fails.
     pub max_idle_moves: u32,
+    /// Memory has other keys on the second NIC than on the first, as on verbs devices.
+    pub keys_differ: bool,
 }
 
 impl Config {
@@ -90,6 +92,7 @@ impl Config {
             good_for_max_ns: 10_000_000_000,
             drain_ns: 100_000_000,
             max_idle_moves: 8,
+            keys_differ: false,
         }
     }
 }

@@ -18,6 +18,8 @@ pub struct Entry {
     pub qkey: u32,
     /// What messages about this connection must carry.
     pub token: u128,
+    /// Its memory has other keys on the second NIC than on the first: see `mr/` in the store.
+    pub keys_differ: bool,
 }
 
 /// Bytes that are no entry.
@@ -27,14 +29,16 @@ pub struct Entry {
 )]
 pub struct BadEntry;
 
-const VERSION: u8 = 1;
+/// The first byte: keys are the same on both NICs, or not.
+const SAME_KEYS: u8 = 1;
+const OTHER_KEYS: u8 = 2;
 const LEN: usize = 1 + 2 * (17 + 4 + 4) + 4 + 16;
 
 impl Entry {
     /// As bytes for the store.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(LEN);
-        out.push(VERSION);
+        out.push(if self.keys_differ { OTHER_KEYS } else { SAME_KEYS });
         for i in 0..2 {
             match self.addrs[i] {
                 IpAddr::V4(v4) => {
@@ -58,9 +62,11 @@ impl Entry {
     /// Reads what [`Entry::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Result<Entry, BadEntry> {
         let bytes: &[u8; LEN] = bytes.try_into().map_err(|_| BadEntry)?;
-        if bytes[0] != VERSION {
-            return Err(BadEntry);
-        }
+        let keys_differ = match bytes[0] {
+            SAME_KEYS => false,
+            OTHER_KEYS => true,
+            _ => return Err(BadEntry),
+        };
         let rail = |i: usize| &bytes[1 + i * 25..][..25];
         let addr = |i: usize| {
             let (family, addr) = (rail(i)[0], &rail(i)[1..17]);
@@ -82,6 +88,7 @@ impl Entry {
             agents: [qpn(0, 21)?, qpn(1, 21)?],
             qkey: be32(&bytes[51..]),
             token: u128::from_be_bytes(token),
+            keys_differ,
         })
     }
 }
@@ -109,8 +116,10 @@ mod tests {
             agents in [qpn(), qpn()],
             qkey: u32,
             token: u128,
+            keys_differ: bool,
         ) {
-            let entry = Entry { addrs: [v4.into(), v6.into()], qpns, agents, qkey, token };
+            let addrs = [v4.into(), v6.into()];
+            let entry = Entry { addrs, qpns, agents, qkey, token, keys_differ };
             prop_assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
         }
 

@@ -43,6 +43,9 @@ pub trait RailNic {
     /// Says where a spare's peer is: see [`Nic::aim_spare_qp`].
     fn aim_spare_qp(&mut self, qpn: Qpn, to: IpAddr, dest_qpn: Qpn) -> Result<(), ControlError>;
 
+    /// See [`Nic::set_peer_keys_differ`].
+    fn set_peer_keys_differ(&mut self, qpn: Qpn, differ: bool) -> Result<(), ControlError>;
+
     /// See [`Nic::guard_qp`].
     fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError>;
 
@@ -135,6 +138,10 @@ impl RailNic for Nic {
 
     fn aim_spare_qp(&mut self, qpn: Qpn, to: IpAddr, dest_qpn: Qpn) -> Result<(), ControlError> {
         Nic::aim_spare_qp(self, qpn, AddressVector::new(to), dest_qpn)
+    }
+
+    fn set_peer_keys_differ(&mut self, qpn: Qpn, differ: bool) -> Result<(), ControlError> {
+        Nic::set_peer_keys_differ(self, qpn, differ)
     }
 
     fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError> {

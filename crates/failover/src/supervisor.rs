@@ -1,6 +1,7 @@
 //! All connections of a device that can move: one agent for each lane, and which connection is
 //! which.
 
+use core::net::IpAddr;
 use std::collections::HashMap;
 
 use bowline_nic::{ControlError, CqId, Time};
@@ -107,6 +108,36 @@ impl Supervisor {
         let rails = &mut LaneRails { engines, lane: watched.lane };
         self.agents[watched.lane].connect(rails, watched.connection, entry)?;
         Ok(!std::mem::replace(&mut watched.ready, true))
+    }
+
+    /// Teaches spares the keys of their peers' memory, where those have others on each NIC. `look`
+    /// gives the key on the peer's second NIC, by the address of its first and the key there, if it
+    /// is known.
+    pub fn teach_keys<E: Engines>(
+        &self,
+        engines: &E,
+        mut look: impl FnMut(IpAddr, u32) -> Option<u32>,
+    ) {
+        for Watched { connection, lane, .. } in self.watched.values() {
+            let Some((peer, qpns)) = self.agents[*lane].peer_keys(*connection) else { continue };
+            let spare = Place { rail: Rail::Backup, lane: *lane };
+            let mut named = Vec::new();
+            for rail in Rail::ALL {
+                let at = Place { rail, lane: *lane };
+                // A NIC that is gone has no requests.
+                let _ = engines.with(at, |nic, _| named.extend(nic.named_keys(qpns[rail.index()])));
+            }
+            let _ = engines.with(spare, |nic, _| {
+                for key in named {
+                    if !nic.knows_peer_key(qpns[1], key)
+                        && let Some(here) = look(peer, key)
+                    {
+                        // One that is gone needs none.
+                        let _ = nic.learn_peer_key(qpns[1], key, here);
+                    }
+                }
+            });
+        }
     }
 
     /// Brings a queue pair home and forgets it. Tells which life that ends.

@@ -55,6 +55,7 @@ pub(crate) fn run(input: &[u8]) {
         agents: [PEER_AGENT; 2],
         qkey: QKEY,
         token: TOKEN + 1,
+        keys_differ: false,
     };
     let _ = agent.connect(&mut Nics { hosts: &mut hosts }, link, &peer);
     while !script.is_over() {

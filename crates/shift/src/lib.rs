@@ -12,6 +12,7 @@
 
 mod cq;
 mod events;
+mod gate;
 mod log;
 mod qp;
 mod rails;
@@ -19,6 +20,5 @@ mod report;
 mod ring;
 mod session;
 mod shadow;
-mod spin;
 mod table;
 pub mod verbs;

@@ -116,6 +116,11 @@ impl RailNic for HwRail<'_> {
         Ok(())
     }
 
+    fn set_peer_keys_differ(&mut self, _qpn: Qpn, _differ: bool) -> Result<(), ControlError> {
+        // Queue pairs translate keys by themselves.
+        Ok(())
+    }
+
     fn guard_qp(&mut self, qpn: Qpn, guarded: bool) -> Result<(), ControlError> {
         self.qp(qpn)?.guard(guarded);
         Ok(())

@@ -10,17 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bowline_device::{Account, Directory, Log, Tally, describe, queue_pair_key, random_bytes};
+use bowline_device::{
+    Account, Directory, Log, Tally, describe, queue_pair_key, random_bytes, region_key,
+};
 use bowline_failover::{Agent, Config, ConnectionId, Entry, Life, Mode, Rail, Report};
 use bowline_ibverbs::{Context, Library, VerbsName, VerbsNic, address};
 use bowline_io::{EventChannel, spawn_background};
 use bowline_nic::{AddressVector, NicConfig, Payload, Rnic, SendOp, SendWr, Time, UdDest};
 use bowline_store::Key;
-use bowline_verbs_types::{ibv_context, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp_attr};
+use bowline_verbs_types::{ibv_ah_attr, ibv_context, ibv_gid_entry, ibv_mr, ibv_pd};
 use bowline_wire::Qpn;
 
 use crate::cq::{NotifyCq, PollCq};
-use crate::qp::{PostRecv, PostSend, Qp, is_path_failure};
+use crate::qp::{PeerKeys, PostRecv, PostSend, Qp, is_path_failure};
 use crate::rails::{HwRails, Nics};
 use crate::shadow::Shadow;
 use crate::{log, report, verbs};
@@ -149,6 +151,8 @@ pub(crate) fn opened(library: &'static Library, own: *mut ibv_context, name: &st
     let log = log::log();
     match Session::start(library, own, [&first, &second], log.clone()) {
         Ok(session) => {
+            verbs::QPS.prepare();
+            verbs::CQS.prepare();
             sessions().insert(own as usize, session);
             // SAFETY: the program's context, which it does not have yet: nobody calls through it.
             unsafe {
@@ -204,6 +208,7 @@ impl Session {
         let qkey = random_bytes().map(u32::from_ne_bytes).map_err(|error| error.to_string())?;
         let mut config = Config::new(Mode::Shift, qkey);
         (config.give_up_ns, config.drain_ns) = (GIVE_UP_NS, DRAIN_NS);
+        config.keys_differ = true;
         let mut nics = Nics { nics: [first_nic, second_nic], pds: Vec::new() };
         let agent = {
             let none = RwLock::default();
@@ -334,9 +339,9 @@ impl Session {
     }
 
     /// The address that a queue pair's program uses.
-    fn own_addr(&self, attr: &ibv_qp_attr) -> IpAddr {
+    fn own_addr(&self, route: &ibv_ah_attr) -> IpAddr {
         let mut entry = ibv_gid_entry::default();
-        let (port, index) = (attr.ah_attr.port_num.max(1), attr.ah_attr.grh.sgid_index);
+        let (port, index) = (route.port_num.max(1), route.grh.sgid_index);
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the program's open context, and an entry of that size for it to fill in.
         let code = unsafe {
@@ -352,13 +357,13 @@ impl Session {
             let attrs = qp.attrs();
             (attrs.peer, attrs.rtr)
         };
-        let Some(((addr, peer_qpn), (rtr, _))) = peer.zip(rtr) else { return };
+        let Some(((addr, peer_qpn), rtr)) = peer.zip(rtr) else { return };
         if qp.raw(Rail::Backup).is_null() {
             return;
         }
         let qpns = Rail::ALL.map(|rail| Qpn::new(qp.qpn(rail)));
         let Ok(token) = random_bytes().map(u128::from_ne_bytes) else { return };
-        let own_key = queue_pair_key(self.own_addr(&rtr), qpns[0]).ok();
+        let own_key = queue_pair_key(self.own_addr(&rtr.route), qpns[0]).ok();
         let core = &mut *self.core();
         let connection = core.agent.add(qpns, token);
         core.lives += 1;
@@ -497,7 +502,10 @@ impl Session {
             return;
         }
         if let Some(qp) = self.qp(who.qpn) {
-            qp.attrs().peer_device = Some(entry.addrs[0]);
+            qp.attrs().peer_keys = Some(match entry.keys_differ {
+                true => PeerKeys::Of(entry.addrs[0]),
+                false => PeerKeys::Same,
+            });
         }
         self.log.info(&format!("failover: QP {} has a backup, to {}", who.qpn, entry.addrs[1]));
         // The kernel resolves an address when it is first used, which must not be when its link is
@@ -520,7 +528,7 @@ impl Session {
         let qps = self.each_qp();
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         for qp in qps {
-            let Some(addr) = qp.attrs().peer_device else { continue };
+            let Some(PeerKeys::Of(addr)) = qp.attrs().peer_keys else { continue };
             for rkey in qp.rkeys() {
                 let Some(key) = region_key(addr, rkey) else { continue };
                 asked.entry((addr, rkey)).or_insert_with(|| {
@@ -562,11 +570,6 @@ impl Session {
         }
         self.directory.shutdown();
     }
-}
-
-/// The key under which a region's counterpart is found.
-fn region_key(addr: IpAddr, rkey: u32) -> Option<Key> {
-    Key::new(format!("mr/{addr}/{rkey:08x}")).ok()
 }
 
 /// The agent's thread.

@@ -17,14 +17,14 @@ use bowline_verbs_types::{
 };
 use bowline_wire::Qpn;
 
-use crate::cq::Cq;
-use crate::qp::{InitAttrs, Qp, SendAttrs};
+use crate::cq::{Cq, CqSeat};
+use crate::qp::{InitAttrs, Qp, QpSeat, RecvAttrs, SendAttrs};
 use crate::session::{self, Session};
 use crate::table::Table;
 use crate::{events, log};
 
-static QPS: Table<Qp> = Table::new();
-static CQS: Table<Cq> = Table::new();
+pub(crate) static QPS: Table<QpSeat> = Table::new();
+pub(crate) static CQS: Table<CqSeat> = Table::new();
 
 /// The system's library, or the errno of its absence.
 fn library() -> Result<&'static Library, c_int> {
@@ -354,7 +354,7 @@ fn changed(session: Option<&Arc<Session>>, qp: &Arc<Qp>, attr: ibv_qp_attr, mask
         }
         IBV_QPS_INIT => attrs.init = Some(InitAttrs::new(&attr, mask)),
         IBV_QPS_RTR => {
-            attrs.rtr = Some((attr, mask));
+            attrs.rtr = Some(RecvAttrs::new(&attr, mask));
             let peer = address(&attr.ah_attr.grh.dgid);
             attrs.peer = Some((peer, Qpn::new(attr.dest_qp_num & 0xff_ffff)));
             drop(attrs);
@@ -450,8 +450,25 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
+    // SAFETY: contexts have this function in their tables after the table was prepared.
+    let seat = unsafe { QPS.seat(qp) };
+    if seat.enter(qp) {
+        // SAFETY: the caller's promise.
+        return unsafe { seat.post_send(qp, wr, bad) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { post_send_slowly(qp, wr, bad) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn post_send_slowly(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
     // SAFETY: the program's queue pair lives for the call.
-    if let Some(known) = unsafe { QPS.get(qp) } {
+    if let Some(known) = unsafe { QPS.find(qp) } {
         // SAFETY: the caller's promise.
         return unsafe { known.post_send(qp, wr, bad) };
     }
@@ -469,8 +486,25 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: contexts have this function in their tables after the table was prepared.
+    let seat = unsafe { QPS.seat(qp) };
+    if seat.enter(qp) {
+        // SAFETY: the caller's promise.
+        return unsafe { seat.post_recv(qp, wr, bad) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { post_recv_slowly(qp, wr, bad) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn post_recv_slowly(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
     // SAFETY: the program's queue pair lives for the call.
-    if let Some(known) = unsafe { QPS.get(qp) } {
+    if let Some(known) = unsafe { QPS.find(qp) } {
         // SAFETY: the caller's promise.
         return unsafe { known.post_recv(qp, wr, bad) };
     }
@@ -484,8 +518,21 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 /// `ibv_poll_cq`, in a context's table.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: contexts have this function in their tables after the table was prepared.
+    let seat = unsafe { CQS.seat(cq) };
+    if seat.enter(cq, wc) {
+        // SAFETY: the caller's promise.
+        return unsafe { seat.poll(cq, count, wc) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { poll_cq_slowly(cq, count, wc) }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn poll_cq_slowly(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: the program's queue lives for the call.
-    if let Some(known) = unsafe { CQS.get(cq) } {
+    if let Some(known) = unsafe { CQS.find(cq) } {
         // SAFETY: the caller's promise.
         return unsafe { known.poll(cq, count, wc) };
     }
@@ -500,7 +547,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 /// `ibv_req_notify_cq`, in a context's table.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the program's queue lives for the call.
-    if let Some(known) = unsafe { CQS.get(cq) } {
+    if let Some(known) = unsafe { CQS.find(cq) } {
         known.armed.store(true, core::sync::atomic::Ordering::Release);
     }
     // SAFETY: a queue of the program's.

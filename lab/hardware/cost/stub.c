@@ -13,36 +13,49 @@ static struct ibv_device devices[2] = {
 	{ .node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB, .name = "stub1" },
 };
 
-/* One request is outstanding at most: enough for a program that polls after each. */
-static unsigned outstanding;
-static uint64_t last_wr_id;
-static uint32_t last_qp_num, next_number = 1;
+/* One request is outstanding at most: enough for a program that polls after each. Others than the program have
+ * queues as well. */
+struct queue {
+	struct ibv_cq cq;
+	unsigned outstanding;
+	uint32_t qp_num, opcode;
+	uint64_t wr_id;
+};
+static uint32_t next_number = 1;
 
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
+	struct queue *queue = (void *)qp->send_cq;
 	(void)bad;
-	last_wr_id = wr->wr_id;
-	last_qp_num = qp->qp_num;
-	outstanding = 1;
+	queue->wr_id = wr->wr_id;
+	queue->qp_num = qp->qp_num;
+	queue->opcode = IBV_WC_RDMA_WRITE;
+	queue->outstanding = 1;
 	return 0;
 }
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
-	(void)qp, (void)wr, (void)bad;
+	struct queue *queue = (void *)qp->recv_cq;
+	(void)bad;
+	queue->wr_id = wr->wr_id;
+	queue->qp_num = qp->qp_num;
+	queue->opcode = IBV_WC_RECV;
+	queue->outstanding = 1;
 	return 0;
 }
 
 static int poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 {
-	(void)cq, (void)count;
-	if (!outstanding)
+	struct queue *queue = (void *)cq;
+	(void)count;
+	if (!queue->outstanding)
 		return 0;
-	outstanding = 0;
-	wc->wr_id = last_wr_id;
-	wc->qp_num = last_qp_num;
+	queue->outstanding = 0;
+	wc->wr_id = queue->wr_id;
+	wc->qp_num = queue->qp_num;
 	wc->status = IBV_WC_SUCCESS;
-	wc->opcode = IBV_WC_RDMA_WRITE;
+	wc->opcode = queue->opcode;
 	return 1;
 }
 
@@ -190,9 +203,9 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
 			     int comp_vector)
 {
 	(void)comp_vector;
-	struct ibv_cq *cq = calloc(1, sizeof *cq);
-	*cq = (struct ibv_cq){ .context = context, .channel = channel, .cq_context = cq_context, .cqe = cqe };
-	return cq;
+	struct queue *queue = calloc(1, sizeof *queue);
+	queue->cq = (struct ibv_cq){ .context = context, .channel = channel, .cq_context = cq_context, .cqe = cqe };
+	return &queue->cq;
 }
 
 int ibv_resize_cq(struct ibv_cq *cq, int cqe) { (void)cq, (void)cqe; return 0; }

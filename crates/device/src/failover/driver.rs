@@ -9,7 +9,8 @@ use bowline_failover::mirror::{Engines, Layout, Place};
 use bowline_io::{ChannelClosed, LinkNews, LinkState, run_promptly};
 use bowline_wire::Qpn;
 
-use super::{Directory, Shared};
+use super::keys::PeerKeys;
+use super::{Core, Directory, Shared};
 
 /// How often the ports are asked whether they are up. The kernel says when an interface changes,
 /// but nobody when a fault that was ordered begins or ends.
@@ -120,6 +121,9 @@ impl Driver<'_> {
         self.look_at_ports();
         let core = &mut shared.core();
         shared.supervise(core, |supervisor, now, engines| supervisor.handle(now, engines));
+        let Core { supervisor, keys, .. } = &mut **core;
+        supervisor
+            .teach_keys(&*shared.engines, |addr, rkey| keys.look(&shared.directory, addr, rkey));
         Ok(())
     }
 
@@ -139,6 +143,10 @@ impl Driver<'_> {
 
 fn found(shared: &Shared) {
     for (who, bytes) in shared.directory.found() {
+        if PeerKeys::is_ours(who) {
+            shared.core().keys.found(who, &bytes);
+            continue;
+        }
         match Entry::decode(&bytes) {
             Ok(entry) => shared.peer_found(who, &entry),
             Err(error) => shared.log.warn(&format!(

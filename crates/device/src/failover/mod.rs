@@ -3,6 +3,7 @@
 mod account;
 mod directory;
 mod driver;
+mod keys;
 
 use std::collections::HashMap;
 use std::iter;
@@ -23,6 +24,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 pub use account::{Account, Tally, describe};
 pub use directory::Directory;
 use driver::Token;
+pub use keys::region_key;
 
 use crate::engines::LaneEngines;
 use crate::{BackupSpec, DeviceError, Log, random_bytes};
@@ -59,6 +61,7 @@ struct Shared {
 struct Core {
     supervisor: Supervisor,
     tally: Tally,
+    keys: keys::PeerKeys,
     random: ChaCha20Rng,
     /// Moves that sleepers have been woken for.
     moves_seen: u64,
@@ -93,7 +96,8 @@ impl Failover {
         }
         let directory = Directory::start(store, Arc::clone(&inbox), log.clone())
             .map_err(DeviceError::system("start a thread"))?;
-        let core = Core { supervisor, tally: Tally::default(), random, moves_seen: 0 };
+        let (tally, keys) = (Tally::default(), keys::PeerKeys::default());
+        let core = Core { supervisor, tally, keys, random, moves_seen: 0 };
         let core = Arc::new(Mutex::new(core));
         let for_waiters = Arc::clone(&core);
         engines.wait_for_moves_by(move || drop(lock(&for_waiters)));

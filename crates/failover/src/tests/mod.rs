@@ -48,6 +48,40 @@ fn a_cut_wire_moves_both_ends_and_a_mended_one_brings_them_back() {
     }
 }
 
+/// A soft NIC with a verbs device as its peer.
+#[test]
+fn requests_wait_for_the_keys_of_a_peer_that_has_others_on_its_second_nic() {
+    let mut rig = Rig::unconnected(Mode::Shift, 21);
+    let here = rig.rekey(1);
+    rig.introduce();
+    rig.write(0, 1, 5000);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.completed(0), [(1, WcStatus::Success)]);
+    rig.cut(Rail::Default, true);
+    rig.post(0, 2, SendOp::Send, 100);
+    rig.recv(1, 20);
+    rig.write(0, 3, 5000);
+    rig.run(SECOND);
+    assert_eq!(rig.homes(), [Rail::Backup; 2]);
+    assert_eq!(rig.completed(0), [(2, WcStatus::Success)], "what names no key goes");
+    rig.write(0, 4, 5000);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.completed(0), []);
+    rig.learn_key(0, here);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.completed(0), [(3, WcStatus::Success), (4, WcStatus::Success)]);
+    rig.add_one(0, 5);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.completed(0), [(5, WcStatus::Success)]);
+    assert_eq!(rig.counter(1), 1, "not in the memory that has the first key there");
+    rig.cut(Rail::Default, false);
+    rig.run(SECOND);
+    assert_eq!(rig.homes(), [Rail::Default; 2]);
+    rig.write(0, 6, 5000);
+    rig.run(SECOND / 100);
+    assert_eq!(rig.completed(0), [(6, WcStatus::Success)], "the first NIC has the first key");
+}
+
 #[test]
 fn a_port_that_goes_down_is_left_at_once_and_both_ends_know_whose_it_was() {
     for mode in MODES {

@@ -43,6 +43,7 @@ struct Host {
     cqs: [CqId; 2],
     qpns: [Qpn; 2],
     key: MrKey,
+    pds: [PdId; 2],
     buffer: Arc<Buffer>,
     agent: Agent,
     connection: ConnectionId,
@@ -95,7 +96,7 @@ impl Host {
         let mut agent = Agent::new(config, &mut Nics { nics: &mut nics, now }).unwrap();
         let connection = agent.add(qpns, 0xfeed_0000 + host as u128);
         let (completions, reports) = (Vec::new(), Vec::new());
-        Host { nics, cqs, qpns, key, buffer, agent, connection, completions, reports }
+        Host { nics, cqs, qpns, key, pds, buffer, agent, connection, completions, reports }
     }
 
     fn connect(&mut self, now: Time, host: usize, dest: Qpn) {
@@ -129,13 +130,40 @@ impl Rig {
 
     pub(super) fn new(mode: Mode, seed: u64) -> Rig {
         let mut rig = Rig::unconnected(mode, seed);
+        rig.introduce();
+        rig
+    }
+
+    /// The memory of a host has another key on its second NIC, as on a verbs device. Gives that.
+    /// The key of the first leads to other memory there.
+    pub(super) fn rekey(&mut self, host: usize) -> u32 {
+        let host = &mut self.hosts[host];
+        host.agent.config.keys_differ = true;
+        let shared = host.nics[0].share_key(host.key).unwrap();
+        host.nics[1].deregister(host.key).unwrap();
+        let other = Region::owned(Buffer::new(1 << 20));
+        host.nics[1].register_as(&shared, host.pds[1], other, BASE, Access::all()).unwrap();
+        let region = Region::owned(Arc::clone(&host.buffer));
+        host.nics[1].register(host.pds[1], region, BASE, Access::all()).unwrap().0
+    }
+
+    /// A host learns the key of its peer's memory on the second NIC.
+    pub(super) fn learn_key(&mut self, host: usize, here: u32) {
+        let named = self.hosts[1 - host].key.0;
+        let host = &mut self.hosts[host];
+        let spare = host.qpns[1];
+        assert!(!host.nics[1].knows_peer_key(spare, named));
+        host.nics[1].learn_peer_key(spare, named, here).unwrap();
+    }
+
+    pub(super) fn introduce(&mut self) {
+        let rig = self;
         let entries: Vec<_> =
             rig.hosts.iter().map(|h| h.agent.entry(h.connection).unwrap()).collect();
         for (i, host) in rig.hosts.iter_mut().enumerate() {
             let mut rails = Nics { nics: &mut host.nics, now: rig.now };
             host.agent.connect(&mut rails, host.connection, &entries[1 - i]).unwrap();
         }
-        rig
     }
 
     /// A number for tests: xorshift.

@@ -80,6 +80,32 @@ impl Nic {
         Ok(())
     }
 
+    /// Says whether the peer's memory has other keys for a spare than for the QP that it stands in
+    /// for. If so, requests wait for [`Nic::learn_peer_key`].
+    pub fn set_peer_keys_differ(&mut self, qpn: Qpn, differ: bool) -> Result<(), ControlError> {
+        self.movable(qpn)?.core.keys = differ.then(Box::default);
+        Ok(())
+    }
+
+    /// Keys of the peer's memory that a QP's requests name.
+    pub fn named_keys(&self, qpn: Qpn) -> Vec<u32> {
+        self.qp(qpn).map_or_else(Vec::new, |qp| qp.named_keys())
+    }
+
+    /// Whether a spare knows its own key for one that requests name.
+    pub fn knows_peer_key(&self, qpn: Qpn, named: u32) -> bool {
+        self.qp(qpn)
+            .is_some_and(|qp| qp.core.keys.as_ref().is_none_or(|keys| keys.contains_key(&named)))
+    }
+
+    /// The key, for a spare, of memory that requests name by another.
+    pub fn learn_peer_key(&mut self, qpn: Qpn, named: u32, here: u32) -> Result<(), ControlError> {
+        let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
+        self.movable(qpn)?.learn_key(named, here);
+        self.after(slot);
+        Ok(())
+    }
+
     /// Takes the connection out of a QP, which is left without.
     pub fn detach_qp(
         &mut self,
@@ -143,6 +169,7 @@ impl Nic {
         }
         qp.moving.let_go();
         qp.core.sq.release();
+        qp.starve(0);
         if let Some(qp) = self.qps[slot as usize].as_mut() {
             // A queue that was draining has nothing under way in a new transport. That reads no
             // time.

@@ -49,6 +49,8 @@ pub(crate) struct Moving {
     pub(crate) hold: Hold,
     /// The doorbell is withheld behind the next request that asks for a completion.
     pub(crate) fence_wanted: bool,
+    /// The doorbell is withheld before a request whose key is not known here.
+    pub(crate) starved: bool,
     /// A path that fails holds the QP instead of failing it.
     pub(crate) guarded: bool,
 }
@@ -58,6 +60,7 @@ impl Moving {
     pub(crate) fn let_go(&mut self) {
         self.hold = Hold::Nothing;
         self.fence_wanted = false;
+        self.starved = false;
     }
 }
 

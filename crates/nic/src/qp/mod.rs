@@ -4,6 +4,7 @@ mod aside;
 mod attrs;
 pub(crate) mod body;
 mod keepalive;
+mod keys;
 mod sink;
 pub(crate) mod state;
 
@@ -33,6 +34,7 @@ use attrs::Attrs;
 use body::TwoSided;
 pub(crate) use body::{Hold, Moving};
 pub(crate) use keepalive::Keepalive;
+use keys::PeerKeys;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
@@ -101,6 +103,8 @@ pub(crate) struct QpCore {
     /// packets sent again must be those sent before.
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
+    /// Keys of the peer's memory, where they are others than requests name.
+    pub(crate) keys: Option<Box<PeerKeys>>,
     failure: Option<Failure>,
     /// What is to be sent beside the transport's packets.
     asides: Aside,
@@ -143,6 +147,7 @@ impl QpCore {
             splits_writes: true,
             counters: QpCounters::default(),
             failure: None,
+            keys: None,
             asides: Aside::empty(),
             next_cnp: Time::ZERO,
         }
@@ -430,7 +435,12 @@ impl Qp {
     pub(crate) fn posted(&mut self, flags: SendFlags) {
         if self.moving.fence_wanted && self.core.is_signaled(flags) {
             self.moving.fence_wanted = false;
-            self.core.sq.withhold_from(self.core.sq.tail());
+            let tail = self.core.sq.tail();
+            let from = self.core.sq.withheld_from().map_or(tail, |withheld| withheld.min(tail));
+            self.core.sq.withhold_from(from);
+        }
+        if self.core.keys.is_some() {
+            self.starve(self.core.sq.tail() - 1);
         }
     }
 

@@ -179,7 +179,8 @@ pub(crate) fn header<const SERVICE: u8>(
     {
         let len = if piece.cut == Cut::Message { wqe.len } else { len };
         let va = remote.addr.wrapping_add(u64::from(offset));
-        header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
+        let rkey = core.remote_key(remote.rkey);
+        header.push(|bytes| Reth { va, rkey, len }.emit(bytes));
     }
     match wqe.op {
         SendOp::WritePackets(remote, series) => {

@@ -2,6 +2,7 @@
 
 mod moving;
 mod post;
+mod seat;
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint};
@@ -12,16 +13,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bowline_failover::Rail;
 use bowline_verbs_types::{
-    IBV_QP_ACCESS_FLAGS, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
-    IBV_QP_RNR_RETRY, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTS,
-    IBV_WC_RECV, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
+    IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_WC_RECV, ibv_ah_attr, ibv_qp, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_wc,
 };
 use bowline_wire::{Psn, Qpn};
 
 use crate::cq::Cq;
+use crate::gate::GateGuard;
 use crate::ring::{RecvRing, SendRing};
 use crate::session::Session;
-use crate::spin::{Spin, SpinGuard};
+use crate::table::Held;
+use crate::verbs::QPS;
+
+pub(crate) use seat::QpSeat;
 
 /// A provider's `post_send` and `post_recv`.
 pub(crate) type PostSend =
@@ -38,15 +45,14 @@ const RESP_TIMEOUT_ERR: c_uint = 20;
 
 /// A queue pair of the program's, with its counterpart on the second device.
 pub(crate) struct Qp {
-    lock: Spin,
+    /// With the lock of the rest.
+    seat: Held<QpSeat>,
     /// Under the lock.
     state: UnsafeCell<State>,
-    post_sends: [PostSend; 2],
-    post_recvs: [PostRecv; 2],
     raw: [AtomicPtr<ibv_qp>; 2],
     qpns: [AtomicU32; 2],
-    /// Requests with a completion, and receives, that have completed well. Written under the lock
-    /// of their completion queue.
+    /// Requests with a completion, and receives, that have completed well, besides those that
+    /// their completion queue has counted by itself. Written under the lock of that.
     done: [AtomicU64; 2],
     home: AtomicU8,
     /// Nothing is carried out: what is posted is remembered, and failures are not the program's.
@@ -88,14 +94,23 @@ struct State {
 #[derive(Default)]
 pub(crate) struct Attrs {
     pub(crate) init: Option<InitAttrs>,
-    pub(crate) rtr: Option<(ibv_qp_attr, c_int)>,
+    pub(crate) rtr: Option<RecvAttrs>,
     pub(crate) rts: Option<SendAttrs>,
     /// The peer as the program knows it.
     pub(crate) peer: Option<(IpAddr, Qpn)>,
-    /// The peer's first device, under whose address its keys are found.
-    pub(crate) peer_device: Option<IpAddr>,
+    /// Where the keys of the peer's memory on its second device are found.
+    pub(crate) peer_keys: Option<PeerKeys>,
     /// Its counterpart on the second device.
     pub(crate) spare_peer: Option<(IpAddr, Qpn)>,
+}
+
+/// The keys of a peer's memory on its second device.
+#[derive(Clone, Copy)]
+pub(crate) enum PeerKeys {
+    /// Those of the first: it is a soft NIC.
+    Same,
+    /// In the store, under the address of the first.
+    Of(IpAddr),
 }
 
 /// What a queue pair needs to be initialised: as there is one of each for every queue pair, not the
@@ -121,6 +136,59 @@ impl InitAttrs {
             qp_access_flags: self.access,
             pkey_index: self.pkey_index,
             port_num: self.port,
+            ..ibv_qp_attr::default()
+        };
+        (attr, self.mask)
+    }
+}
+
+/// The same for becoming ready to receive.
+#[derive(Clone, Copy)]
+pub(crate) struct RecvAttrs {
+    pub(crate) route: ibv_ah_attr,
+    path_mtu: c_uint,
+    dest_qp_num: u32,
+    access: c_uint,
+    pkey_index: u16,
+    max_dest_rd_atomic: u8,
+    min_rnr_timer: u8,
+    mask: c_int,
+}
+
+impl RecvAttrs {
+    pub(crate) fn new(attr: &ibv_qp_attr, mask: c_int) -> RecvAttrs {
+        let known = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER
+            | IBV_QP_ACCESS_FLAGS
+            | IBV_QP_PKEY_INDEX;
+        RecvAttrs {
+            route: attr.ah_attr,
+            path_mtu: attr.path_mtu,
+            dest_qp_num: attr.dest_qp_num,
+            access: attr.qp_access_flags,
+            pkey_index: attr.pkey_index,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+            mask: mask & known,
+        }
+    }
+
+    fn expand(self, psn: Psn) -> (ibv_qp_attr, c_int) {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            rq_psn: psn.get(),
+            ah_attr: self.route,
+            path_mtu: self.path_mtu,
+            dest_qp_num: self.dest_qp_num,
+            qp_access_flags: self.access,
+            pkey_index: self.pkey_index,
+            max_dest_rd_atomic: self.max_dest_rd_atomic,
+            min_rnr_timer: self.min_rnr_timer,
             ..ibv_qp_attr::default()
         };
         (attr, self.mask)
@@ -188,6 +256,19 @@ enum Refused {
     Errno(c_int),
 }
 
+/// A queue pair that is locked.
+struct Locked<'a> {
+    qp: &'a Qp,
+    inside: GateGuard<'a>,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let state = self.qp.state(self);
+        self.inside.set_slow(state.slow_sends || state.slow_recvs);
+    }
+}
+
 // SAFETY: verbs objects may be used from any thread; `state` is only touched under the lock.
 unsafe impl Send for Qp {}
 // SAFETY: as above.
@@ -201,9 +282,15 @@ impl Qp {
         cqs: [Arc<Cq>; 2],
     ) -> Qp {
         let [send_cq, recv_cq] = cqs;
+        let seat = QPS.claim(raw);
+        let provider = &session.providers[0];
+        seat.set_provider(provider.post_send, provider.post_recv);
+        let (max_sends, signals_all) = (init.cap.max_send_wr, init.sq_sig_all != 0);
         let state = State {
-            sends: SendRing::new(init.cap.max_send_wr, init.sq_sig_all != 0),
-            recvs: RecvRing::new(init.cap.max_recv_wr),
+            // SAFETY: the seat is given back after the rings, and its lock is theirs.
+            sends: unsafe { SendRing::new(max_sends, signals_all, seat.sends()) },
+            // SAFETY: as above.
+            recvs: unsafe { RecvRing::new(init.cap.max_recv_wr, seat.recvs()) },
             slow_sends: false,
             slow_recvs: false,
             withheld: false,
@@ -216,10 +303,8 @@ impl Qp {
         // SAFETY: a queue pair that was just made.
         let qpn = unsafe { (*raw).qp_num };
         Qp {
-            lock: Spin::default(),
+            seat,
             state: UnsafeCell::new(state),
-            post_sends: session.providers.each_ref().map(|provider| provider.post_send),
-            post_recvs: session.providers.each_ref().map(|provider| provider.post_recv),
             raw: [AtomicPtr::new(raw), AtomicPtr::new(null_mut())],
             qpns: [AtomicU32::new(qpn), AtomicU32::new(u32::MAX)],
             done: [const { AtomicU64::new(0) }; 2],
@@ -236,8 +321,17 @@ impl Qp {
         }
     }
 
+    fn lock(&self) -> Locked<'_> {
+        self.locked(self.seat.gate.lock())
+    }
+
+    /// As [`Qp::lock`], by who is inside its gate.
+    fn locked<'a>(&'a self, inside: GateGuard<'a>) -> Locked<'a> {
+        Locked { qp: self, inside }
+    }
+
     #[expect(clippy::mut_from_ref, reason = "the guard shows that nobody else has it")]
-    fn state<'a>(&'a self, _locked: &'a SpinGuard<'_>) -> &'a mut State {
+    fn state<'a>(&'a self, _locked: &'a Locked<'_>) -> &'a mut State {
         // SAFETY: whoever has the guard of this lock is alone with it.
         unsafe { &mut *self.state.get() }
     }
@@ -285,23 +379,18 @@ impl Qp {
 
     /// Begins anew, as the program has reset it.
     pub(crate) fn begin_anew(&self) {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
-        let (sends, recvs) = (state.sends.tail, state.recvs.tail);
-        state.sends.undo(sends);
-        state.recvs.undo(recvs);
+        state.sends.clear();
+        state.recvs.clear();
         (state.withheld, state.fence_wanted, state.starved) = (false, false, false);
         (state.slow_sends, state.slow_recvs) = (false, false);
         self.done.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.send_cq.forget_counted(self, 0);
+        self.recv_cq.forget_counted(self, 1);
         self.home.store(0, Ordering::Relaxed);
         self.held.store(false, Ordering::Release);
         self.failed.store(false, Ordering::Release);
-    }
-
-    /// Where sends and receives that have completed well are counted, each by who has its
-    /// completion queue's lock.
-    pub(crate) fn counters(&self) -> *const [AtomicU64; 2] {
-        &raw const self.done
     }
 
     fn count(&self, which: usize) {
@@ -310,16 +399,16 @@ impl Qp {
     }
 
     fn sent(&self) -> u64 {
-        self.done[0].load(Ordering::Relaxed)
+        self.done[0].load(Ordering::Relaxed) + self.send_cq.counted(self, 0)
     }
 
     fn received(&self) -> u64 {
-        self.done[1].load(Ordering::Relaxed)
+        self.done[1].load(Ordering::Relaxed) + self.recv_cq.counted(self, 1)
     }
 
     /// Keys of the peer's memory that its requests name.
     pub(crate) fn rkeys(&self) -> Vec<u32> {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         self.state(&locked).sends.rkeys().to_vec()
     }
 
@@ -333,7 +422,7 @@ impl Qp {
             self.count(1);
         } else {
             if rail == Rail::Backup || self.is_held() {
-                let locked = self.lock.lock();
+                let locked = self.lock();
                 let sends = &self.state(&locked).sends;
                 let head = sends.head(self.sent());
                 // What was executed before was repeated as an empty WRITE.
@@ -374,7 +463,7 @@ impl Qp {
             session.broken(Qpn::new(self.qpn(Rail::Default)));
             return true;
         }
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         (state.slow_sends, state.slow_recvs) = (true, true);
         self.failed.store(true, Ordering::Release);
@@ -383,14 +472,14 @@ impl Qp {
 
     /// Nothing is carried out from now on.
     pub(crate) fn hold(&self) {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         if self.has_failed() || self.is_held() {
             return;
         }
         if self.home() == Rail::Default && !state.slow_sends {
             // On this way everything that is remembered has been handed on.
-            state.sends_given = state.sends.tail;
+            state.sends_given = state.sends.tail();
         }
         state.withheld = true;
         (state.slow_sends, state.slow_recvs) = (true, true);
@@ -398,10 +487,10 @@ impl Qp {
     }
 
     pub(crate) fn outstanding(&self) -> u64 {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         let head = state.sends.head(self.sent());
-        head.map_or(u64::MAX, |head| state.sends.tail - head)
+        head.map_or(u64::MAX, |head| state.sends.tail() - head)
     }
 }
 
@@ -418,11 +507,18 @@ pub(crate) fn is_path_failure(status: c_uint, port_is_up: impl FnOnce() -> bool)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::Seat;
 
     #[test]
     fn queues_of_512_and_256_take_24_kib_at_most() {
-        let rings = SendRing::new(512, false).bytes() + RecvRing::new(256).bytes();
-        assert!(rings + size_of::<Qp>() <= 24 << 10, "{rings} + {}", size_of::<Qp>());
+        let seat = QpSeat::EMPTY;
+        // SAFETY: the seat outlives both.
+        let rings = unsafe {
+            SendRing::new(512, false, seat.sends()).bytes()
+                + RecvRing::new(256, seat.recvs()).bytes()
+        };
+        let rest = size_of::<Qp>() + size_of::<QpSeat>();
+        assert!(rings + rest <= 24 << 10, "{rings} + {rest}");
     }
 
     #[test]

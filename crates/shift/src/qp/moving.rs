@@ -9,7 +9,7 @@ use bowline_failover::Rail;
 use bowline_ibverbs::gid;
 use bowline_nic::{Fence, Resume};
 use bowline_verbs_types::{
-    IBV_QP_RQ_PSN, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_RTR, IBV_WC_RECV, ibv_qp_attr,
+    IBV_QP_RQ_PSN, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_RESET, IBV_WC_RECV, ibv_qp_attr,
     ibv_qp_init_attr, ibv_wc,
 };
 use bowline_wire::Psn;
@@ -58,7 +58,7 @@ impl Qp {
         let _ = self.enter(home, IBV_QPS_RESET);
         self.send_cq.drain();
         self.recv_cq.drain();
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         let done = self.sent();
         let head = state.sends.head(done)?;
@@ -66,7 +66,7 @@ impl Qp {
         let given = state.sends_given.max(head);
         let left = Left {
             received,
-            outstanding: state.sends.tail - head,
+            outstanding: state.sends.tail() - head,
             progress: head + received,
             has_atomic: (head..given).any(|number| state.sends.is_atomic(number)),
             psn: psn.add(RESTART_AHEAD),
@@ -80,11 +80,11 @@ impl Qp {
     /// Waits until all that was outstanding has completed, within bounds: the failures are counted.
     fn await_flush(&self, dropped: u64) {
         let expected = {
-            let locked = self.lock.lock();
+            let locked = self.lock();
             let state = self.state(&locked);
             let head = state.sends.head(self.sent()).unwrap_or(0);
             let sends = state.sends_given.saturating_sub(head);
-            dropped + sends + state.recvs.tail.saturating_sub(self.received())
+            dropped + sends + state.recvs.tail().saturating_sub(self.received())
         };
         let begin = Instant::now();
         let (mut last, mut changed) = (dropped, begin);
@@ -138,7 +138,7 @@ impl Qp {
         self.bring_up(rail, left.psn)?;
         self.send_cq.make_special();
         self.recv_cq.make_special();
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         self.home.store(rail.index() as u8, Ordering::Relaxed);
         self.held.store(false, Ordering::Release);
@@ -162,9 +162,9 @@ impl Qp {
             let attrs = self.attrs();
             (attrs.init, attrs.rtr, attrs.spare_peer)
         };
-        let (init, (mut rtr, rtr_mask)) = init.zip(rtr).ok_or(libc::ENOTCONN)?;
+        let (init, rtr) = init.zip(rtr).ok_or(libc::ENOTCONN)?;
         let (mut init, init_mask) = init.expand();
-        (rtr.qp_state, rtr.rq_psn) = (IBV_QPS_RTR, psn.get());
+        let (mut rtr, rtr_mask) = rtr.expand(psn);
         if rail == Rail::Backup {
             let session = self.session.upgrade().ok_or(libc::ENODEV)?;
             let (addr, qpn) = spare.ok_or(libc::ENOTCONN)?;
@@ -192,11 +192,11 @@ impl Qp {
                 self.modify(home, attr, mask)?;
             }
         }
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         if let Some(resume) = resume {
             let head = state.sends.head(self.sent());
-            state.sends.mark_executed(head.unwrap_or(state.sends.tail), resume.received);
+            state.sends.mark_executed(head.unwrap_or(state.sends.tail()), resume.received);
         }
         (state.withheld, state.fence_wanted) = (false, false);
         let given = self.give_sends(state);
@@ -214,20 +214,20 @@ impl Qp {
 
     /// Puts a fence into its sends.
     pub(crate) fn fence_sends(&self) {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         let head = state.sends.head(self.sent());
-        let idle = head == Some(state.sends.tail);
+        let idle = head == Some(state.sends.tail());
         state.slow_sends = true;
         state.fence_wanted = !idle;
         if idle {
             state.withheld = true;
-            state.fence_at = state.sends.tail;
+            state.fence_at = state.sends.tail();
         }
     }
 
     pub(crate) fn fence(&self) -> Fence {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         let head = state.sends.head(self.sent());
         match head {
@@ -241,7 +241,7 @@ impl Qp {
     /// Fails the connection as if its retries were exhausted.
     pub(crate) fn fail(&self) {
         self.hold();
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         if self.failed.swap(true, Ordering::AcqRel) {
             return;
@@ -250,16 +250,16 @@ impl Qp {
         self.home.store(0, Ordering::Relaxed);
         let qp_num = self.qpn(Rail::Default);
         let done = self.sent();
-        let mut first = state.sends.head(done).unwrap_or(state.sends.tail);
+        let mut first = state.sends.head(done).unwrap_or(state.sends.tail());
         let culprit = self.culprit.lock().unwrap_or_else(PoisonError::into_inner).take();
         let named = culprit.and_then(|wr_id| {
-            (first..state.sends.tail).find(|number| state.sends.wr_id(*number) == wr_id)
+            (first..state.sends.tail()).find(|number| state.sends.wr_id(*number) == wr_id)
         });
         if let Some(number) = named {
             first = number + 1;
         }
         let is_told = named.is_some();
-        let sends: Vec<ibv_wc> = (first..state.sends.tail)
+        let sends: Vec<ibv_wc> = (first..state.sends.tail())
             .map(|number| ibv_wc {
                 wr_id: state.sends.wr_id(number),
                 status: if number == first && !is_told { RETRY_EXC_ERR } else { WR_FLUSH_ERR },
@@ -269,7 +269,7 @@ impl Qp {
             })
             .collect();
         let received = self.received();
-        let recvs: Vec<ibv_wc> = (received..state.recvs.tail)
+        let recvs: Vec<ibv_wc> = (received..state.recvs.tail())
             .map(|number| ibv_wc {
                 wr_id: state.recvs.wr_id(number),
                 status: WR_FLUSH_ERR,

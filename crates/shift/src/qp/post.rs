@@ -1,45 +1,73 @@
 //! Posting: to the provider at once, or to whichever device the connection is on.
 
 use core::ffi::c_int;
-use core::net::IpAddr;
 use core::ptr::null_mut;
 use std::sync::Arc;
 
 use bowline_failover::Rail;
 use bowline_verbs_types::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 
-use super::{Qp, Refused, State};
+use super::{PeerKeys, PostRecv, PostSend, Qp, Refused, State};
+use crate::gate::{Gate, GateGuard};
 use crate::session::Session;
 
 impl Qp {
-    /// `ibv_post_send`.
+    /// `ibv_post_send`, where the data path keeps out.
     ///
     /// # Safety
     /// As that.
-    #[inline(always)]
     pub(crate) unsafe fn post_send(
         &self,
         qp: *mut ibv_qp,
         wr: *mut ibv_send_wr,
         bad: *mut *mut ibv_send_wr,
     ) -> c_int {
-        let locked = self.lock.lock();
+        // SAFETY: the caller's promise.
+        let code = unsafe { self.post_send_inside(self.seat.gate.lock(), qp, wr, bad) };
+        self.seat.gate.give_way();
+        code
+    }
+
+    /// The same, inside the gate.
+    ///
+    /// # Safety
+    /// As that.
+    pub(super) unsafe fn post_send_inside(
+        &self,
+        inside: GateGuard<'_>,
+        qp: *mut ibv_qp,
+        wr: *mut ibv_send_wr,
+        bad: *mut *mut ibv_send_wr,
+    ) -> c_int {
+        let locked = self.locked(inside);
         let state = self.state(&locked);
         if state.slow_sends {
             // SAFETY: the caller's promise.
             return unsafe { self.post_send_slowly(state, wr, bad) };
         }
         // SAFETY: the caller's promise.
-        let code = unsafe { (self.post_sends[0])(qp, wr, bad) };
-        // Remembered only now: a request that a full queue refuses must not replace the oldest.
+        let code = unsafe { self.seat.call_send(qp, wr, bad) };
+        // Remembered only now: requests that a full queue refuses must not replace the oldest.
         // SAFETY: the program's own list, and the provider has said where it stopped.
-        unsafe {
-            if code != 0 || !(*wr).next.is_null() || !state.sends.remember_alike(wr) {
-                state.sends.remember_until(wr, if code == 0 { null_mut() } else { *bad });
-                self.announce_keys(state);
-            }
-        }
+        unsafe { state.sends.remember_until(wr, if code == 0 { null_mut() } else { *bad }) };
+        self.announce_keys(state);
         code
+    }
+
+    /// The cursor of sends has reached the end of their ring. The gate was entered, and is left.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wrap_sends(&self, gate: &Gate) {
+        let locked = self.locked(gate.adopt());
+        self.state(&locked).sends.wrap();
+    }
+
+    /// As [`Qp::wrap_sends`].
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wrap_recvs(&self, gate: &Gate) {
+        let locked = self.locked(gate.adopt());
+        self.state(&locked).recvs.wrap();
     }
 
     /// Has keys looked up that requests have named for the first time.
@@ -62,7 +90,7 @@ impl Qp {
     ) -> c_int {
         if self.has_failed() {
             // SAFETY: the caller's promise.
-            return unsafe { (self.post_sends[0])(self.raw(Rail::Default), wr, bad) };
+            return unsafe { self.seat.call_send(self.raw(Rail::Default), wr, bad) };
         }
         let mut next = wr;
         while !next.is_null() {
@@ -72,23 +100,23 @@ impl Qp {
                 code
             };
             let head = state.sends.head(self.sent());
-            if head.is_none_or(|head| state.sends.tail - head >= state.sends.capacity()) {
+            if head.is_none_or(|head| state.sends.tail() - head >= state.sends.capacity()) {
                 return refuse(libc::ENOMEM);
             }
             // SAFETY: the program's own list.
             unsafe { state.sends.remember(next) };
             self.announce_keys(state);
             if let Err(Refused::Errno(code)) = self.give_sends(state) {
-                state.sends.undo(1);
+                state.sends.undo();
                 return refuse(code);
             }
             if state.fence_wanted
                 && !state.withheld
-                && state.sends.is_signaled(state.sends.tail - 1)
+                && state.sends.is_signaled(state.sends.tail() - 1)
             {
                 state.fence_wanted = false;
                 state.withheld = true;
-                state.fence_at = state.sends.tail;
+                state.fence_at = state.sends.tail();
             }
             // SAFETY: the program's own list.
             next = unsafe { (*next).next };
@@ -96,25 +124,41 @@ impl Qp {
         0
     }
 
-    /// `ibv_post_recv`.
+    /// `ibv_post_recv`, where the data path keeps out.
     ///
     /// # Safety
     /// As that.
-    #[inline(always)]
     pub(crate) unsafe fn post_recv(
         &self,
         qp: *mut ibv_qp,
         wr: *mut ibv_recv_wr,
         bad: *mut *mut ibv_recv_wr,
     ) -> c_int {
-        let locked = self.lock.lock();
+        // SAFETY: the caller's promise.
+        let code = unsafe { self.post_recv_inside(self.seat.gate.lock(), qp, wr, bad) };
+        self.seat.gate.give_way();
+        code
+    }
+
+    /// The same, inside the gate.
+    ///
+    /// # Safety
+    /// As that.
+    pub(super) unsafe fn post_recv_inside(
+        &self,
+        inside: GateGuard<'_>,
+        qp: *mut ibv_qp,
+        wr: *mut ibv_recv_wr,
+        bad: *mut *mut ibv_recv_wr,
+    ) -> c_int {
+        let locked = self.locked(inside);
         let state = self.state(&locked);
         if state.slow_recvs {
             // SAFETY: the caller's promise.
             return unsafe { self.post_recv_slowly(state, wr, bad) };
         }
         // SAFETY: the caller's promise.
-        let code = unsafe { (self.post_recvs[0])(qp, wr, bad) };
+        let code = unsafe { self.seat.call_recv(qp, wr, bad) };
         // As with sends.
         // SAFETY: the program's own list, and the provider has said where it stopped.
         unsafe { state.recvs.remember_until(wr, if code == 0 { null_mut() } else { *bad }) };
@@ -131,7 +175,7 @@ impl Qp {
     ) -> c_int {
         if self.has_failed() {
             // SAFETY: the caller's promise.
-            return unsafe { (self.post_recvs[0])(self.raw(Rail::Default), wr, bad) };
+            return unsafe { self.seat.call_recv(self.raw(Rail::Default), wr, bad) };
         }
         let mut next = wr;
         while !next.is_null() {
@@ -140,13 +184,13 @@ impl Qp {
                 unsafe { *bad = next };
                 code
             };
-            if state.recvs.tail - self.received() >= state.recvs.capacity() {
+            if state.recvs.tail() - self.received() >= state.recvs.capacity() {
                 return refuse(libc::ENOMEM);
             }
             // SAFETY: the program's own list.
             unsafe { state.recvs.remember(next) };
             if let Err(Refused::Errno(code)) = self.give_recvs(state) {
-                state.recvs.undo(1);
+                state.recvs.undo();
                 return refuse(code);
             }
             // SAFETY: the program's own list.
@@ -162,7 +206,7 @@ impl Qp {
         }
         let home = self.home();
         let keys = Keys::new(self, home);
-        while state.sends_given < state.sends.tail {
+        while state.sends_given < state.sends.tail() {
             let again = state.sends.resend(
                 state.sends_given,
                 |key| keys.local(key),
@@ -173,7 +217,7 @@ impl Qp {
                 return Err(Refused::Starved);
             };
             let mut bad = null_mut();
-            let post = self.post_sends[home.index()];
+            let Some(post) = keys.post_send() else { return Err(Refused::Errno(libc::ENODEV)) };
             // SAFETY: a live queue pair, and a request whose list lives for the call.
             let code = unsafe { post(self.raw(home), again.request(), &raw mut bad) };
             if code != 0 {
@@ -191,7 +235,7 @@ impl Qp {
         }
         let home = self.home();
         let keys = Keys::new(self, home);
-        while state.recvs_given < state.recvs.tail {
+        while state.recvs_given < state.recvs.tail() {
             let again = state.recvs.resend(state.recvs_given, |key| keys.local(key));
             let Some((wr_id, mut sges)) = again else {
                 state.starved = true;
@@ -200,7 +244,8 @@ impl Qp {
             let num_sge = sges.len() as c_int;
             let mut wr =
                 ibv_recv_wr { wr_id, next: null_mut(), sg_list: sges.as_mut_ptr(), num_sge };
-            let (mut bad, post) = (null_mut(), self.post_recvs[home.index()]);
+            let mut bad = null_mut();
+            let Some(post) = keys.post_recv() else { return Err(Refused::Errno(libc::ENODEV)) };
             // SAFETY: a live queue pair, and a request whose list lives for the call.
             let code = unsafe { post(self.raw(home), &raw mut wr, &raw mut bad) };
             if code != 0 {
@@ -213,7 +258,7 @@ impl Qp {
 
     /// Keys have become known: what waited for one goes.
     pub(crate) fn feed(&self) {
-        let locked = self.lock.lock();
+        let locked = self.lock();
         let state = self.state(&locked);
         if std::mem::take(&mut state.starved) {
             // What is refused now makes the queue pair fail by itself.
@@ -223,10 +268,10 @@ impl Qp {
     }
 }
 
-/// Keys of requests on a device.
+/// Keys of requests on a device, and its provider.
 struct Keys {
     session: Option<Arc<Session>>,
-    peer: Option<IpAddr>,
+    peer: Option<PeerKeys>,
     rail: Rail,
 }
 
@@ -234,9 +279,17 @@ impl Keys {
     fn new(qp: &Qp, rail: Rail) -> Keys {
         let peer = match rail {
             Rail::Default => None,
-            Rail::Backup => qp.attrs().peer_device,
+            Rail::Backup => qp.attrs().peer_keys,
         };
         Keys { session: qp.session.upgrade(), peer, rail }
+    }
+
+    fn post_send(&self) -> Option<PostSend> {
+        Some(self.session.as_ref()?.providers[self.rail.index()].post_send)
+    }
+
+    fn post_recv(&self) -> Option<PostRecv> {
+        Some(self.session.as_ref()?.providers[self.rail.index()].post_recv)
     }
 
     fn local(&self, key: u32) -> Option<u32> {
@@ -249,7 +302,10 @@ impl Keys {
     fn remote(&self, key: u32) -> Option<u32> {
         match self.rail {
             Rail::Default => Some(key),
-            Rail::Backup => self.session.as_ref()?.backup_rkey(self.peer?, key),
+            Rail::Backup => match self.peer? {
+                PeerKeys::Same => Some(key),
+                PeerKeys::Of(peer) => self.session.as_ref()?.backup_rkey(peer, key),
+            },
         }
     }
 }

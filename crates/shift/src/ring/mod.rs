@@ -1,35 +1,24 @@
 //! Work requests, remembered in few bytes and without their payload.
 //!
-//! A request is written once, over the one that was posted a whole queue before: a provider has no
-//! room for more, so that one is done. Nothing is removed when something completes. What is
+//! A request is written once, over one that was posted more than a whole queue before: a provider
+//! has no room for more, so that one is done. Nothing is removed when something completes. What is
 //! outstanding is found when it matters, from the newest request backwards: as many requests with a
 //! completion as have been posted and not polled, and the requests without one between them.
 
+mod cursor;
+mod forms;
 mod recv;
 mod send;
+mod storage;
 
 #[cfg(test)]
 mod tests;
 
 use bowline_verbs_types::ibv_sge;
 
+pub(crate) use cursor::{RecvCursor, SendCursor};
 pub(crate) use recv::RecvRing;
 pub(crate) use send::SendRing;
-
-/// Keys that a queue's requests name by a byte. Requests with others are kept whole.
-const MAX_KEYS: usize = 250;
-
-/// The place of a key in a table, which it may be added to.
-fn place_of(keys: &mut Vec<u32>, key: u32) -> Option<u8> {
-    if let Some(place) = keys.iter().position(|known| *known == key) {
-        return u8::try_from(place).ok();
-    }
-    if keys.len() >= MAX_KEYS {
-        return None;
-    }
-    keys.push(key);
-    u8::try_from(keys.len() - 1).ok()
-}
 
 fn translate(mut sges: Vec<ibv_sge>, local: impl Fn(u32) -> Option<u32>) -> Option<Vec<ibv_sge>> {
     for sge in &mut sges {

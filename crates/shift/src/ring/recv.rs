@@ -1,20 +1,26 @@
 //! Receives.
 
+use core::ptr::NonNull;
+
 use bowline_verbs_types::{ibv_recv_wr, ibv_sge};
 
-use super::{place_of, translate};
+use super::cursor::{NONE, RecvCursor};
+use super::storage::Storage;
+use super::translate;
 
 /// A receive: packed, as there is one for each of a queue.
 #[repr(C, packed)]
 #[derive(Clone, Copy, Default)]
-struct RecvEntry {
-    wr_id: u64,
-    addr: u64,
-    length: u32,
+pub(super) struct RecvEntry {
+    pub(super) wr_id: u64,
+    pub(super) addr: u64,
+    pub(super) length: u32,
     /// The place of its key, [`RECV_WIDE`] or [`RECV_EMPTY`].
-    key: u8,
+    pub(super) key: u8,
 }
 
+/// Keys that receives name by a byte. Receives with others are kept whole.
+const MAX_KEYS: usize = 250;
 const RECV_WIDE: u8 = 255;
 /// No memory at all: for a WRITE with immediate.
 const RECV_EMPTY: u8 = 254;
@@ -22,37 +28,76 @@ const _: () = assert!(size_of::<RecvEntry>() == 21);
 
 /// The receives of a queue pair. Each has a completion, in order.
 pub(crate) struct RecvRing {
-    entries: Box<[RecvEntry]>,
+    entries: Storage<RecvEntry>,
+    cursor: NonNull<RecvCursor>,
     wide: Vec<Option<Box<[ibv_sge]>>>,
     lkeys: Vec<u32>,
-    last_lkey: u32,
-    last_key: u8,
-    place: usize,
-    pub(crate) tail: u64,
+    /// How often the end was reached.
+    laps: u64,
 }
 
 impl RecvRing {
-    pub(crate) fn new(capacity: u32) -> RecvRing {
-        let capacity = capacity.max(1) as usize;
-        RecvRing {
-            entries: vec![RecvEntry::default(); capacity].into_boxed_slice(),
-            wide: Vec::new(),
-            lkeys: Vec::new(),
-            last_lkey: 0,
-            last_key: RECV_WIDE,
-            place: 0,
-            tail: 0,
-        }
+    /// # Safety
+    /// The cursor outlives the ring. Only who may use the ring uses it.
+    pub(crate) unsafe fn new(capacity: u32, cursor: NonNull<RecvCursor>) -> RecvRing {
+        let entries = Storage::new(capacity.max(1) as usize + 1);
+        let mut ring = RecvRing { entries, cursor, wide: Vec::new(), lkeys: Vec::new(), laps: 0 };
+        ring.clear();
+        ring
+    }
+
+    /// Begins anew.
+    pub(crate) fn clear(&mut self) {
+        self.laps = 0;
+        self.cursor_mut().lkey = NONE;
+        self.go_to(0);
     }
 
     /// Bytes that it takes, without receives of several pieces.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.entries) + self.lkeys.capacity() * size_of::<u32>()
+        self.entries.len() * size_of::<RecvEntry>() + self.lkeys.capacity() * size_of::<u32>()
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        self.entries.len() as u64
+        self.entries.len() as u64 - 1
+    }
+
+    fn cursor(&self) -> &RecvCursor {
+        // SAFETY: what `new` was promised.
+        unsafe { self.cursor.as_ref() }
+    }
+
+    fn cursor_mut(&mut self) -> &mut RecvCursor {
+        // SAFETY: what `new` was promised.
+        unsafe { self.cursor.as_mut() }
+    }
+
+    fn place(&self) -> usize {
+        self.entries.len() - self.cursor().left as usize
+    }
+
+    fn go_to(&mut self, place: usize) {
+        let (slot, left) = (self.entries.at(place), (self.entries.len() - place) as u32);
+        let cursor = self.cursor_mut();
+        (cursor.slot, cursor.left) = (slot, left);
+    }
+
+    /// Receives so far.
+    pub(crate) fn tail(&self) -> u64 {
+        self.laps * self.entries.len() as u64 + self.place() as u64
+    }
+
+    /// The cursor has reached the end.
+    pub(crate) fn wrap(&mut self) {
+        self.laps += 1;
+        self.go_to(0);
+    }
+
+    fn advance(&mut self) {
+        if self.cursor_mut().advance() {
+            self.wrap();
+        }
     }
 
     /// Remembers the receives of a list that the provider has taken: those before `refused`, or all
@@ -79,36 +124,33 @@ impl RecvRing {
     ///
     /// # Safety
     /// It is one that the program posts, with its list.
-    #[inline(always)]
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_recv_wr) {
-        // SAFETY: the program's own request.
-        let wr = unsafe { &*wr };
-        if wr.num_sge != 1 || self.last_key == RECV_WIDE {
-            // SAFETY: as above.
-            return unsafe { self.remember_other(wr) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.cursor_mut().note::<false>(wr) {
+                self.write_other(&*wr);
+            }
         }
-        // SAFETY: it has one piece of memory.
-        let sge = unsafe { *wr.sg_list };
-        if sge.lkey != self.last_lkey {
-            // SAFETY: as above.
-            return unsafe { self.remember_other(wr) };
-        }
-        let key = self.last_key;
-        self.put(RecvEntry { wr_id: wr.wr_id, addr: sge.addr, length: sge.length, key });
+        self.advance();
     }
 
-    #[inline(always)]
-    fn put(&mut self, entry: RecvEntry) {
-        let place = self.place;
-        // SAFETY: the place is one of the ring's: it is only ever set below.
-        unsafe { *self.entries.get_unchecked_mut(place) = entry };
-        self.place = if place + 1 == self.entries.len() { 0 } else { place + 1 };
-        self.tail += 1;
+    fn write(&mut self, entry: RecvEntry) {
+        let place = self.place();
+        self.entries[place] = entry;
+    }
+
+    fn place_of_key(&mut self, key: u32) -> Option<u8> {
+        let known = self.lkeys.iter().position(|known| *known == key);
+        if known.is_none() && self.lkeys.len() < MAX_KEYS {
+            self.lkeys.push(key);
+            return u8::try_from(self.lkeys.len() - 1).ok();
+        }
+        known.and_then(|place| u8::try_from(place).ok())
     }
 
     #[cold]
     #[inline(never)]
-    unsafe fn remember_other(&mut self, wr: &ibv_recv_wr) {
+    unsafe fn write_other(&mut self, wr: &ibv_recv_wr) {
         let sges: &[ibv_sge] = match usize::try_from(wr.num_sge) {
             Ok(count) if count > 0 => {
                 // SAFETY: the program's own list.
@@ -117,34 +159,36 @@ impl RecvRing {
             _ => &[],
         };
         if let [sge] = sges
-            && let Some(key) = place_of(&mut self.lkeys, sge.lkey)
+            && let Some(key) = self.place_of_key(sge.lkey)
         {
-            (self.last_lkey, self.last_key) = (sge.lkey, key);
+            let cursor = self.cursor_mut();
+            (cursor.lkey, cursor.key) = (sge.lkey.into(), key);
             let (wr_id, addr, length) = (wr.wr_id, sge.addr, sge.length);
-            return self.put(RecvEntry { wr_id, addr, length, key });
+            return self.write(RecvEntry { wr_id, addr, length, key });
         }
         if sges.is_empty() {
             let (wr_id, key) = (wr.wr_id, RECV_EMPTY);
-            return self.put(RecvEntry { wr_id, addr: 0, length: 0, key });
+            return self.write(RecvEntry { wr_id, addr: 0, length: 0, key });
         }
         if self.wide.is_empty() {
             self.wide.resize_with(self.entries.len(), || None);
         }
-        self.wide[self.place] = Some(sges.into());
-        self.put(RecvEntry { wr_id: wr.wr_id, addr: 0, length: 0, key: RECV_WIDE });
+        let place = self.place();
+        self.wide[place] = Some(sges.into());
+        self.write(RecvEntry { wr_id: wr.wr_id, addr: 0, length: 0, key: RECV_WIDE });
     }
 
-    /// Forgets the newest receives: the provider did not take them.
-    pub(crate) fn undo(&mut self, count: u64) {
-        for _ in 0..count.min(self.tail) {
-            self.place = self.place.checked_sub(1).unwrap_or(self.entries.len() - 1);
-            self.tail -= 1;
+    /// Forgets the newest receive: the provider did not take it.
+    pub(crate) fn undo(&mut self) {
+        let place = self.entries.back(self.place(), 1);
+        if place + 1 == self.entries.len() {
+            self.laps -= 1;
         }
+        self.go_to(place);
     }
 
     fn place_of_number(&self, number: u64) -> usize {
-        let back = (self.tail - number) as usize;
-        (self.place + self.entries.len() - back) % self.entries.len()
+        self.entries.back(self.place(), self.tail() - number)
     }
 
     pub(crate) fn wr_id(&self, number: u64) -> u64 {

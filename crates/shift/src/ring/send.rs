@@ -1,7 +1,7 @@
 //! Sends.
 
 use core::ffi::c_uint;
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 
 use bowline_verbs_types::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_RDMA_READ,
@@ -11,27 +11,37 @@ use bowline_verbs_types::{
     ibv_wr_bind_mw, ibv_wr_rdma, ibv_wr_target,
 };
 
-use super::{inline_bytes, place_of, translate};
+use super::cursor::{NONE, SendCursor, kind};
+use super::forms::{Form, Forms};
+use super::storage::Storage;
+use super::{inline_bytes, translate};
 
-/// A send in its short form.
+/// A send in its short form. In this order the data path copies most of it by 16 bytes at once.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Default)]
-struct Entry {
-    addr: u64,
-    length: u32,
+pub(super) struct Entry {
+    /// Flags in the lowest bits, with [`WIDE`] and [`EXECUTED`]. Then a byte with the place of its
+    /// form, and one with that of the form before. Both bytes are 0 where the form is that of the
+    /// request before: the data path writes nothing but flags.
+    tag: u32,
     imm: u32,
-    wr_id: u64,
     remote_addr: u64,
-    /// Opcode and flags (four bits each), the places of its keys, and [`WIDE`], [`EXECUTED`].
-    tag: [u8; 4],
+    pub(super) addr: u64,
+    length: u32,
+    pub(super) wr_id: u64,
 }
 
+/// The flags that the short form has.
+const FLAGS: u32 = 15;
 /// Not in this form: see [`SendRing::wide`].
-const WIDE: u8 = 1;
+const WIDE: u32 = 16;
 /// The peer has carried it out on the connection before.
-const EXECUTED: u8 = 2;
+const EXECUTED: u32 = 32;
 
 const _: () = assert!(size_of::<Entry>() == 36);
+
+/// Keys of peers' memory that are looked up for a queue pair.
+const MAX_RKEYS: usize = 4096;
 
 /// A request that does not fit the short form: several pieces of memory, inline bytes, atomics.
 struct Wide {
@@ -51,9 +61,14 @@ fn is_two_sided(opcode: u32) -> bool {
     )
 }
 
-/// 1 if a request has a completion, by its tag.
-fn is_signaled(tag: u32) -> u64 {
-    u64::from(tag >> 5 & 1)
+/// The place of the form that an entry names, by its tag.
+fn named(tag: u32) -> Option<u8> {
+    (tag >> 8 & 0xff).checked_sub(1).and_then(|place| u8::try_from(place).ok())
+}
+
+/// That of the form before, where an entry names one.
+fn before(tag: u32) -> u8 {
+    (tag >> 16) as u8
 }
 
 /// Whether a request names memory of the peer.
@@ -63,34 +78,24 @@ fn is_remote(opcode: u32) -> bool {
 
 /// The sends of a queue pair.
 pub(crate) struct SendRing {
-    entries: Box<[Entry]>,
+    entries: Storage<Entry>,
+    cursor: NonNull<SendCursor>,
     /// Requests in no short form, by their place; empty as long as there was none.
     wide: Vec<Option<Box<Wide>>>,
-    lkeys: Vec<u32>,
+    forms: Forms,
+    /// Keys of the peer's memory that requests have named.
     rkeys: Vec<u32>,
-    form: Form,
     /// Flags of every request: of a queue whose requests all have completions.
     always: u32,
-    /// Where the next one goes.
-    place: usize,
-    /// Requests so far, those with a completion, and those that take a receive at the peer.
-    pub(crate) tail: u64,
+    /// How often the end was reached.
+    laps: u64,
+    /// Of the requests before `counted`: those with a completion, and those that take a receive at
+    /// the peer. All requests behind have the current form.
+    counted: u64,
     signaled: u64,
     two_sided: u64,
     /// A key of the peer's memory was named for the first time.
     pub(crate) has_new_rkey: bool,
-}
-
-/// What the request before had besides addresses. The next one mostly has the same.
-struct Form {
-    opcode: u32,
-    flags: u32,
-    lkey: u32,
-    rkey: u32,
-    tag: u32,
-    /// 1 if it has a completion, and 1 if it takes a receive.
-    signaled: u64,
-    two_sided: u64,
 }
 
 /// A send as it is posted again.
@@ -115,82 +120,99 @@ impl Resend {
 }
 
 impl SendRing {
-    pub(crate) fn new(capacity: u32, signals_all: bool) -> SendRing {
-        let capacity = capacity.max(1) as usize;
-        SendRing {
-            entries: vec![Entry::default(); capacity].into_boxed_slice(),
+    /// # Safety
+    /// The cursor outlives the ring. Only who may use the ring uses it.
+    pub(crate) unsafe fn new(
+        capacity: u32,
+        signals_all: bool,
+        cursor: NonNull<SendCursor>,
+    ) -> SendRing {
+        let mut ring = SendRing {
+            entries: Storage::new(capacity.max(1) as usize + 1),
+            cursor,
             wide: Vec::new(),
-            lkeys: Vec::new(),
+            forms: Forms::default(),
             rkeys: Vec::new(),
-            // An opcode that no request has.
-            form: Form {
-                opcode: u32::MAX,
-                flags: 0,
-                lkey: 0,
-                rkey: 0,
-                tag: 0,
-                signaled: 0,
-                two_sided: 0,
-            },
             always: if signals_all { IBV_SEND_SIGNALED } else { 0 },
-            place: 0,
-            tail: 0,
+            laps: 0,
+            counted: 0,
             signaled: 0,
             two_sided: 0,
             has_new_rkey: false,
-        }
+        };
+        ring.clear();
+        ring
+    }
+
+    /// Begins anew.
+    pub(crate) fn clear(&mut self) {
+        (self.laps, self.counted, self.signaled, self.two_sided) = (0, 0, 0, 0);
+        self.cursor_mut().kind = NONE;
+        self.go_to(0);
     }
 
     /// Bytes that it takes, without requests in no short form.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.entries)
-            + (self.lkeys.capacity() + self.rkeys.capacity()) * size_of::<u32>()
+        self.entries.len() * size_of::<Entry>()
+            + self.forms.bytes()
+            + self.rkeys.capacity() * size_of::<u32>()
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        self.entries.len() as u64
+        self.entries.len() as u64 - 1
     }
 
-    /// Remembers a request that differs from the one before in addresses alone; otherwise does
-    /// nothing and says so.
-    ///
-    /// # Safety
-    /// It is one that the program posts, with its list.
-    #[inline(always)]
-    pub(crate) unsafe fn remember_alike(&mut self, wr: *const ibv_send_wr) -> bool {
-        // SAFETY: the program's own request.
-        let wr = unsafe { &*wr };
-        let form = &self.form;
-        if wr.num_sge != 1 || wr.opcode != form.opcode || wr.send_flags != form.flags {
-            return false;
-        }
-        // SAFETY: it has one piece of memory. What a SEND has for a key is compared, not used.
-        let (sge, rdma) = unsafe { (*wr.sg_list, wr.wr.rdma) };
-        if sge.lkey != form.lkey || rdma.rkey != form.rkey {
-            return false;
-        }
-        let entry = Entry {
-            addr: sge.addr,
-            length: sge.length,
-            imm: wr.imm_data,
-            wr_id: wr.wr_id,
-            remote_addr: rdma.remote_addr,
-            tag: form.tag.to_le_bytes(),
-        };
-        self.signaled += form.signaled;
-        self.two_sided += form.two_sided;
-        self.put(entry);
-        true
+    fn cursor(&self) -> &SendCursor {
+        // SAFETY: what `new` was promised.
+        unsafe { self.cursor.as_ref() }
     }
 
-    #[inline(always)]
-    fn put(&mut self, entry: Entry) {
-        let place = self.place;
-        // SAFETY: the place is one of the ring's: it is only ever set below, and in `undo`.
-        unsafe { *self.entries.get_unchecked_mut(place) = entry };
-        self.place = if place + 1 == self.entries.len() { 0 } else { place + 1 };
-        self.tail += 1;
+    fn cursor_mut(&mut self) -> &mut SendCursor {
+        // SAFETY: what `new` was promised.
+        unsafe { self.cursor.as_mut() }
+    }
+
+    fn place(&self) -> usize {
+        self.entries.len() - self.cursor().left as usize
+    }
+
+    fn go_to(&mut self, place: usize) {
+        let (slot, left) = (self.entries.at(place), (self.entries.len() - place) as u32);
+        let cursor = self.cursor_mut();
+        (cursor.slot, cursor.left) = (slot, left);
+    }
+
+    /// Requests so far.
+    pub(crate) fn tail(&self) -> u64 {
+        self.laps * self.entries.len() as u64 + self.place() as u64
+    }
+
+    /// The first request that is remembered, whether it is done or not.
+    fn oldest(&self) -> u64 {
+        self.tail().saturating_sub(self.capacity())
+    }
+
+    /// The cursor has reached the end.
+    pub(crate) fn wrap(&mut self) {
+        self.laps += 1;
+        self.go_to(0);
+    }
+
+    fn advance(&mut self) {
+        if self.cursor_mut().advance() {
+            self.wrap();
+        }
+    }
+
+    /// Requests with a completion so far, and those that take a receive at the peer.
+    fn totals(&self) -> (u64, u64) {
+        let form = self.forms.get(self.forms.current);
+        let since = self.tail() - self.counted;
+        let (signaled, two_sided) = form.map_or((false, false), |form| {
+            (form.flags & IBV_SEND_SIGNALED != 0, is_two_sided(form.opcode))
+        });
+        (self.signaled + since * u64::from(signaled), self.two_sided + since * u64::from(two_sided))
     }
 
     /// Remembers the requests of a list that the provider has taken: those before `refused`, or all
@@ -215,20 +237,23 @@ impl SendRing {
     /// Remembers a request.
     ///
     /// # Safety
-    /// As above.
+    /// It is one that the program posts, with its list.
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_send_wr) {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise.
         unsafe {
-            if !self.remember_alike(wr) {
-                self.remember_other(&*wr);
+            if !self.cursor_mut().note::<false>(wr) {
+                return self.remember_other(wr);
             }
         }
+        self.advance();
     }
 
-    /// As [`SendRing::remember`], with other keys than the request before, or in no short form.
+    /// As [`SendRing::remember`], with another form than the request before, or in no short form.
     #[cold]
     #[inline(never)]
-    unsafe fn remember_other(&mut self, wr: &ibv_send_wr) {
+    unsafe fn remember_other(&mut self, wr: *const ibv_send_wr) {
+        // SAFETY: the program's own request.
+        let (kind, wr) = unsafe { (kind(wr), &*wr) };
         let (opcode, flags) = (wr.opcode, wr.send_flags | self.always);
         // SAFETY: what a request of another kind has there is not looked at.
         let rdma = unsafe { wr.wr.rdma };
@@ -239,56 +264,71 @@ impl SendRing {
             }
             _ => &[],
         };
-        let fits = opcode <= IBV_WR_RDMA_READ && flags < IBV_SEND_INLINE;
-        let remote = self.place_of_rkey(opcode, rdma.rkey);
-        let places = match sges {
-            [sge] if fits => place_of(&mut self.lkeys, sge.lkey).zip(remote),
+        let rkey = if is_remote(opcode) { rdma.rkey } else { 0 };
+        self.learn_rkey(opcode, rkey);
+        let sge = sges.first().copied().unwrap_or_default();
+        let form = Form { opcode, flags, lkey: sge.lkey, rkey };
+        let place = match sges {
+            [_] if opcode <= IBV_WR_RDMA_READ && flags <= FLAGS => self.place_of_form(form),
             _ => None,
         };
-        let sge = sges.first().copied().unwrap_or_default();
-        let kind = opcode & 15 | (flags & 15) << 4;
-        let tag = match places {
-            Some((lkey, remote)) => kind | u32::from(lkey) << 8 | u32::from(remote) << 16,
-            None => kind | u32::from(WIDE) << 24,
+        (self.signaled, self.two_sided) = self.totals();
+        self.signaled += u64::from(flags & IBV_SEND_SIGNALED != 0);
+        self.two_sided += u64::from(is_two_sided(opcode));
+        let tag = if let Some(place) = place {
+            let before = core::mem::replace(&mut self.forms.current, place);
+            let cursor = self.cursor_mut();
+            (cursor.kind, cursor.lkey, cursor.rkey) = (kind, sge.lkey, rdma.rkey);
+            (u32::from(place) + 1) << 8 | u32::from(before) << 16
+        } else {
+            self.keep_whole(sges, form);
+            WIDE
         };
-        let entry = Entry {
+        let place = self.place();
+        self.entries[place] = Entry {
+            tag: tag | flags & FLAGS,
+            imm: wr.imm_data,
+            remote_addr: rdma.remote_addr,
             addr: sge.addr,
             length: sge.length,
-            imm: wr.imm_data,
             wr_id: wr.wr_id,
-            remote_addr: rdma.remote_addr,
-            tag: tag.to_le_bytes(),
         };
-        let (signaled, two_sided) = (is_signaled(tag), u64::from(is_two_sided(opcode)));
-        self.signaled += signaled;
-        self.two_sided += two_sided;
-        if places.is_some() {
-            let (flags, lkey, rkey) = (wr.send_flags, sge.lkey, rdma.rkey);
-            self.form = Form { opcode, flags, lkey, rkey, tag, signaled, two_sided };
-            return self.put(entry);
-        }
-        let inline = match flags & IBV_SEND_INLINE {
-            0 => Vec::new(),
-            _ => inline_bytes(sges),
-        };
+        self.advance();
+        self.counted = self.tail();
+    }
+
+    /// Keeps what the short form has no room for.
+    fn keep_whole(&mut self, sges: &[ibv_sge], Form { opcode, flags, rkey, .. }: Form) {
         if self.wide.is_empty() {
             self.wide.resize_with(self.entries.len(), || None);
         }
-        let is_inline = flags & IBV_SEND_INLINE != 0;
-        let sges = if is_inline { Vec::new() } else { sges.to_vec() };
-        let rkey = rdma.rkey;
-        self.wide[self.place] = Some(Box::new(Wide { sges, inline, rkey, opcode, flags }));
-        self.put(entry);
+        let (sges, inline) = match flags & IBV_SEND_INLINE {
+            0 => (sges.to_vec(), Vec::new()),
+            _ => (Vec::new(), inline_bytes(sges)),
+        };
+        let place = self.place();
+        self.wide[place] = Some(Box::new(Wide { sges, inline, rkey, opcode, flags }));
     }
 
-    fn place_of_rkey(&mut self, opcode: u32, rkey: u32) -> Option<u8> {
-        if !is_remote(opcode) {
-            return Some(0);
+    fn learn_rkey(&mut self, opcode: u32, rkey: u32) {
+        if is_remote(opcode) && self.rkeys.len() < MAX_RKEYS && !self.rkeys.contains(&rkey) {
+            self.rkeys.push(rkey);
+            self.has_new_rkey = true;
         }
-        let known = self.rkeys.len();
-        let place = place_of(&mut self.rkeys, rkey);
-        self.has_new_rkey |= self.rkeys.len() != known;
-        place
+    }
+
+    fn place_of_form(&mut self, form: Form) -> Option<u8> {
+        let (from, to, place) = (self.oldest(), self.tail(), self.place());
+        let entries = &self.entries;
+        self.forms.place_of(form, |used| {
+            for number in from..to {
+                let tag = entries[entries.back(place, to - number)].tag;
+                if let Some(named) = named(tag) {
+                    used[usize::from(named)] = true;
+                    used[usize::from(before(tag))] = true;
+                }
+            }
+        })
     }
 
     /// Keys of the peer's memory that requests have named.
@@ -296,28 +336,57 @@ impl SendRing {
         &self.rkeys
     }
 
-    /// Forgets the newest requests: the provider did not take them.
-    pub(crate) fn undo(&mut self, count: u64) {
-        for _ in 0..count.min(self.tail) {
-            self.place = self.place.checked_sub(1).unwrap_or(self.entries.len() - 1);
-            self.tail -= 1;
-            let tag = u32::from_le_bytes(self.entries[self.place].tag);
-            self.signaled -= is_signaled(tag);
-            self.two_sided -= u64::from(is_two_sided(tag & 15));
+    /// Forgets the newest request: the provider did not take it.
+    pub(crate) fn undo(&mut self) {
+        let newest = self.tail() - 1;
+        let (signaled, two_sided) = self.totals();
+        self.signaled = signaled - u64::from(self.is_signaled(newest));
+        self.two_sided = two_sided - u64::from(is_two_sided(self.opcode(newest)));
+        let place = self.place_of_number(newest);
+        let tag = self.entries[place].tag;
+        if named(tag).is_some() {
+            self.forms.current = before(tag);
+            // The next request says again what its form is.
+            self.cursor_mut().kind = NONE;
         }
+        if place + 1 == self.entries.len() {
+            self.laps -= 1;
+        }
+        self.go_to(place);
+        self.counted = newest;
     }
 
     fn place_of_number(&self, number: u64) -> usize {
-        let back = (self.tail - number) as usize;
-        (self.place + self.entries.len() - back) % self.entries.len()
+        self.entries.back(self.place(), self.tail() - number)
+    }
+
+    fn tag(&self, number: u64) -> u32 {
+        self.entries[self.place_of_number(number)].tag
+    }
+
+    /// What a request in its short form had besides addresses: the newest one up to it that names a
+    /// form tells, or the next one, which tells what was before.
+    fn form(&self, number: u64) -> Option<Form> {
+        let told = (self.oldest()..=number).rev().find_map(|number| named(self.tag(number)));
+        let later = || {
+            let mut behind = (number + 1..self.tail()).map(|number| self.tag(number));
+            behind.find(|tag| named(*tag).is_some()).map(before)
+        };
+        self.forms.get(told.or_else(later).unwrap_or(self.forms.current))
+    }
+
+    fn wide(&self, number: u64) -> Option<&Wide> {
+        let place = self.place_of_number(number);
+        let is_wide = self.entries[place].tag & WIDE != 0;
+        is_wide.then(|| self.wide.get(place)?.as_deref()).flatten()
     }
 
     /// The first request that is not known to be done, if `done` requests with a completion are.
     /// `None` if more are outstanding than are remembered.
     pub(crate) fn head(&self, done: u64) -> Option<u64> {
-        let outstanding = self.signaled.saturating_sub(done);
-        let oldest = self.tail.saturating_sub(self.capacity());
-        let (mut number, mut seen) = (self.tail, 0);
+        let outstanding = self.totals().0.saturating_sub(done);
+        let oldest = self.oldest();
+        let (mut number, mut seen) = (self.tail(), 0);
         while number > oldest {
             if self.is_signaled(number - 1) {
                 if seen == outstanding {
@@ -331,11 +400,14 @@ impl SendRing {
     }
 
     pub(crate) fn is_signaled(&self, number: u64) -> bool {
-        self.entries[self.place_of_number(number)].tag[0] >> 5 & 1 != 0
+        (self.tag(number) | self.always) & IBV_SEND_SIGNALED != 0
     }
 
     fn opcode(&self, number: u64) -> u32 {
-        u32::from(self.entries[self.place_of_number(number)].tag[0] & 15)
+        match self.wide(number) {
+            Some(wide) => wide.opcode,
+            None => self.form(number).map_or(IBV_WR_RDMA_WRITE, |form| form.opcode),
+        }
     }
 
     pub(crate) fn is_atomic(&self, number: u64) -> bool {
@@ -359,17 +431,17 @@ impl SendRing {
 
     /// The next request with a completion from `head` on: whose completion comes next.
     pub(crate) fn next_signaled(&self, head: u64) -> Option<u64> {
-        (head..self.tail).find(|number| self.is_signaled(*number))
+        (head..self.tail()).find(|number| self.is_signaled(*number))
     }
 
     /// Marks what the peer has carried out, of the requests from `head` on: as many two-sided ones
     /// as it has counted, and all before them except READs, whose data may have been lost.
     pub(crate) fn mark_executed(&mut self, head: u64, received: u64) {
         let outstanding =
-            (head..self.tail).filter(|number| is_two_sided(self.opcode(*number))).count() as u64;
-        let mut count = self.two_sided - outstanding;
+            (head..self.tail()).filter(|number| is_two_sided(self.opcode(*number))).count() as u64;
+        let mut count = self.totals().1 - outstanding;
         let mut executed = head;
-        for number in head..self.tail {
+        for number in head..self.tail() {
             if is_two_sided(self.opcode(number)) {
                 count += 1;
                 if count > received {
@@ -381,7 +453,7 @@ impl SendRing {
         for number in head..executed {
             if self.opcode(number) != IBV_WR_RDMA_READ {
                 let place = self.place_of_number(number);
-                self.entries[place].tag[3] |= EXECUTED;
+                self.entries[place].tag |= EXECUTED;
             }
         }
     }
@@ -395,16 +467,22 @@ impl SendRing {
         local: impl Fn(u32) -> Option<u32>,
         remote: impl Fn(u32) -> Option<u32>,
     ) -> Option<Resend> {
-        let place = self.place_of_number(number);
-        let body = self.entries[place];
-        let tag = body.tag;
+        let body = self.entries[self.place_of_number(number)];
+        let wide = self.wide(number);
+        let (opcode, flags, lkey, rkey) = match (wide, self.form(number)) {
+            (Some(wide), _) => (wide.opcode, wide.flags, 0, wide.rkey),
+            (None, form) => {
+                let form = form?;
+                (form.opcode, form.flags, form.lkey, form.rkey)
+            }
+        };
         let mut wr = ibv_send_wr {
             wr_id: body.wr_id,
             next: null_mut(),
             sg_list: null_mut(),
             num_sge: 0,
-            opcode: u32::from(tag[0] & 15),
-            send_flags: u32::from(tag[0] >> 4),
+            opcode,
+            send_flags: flags,
             imm_data: body.imm,
             wr: ibv_wr_target { rdma: ibv_wr_rdma { remote_addr: body.remote_addr, rkey: 0 } },
             xrc_remote_srqn: 0,
@@ -419,21 +497,16 @@ impl SendRing {
                 },
             },
         };
-        if tag[3] & EXECUTED != 0 {
+        if body.tag & EXECUTED != 0 {
             wr.opcode = IBV_WR_RDMA_WRITE;
             wr.send_flags &= IBV_SEND_SIGNALED;
             return Some(Resend { sges: Vec::new(), wr, inline: Vec::new() });
         }
-        let wide = (tag[3] & WIDE != 0).then(|| self.wide[place].as_ref()).flatten();
-        let (sges, inline, rkey) = match wide {
-            Some(wide) => {
-                (wr.opcode, wr.send_flags) = (wide.opcode, wide.flags);
-                (wide.sges.clone(), wide.inline.clone(), wide.rkey)
-            }
+        let (sges, inline) = match wide {
+            Some(wide) => (wide.sges.clone(), wide.inline.clone()),
             None => {
-                let lkey = self.lkeys[usize::from(tag[1])];
                 let sge = ibv_sge { addr: body.addr, length: body.length, lkey };
-                (vec![sge], Vec::new(), self.rkeys.get(usize::from(tag[2])).copied().unwrap_or(0))
+                (vec![sge], Vec::new())
             }
         };
         let sges = translate(sges, local)?;

@@ -1,6 +1,6 @@
 //! What is remembered comes back as it was.
 
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 
 use bowline_verbs_types::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
@@ -8,6 +8,18 @@ use bowline_verbs_types::{
 };
 
 use super::*;
+
+fn sends(capacity: u32, signals_all: bool) -> SendRing {
+    let cursor = NonNull::from(Box::leak(Box::new(SendCursor::EMPTY)));
+    // SAFETY: it is nobody else's, and stays.
+    unsafe { SendRing::new(capacity, signals_all, cursor) }
+}
+
+fn receives(capacity: u32) -> RecvRing {
+    let cursor = NonNull::from(Box::leak(Box::new(RecvCursor::EMPTY)));
+    // SAFETY: as above.
+    unsafe { RecvRing::new(capacity, cursor) }
+}
 
 fn posted(ring: &mut SendRing, wr_id: u64, opcode: u32, flags: u32, keys: (u32, u32)) {
     let mut sge = ibv_sge { addr: 0x1000 + wr_id, length: 8, lkey: keys.0 };
@@ -31,7 +43,7 @@ fn same(key: u32) -> Option<u32> {
 
 #[test]
 fn what_is_outstanding_is_found_from_the_newest_backwards() {
-    let mut ring = SendRing::new(8, false);
+    let mut ring = sends(8, false);
     assert_eq!(ring.head(0), Some(0));
     for wr_id in 0..20 {
         let flags = if wr_id % 4 == 3 { IBV_SEND_SIGNALED } else { 0 };
@@ -44,14 +56,15 @@ fn what_is_outstanding_is_found_from_the_newest_backwards() {
     assert_eq!(ring.head(2), None, "8 are remembered, and 12 would be outstanding");
     assert_eq!(ring.next_signaled(16), Some(19));
     assert_eq!(ring.wr_id(16), 16);
-    ring.undo(2);
-    assert_eq!((ring.tail, ring.head(4)), (18, Some(16)));
+    ring.undo();
+    ring.undo();
+    assert_eq!((ring.tail(), ring.head(4)), (18, Some(16)));
 }
 
 /// A program may post until its queue is full: what is refused must not replace the oldest.
 #[test]
 fn what_a_full_queue_refuses_is_not_remembered() {
-    let mut ring = SendRing::new(2, true);
+    let mut ring = sends(2, true);
     // SAFETY: numbers and null pointers.
     let mut list: [ibv_send_wr; 4] = unsafe { core::mem::zeroed() };
     let at: [*mut ibv_send_wr; 4] = list.each_mut().map(|wr| &raw mut *wr);
@@ -64,9 +77,9 @@ fn what_a_full_queue_refuses_is_not_remembered() {
         ring.remember_until(at[0], at[2]);
         ring.remember_until(at[2], at[2]);
     }
-    assert_eq!((ring.tail, ring.head(0)), (2, Some(0)));
+    assert_eq!((ring.tail(), ring.head(0)), (2, Some(0)));
     assert_eq!([0, 1].map(|number| ring.wr_id(number)), [0, 1]);
-    let mut receives = RecvRing::new(2);
+    let mut receives = receives(2);
     let mut wr = ibv_recv_wr { wr_id: 7, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
     for _ in 0..2 {
         // SAFETY: a receive without memory.
@@ -75,12 +88,12 @@ fn what_a_full_queue_refuses_is_not_remembered() {
     wr.wr_id = 8;
     // SAFETY: as above.
     unsafe { receives.remember_until(&raw const wr, &raw const wr) };
-    assert_eq!((receives.tail, receives.wr_id(0)), (2, 7));
+    assert_eq!((receives.tail(), receives.wr_id(0)), (2, 7));
 }
 
 #[test]
 fn a_request_is_posted_again_as_it_was_with_other_keys() {
-    let mut ring = SendRing::new(4, true);
+    let mut ring = sends(4, true);
     posted(&mut ring, 1, IBV_WR_RDMA_WRITE_WITH_IMM, 0, (10, 20));
     posted(&mut ring, 2, IBV_WR_RDMA_READ, 0, (11, 21));
     posted(&mut ring, 3, IBV_WR_SEND, 0, (10, 99));
@@ -98,7 +111,7 @@ fn a_request_is_posted_again_as_it_was_with_other_keys() {
 
 #[test]
 fn inline_bytes_are_kept_and_several_pieces_too() {
-    let mut ring = SendRing::new(2, false);
+    let mut ring = sends(2, false);
     let mut bytes = *b"abcd";
     let piece =
         |from: usize| ibv_sge { addr: bytes.as_ptr() as u64 + from as u64, length: 2, lkey: 0 };
@@ -117,7 +130,7 @@ fn inline_bytes_are_kept_and_several_pieces_too() {
 
 #[test]
 fn what_the_peer_has_counted_completes_without_being_carried_out_again() {
-    let mut ring = SendRing::new(8, true);
+    let mut ring = sends(8, true);
     let kinds = [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND, IBV_WR_RDMA_WRITE];
     for (wr_id, opcode) in kinds.into_iter().enumerate() {
         posted(&mut ring, wr_id as u64, opcode, 0, (1, 2));
@@ -135,7 +148,7 @@ fn what_the_peer_has_counted_completes_without_being_carried_out_again() {
 
 #[test]
 fn receives_are_remembered_in_order() {
-    let mut ring = RecvRing::new(2);
+    let mut ring = receives(2);
     for wr_id in 0..3 {
         let mut sge = ibv_sge { addr: 64 * wr_id, length: 64, lkey: 5 };
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
@@ -148,4 +161,52 @@ fn receives_are_remembered_in_order() {
     let (wr_id, sges) = ring.resend(1, |key| Some(key * 2)).unwrap();
     assert_eq!((wr_id, sges[0].addr, sges[0].lkey), (1, 64, 10));
     assert_eq!(ring.resend(2, |_| None).map(|(id, sges)| (id, sges.len())), Some((2, 0)));
+}
+
+/// What a request was: opcode, flags, keys.
+type Kind = (u32, u32, u32, u32);
+
+/// Requests of changing forms over many laps, some in no short form, some refused: each of the last
+/// `capacity` comes back as it was, and totals are right.
+#[test]
+fn over_many_laps_every_request_keeps_its_form() {
+    let mut ring = sends(7, false);
+    let mut model: Vec<Kind> = Vec::new();
+    let mut seed = 1_u64;
+    let mut draw = |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut kind = (IBV_WR_RDMA_WRITE, 0, 1, 2);
+    for _ in 0..4000 {
+        if draw(3) == 0 {
+            let opcode = [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_SEND][draw(3) as usize];
+            // The fourth flag is not in the short form; more keys than forms that have a place.
+            let flags = [0, IBV_SEND_SIGNALED, 4, 16][draw(4) as usize];
+            kind = (opcode, flags, draw(20) as u32, draw(20) as u32);
+        }
+        posted(&mut ring, model.len() as u64, kind.0, kind.1, (kind.2, kind.3));
+        model.push(kind);
+        if draw(5) == 0 {
+            ring.undo();
+            model.pop();
+        }
+        let tail = model.len() as u64;
+        assert_eq!(ring.tail(), tail);
+        for number in tail.saturating_sub(7)..tail {
+            let mut again = ring.resend(number, same, same).unwrap();
+            let (opcode, flags, lkey, rkey) = model[number as usize];
+            assert_eq!((again.wr.wr_id, again.wr.opcode), (number, opcode));
+            assert_eq!((again.wr.send_flags, again.sges[0].lkey), (flags, lkey));
+            let remote = if opcode == IBV_WR_SEND { 0 } else { rkey };
+            // SAFETY: a request of this kind has it, or it is 0.
+            assert_eq!(unsafe { again.request().wr.rdma.rkey }, remote);
+        }
+        let signaled = |kind: &&Kind| kind.1 & IBV_SEND_SIGNALED != 0;
+        assert_eq!(ring.head(model.iter().filter(signaled).count() as u64), {
+            let last = model.iter().rposition(|kind| signaled(&kind));
+            let head = last.map_or(0, |last| last as u64 + 1);
+            (head >= tail.saturating_sub(7)).then_some(head).or(Some(tail.saturating_sub(7)))
+        });
+    }
 }

@@ -434,7 +434,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
         let atomic = |remote: Remote, swap_or_add, compare| AtomicEth {
             va: remote.addr,
-            rkey: remote.rkey,
+            rkey: core.remote_key(remote.rkey),
             swap_or_add,
             compare,
         };
@@ -450,7 +450,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
                 let offset = k * mtu;
                 let len = (read_piece(core, wqe, k) * mtu).min(wqe.len - offset);
                 let va = remote.addr.wrapping_add(u64::from(offset));
-                header.push(|bytes| Reth { va, rkey: remote.rkey, len }.emit(bytes));
+                header
+                    .push(|bytes| Reth { va, rkey: core.remote_key(remote.rkey), len }.emit(bytes));
             }
             _ => {}
         }
