@@ -9,7 +9,7 @@ use std::time::Duration;
 use bowline_cm::mad::{RejectReason, Rep, Req, Rtu, SidrReq, SidrStatus};
 use bowline_cm::{CommId, Config, Ended, Event, PortSpace, ServiceId};
 use bowline_device::{ConnectionEvent, Connections, Device, DeviceSpec};
-use bowline_io::{UdpConfig, UdpPort};
+use bowline_io::{Sharing, UdpConfig, UdpPort};
 use bowline_wire::Qpn;
 use support::{PATIENCE, fresh_addr};
 
@@ -106,6 +106,7 @@ fn a_process_that_has_stopped_cuts_nobody_off() {
     // The first socket on the address, which nobody reads from.
     let mut udp = UdpConfig::new(addr);
     udp.udp_port = UDP_PORT;
+    udp.sharing = Sharing::SameUser { registry_dir: None };
     let _stopped = UdpPort::open(&udp).expect("the address can be used");
     let (active, passive) = (Process::at(fresh_addr()), Process::at(addr));
     assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));

@@ -38,7 +38,7 @@ impl Nic {
             return Err(ControlError::Invalid { what: "state", why });
         }
         qp.core.sealer = Some(seal.sealer);
-        qp.opener = Some(seal.opener);
+        qp.opener = Some(Box::new(seal.opener));
         Ok(())
     }
 

@@ -110,7 +110,7 @@ pub struct QpBody {
     pub(crate) completed: [Vec<Completion>; 2],
     /// What seals and opens its packets: the very same, so that counters go on.
     pub(crate) sealer: Option<Box<dyn SealPackets>>,
-    pub(crate) opener: Option<Box<dyn OpenPackets>>,
+    pub(crate) opener: Option<Box<Box<dyn OpenPackets>>>,
     /// How far the transport had come.
     pub(crate) position: Position,
     pub(crate) carry: Carry,

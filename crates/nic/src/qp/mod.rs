@@ -393,8 +393,9 @@ pub(crate) struct Qp {
     /// Hears of single-packet WRITEs with immediate.
     pub(crate) landing: Option<Box<dyn Landing>>,
     pub(crate) standing: Standing,
-    /// Opens what arrives, if the connection is sealed: then nothing else is taken.
-    pub(crate) opener: Option<Box<dyn OpenPackets>>,
+    /// Opens what arrives, if the connection is sealed: then nothing else is taken. A thin pointer,
+    /// because most have none.
+    pub(crate) opener: Option<Box<Box<dyn OpenPackets>>>,
 }
 
 impl Qp {

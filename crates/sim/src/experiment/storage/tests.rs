@@ -55,6 +55,6 @@ fn an_idle_store_reads_in_one_round_trip_and_writes_in_more() {
 fn reads_wait_behind_the_copies_that_fan_out_sends() {
     let [group, fan_out, chain] =
         Way::ALL.map(|way| storage(&config(way, 0.8, 64_000)).mean_read_ns());
-    assert!(group < 0.8 * fan_out, "{group} {fan_out}");
-    assert!(group < 0.8 * chain, "{group} {chain}");
+    assert!(group < 0.9 * fan_out, "{group} {fan_out}");
+    assert!(group < 0.9 * chain, "{group} {chain}");
 }
