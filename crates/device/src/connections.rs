@@ -19,6 +19,7 @@ use bowline_nic::{
 use bowline_wire::{Grh, Qpn, ud_source};
 
 use crate::events::LostPeers;
+use crate::linger::Linger;
 use crate::{Device, DeviceError, random_bytes};
 
 /// Receives kept posted. A message that finds none is lost, and is sent again.
@@ -70,8 +71,8 @@ impl Connections {
         let cm = CmManager::new(Config { comm_id_prefix, ..config }, seed);
         let addr = device.addr();
         let sharing = joined.map(|services| Shared { services, prefix, addr });
-        let claimed = HashSet::new();
-        let running = Running { cm, qp, sharing, claimed, events: channel };
+        let (claimed, linger) = (HashSet::new(), Linger::default());
+        let running = Running { cm, qp, sharing, claimed, linger, events: channel };
         let running = Arc::new(Mutex::new(running));
         let task = lane.add_task(running.clone())?;
         let peers = Arc::clone(&device.peers);
@@ -99,16 +100,18 @@ impl Connections {
 
     /// Listens for a service; `false` if somebody on this address does already.
     pub fn listen(&self, service: ServiceId, backlog: usize) -> Result<bool, LaneError> {
-        self.lane.with(|_, _| self.running().listen(service, backlog))
+        self.lane.with(|nic, now| {
+            let mut running = self.running();
+            let listens = running.listen(now, service, backlog);
+            running.flush(nic, now);
+            listens
+        })
     }
 
-    /// Listens no longer.
+    /// Listens no longer. Requests that come within the next moment wait for another listener of
+    /// this process before they are refused.
     pub fn unlisten(&self, service: ServiceId) -> Result<(), LaneError> {
-        self.lane.with(|_, _| {
-            let mut running = self.running();
-            running.cm.unlisten(service);
-            running.release(service);
-        })
+        self.lane.with(|_, now| self.running().unlisten(now, service))
     }
 
     /// What happens to connections. The descriptor is readable while something waits.
@@ -145,12 +148,14 @@ struct Running {
     /// Nothing if this process has its address for itself.
     sharing: Option<Shared>,
     claimed: HashSet<ServiceId>,
+    linger: Linger,
     events: Arc<EventChannel<ConnectionEvent>>,
 }
 
 impl Running {
-    fn listen(&mut self, service: ServiceId, backlog: usize) -> bool {
+    fn listen(&mut self, now: Time, service: ServiceId, backlog: usize) -> bool {
         let claimed = match &self.sharing {
+            _ if self.linger.contains(service) => true,
             // A registry that fails cannot say that somebody has it.
             Some(shared) => shared.services.claim(service.0).unwrap_or(true),
             None => true,
@@ -159,7 +164,41 @@ impl Running {
             return false;
         }
         self.claimed.insert(service);
+        for (from, mad) in self.linger.end(service) {
+            self.cm.handle_mad(now, from, &mad);
+        }
         true
+    }
+
+    fn unlisten(&mut self, now: Time, service: ServiceId) {
+        let listened = self.cm.is_listening(service);
+        self.cm.unlisten(service);
+        // The others on this address must not answer for it meanwhile.
+        if !(listened && self.linger.begin(now, service)) {
+            self.release(service);
+        }
+    }
+
+    /// Lets services go that had no other listener, and answers what was asked of them.
+    fn end_lingering(&mut self, now: Time) {
+        while let Some(service) = self.linger.due(now) {
+            for (from, mad) in self.linger.end(service) {
+                self.cm.handle_mad(now, from, &mad);
+            }
+            self.release(service);
+        }
+    }
+
+    fn receive(&mut self, now: Time, from: IpAddr, mad: &[u8; MAD_LEN]) {
+        let held = match Destination::of(mad) {
+            Some(Destination::Service(service)) if !self.cm.is_listening(service) => {
+                self.linger.hold(service, (from, *mad))
+            }
+            _ => false,
+        };
+        if !held && self.is_ours(mad) {
+            self.cm.handle_mad(now, from, mad);
+        }
     }
 
     fn release(&mut self, service: ServiceId) {
@@ -212,10 +251,8 @@ impl Task for Running {
                 if completion.opcode != WcOpcode::Recv {
                     continue;
                 }
-                if let Some((from, mad)) = self.qp.read(completion)
-                    && self.is_ours(&mad)
-                {
-                    self.cm.handle_mad(now, from, &mad);
+                if let Some((from, mad)) = self.qp.read(completion) {
+                    self.receive(now, from, &mad);
                 }
                 self.qp.post_receive(nic, completion.wr_id);
             }
@@ -223,6 +260,7 @@ impl Task for Running {
                 break;
             }
         }
+        self.end_lingering(now);
         if self.cm.poll_timeout().is_some_and(|due| due <= now) {
             self.cm.handle_timeout(now);
         }
@@ -230,7 +268,7 @@ impl Task for Running {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.cm.poll_timeout()
+        [self.cm.poll_timeout(), self.linger.deadline()].into_iter().flatten().min()
     }
 }
 

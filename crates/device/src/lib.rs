@@ -34,6 +34,7 @@ mod events;
 mod failover;
 mod groups;
 mod host;
+mod linger;
 mod log;
 mod mr;
 pub mod multicast;

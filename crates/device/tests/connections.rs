@@ -101,6 +101,26 @@ fn two_addresses_connect_and_part() {
 }
 
 #[test]
+fn a_request_between_two_listeners_waits_for_the_second() {
+    let (active, passive) = (Process::at(fresh_addr()), Process::at(fresh_addr()));
+    let listen = || assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+    listen();
+    passive.connections.unlisten(service(1)).expect("the lane lives");
+    let id = active.connect(passive.addr, service(1), 0x11);
+    assert!(active.is_quiet() && passive.is_quiet(), "it is held");
+    listen();
+    let (_, req) = passive.accept(0x22);
+    assert_eq!(req.local_qpn, Qpn::new(0x11));
+    active.establish(id);
+    // Without a second one it is refused, soon.
+    passive.connections.unlisten(service(1)).expect("the lane lives");
+    assert!(matches!(passive.next(), Event::Established { .. }));
+    let id = active.connect(passive.addr, service(1), 0x12);
+    let Event::Rejected { id: of, reason, .. } = active.next() else { panic!("not refused") };
+    assert_eq!((of, reason), (id, RejectReason::INVALID_SERVICE_ID));
+}
+
+#[test]
 fn a_process_that_has_stopped_cuts_nobody_off() {
     let addr = fresh_addr();
     // The first socket on the address, which nobody reads from.

@@ -1,0 +1,71 @@
+//! Services that this process listened for a moment ago.
+//!
+//! Some programs (perftest with `-R`) end their listener and make another, while the peer's next
+//! request is already on its way. A request that comes in between waits for the new listener.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use bowline_cm::ServiceId;
+use bowline_cm::mad::MAD_LEN;
+use bowline_nic::Time;
+
+/// How long a service may have no listener: much longer than a program takes between two, and much
+/// shorter than a peer waits before it asks again.
+const LINGER_NS: u64 = 250_000_000;
+/// Services and requests that are remembered at most. Those beyond are answered at once.
+const MAX_SERVICES: usize = 64;
+const MAX_HELD: usize = 64;
+
+/// A message, and who sent it.
+pub(crate) type Held = (IpAddr, [u8; MAD_LEN]);
+
+/// Services without a listener, and the requests for them.
+#[derive(Debug, Default)]
+pub(crate) struct Linger {
+    until: BTreeMap<ServiceId, Time>,
+    held: Vec<(ServiceId, Held)>,
+}
+
+impl Linger {
+    /// A service has lost its listener; `false` if there are too many of those.
+    pub(crate) fn begin(&mut self, now: Time, service: ServiceId) -> bool {
+        let has_room = self.until.len() < MAX_SERVICES;
+        if has_room {
+            self.until.insert(service, now.plus_nanos(LINGER_NS));
+        }
+        has_room
+    }
+
+    pub(crate) fn contains(&self, service: ServiceId) -> bool {
+        self.until.contains_key(&service)
+    }
+
+    /// Keeps a request for a service that lingers; `false` if it is to be answered now.
+    pub(crate) fn hold(&mut self, service: ServiceId, request: Held) -> bool {
+        let holds = self.contains(service) && self.held.len() < MAX_HELD;
+        if holds {
+            self.held.push((service, request));
+        }
+        holds
+    }
+
+    /// The service lingers no longer; returns what was held for it.
+    pub(crate) fn end(&mut self, service: ServiceId) -> Vec<Held> {
+        self.until.remove(&service);
+        let (ended, held) = self.held.drain(..).partition(|(of, _)| *of == service);
+        self.held = held;
+        let ended: Vec<(ServiceId, Held)> = ended;
+        ended.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// A service that has lingered for long enough.
+    pub(crate) fn due(&self, now: Time) -> Option<ServiceId> {
+        self.until.iter().find(|(_, until)| **until <= now).map(|(service, _)| *service)
+    }
+
+    /// When the next one has.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.until.values().min().copied()
+    }
+}
