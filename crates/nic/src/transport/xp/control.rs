@@ -57,8 +57,9 @@ pub(super) struct Probing {
     credit: u32,
     /// Credit that the latest probe asked for and that has not come.
     asked: u32,
-    /// When the probe that was answered last came, by the receiver's clock, in its units.
-    arrival: u64,
+    /// When the probe that was answered last came, by the receiver's clock, in its units; that
+    /// begins anywhere.
+    arrival: Option<u64>,
 }
 
 impl Probing {
@@ -84,7 +85,7 @@ impl Probing {
             marked: 0,
             credit: 0,
             asked: 0,
-            arrival: 0,
+            arrival: None,
         }
     }
 
@@ -186,16 +187,14 @@ impl Xp {
         let stamp = Time::from_nanos(now.as_nanos().saturating_sub(age_ns.into()));
         let fresh = stamp > probing.answered_at;
         let landed_at_stamp = if fresh { cc.bytes } else { probing.landed_at_stamp };
-        let later = cc.arrival.wrapping_sub(probing.arrival as u32);
-        if later <= i32::MAX as u32 {
-            probing.arrival += u64::from(later);
-        }
+        let arrival = later_arrival(probing.arrival, cc.arrival);
+        probing.arrival = Some(arrival);
         let report = Report {
             stamp,
             held_ns: cc.hold_ns.into(),
             landed_at_stamp: landed_at_stamp.min(cc.bytes),
             landed: cc.bytes,
-            clock_ns: probing.arrival * XpCc::ARRIVAL_NS,
+            clock_ns: arrival * XpCc::ARRIVAL_NS,
         };
         let Some(mut heard) = probing.meter.on_report(now, probing.sent, &report) else {
             cx.counters.drop_stale += 1;
@@ -410,9 +409,32 @@ fn newer_by(count: &mut u32, now: u32) -> u32 {
     by
 }
 
+/// An arrival of which the lower bits are told, after one that is known. One that is not later is of
+/// a packet that was overtaken.
+fn later_arrival(known: Option<u64>, told: u32) -> u64 {
+    let known = known.unwrap_or(told.into());
+    let by = told.wrapping_sub(known as u32);
+    if by > i32::MAX as u32 { known } else { known + u64::from(by) }
+}
+
 fn send(core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>, opcode: Opcode, cc: &XpCc) {
     let mut header = HeaderBuf::new(&core.bth(opcode, Psn::new(0)));
     header.push(|bytes| cc.emit(bytes));
     cx.segments.clear();
     sink.send_control(core, cx, &header);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::later_arrival;
+
+    #[test]
+    fn a_receivers_clock_begins_anywhere_and_wraps() {
+        let first = later_arrival(None, 0xf000_0000);
+        assert_eq!(first, 0xf000_0000);
+        let second = later_arrival(Some(first), 0xffff_ffff);
+        assert_eq!(second - first, 0x0fff_ffff);
+        assert_eq!(later_arrival(Some(second), 0xf000_0001), second, "it was overtaken");
+        assert_eq!(later_arrival(Some(second), 9) - second, 10);
+    }
 }
