@@ -117,7 +117,8 @@ pub(crate) fn keepalive() -> Result<Option<Duration>, String> {
         Ok("off") => Ok(None),
         Ok(text) => match parse_duration(text) {
             Ok(interval) if interval.is_zero() => {
-                Err(format!("BOWLINE_KEEPALIVE: {text} is no time to wait: use 4s, or off"))
+                Err("BOWLINE_KEEPALIVE: the interval cannot be 0: use a time such as 4s, or off"
+                    .into())
             }
             interval => interval.map(Some).map_err(|why| format!("BOWLINE_KEEPALIVE: {why}")),
         },

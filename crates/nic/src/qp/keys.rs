@@ -58,8 +58,9 @@ impl Qp {
         let starved = (from.max(sq.head())..end)
             .find(|number| self.key_of(*number).is_some_and(|key| !keys.contains_key(&key)));
         if let Some(number) = starved {
+            // Behind a fence that stands, requests wait for more than a key: it moves here.
+            self.moving.starved = sq.withheld_from().is_none();
             self.core.sq.withhold_from(number);
-            self.moving.starved = true;
         }
     }
 

@@ -439,6 +439,8 @@ impl Qp {
             let tail = self.core.sq.tail();
             let from = self.core.sq.withheld_from().map_or(tail, |withheld| withheld.min(tail));
             self.core.sq.withhold_from(from);
+            // What waits for a key now waits for more than that.
+            self.moving.starved = false;
         }
         if self.core.keys.is_some() {
             self.starve(self.core.sq.tail() - 1);

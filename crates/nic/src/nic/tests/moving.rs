@@ -257,6 +257,42 @@ fn a_fence_holds_back_what_follows_the_next_signaled_request() {
 }
 
 #[test]
+fn a_key_that_becomes_known_does_not_lift_a_fence() {
+    let mut rig = Rig::new();
+    let (qpn, remote) = (rig.qpns[0], rig.remote(1, 0));
+    rig.nics[0].set_peer_keys_differ(qpn, true).unwrap();
+    let done = |rig: &mut Rig| rig.completions(0).iter().map(|c| c.wr_id).collect::<Vec<_>>();
+    // Without a fence a request waits for its key alone.
+    rig.post(0, 1, SendOp::Write(remote), 0, 8);
+    rig.run_out();
+    assert_eq!(done(&mut rig), [] as [u64; 0]);
+    rig.nics[0].learn_peer_key(qpn, remote.rkey, remote.rkey).unwrap();
+    rig.run_out();
+    assert_eq!(done(&mut rig), [1]);
+    // Before the fence, or the request in front of it, a key is missing.
+    for ahead in [true, false] {
+        rig.nics[0].set_peer_keys_differ(qpn, true).unwrap();
+        let quiet = SendWr::new(2, SendOp::Send, &[]);
+        let sge = [Sge::new(rig.keys[0], BASE, 8)];
+        let first = SendWr::new(2, SendOp::Write(remote), &sge);
+        rig.recv(1, 9, 0, 8);
+        rig.nics[0].post_send(rig.now, qpn, if ahead { &first } else { &quiet }).unwrap();
+        rig.nics[0].fence_sends(qpn).unwrap();
+        rig.post(0, 3, SendOp::Write(remote), 0, 8);
+        rig.run_out();
+        let before = done(&mut rig);
+        assert_eq!(rig.nics[0].fence(qpn), Fence::Drained);
+        rig.nics[0].learn_peer_key(qpn, remote.rkey, remote.rkey).unwrap();
+        rig.run_out();
+        assert_eq!(rig.nics[0].fence(qpn), Fence::Drained, "ahead: {ahead}");
+        assert_eq!(done(&mut rig), [] as [u64; 0], "ahead: {ahead}");
+        rig.nics[0].release_sends(qpn, None).unwrap();
+        rig.run_out();
+        assert_eq!([before, done(&mut rig)].concat(), [2, 3]);
+    }
+}
+
+#[test]
 fn a_fence_behind_requests_that_ask_for_nothing_is_there_when_they_are_done() {
     let mut rig = Rig::new();
     let qpn = rig.qpns[0];
