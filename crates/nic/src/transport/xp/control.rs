@@ -409,8 +409,8 @@ fn newer_by(count: &mut u32, now: u32) -> u32 {
     by
 }
 
-/// An arrival of which the lower bits are told, after one that is known. One that is not later is of
-/// a packet that was overtaken.
+/// An arrival of which the lower bits are told, after one that is known. One that is not later is
+/// of a packet that was overtaken.
 fn later_arrival(known: Option<u64>, told: u32) -> u64 {
     let known = known.unwrap_or(told.into());
     let by = told.wrapping_sub(known as u32);
