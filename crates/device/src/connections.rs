@@ -5,7 +5,7 @@
 //! ([`Services`]).
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_cm::mad::{Destination, GSI_QKEY, MAD_LEN};
@@ -19,7 +19,7 @@ use bowline_nic::{
 use bowline_wire::{Grh, Qpn, ud_source};
 
 use crate::events::LostPeers;
-use crate::linger::Linger;
+use crate::linger::{self, Linger};
 use crate::{Device, DeviceError, random_bytes};
 
 /// Receives kept posted. A message that finds none is lost, and is sent again.
@@ -71,8 +71,10 @@ impl Connections {
         let cm = CmManager::new(Config { comm_id_prefix, ..config }, seed);
         let addr = device.addr();
         let sharing = joined.map(|services| Shared { services, prefix, addr });
+        let at = SocketAddr::new(addr, device.udp.udp_port);
         let (claimed, linger) = (HashSet::new(), Linger::default());
-        let running = Running { cm, qp, sharing, claimed, linger, events: channel };
+        let mut running = Running { cm, qp, sharing, at, claimed, linger, events: channel };
+        running.go_on(lane.now());
         let running = Arc::new(Mutex::new(running));
         let task = lane.add_task(running.clone())?;
         let peers = Arc::clone(&device.peers);
@@ -130,6 +132,7 @@ impl Drop for Connections {
         self.peers.tell(None);
         // A lane that has ended needs no tidying up.
         let _ = self.lane.remove_task(self.task);
+        self.running().leave();
         let _ = self.lane.with(|nic, _| self.running().qp.close(nic));
     }
 }
@@ -147,12 +150,37 @@ struct Running {
     qp: QueuePair,
     /// Nothing if this process has its address for itself.
     sharing: Option<Shared>,
+    /// Where its device is.
+    at: SocketAddr,
     claimed: HashSet<ServiceId>,
     linger: Linger,
     events: Arc<EventChannel<ConnectionEvent>>,
 }
 
 impl Running {
+    /// Takes over what a device of this process listened for here a moment ago.
+    fn go_on(&mut self, now: Time) {
+        for service in linger::recall(self.at) {
+            let claimed = match &self.sharing {
+                Some(shared) => shared.services.claim(service.0).unwrap_or(false),
+                None => true,
+            };
+            if claimed && self.linger.begin(now, service) {
+                self.claimed.insert(service);
+            }
+        }
+    }
+
+    /// Leaves its services to the next device of this process, which may be opened in a moment.
+    fn leave(&mut self) {
+        for service in self.claimed.drain() {
+            linger::remember(self.at, service);
+            if let Some(shared) = &self.sharing {
+                shared.services.reserve(service.0, linger::LINGER);
+            }
+        }
+    }
+
     fn listen(&mut self, now: Time, service: ServiceId, backlog: usize) -> bool {
         let claimed = match &self.sharing {
             _ if self.linger.contains(service) => true,

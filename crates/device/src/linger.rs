@@ -1,10 +1,14 @@
 //! Services that this process listened for a moment ago.
 //!
 //! Some programs (perftest with `-R`) end their listener and make another, while the peer's next
-//! request is already on its way. A request that comes in between waits for the new listener.
+//! request is already on its way. A request that comes in between waits for the new listener. They
+//! may even close the device in between, and open it again: what it listened for is remembered for
+//! the next one on that address.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bowline_cm::ServiceId;
 use bowline_cm::mad::MAD_LEN;
@@ -12,10 +16,32 @@ use bowline_nic::Time;
 
 /// How long a service may have no listener: much longer than a program takes between two, and much
 /// shorter than a peer waits before it asks again.
-const LINGER_NS: u64 = 250_000_000;
+pub(crate) const LINGER: Duration = Duration::from_millis(250);
 /// Services and requests that are remembered at most. Those beyond are answered at once.
 const MAX_SERVICES: usize = 64;
 const MAX_HELD: usize = 64;
+
+/// Services of devices that this process has closed: where, which, and when.
+static CLOSED: Mutex<Vec<(SocketAddr, ServiceId, Instant)>> = Mutex::new(Vec::new());
+
+/// Remembers a service of a device that is being closed.
+pub(crate) fn remember(at: SocketAddr, service: ServiceId) {
+    let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    closed.retain(|(.., when)| when.elapsed() < LINGER);
+    if closed.len() < MAX_SERVICES {
+        closed.push((at, service, Instant::now()));
+    }
+}
+
+/// What a device listened for that was closed here a moment ago.
+pub(crate) fn recall(here: SocketAddr) -> Vec<ServiceId> {
+    let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let (ours, others) = closed.drain(..).partition(|(at, ..)| *at == here);
+    *closed = others;
+    let ours: Vec<(SocketAddr, ServiceId, Instant)> = ours;
+    let fresh = ours.into_iter().filter(|(.., when)| when.elapsed() < LINGER);
+    fresh.map(|(_, service, _)| service).collect()
+}
 
 /// A message, and who sent it.
 pub(crate) type Held = (IpAddr, [u8; MAD_LEN]);
@@ -32,7 +58,7 @@ impl Linger {
     pub(crate) fn begin(&mut self, now: Time, service: ServiceId) -> bool {
         let has_room = self.until.len() < MAX_SERVICES;
         if has_room {
-            self.until.insert(service, now.plus_nanos(LINGER_NS));
+            self.until.insert(service, now.plus_nanos(LINGER.as_nanos() as u64));
         }
         has_room
     }

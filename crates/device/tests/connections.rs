@@ -121,6 +121,41 @@ fn a_request_between_two_listeners_waits_for_the_second() {
 }
 
 #[test]
+fn a_request_between_two_devices_of_a_process_waits_for_the_second() {
+    // Alone on its address, and beside another process that would answer for what is nobody's.
+    for neighbours in [0, 1] {
+        let addr = fresh_addr();
+        let _neighbours: Vec<Process> = (0..neighbours).map(|_| Process::at(addr)).collect();
+        let active = Process::at(fresh_addr());
+        let passive = Process::at(addr);
+        assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+        drop(passive);
+        let passive = Process::at(addr);
+        let id = active.connect(addr, service(1), 0x11);
+        assert!(active.is_quiet(), "it is held");
+        assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+        let (_, req) = passive.accept(0x22);
+        assert_eq!(req.local_qpn, Qpn::new(0x11));
+        active.establish(id);
+    }
+}
+
+#[test]
+fn nobody_answers_for_a_process_that_opens_its_device_again() {
+    let addr = fresh_addr();
+    let (active, _neighbour) = (Process::at(fresh_addr()), Process::at(addr));
+    let passive = Process::at(addr);
+    assert!(passive.connections.listen(service(1), 8).expect("the lane lives"));
+    drop(passive);
+    active.connect(addr, service(1), 0x11);
+    assert!(active.is_quiet(), "it will ask again");
+    std::thread::sleep(Duration::from_millis(300));
+    let id = active.connect(addr, service(1), 0x12);
+    let Event::Rejected { id: of, reason, .. } = active.next() else { panic!("not refused") };
+    assert_eq!((of, reason), (id, RejectReason::INVALID_SERVICE_ID));
+}
+
+#[test]
 fn a_process_that_has_stopped_cuts_nobody_off() {
     let addr = fresh_addr();
     // The first socket on the address, which nobody reads from.

@@ -5,7 +5,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{RegistryError, dir};
 use crate::sys::{is_byte_locked, try_lock_byte, unlock_byte};
@@ -17,6 +19,14 @@ const SPEAKER: u64 = 1 << 32;
 const PRESENT: u64 = 1 << 33;
 /// Behind it, a byte for each service ID, of which the low 32 bits count.
 const SERVICE: u64 = 1 << 34;
+
+/// Where the file has services that are given back for a moment only, far behind its table. Each has
+/// one of the slots, by the end of its number; a later one takes the place of an earlier one.
+const RESERVED: u64 = 1 << 16;
+const RESERVED_SLOTS: u64 = 64;
+const RESERVED_LEN: usize = 16;
+/// The longest such moment. A time beyond it is none: a clock was set, or the file is damaged.
+const MAX_RESERVED: Duration = Duration::from_secs(1);
 
 /// Claims of this process among those on its address.
 #[derive(Debug)]
@@ -57,10 +67,37 @@ impl Services {
         let _ = unlock_byte(&self.file, byte_of(service));
     }
 
-    /// Whether another process has claimed a service. In doubt it has: to answer for it would be
+    /// Gives a service back that this process is about to claim again: until then, though at most
+    /// for `time`, the others do not answer for it. Whoever claims it first has it.
+    pub fn reserve(&self, service: u64, time: Duration) {
+        let until = since_epoch().saturating_add(time.min(MAX_RESERVED));
+        self.write_reserved(service, until.as_nanos() as u64);
+        self.release(service);
+    }
+
+    pub(super) fn write_reserved(&self, service: u64, until: u64) {
+        let mut slot = [0; RESERVED_LEN];
+        slot[..8].copy_from_slice(&service.to_le_bytes());
+        slot[8..].copy_from_slice(&until.to_le_bytes());
+        // Without it others may refuse a request, as they do for services that nobody has.
+        let _ = self.file.write_all_at(&slot, slot_of(service));
+    }
+
+    fn is_reserved(&self, service: u64) -> bool {
+        let mut slot = [0; RESERVED_LEN];
+        if self.file.read_exact_at(&mut slot, slot_of(service)).is_err() {
+            return false;
+        }
+        let (of, until) = slot.split_at(8);
+        let until = until.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let left = Duration::from_nanos(until).checked_sub(since_epoch());
+        of == service.to_le_bytes() && left.is_some_and(|left| left <= MAX_RESERVED)
+    }
+
+    /// Whether another process has claimed a service, or is about to. In doubt it has: to answer for it would be
     /// worse.
     pub fn is_of_another(&self, service: u64) -> bool {
-        is_byte_locked(&self.file, byte_of(service)).unwrap_or(true)
+        is_byte_locked(&self.file, byte_of(service)).unwrap_or(true) || self.is_reserved(service)
     }
 
     /// Whether another process, with this prefix, has a queue pair 1.
@@ -77,4 +114,13 @@ impl Services {
 
 fn byte_of(service: u64) -> u64 {
     SERVICE + (service & 0xffff_ffff)
+}
+
+fn slot_of(service: u64) -> u64 {
+    RESERVED + service % RESERVED_SLOTS * RESERVED_LEN as u64
+}
+
+/// The time that all processes agree on.
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

@@ -372,6 +372,29 @@ fn services_have_one_owner_and_nobody_has_one_speaker() {
 }
 
 #[test]
+fn others_do_not_answer_for_a_service_that_is_reserved() {
+    let (addr, dir) = (fresh_addr(), TempDir::new());
+    let ports = [open(addr, &dir), open(addr, &dir)];
+    let join = |n: usize| {
+        let joined = Services::join(&config(addr, &dir), ports[n].qpn_prefix());
+        joined.expect("it works").expect("the address is shared")
+    };
+    let (first, second) = (join(0), join(1));
+    assert!(first.claim(7).expect("it works"));
+    first.reserve(7, Duration::from_millis(300));
+    drop(first);
+    assert!(second.is_of_another(7));
+    assert!(!second.is_of_another(7 + 64), "the same slot, and another service");
+    assert!(second.claim(7).expect("it works"), "whoever comes first");
+    second.reserve(8, Duration::from_millis(1));
+    std::thread::sleep(Duration::from_millis(5));
+    assert!(!second.is_of_another(8), "its moment is over");
+    let until = Duration::from_secs(4_000_000_000).as_nanos() as u64;
+    second.write_reserved(9, until);
+    assert!(!second.is_of_another(9), "nobody reserves for a century");
+}
+
+#[test]
 fn a_burst_of_management_datagrams_waits_for_a_slow_process() {
     let (addr, dir, clock) = (fresh_addr(), TempDir::new(), Instant::now());
     let mut ports: Vec<UdpPort> = (0..2).map(|_| open(addr, &dir)).collect();
