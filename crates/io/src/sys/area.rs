@@ -61,7 +61,7 @@ impl SharedArea {
         check(unsafe { libc::fstatfs(fd, &raw mut system) })?;
         let resizable = seals & (libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)
             != libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        let is_ordinary = system.f_type == libc::TMPFS_MAGIC;
+        let is_ordinary = system.f_type == libc::TMPFS_MAGIC as _; // its type is the C library's
         if resizable || !is_ordinary || usize::try_from(stat.st_size) != Ok(len) {
             let why = "not a sealed memory file of the announced length";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));

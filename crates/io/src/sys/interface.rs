@@ -136,7 +136,7 @@ fn describe(name: &CStr) -> io::Result<Interface> {
     if index == 0 {
         return Err(io::Error::last_os_error());
     }
-    let request = InterfaceQuery::new(name)?.ask(libc::SIOCGIFMTU)?;
+    let request = InterfaceQuery::new(name)?.ask(libc::SIOCGIFMTU as _)?;
     // SAFETY: a successful SIOCGIFMTU has set this member of the union.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(Interface { index, mtu: u32::try_from(mtu).unwrap_or(0) })
@@ -166,7 +166,7 @@ impl InterfaceQuery {
 
     /// Whether the interface is up and has a carrier.
     pub(crate) fn is_running(&self) -> io::Result<bool> {
-        let request = self.ask(libc::SIOCGIFFLAGS)?;
+        let request = self.ask(libc::SIOCGIFFLAGS as _)?;
         // SAFETY: a successful SIOCGIFFLAGS has set this member of the union.
         let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
         Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
@@ -174,7 +174,7 @@ impl InterfaceQuery {
 
     /// Its Ethernet address; `None` if it is no Ethernet interface.
     pub(crate) fn ethernet_addr(&self) -> io::Result<Option<[u8; 6]>> {
-        let request = self.ask(libc::SIOCGIFHWADDR)?;
+        let request = self.ask(libc::SIOCGIFHWADDR as _)?;
         // SAFETY: a successful SIOCGIFHWADDR has set this member of the union.
         let addr = unsafe { request.ifr_ifru.ifru_hwaddr };
         let is_ethernet = addr.sa_family == libc::ARPHRD_ETHER;
@@ -206,12 +206,13 @@ impl InterfaceQuery {
         request.ifr_ifru.ifru_data = (&raw mut channels).cast();
         // SAFETY: the `ifreq` is alive, and points to a live structure of the command's that the
         // kernel fills in.
-        let asked =
-            unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        let asked = unsafe {
+            libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request)
+        };
         if check(asked).is_ok() { (channels.rx + channels.combined).max(1) } else { 1 }
     }
 
-    /// The answer to one of `SIOCGIF…`.
+    /// The answer to one of `SIOCGIF…`, whose types differ between C libraries.
     fn ask(&self, what: libc::Ioctl) -> io::Result<libc::ifreq> {
         let mut request = self.request();
         // SAFETY: these read the name from and write a member to the `ifreq`, which is alive.

@@ -28,7 +28,7 @@ impl PollFd {
 /// is ready.
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<bool> {
     let timeout = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: t.as_secs().try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: t.subsec_nanos().into(),
     });
     let timeout_ptr = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);

@@ -30,7 +30,7 @@ impl TimerFd {
         let spec = libc::itimerspec {
             it_interval: never,
             it_value: libc::timespec {
-                tv_sec: libc::time_t::try_from(after.as_secs()).unwrap_or(libc::time_t::MAX),
+                tv_sec: after.as_secs().try_into().unwrap_or(i32::MAX.into()),
                 tv_nsec: after.subsec_nanos().into(),
             },
         };

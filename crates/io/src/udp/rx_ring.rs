@@ -102,7 +102,7 @@ impl RxRing {
                 fd,
                 self.headers.at(0),
                 self.offered as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _, // musl's type is unsigned
                 ptr::null_mut(),
             )
         };

@@ -21,17 +21,17 @@ impl Configurator {
     /// Lets packets through.
     pub(crate) fn up(&self, name: &str) -> io::Result<()> {
         let mut request = request_for(name);
-        self.call(libc::SIOCGIFFLAGS, &mut request)?;
+        self.call(libc::SIOCGIFFLAGS as _, &mut request)?;
         // SAFETY: a successful SIOCGIFFLAGS has set this member of the union.
         let flags = unsafe { request.ifr_ifru.ifru_flags };
         request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
-        self.call(libc::SIOCSIFFLAGS, &mut request)
+        self.call(libc::SIOCSIFFLAGS as _, &mut request)
     }
 
     pub(crate) fn set_mtu(&self, name: &str, mtu: u32) -> io::Result<()> {
         let mut request = request_for(name);
         request.ifr_ifru.ifru_mtu = libc::c_int::try_from(mtu).unwrap_or(libc::c_int::MAX);
-        self.call(libc::SIOCSIFMTU, &mut request)
+        self.call(libc::SIOCSIFMTU as _, &mut request)
     }
 
     /// How many packets may wait to be read.
@@ -71,14 +71,15 @@ impl Configurator {
     pub(crate) fn add_address(&self, name: &str, addr: IpAddr) -> io::Result<()> {
         match addr {
             IpAddr::V4(addr) => {
-                self.call(libc::SIOCSIFADDR, &mut with_v4(name, addr))?;
+                self.call(libc::SIOCSIFADDR as _, &mut with_v4(name, addr))?;
                 let mask = Ipv4Addr::new(255, 255, 255, 0);
-                self.call(libc::SIOCSIFNETMASK, &mut with_v4(name, mask))
+                self.call(libc::SIOCSIFNETMASK as _, &mut with_v4(name, mask))
             }
             IpAddr::V6(addr) => add_v6(name, addr),
         }
     }
 
+    /// One of `SIOC…`, whose types differ between C libraries.
     fn call(&self, what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: these requests read and write the `ifreq` only, which is alive.
         check(unsafe { libc::ioctl(self.v4.as_raw_fd(), what, &raw mut *request) })?;
@@ -106,7 +107,7 @@ fn add_v6(name: &str, addr: Ipv6Addr) -> io::Result<()> {
     };
     let socket = socket(libc::AF_INET6)?;
     // SAFETY: on a socket of this family the request reads an `in6_ifreq`, which is alive.
-    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR, &raw mut request) })?;
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFADDR as _, &raw mut request) })?;
     Ok(())
 }
 

@@ -45,7 +45,7 @@ impl Signals {
     /// Waits for one, so long at most.
     pub fn wait(&self, timeout: Duration) -> Woken {
         let timeout = libc::timespec {
-            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i32::MAX.into()),
             tv_nsec: timeout.subsec_nanos().into(),
         };
         // SAFETY: reads a live set and a live time; no information is asked for.
