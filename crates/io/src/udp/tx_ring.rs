@@ -134,10 +134,10 @@ impl TxRing {
             header.msg_iov = &raw mut self.pieces[at];
             header.msg_iovlen = 1;
         }
+        let flags = libc::MSG_DONTWAIT as _; // musl's type is unsigned
         // SAFETY: the first `count` headers point to names, control messages and pieces in vectors
         // of `self` that nobody touches before the call returns. The pieces point to bytes that
         // both callers have borrowed from a batch, or keep, until then. The kernel only reads them.
-        let flags = libc::MSG_DONTWAIT as _; // musl's type is unsigned
         let sent =
             unsafe { libc::sendmmsg(fd, self.headers.as_mut_ptr(), count as libc::c_uint, flags) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
