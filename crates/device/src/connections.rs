@@ -161,29 +161,23 @@ impl Running {
     /// Takes over what a device of this process listened for here a moment ago.
     fn go_on(&mut self, now: Time) {
         for service in linger::recall(self.at) {
-            let claimed = match &self.sharing {
-                Some(shared) => shared.services.claim(service.0).unwrap_or(false),
-                None => true,
-            };
-            if claimed && self.linger.begin(now, service) {
-                self.claimed.insert(service);
-            }
+            self.linger.begin(now, service);
         }
     }
 
     /// Leaves its services to the next device of this process, which may be opened in a moment.
     fn leave(&mut self) {
-        for service in self.claimed.drain() {
+        for service in std::mem::take(&mut self.claimed) {
             linger::remember(self.at, service);
-            if let Some(shared) = &self.sharing {
-                shared.services.reserve(service.0, linger::LINGER);
-            }
+            self.reserve(service);
+        }
+        for service in self.linger.services() {
+            linger::remember(self.at, service);
         }
     }
 
     fn listen(&mut self, now: Time, service: ServiceId, backlog: usize) -> bool {
         let claimed = match &self.sharing {
-            _ if self.linger.contains(service) => true,
             // A registry that fails cannot say that somebody has it.
             Some(shared) => shared.services.claim(service.0).unwrap_or(true),
             None => true,
@@ -199,21 +193,24 @@ impl Running {
     }
 
     fn unlisten(&mut self, now: Time, service: ServiceId) {
-        let listened = self.cm.is_listening(service);
+        let listened = self.claimed.remove(&service);
         self.cm.unlisten(service);
-        // The others on this address must not answer for it meanwhile.
-        if !(listened && self.linger.begin(now, service)) {
-            self.release(service);
+        if listened && self.linger.begin(now, service) {
+            self.reserve(service);
+        } else if let (true, Some(shared)) = (listened, &self.sharing) {
+            shared.services.release(service.0);
         }
     }
 
-    /// Lets services go that had no other listener, and answers what was asked of them.
+    /// Answers what was asked of services that had no other listener.
     fn end_lingering(&mut self, now: Time) {
         while let Some(service) = self.linger.due(now) {
             for (from, mad) in self.linger.end(service) {
-                self.cm.handle_mad(now, from, &mad);
+                // Another process may listen for it by now.
+                if self.is_ours(&mad) {
+                    self.cm.handle_mad(now, from, &mad);
+                }
             }
-            self.release(service);
         }
     }
 
@@ -229,11 +226,10 @@ impl Running {
         }
     }
 
-    fn release(&mut self, service: ServiceId) {
-        if self.claimed.remove(&service)
-            && let Some(shared) = &self.sharing
-        {
-            shared.services.release(service.0);
+    /// Gives a service back. The others on this address do not answer for it for a moment.
+    fn reserve(&self, service: ServiceId) {
+        if let Some(shared) = &self.sharing {
+            shared.services.reserve(service.0, linger::LINGER);
         }
     }
 

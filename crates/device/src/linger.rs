@@ -14,9 +14,9 @@ use bowline_cm::ServiceId;
 use bowline_cm::mad::MAD_LEN;
 use bowline_nic::Time;
 
-/// How long a service may have no listener: much longer than a program takes between two, and much
-/// shorter than a peer waits before it asks again.
-pub(crate) const LINGER: Duration = Duration::from_millis(250);
+/// How long a service may have no listener: perftest sleeps for a second between two, at both ends.
+/// Peers wait much longer before they ask again.
+pub(crate) const LINGER: Duration = Duration::from_millis(1500);
 /// Services and requests that are remembered at most. Those beyond are answered at once.
 const MAX_SERVICES: usize = 64;
 const MAX_HELD: usize = 64;
@@ -63,13 +63,14 @@ impl Linger {
         has_room
     }
 
-    pub(crate) fn contains(&self, service: ServiceId) -> bool {
-        self.until.contains_key(&service)
+    /// All services that linger.
+    pub(crate) fn services(&self) -> impl Iterator<Item = ServiceId> + '_ {
+        self.until.keys().copied()
     }
 
     /// Keeps a request for a service that lingers; `false` if it is to be answered now.
     pub(crate) fn hold(&mut self, service: ServiceId, request: Held) -> bool {
-        let holds = self.contains(service) && self.held.len() < MAX_HELD;
+        let holds = self.until.contains_key(&service) && self.held.len() < MAX_HELD;
         if holds {
             self.held.push((service, request));
         }

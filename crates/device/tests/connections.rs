@@ -112,7 +112,7 @@ fn a_request_between_two_listeners_waits_for_the_second() {
     let (_, req) = passive.accept(0x22);
     assert_eq!(req.local_qpn, Qpn::new(0x11));
     active.establish(id);
-    // Without a second one it is refused, soon.
+    // Without a second one it is refused, in a while.
     passive.connections.unlisten(service(1)).expect("the lane lives");
     assert!(matches!(passive.next(), Event::Established { .. }));
     let id = active.connect(passive.addr, service(1), 0x12);
@@ -141,6 +141,19 @@ fn a_request_between_two_devices_of_a_process_waits_for_the_second() {
 }
 
 #[test]
+fn another_process_may_listen_for_a_service_that_lingers() {
+    let addr = fresh_addr();
+    let (active, first, second) = (Process::at(fresh_addr()), Process::at(addr), Process::at(addr));
+    assert!(first.connections.listen(service(1), 8).expect("the lane lives"));
+    first.connections.unlisten(service(1)).expect("the lane lives");
+    assert!(second.connections.listen(service(1), 8).expect("the lane lives"));
+    meet(&active, &second, service(1));
+    // The first has seen the request, too, and refuses nothing when its time is over.
+    std::thread::sleep(Duration::from_millis(1600));
+    assert!(active.is_quiet() && first.is_quiet());
+}
+
+#[test]
 fn nobody_answers_for_a_process_that_opens_its_device_again() {
     let addr = fresh_addr();
     let (active, _neighbour) = (Process::at(fresh_addr()), Process::at(addr));
@@ -149,10 +162,11 @@ fn nobody_answers_for_a_process_that_opens_its_device_again() {
     drop(passive);
     active.connect(addr, service(1), 0x11);
     assert!(active.is_quiet(), "it will ask again");
-    std::thread::sleep(Duration::from_millis(300));
-    let id = active.connect(addr, service(1), 0x12);
-    let Event::Rejected { id: of, reason, .. } = active.next() else { panic!("not refused") };
-    assert_eq!((of, reason), (id, RejectReason::INVALID_SERVICE_ID));
+    std::thread::sleep(Duration::from_millis(1600));
+    // Then it is refused, as whatever else is asked.
+    active.connect(addr, service(1), 0x12);
+    let Event::Rejected { reason, .. } = active.next() else { panic!("not refused") };
+    assert_eq!(reason, RejectReason::INVALID_SERVICE_ID);
 }
 
 #[test]

@@ -26,7 +26,7 @@ const RESERVED: u64 = 1 << 16;
 const RESERVED_SLOTS: u64 = 64;
 const RESERVED_LEN: usize = 16;
 /// The longest such moment. A time beyond it is none: a clock was set, or the file is damaged.
-const MAX_RESERVED: Duration = Duration::from_secs(1);
+const MAX_RESERVED: Duration = Duration::from_secs(2);
 
 /// Claims of this process among those on its address.
 #[derive(Debug)]
