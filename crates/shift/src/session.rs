@@ -39,7 +39,7 @@ const MAX_EVENTS: usize = 16;
 /// How long the peer may take: devices are slower than engines.
 const GIVE_UP_NS: u64 = 5_000_000_000;
 /// How long to finish what was sent, before a peer's return is called off for the first time.
-const DRAIN_NS: u64 = 1_000_000_000;
+const DRAIN_NS: u64 = 2_000_000_000;
 /// How long a peer that is asked to do so may say nothing.
 const DRAIN_SILENCE_NS: u64 = 4_000_000_000;
 
