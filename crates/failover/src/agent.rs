@@ -220,7 +220,8 @@ impl Agent {
                 Some(Phase::Waiting(_)) => self.wait_on(now, rails, id),
                 Some(Phase::Returning(_)) => self.return_on(now, rails, id),
                 Some(Phase::Draining { .. }) => self.drain_on(now, rails, id),
-                Some(Phase::Settled | Phase::Failed) | None => {}
+                Some(Phase::Settled) => self.rested(id),
+                Some(Phase::Failed) | None => {}
             }
         }
         self.probe(now, rails);
@@ -239,7 +240,8 @@ impl Agent {
         match message.kind {
             Kind::Move | Kind::Moved => self.heard_move(now, rails, rail, id, message),
             Kind::Return => self.heard_return(now, rails, rail, id, message),
-            Kind::Busy => self.heard_busy(rails, id, message),
+            Kind::Busy => self.heard_busy(now, rails, id, message),
+            Kind::Draining => self.heard_draining(now, id, message),
             Kind::Probe => self.say(rails, rail, id, Kind::Echo, message.number),
             Kind::Echo => self.heard_echo(now, id, message.number),
         }

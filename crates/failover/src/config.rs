@@ -70,8 +70,13 @@ pub struct Config {
     /// The same for a rail that keeps failing: each return that does not last doubles it up to
     /// this. One that lasted this long is forgiven.
     pub good_for_max_ns: u64,
-    /// How long a peer may take to drain before it calls a return off ([`Mode::Shift`]).
+    /// How long to drain for a peer before its return is called off ([`Mode::Shift`]).
     pub drain_ns: u64,
+    /// The same after it has been called off before: each time twice as long, up to this. A queue
+    /// may be longer than its link is fast.
+    pub drain_max_ns: u64,
+    /// How long a peer that is asked to drain may say nothing before its path counts as dead.
+    pub drain_silence_ns: u64,
     /// Moves of a connection without any progress before it fails.
     pub max_idle_moves: u32,
     /// Memory has other keys on the second NIC than on the first, as on verbs devices.
@@ -91,6 +96,8 @@ impl Config {
             good_for_ns: 150_000_000,
             good_for_max_ns: 10_000_000_000,
             drain_ns: 100_000_000,
+            drain_max_ns: 4_000_000_000,
+            drain_silence_ns: 400_000_000,
             max_idle_moves: 8,
             keys_differ: false,
         }

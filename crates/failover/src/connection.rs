@@ -46,8 +46,10 @@ pub(crate) struct Handover {
 /// A return that waits for its fence, or for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fencing {
-    /// Since when the peer has been asked; `None` while requests are not done.
-    pub(crate) asked: Option<Time>,
+    /// When it began.
+    pub(crate) since: Time,
+    /// When the peer was first asked, or last heard of; `None` while requests are not done.
+    pub(crate) heard: Option<Time>,
     /// When to look, or to ask, again.
     pub(crate) next_at: Time,
 }
@@ -67,6 +69,11 @@ pub(crate) struct Connection {
     pub(crate) attempt: u32,
     /// The peer's latest that was called off.
     pub(crate) refused: Option<u32>,
+    /// How many of the peer's were called off since the connection last moved: each is given more
+    /// time than the one before.
+    pub(crate) refusals: u32,
+    /// Until when it does not try to return.
+    pub(crate) rests_until: Option<Time>,
     /// Requests done and messages received when it last moved, and how often that has not changed.
     pub(crate) progress: u64,
     pub(crate) idle_moves: u32,
@@ -84,6 +91,8 @@ impl Connection {
             resume: Resume { received: 0, psn: Psn::new(0) },
             attempt: 0,
             refused: None,
+            refusals: 0,
+            rests_until: None,
             progress: 0,
             idle_moves: 0,
         }
@@ -97,7 +106,8 @@ impl Connection {
     /// When it wants to be looked at.
     pub(crate) fn deadline(&self) -> Option<Time> {
         match self.phase {
-            Phase::Settled | Phase::Failed => None,
+            Phase::Settled => self.rests_until,
+            Phase::Failed => None,
             Phase::Waiting(handover) => Some(handover.repeat_at),
             Phase::Returning(fencing) => Some(fencing.next_at),
             Phase::Draining { until, .. } => Some(until),

@@ -14,6 +14,7 @@ mod connection;
 mod control;
 mod counters;
 mod entry;
+mod keys;
 mod message;
 pub mod mirror;
 mod moving;

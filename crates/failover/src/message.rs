@@ -22,14 +22,17 @@ pub(crate) enum Kind {
     Return,
     /// The sender could not drain, and stays.
     Busy,
+    /// The sender is finishing what it has sent, for the receiver's return.
+    Draining,
     /// Is the other side there, on this rail?
     Probe,
     /// It is.
     Echo,
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Move, Kind::Moved, Kind::Return, Kind::Busy, Kind::Probe, Kind::Echo];
+/// In the order of their numbers. One that a receiver does not know is no message to it.
+const KINDS: [Kind; 7] =
+    [Kind::Move, Kind::Moved, Kind::Return, Kind::Busy, Kind::Probe, Kind::Echo, Kind::Draining];
 
 /// A message about one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,6 +64,7 @@ impl Connection {
             return Err(Stuck::Atomic);
         }
         self.home = to;
+        (self.refusals, self.rests_until) = (0, None);
         self.resume = resume;
         self.idle_moves = if progress == self.progress { self.idle_moves + 1 } else { 0 };
         self.progress = progress;

@@ -68,6 +68,7 @@ impl Agent {
             // One end returns, the other follows.
             if connection.home == Rail::Backup
                 && connection.phase == Phase::Settled
+                && connection.rests_until.is_none()
                 && self.outranks_peer(connection)
                 && let Some(key) = self.peer_key(*id)
             {
@@ -130,7 +131,11 @@ impl Agent {
             .iter()
             .filter(|(id, connection)| {
                 let settled = connection.home == Rail::Backup && connection.phase == Phase::Settled;
-                settled && self.outranks_peer(connection) && self.peer_key(**id) == Some(key)
+                let rests = connection.rests_until.is_some();
+                settled
+                    && !rests
+                    && self.outranks_peer(connection)
+                    && self.peer_key(**id) == Some(key)
             })
             .map(|(id, _)| *id)
             .collect();

@@ -16,6 +16,8 @@ use crate::report::Cause;
 
 /// How often an end looks whether its fence is drained.
 const LOOK_NS: u64 = 1_000_000;
+/// How often the time to drain is doubled, at most.
+const MAX_DOUBLED: u32 = 16;
 
 impl Agent {
     /// The default rail is good: back.
@@ -26,7 +28,8 @@ impl Agent {
                 self.fence(rails, id);
                 let Some(connection) = self.connections.get_mut(&id) else { return };
                 connection.attempt = connection.attempt.wrapping_add(1);
-                connection.phase = Phase::Returning(Fencing { asked: None, next_at: now });
+                let fencing = Fencing { since: now, heard: None, next_at: now };
+                connection.phase = Phase::Returning(fencing);
                 self.return_on(now, rails, id);
             }
         }
@@ -62,7 +65,7 @@ impl Agent {
     /// Looks whether the fence is drained, and then asks the peer to come along.
     pub(crate) fn return_on(&mut self, now: Time, rails: &mut dyn Rails, id: ConnectionId) {
         let drained = self.is_drained(rails, id);
-        let (repeat, patience) = (self.config.repeat_ns, self.config.drain_ns * 4);
+        let (repeat, patience) = (self.config.repeat_ns, self.config.drain_silence_ns);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (number, home) = (connection.attempt, connection.home);
         let Phase::Returning(fencing) = &mut connection.phase else { return };
@@ -70,9 +73,9 @@ impl Agent {
             fencing.next_at = now.plus_nanos(LOOK_NS);
             return;
         }
-        let asked = *fencing.asked.get_or_insert(now);
+        let heard = *fencing.heard.get_or_insert(now);
         fencing.next_at = now.plus_nanos(repeat);
-        if now.nanos_since(asked) < patience {
+        if now.nanos_since(heard) < patience {
             self.say(rails, home, id, Kind::Return, number);
         } else {
             // The peer says nothing at all: as good as a dead path.
@@ -89,8 +92,10 @@ impl Agent {
         id: ConnectionId,
         message: &Message,
     ) {
-        let until = now.plus_nanos(self.config.drain_ns);
+        let (first, most) = (self.config.drain_ns, self.config.drain_max_ns);
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        let until =
+            now.plus_nanos(first.max(most.min(first << connection.refusals.min(MAX_DOUBLED))));
         if message.epoch != connection.epoch || connection.home != Rail::Backup {
             return;
         }
@@ -105,6 +110,9 @@ impl Agent {
             self.fence(rails, id);
         }
         self.drain_on(now, rails, id);
+        if let Some(Phase::Draining { number, .. }) = self.connections.get(&id).map(|c| c.phase) {
+            self.say(rails, rail, id, Kind::Draining, number);
+        }
     }
 
     /// Begins the return if all is done, or calls it off if it takes too long.
@@ -116,6 +124,7 @@ impl Agent {
             self.begin_move(now, rails, id, Cause::Return, None);
         } else if until <= now {
             connection.refused = Some(number);
+            connection.refusals = connection.refusals.saturating_add(1);
             let home = connection.home;
             self.counters.refused += 1;
             self.unfence(rails, id);
@@ -123,17 +132,36 @@ impl Agent {
         }
     }
 
-    /// The peer could not drain.
+    /// The peer has not drained yet, and is at it.
+    pub(crate) fn heard_draining(&mut self, now: Time, id: ConnectionId, message: &Message) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let ours = connection.epoch == message.epoch && connection.attempt == message.number;
+        if let (true, Phase::Returning(fencing)) = (ours, &mut connection.phase) {
+            fencing.heard = Some(now);
+        }
+    }
+
+    /// The peer could not drain. What was withheld for it goes, for longer than it was withheld.
     pub(crate) fn heard_busy(
         &mut self,
+        now: Time,
         rails: &mut dyn Rails,
         id: ConnectionId,
         message: &Message,
     ) {
-        let Some(connection) = self.connections.get(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
         let ours = connection.epoch == message.epoch && connection.attempt == message.number;
-        if ours && matches!(connection.phase, Phase::Returning(_)) {
+        if let (true, Phase::Returning(fencing)) = (ours, connection.phase) {
+            let withheld = now.nanos_since(fencing.since);
+            connection.rests_until = Some(now.plus_nanos(2 * withheld));
             self.unfence(rails, id);
+        }
+    }
+
+    /// A connection that was told to wait may try to return again.
+    pub(crate) fn rested(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.rests_until = None;
         }
     }
 }

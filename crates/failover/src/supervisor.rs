@@ -10,6 +10,7 @@ use bowline_wire::Qpn;
 use crate::agent::{Agent, ConnectionId};
 use crate::config::Config;
 use crate::entry::Entry;
+use crate::keys::TaughtKeys;
 use crate::mirror::{Engines, Place, Qp};
 use crate::nic::RailNic;
 use crate::rail::{Rail, Rails};
@@ -42,6 +43,7 @@ struct Watched {
     life: u64,
     /// What its peer has as a backup is known.
     ready: bool,
+    keys: TaughtKeys,
 }
 
 /// The two engines of a lane, as its agent sees them.
@@ -86,7 +88,8 @@ impl Supervisor {
         let entry = agent.entry(connection)?;
         self.lives += 1;
         let life = self.lives;
-        self.watched.insert(qp.qpn(), Watched { connection, lane: qp.lane(), life, ready: false });
+        let (lane, keys) = (qp.lane(), TaughtKeys::default());
+        self.watched.insert(qp.qpn(), Watched { connection, lane, life, ready: false, keys });
         Some((Life { qpn: qp.qpn(), life }, entry))
     }
 
@@ -107,35 +110,41 @@ impl Supervisor {
         let Some(watched) = watched else { return Ok(false) };
         let rails = &mut LaneRails { engines, lane: watched.lane };
         self.agents[watched.lane].connect(rails, watched.connection, entry)?;
+        // A spare that is aimed anew knows no keys.
+        watched.keys = TaughtKeys::default();
         Ok(!std::mem::replace(&mut watched.ready, true))
     }
 
     /// Teaches spares the keys of their peers' memory, where those have others on each NIC. `look`
     /// gives the key on the peer's second NIC, by the address of its first and the key there, if it
-    /// is known.
+    /// is known; `changes` is another number whenever it would answer something else.
     pub fn teach_keys<E: Engines>(
-        &self,
+        &mut self,
         engines: &E,
+        changes: u64,
         mut look: impl FnMut(IpAddr, u32) -> Option<u32>,
     ) {
-        for Watched { connection, lane, .. } in self.watched.values() {
-            let Some((peer, qpns)) = self.agents[*lane].peer_keys(*connection) else { continue };
-            let spare = Place { rail: Rail::Backup, lane: *lane };
-            let mut named = Vec::new();
-            for rail in Rail::ALL {
-                let at = Place { rail, lane: *lane };
-                // A NIC that is gone has no requests.
-                let _ = engines.with(at, |nic, _| named.extend(nic.named_keys(qpns[rail.index()])));
+        for Watched { connection, lane, keys, .. } in self.watched.values_mut() {
+            let agent = &self.agents[*lane];
+            let Some((peer, qpns)) = agent.peer_keys(*connection) else { continue };
+            let Some(home) = agent.home(*connection) else { continue };
+            let place = |rail| Place { rail, lane: *lane };
+            // A NIC that is gone has no requests.
+            let named = engines.with(place(home), |nic, _| {
+                nic.named_keys(qpns[home.index()], keys.looked_until())
+            });
+            let Ok((named, until)) = named else { continue };
+            if !keys.hear(&named, until, changes) {
+                continue;
             }
-            let _ = engines.with(spare, |nic, _| {
-                for key in named {
-                    if !nic.knows_peer_key(qpns[1], key)
-                        && let Some(here) = look(peer, key)
-                    {
+            let _ = engines.with(place(Rail::Backup), |nic, _| {
+                keys.teach(
+                    |key| look(peer, key),
+                    |named, here| {
                         // One that is gone needs none.
-                        let _ = nic.learn_peer_key(qpns[1], key, here);
-                    }
-                }
+                        let _ = nic.learn_peer_key(qpns[1], named, here);
+                    },
+                );
             });
         }
     }

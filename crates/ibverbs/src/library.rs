@@ -81,6 +81,7 @@ functions! {
     ibv_dealloc_pd: fn(*mut ibv_pd) -> c_int;
     ibv_reg_mr_iova: fn(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr;
     ibv_reg_mr_iova2: fn(*mut ibv_pd, *mut c_void, usize, u64, c_uint) -> *mut ibv_mr;
+    ibv_rereg_mr: fn(*mut ibv_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int;
     ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
     ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;

@@ -10,6 +10,7 @@
 //! Locks, in the order in which they are taken: the session's core, a completion queue, a queue
 //! pair. Posting takes the last alone, polling the last two at most.
 
+mod aside;
 mod cq;
 mod events;
 mod gate;
@@ -21,4 +22,5 @@ mod ring;
 mod session;
 mod shadow;
 mod table;
+mod unseen;
 pub mod verbs;

@@ -3,7 +3,7 @@
 
 use core::ffi::c_uint;
 use core::net::IpAddr;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
@@ -21,6 +21,7 @@ use bowline_store::Key;
 use bowline_verbs_types::{ibv_ah_attr, ibv_context, ibv_gid_entry, ibv_mr, ibv_pd};
 use bowline_wire::Qpn;
 
+use crate::aside::Aside;
 use crate::cq::{NotifyCq, PollCq};
 use crate::qp::{PeerKeys, PostRecv, PostSend, Qp, is_path_failure};
 use crate::rails::{HwRails, Nics};
@@ -29,14 +30,18 @@ use crate::{log, report, verbs};
 
 /// Tokens that can wait for the agent's thread.
 const MAX_TOKENS: usize = 1 << 16;
+/// Keys of peers' memory that are watched in the store.
+const MAX_KEYS: usize = 1 << 16;
 /// How often ports are asked whether they are up.
 const LINK_PERIOD: Duration = Duration::from_millis(10);
 /// Asynchronous events of the agent's contexts that are kept: nobody reads them.
 const MAX_EVENTS: usize = 16;
 /// How long the peer may take: devices are slower than engines.
 const GIVE_UP_NS: u64 = 5_000_000_000;
-/// How long the peer may take to finish what it has sent, before a return.
-const DRAIN_NS: u64 = 1_000_000_000;
+/// How long to finish what was sent, before a peer's return is called off for the first time.
+const DRAIN_NS: u64 = 2_000_000_000;
+/// How long a peer that is asked to do so may say nothing.
+const DRAIN_SILENCE_NS: u64 = 4_000_000_000;
 
 const WAKE: u64 = 0;
 const PATH_FAILED: u64 = 1 << 32;
@@ -75,6 +80,9 @@ pub(crate) struct Session {
     /// Contexts of ours on both devices: for the agent, and on the second for all counterparts.
     pub(crate) contexts: [Arc<Context>; 2],
     pub(crate) providers: [Provider; 2],
+    pub(crate) aside: Aside,
+    /// What was said that need not be said again.
+    pub(crate) told: Mutex<HashSet<&'static str>>,
     core: Mutex<Core>,
     qps: RwLock<HashMap<(Rail, u32), Arc<Qp>>>,
     /// Keys of the program's memory, and of the peers', on the second device.
@@ -98,6 +106,7 @@ pub(crate) struct Session {
 pub(crate) struct ShadowMr {
     pub(crate) raw: *mut ibv_mr,
     pub(crate) lkey: u32,
+    pub(crate) access: u32,
     pub(crate) key: Option<Key>,
 }
 
@@ -153,9 +162,10 @@ pub(crate) fn opened(library: &'static Library, own: *mut ibv_context, name: &st
         Ok(session) => {
             verbs::QPS.prepare();
             verbs::CQS.prepare();
-            sessions().insert(own as usize, session);
+            sessions().insert(own as usize, Arc::clone(&session));
             // SAFETY: the program's context, which it does not have yet: nobody calls through it.
             unsafe {
+                session.aside.stand_before(own);
                 (*own).ops.post_send = verbs::post_send;
                 (*own).ops.post_recv = verbs::post_recv;
                 (*own).ops.poll_cq = verbs::poll_cq;
@@ -208,6 +218,7 @@ impl Session {
         let qkey = random_bytes().map(u32::from_ne_bytes).map_err(|error| error.to_string())?;
         let mut config = Config::new(Mode::Shift, qkey);
         (config.give_up_ns, config.drain_ns) = (GIVE_UP_NS, DRAIN_NS);
+        config.drain_silence_ns = DRAIN_SILENCE_NS;
         config.keys_differ = true;
         let mut nics = Nics { nics: [first_nic, second_nic], pds: Vec::new() };
         let agent = {
@@ -217,7 +228,8 @@ impl Session {
             Agent::new(config, &mut rails).map_err(|error| error.to_string())?
         };
         // SAFETY: both are open.
-        let providers = unsafe { [Provider::of(own), Provider::of(contexts[1].raw())] };
+        let (providers, aside) =
+            unsafe { ([Provider::of(own), Provider::of(contexts[1].raw())], Aside::of(own)) };
         let core = Core {
             agent,
             nics,
@@ -231,6 +243,8 @@ impl Session {
             own,
             contexts,
             providers,
+            aside,
+            told: Mutex::default(),
             core: Mutex::new(core),
             qps: RwLock::default(),
             lkeys: RwLock::default(),
@@ -523,20 +537,27 @@ impl Session {
         }
     }
 
-    /// Asks the store for keys of peers' memory that requests have named.
+    /// Asks the store for keys of peers' memory that requests have named for the first time. From
+    /// then on they are watched: a peer may register other memory under one.
     fn ask_for_keys(&self) {
-        let qps = self.each_qp();
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        for qp in qps {
-            let Some(PeerKeys::Of(addr)) = qp.attrs().peer_keys else { continue };
-            for rkey in qp.rkeys() {
-                let Some(key) = region_key(addr, rkey) else { continue };
-                asked.entry((addr, rkey)).or_insert_with(|| {
-                    let called = KEY_LIFE | (self.asks.fetch_add(1, Ordering::Relaxed) + 1);
-                    self.directory.want(Life { qpn: Qpn::new(0), life: called }, key);
-                    called
-                });
+        for qp in self.each_qp() {
+            let (peer_keys, from) = {
+                let attrs = qp.attrs();
+                (attrs.peer_keys, attrs.keys_asked)
+            };
+            let Some(PeerKeys::Of(addr)) = peer_keys else { continue };
+            let fresh = qp.rkeys_from(from);
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            for rkey in &fresh {
+                let Some(key) = region_key(addr, *rkey) else { continue };
+                if asked.len() >= MAX_KEYS || asked.contains_key(&(addr, *rkey)) {
+                    continue;
+                }
+                let called = KEY_LIFE | (self.asks.fetch_add(1, Ordering::Relaxed) + 1);
+                self.directory.watch(Life { qpn: Qpn::new(0), life: called }, key);
+                asked.insert((addr, *rkey), called);
             }
+            qp.attrs().keys_asked = from + fresh.len();
         }
     }
 

@@ -131,19 +131,19 @@ impl Session {
             };
             let key = session.region_made(lkey, rkey, made);
             let mut mrs = session.mrs.lock().unwrap_or_else(PoisonError::into_inner);
-            mrs.insert(mr.get() as usize, ShadowMr { raw: backup, lkey, key });
+            mrs.insert(mr.get() as usize, ShadowMr { raw: backup, lkey, access, key });
         });
     }
 
-    /// The program deregisters memory.
-    pub(crate) fn end_mr(&self, mr: *mut ibv_mr) {
+    /// The program deregisters memory. Gives the rights of the counterpart, if there was one.
+    pub(crate) fn end_mr(&self, mr: *mut ibv_mr) -> Option<u32> {
         self.shadow.flush();
         let ended = self.mrs.lock().unwrap_or_else(PoisonError::into_inner).remove(&(mr as usize));
-        if let Some(ShadowMr { raw, lkey, key }) = ended {
-            self.region_gone(lkey, key);
-            // SAFETY: made here, and ended once.
-            let _ = unsafe { (self.library.ibv_dereg_mr)(raw) };
-        }
+        let ShadowMr { raw, lkey, access, key } = ended?;
+        self.region_gone(lkey, key);
+        // SAFETY: made here, and ended once.
+        let _ = unsafe { (self.library.ibv_dereg_mr)(raw) };
+        Some(access)
     }
 
     /// The program has made a completion queue.
@@ -158,6 +158,22 @@ impl Session {
                 return session.log.warn(&format!("failover: no queue on the backup: {why}"));
             }
             cq.set_backup(made);
+        });
+    }
+
+    /// The program has given a completion queue another size.
+    pub(crate) fn resize_shadow_cq(&self, cq: Arc<Cq>, depth: i32) {
+        self.shadow.order(move |session| {
+            let backup = cq.backup();
+            if backup.is_null() {
+                return;
+            }
+            // SAFETY: made here; who ends it waits for this.
+            let code = unsafe { (session.library.ibv_resize_cq)(backup, depth) };
+            if code != 0 {
+                let why = io::Error::from_raw_os_error(code);
+                session.log.warn(&format!("failover: a queue on the backup is too short: {why}"));
+            }
         });
     }
 

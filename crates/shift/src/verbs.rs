@@ -21,10 +21,13 @@ use crate::cq::{Cq, CqSeat};
 use crate::qp::{InitAttrs, Qp, QpSeat, RecvAttrs, SendAttrs};
 use crate::session::{self, Session};
 use crate::table::Table;
-use crate::{events, log};
+use crate::{events, log, unseen};
 
 pub(crate) static QPS: Table<QpSeat> = Table::new();
 pub(crate) static CQS: Table<CqSeat> = Table::new();
+
+/// `IBV_REREG_MR_CHANGE_ACCESS`.
+const REREG_ACCESS: c_int = 4;
 
 /// The system's library, or the errno of its absence.
 fn library() -> Result<&'static Library, c_int> {
@@ -47,7 +50,7 @@ fn guarded(what: impl FnOnce()) {
 }
 
 /// The errno that a successful verb leaves must not be that of what is done behind it.
-fn behind(what: impl FnOnce()) {
+pub(crate) fn behind(what: impl FnOnce()) {
     // SAFETY: the thread's own error number.
     let before = unsafe { *libc::__errno_location() };
     guarded(what);
@@ -67,6 +70,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
             return null_mut();
         }
     };
+    unseen::note_open();
     // SAFETY: the caller's promise.
     let context = unsafe { (library.ibv_open_device)(device) };
     if !context.is_null() {
@@ -192,11 +196,46 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     let context = unsafe { (*mr).context };
     behind(|| {
         if let Some(session) = session::of(context) {
-            session.end_mr(mr);
+            let _ = session.end_mr(mr);
         }
     });
     // SAFETY: the caller's promise.
     library().map_or_else(|code| code, |library| unsafe { (library.ibv_dereg_mr)(mr) })
+}
+
+/// `ibv_rereg_mr`.
+///
+/// # Safety
+/// As libibverbs'.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let library = match library() {
+        Ok(library) => library,
+        Err(code) => return code,
+    };
+    // SAFETY: a region of the program's.
+    let session = session::of(unsafe { (*mr).context });
+    // Before: what the counterpart leads to must not outlive what the program has.
+    let mut ended = None;
+    behind(|| ended = session.as_ref().and_then(|session| session.end_mr(mr)));
+    // SAFETY: the caller's promise.
+    let code = unsafe { (library.ibv_rereg_mr)(mr, flags, pd, addr, length, access) };
+    behind(|| {
+        let Some((session, before)) = session.zip(ended) else { return };
+        if code == 0 {
+            let access = if flags & REREG_ACCESS != 0 { access as c_uint } else { before };
+            // SAFETY: a region of the program's, which has a new beginning or its old one.
+            session.shadow_mr(mr, unsafe { (*mr).addr } as u64, access);
+        }
+    });
+    code
 }
 
 /// `ibv_create_cq`.
@@ -226,6 +265,30 @@ pub unsafe extern "C" fn ibv_create_cq(
         });
     }
     cq
+}
+
+/// `ibv_resize_cq`.
+///
+/// # Safety
+/// As libibverbs'.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    let library = match library() {
+        Ok(library) => library,
+        Err(code) => return code,
+    };
+    // SAFETY: the caller's promise.
+    let code = unsafe { (library.ibv_resize_cq)(cq, cqe) };
+    if let (0, Some(known)) = (code, CQS.hold(cq)) {
+        // SAFETY: a queue of the program's.
+        let context = unsafe { (*cq).context };
+        behind(|| {
+            if let Some(session) = session::of(context) {
+                session.resize_shadow_cq(known, cqe);
+            }
+        });
+    }
+    code
 }
 
 /// `ibv_destroy_cq`.
@@ -283,11 +346,12 @@ pub unsafe extern "C" fn ibv_create_qp(
             return;
         }
         let cqs = CQS.hold(init.send_cq).zip(CQS.hold(init.recv_cq));
-        let (Some((send_cq, recv_cq)), true) = (cqs, init.srq.is_null()) else {
-            return session.log.warn(
-                "failover: a queue pair with a shared receive queue, or with an extended \
-                 completion queue, has no backup",
-            );
+        if !init.srq.is_null() {
+            return session.tell_once("a queue pair with a shared receive queue has no backup");
+        }
+        let Some((send_cq, recv_cq)) = cqs else {
+            return session
+                .tell_once("a queue pair with an extended completion queue has no backup");
         };
         let known = Arc::new(Qp::new(&session, qp, init, [send_cq, recv_cq]));
         known.send_cq.join(&known);

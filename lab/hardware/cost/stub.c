@@ -59,12 +59,40 @@ static int poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *wc)
 	return 1;
 }
 
+static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	(void)srq, (void)wr, (void)bad;
+	return 0;
+}
+
+static int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct ibv_send_wr wr = { .wr_id = bind->wr_id };
+	(void)mw;
+	return post_send(qp, &wr, NULL);
+}
+
+static struct ibv_qp *create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *init)
+{
+	(void)context;
+	/* Both begin alike. */
+	return (ibv_create_qp)(init->pd, (struct ibv_qp_init_attr *)init);
+}
+
+static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *init)
+{
+	struct queue *queue = calloc(1, sizeof *queue + sizeof(struct ibv_cq_ex));
+	queue->cq = (struct ibv_cq){ .context = context, .cqe = init->cqe };
+	return (void *)&queue->cq;
+}
+
 static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 {
 	(void)cq, (void)solicited_only;
 	return 0;
 }
 
+#undef ibv_get_device_list
 struct ibv_device **ibv_get_device_list(int *count)
 {
 	struct ibv_device **list = calloc(3, sizeof *list);
@@ -88,6 +116,10 @@ struct ibv_context *ibv_open_device(struct ibv_device *device)
 	whole->context.ops.post_recv = post_recv;
 	whole->context.ops.poll_cq = poll_cq;
 	whole->context.ops.req_notify_cq = req_notify_cq;
+	whole->context.ops.post_srq_recv = post_srq_recv;
+	whole->context.ops.bind_mw = bind_mw;
+	whole->create_qp_ex = create_qp_ex;
+	whole->create_cq_ex = create_cq_ex;
 	whole->context.abi_compat = (void *)-1;
 	return &whole->context;
 }
@@ -172,6 +204,16 @@ struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length, uin
 	return ibv_reg_mr_iova2(pd, addr, length, iova, access);
 }
 
+int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	(void)access;
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+		mr->addr = addr, mr->length = length;
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		mr->pd = pd;
+	return 0;
+}
+
 int ibv_dereg_mr(struct ibv_mr *mr) { free(mr); return 0; }
 
 struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
@@ -221,9 +263,10 @@ void ibv_ack_cq_events(struct ibv_cq *cq, unsigned count) { (void)cq, (void)coun
 
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *init)
 {
-	(void)pd, (void)init;
-	errno = EOPNOTSUPP;
-	return NULL;
+	struct ibv_srq *srq = calloc(1, sizeof *srq);
+	(void)init;
+	srq->context = pd->context;
+	return srq;
 }
 
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
@@ -232,7 +275,7 @@ int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask)
 	return EOPNOTSUPP;
 }
 
-int ibv_destroy_srq(struct ibv_srq *srq) { (void)srq; return EOPNOTSUPP; }
+int ibv_destroy_srq(struct ibv_srq *srq) { free(srq); return 0; }
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *init)
 {

@@ -122,8 +122,9 @@ impl Driver<'_> {
         let core = &mut shared.core();
         shared.supervise(core, |supervisor, now, engines| supervisor.handle(now, engines));
         let Core { supervisor, keys, .. } = &mut **core;
-        supervisor
-            .teach_keys(&*shared.engines, |addr, rkey| keys.look(&shared.directory, addr, rkey));
+        supervisor.teach_keys(&*shared.engines, keys.changes(), |addr, rkey| {
+            keys.look(&shared.directory, addr, rkey)
+        });
         Ok(())
     }
 

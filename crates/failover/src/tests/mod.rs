@@ -198,6 +198,52 @@ fn a_return_does_not_wait_for_a_request_that_asks_for_a_completion() {
     assert_eq!(rig.homes(), [Rail::Default; 2]);
 }
 
+/// A verbs device at one end takes its time, and its peer must not take that for a dead path: then
+/// requests would be repeated, and an atomic would fail a healthy connection.
+#[test]
+fn a_peer_that_drains_slowly_is_waited_for() {
+    let mut rig = Rig::new(Mode::Shift, 12);
+    rig.drain_for(0, 2 * SECOND);
+    rig.lose_port(0);
+    // Nobody takes it for a while.
+    rig.post(0, 1, SendOp::Send, 100);
+    rig.mend_port(0);
+    rig.run(SECOND * 3 / 2);
+    assert_eq!(rig.homes(), [Rail::Backup; 2]);
+    rig.recv(1, 10);
+    rig.run(SECOND / 10);
+    assert_eq!(rig.homes(), [Rail::Default; 2]);
+    assert_eq!(rig.completed(0), [(1, WcStatus::Success)]);
+    for host in 0..2 {
+        let reports = rig.reports(host);
+        let back = reports.last().unwrap();
+        assert_eq!((back.cause, reports.len()), (Cause::Return, 2));
+        assert!(matches!(back.outcome, Outcome::Moved { requests: 0, .. }), "{back:?}");
+    }
+}
+
+#[test]
+fn a_queue_that_takes_longer_to_drain_than_it_may_gets_more_time() {
+    const STEP: u64 = SECOND / 200;
+    let mut rig = Rig::new(Mode::Shift, 13);
+    rig.drain_for(0, 2 * STEP);
+    rig.lose_port(0);
+    rig.mend_port(0);
+    let (mut posted, mut received) = (0, 0);
+    // What is posted is received 20 steps later, and there is always more.
+    while rig.homes() != [Rail::Default; 2] {
+        assert!(posted < 1000, "it never returns");
+        rig.post(0, posted, SendOp::Send, 100);
+        posted += 1;
+        if posted > 20 {
+            rig.recv(1, received);
+            received += 1;
+        }
+        rig.run(STEP);
+    }
+    assert_eq!(rig.reports(0).last().map(|r| r.cause), Some(Cause::Return));
+}
+
 #[test]
 fn what_does_not_carry_the_token_moves_nothing() {
     let mut rig = Rig::new(Mode::Exact, 7);

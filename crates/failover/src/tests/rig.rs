@@ -289,6 +289,11 @@ impl Rig {
         }
     }
 
+    /// How long a host drains for its peer, at first.
+    pub(super) fn drain_for(&mut self, host: usize, nanos: u64) {
+        self.hosts[host].agent.config.drain_ns = nanos;
+    }
+
     pub(super) fn write(&mut self, host: usize, wr_id: u64, len: u32) {
         let remote = self.remote(1 - host, 0x8_0000);
         self.post(host, wr_id, SendOp::Write(remote), len);

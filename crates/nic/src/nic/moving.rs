@@ -87,9 +87,10 @@ impl Nic {
         Ok(())
     }
 
-    /// Keys of the peer's memory that a QP's requests name.
-    pub fn named_keys(&self, qpn: Qpn) -> Vec<u32> {
-        self.qp(qpn).map_or_else(Vec::new, |qp| qp.named_keys())
+    /// Keys of the peer's memory that a QP's requests name, from the one with this number on, and
+    /// the number of the next.
+    pub fn named_keys(&self, qpn: Qpn, from: u64) -> (Vec<u32>, u64) {
+        self.qp(qpn).map_or((Vec::new(), from), |qp| qp.named_keys(from))
     }
 
     /// Whether a spare knows its own key for one that requests name.

@@ -35,14 +35,15 @@ impl QpCore {
 }
 
 impl Qp {
-    /// Keys that its requests name.
-    pub(crate) fn named_keys(&self) -> Vec<u32> {
+    /// Keys that its requests name, of those that are not done from `from` on, and the number of
+    /// the next request.
+    pub(crate) fn named_keys(&self, from: u64) -> (Vec<u32>, u64) {
         let sq = &self.core.sq;
-        let named = (sq.head()..sq.tail()).filter_map(|number| self.key_of(number));
+        let named = (sq.head().max(from)..sq.tail()).filter_map(|number| self.key_of(number));
         let mut keys: Vec<u32> = named.collect();
         keys.sort_unstable();
         keys.dedup();
-        keys
+        (keys, sq.tail())
     }
 
     /// The key that a request needs. One without bytes needs none.

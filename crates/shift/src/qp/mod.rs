@@ -100,6 +100,8 @@ pub(crate) struct Attrs {
     pub(crate) peer: Option<(IpAddr, Qpn)>,
     /// Where the keys of the peer's memory on its second device are found.
     pub(crate) peer_keys: Option<PeerKeys>,
+    /// How many of the keys that requests have named were asked for.
+    pub(crate) keys_asked: usize,
     /// Its counterpart on the second device.
     pub(crate) spare_peer: Option<(IpAddr, Qpn)>,
 }
@@ -242,6 +244,7 @@ pub(crate) struct Left {
     pub(crate) received: u64,
     pub(crate) outstanding: u64,
     pub(crate) progress: u64,
+    /// Something is outstanding that must not be repeated, or cannot be elsewhere.
     pub(crate) has_atomic: bool,
     pub(crate) psn: Psn,
     /// It is not to be set up where it goes: it is about to end.
@@ -406,10 +409,10 @@ impl Qp {
         self.done[1].load(Ordering::Relaxed) + self.recv_cq.counted(self, 1)
     }
 
-    /// Keys of the peer's memory that its requests name.
-    pub(crate) fn rkeys(&self) -> Vec<u32> {
+    /// Keys of the peer's memory that its requests have named, without the first `from`.
+    pub(crate) fn rkeys_from(&self, from: usize) -> Vec<u32> {
         let locked = self.lock();
-        self.state(&locked).sends.rkeys().to_vec()
+        self.state(&locked).sends.rkeys().get(from..).unwrap_or_default().to_vec()
     }
 
     /// A request has completed well: whether the program is to hear of it. Under the completion

@@ -68,7 +68,8 @@ impl Qp {
             received,
             outstanding: state.sends.tail() - head,
             progress: head + received,
-            has_atomic: (head..given).any(|number| state.sends.is_atomic(number)),
+            has_atomic: (head..given).any(|number| state.sends.is_atomic(number))
+                || (head..state.sends.tail()).any(|number| !state.sends.is_movable(number)),
             psn: psn.add(RESTART_AHEAD),
             ends,
         };
@@ -217,12 +218,16 @@ impl Qp {
         let locked = self.lock();
         let state = self.state(&locked);
         let head = state.sends.head(self.sent());
+        let given = state.sends_given;
         let idle = head == Some(state.sends.tail());
+        // What waits for a key here must not keep the connection from going where it needs none.
+        let is_last = head == Some(given) || given > 0 && state.sends.is_signaled(given - 1);
+        let stuck = state.starved && given < state.sends.tail() && is_last;
         state.slow_sends = true;
-        state.fence_wanted = !idle;
-        if idle {
+        state.fence_wanted = !idle && !stuck;
+        if idle || stuck {
             state.withheld = true;
-            state.fence_at = state.sends.tail();
+            state.fence_at = if idle { state.sends.tail() } else { given };
         }
     }
 

@@ -9,6 +9,7 @@ use bowline_verbs_types::{ibv_qp, ibv_recv_wr, ibv_send_wr};
 
 use super::{PeerKeys, PostRecv, PostSend, Qp, Refused, State};
 use crate::gate::{Gate, GateGuard};
+use crate::ring::is_movable;
 use crate::session::Session;
 
 impl Qp {
@@ -102,6 +103,10 @@ impl Qp {
             let head = state.sends.head(self.sent());
             if head.is_none_or(|head| state.sends.tail() - head >= state.sends.capacity()) {
                 return refuse(libc::ENOMEM);
+            }
+            // SAFETY: the program's own list.
+            if !is_movable(unsafe { (*next).opcode }) {
+                return refuse(libc::EOPNOTSUPP);
             }
             // SAFETY: the program's own list.
             unsafe { state.sends.remember(next) };

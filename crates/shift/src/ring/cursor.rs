@@ -7,25 +7,22 @@ use bowline_verbs_types::{ibv_recv_wr, ibv_send_wr};
 
 use super::recv::RecvEntry;
 use super::send::Entry;
+use super::track::{Cursor, Spot};
 
 /// For sends.
 pub(crate) struct SendCursor {
-    /// Where the next one goes.
-    pub(super) slot: *mut Entry,
+    spot: Spot<Entry>,
     /// Opcode and flags of the request before, as they are in memory.
     pub(super) kind: u64,
     pub(super) lkey: u32,
     pub(super) rkey: u32,
-    /// Entries from there to the end of the ring, at least one.
-    pub(super) left: u32,
 }
 
 /// For receives.
 pub(crate) struct RecvCursor {
-    pub(super) slot: *mut RecvEntry,
+    spot: Spot<RecvEntry>,
     /// The key of the receive before, if that had one.
     pub(super) lkey: u64,
-    pub(super) left: u32,
     /// The place of that key.
     pub(super) key: u8,
 }
@@ -67,9 +64,33 @@ unsafe fn copy_16(from: *const u8, to: *mut u8) {
     }
 }
 
+impl Cursor for SendCursor {
+    type Entry = Entry;
+
+    fn spot(&self) -> &Spot<Entry> {
+        &self.spot
+    }
+
+    fn spot_mut(&mut self) -> &mut Spot<Entry> {
+        &mut self.spot
+    }
+}
+
+impl Cursor for RecvCursor {
+    type Entry = RecvEntry;
+
+    fn spot(&self) -> &Spot<RecvEntry> {
+        &self.spot
+    }
+
+    fn spot_mut(&mut self) -> &mut Spot<RecvEntry> {
+        &mut self.spot
+    }
+}
+
 impl SendCursor {
     pub(crate) const EMPTY: SendCursor =
-        SendCursor { slot: core::ptr::null_mut(), kind: NONE, lkey: 0, rkey: 0, left: 0 };
+        SendCursor { spot: Spot::EMPTY, kind: NONE, lkey: 0, rkey: 0 };
 
     /// Writes a request that differs from the one before in addresses alone, without moving on;
     /// otherwise does nothing and says so. One of several is not looked at with `ALONE`.
@@ -91,7 +112,7 @@ impl SendCursor {
             if kind(wr) ^ self.kind | next | keys != 0 {
                 return false;
             }
-            let slot = self.slot;
+            let slot = self.spot.slot;
             copy_16(wr.cast::<u8>().add(OFFSET_FLAGS), slot.cast());
             copy_16(sge.cast(), (&raw mut (*slot).addr).cast());
             (&raw mut (*slot).wr_id).write_unaligned((*wr).wr_id);
@@ -103,15 +124,12 @@ impl SendCursor {
     #[inline(always)]
     #[must_use]
     pub(crate) fn advance(&mut self) -> bool {
-        self.slot = self.slot.wrapping_add(1);
-        self.left = self.left.wrapping_sub(1);
-        self.left == 0
+        self.spot.advance()
     }
 }
 
 impl RecvCursor {
-    pub(crate) const EMPTY: RecvCursor =
-        RecvCursor { slot: core::ptr::null_mut(), lkey: NONE, left: 0, key: 0 };
+    pub(crate) const EMPTY: RecvCursor = RecvCursor { spot: Spot::EMPTY, lkey: NONE, key: 0 };
 
     /// As [`SendCursor::note`].
     ///
@@ -129,7 +147,7 @@ impl RecvCursor {
                 return false;
             }
             let (wr_id, addr, length) = ((*wr).wr_id, sge.addr, sge.length);
-            self.slot.write(RecvEntry { wr_id, addr, length, key: self.key });
+            self.spot.slot.write(RecvEntry { wr_id, addr, length, key: self.key });
         }
         true
     }
@@ -138,8 +156,6 @@ impl RecvCursor {
     #[inline(always)]
     #[must_use]
     pub(crate) fn advance(&mut self) -> bool {
-        self.slot = self.slot.wrapping_add(1);
-        self.left = self.left.wrapping_sub(1);
-        self.left == 0
+        self.spot.advance()
     }
 }

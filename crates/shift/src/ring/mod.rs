@@ -10,6 +10,7 @@ mod forms;
 mod recv;
 mod send;
 mod storage;
+mod track;
 
 #[cfg(test)]
 mod tests;
@@ -18,13 +19,25 @@ use bowline_verbs_types::ibv_sge;
 
 pub(crate) use cursor::{RecvCursor, SendCursor};
 pub(crate) use recv::RecvRing;
-pub(crate) use send::SendRing;
+pub(crate) use send::{SendRing, is_movable};
 
 fn translate(mut sges: Vec<ibv_sge>, local: impl Fn(u32) -> Option<u32>) -> Option<Vec<ibv_sge>> {
     for sge in &mut sges {
         sge.lkey = local(sge.lkey)?;
     }
     Some(sges)
+}
+
+/// The pieces of memory of a request.
+///
+/// # Safety
+/// It is the list of a request that the program posts.
+unsafe fn pieces<'a>(list: *const ibv_sge, count: i32) -> &'a [ibv_sge] {
+    match usize::try_from(count) {
+        // SAFETY: the caller's promise.
+        Ok(count @ 1..) => unsafe { core::slice::from_raw_parts(list, count) },
+        _ => &[],
+    }
 }
 
 /// What a program has put into pieces of memory that it may reuse after the call.

@@ -5,8 +5,8 @@ use core::ptr::NonNull;
 use bowline_verbs_types::{ibv_recv_wr, ibv_sge};
 
 use super::cursor::{NONE, RecvCursor};
-use super::storage::Storage;
-use super::translate;
+use super::track::Track;
+use super::{pieces, translate};
 
 /// A receive: packed, as there is one for each of a queue.
 #[repr(C, packed)]
@@ -28,76 +28,46 @@ const _: () = assert!(size_of::<RecvEntry>() == 21);
 
 /// The receives of a queue pair. Each has a completion, in order.
 pub(crate) struct RecvRing {
-    entries: Storage<RecvEntry>,
-    cursor: NonNull<RecvCursor>,
+    track: Track<RecvCursor>,
     wide: Vec<Option<Box<[ibv_sge]>>>,
     lkeys: Vec<u32>,
-    /// How often the end was reached.
-    laps: u64,
 }
 
 impl RecvRing {
     /// # Safety
     /// The cursor outlives the ring. Only who may use the ring uses it.
     pub(crate) unsafe fn new(capacity: u32, cursor: NonNull<RecvCursor>) -> RecvRing {
-        let entries = Storage::new(capacity.max(1) as usize + 1);
-        let mut ring = RecvRing { entries, cursor, wide: Vec::new(), lkeys: Vec::new(), laps: 0 };
+        // SAFETY: the caller's promise.
+        let track = unsafe { Track::new(capacity, cursor) };
+        let mut ring = RecvRing { track, wide: Vec::new(), lkeys: Vec::new() };
         ring.clear();
         ring
     }
 
     /// Begins anew.
     pub(crate) fn clear(&mut self) {
-        self.laps = 0;
-        self.cursor_mut().lkey = NONE;
-        self.go_to(0);
+        self.track.cursor_mut().lkey = NONE;
+        self.track.clear();
     }
 
     /// Bytes that it takes, without receives of several pieces.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.len() * size_of::<RecvEntry>() + self.lkeys.capacity() * size_of::<u32>()
+        self.track.entries.len() * size_of::<RecvEntry>() + self.lkeys.capacity() * size_of::<u32>()
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        self.entries.len() as u64 - 1
-    }
-
-    fn cursor(&self) -> &RecvCursor {
-        // SAFETY: what `new` was promised.
-        unsafe { self.cursor.as_ref() }
-    }
-
-    fn cursor_mut(&mut self) -> &mut RecvCursor {
-        // SAFETY: what `new` was promised.
-        unsafe { self.cursor.as_mut() }
-    }
-
-    fn place(&self) -> usize {
-        self.entries.len() - self.cursor().left as usize
-    }
-
-    fn go_to(&mut self, place: usize) {
-        let (slot, left) = (self.entries.at(place), (self.entries.len() - place) as u32);
-        let cursor = self.cursor_mut();
-        (cursor.slot, cursor.left) = (slot, left);
+        self.track.capacity()
     }
 
     /// Receives so far.
     pub(crate) fn tail(&self) -> u64 {
-        self.laps * self.entries.len() as u64 + self.place() as u64
+        self.track.tail()
     }
 
     /// The cursor has reached the end.
     pub(crate) fn wrap(&mut self) {
-        self.laps += 1;
-        self.go_to(0);
-    }
-
-    fn advance(&mut self) {
-        if self.cursor_mut().advance() {
-            self.wrap();
-        }
+        self.track.wrap();
     }
 
     /// Remembers the receives of a list that the provider has taken: those before `refused`, or all
@@ -127,16 +97,16 @@ impl RecvRing {
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_recv_wr) {
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.cursor_mut().note::<false>(wr) {
+            if !self.track.cursor_mut().note::<false>(wr) {
                 self.write_other(&*wr);
             }
         }
-        self.advance();
+        self.track.advance();
     }
 
     fn write(&mut self, entry: RecvEntry) {
-        let place = self.place();
-        self.entries[place] = entry;
+        let place = self.track.place();
+        self.track.entries[place] = entry;
     }
 
     fn place_of_key(&mut self, key: u32) -> Option<u8> {
@@ -151,17 +121,12 @@ impl RecvRing {
     #[cold]
     #[inline(never)]
     unsafe fn write_other(&mut self, wr: &ibv_recv_wr) {
-        let sges: &[ibv_sge] = match usize::try_from(wr.num_sge) {
-            Ok(count) if count > 0 => {
-                // SAFETY: the program's own list.
-                unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
-            }
-            _ => &[],
-        };
+        // SAFETY: the program's own list.
+        let sges = unsafe { pieces(wr.sg_list, wr.num_sge) };
         if let [sge] = sges
             && let Some(key) = self.place_of_key(sge.lkey)
         {
-            let cursor = self.cursor_mut();
+            let cursor = self.track.cursor_mut();
             (cursor.lkey, cursor.key) = (sge.lkey.into(), key);
             let (wr_id, addr, length) = (wr.wr_id, sge.addr, sge.length);
             return self.write(RecvEntry { wr_id, addr, length, key });
@@ -171,28 +136,20 @@ impl RecvRing {
             return self.write(RecvEntry { wr_id, addr: 0, length: 0, key });
         }
         if self.wide.is_empty() {
-            self.wide.resize_with(self.entries.len(), || None);
+            self.wide.resize_with(self.track.entries.len(), || None);
         }
-        let place = self.place();
+        let place = self.track.place();
         self.wide[place] = Some(sges.into());
         self.write(RecvEntry { wr_id: wr.wr_id, addr: 0, length: 0, key: RECV_WIDE });
     }
 
     /// Forgets the newest receive: the provider did not take it.
     pub(crate) fn undo(&mut self) {
-        let place = self.entries.back(self.place(), 1);
-        if place + 1 == self.entries.len() {
-            self.laps -= 1;
-        }
-        self.go_to(place);
-    }
-
-    fn place_of_number(&self, number: u64) -> usize {
-        self.entries.back(self.place(), self.tail() - number)
+        self.track.step_back();
     }
 
     pub(crate) fn wr_id(&self, number: u64) -> u64 {
-        self.entries[self.place_of_number(number)].wr_id
+        self.track.entries[self.track.place_of_number(number)].wr_id
     }
 
     /// A receive to be posted again: its memory, with the keys that `local` gives.
@@ -201,8 +158,8 @@ impl RecvRing {
         number: u64,
         local: impl Fn(u32) -> Option<u32>,
     ) -> Option<(u64, Vec<ibv_sge>)> {
-        let place = self.place_of_number(number);
-        let RecvEntry { wr_id, addr, length, key } = self.entries[place];
+        let place = self.track.place_of_number(number);
+        let RecvEntry { wr_id, addr, length, key } = self.track.entries[place];
         let sges = match key {
             RECV_WIDE => self.wide.get(place)?.as_ref()?.to_vec(),
             RECV_EMPTY => Vec::new(),

@@ -8,13 +8,13 @@ use bowline_verbs_types::{
     IBV_WC_RDMA_WRITE, IBV_WC_SEND, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
     IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_mw_bind_info, ibv_send_wr, ibv_sge,
-    ibv_wr_bind_mw, ibv_wr_rdma, ibv_wr_target,
+    ibv_wr_atomic, ibv_wr_bind_mw, ibv_wr_rdma, ibv_wr_target,
 };
 
 use super::cursor::{NONE, SendCursor, kind};
 use super::forms::{Form, Forms};
-use super::storage::Storage;
-use super::{inline_bytes, translate};
+use super::track::Track;
+use super::{inline_bytes, pieces, translate};
 
 /// A send in its short form. In this order the data path copies most of it by 16 bytes at once.
 #[repr(C, packed(4))]
@@ -51,6 +51,18 @@ struct Wide {
     rkey: u32,
     opcode: u32,
     flags: u32,
+    /// Of an atomic.
+    operands: (u64, u64),
+}
+
+/// Whether a request can be handed to another device than the one it was meant for: binding and
+/// revoking name objects that have no counterpart there.
+pub(crate) fn is_movable(opcode: u32) -> bool {
+    opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD
+}
+
+fn is_atomic(opcode: u32) -> bool {
+    matches!(opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD)
 }
 
 /// Whether a request takes a receive at the peer.
@@ -73,13 +85,13 @@ fn before(tag: u32) -> u8 {
 
 /// Whether a request names memory of the peer.
 fn is_remote(opcode: u32) -> bool {
-    matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ)
+    let plain = matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_RDMA_READ);
+    plain || is_atomic(opcode)
 }
 
 /// The sends of a queue pair.
 pub(crate) struct SendRing {
-    entries: Storage<Entry>,
-    cursor: NonNull<SendCursor>,
+    track: Track<SendCursor>,
     /// Requests in no short form, by their place; empty as long as there was none.
     wide: Vec<Option<Box<Wide>>>,
     forms: Forms,
@@ -87,8 +99,6 @@ pub(crate) struct SendRing {
     rkeys: Vec<u32>,
     /// Flags of every request: of a queue whose requests all have completions.
     always: u32,
-    /// How often the end was reached.
-    laps: u64,
     /// Of the requests before `counted`: those with a completion, and those that take a receive at
     /// the peer. All requests behind have the current form.
     counted: u64,
@@ -128,13 +138,12 @@ impl SendRing {
         cursor: NonNull<SendCursor>,
     ) -> SendRing {
         let mut ring = SendRing {
-            entries: Storage::new(capacity.max(1) as usize + 1),
-            cursor,
+            // SAFETY: the caller's promise.
+            track: unsafe { Track::new(capacity, cursor) },
             wide: Vec::new(),
             forms: Forms::default(),
             rkeys: Vec::new(),
             always: if signals_all { IBV_SEND_SIGNALED } else { 0 },
-            laps: 0,
             counted: 0,
             signaled: 0,
             two_sided: 0,
@@ -146,63 +155,36 @@ impl SendRing {
 
     /// Begins anew.
     pub(crate) fn clear(&mut self) {
-        (self.laps, self.counted, self.signaled, self.two_sided) = (0, 0, 0, 0);
-        self.cursor_mut().kind = NONE;
-        self.go_to(0);
+        (self.counted, self.signaled, self.two_sided) = (0, 0, 0);
+        self.track.cursor_mut().kind = NONE;
+        self.track.clear();
     }
 
     /// Bytes that it takes, without requests in no short form.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.entries.len() * size_of::<Entry>()
+        self.track.entries.len() * size_of::<Entry>()
             + self.forms.bytes()
             + self.rkeys.capacity() * size_of::<u32>()
     }
 
     pub(crate) fn capacity(&self) -> u64 {
-        self.entries.len() as u64 - 1
-    }
-
-    fn cursor(&self) -> &SendCursor {
-        // SAFETY: what `new` was promised.
-        unsafe { self.cursor.as_ref() }
-    }
-
-    fn cursor_mut(&mut self) -> &mut SendCursor {
-        // SAFETY: what `new` was promised.
-        unsafe { self.cursor.as_mut() }
-    }
-
-    fn place(&self) -> usize {
-        self.entries.len() - self.cursor().left as usize
-    }
-
-    fn go_to(&mut self, place: usize) {
-        let (slot, left) = (self.entries.at(place), (self.entries.len() - place) as u32);
-        let cursor = self.cursor_mut();
-        (cursor.slot, cursor.left) = (slot, left);
+        self.track.capacity()
     }
 
     /// Requests so far.
     pub(crate) fn tail(&self) -> u64 {
-        self.laps * self.entries.len() as u64 + self.place() as u64
+        self.track.tail()
+    }
+
+    /// The cursor has reached the end.
+    pub(crate) fn wrap(&mut self) {
+        self.track.wrap();
     }
 
     /// The first request that is remembered, whether it is done or not.
     fn oldest(&self) -> u64 {
         self.tail().saturating_sub(self.capacity())
-    }
-
-    /// The cursor has reached the end.
-    pub(crate) fn wrap(&mut self) {
-        self.laps += 1;
-        self.go_to(0);
-    }
-
-    fn advance(&mut self) {
-        if self.cursor_mut().advance() {
-            self.wrap();
-        }
     }
 
     /// Requests with a completion so far, and those that take a receive at the peer.
@@ -241,11 +223,11 @@ impl SendRing {
     pub(crate) unsafe fn remember(&mut self, wr: *const ibv_send_wr) {
         // SAFETY: the caller's promise.
         unsafe {
-            if !self.cursor_mut().note::<false>(wr) {
+            if !self.track.cursor_mut().note::<false>(wr) {
                 return self.remember_other(wr);
             }
         }
-        self.advance();
+        self.track.advance();
     }
 
     /// As [`SendRing::remember`], with another form than the request before, or in no short form.
@@ -256,15 +238,14 @@ impl SendRing {
         let (kind, wr) = unsafe { (kind(wr), &*wr) };
         let (opcode, flags) = (wr.opcode, wr.send_flags | self.always);
         // SAFETY: what a request of another kind has there is not looked at.
-        let rdma = unsafe { wr.wr.rdma };
-        let sges: &[ibv_sge] = match usize::try_from(wr.num_sge) {
-            Ok(count) if count > 0 => {
-                // SAFETY: the program's own list.
-                unsafe { core::slice::from_raw_parts(wr.sg_list, count) }
-            }
-            _ => &[],
+        let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+        // SAFETY: the program's own list.
+        let sges = unsafe { pieces(wr.sg_list, wr.num_sge) };
+        let rkey = match is_remote(opcode) {
+            true if is_atomic(opcode) => atomic.rkey,
+            true => rdma.rkey,
+            false => 0,
         };
-        let rkey = if is_remote(opcode) { rdma.rkey } else { 0 };
         self.learn_rkey(opcode, rkey);
         let sge = sges.first().copied().unwrap_or_default();
         let form = Form { opcode, flags, lkey: sge.lkey, rkey };
@@ -277,15 +258,15 @@ impl SendRing {
         self.two_sided += u64::from(is_two_sided(opcode));
         let tag = if let Some(place) = place {
             let before = core::mem::replace(&mut self.forms.current, place);
-            let cursor = self.cursor_mut();
+            let cursor = self.track.cursor_mut();
             (cursor.kind, cursor.lkey, cursor.rkey) = (kind, sge.lkey, rdma.rkey);
             (u32::from(place) + 1) << 8 | u32::from(before) << 16
         } else {
-            self.keep_whole(sges, form);
+            self.keep_whole(sges, form, (atomic.compare_add, atomic.swap));
             WIDE
         };
-        let place = self.place();
-        self.entries[place] = Entry {
+        let place = self.track.place();
+        self.track.entries[place] = Entry {
             tag: tag | flags & FLAGS,
             imm: wr.imm_data,
             remote_addr: rdma.remote_addr,
@@ -293,21 +274,22 @@ impl SendRing {
             length: sge.length,
             wr_id: wr.wr_id,
         };
-        self.advance();
+        self.track.advance();
         self.counted = self.tail();
     }
 
     /// Keeps what the short form has no room for.
-    fn keep_whole(&mut self, sges: &[ibv_sge], Form { opcode, flags, rkey, .. }: Form) {
+    fn keep_whole(&mut self, sges: &[ibv_sge], form: Form, operands: (u64, u64)) {
+        let Form { opcode, flags, rkey, .. } = form;
         if self.wide.is_empty() {
-            self.wide.resize_with(self.entries.len(), || None);
+            self.wide.resize_with(self.track.entries.len(), || None);
         }
         let (sges, inline) = match flags & IBV_SEND_INLINE {
             0 => (sges.to_vec(), Vec::new()),
             _ => (Vec::new(), inline_bytes(sges)),
         };
-        let place = self.place();
-        self.wide[place] = Some(Box::new(Wide { sges, inline, rkey, opcode, flags }));
+        let place = self.track.place();
+        self.wide[place] = Some(Box::new(Wide { sges, inline, rkey, opcode, flags, operands }));
     }
 
     fn learn_rkey(&mut self, opcode: u32, rkey: u32) {
@@ -318,8 +300,8 @@ impl SendRing {
     }
 
     fn place_of_form(&mut self, form: Form) -> Option<u8> {
-        let (from, to, place) = (self.oldest(), self.tail(), self.place());
-        let entries = &self.entries;
+        let (from, to, place) = (self.oldest(), self.tail(), self.track.place());
+        let entries = &self.track.entries;
         self.forms.place_of(form, |used| {
             for number in from..to {
                 let tag = entries[entries.back(place, to - number)].tag;
@@ -342,26 +324,19 @@ impl SendRing {
         let (signaled, two_sided) = self.totals();
         self.signaled = signaled - u64::from(self.is_signaled(newest));
         self.two_sided = two_sided - u64::from(is_two_sided(self.opcode(newest)));
-        let place = self.place_of_number(newest);
-        let tag = self.entries[place].tag;
+        let place = self.track.place_of_number(newest);
+        let tag = self.track.entries[place].tag;
         if named(tag).is_some() {
             self.forms.current = before(tag);
             // The next request says again what its form is.
-            self.cursor_mut().kind = NONE;
+            self.track.cursor_mut().kind = NONE;
         }
-        if place + 1 == self.entries.len() {
-            self.laps -= 1;
-        }
-        self.go_to(place);
+        self.track.step_back();
         self.counted = newest;
     }
 
-    fn place_of_number(&self, number: u64) -> usize {
-        self.entries.back(self.place(), self.tail() - number)
-    }
-
     fn tag(&self, number: u64) -> u32 {
-        self.entries[self.place_of_number(number)].tag
+        self.track.entries[self.track.place_of_number(number)].tag
     }
 
     /// What a request in its short form had besides addresses: the newest one up to it that names a
@@ -376,8 +351,8 @@ impl SendRing {
     }
 
     fn wide(&self, number: u64) -> Option<&Wide> {
-        let place = self.place_of_number(number);
-        let is_wide = self.entries[place].tag & WIDE != 0;
+        let place = self.track.place_of_number(number);
+        let is_wide = self.track.entries[place].tag & WIDE != 0;
         is_wide.then(|| self.wide.get(place)?.as_deref()).flatten()
     }
 
@@ -411,11 +386,15 @@ impl SendRing {
     }
 
     pub(crate) fn is_atomic(&self, number: u64) -> bool {
-        matches!(self.opcode(number), IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD)
+        is_atomic(self.opcode(number))
+    }
+
+    pub(crate) fn is_movable(&self, number: u64) -> bool {
+        is_movable(self.opcode(number))
     }
 
     pub(crate) fn wr_id(&self, number: u64) -> u64 {
-        self.entries[self.place_of_number(number)].wr_id
+        self.track.entries[self.track.place_of_number(number)].wr_id
     }
 
     /// The opcode of a request's completion.
@@ -452,8 +431,8 @@ impl SendRing {
         }
         for number in head..executed {
             if self.opcode(number) != IBV_WR_RDMA_READ {
-                let place = self.place_of_number(number);
-                self.entries[place].tag |= EXECUTED;
+                let place = self.track.place_of_number(number);
+                self.track.entries[place].tag |= EXECUTED;
             }
         }
     }
@@ -467,7 +446,7 @@ impl SendRing {
         local: impl Fn(u32) -> Option<u32>,
         remote: impl Fn(u32) -> Option<u32>,
     ) -> Option<Resend> {
-        let body = self.entries[self.place_of_number(number)];
+        let body = self.track.entries[self.track.place_of_number(number)];
         let wide = self.wide(number);
         let (opcode, flags, lkey, rkey) = match (wide, self.form(number)) {
             (Some(wide), _) => (wide.opcode, wide.flags, 0, wide.rkey),
@@ -511,7 +490,13 @@ impl SendRing {
         };
         let sges = translate(sges, local)?;
         if is_remote(wr.opcode) {
-            wr.wr.rdma.rkey = remote(rkey)?;
+            let (remote_addr, rkey) = (body.remote_addr, remote(rkey)?);
+            wr.wr = match wide.map(|wide| wide.operands) {
+                Some((compare_add, swap)) if is_atomic(wr.opcode) => {
+                    ibv_wr_target { atomic: ibv_wr_atomic { remote_addr, compare_add, swap, rkey } }
+                }
+                _ => ibv_wr_target { rdma: ibv_wr_rdma { remote_addr, rkey } },
+            };
         }
         Some(Resend { sges, wr, inline })
     }

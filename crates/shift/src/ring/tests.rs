@@ -3,8 +3,10 @@
 use core::ptr::{NonNull, null_mut};
 
 use bowline_verbs_types::{
-    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SEND, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, ibv_recv_wr, ibv_send_wr, ibv_wr_rdma, ibv_wr_target,
+    IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WC_SEND, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_INV, ibv_recv_wr,
+    ibv_send_wr, ibv_wr_atomic, ibv_wr_rdma, ibv_wr_target,
 };
 
 use super::*;
@@ -59,6 +61,44 @@ fn what_is_outstanding_is_found_from_the_newest_backwards() {
     ring.undo();
     ring.undo();
     assert_eq!((ring.tail(), ring.head(4)), (18, Some(16)));
+}
+
+#[test]
+fn an_atomic_comes_back_with_its_operands_and_another_key() {
+    let mut ring = sends(4, true);
+    let mut sge = ibv_sge { addr: 0x1000, length: 8, lkey: 1 };
+    for (opcode, swap) in [(IBV_WR_ATOMIC_FETCH_AND_ADD, 0), (IBV_WR_ATOMIC_CMP_AND_SWP, 6)] {
+        // SAFETY: all of it is numbers and null pointers.
+        let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+        (wr.wr_id, wr.opcode, wr.num_sge, wr.sg_list) = (9, opcode, 1, &raw mut sge);
+        wr.wr.atomic = ibv_wr_atomic { remote_addr: 0x2000, compare_add: 5, swap, rkey: 2 };
+        // SAFETY: a request with its list.
+        unsafe { ring.remember(&raw const wr) };
+        let number = ring.tail() - 1;
+        assert!(ring.is_atomic(number) && ring.is_movable(number));
+        assert_eq!(ring.rkeys(), [2], "it is looked up");
+        assert!(ring.resend(number, same, |_| None).is_none(), "it waits for its key");
+        let other = |key| Some(key + 10);
+        let mut again = ring.resend(number, other, other).unwrap();
+        let again = again.request();
+        // SAFETY: an atomic has these.
+        let (target, sge) = unsafe { (again.wr.atomic, *again.sg_list) };
+        assert_eq!((again.opcode, again.wr_id, again.num_sge), (opcode, 9, 1));
+        assert_eq!((target.remote_addr, target.compare_add), (0x2000, 5));
+        assert_eq!((target.swap, target.rkey), (swap, 12));
+        assert_eq!((sge.addr, sge.length, sge.lkey), (0x1000, 8, 11));
+    }
+}
+
+#[test]
+fn what_names_an_object_of_one_device_stays_there() {
+    for opcode in [IBV_WR_LOCAL_INV, IBV_WR_BIND_MW, IBV_WR_SEND_WITH_INV] {
+        let mut ring = sends(4, true);
+        posted(&mut ring, 1, opcode, 0, (1, 2));
+        assert!(!ring.is_movable(0), "{opcode}");
+        posted(&mut ring, 2, IBV_WR_RDMA_WRITE_WITH_IMM, 0, (1, 2));
+        assert!(ring.is_movable(1));
+    }
 }
 
 /// A program may post until its queue is full: what is refused must not replace the oldest.

@@ -103,7 +103,7 @@ fn draw_cable(rng: &mut SimRng, mild: bool) -> LinkConfig {
 fn draw_config(rng: &mut SimRng, mode: Mode, mild: bool) -> Config {
     let good_for_ns = rng.range(1, 5) * MILLISECOND;
     let patience_ms = if mild { rng.range(200, 500) } else { rng.range(8, 60) };
-    Config {
+    let config = Config {
         repeat_ns: rng.pick(&[50, 200, 1_000]) * MICROSECOND,
         give_up_ns: patience_ms * MILLISECOND,
         probe_ns: rng.range(300, 3_000) * MICROSECOND,
@@ -111,7 +111,9 @@ fn draw_config(rng: &mut SimRng, mode: Mode, mild: bool) -> Config {
         good_for_max_ns: good_for_ns * rng.range(1, 10),
         drain_ns: rng.range(500, 10_000) * MICROSECOND,
         ..Config::new(mode, 0x5eed)
-    }
+    };
+    let some_ns = 4 * config.drain_ns;
+    Config { drain_max_ns: some_ns, drain_silence_ns: some_ns, ..config }
 }
 
 fn draw_conns(

@@ -33,6 +33,10 @@ const ASK_MAX: Duration = Duration::from_millis(500);
 /// behind that had the same number, before the peer's own was there.
 const LOOK_AGAIN: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(100), Duration::from_secs(1)];
+/// How often an entry is looked at that may change at any time, and the share of that which each
+/// look has: a store is not asked more often because there are many.
+const WATCH: Duration = Duration::from_secs(1);
+const WATCH_EACH: Duration = Duration::from_millis(5);
 /// How long somebody who has to may wait for the store.
 const SYNC_PATIENCE: Duration = Duration::from_millis(100);
 /// How long to leave a store alone that is down: at first, and at most.
@@ -45,7 +49,8 @@ type Found = Mutex<Vec<(Life, Vec<u8>)>>;
 enum Order {
     Put(Life, Key, Vec<u8>),
     Remove(Key),
-    Want(Life, Key),
+    /// And whether to go on when it is found.
+    Want(Life, Key, bool),
     Forget(Life),
     /// Says when all orders before it have been carried out, or tried.
     Sync(Sender<()>),
@@ -99,7 +104,12 @@ impl Directory {
 
     /// Looks for a peer's entry until it is there.
     pub fn want(&self, who: Life, key: Key) {
-        self.order(Order::Want(who, key));
+        self.order(Order::Want(who, key, false));
+    }
+
+    /// Looks for a peer's entry, and says whenever it has changed, until it is forgotten.
+    pub fn watch(&self, who: Life, key: Key) {
+        self.order(Order::Want(who, key, true));
     }
 
     /// Stops looking.
@@ -176,6 +186,8 @@ struct Wanted {
     delay: Duration,
     found: Option<Vec<u8>>,
     looks: usize,
+    /// It is looked at as long as somebody wants it.
+    is_watched: bool,
     /// It was said that it cannot be had.
     told: bool,
 }
@@ -232,9 +244,9 @@ impl StoreWorker {
                 self.own.remove(&key);
                 self.gone.push(key);
             }
-            Order::Want(who, key) => {
-                let wanted =
-                    Wanted { key, due, delay: ASK_MIN, found: None, looks: 0, told: false };
+            Order::Want(who, key, is_watched) => {
+                let (delay, found) = (ASK_MIN, None);
+                let wanted = Wanted { key, due, delay, found, looks: 0, is_watched, told: false };
                 self.wanted.insert(who, wanted);
             }
             Order::Forget(who) => {
@@ -344,6 +356,9 @@ impl StoreWorker {
     fn ask(&mut self, now: Instant) -> Result<(), StoreError> {
         let refused = |own: &&Own| own.state == OwnState::Refused;
         let refused: HashSet<Life> = self.own.values().filter(refused).map(|own| own.who).collect();
+        let watched = self.wanted.values().filter(|wanted| wanted.is_watched).count();
+        let watch =
+            WATCH.max(WATCH_EACH.saturating_mul(u32::try_from(watched).unwrap_or(u32::MAX)));
         for (who, wanted) in self.wanted.iter_mut().filter(|(_, wanted)| wanted.due <= now) {
             if refused.contains(who) {
                 // Whose own entry is another job's by name would find that job's peer, and could
@@ -361,7 +376,7 @@ impl StoreWorker {
                         self.inbox.push(Directory::FOUND);
                     }
                     // Removed below when it was the last look.
-                    wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or_default();
+                    wanted.due = now + LOOK_AGAIN.get(wanted.looks).copied().unwrap_or(watch);
                     wanted.looks += 1;
                 }
                 Err(error) if !error.is_transient() => {
@@ -374,7 +389,7 @@ impl StoreWorker {
                 Err(error) => return Err(error),
             }
         }
-        self.wanted.retain(|_, wanted| wanted.looks <= LOOK_AGAIN.len());
+        self.wanted.retain(|_, wanted| wanted.is_watched || wanted.looks <= LOOK_AGAIN.len());
         Ok(())
     }
 

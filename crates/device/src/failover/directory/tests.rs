@@ -113,6 +113,28 @@ fn what_is_not_there_yet_is_asked_for_again() {
     assert_eq!(desk.next(), [(WHO, b"newer".to_vec())]);
 }
 
+/// As a key of memory that the peer has registered anew.
+#[test]
+fn what_is_watched_may_change_long_after_it_was_found() {
+    let desk = desk();
+    let once = Life { qpn: Qpn::new(8), life: 2 };
+    desk.store.state().entries.insert("peer".into(), b"theirs".to_vec());
+    desk.directory.want(once, key("peer"));
+    assert_eq!(desk.next(), [(once, b"theirs".to_vec())]);
+    desk.directory.watch(WHO, key("peer"));
+    assert_eq!(desk.next(), [(WHO, b"theirs".to_vec())]);
+    std::thread::sleep(LOOK_AGAIN.iter().sum::<Duration>() + WATCH / 2);
+    desk.store.state().entries.remove("peer");
+    std::thread::sleep(WATCH);
+    desk.store.state().entries.insert("peer".into(), b"newer".to_vec());
+    assert_eq!(desk.next(), [(WHO, b"newer".to_vec())], "and who has looked enough is not told");
+    desk.directory.forget(WHO);
+    desk.directory.sync();
+    let calls = desk.store.state().calls;
+    std::thread::sleep(WATCH * 2);
+    assert_eq!(desk.store.state().calls, calls, "nobody wants anything");
+}
+
 #[test]
 fn a_store_that_is_down_delays_and_says_so_once() {
     let desk = desk();
