@@ -257,6 +257,7 @@ impl Request {
         self.check(rank, ranks)?;
         let algorithm = self.algorithm_for(hosts)?;
         let builder = algorithm::compile(self, algorithm, rank, hosts, chunk_bytes);
+        let grid = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
         Ok(builder.build(ScheduleOf {
             dtype: self.dtype,
             op: self.op,
@@ -264,6 +265,7 @@ impl Request {
             pairwise: matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. }),
             fingerprint: self.fingerprint(algorithm, hosts),
             encoding: self.encoding(algorithm, ranks, chunk_bytes),
+            sharers: grid.map_or(1, |grid| grid.each() as u32),
         }))
     }
 

@@ -95,7 +95,8 @@ pub struct CommOptions {
     /// overlap more.
     pub chunk_bytes: u32,
     /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long
-    /// links need bandwidth times round trip, and half of that again.
+    /// links need bandwidth times round trip, and half of that again; over XP twice as much, if
+    /// they lose packets and nothing may be missing.
     pub window_bytes: Option<u32>,
     /// How operations travel; RC unless set.
     pub transport: CommTransport,
