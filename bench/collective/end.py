@@ -21,13 +21,23 @@ def interface(address):
     sys.exit(f"end: no device has the address {address}")
 
 
+def choose(control, device):
+    """Makes TCP of this namespace use a congestion control."""
+    try:
+        with open("/proc/sys/net/ipv4/tcp_congestion_control", "w") as setting:
+            setting.write(control)
+    except PermissionError:
+        # The host restricts it (tcp_allowed_congestion_control); a route may still ask for it.
+        shown = subprocess.run(["ip", "route", "show", "dev", device], capture_output=True, text=True, check=True).stdout
+        for route in shown.splitlines():
+            subprocess.run(["ip", "route", "change", *route.split(), "dev", device, "congctl", control], check=True)
+
+
 def main():
     first, count, ranks = map(int, sys.argv[1:4])
     left, own, control, *command = sys.argv[4:]
     if control != "-":
-        # The setting is this namespace's.
-        with open("/proc/sys/net/ipv4/tcp_congestion_control", "w") as setting:
-            setting.write(control)
+        choose(control, interface(own))
     command = [word.replace("{own}", own) for word in command]
     place = {**os.environ, "MASTER_ADDR": left, "MASTER_PORT": str(PORT), "WORLD_SIZE": str(ranks),
              "GLOO_SOCKET_IFNAME": interface(own), "OMP_NUM_THREADS": "1"}

@@ -15,7 +15,7 @@ _Array = Buffer | _SupportsDLPack
 _Reduction = Literal["sum", "product", "min", "max", "average"]
 _Transport = Literal["rc", "xp", "sr-nack", "ec-mds", "auto"]
 _Deadline = float | Literal["adaptive", "paper"]
-_Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "bruck"]
+_Algorithm = Literal["auto", "exchange", "direct", "ring", "halving", "tree", "two-level", "bruck"]
 
 @final
 class Work:

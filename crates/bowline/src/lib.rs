@@ -77,9 +77,9 @@ mod srq;
 pub use async_cq::AsyncCq;
 pub use bowline_collective::timeout::Rule as TimeoutRule;
 pub use bowline_collective::{
-    Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, InvalidRequest,
-    Missing, Operation, Rank, ReduceOp, Report, Request, SdrScheme, UnknownAlgorithm,
-    replay_allreduce,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure as CollectiveFailure, Hosts,
+    InvalidRequest, Missing, Operation, Rank, ReduceOp, Report, Request, SdrScheme,
+    UnknownAlgorithm, replay_allreduce,
 };
 pub use bowline_device::{
     Account as FailoverAccount, LaneCount, Mode as FailoverMode, ParseLaneCountError,

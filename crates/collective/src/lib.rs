@@ -16,6 +16,7 @@ mod encoding;
 pub mod engine;
 mod fold;
 pub mod group;
+mod hosts;
 mod replay;
 mod request;
 pub mod schedule;
@@ -31,7 +32,8 @@ pub use group::{
     CastEnd, CastOffer, ExpressInfo, Group, GroupConfig, GroupError, LinkInfo, Memory, Piece,
     SdrEnd, SdrScheme, UnknownScheme,
 };
-pub use replay::replay_allreduce;
+pub use hosts::Hosts;
+pub use replay::{replay_allreduce, replay_two_level};
 pub use request::{InvalidRequest, Operation, Request};
 pub use schedule::Schedule;
 

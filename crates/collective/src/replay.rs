@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use bowline_codes::reduce::{DataType, ReduceOp};
+use bowline_codes::reduce::{self, DataType, ReduceOp};
 
 use crate::bounds::Report;
 use crate::encoding::Encoding;
-use crate::fold::{Contribution, fold_partial};
+use crate::fold::{Contribution, fold, fold_partial};
+use crate::hosts::Hosts;
 
 /// The result of an allreduce by `direct` whose replicas are equal, bit for bit: from the inputs of
 /// all ranks, in order, and the reports of all. `None` if a report does not have all that is
@@ -29,7 +30,33 @@ pub fn replay_allreduce(
     Some(fold_again(op, dtype, inputs, reports))
 }
 
-/// The same of tensors that were encoded.
+/// The result of an allreduce by `two-level`, bit for bit, from the inputs of all ranks in order;
+/// `None` if hosts are not alike.
+///
+/// # Panics
+/// If there are not as many inputs as ranks, or they differ in length.
+pub fn replay_two_level(
+    op: ReduceOp,
+    dtype: DataType,
+    inputs: &[&[u8]],
+    hosts: &Hosts,
+) -> Option<Vec<u8>> {
+    let grid = hosts.grid()?;
+    let reduce = |terms: &[&[u8]]| {
+        let mut sum = vec![0; terms[0].len()];
+        fold(op, dtype, &mut sum, &terms.iter().copied().map(Some).collect::<Vec<_>>());
+        sum
+    };
+    let of_hosts = grid.members().chunks(grid.each()).map(|members| {
+        reduce(&members.iter().map(|rank| inputs[*rank as usize]).collect::<Vec<_>>())
+    });
+    let of_hosts: Vec<_> = of_hosts.collect();
+    let mut result = reduce(&of_hosts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    reduce::finish(op, dtype, &mut result, hosts.ranks().into());
+    Some(result)
+}
+
+/// The result of an allreduce of tensors that were encoded.
 fn replay_encoded(
     op: ReduceOp,
     encoding: Encoding,

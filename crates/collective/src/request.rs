@@ -3,8 +3,9 @@
 use bowline_codes::reduce::{DataType, ReduceOp};
 
 use crate::algorithm::{self, Algorithm};
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, Deadline};
 use crate::encoding::Encoding;
+use crate::hosts::Hosts;
 use crate::schedule::{Schedule, ScheduleOf};
 use crate::{MAX_RANKS, Rank};
 
@@ -202,6 +203,12 @@ pub enum InvalidRequest {
         /// How it would be done.
         algorithm: Algorithm,
     },
+    /// Two levels where hosts are not alike.
+    #[error(
+        "algorithm `two-level` needs several hosts with several ranks each, as many on each: \
+         take auto"
+    )]
+    Hosts,
     /// An algorithm that the operation does not have.
     #[error("{operation} has no algorithm `{algorithm}`: take one of {known}")]
     Algorithm {
@@ -239,32 +246,42 @@ impl Request {
         Ok(if self.in_place { (0, input.max(output)) } else { (input, output) })
     }
 
-    /// What rank `rank` of `ranks` has to do, in messages of at most `chunk_bytes`, a multiple of
-    /// 8.
+    /// What a rank of a group has to do, in messages of at most `chunk_bytes`, a multiple of 8.
     pub fn compile(
         &self,
         rank: Rank,
-        ranks: u32,
+        hosts: &Hosts,
         chunk_bytes: usize,
     ) -> Result<Schedule, InvalidRequest> {
+        let ranks = hosts.ranks();
         self.check(rank, ranks)?;
-        let algorithm = self.algorithm_for(ranks)?;
-        let builder = algorithm::compile(self, algorithm, rank, ranks, chunk_bytes);
+        let algorithm = self.algorithm_for(hosts)?;
+        let builder = algorithm::compile(self, algorithm, rank, hosts, chunk_bytes);
+        let grid = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
         Ok(builder.build(ScheduleOf {
             dtype: self.dtype,
             op: self.op,
             ranks,
             pairwise: matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. }),
-            fingerprint: self.fingerprint(algorithm),
+            fingerprint: self.fingerprint(algorithm, hosts),
             encoding: self.encoding(algorithm, ranks, chunk_bytes),
+            sharers: grid.map_or(1, |grid| grid.each() as u32),
         }))
     }
 
-    /// The algorithm that ranks of a group of this size take.
-    pub fn algorithm_for(&self, ranks: u32) -> Result<Algorithm, InvalidRequest> {
+    /// The algorithm that the ranks of a group take.
+    pub fn algorithm_for(&self, hosts: &Hosts) -> Result<Algorithm, InvalidRequest> {
         let known = algorithm::known(&self.operation);
         match self.algorithm {
-            Algorithm::Auto => Ok(algorithm::choose(&self.operation, self.dtype.size(), ranks)),
+            // What is encoded goes as it did before ranks had hosts: only `direct` encodes.
+            Algorithm::Auto if self.recovery => {
+                let alike = Hosts::one(hosts.ranks());
+                Ok(algorithm::choose(&self.operation, self.dtype.size(), &alike))
+            }
+            Algorithm::Auto => Ok(algorithm::choose(&self.operation, self.dtype.size(), hosts)),
+            Algorithm::TwoLevel if known.contains(&Algorithm::TwoLevel) => {
+                hosts.grid().map(|_| Algorithm::TwoLevel).ok_or(InvalidRequest::Hosts)
+            }
             named if known.contains(&named) => Ok(named),
             named => Err(InvalidRequest::Algorithm {
                 operation: self.operation.name(),
@@ -274,13 +291,16 @@ impl Request {
         }
     }
 
-    /// The same request by an algorithm that suits bounds: every message goes straight to where it
-    /// is needed, and where bytes may be lost none of them is a replica by itself.
-    pub fn with_bounds(&self, bounds: &Bounds, ranks: u32) -> Result<Request, InvalidRequest> {
-        let algorithm = match (self.algorithm, self.algorithm_for(ranks)?) {
-            (Algorithm::Auto, Algorithm::Exchange) if bounds.max_loss_ppm == 0 => {
-                Algorithm::Exchange
-            }
+    /// The same request by an algorithm that suits bounds: unless everything arrives, every message
+    /// goes straight to where it is needed, and where bytes may be lost none of them is a replica
+    /// by itself.
+    pub fn with_bounds(&self, bounds: &Bounds, hosts: &Hosts) -> Result<Request, InvalidRequest> {
+        let is_exact = bounds.max_loss_ppm == 0;
+        // A sum of sums may not lack anything: nobody could say of whom.
+        let may_be_sums = is_exact && bounds.deadline == Deadline::Never && !bounds.recovery;
+        let algorithm = match (self.algorithm, self.algorithm_for(hosts)?) {
+            (Algorithm::Auto, Algorithm::Exchange) if is_exact => Algorithm::Exchange,
+            (Algorithm::Auto, Algorithm::TwoLevel) if may_be_sums => Algorithm::TwoLevel,
             (Algorithm::Auto, _)
                 if algorithm::known(&self.operation).contains(&Algorithm::Direct) =>
             {
@@ -291,6 +311,7 @@ impl Request {
         let operation = self.operation.name();
         let pairwise = matches!(self.operation, Operation::Send { .. } | Operation::Recv { .. });
         match algorithm {
+            Algorithm::TwoLevel if may_be_sums => Ok(Request { algorithm, ..self.clone() }),
             Algorithm::Direct | Algorithm::Exchange if !pairwise => {
                 let recovery = self.recovery || bounds.recovery;
                 Ok(Request { algorithm, recovery, ..self.clone() })
@@ -348,7 +369,7 @@ impl Request {
     }
 
     /// A number that ranks share which ask for the same: they all know what it is made of.
-    fn fingerprint(&self, algorithm: Algorithm) -> u64 {
+    fn fingerprint(&self, algorithm: Algorithm, hosts: &Hosts) -> u64 {
         let (kind, count, root) = match self.operation {
             Operation::Allreduce { count } => (0, count, 0),
             Operation::ReduceScatter { count } => (1, count, 0),
@@ -364,7 +385,13 @@ impl Request {
             Operation::Send { count, .. } | Operation::Recv { count, .. } => (10, count, 0),
         };
         let how = [self.dtype as u64, self.op as u64, algorithm as u64, self.recovery.into()];
-        let parts = [kind, count as u64, root.into()].into_iter().chain(how);
+        // Ranks that take each other to be elsewhere would send other bytes.
+        let places = hosts.grid().filter(|_| algorithm == Algorithm::TwoLevel);
+        let places = places.into_iter().flat_map(|grid| {
+            let members = grid.members().iter().map(|rank| u64::from(*rank));
+            [grid.each() as u64].into_iter().chain(members)
+        });
+        let parts = [kind, count as u64, root.into()].into_iter().chain(how).chain(places);
         // FNV-1a over words, and a last mix.
         let mixed = parts.fold(0xcbf2_9ce4_8422_2325_u64, |hash, part| {
             (hash ^ part).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
-    Algorithm, Bounds, Cause, DataType, Deadline, Failure, OpId, Operation, ReduceOp, Report,
-    Request, replay_allreduce,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure, Hosts, OpId, Operation, ReduceOp,
+    Report, Request, replay_allreduce,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -83,7 +83,7 @@ fn without_loss_allowed_results_equal_those_over_rc() {
         let request = |rng: &mut ChaCha8Rng| {
             let operation = operation(rng, ranks);
             let request = Request { in_place: rng.random(), ..Request::new(operation) };
-            request.with_bounds(&Bounds::EXACT, ranks).unwrap()
+            request.with_bounds(&Bounds::EXACT, &Hosts::one(ranks)).unwrap()
         };
         let requests: Vec<_> = (0..3).map(|_| request(&mut rng)).collect();
         let input = |rng: &mut ChaCha8Rng, request: &Request, rank| {
@@ -154,7 +154,7 @@ fn the_promise_is_kept_replicas_are_equal_and_reports_tell_all() {
         let max_loss = [0.001, 0.02, 0.3, 1.0][rng.random_range(0..4)];
         let bounds = bounds(rng.random_range(1..20_000), max_loss);
         let request = Request { op, ..Request::new(Operation::Allreduce { count }) };
-        let request = request.with_bounds(&bounds, ranks).unwrap();
+        let request = request.with_bounds(&bounds, &Hosts::one(ranks)).unwrap();
         for turn in 0..3 {
             let pause_ns = [0, 10_000][rng.random_range(0..2)];
             let got = allreduce(&mut world, &mut rng, &request, count, bounds, pause_ns);
@@ -266,7 +266,7 @@ fn a_rank_that_dies_is_named_by_all_others() {
         let bounds = bounds(rng.random_range(1..20_000), [0.0, 0.1][rng.random_range(0..2)]);
         let count = rng.random_range(0..400);
         let request = Request::new(Operation::Allreduce { count });
-        let request = request.with_bounds(&bounds, ranks).unwrap();
+        let request = request.with_bounds(&bounds, &Hosts::one(ranks)).unwrap();
         let dead = rng.random_range(0..ranks);
         for rank in 0..ranks {
             for _ in 0..3 {

@@ -2,7 +2,7 @@
 
 mod router;
 
-use bowline_collective::{Algorithm, DataType, Operation, Rank, ReduceOp, Request};
+use bowline_collective::{Algorithm, DataType, Hosts, Operation, Rank, ReduceOp, Request};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use router::values::{bytes, reduced, value};
@@ -134,7 +134,7 @@ fn operation(kind: usize, count: usize, root: Rank) -> Operation {
 fn algorithms(operation: &Operation) -> Vec<Algorithm> {
     let has = |algorithm: &Algorithm| {
         Request { algorithm: *algorithm, ..Request::new(operation.clone()) }
-            .algorithm_for(4)
+            .algorithm_for(&Hosts::one(4))
             .is_ok()
     };
     Algorithm::ALL.into_iter().filter(has).collect()

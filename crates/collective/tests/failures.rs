@@ -4,7 +4,7 @@ mod router;
 
 use bowline_collective::engine::Arrival;
 use bowline_collective::{
-    Algorithm, Bounds, Cause, DataType, Engine, EngineConfig, Failure, Operation, Request,
+    Algorithm, Bounds, Cause, DataType, Engine, EngineConfig, Failure, Hosts, Operation, Request,
 };
 use bowline_nic::Time;
 use rand::{RngExt, SeedableRng};
@@ -26,13 +26,17 @@ fn ones(count: usize) -> Vec<u8> {
 
 #[test]
 fn a_rank_that_dies_is_named_by_all_others() {
-    use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
+    use Algorithm::{Direct, Exchange, Halving, Ring, Tree, TwoLevel};
     let mut failed = 0;
     for seed in 0..300 {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let ranks = rng.random_range(2..9);
         let mut world = World::new(shape(ranks, seed));
-        let algorithm = [Exchange, Direct, Ring, Halving, Tree][rng.random_range(0..5)];
+        let mut algorithm = [Exchange, Direct, Ring, Halving, Tree][rng.random_range(0..5)];
+        if ranks % 2 == 0 && ranks > 2 && rng.random() {
+            algorithm = TwoLevel;
+            world.hosts = Hosts::new((0..ranks).map(|rank| rank % 2));
+        }
         let count = rng.random_range(0..400);
         let dead = rng.random_range(0..ranks);
         for rank in 0..ranks {
@@ -217,7 +221,7 @@ fn garbage_is_an_error_and_no_more() {
             limit_ns: LIMIT_NS,
         });
         let request = allreduce(Algorithm::Direct, 50);
-        let schedule = std::sync::Arc::new(request.compile(0, 3, 64).unwrap());
+        let schedule = std::sync::Arc::new(request.compile(0, &Hosts::one(3), 64).unwrap());
         let bounds = (seed % 2 == 1).then_some(Bounds::EXACT);
         engine.submit(Time::ZERO, schedule, bounds);
         for _ in 0..40 {

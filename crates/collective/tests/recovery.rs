@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bowline_codes::hadamard::distortion;
 use bowline_collective::{
-    Algorithm, Bounds, DataType, Deadline, Encoding, Missing, OpId, Operation, ReduceOp, Report,
-    Request, replay_allreduce,
+    Algorithm, Bounds, DataType, Deadline, Encoding, Hosts, Missing, OpId, Operation, ReduceOp,
+    Report, Request, replay_allreduce,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -34,7 +34,7 @@ fn run(request: &Request, loss: f64, seed: u64) -> Outcome {
     world.loss = loss;
     let bounds = Bounds::new(Deadline::After(Duration::from_nanos(1)), 1.0).unwrap();
     let bounds = if loss == 0.0 { Bounds::EXACT } else { bounds };
-    let request = request.with_bounds(&bounds, RANKS).unwrap();
+    let request = request.with_bounds(&bounds, &Hosts::one(RANKS)).unwrap();
     let (input, output) = request.bytes(0, RANKS).unwrap();
     let count = if request.in_place { output } else { input } / 4;
     let inputs: Vec<_> = (0..RANKS).map(|_| numbers(&mut rng, count)).collect();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_collective::{
-    Algorithm, Bounds, Cause, DataType, Deadline, Failure, Group, GroupConfig, Memory, Operation,
-    Piece, ReduceOp, Report, Request, replay_allreduce,
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure, Group, GroupConfig, Hosts, Memory,
+    Operation, Piece, ReduceOp, Report, Request, replay_allreduce,
 };
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::{Access, Buffer, MrKey, NicConfig, Region, Time, TxCaps};
@@ -146,10 +146,14 @@ fn start_with(
     bounds: Option<Bounds>,
 ) {
     let ranks = app.ranks.len() as u32;
+    let hosts = match algorithm {
+        Algorithm::TwoLevel => Hosts::new((0..ranks).map(|rank| rank % 2)),
+        _ => Hosts::one(ranks),
+    };
     let operation = Operation::Allreduce { count };
     let request = Request { algorithm, in_place: true, ..Request::new(operation) };
     for (index, rank) in app.ranks.iter_mut().enumerate() {
-        let schedule = request.compile(index as u32, ranks, CONFIG.slot_bytes as usize).unwrap();
+        let schedule = request.compile(index as u32, &hosts, CONFIG.slot_bytes as usize).unwrap();
         let output = Piece { key: rank.key, addr: 0, len: count * 4 };
         let memory = Memory { input: Piece::EMPTY, output };
         let (now, nic) = (world.now(), world.nic_mut(NicId(index)));
@@ -173,9 +177,10 @@ fn check_sums(app: &Ranks, count: usize, context: &str) {
 
 #[test]
 fn every_allreduce_is_exact_over_lossy_links() {
-    use Algorithm::{Direct, Exchange, Halving, Ring, Tree};
+    use Algorithm::{Direct, Exchange, Halving, Ring, Tree, TwoLevel};
     let count = 30_001;
-    for (seed, algorithm) in [Exchange, Direct, Ring, Halving, Tree].into_iter().enumerate() {
+    let algorithms = [Exchange, Direct, Ring, Halving, Tree, TwoLevel];
+    for (seed, algorithm) in algorithms.into_iter().enumerate() {
         let (mut world, mut app) = group(seed as u64, count, 6, 0.005);
         start(&mut world, &mut app, algorithm, count);
         world.run_until(&mut app, Time::from_millis(20_000));
@@ -211,12 +216,13 @@ fn bounds(deadline_us: u64, max_loss: f64) -> Bounds {
 #[test]
 fn an_allreduce_over_xp_that_may_lose_nothing_equals_rc_bit_for_bit() {
     let count = 50_001;
-    for algorithm in [Algorithm::Exchange, Algorithm::Direct] {
+    for algorithm in [Algorithm::Exchange, Algorithm::Direct, Algorithm::TwoLevel] {
         let mut results = Vec::new();
         for (bounds, loss) in
             [(None, 0.0), (Some(Bounds::EXACT), 0.01), (Some(bounds(1, 0.0)), 0.05)]
         {
-            let (mut world, mut app) = group(3, count, 5, loss);
+            let ranks = if algorithm == Algorithm::TwoLevel { 6 } else { 5 };
+            let (mut world, mut app) = group(3, count, ranks, loss);
             scatter(&app, count);
             start_with(&mut world, &mut app, algorithm, count, bounds);
             world.run_until(&mut app, Time::from_millis(20_000));

@@ -1,6 +1,7 @@
 //! Collective operations over a group of programs.
 
 mod casts;
+mod hosts;
 mod member;
 mod ops;
 pub mod rendezvous;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bowline_collective::{
-    Algorithm, Bounds, GroupConfig, InvalidRequest, Memory, Piece, Rank, Request, Schedule,
+    Algorithm, Bounds, GroupConfig, Hosts, InvalidRequest, Memory, Piece, Rank, Request, Schedule,
     SdrScheme,
 };
 
@@ -94,7 +95,8 @@ pub struct CommOptions {
     /// overlap more.
     pub chunk_bytes: u32,
     /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long
-    /// links need bandwidth times round trip, and half of that again.
+    /// links need bandwidth times round trip, and half of that again; over XP twice as much, if
+    /// they lose packets and nothing may be missing.
     pub window_bytes: Option<u32>,
     /// How operations travel; RC unless set.
     pub transport: CommTransport,
@@ -196,6 +198,8 @@ struct Shared {
     member: Member,
     /// Where the other ranks are.
     addrs: BTreeMap<Rank, IpAddr>,
+    /// Which of all ranks share a host.
+    hosts: Hosts,
     /// What copies this rank's broadcasts, if the ranks have multicast groups.
     casts: OnceLock<PortGroup>,
     /// What seals its packets, if its ranks have authenticated each other.
@@ -253,11 +257,13 @@ impl Communicator {
         let (peers, seal) = exchange(&member.offers()?)?;
         member.connect(&peers, seal.as_ref())?;
         let addrs = peers.iter().map(|peer| (peer.rank, peer.addr)).collect();
+        let hosts = hosts::by_address(&addrs, (rank, pd.device().config().addr));
         let shared = Shared {
             pd: Arc::clone(pd),
             options,
             member,
             addrs,
+            hosts,
             casts: OnceLock::new(),
             seal,
             schedules: Mutex::default(),
@@ -279,6 +285,12 @@ impl Communicator {
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
         self.shared.member.ranks
+    }
+
+    /// Which ranks share a host, as far as their addresses tell: those with the same address, and
+    /// those with any of loopback.
+    pub fn hosts(&self) -> &Hosts {
+        &self.shared.hosts
     }
 
     /// Starts any operation, with the bounds of the communicator if it has some and the operation
@@ -314,7 +326,7 @@ impl Communicator {
         if self.shared.options.transport != CommTransport::Xp {
             return self.start_with(request, input, output, None);
         }
-        match request.with_bounds(&bounds, self.size()) {
+        match request.with_bounds(&bounds, self.hosts()) {
             Ok(_) => self.start_with(request, input, output, Some(bounds)),
             Err(InvalidRequest::Unbounded { .. }) if request.algorithm == Algorithm::Auto => {
                 self.start_with(request, input, output, None)
@@ -332,7 +344,8 @@ impl Communicator {
         output: Option<&Tensor>,
         bounds: Option<Bounds>,
     ) -> Result<Work, Error> {
-        let bounded = bounds.map(|bounds| request.with_bounds(&bounds, self.size())).transpose()?;
+        let bounded =
+            bounds.map(|bounds| request.with_bounds(&bounds, self.hosts())).transpose()?;
         let cast = if bounds.is_none() { self.by_multicast(request) } else { None };
         let request = bounded.as_ref().or(cast.as_ref()).unwrap_or(request);
         let shared = &self.shared;
@@ -398,7 +411,7 @@ impl Shared {
             return Ok(Arc::clone(schedule));
         }
         let chunk = self.member.chunk_bytes as usize;
-        let schedule = Arc::new(request.compile(self.member.rank, self.member.ranks, chunk)?);
+        let schedule = Arc::new(request.compile(self.member.rank, &self.hosts, chunk)?);
         if schedules.len() >= MAX_SCHEDULES {
             schedules.clear();
         }

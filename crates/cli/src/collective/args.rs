@@ -69,7 +69,7 @@ pub(crate) struct CollectiveArgs {
     /// Root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
     pub(super) root: Rank,
-    /// Algorithm: auto, exchange, direct, ring, halving, tree, bruck or multicast
+    /// Algorithm: auto, exchange, direct, ring, halving, tree, two-level, bruck or multicast
     #[arg(short, long, default_value = "auto", value_name = "NAME")]
     pub(super) algorithm: Algorithm,
     /// Largest message between two ranks, in bytes

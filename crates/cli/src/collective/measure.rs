@@ -127,10 +127,10 @@ impl Bench<'_> {
             ..Request::new(operation)
         };
         // What cannot have bounds goes over RC.
-        let bounded = self.bounds.map(|bounds| request.with_bounds(&bounds, self.comm.size()));
+        let bounded = self.bounds.map(|bounds| request.with_bounds(&bounds, self.comm.hosts()));
         let algorithm = match bounded {
             Some(Ok(bounded)) => bounded.algorithm,
-            _ => request.algorithm_for(self.comm.size())?,
+            _ => request.algorithm_for(self.comm.hosts())?,
         };
         let out_of_place = self.half(&request, bytes, count)?;
         let in_place = match args.test.is_in_place_too() {
@@ -214,7 +214,8 @@ impl Bench<'_> {
         };
         let (input, output) = (tensor(&self.input, input)?, tensor(&self.output, output)?);
         let (input, output) = (input.as_ref(), output.as_ref());
-        let is_bounded = self.bounds.is_some_and(|b| request.with_bounds(&b, ranks).is_ok());
+        let hosts = self.comm.hosts();
+        let is_bounded = self.bounds.is_some_and(|b| request.with_bounds(&b, hosts).is_ok());
         Ok(vec![match exact && is_bounded {
             true => self.comm.start_with(request, input, output, Some(Bounds::EXACT))?,
             false => self.comm.start(request, input, output)?,

@@ -1,13 +1,14 @@
 //! Which algorithm suits.
 
 use super::Algorithm;
+use crate::hosts::{Grid, Hosts};
 use crate::request::Operation;
 
 /// The algorithms of an operation.
 pub(crate) fn known(operation: &Operation) -> &'static [Algorithm] {
-    use Algorithm::{Bruck, Direct, Exchange, Halving, Multicast, Ring, Tree};
+    use Algorithm::{Bruck, Direct, Exchange, Halving, Multicast, Ring, Tree, TwoLevel};
     match operation {
-        Operation::Allreduce { .. } => &[Exchange, Direct, Ring, Halving, Tree],
+        Operation::Allreduce { .. } => &[Exchange, Direct, Ring, Halving, Tree, TwoLevel],
         Operation::ReduceScatter { .. } => &[Direct, Ring],
         Operation::Allgather { .. } => &[Direct, Ring, Bruck],
         Operation::AllToAll { .. } => &[Direct, Bruck],
@@ -30,12 +31,14 @@ const FEW_RANKS: usize = 16;
 const PAIR_BYTES: usize = 256 << 10;
 
 /// The algorithm that suits. It depends on what all ranks know, so that they choose alike.
-pub(crate) fn choose(operation: &Operation, element: usize, ranks: u32) -> Algorithm {
-    let ranks = ranks as usize;
+pub(crate) fn choose(operation: &Operation, element: usize, hosts: &Hosts) -> Algorithm {
+    let ranks = hosts.ranks() as usize;
     let few = ranks <= FEW_RANKS;
     let small = |count: usize| count.saturating_mul(element) <= ROUND_TRIP_BYTES;
     match *operation {
-        Operation::Allreduce { count } => allreduce(count.saturating_mul(element), ranks),
+        Operation::Allreduce { count } => {
+            allreduce(count.saturating_mul(element), ranks, hosts.grid())
+        }
         Operation::ReduceScatter { .. } | Operation::Allgather { .. } if few => Algorithm::Direct,
         Operation::Allgather { count } if small(count) => Algorithm::Bruck,
         Operation::ReduceScatter { .. } | Operation::Allgather { .. } => Algorithm::Ring,
@@ -48,7 +51,7 @@ pub(crate) fn choose(operation: &Operation, element: usize, ranks: u32) -> Algor
     }
 }
 
-fn allreduce(bytes: usize, ranks: usize) -> Algorithm {
+fn allreduce(bytes: usize, ranks: usize, grid: Option<&Grid>) -> Algorithm {
     if ranks <= 2 {
         // Both ways send as much. Two rounds let each rank reduce half, which pays for long
         // messages.
@@ -58,6 +61,8 @@ fn allreduce(bytes: usize, ranks: usize) -> Algorithm {
     let excess = (bytes.saturating_mul(ranks - 1) / ranks).saturating_mul(ranks - 2);
     if excess <= ROUND_TRIP_BYTES {
         Algorithm::Exchange
+    } else if grid.is_some_and(|grid| suits_two_levels(grid, bytes)) {
+        Algorithm::TwoLevel
     } else if ranks <= FEW_RANKS {
         Algorithm::Direct
     } else if bytes <= ROUND_TRIP_BYTES {
@@ -67,6 +72,14 @@ fn allreduce(bytes: usize, ranks: usize) -> Algorithm {
     } else {
         Algorithm::Ring
     }
+}
+
+/// Whether hosts reduce before they talk to each other. It sends as much as others do, and of that
+/// the least from host to host. Short messages of many ranks cost more by their number.
+fn suits_two_levels(grid: &Grid, bytes: usize) -> bool {
+    let few = |count: usize| count <= FEW_RANKS;
+    let is_long = few(grid.members().len()) || bytes > ROUND_TRIP_BYTES;
+    few(grid.hosts()) && few(grid.each()) && is_long
 }
 
 #[cfg(test)]
@@ -87,7 +100,7 @@ mod tests {
                     Operation::Gather { count, root: 0 },
                     Operation::Barrier,
                 ] {
-                    let chosen = choose(&operation, 4, ranks);
+                    let chosen = choose(&operation, 4, &Hosts::one(ranks));
                     assert!(known(&operation).contains(&chosen), "{operation:?}: {chosen}");
                 }
             }
@@ -96,12 +109,24 @@ mod tests {
 
     #[test]
     fn messages_grow_from_one_round_to_a_ring() {
-        let chosen = |count, ranks| choose(&Operation::Allreduce { count }, 4, ranks);
+        let chosen = |count, ranks| choose(&Operation::Allreduce { count }, 4, &Hosts::one(ranks));
         assert_eq!(chosen(2 << 10, 4), Algorithm::Exchange);
         assert_eq!(chosen(64 << 10, 4), Algorithm::Direct);
         assert_eq!(chosen(64 << 10, 2), Algorithm::Exchange, "as few bytes as in two rounds");
         assert_eq!(chosen(2 << 10, 64), Algorithm::Tree);
         assert_eq!(chosen(64 << 10, 64), Algorithm::Halving);
         assert_eq!(chosen(64 << 20, 64), Algorithm::Ring);
+    }
+
+    #[test]
+    fn hosts_with_several_ranks_each_reduce_first() {
+        let chosen = |count, hosts: &Hosts| choose(&Operation::Allreduce { count }, 4, hosts);
+        let pairs = |hosts: u32| Hosts::new((0..2 * hosts).map(|rank| rank % hosts));
+        assert_eq!(chosen(64 << 10, &pairs(2)), Algorithm::TwoLevel);
+        assert_eq!(chosen(2 << 10, &pairs(2)), Algorithm::Exchange, "one round is shorter");
+        assert_eq!(chosen(2 << 10, &pairs(16)), Algorithm::Tree);
+        assert_eq!(chosen(64 << 20, &pairs(16)), Algorithm::TwoLevel);
+        assert_eq!(chosen(64 << 20, &pairs(17)), Algorithm::Ring, "too many hosts at once");
+        assert_eq!(chosen(64 << 10, &Hosts::new([0, 0, 0, 1])), Algorithm::Direct);
     }
 }

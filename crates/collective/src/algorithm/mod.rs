@@ -8,12 +8,14 @@ mod encoded;
 mod halving;
 mod ring;
 mod tree;
+mod two_level;
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
 use crate::Rank;
+use crate::hosts::{Grid, Hosts};
 use crate::request::{Operation, Request};
 use crate::schedule::{Builder, Space, Span};
 pub(crate) use choose::{choose, known};
@@ -38,11 +40,14 @@ pub enum Algorithm {
     Bruck,
     /// The root sends once, and a multicast group copies it for all others.
     Multicast,
+    /// Direct among the ranks of each host, and between hosts among those with the same number on
+    /// their hosts.
+    TwoLevel,
 }
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Algorithm; 8] = [
+    pub const ALL: [Algorithm; 9] = [
         Algorithm::Auto,
         Algorithm::Exchange,
         Algorithm::Direct,
@@ -51,6 +56,7 @@ impl Algorithm {
         Algorithm::Tree,
         Algorithm::Bruck,
         Algorithm::Multicast,
+        Algorithm::TwoLevel,
     ];
 
     /// As people write it.
@@ -64,6 +70,7 @@ impl Algorithm {
             Algorithm::Tree => "tree",
             Algorithm::Bruck => "bruck",
             Algorithm::Multicast => "multicast",
+            Algorithm::TwoLevel => "two-level",
         }
     }
 }
@@ -78,7 +85,7 @@ impl fmt::Display for Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown algorithm `{0}`: take one of auto, exchange, direct, ring, halving, tree, bruck, \
-     multicast"
+     multicast, two-level"
 )]
 pub struct UnknownAlgorithm(String);
 
@@ -96,6 +103,7 @@ struct Plan {
     builder: Builder,
     rank: Rank,
     ranks: u32,
+    grid: Option<Grid>,
     /// Bytes of an element.
     element: usize,
     /// Where the input begins, and where the output does.
@@ -131,14 +139,16 @@ pub(crate) fn compile(
     request: &Request,
     algorithm: Algorithm,
     rank: Rank,
-    ranks: u32,
+    hosts: &Hosts,
     chunk_bytes: usize,
 ) -> Builder {
+    let ranks = hosts.ranks();
     let input = if request.in_place { Space::Output } else { Space::Input };
     let mut plan = Plan {
         builder: Builder::new(chunk_bytes),
         rank,
         ranks,
+        grid: hosts.grid().cloned(),
         element: request.dtype.size(),
         src: Base::of(input),
         dst: Base::of(Space::Output),
@@ -220,15 +230,16 @@ impl Plan {
     }
 
     fn allreduce(&mut self, algorithm: Algorithm, bytes: usize) {
-        match algorithm {
+        match (algorithm, self.grid.take()) {
             _ if self.ranks == 1 => {
                 let (src, dst) = (self.src.span(0..bytes), self.dst.span(0..bytes));
                 self.builder.copy_all(src, dst, true);
             }
-            Algorithm::Exchange => self.allreduce_exchange(bytes),
-            Algorithm::Ring => self.allreduce_ring(bytes),
-            Algorithm::Halving => self.allreduce_halving(bytes),
-            Algorithm::Tree => self.allreduce_tree(bytes),
+            (Algorithm::Exchange, _) => self.allreduce_exchange(bytes),
+            (Algorithm::Ring, _) => self.allreduce_ring(bytes),
+            (Algorithm::Halving, _) => self.allreduce_halving(bytes),
+            (Algorithm::Tree, _) => self.allreduce_tree(bytes),
+            (Algorithm::TwoLevel, Some(grid)) => self.allreduce_two_level(&grid, bytes),
             _ => self.allreduce_direct(bytes),
         }
     }

@@ -29,7 +29,7 @@ pub(super) enum Kind {
     Bye,
     /// So many messages have left over XP.
     Sent,
-    /// So many messages over XP are settled, and so many slots are free: see [`progress`].
+    /// How far the messages over XP are: see [`Counts`].
     Progress,
     /// How long an operation took.
     Proposal,
@@ -74,15 +74,38 @@ pub(super) fn decode(imm: u32) -> Option<(Kind, u16)> {
     Some((kind, number))
 }
 
-/// Two counts in one number. Both are known to within the slots of a ring, which are fewer than
-/// 128.
-pub(super) fn progress(settled: u64, free: u64) -> u16 {
-    u16::from(settled as u8) << 8 | u16::from(free as u8)
+/// How far a receiver is with the messages over XP of a peer. Each count is at most a ring ahead of
+/// the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// All slots before this one are free.
+    pub(super) free: u64,
+    /// All messages before this one are settled.
+    pub(super) settled: u64,
+    /// The receives of all before this one have ended: nothing of them is in flight.
+    pub(super) ended: u64,
 }
 
-/// How much more than `before` a count is of which only the last bits are known.
-pub(super) fn more(count: u8, before: u64) -> u64 {
-    count.wrapping_sub(before as u8).into()
+/// A ring has at most 16 slots, so that 5 bits say how far one count is ahead of another.
+const COUNT_BITS: u32 = 5;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+impl Counts {
+    /// In one number: the last bits of the first count, and how far the others are ahead.
+    pub(super) fn to_bits(self) -> u16 {
+        let ahead = |count: u64, of: u64| (count - of).min(COUNT_MASK);
+        let free = self.free & COUNT_MASK;
+        let (settled, ended) = (ahead(self.settled, self.free), ahead(self.ended, self.settled));
+        (free | settled << COUNT_BITS | ended << (2 * COUNT_BITS)) as u16
+    }
+
+    /// The reverse, for somebody who knew that so many slots were free.
+    pub(super) fn from_bits(bits: u16, free_before: u64) -> Counts {
+        let nth = |n: u32| u64::from(bits) >> (n * COUNT_BITS) & COUNT_MASK;
+        let free = free_before + (nth(0).wrapping_sub(free_before) & COUNT_MASK);
+        let settled = free + nth(1);
+        Counts { free, settled, ended: settled + nth(2) }
+    }
 }
 
 /// The tag of the messages of an operation: ranks that are in different operations most likely
@@ -126,9 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn counts_wrap() {
-        assert_eq!(more(3, 254), 5);
-        assert_eq!(more(254, 254), 0);
-        assert_eq!(progress(0x1ff, 0x1fe), 0xfffe);
+    fn counts_come_back_from_few_bits() {
+        for free in [0, 5, 31, 32, 1000] {
+            for (settled, ended) in [(0, 0), (0, 16), (16, 16), (3, 7)] {
+                let counts = Counts { free, settled: free + settled, ended: free + ended };
+                for before in free.saturating_sub(16)..=free {
+                    assert_eq!(Counts::from_bits(counts.to_bits(), before), counts);
+                }
+            }
+        }
+        let most = Counts::from_bits(u16::MAX, 0);
+        assert_eq!(most, Counts { free: 31, settled: 62, ended: 93 }, "whatever comes");
     }
 }

@@ -50,6 +50,8 @@ pub(super) struct Peer {
     pub(super) posted: VecDeque<(Posted, Time)>,
     /// How long an ACK takes, smoothed; 0 while nobody knows.
     pub(super) rtt_ns: u64,
+    /// How far ACKs are from that, smoothed.
+    pub(super) rtt_deviation_ns: u64,
     /// How often the oldest of them was sent again, and when it was looked at last.
     pub(super) probes: u32,
     pub(super) probed_at: Time,

@@ -20,7 +20,11 @@ impl Peer {
     fn wait_ns(&self) -> u64 {
         let first = match self.rtt_ns {
             0 => FIRST_WAIT_NS,
-            rtt_ns => 2 * rtt_ns + MIN_WAIT_NS,
+            // As TCP has it (RFC 6298), but never longer than two round trips.
+            rtt_ns => {
+                let late_ns = (4 * self.rtt_deviation_ns).clamp(rtt_ns / 4, rtt_ns);
+                rtt_ns + late_ns + MIN_WAIT_NS
+            }
         };
         first.saturating_mul(1 << self.probes.min(10)).min(MAX_WAIT_NS)
     }
@@ -36,11 +40,20 @@ impl Peer {
         let (posted, at) = self.posted.pop_front()?;
         let sample_ns = now.nanos_since(at).max(1);
         if self.probes == 0 {
-            let smoothed_ns = (7 * self.rtt_ns + sample_ns) / 8;
-            self.rtt_ns = if self.rtt_ns == 0 { sample_ns } else { smoothed_ns.max(1) };
+            self.time(sample_ns);
         }
         (self.probes, self.probed_at) = (0, now);
         Some(posted)
+    }
+
+    fn time(&mut self, sample_ns: u64) {
+        if self.rtt_ns == 0 {
+            (self.rtt_ns, self.rtt_deviation_ns) = (sample_ns, sample_ns / 2);
+            return;
+        }
+        let deviation_ns = self.rtt_ns.abs_diff(sample_ns);
+        self.rtt_deviation_ns = (3 * self.rtt_deviation_ns + deviation_ns) / 4;
+        self.rtt_ns = ((7 * self.rtt_ns + sample_ns) / 8).max(1);
     }
 }
 
@@ -97,5 +110,18 @@ mod tests {
         assert_eq!(peer.acknowledge(Time::from_millis(90)), Some(Posted::Note));
         assert_eq!(peer.rtt_ns, 40_000, "nobody knows what was acknowledged");
         assert_eq!((peer.probes, peer.acknowledge(at)), (0, None));
+    }
+
+    #[test]
+    fn a_steady_round_trip_is_not_waited_for_twice() {
+        let mut peer = Peer::default();
+        for _ in 0..50 {
+            peer.time(10_000_000);
+        }
+        assert_eq!(peer.wait_ns(), 12_500_000 + MIN_WAIT_NS);
+        for turn in 0..50 {
+            peer.time(if turn % 2 == 0 { 5_000_000 } else { 15_000_000 });
+        }
+        assert_eq!(peer.wait_ns(), 2 * peer.rtt_ns + MIN_WAIT_NS, "one that varies is");
     }
 }

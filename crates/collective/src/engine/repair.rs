@@ -136,6 +136,7 @@ impl Engine {
         }
         let Action::Send { src, .. } = *op.schedule.action(at.step) else { return None };
         let (tag, part) = (op.tag, op.schedule.part(at.step));
+        let flight = flight(express_slots, op.schedule.sharers());
         let deadline = op.bound.as_ref().map_or(Time::NEVER, |bound| bound.deadline(part));
         let peer = self.peer(to);
         if peer.has_left {
@@ -143,7 +144,7 @@ impl Engine {
             return None;
         }
         let outbox = &mut peer.express.outbox;
-        if !outbox.has_room(express_slots) {
+        if !outbox.has_room(express_slots, flight) {
             return None;
         }
         outbox.to_send.pop_front();
@@ -183,5 +184,15 @@ impl Engine {
                 self.complete(at);
             }
         }
+    }
+}
+
+/// Messages that may be in flight to a rank. Connections that share a way would fill its queues
+/// together, if each took all of it for its own; so they share half of the slots. The others are
+/// for what is being repaired.
+fn flight(slots: u16, sharers: u32) -> u16 {
+    match sharers {
+        0 | 1 => slots,
+        _ => (u32::from(slots) / 2 / sharers).max(2) as u16,
     }
 }

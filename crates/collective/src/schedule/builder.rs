@@ -148,6 +148,7 @@ impl Builder {
             pairwise: of.pairwise,
             fingerprint: of.fingerprint,
             encoding: of.encoding,
+            sharers: of.sharers,
         }
     }
 }
@@ -167,4 +168,6 @@ pub struct ScheduleOf {
     pub fingerprint: u64,
     /// See [`Schedule::encoding`].
     pub encoding: Option<Encoding>,
+    /// See [`Schedule::sharers`].
+    pub sharers: u32,
 }

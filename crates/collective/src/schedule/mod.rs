@@ -115,6 +115,7 @@ pub struct Schedule {
     pairwise: bool,
     fingerprint: u64,
     encoding: Option<Encoding>,
+    sharers: u32,
 }
 
 impl Schedule {
@@ -216,6 +217,11 @@ impl Schedule {
     /// How what may be lost is encoded, if it is.
     pub fn encoding(&self) -> Option<Encoding> {
         self.encoding
+    }
+
+    /// Connections that share the way from one host to another, of those that it uses.
+    pub fn sharers(&self) -> u32 {
+        self.sharers
     }
 
     /// The same on all ranks that call the same operation, and most likely another for another.

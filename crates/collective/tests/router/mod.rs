@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bowline_collective::engine::{FoldTerm, Post};
 use bowline_collective::schedule::{Action, Space, Span};
 use bowline_collective::{
-    Bounds, Contribution, Engine, EngineConfig, Failure, OpId, Rank, Report, Request, cast_of,
-    fold, fold_partial,
+    Bounds, Contribution, Engine, EngineConfig, Failure, Hosts, OpId, Rank, Report, Request,
+    cast_of, fold, fold_partial,
 };
 use bowline_nic::Time;
 use rand::{Rng, RngExt, SeedableRng};
@@ -72,6 +72,8 @@ pub(crate) struct Node {
 
 pub(crate) struct World {
     pub(crate) shape: Shape,
+    /// One, unless set before anything is submitted.
+    pub(crate) hosts: Hosts,
     pub(crate) nodes: Vec<Node>,
     /// What is on its way, and what has arrived but is not acknowledged, by sender and receiver.
     wires: BTreeMap<(Rank, Rank), (VecDeque<Frame>, VecDeque<Frame>)>,
@@ -110,6 +112,7 @@ impl World {
         };
         World {
             shape,
+            hosts: Hosts::one(shape.ranks),
             nodes: (0..shape.ranks).map(node).collect(),
             wires: BTreeMap::new(),
             casts: BTreeMap::new(),
@@ -138,7 +141,7 @@ impl World {
         bounds: Option<Bounds>,
     ) -> OpId {
         let Shape { ranks, chunk_bytes, .. } = self.shape;
-        let schedule = request.compile(rank, ranks, chunk_bytes).expect("a valid request");
+        let schedule = request.compile(rank, &self.hosts, chunk_bytes).expect("a valid request");
         let (input_len, output_len) = request.bytes(rank, ranks).unwrap();
         let mut output = vec![0xa5; output_len];
         let mut kept = Vec::new();

@@ -166,7 +166,7 @@ impl Rank {
     ) -> Result<(), String> {
         let index = self.places.len();
         let chunk = scenario.config.slot_bytes as usize;
-        let schedule = plan.request.compile(rank, scenario.ranks, chunk);
+        let schedule = plan.request.compile(rank, &scenario.hosts, chunk);
         let schedule = schedule.map_err(|e| e.to_string())?;
         let bytes = super::judge::before(plan, index, rank, scenario.ranks);
         let places = bytes.map(|bytes| Place::new(nic, self.pd, &bytes));

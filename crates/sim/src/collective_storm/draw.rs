@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bowline_collective::timeout::Rule;
 use bowline_collective::{
-    Algorithm, Bounds, Deadline, GroupConfig, Operation, ReduceOp, Request, SdrScheme,
+    Algorithm, Bounds, Deadline, GroupConfig, Hosts, Operation, ReduceOp, Request, SdrScheme,
 };
 use bowline_link::{Faults, LinkConfig, Loss, Prob};
 use bowline_nic::Mtu;
@@ -19,6 +19,8 @@ const GIGABIT: u64 = 1_000_000_000;
 const STREAM: u64 = 0xc011;
 const SCHEME_STREAM: u64 = 0xc0115d;
 const SCHEME_PERCENT: u64 = 15;
+const HOSTS_STREAM: u64 = 0xc0110575;
+const HOSTS_PERCENT: u64 = 60;
 /// ACK timeouts of 4 ms: a rank that does not answer for eight of them has failed.
 const ACK_TIMEOUT: u8 = 10;
 /// No rank is taken for dead that stalls for this long.
@@ -60,6 +62,7 @@ impl CollectiveScenario {
         let scenario = CollectiveScenario {
             seed,
             ranks,
+            hosts: Hosts::one(ranks),
             cable,
             faults: draw_faults(rng),
             mtu: rng.pick(&[Mtu::B256, Mtu::B1024, Mtu::B4096]),
@@ -69,11 +72,35 @@ impl CollectiveScenario {
             kill,
         };
         // Drawn apart from the others, so that a seed is otherwise what it was without.
+        let scenario = scenario.on_hosts(&mut SimRng::new(seed, HOSTS_STREAM));
         let rng = &mut SimRng::new(seed, SCHEME_STREAM);
         match rng.percent(SCHEME_PERCENT) {
             true => scenario.over(rng.pick(&SdrScheme::ALL)),
             false => scenario,
         }
+    }
+
+    /// The same on hosts with as many ranks each, where that can be: some allreduces go by two
+    /// levels, and lose nothing.
+    fn on_hosts(mut self, rng: &mut SimRng) -> CollectiveScenario {
+        let each = rng.pick(&[2, 3]);
+        if self.ranks < 2 * each || !self.ranks.is_multiple_of(each) || !rng.percent(HOSTS_PERCENT)
+        {
+            return self;
+        }
+        let mut places: Vec<u32> = (0..self.ranks).map(|rank| rank / each).collect();
+        for last in (1..places.len()).rev() {
+            places.swap(last, rng.below(last as u64 + 1) as usize);
+        }
+        self.hosts = Hosts::new(places);
+        for plan in &mut self.ops {
+            let is_allreduce = matches!(plan.request.operation, Operation::Allreduce { .. });
+            if is_allreduce && rng.percent(HOSTS_PERCENT) {
+                plan.request.algorithm = Algorithm::TwoLevel;
+                plan.bounds = plan.bounds.map(|_| Bounds::EXACT);
+            }
+        }
+        self
     }
 
     /// The same over a scheme of SDR. Operations have no bounds there.

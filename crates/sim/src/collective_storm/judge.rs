@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bowline_collective::{
     Algorithm, Cause, Contribution, Operation, Report, fold_partial, replay_allreduce,
+    replay_two_level,
 };
 
 use super::app::CollectiveStorm;
@@ -154,7 +155,8 @@ impl CollectiveStorm<'_> {
         Some(output)
     }
 
-    /// An allreduce by `direct` is what the reports of all ranks say, on all ranks.
+    /// An allreduce by `direct` is what the reports of all ranks say, on all ranks. One by
+    /// `two-level` has everything.
     fn judge_replicas(
         &self,
         index: usize,
@@ -178,8 +180,13 @@ impl CollectiveStorm<'_> {
         let Some(reports) = reports.collect::<Option<Vec<_>>>() else { return Ok(()) };
         let inputs: Vec<_> = (0..ranks).map(|of| contribution(plan, index, of, ranks)).collect();
         let inputs: Vec<_> = inputs.iter().map(|input| &input[..]).collect();
-        let again = replay_allreduce(plan.request.op, plan.request.dtype, &inputs, &reports);
+        let (op, dtype) = (plan.request.op, plan.request.dtype);
+        let again = match plan.request.algorithm {
+            Algorithm::TwoLevel => replay_two_level(op, dtype, &inputs, &self.scenario.hosts),
+            _ => replay_allreduce(op, dtype, &inputs, &reports),
+        };
         coverage.replayed += u64::from(again.is_some());
+        coverage.two_level += u64::from(plan.request.algorithm == Algorithm::TwoLevel);
         match again {
             Some(again) if outputs.iter().any(|(_, output)| *output != again) => {
                 Err("the result is not what reports say".to_owned())

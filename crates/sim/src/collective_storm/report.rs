@@ -45,4 +45,6 @@ coverage! {
     killed: "ranks killed",
     /// Allreduces whose result was computed again from the reports of all ranks.
     replayed: "allreduces replayed",
+    /// Those of them by two levels.
+    two_level: "allreduces by two levels",
 }

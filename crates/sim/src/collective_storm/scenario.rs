@@ -1,6 +1,6 @@
 //! What a seed stands for.
 
-use bowline_collective::{Bounds, GroupConfig, Operation, Request};
+use bowline_collective::{Bounds, GroupConfig, Hosts, Operation, Request};
 use bowline_link::{Faults, LinkConfig};
 use bowline_nic::Mtu;
 
@@ -66,6 +66,8 @@ pub struct CollectiveScenario {
     pub seed: u64,
     /// How many.
     pub ranks: u32,
+    /// Which of them say that they share a host.
+    pub hosts: Hosts,
     /// Every cable.
     pub cable: LinkConfig,
     /// What they do.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::engine::message;
+use crate::engine::message::Counts;
 use crate::engine::peer::Expected;
 
 /// A message over XP, from when its receive is posted until its slot is free.
@@ -64,7 +64,7 @@ pub(in crate::engine) struct Inbox {
     /// Steps whose messages are behind the ring; `None` where one has given up to wait.
     pub(in crate::engine) waiting: VecDeque<Option<Expected>>,
     /// What the sender was told.
-    told: u16,
+    told: Counts,
     /// Messages to be requested again.
     pub(in crate::engine) nacks: VecDeque<u64>,
     /// Operations of whose duration it has told.
@@ -137,15 +137,21 @@ impl Inbox {
         Some(self.first - 1)
     }
 
+    fn counts(&self) -> Counts {
+        let behind = self.ring.iter().skip((self.settled - self.first) as usize);
+        let ended = self.settled + behind.take_while(|message| message.ended).count() as u64;
+        Counts { free: self.first, settled: self.settled, ended }
+    }
+
     /// Whether the sender does not know how far this is.
     pub(in crate::engine) fn is_untold(&self) -> bool {
-        message::progress(self.settled, self.first) != self.told
+        self.counts() != self.told
     }
 
     /// What the sender is told of how far this is.
     pub(in crate::engine) fn tell(&mut self) -> u16 {
-        self.told = message::progress(self.settled, self.first);
-        self.told
+        self.told = self.counts();
+        self.told.to_bits()
     }
 
     /// Steps that wait for a message.
@@ -193,7 +199,11 @@ mod tests {
         inbox.get(0).unwrap().is_repairing = false;
         assert_eq!([inbox.advance(), inbox.advance(), inbox.advance()], [Some(0), Some(1), None]);
         assert!(inbox.is_untold());
-        assert_eq!(inbox.tell(), 0x0202);
+        let told = Counts { free: 2, settled: 2, ended: 2 };
+        assert_eq!(inbox.tell(), told.to_bits());
         assert!(!inbox.is_untold());
+        inbox.get(2).unwrap().ended = true;
+        assert!(inbox.is_untold(), "it is in flight no more, though it may lack something");
+        assert_eq!(inbox.tell(), Counts { ended: 3, ..told }.to_bits());
     }
 }

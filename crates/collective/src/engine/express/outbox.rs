@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::engine::message;
+use crate::engine::message::Counts;
 use crate::engine::peer::StepOf;
 
 /// A message that was posted and that the receiver has not settled, or that is still read.
@@ -36,9 +36,11 @@ pub(in crate::engine) struct Outbox {
     pub(in crate::engine) out: VecDeque<Outgoing>,
     /// Numbers that XP has not sent, in order.
     posted: VecDeque<u64>,
-    /// The receiver has settled all before this one, and its slots before that one are free.
+    /// The receiver has settled all before this one, its slots before that one are free, and all
+    /// before the last are there or lost.
     pub(in crate::engine) settled: u64,
     free: u64,
+    ended: u64,
     /// What the receiver was told to have been sent.
     told: u64,
     pub(in crate::engine) repairs: VecDeque<Repair>,
@@ -52,9 +54,10 @@ impl Outbox {
         self.first + self.out.len() as u64
     }
 
-    /// Whether the receiver has a slot for one more of so many.
-    pub(in crate::engine) fn has_room(&self, slots: u16) -> bool {
-        self.sent() < self.free + u64::from(slots)
+    /// Whether the receiver has a slot for one more of so many, and so many may be in flight.
+    pub(in crate::engine) fn has_room(&self, slots: u16, flight: u16) -> bool {
+        let sent = self.sent();
+        sent < self.free + u64::from(slots) && sent < self.ended + u64::from(flight)
     }
 
     /// Adds a message; whether the receiver still wants it.
@@ -88,13 +91,12 @@ impl Outbox {
 
     /// Takes what the receiver says about how far it is; `false` if it cannot be.
     pub(in crate::engine) fn take_progress(&mut self, counts: u16, slots: u16) -> bool {
-        let [settled, free] = counts.to_be_bytes();
-        let free = self.free + message::more(free, self.free);
-        let settled = self.settled + message::more(settled, self.settled);
-        if free > self.sent() || free > settled || settled > free + u64::from(slots) {
+        let Counts { free, settled, ended } = Counts::from_bits(counts, self.free);
+        let end = free + u64::from(slots);
+        if free > self.sent() || ended > end || settled < self.settled || ended < self.ended {
             return false;
         }
-        (self.settled, self.free) = (settled, free);
+        (self.settled, self.free, self.ended) = (settled, free, ended);
         true
     }
 
@@ -139,12 +141,16 @@ mod tests {
         StepOf { op: OpId(0), step }
     }
 
+    fn counts(free: u64, settled: u64, ended: u64) -> u16 {
+        Counts { free, settled, ended }.to_bits()
+    }
+
     #[test]
     fn memory_is_read_until_it_is_settled_sent_and_repaired() {
         let mut outbox = Outbox::default();
         assert!(outbox.post(step(0)) && outbox.post(step(1)));
-        assert!(!outbox.has_room(2));
-        assert!(outbox.take_progress(message::progress(2, 0), 2));
+        assert!(!outbox.has_room(2, 2));
+        assert!(outbox.take_progress(counts(0, 2, 2), 2));
         assert_eq!(outbox.pop_over(), None, "it is still being sent");
         outbox.has_left();
         outbox.get(0).unwrap().repairs = 1;
@@ -160,16 +166,29 @@ mod tests {
     #[test]
     fn what_the_receiver_gave_up_is_skipped_and_keeps_its_number() {
         let mut outbox = Outbox::default();
-        assert!(outbox.take_progress(message::progress(1, 0), 4));
+        assert!(outbox.take_progress(counts(0, 1, 1), 4));
         assert!(!outbox.post(step(0)), "nobody waits for it");
         assert!(outbox.post(step(1)));
         assert_eq!(
             (outbox.unsettled(0), outbox.unsettled(1), outbox.unsettled(2)),
             (None, Some(1), None)
         );
-        for wrong in [(1, 3), (0, 2), (6, 1), (0, 0)] {
-            let (settled, free) = wrong;
-            assert!(!outbox.take_progress(message::progress(settled, free), 4), "{wrong:?}");
+        for (free, settled, ended) in [(3, 3, 3), (1, 6, 6), (1, 2, 6), (0, 0, 1), (0, 0, 0)] {
+            let told = counts(free, settled, ended);
+            assert!(!outbox.take_progress(told, 4), "{free}, {settled}, {ended}");
         }
+    }
+
+    #[test]
+    fn what_has_ended_is_not_in_flight_but_has_its_slot() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.post(step(0)) && outbox.post(step(1)));
+        assert!(outbox.has_room(4, 3) && !outbox.has_room(4, 2));
+        // The first one lacks something.
+        assert!(outbox.take_progress(counts(0, 0, 2), 4));
+        assert!(outbox.has_room(4, 2));
+        assert!(outbox.post(step(2)) && outbox.post(step(3)));
+        assert!(!outbox.has_room(4, 9), "no slot is free");
+        assert!(!outbox.take_progress(counts(0, 0, 1), 4), "it cannot be in flight again");
     }
 }

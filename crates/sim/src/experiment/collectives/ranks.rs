@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bowline_collective::{Bounds, Group, Memory, Piece, Report, Schedule};
+use bowline_collective::{Bounds, Group, Hosts, Memory, Piece, Report, Schedule};
 use bowline_nic::{Access, Buffer, Region, Time};
 
 use super::{CollectivesConfig, CollectivesOutcome};
@@ -161,7 +161,7 @@ fn new_rank(
     buffers: &[Arc<Buffer>; 2],
 ) -> Rank {
     let (group, request) = (config.group(), config.request());
-    let schedule = request.compile(rank, config.ranks, group.slot_bytes as usize);
+    let schedule = request.compile(rank, &Hosts::one(config.ranks), group.slot_bytes as usize);
     let bytes = request.bytes(rank, config.ranks).expect("buffers that can be");
     let nic = world.nic_mut(NicId(rank as usize));
     let pd = nic.alloc_pd().expect("there is room for one");

@@ -1,0 +1,132 @@
+//! Two levels: each host reduces what its ranks have before anything goes to another host.
+//!
+//! The ranks of a host own a block each, and of that block each host owns a part. Chunks of the
+//! parts go through four rounds: to the block's owner on the host, to the part's owner among the
+//! hosts, and the same way back. A chunk goes on as soon as it is reduced.
+
+use std::ops::Range;
+
+use super::blocks::block;
+use super::{Base, Plan};
+use crate::hosts::Grid;
+use crate::schedule::{Space, Term};
+
+/// Where a rank is, and whom it talks to.
+struct Level<'a> {
+    grid: &'a Grid,
+    host: usize,
+    index: usize,
+}
+
+impl Level<'_> {
+    /// Numbers of the other ranks of the host, from the next one on.
+    fn neighbours(&self) -> impl Iterator<Item = usize> + use<> {
+        others(self.index, self.grid.each())
+    }
+
+    /// The other hosts, from the next one on.
+    fn hosts(&self) -> impl Iterator<Item = usize> + use<> {
+        others(self.host, self.grid.hosts())
+    }
+}
+
+fn others(own: usize, count: usize) -> impl Iterator<Item = usize> {
+    (own + 1..count).chain(0..own)
+}
+
+impl Plan {
+    pub(super) fn allreduce_two_level(&mut self, grid: &Grid, bytes: usize) {
+        let (host, index) = grid.place(self.rank);
+        let level = Level { grid, host, index };
+        self.reduce_on_host(&level, bytes);
+        self.reduce_among_hosts(&level, bytes);
+        self.gather(&level, bytes);
+    }
+
+    /// Each rank reduces its block of what the host's ranks have, and passes the parts of other
+    /// hosts on. Those come before its own: the way between hosts is the longer one.
+    fn reduce_on_host(&mut self, level: &Level<'_>, bytes: usize) {
+        let (src, dst, grid) = (self.src, self.dst, level.grid);
+        let turns: Vec<_> = level.hosts().chain([level.host]).collect();
+        for neighbour in level.neighbours() {
+            let to = grid.rank(level.host, neighbour);
+            for (_, chunk) in self.by_turns(grid, bytes, neighbour, &turns) {
+                self.builder.send(to, src.span(chunk));
+            }
+        }
+        for (host, chunk) in self.by_turns(grid, bytes, level.index, &turns) {
+            let own = Term::Memory(src.span(chunk.clone()));
+            let theirs = |index| Term::Message(grid.rank(level.host, index));
+            let term = |index| if index == level.index { own } else { theirs(index) };
+            let terms: Vec<_> = (0..grid.each()).map(term).collect();
+            self.builder.fold(dst.span(chunk.clone()), &terms, false);
+            if host != level.host {
+                self.builder.send(grid.rank(host, level.index), dst.span(chunk));
+            }
+        }
+    }
+
+    /// Each rank reduces its part of what the hosts have, and sends that to the owners of the same
+    /// block on the others.
+    fn reduce_among_hosts(&mut self, level: &Level<'_>, bytes: usize) {
+        let (dst, grid) = (self.dst, level.grid);
+        for (_, chunk) in self.by_turns(grid, bytes, level.index, &[level.host]) {
+            let sum = dst.span(chunk);
+            let theirs = |host| Term::Message(grid.rank(host, level.index));
+            let term = |host| if host == level.host { Term::Memory(sum) } else { theirs(host) };
+            let terms: Vec<_> = (0..grid.hosts()).map(term).collect();
+            self.builder.fold(sum, &terms, true);
+            for host in level.hosts() {
+                self.builder.send(grid.rank(host, level.index), sum);
+            }
+        }
+    }
+
+    /// Each rank takes the other parts of its block from other hosts, and gives the whole block to
+    /// the ranks of its own.
+    fn gather(&mut self, level: &Level<'_>, bytes: usize) {
+        let (dst, grid) = (self.dst, level.grid);
+        let turns: Vec<_> = [level.host].into_iter().chain(level.hosts()).collect();
+        for (host, chunk) in self.by_turns(grid, bytes, level.index, &turns) {
+            let result = dst.span(chunk);
+            if host != level.host {
+                let from = grid.rank(host, level.index);
+                self.builder.fold(result, &[Term::Message(from)], false);
+            }
+            for neighbour in level.neighbours() {
+                self.builder.send(grid.rank(level.host, neighbour), result);
+            }
+        }
+        for neighbour in level.neighbours() {
+            let from = grid.rank(level.host, neighbour);
+            for (_, chunk) in self.by_turns(grid, bytes, neighbour, &turns) {
+                self.builder.fold(dst.span(chunk), &[Term::Message(from)], false);
+            }
+        }
+    }
+
+    /// The chunks of a block: the first ones of the parts of these hosts, then the second ones, and
+    /// so on. So each host has something to do from the beginning.
+    fn by_turns(
+        &self,
+        grid: &Grid,
+        bytes: usize,
+        index: usize,
+        hosts: &[usize],
+    ) -> Vec<(usize, Range<usize>)> {
+        let whole = block(bytes, self.element, grid.each(), index);
+        let part = |host: &usize| -> Vec<Range<usize>> {
+            let part = block(whole.len(), self.element, grid.hosts(), *host);
+            let part =
+                Base::of(Space::Output).span(whole.start + part.start..whole.start + part.end);
+            self.builder.chunks(part).map(|chunk| chunk.offset..chunk.offset + chunk.len).collect()
+        };
+        let parts: Vec<_> = hosts.iter().map(part).collect();
+        let rounds = parts.iter().map(Vec::len).max().unwrap_or(0);
+        let round = |nth: usize| {
+            let of_each = hosts.iter().zip(&parts);
+            of_each.filter_map(move |(host, part)| Some((*host, part.get(nth)?.clone())))
+        };
+        (0..rounds).flat_map(round).collect()
+    }
+}

@@ -1,0 +1,112 @@
+//! Which ranks share a host.
+
+use std::collections::BTreeMap;
+
+use crate::Rank;
+
+/// How many ranks a group has, and which of them share a host. All ranks need the same: they choose
+/// algorithms by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    ranks: u32,
+    grid: Option<Grid>,
+}
+
+/// Several hosts with several ranks each, as many on each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grid {
+    /// The ranks of one host after those of another; hosts by their first ranks.
+    members: Vec<Rank>,
+    /// Ranks of a host.
+    each: usize,
+}
+
+impl Hosts {
+    /// All ranks are on one host, or nobody knows where they are.
+    pub fn one(ranks: u32) -> Hosts {
+        Hosts { ranks, grid: None }
+    }
+
+    /// By rank, what is equal for those that share a host: a number, a name or an address.
+    pub fn new<H: Ord>(hosts: impl IntoIterator<Item = H>) -> Hosts {
+        let mut numbers = BTreeMap::new();
+        let mut members: Vec<Vec<Rank>> = Vec::new();
+        let mut ranks = 0;
+        for host in hosts {
+            let number = *numbers.entry(host).or_insert(members.len());
+            if number == members.len() {
+                members.push(Vec::new());
+            }
+            members[number].push(ranks);
+            ranks += 1;
+        }
+        let each = members.first().map_or(0, Vec::len);
+        let is_grid = members.len() > 1 && each > 1 && members.iter().all(|of| of.len() == each);
+        Hosts { ranks, grid: is_grid.then(|| Grid { members: members.concat(), each }) }
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The hosts, if there are several with several ranks each, as many on each.
+    pub(crate) fn grid(&self) -> Option<&Grid> {
+        self.grid.as_ref()
+    }
+}
+
+impl Grid {
+    /// How many hosts there are.
+    pub(crate) fn hosts(&self) -> usize {
+        self.members.len() / self.each
+    }
+
+    /// Ranks of a host.
+    pub(crate) fn each(&self) -> usize {
+        self.each
+    }
+
+    /// The ranks of one host after those of another.
+    pub(crate) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    /// The rank with this number on a host.
+    pub(crate) fn rank(&self, host: usize, index: usize) -> Rank {
+        self.members[host * self.each + index]
+    }
+
+    /// The host of a rank, and its number there.
+    ///
+    /// # Panics
+    /// If it is none of the ranks.
+    pub(crate) fn place(&self, rank: Rank) -> (usize, usize) {
+        let at = self.members.iter().position(|member| *member == rank);
+        let at = at.expect("a grid has all ranks");
+        (at / self.each, at % self.each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_is_several_hosts_with_as_many_ranks_each() {
+        assert_eq!(Hosts::new(["a"; 4]), Hosts::one(4), "one host");
+        assert_eq!(Hosts::new(0..4), Hosts::one(4), "one rank on each");
+        assert_eq!(Hosts::new([0, 0, 1]), Hosts::one(3), "not as many");
+        assert_eq!(Hosts::new([0; 0]), Hosts::one(0));
+        let hosts = Hosts::new(["z", "a", "a", "z", "z", "a"]);
+        let grid = hosts.grid().unwrap();
+        assert_eq!((hosts.ranks(), grid.hosts(), grid.each()), (6, 2, 3));
+        assert_eq!(grid.members(), [0, 3, 4, 1, 2, 5], "by first ranks, not by names");
+        for rank in 0..6 {
+            let (host, index) = grid.place(rank);
+            assert_eq!(grid.rank(host, index), rank);
+        }
+        let renamed = Hosts::new([7, 9, 9, 7, 7, 9]);
+        assert_eq!(hosts, renamed, "names do not matter");
+    }
+}

@@ -1,0 +1,208 @@
+//! Allreduce where hosts reduce before they talk to each other: equal to a plain reference wherever
+//! ranks are, in few bytes between hosts, and refused where hosts are not alike.
+
+mod router;
+
+use bowline_collective::schedule::Action;
+use bowline_collective::timeout::Rule;
+use bowline_collective::{
+    Algorithm, Bounds, Cause, DataType, Deadline, Failure, Hosts, InvalidRequest, Operation,
+    ReduceOp, Request,
+};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use router::values::{bytes, reduced, value};
+use router::{Shape, World};
+
+const SHAPES: [(u32, u32); 6] = [(2, 2), (2, 3), (3, 2), (3, 3), (2, 5), (4, 4)];
+
+fn draw_shape(rng: &mut ChaCha8Rng, ranks: u32) -> Shape {
+    Shape {
+        ranks,
+        chunk_bytes: [8, 64, 64, 256, 4096][rng.random_range(0..5)],
+        slots: [1, 2, 3, 8][rng.random_range(0..4)],
+        inline_bytes: [0, 16, 1000][rng.random_range(0..3)],
+        seed: rng.random(),
+    }
+}
+
+/// The host of each rank: one host after the other, by turns, or anyhow.
+fn draw_places(rng: &mut ChaCha8Rng, (hosts, each): (u32, u32)) -> Vec<u32> {
+    let mut places: Vec<u32> = (0..hosts * each).map(|rank| rank / each).collect();
+    match rng.random_range(0..3) {
+        0 => {}
+        1 => places = (0..hosts * each).map(|rank| rank % hosts).collect(),
+        _ => places.shuffle(rng),
+    }
+    places
+}
+
+fn request(count: usize) -> Request {
+    let algorithm = Algorithm::TwoLevel;
+    Request { algorithm, ..Request::new(Operation::Allreduce { count }) }
+}
+
+/// What all ranks get, if all succeed.
+fn outputs(
+    shape: Shape,
+    hosts: &Hosts,
+    request: &Request,
+    inputs: &[Vec<u8>],
+    over_xp: Option<f64>,
+) -> Vec<Vec<u8>> {
+    let mut world = World::new(shape);
+    (world.hosts, world.loss) = (hosts.clone(), over_xp.unwrap_or(0.0));
+    let bounds = over_xp.map(|_| Bounds::EXACT);
+    let submit = |(rank, input): (u32, &Vec<u8>)| {
+        let op = world.submit_with(rank, request, input.clone(), bounds);
+        // Ranks do not come at the same time.
+        world.run_for(rank as usize % 3);
+        op
+    };
+    let ops: Vec<_> = (0..).zip(inputs).map(submit).collect();
+    world.finish();
+    let output = |(rank, op)| {
+        let node = &world.nodes[rank as usize];
+        assert_eq!(node.results.get(op), Some(&Ok(())), "rank {rank}: {shape:?}, {request:?}");
+        if !request.in_place {
+            assert_eq!(world.input(rank, *op), inputs[rank as usize], "the input is as it was");
+        }
+        world.output(rank, *op).to_vec()
+    };
+    (0..).zip(&ops).map(output).collect()
+}
+
+#[test]
+fn every_type_and_operator_wherever_ranks_are() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let counts = [0, 1, 2, 3, 5, 7, 15, 16, 17, 31, 33, 100, 257];
+    for dtype in DataType::ALL {
+        for op in ReduceOp::ALL {
+            for (turn, (hosts, each)) in SHAPES.into_iter().enumerate() {
+                let ranks = hosts * each;
+                let places = draw_places(&mut rng, (hosts, each));
+                let count = counts[rng.random_range(0..counts.len())];
+                let in_place = turn % 2 == 0;
+                let request = Request { dtype, op, in_place, ..request(count) };
+                let inputs: Vec<_> = (0..ranks)
+                    .map(|rank| bytes(dtype, (0..count).map(|i| value(op, ranks, rank, i))))
+                    .collect();
+                let shape = draw_shape(&mut rng, ranks);
+                let over_xp = [None, Some(0.0), Some(0.2)][rng.random_range(0..3)];
+                let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
+                let expected = bytes(dtype, (0..count).map(|i| reduced(op, ranks, i)));
+                for (rank, output) in got.iter().enumerate() {
+                    assert_eq!(*output, expected, "rank {rank} on {places:?}, {request:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Ranks of a host in order, then hosts in the order of their first ranks.
+#[test]
+fn additions_have_an_order_that_timing_does_not_change() {
+    let mut rng = ChaCha8Rng::seed_from_u64(2);
+    for (hosts, each) in SHAPES {
+        let (ranks, count) = (hosts * each, 211);
+        let places = draw_places(&mut rng, (hosts, each));
+        let inputs: Vec<Vec<f32>> = (0..ranks)
+            .map(|_| (0..count).map(|_| rng.random_range(-1e6f32..1e6)).collect())
+            .collect();
+        let mut seen: Vec<u32> = Vec::new();
+        for place in &places {
+            if !seen.contains(place) {
+                seen.push(*place);
+            }
+        }
+        let on_host = |host: u32, i: usize| {
+            let of_host = places.iter().zip(&inputs).filter(move |(place, _)| **place == host);
+            of_host.map(|(_, input)| input[i]).reduce(|a, b| a + b).unwrap()
+        };
+        let sum = |i: usize| seen.iter().map(|host| on_host(*host, i)).reduce(|a, b| a + b);
+        let expected: Vec<u8> = (0..count).flat_map(|i| sum(i).unwrap().to_ne_bytes()).collect();
+        let raw = |input: &Vec<f32>| input.iter().flat_map(|v| v.to_ne_bytes()).collect();
+        let inputs: Vec<Vec<u8>> = inputs.iter().map(raw).collect();
+        for (turn, over_xp) in [None, None, Some(0.3)].into_iter().enumerate() {
+            let request = Request { in_place: turn == 1, ..request(count) };
+            let shape = draw_shape(&mut rng, ranks);
+            let got = outputs(shape, &Hosts::new(&places), &request, &inputs, over_xp);
+            assert!(got.iter().all(|output| *output == expected), "{places:?}, turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn a_host_sends_as_much_as_if_it_were_one_rank() {
+    for (hosts, each) in SHAPES {
+        let (places, count) = (Hosts::new((0..hosts * each).map(|rank| rank / each)), 40_000);
+        let mut sent = 0;
+        for rank in 0..each {
+            let schedule = request(count).compile(rank, &places, 4096).unwrap();
+            assert_eq!(schedule.scratch_bytes(), 0);
+            for step in 0..schedule.len() as u32 {
+                if let Action::Send { to, src } = schedule.action(step) {
+                    sent += if *to < each { 0 } else { src.len };
+                }
+            }
+        }
+        let one_rank = 2 * 4 * count * (hosts as usize - 1) / hosts as usize;
+        assert!(sent.abs_diff(one_rank) <= 64 * each as usize, "{sent} of {one_rank}");
+    }
+}
+
+#[test]
+fn it_is_refused_where_hosts_are_not_alike() {
+    for places in [vec![0, 0, 0, 0], vec![0, 1, 2, 3], vec![0, 0, 0, 1], vec![0, 0, 1, 1, 2]] {
+        let hosts = Hosts::new(places);
+        assert_eq!(request(1000).algorithm_for(&hosts), Err(InvalidRequest::Hosts));
+        assert_eq!(request(1000).compile(0, &hosts, 64).err(), Some(InvalidRequest::Hosts));
+    }
+    let hosts = Hosts::new([0, 0, 1, 1]);
+    assert_eq!(request(1000).algorithm_for(&hosts), Ok(Algorithm::TwoLevel));
+    let gather = Request { operation: Operation::Allgather { count: 5 }, ..request(0) };
+    let refused = gather.algorithm_for(&hosts);
+    assert!(matches!(refused, Err(InvalidRequest::Algorithm { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_may_lack_something_stays_direct() {
+    let hosts = Hosts::new([0, 0, 1, 1]);
+    let auto = Request { algorithm: Algorithm::Auto, ..request(100_000) };
+    let lossy = Bounds::new(Deadline::Adaptive(Rule::Margin), 0.01).unwrap();
+    let timed = Bounds { max_loss_ppm: 0, ..lossy };
+    let encoded = Bounds { recovery: true, ..Bounds::EXACT };
+    assert_eq!(auto.algorithm_for(&hosts), Ok(Algorithm::TwoLevel));
+    let with = |bounds: &Bounds| auto.with_bounds(bounds, &hosts).map(|request| request.algorithm);
+    assert_eq!(with(&Bounds::EXACT), Ok(Algorithm::TwoLevel));
+    for bounds in [lossy, timed, encoded] {
+        assert_eq!(with(&bounds), Ok(Algorithm::Direct), "{bounds:?}");
+        let named = request(100_000).with_bounds(&bounds, &hosts);
+        assert!(matches!(named, Err(InvalidRequest::Unbounded { .. })), "{named:?}");
+    }
+    let recovery = Request { recovery: true, ..auto };
+    assert_eq!(recovery.algorithm_for(&hosts), Ok(Algorithm::Direct));
+}
+
+#[test]
+fn ranks_that_do_not_agree_about_hosts_get_an_error() {
+    let shape = Shape { ranks: 4, chunk_bytes: 64, slots: 3, inline_bytes: 8, seed: 3 };
+    for other in [[0, 1, 0, 1], [0, 1, 1, 0]] {
+        let mut world = World::new(shape);
+        let count = 500;
+        for rank in 0..4 {
+            let places = if rank == 2 { other } else { [0, 0, 1, 1] };
+            world.hosts = Hosts::new(places);
+            let input = bytes(DataType::F32, (0..count).map(|_| 1));
+            world.submit(rank, &request(count as usize), input);
+        }
+        world.finish();
+        for node in &world.nodes {
+            let failed = node.results.values().all(|result| {
+                matches!(result, Err(Failure { cause: Cause::Mismatch | Cause::Protocol, .. }))
+            });
+            assert!(failed, "{:?}", node.results);
+        }
+    }
+}
