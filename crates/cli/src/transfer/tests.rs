@@ -97,11 +97,14 @@ fn against_impatient(
             delete,
             filter,
             group: false,
+            offer: None,
+            entries: vec![],
+            has_more_entries: true,
         };
         channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
         let welcome: Result<Welcome, String> =
             postcard::from_bytes(&channel.recv().unwrap()).unwrap();
-        let Welcome { mtu, lanes } = welcome.unwrap();
+        let Welcome { mtu, lanes, .. } = welcome.unwrap();
         let agreed = Agreed { mtu_bytes: mtu, lanes, scheme: "sr-nack", segment_bytes };
         let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
         let control = Control::start(channel, "receiver", None).unwrap();
@@ -136,7 +139,7 @@ fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: 
 fn begin(control: &Control, files: [&[u8]; 2]) {
     list(control, &[file(b"a", files[0].len() as u64), file(b"b", files[1].len() as u64)]);
     assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-    assert_eq!(control.hear().unwrap(), Message::Ready);
+    assert!(matches!(control.hear().unwrap(), Message::Ready { .. }));
 }
 
 #[test]
@@ -216,7 +219,7 @@ fn directories_that_exist_keep_their_permissions() {
     let report = against(&scratch.inner(), |_, control| {
         list(control, &[directory(b"old"), directory(b"new")]);
         assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-        assert_eq!(control.hear().unwrap(), Message::Ready);
+        assert!(matches!(control.hear().unwrap(), Message::Ready { .. }));
         assert!(matches!(control.hear().unwrap(), Message::Complete { .. }));
         control.send(Message::Agreed);
     });
