@@ -241,8 +241,8 @@ impl ReliableQp {
     }
 
     /// Connects to a peer that has told its address and its [`info`](Self::info) over `channel`, in
-    /// messages of the caller's own, and has been told this end's. Packets are sealed if the channel
-    /// [seals](Channel::seal). Before an end posts anything, the other must have connected.
+    /// messages of the caller's own, and has been told this end's. Packets are sealed if the
+    /// channel [seals](Channel::seal). Before an end posts anything, the other must have connected.
     pub fn join(&self, channel: &Channel, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         if let Some(sealing) = channel.sealing() {
             self.seal(sealing)?;

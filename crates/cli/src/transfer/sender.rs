@@ -63,8 +63,8 @@ pub(super) fn send(
 }
 
 /// Greets the receiver, and connects a queue pair with its. Returns how many entries the receiver
-/// has been told of as well. All that it needs to get ready goes with the greeting: each answer that
-/// is waited for takes a round trip.
+/// has been told of as well. All that it needs to get ready goes with the greeting: each answer
+/// that is waited for takes a round trip.
 fn connect(
     args: &SendArgs,
     source: &Source,
