@@ -17,7 +17,7 @@ const STAMPS_PER_RTT: u64 = 8;
 /// Shortest and longest time between two stamps, and that before a round trip is known.
 const MIN_STAMP_NS: u64 = 200_000;
 const MAX_STAMP_NS: u64 = 500_000_000;
-const FIRST_STAMP_NS: u64 = 5_000_000;
+const FIRST_STAMP_NS: u64 = 1_000_000;
 /// Stamps without an answer after which they come half as often.
 const PATIENCE: u32 = 2 * STAMPS_PER_RTT as u32;
 /// A peer that reports nothing for so long, or for so many round trips, has lost all that is in

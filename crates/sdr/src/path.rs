@@ -81,9 +81,16 @@ impl PathMeter {
         self.stats
     }
 
+    /// The round trip takes about so long, as far as others can tell: good until one is timed.
+    pub(crate) fn assume_rtt(&mut self, rtt_ns: u64) {
+        self.stats.smoothed_rtt_ns.get_or_insert(rtt_ns);
+    }
+
     /// A round trip was timed.
     pub(crate) fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
-        let smoothed = self.stats.smoothed_rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8);
+        // Without a shortest one, what is smoothed was assumed.
+        let timed = self.stats.smoothed_rtt_ns.filter(|_| self.stats.rtt_ns.is_some());
+        let smoothed = timed.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8);
         self.stats.smoothed_rtt_ns = Some(smoothed);
         let stale = now.nanos_since(self.rtt_seen) > RTT_MEMORY_NS;
         if stale || self.stats.rtt_ns.is_none_or(|min| rtt_ns <= min) {

@@ -240,6 +240,45 @@ impl ReliableQp {
         self.connect_behind(peer, data, &info)
     }
 
+    /// Connects to a peer that has told its address and its [`info`](Self::info) over `channel`, in
+    /// messages of the caller's own, and has been told this end's. Packets are sealed if the
+    /// channel [seals](Channel::seal). Before an end posts anything, the other must have connected.
+    pub fn join(&self, channel: &Channel, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
+        if let Some(sealing) = channel.sealing() {
+            self.seal(sealing)?;
+        }
+        self.connect(addr, peer)
+    }
+
+    /// Receives posted so far, as each lane counts them: for [`hear_posted`](Self::hear_posted) at
+    /// the peer.
+    pub fn posted(&self) -> Result<Vec<u64>, Error> {
+        self.parts.iter().map(|part| part.with(|engine, _, _| Ok(engine.posted()))).collect()
+    }
+
+    /// The peer has said, over another channel, which receives it has [posted](Self::posted).
+    /// Control messages say so too: those that came before this end was connected are lost, and
+    /// asking takes a round trip.
+    pub fn hear_posted(&self, posted: &[u64]) -> Result<(), Error> {
+        self.parts.iter().zip(posted).try_for_each(|(part, posted)| {
+            part.with(|engine, _, _| {
+                engine.hear_posted(*posted);
+                Ok(())
+            })
+        })
+    }
+
+    /// The round trip to reckon with until one is timed. Without it, 50 ms.
+    pub fn assume_rtt(&self, rtt: Duration) -> Result<(), Error> {
+        let rtt_ns = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX);
+        self.parts.iter().try_for_each(|part| {
+            part.with(|engine, _, _| {
+                engine.assume_rtt(rtt_ns);
+                Ok(())
+            })
+        })
+    }
+
     /// Index of the scheme of that name, for [`WriteOptions`].
     pub fn scheme(&self, name: &str) -> Result<usize, Error> {
         self.first().with(|engine, _, _| engine.config().scheme(name))

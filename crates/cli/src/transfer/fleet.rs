@@ -146,7 +146,7 @@ fn attend(
     say: impl Fn(Word) + Copy,
     verdict: &Receiver<Result<(), String>>,
 ) -> Result<(), Failure> {
-    list(source, control);
+    list(source, 0, control);
     let entries = source.tree.entries().len();
     let mut hashes = vec![None; source.tree.blocks() as usize];
     check_claims(source, control, &mut hashes)?;
@@ -161,7 +161,7 @@ fn attend(
                 let hashes = standing.take().ok_or_else(|| control.unexpected())?;
                 say(Word::Standing(hashes));
             }
-            Message::Ready => {}
+            Message::Ready { .. } => {}
             Message::Again { segment } => say(Word::Again(segment)),
             Message::Removed(paths) => {
                 let paths = paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());

@@ -4,17 +4,21 @@
 //! says which claims do not hold. Then blocks flow, each segment with its hashes. In the end the
 //! receiver says what it has, and the sender whether that is what it sent.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::digest::BlockHash;
 use super::filter::Filter;
 
 /// Of this exchange; both ends must have the same.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 /// Claims in one message: well below what a setup message can carry.
 pub(super) const MAX_CLAIMS: usize = 1024;
 /// Bytes of entries in one message, about.
 pub(super) const ENTRIES_BYTES: usize = 32 << 10;
+/// Bytes of entries in the first message, at most: patterns need room there too.
+pub(super) const FIRST_ENTRIES_BYTES: usize = 8 << 10;
 /// Longest path that is sent or taken.
 pub(super) const MAX_PATH: usize = 4096;
 /// Bytes of one entry's extended attributes, names and values together.
@@ -42,6 +46,20 @@ pub(super) struct Hello {
     pub(super) filter: Filter,
     /// There are other receivers. What any of them lacks goes to all.
     pub(super) group: bool,
+    /// Its queue pair, made as if the receiver's NIC were like its own. To a group none is offered.
+    pub(super) offer: Option<Offer>,
+    /// The beginning of the tree.
+    pub(super) entries: Vec<Entry>,
+    /// The rest of it follows.
+    pub(super) has_more_entries: bool,
+}
+
+/// A queue pair, for the end that connects to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Offer {
+    pub(super) addr: IpAddr,
+    /// A [`ReliableInfo`](bowline::ReliableInfo).
+    pub(super) info: Vec<u8>,
 }
 
 /// What the receiver answers, if it does not refuse.
@@ -50,6 +68,9 @@ pub(super) struct Welcome {
     pub(super) mtu: u32,
     /// Lanes that carry the blocks together: no more than either end has.
     pub(super) lanes: u16,
+    /// Its queue pair, which is connected to the one that was offered. If there is none, that did
+    /// not fit, and both ends make others and exchange them.
+    pub(super) offer: Option<Offer>,
 }
 
 /// A file, a directory or a link.
@@ -164,8 +185,8 @@ pub(super) enum Message {
     Moving(Vec<(u32, u32)>),
     /// Sender to a group: those were all.
     EndOfMoving,
-    /// Receiver: it agrees, and has posted its receives.
-    Ready,
+    /// Receiver: it agrees, and has posted its receives: so many, as each lane counts them.
+    Ready { posted: Vec<u64> },
     /// Sender: hashes of a segment's blocks, and those of the blocks that it could not read.
     Hashes { segment: u32, hashes: Vec<BlockHash>, unread: Vec<u32> },
     /// Receiver: a segment arrived other than it was sent.

@@ -16,7 +16,7 @@ use super::digest::{BlockHash, BlockHasher};
 use super::dir::Dir;
 use super::files::PIECE_BYTES;
 use super::list::List;
-use super::message::{Entry, Hello, MAX_CLAIMS, MAX_PATH, Message, VERSION, Welcome};
+use super::message::{Entry, Hello, MAX_CLAIMS, MAX_PATH, Message, Offer, VERSION, Welcome};
 use super::meter::Meter;
 use super::report::Report;
 use super::session::{Agreed, Nic, SLOTS, Session, Speed, workers, yield_to_packets};
@@ -35,53 +35,97 @@ pub(super) fn receive(
     mut channel: Channel,
     patience: Duration,
 ) -> Result<Report, Failure> {
-    let hello: Hello = postcard::from_bytes(&channel.recv()?)?;
-    // The address that this sender has reached.
-    let name = match &args.device {
-        Some(name) => name.clone(),
-        None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
-    };
-    let nic = Nic::open(&name, args.lanes, args.link.as_ref(), None);
-    let answer = match &nic {
-        _ if hello.version != VERSION => Err(format!(
-            "its protocol is version {VERSION}, this sender's {}: run the same release",
-            hello.version
-        )),
-        _ if hello.filter.check().is_err() => Err("it cannot use these patterns".to_owned()),
-        _ if hello.delete && !dir.rights.delete => {
-            Err("it removes nothing: start `bowline recv` with --delete there".to_owned())
-        }
-        Ok(nic) => {
-            let lanes = nic.lanes().min(hello.lanes);
-            Ok(Welcome { mtu: nic.mtu_bytes(), lanes })
-        }
-        Err(e) => Err(e.to_string()),
-    };
-    channel.send(&postcard::to_stdvec(&answer)?)?;
-    let agreed = Agreed {
-        mtu_bytes: hello.mtu,
-        lanes: answer?.lanes,
-        scheme: &hello.scheme,
-        segment_bytes: hello.segment_bytes,
-    };
-    let session = nic?.connect(&mut channel, agreed, Speed::default())?;
+    let (mut hello, session) = greet(args, dir, &mut channel)?;
     let peer = channel.peer_key().map(|key| key.fingerprint());
     let control = Control::start(channel, "sender", Some(patience))?;
-    let outcome = converse(args, dir, &hello, &session, &control);
+    let outcome = converse(args, dir, &mut hello, &session, &control);
     control.close(&outcome);
     let mut report = outcome?;
     report.peer = peer;
     Ok(report)
 }
 
+/// Hears what a sender wants, answers, and connects a queue pair with its.
+fn greet(args: &RecvArgs, dir: &Dir, channel: &mut Channel) -> Result<(Hello, Session), Failure> {
+    let greeting = channel.recv()?;
+    // The address that this sender has reached.
+    let name = match &args.device {
+        Some(name) => name.clone(),
+        None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
+    };
+    let accepted = parse_hello(&greeting, dir).and_then(|hello| {
+        let nic = Nic::open(&name, args.lanes, args.link.as_ref(), None)?;
+        let (session, offer) = accept_offer(&nic, &hello, channel)?;
+        let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes().min(hello.lanes));
+        Ok((hello, nic, session, Welcome { mtu, lanes, offer }))
+    });
+    let answer = match &accepted {
+        Ok((_, _, _, welcome)) => Ok(welcome.clone()),
+        Err(e) => Err(e.to_string()),
+    };
+    channel.send(&postcard::to_stdvec(&answer)?)?;
+    let (hello, nic, session, welcome) = accepted?;
+    let session = match session {
+        Some(session) => session,
+        None => nic.connect(channel, agreed(&hello, welcome.lanes), Speed::default())?,
+    };
+    Ok((hello, session))
+}
+
+/// What a sender says first, if it can be done.
+fn parse_hello(greeting: &[u8], dir: &Dir) -> Result<Hello, Failure> {
+    // Of other versions nothing else is known.
+    let (version, _) = postcard::take_from_bytes::<u32>(greeting)?;
+    if version != VERSION {
+        return Err(format!(
+            "its protocol is version {VERSION}, this sender's {version}: run the same release"
+        )
+        .into());
+    }
+    let hello: Hello = postcard::from_bytes(greeting)?;
+    if hello.filter.check().is_err() {
+        return Err("it cannot use these patterns".into());
+    }
+    if hello.delete && !dir.rights.delete {
+        return Err("it removes nothing: start `bowline recv` with --delete there".into());
+    }
+    Ok(hello)
+}
+
+fn agreed(hello: &Hello, lanes: u16) -> Agreed<'_> {
+    Agreed {
+        mtu_bytes: hello.mtu,
+        lanes,
+        scheme: &hello.scheme,
+        segment_bytes: hello.segment_bytes,
+    }
+}
+
+/// Connects with the queue pair that a sender offers, which was made for a NIC like the sender's.
+/// None if this one has fewer lanes, shorter packets or another transport.
+fn accept_offer(
+    nic: &Nic,
+    hello: &Hello,
+    channel: &Channel,
+) -> Result<(Option<Session>, Option<Offer>), Failure> {
+    let fits = nic.lanes() >= hello.lanes && nic.mtu_bytes() >= hello.mtu;
+    let Some(offer) = hello.offer.as_ref().filter(|_| fits) else { return Ok((None, None)) };
+    let session = nic.make(agreed(hello, hello.lanes), Speed::default())?;
+    if !session.join(channel, offer)? {
+        return Ok((None, None));
+    }
+    let ours = nic.offer(&session)?;
+    Ok((Some(session), Some(ours)))
+}
+
 fn converse(
     args: &RecvArgs,
     dir: &Dir,
-    hello: &Hello,
+    hello: &mut Hello,
     session: &Session,
     control: &Control,
 ) -> Result<Report, Failure> {
-    let tree = listen_to_list(control)?;
+    let tree = listen_to_list(hello, control)?;
     let mut store = Store::examine(dir, &tree, hello.dry_run);
     agree_on_claims(&mut store, control)?;
     store.prepare()?;
@@ -159,8 +203,14 @@ fn finish(
     removed
 }
 
-fn listen_to_list(control: &Control) -> Result<Tree, Failure> {
+fn listen_to_list(hello: &mut Hello, control: &Control) -> Result<Tree, Failure> {
     let mut list = List::default();
+    for entry in std::mem::take(&mut hello.entries) {
+        list.push(entry)?;
+    }
+    if !hello.has_more_entries {
+        return list.finish();
+    }
     loop {
         match control.hear()? {
             Message::Entries(entries) => {
@@ -307,7 +357,7 @@ impl Inbound<'_> {
                 self.post(slot)?;
             }
         }
-        self.control.send(Message::Ready);
+        self.control.send(Message::Ready { posted: self.session.qp.posted()? });
         let (jobs, queue) = mpsc::channel();
         let (queue, stop) = (Mutex::new(queue), AtomicBool::new(false));
         thread::scope(|scope| {

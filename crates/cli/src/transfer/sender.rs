@@ -17,7 +17,9 @@ use super::digest::BlockHash;
 use super::failures::Failures;
 use super::files::{PIECE_BYTES, hash_block, read_block};
 use super::filter::Filter;
-use super::message::{ENTRIES_BYTES, Entry, Hello, Kind, MAX_CLAIMS, Message, VERSION, Welcome};
+use super::message::{
+    ENTRIES_BYTES, Entry, FIRST_ENTRIES_BYTES, Hello, Kind, MAX_CLAIMS, Message, VERSION, Welcome,
+};
 use super::meter::Meter;
 use super::report::{LeftOutReport, Report};
 use super::scan::{Source, mtime};
@@ -28,6 +30,9 @@ use crate::output;
 
 /// While it compares, the sender says this often how far it is.
 pub(super) const CHECKED_EVERY: Duration = Duration::from_secs(2);
+
+/// No round trip is longer, as far as it is guessed from how long an answer took.
+const LONGEST_RTT: Duration = Duration::from_secs(1);
 
 const CHANGED: &str = "it changed while it was being sent: send it again";
 
@@ -43,25 +48,67 @@ pub(super) fn send(
         None => NicName::Addr(channel.local_addr()?.ip().to_canonical()),
     };
     let nic = Nic::open(&name, args.lanes, args.link.as_ref(), args.cc.as_ref())?;
-    let hello = hello(args, source, filter, &nic);
-    channel.send(&postcard::to_stdvec(&hello)?)?;
-    let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
-    let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
-    let agreed = Agreed {
-        mtu_bytes: welcome.mtu,
-        lanes: welcome.lanes,
-        scheme: &args.scheme,
-        segment_bytes: hello.segment_bytes,
-    };
-    let session = nic.connect(&mut channel, agreed, args.speed())?;
+    let (session, listed) = connect(args, source, filter, &nic, &mut channel)?;
     let peer = channel.peer_key().map(|key| key.fingerprint());
     // It may read for hours what it has already.
     let control = Control::start(channel, "receiver", None)?;
+    if listed < source.tree.entries().len() {
+        list(source, listed, &control);
+    }
     let outcome = converse(args, source, &session, &control);
     control.close(&outcome);
     let mut report = outcome?;
     report.peer = peer;
     Ok(report)
+}
+
+/// Greets the receiver, and connects a queue pair with its. Returns how many entries the receiver
+/// has been told of as well. All that it needs to get ready goes with the greeting: each answer
+/// that is waited for takes a round trip.
+fn connect(
+    args: &SendArgs,
+    source: &Source,
+    filter: &Filter,
+    nic: &Nic,
+    channel: &mut Channel,
+) -> Result<(Session, usize), Failure> {
+    let mut hello = hello(args, source, filter, nic);
+    let listed = first_entries(source.tree.entries());
+    hello.entries = source.tree.entries()[..listed].to_vec();
+    hello.has_more_entries = listed < source.tree.entries().len();
+    let mut agreed = Agreed {
+        mtu_bytes: hello.mtu,
+        lanes: hello.lanes,
+        scheme: &args.scheme,
+        segment_bytes: hello.segment_bytes,
+    };
+    let session = nic.make(agreed, args.speed())?;
+    hello.offer = Some(nic.offer(&session)?);
+    channel.send(&postcard::to_stdvec(&hello)?)?;
+    let asked = Instant::now();
+    let welcome: Result<Welcome, String> = postcard::from_bytes(&channel.recv()?)?;
+    let welcome = welcome.map_err(|why| format!("the receiver refused: {why}"))?;
+    let Some(offer) = welcome.offer else {
+        drop(session);
+        (agreed.mtu_bytes, agreed.lanes) = (welcome.mtu, welcome.lanes);
+        return Ok((nic.connect(channel, agreed, args.speed())?, listed));
+    };
+    if !session.join(channel, &offer)? {
+        return Err("the receiver does not keep to the protocol: run the same release".into());
+    }
+    // The answer may have waited for other transfers to end.
+    session.qp.assume_rtt(asked.elapsed().min(LONGEST_RTT))?;
+    Ok((session, listed))
+}
+
+/// How many entries fit into the first message.
+fn first_entries(entries: &[Entry]) -> usize {
+    let mut bytes = 0;
+    let fits = |entry: &&Entry| {
+        bytes += listed_bytes(entry);
+        bytes <= FIRST_ENTRIES_BYTES
+    };
+    entries.iter().take_while(fits).count()
 }
 
 /// What a sender says first.
@@ -77,6 +124,9 @@ pub(super) fn hello(args: &SendArgs, source: &Source, filter: &Filter, nic: &Nic
         delete: args.delete && source.unread.is_empty(),
         filter: filter.clone(),
         group: false,
+        offer: None,
+        entries: Vec::new(),
+        has_more_entries: true,
     }
 }
 
@@ -86,12 +136,12 @@ fn converse(
     session: &Session,
     control: &Control,
 ) -> Result<Report, Failure> {
-    list(source, control);
     let tree = &source.tree;
     let mut hashes = vec![None; tree.blocks() as usize];
     check_claims(source, control, &mut hashes)?;
     let failures = Failures::default();
-    hear_readiness(control, &failures, tree.entries().len())?;
+    let posted = hear_readiness(control, &failures, tree.entries().len())?;
+    session.qp.hear_posted(&posted)?;
     let segments = Segments::new(tree, |block| {
         hashes[block as usize].is_some() || failures.contains(tree.place(block).entry)
     });
@@ -132,23 +182,29 @@ fn converse(
     Ok(report)
 }
 
-/// Waits until the receiver is ready; hears what it leaves out.
-fn hear_readiness(control: &Control, failures: &Failures, entries: usize) -> Result<(), Failure> {
+/// Waits until the receiver is ready; hears what it leaves out. Returns which receives it has
+/// posted.
+fn hear_readiness(
+    control: &Control,
+    failures: &Failures,
+    entries: usize,
+) -> Result<Vec<u64>, Failure> {
     loop {
         match control.hear()? {
             Message::LeftOut(left_out) => {
                 failures.hear(left_out, entries).ok_or_else(|| control.unexpected())?;
             }
-            Message::Ready => return Ok(()),
+            Message::Ready { posted } => return Ok(posted),
             _ => return Err(control.unexpected()),
         }
     }
 }
 
-/// Tells the receiver what there is, in messages of bounded length.
-pub(super) fn list(source: &Source, control: &Control) {
+/// Tells the receiver what there is behind the first `listed` entries, in messages of bounded
+/// length.
+pub(super) fn list(source: &Source, listed: usize, control: &Control) {
     let (mut batch, mut bytes) = (Vec::new(), 0);
-    for entry in source.tree.entries() {
+    for entry in &source.tree.entries()[listed..] {
         bytes += listed_bytes(entry);
         batch.push(entry.clone());
         if bytes > ENTRIES_BYTES {

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use bowline::{
     Access, Channel, Device, LaneCount, LinkProfile, Mr, Mtu, Pd, RateControl, ReliableConfig,
-    ReliableQp, SdrError,
+    ReliableInfo, ReliableQp, SdrError,
 };
 
 use super::Failure;
 use super::control::Event;
 use super::digest::BLOCK_BYTES;
+use super::message::Offer;
 use crate::nic_name::NicName;
 
 /// Segments under way at a time, at each end: enough for the longest ways at several Gbit/s.
@@ -102,6 +103,15 @@ impl Nic {
         agreed: Agreed<'_>,
         speed: Speed,
     ) -> Result<Session, Failure> {
+        let session = self.make(agreed, speed)?;
+        // The sender's list tells the receiver that the sender is ready, and the answer to it that
+        // both are.
+        session.qp.join_over(channel)?;
+        Ok(session)
+    }
+
+    /// Makes a queue pair that is not connected yet.
+    pub(super) fn make(&self, agreed: Agreed<'_>, speed: Speed) -> Result<Session, Failure> {
         let lanes = agreed.lanes;
         if !(1..=self.lanes()).contains(&lanes) {
             let why = format!("the peer asks for {lanes} lanes, and this end has {}", self.lanes());
@@ -109,10 +119,12 @@ impl Nic {
         }
         let (config, mr, slot_bytes) = self.prepare(agreed, speed)?;
         let qp = ReliableQp::spread(&self.pd, &config, lanes.into())?;
-        // The sender's list tells the receiver that the sender is ready, and the answer to it that
-        // both are.
-        qp.join_over(channel)?;
         Ok(Session { qp, mr, slot_bytes })
+    }
+
+    /// What the peer needs to know to connect to a queue pair of this NIC.
+    pub(super) fn offer(&self, session: &Session) -> Result<Offer, Failure> {
+        Ok(Offer { addr: self.device.addr(), info: session.qp.info()?.to_bytes() })
     }
 
     /// Connects a queue pair with those of all receivers of a group.
@@ -156,6 +168,17 @@ impl Nic {
 }
 
 impl Session {
+    /// Connects with the queue pair that the peer offers. `false` if only one of the two is of a
+    /// verbs device: then the other must change its transport first.
+    pub(super) fn join(&self, channel: &Channel, offer: &Offer) -> Result<bool, Failure> {
+        let peer = ReliableInfo::from_bytes(&offer.info)?;
+        if peer.transport() != self.qp.info()?.transport() {
+            return Ok(false);
+        }
+        self.qp.join(channel, offer.addr, &peer)?;
+        Ok(true)
+    }
+
     /// The memory of a slot.
     pub(super) fn slot(&self, slot: usize) -> Range<usize> {
         slot * self.slot_bytes..(slot + 1) * self.slot_bytes

@@ -12,7 +12,7 @@ use super::args::RecvArgs;
 use super::control::Control;
 use super::dir::Dir;
 use super::filter::Filter;
-use super::message::{Entry, Hello, Kind, Message, Timestamp, VERSION, Welcome};
+use super::message::{Entry, Hello, Kind, Message, Offer, Timestamp, VERSION, Welcome};
 use super::report::Report;
 use super::session::{Agreed, Nic, SLOTS, Session, Speed};
 use super::{Failure, receiver};
@@ -58,7 +58,69 @@ fn against_impatient(
     let device = random_addr();
     let listener = Listener::bind((device, 0)).unwrap();
     let address = listener.local_addr().unwrap();
-    let args = RecvArgs {
+    let args = recv_args(dir, device);
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let dir = Dir::open(&args.dir, args.rights())?;
+            let channel = listener.accept_timeout(Duration::from_secs(10))?;
+            receiver::receive(&args, &dir, channel, patience)
+        });
+        let mut channel = Connector::new().connect(address).unwrap();
+        let nic =
+            Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
+        let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
+        let segment_bytes = 16 << 20;
+        let hello = Hello { mtu, lanes, segment_bytes, ..hello() };
+        channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
+        let welcome: Result<Welcome, String> =
+            postcard::from_bytes(&channel.recv().unwrap()).unwrap();
+        let Welcome { mtu, lanes, .. } = welcome.unwrap();
+        let agreed = Agreed { mtu_bytes: mtu, lanes, scheme: "sr-nack", segment_bytes };
+        let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
+        let control = Control::start(channel, "receiver", None).unwrap();
+        sender(&session, &control);
+        control.close(&Ok(()));
+        receiver.join().unwrap()
+    })
+}
+
+fn hello() -> Hello {
+    Hello {
+        version: VERSION,
+        scheme: "sr-nack".to_owned(),
+        mtu: 1024,
+        lanes: 1,
+        segment_bytes: 1024,
+        dry_run: false,
+        delete: false,
+        filter: Filter::default(),
+        group: false,
+        offer: None,
+        entries: vec![],
+        has_more_entries: true,
+    }
+}
+
+/// What a receiver answers to a greeting.
+fn answer_to(greeting: &[u8]) -> Result<Welcome, String> {
+    let (scratch, device) = (Scratch::new(), random_addr());
+    let listener = Listener::bind((device, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let args = recv_args(&scratch.inner(), device);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let dir = Dir::open(&args.dir, args.rights()).unwrap();
+            let channel = listener.accept_timeout(Duration::from_secs(10)).unwrap();
+            let _ = receiver::receive(&args, &dir, channel, Duration::from_secs(10));
+        });
+        let mut channel = Connector::new().connect(address).unwrap();
+        channel.send(greeting).unwrap();
+        postcard::from_bytes(&channel.recv().unwrap()).unwrap()
+    })
+}
+
+fn recv_args(dir: &Path, device: std::net::IpAddr) -> RecvArgs {
+    RecvArgs {
         dir: dir.to_owned(),
         code: false,
         remember: false,
@@ -73,42 +135,7 @@ fn against_impatient(
         lanes: LaneCount::default(),
         link: None,
         shown: Default::default(),
-    };
-    thread::scope(|scope| {
-        let receiver = scope.spawn(|| {
-            let dir = Dir::open(&args.dir, args.rights())?;
-            let channel = listener.accept_timeout(Duration::from_secs(10))?;
-            receiver::receive(&args, &dir, channel, patience)
-        });
-        let mut channel = Connector::new().connect(address).unwrap();
-        let nic =
-            Nic::open(&NicName::Addr(random_addr()), LaneCount::default(), None, None).unwrap();
-        let scheme = "sr-nack";
-        let (mtu, lanes) = (nic.mtu_bytes(), nic.lanes());
-        let (filter, dry_run, delete) = (Filter::default(), false, false);
-        let (scheme, segment_bytes) = (scheme.to_owned(), 16 << 20);
-        let hello = Hello {
-            version: VERSION,
-            scheme,
-            mtu,
-            lanes,
-            segment_bytes,
-            dry_run,
-            delete,
-            filter,
-            group: false,
-        };
-        channel.send(&postcard::to_stdvec(&hello).unwrap()).unwrap();
-        let welcome: Result<Welcome, String> =
-            postcard::from_bytes(&channel.recv().unwrap()).unwrap();
-        let Welcome { mtu, lanes } = welcome.unwrap();
-        let agreed = Agreed { mtu_bytes: mtu, lanes, scheme: "sr-nack", segment_bytes };
-        let session = nic.connect(&mut channel, agreed, Speed::default()).unwrap();
-        let control = Control::start(channel, "receiver", None).unwrap();
-        sender(&session, &control);
-        control.close(&Ok(()));
-        receiver.join().unwrap()
-    })
+    }
 }
 
 fn file(path: &[u8], bytes: u64) -> Entry {
@@ -136,7 +163,7 @@ fn send_segment(session: &Session, control: &Control, sent: [&[u8]; 2], hashed: 
 fn begin(control: &Control, files: [&[u8]; 2]) {
     list(control, &[file(b"a", files[0].len() as u64), file(b"b", files[1].len() as u64)]);
     assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-    assert_eq!(control.hear().unwrap(), Message::Ready);
+    assert!(matches!(control.hear().unwrap(), Message::Ready { .. }));
 }
 
 #[test]
@@ -216,7 +243,7 @@ fn directories_that_exist_keep_their_permissions() {
     let report = against(&scratch.inner(), |_, control| {
         list(control, &[directory(b"old"), directory(b"new")]);
         assert_eq!(control.hear().unwrap(), Message::EndOfClaims);
-        assert_eq!(control.hear().unwrap(), Message::Ready);
+        assert!(matches!(control.hear().unwrap(), Message::Ready { .. }));
         assert!(matches!(control.hear().unwrap(), Message::Complete { .. }));
         control.send(Message::Agreed);
     });
@@ -258,6 +285,43 @@ fn impossible_lists_are_refused() {
         });
         let error = report.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn another_version_is_refused_whatever_else_it_says() {
+    for rest in [&[][..], &[0xff; 40]] {
+        let greeting = [&postcard::to_stdvec(&(VERSION - 1)).unwrap(), rest].concat();
+        let why = answer_to(&greeting).unwrap_err();
+        let expected = format!("version {VERSION}, this sender's {}", VERSION - 1);
+        assert!(why.contains(&expected), "{why}");
+    }
+}
+
+#[test]
+fn an_offer_that_makes_no_sense_is_refused() {
+    for info in [vec![], vec![6; 100]] {
+        let offer = Some(Offer { addr: random_addr(), info });
+        let greeting = postcard::to_stdvec(&Hello { offer, ..hello() }).unwrap();
+        assert!(answer_to(&greeting).is_err());
+    }
+}
+
+#[test]
+fn without_an_offer_that_fits_there_is_none_in_return() {
+    let device = random_addr();
+    let nic = Nic::open(&NicName::Addr(device), LaneCount::default(), None, None).unwrap();
+    let agreed = Agreed { mtu_bytes: 1024, lanes: 1, scheme: "sr-nack", segment_bytes: 1024 };
+    let session = nic.make(agreed, Speed::default()).unwrap();
+    let offer = Some(nic.offer(&session).unwrap());
+    let fitting = Hello { offer, ..hello() };
+    for (hello, fits) in [
+        (fitting.clone(), true),
+        (Hello { lanes: u16::MAX, ..fitting.clone() }, false),
+        (Hello { offer: None, ..fitting }, false),
+    ] {
+        let welcome = answer_to(&postcard::to_stdvec(&hello).unwrap()).unwrap();
+        assert_eq!(welcome.offer.is_some(), fits, "{} lanes", hello.lanes);
     }
 }
 

@@ -23,6 +23,8 @@ use super::stream::{self, Trail};
 pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
+    /// Bytes before it that belong to the same allocation, if that is our own.
+    skipped: usize,
     /// Keeps foreign memory alive. Without one the memory is our own.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -39,13 +41,20 @@ impl Buffer {
     /// Kernels for other processors than x86 have pages of up to 64 KiB.
     pub const ALIGN: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
+    /// From so many bytes on, zeros are left to the system.
+    const LONG: usize = 1 << 20;
+
     /// Allocates `len` zero bytes.
     pub fn new(len: usize) -> Arc<Buffer> {
         let layout = Self::layout(len);
         // SAFETY: `layout` has a size of at least one page, so it is not zero.
-        let ptr = unsafe { alloc_zeroed(layout) };
-        let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
-        Arc::new(Buffer { ptr, len, owner: None })
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let skipped = start.align_offset(Self::ALIGN);
+        // SAFETY: `layout` has room for the bytes up to the next page: it is aligned to one, or
+        // longer than `len` by one.
+        let ptr = unsafe { start.add(skipped) };
+        Arc::new(Buffer { ptr, len, skipped, owner: None })
     }
 
     /// Memory that somebody else owns: an array of NumPy's, a C program's buffer. `owner` keeps it
@@ -62,12 +71,20 @@ impl Buffer {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Option<Arc<Buffer>> {
         (ptr as usize).checked_add(len).filter(|_| isize::try_from(len).is_ok())?;
-        Some(Arc::new(Buffer { ptr: NonNull::new(ptr)?, len, owner: Some(owner) }))
+        let (ptr, owner) = (NonNull::new(ptr)?, Some(owner));
+        Some(Arc::new(Buffer { ptr, len, skipped: 0, owner }))
     }
 
+    /// What is allocated for a buffer of our own. For a long one, memory of no alignment to speak
+    /// of: the allocator takes it from the system, which hands out zero pages when they are first
+    /// touched. Aligned memory it would fill with zeros itself, 128 MiB in 50 ms.
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1).next_multiple_of(Self::ALIGN), Self::ALIGN)
-            .expect("a buffer's size fits an isize")
+        let size = len.max(1).next_multiple_of(Self::ALIGN);
+        let (size, align) = match size.checked_add(Self::ALIGN) {
+            Some(longer) if len >= Self::LONG => (longer, 1),
+            _ => (size, Self::ALIGN),
+        };
+        Layout::from_size_align(size, align).expect("a buffer's size fits an isize")
     }
 
     /// Its length in bytes.
@@ -170,8 +187,10 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.owner.is_none() {
+            // SAFETY: `new` has skipped so many bytes of this very allocation.
+            let start = unsafe { self.ptr.sub(self.skipped) };
             // SAFETY: allocated in `new` with this very layout, and freed once.
-            unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.len)) }
+            unsafe { dealloc(start.as_ptr(), Self::layout(self.len)) }
         }
     }
 }

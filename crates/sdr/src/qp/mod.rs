@@ -224,6 +224,27 @@ impl SdrQp {
         if self.connected { Ok(()) } else { Err(SdrError::NotConnected) }
     }
 
+    /// Receives posted so far.
+    pub fn posted(&self) -> u64 {
+        self.receiver.posted
+    }
+
+    /// The only peer has said, over another channel than this QP's, that it has posted so many
+    /// receives. Control messages say so too; those that it sent before this end was connected are
+    /// lost, and asking takes a round trip.
+    pub fn hear_posted(&mut self, posted: u64) {
+        let most = self.sender.next() + u64::from(self.config.layout.ids());
+        if let [peer] = &mut self.peers.all[..] {
+            peer.hear_posted(posted, most);
+            self.sender.clear(&self.config, self.peers.posted());
+        }
+    }
+
+    /// The round trip to reckon with until one is timed.
+    pub fn assume_rtt(&mut self, rtt_ns: u64) {
+        self.meter.assume_rtt(rtt_ns);
+    }
+
     /// Whether `count` more messages can be begun now.
     pub fn send_room_for(&self, count: u32) -> Result<(), SdrError> {
         self.check_connected()?;

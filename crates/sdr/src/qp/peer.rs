@@ -51,10 +51,15 @@ impl Peer {
         if header.kind == Kind::Stamp {
             self.probe = Some((header.stamp, now, landed_here));
         }
-        if header.posted <= most {
-            self.posted = self.posted.max(header.posted);
-        }
+        self.hear_posted(header.posted, most);
         self.landed = header.landed;
+    }
+
+    /// It has posted so many receives, or says so.
+    pub(super) fn hear_posted(&mut self, posted: u64, most: u64) {
+        if posted <= most {
+            self.posted = self.posted.max(posted);
+        }
     }
 
     /// Brings its control channel up.

@@ -197,6 +197,22 @@ impl ReliableQp {
         self.sdr.connect_behind(nic, now, av, data, sdr)
     }
 
+    /// Places of receives posted so far, for [`hear_posted`](Self::hear_posted) at the peer.
+    pub fn posted(&self) -> u64 {
+        self.sdr.posted()
+    }
+
+    /// The peer has said over another channel that it has posted so many: see
+    /// [`SdrQp::hear_posted`].
+    pub fn hear_posted(&mut self, posted: u64) {
+        self.sdr.hear_posted(posted);
+    }
+
+    /// The round trip to reckon with until one is timed.
+    pub fn assume_rtt(&mut self, rtt_ns: u64) {
+        self.sdr.assume_rtt(rtt_ns);
+    }
+
     /// Chooses what finds the rate out, before the QP is connected: see [`SdrConfig::congestion`].
     ///
     /// [`SdrConfig::congestion`]: crate::SdrConfig::congestion

@@ -1,10 +1,15 @@
 //! What follows from the model: how fast to send, and how much may be in flight.
 
+use super::train::TRAIN_BPS;
 use super::{Bbr, Company, Phase};
 
 /// Doubles the rate every round trip: 4 ln 2.
 const STARTUP_GAIN: f64 = 2.77;
 const STARTUP_WINDOW_GAIN: f64 = 2.0;
+/// Pace and window after a first flight that met a bottleneck, until so much of its rate arrives.
+/// Slower, a flow beside CUBIC would not see that the queue is not the path's.
+const TRAIN_GAIN: f64 = 1.25;
+const CONFIRMED: f64 = 0.6;
 /// Empties the queue of startup in about a round trip.
 const DRAIN_GAIN: f64 = 0.35;
 const UP_GAIN: f64 = 1.25;
@@ -32,12 +37,32 @@ impl Bbr {
                 let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.params.initial_rtt_ns);
                 bps_of(compete.window_bytes(), rtt_ns) / 4 * 5
             }
-            _ => (self.rate_bps() as f64 * self.pacing_gain()) as u64,
+            _ => {
+                let bps = (self.rate_bps() as f64 * self.pacing_gain()) as u64;
+                if self.awaits_train() { bps.max(TRAIN_BPS) } else { bps }
+            }
         }
+    }
+
+    /// Whether as much arrives as was to be expected after a first flight that met a bottleneck.
+    pub(super) fn has_confirmed_train(&self) -> bool {
+        self.train.is_stretched()
+            && self.max_rate.get() as f64 >= self.train.bps() as f64 * CONFIRMED
+    }
+
+    /// Whether the rate is that of a first flight that met a bottleneck, and nothing else is known.
+    fn tries_train(&self) -> bool {
+        self.phase == Phase::Startup && self.train.is_stretched() && !self.has_confirmed_train()
+    }
+
+    /// Whether nothing is known of the path yet but what the first flight may show.
+    fn awaits_train(&self) -> bool {
+        self.phase == Phase::Startup && self.max_rate.get() == 0 && self.train.is_awaited()
     }
 
     fn pacing_gain(&self) -> f64 {
         match self.phase {
+            Phase::Startup if self.tries_train() => TRAIN_GAIN,
             Phase::Startup => STARTUP_GAIN,
             Phase::Drain => DRAIN_GAIN,
             Phase::Up => UP_GAIN,
@@ -47,9 +72,11 @@ impl Bbr {
         }
     }
 
+    /// Whether what was sent in this phase has met a queue. What met one before was sent while the
+    /// path was probed, and that queue has been drained.
     fn has_queue(&self) -> bool {
         let rtt = self.last_rtt_ns as f64;
-        rtt > self.min_rtt_ns() as f64 * TRIM_ABOVE
+        rtt > self.min_rtt_ns() as f64 * TRIM_ABOVE && self.last_timed >= self.phase_start
     }
 
     pub(super) fn window(&self) -> u64 {
@@ -65,6 +92,8 @@ impl Bbr {
                     + self.unreported()
                     + BURST_BYTES;
             }
+            (Phase::Startup, _) if self.awaits_train() => 0.0,
+            (Phase::Startup, _) if self.tries_train() => TRAIN_GAIN,
             (Phase::Startup, _) => STARTUP_WINDOW_GAIN,
             (_, Company::Unyielding(_)) => UNYIELDING_WINDOW_GAIN,
             (_, Company::None) => WINDOW_GAIN,

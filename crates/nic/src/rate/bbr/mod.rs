@@ -6,11 +6,13 @@ mod compete;
 mod delivery;
 mod filter;
 mod limits;
+mod train;
 
 use self::compete::{Compete, Others};
 use self::delivery::{Delivery, RateSample};
 use self::filter::{MaxRate, MinRtt, RecentRtt};
 use self::limits::{MAX_RTT_NS, bps_of, bytes_in};
+use self::train::Train;
 use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
 
@@ -150,12 +152,15 @@ struct Bbr {
     packet_bytes: f64,
     overhead: f64,
     delivery: Delivery,
+    train: Train,
     max_rate: MaxRate,
     min_rtt: MinRtt,
     /// Of this cycle and the last: with the queues of others in it.
     cycle_rtt: RecentRtt,
     smoothed_rtt_ns: Option<u64>,
     last_rtt_ns: u64,
+    /// When the packet was sent that was timed last.
+    last_timed: Time,
     /// When feedback last came, and how far apart it comes, smoothed.
     heard: Option<Time>,
     feedback_ns: u64,
@@ -192,11 +197,13 @@ impl Bbr {
             packet_bytes: mtu + HEADER_BYTES,
             overhead: 1.0 + HEADER_BYTES / mtu,
             delivery: Delivery::new(now),
+            train: Train::default(),
             max_rate: MaxRate::default(),
             min_rtt: MinRtt::new(now),
             cycle_rtt: RecentRtt::new(),
             smoothed_rtt_ns: None,
             last_rtt_ns: 0,
+            last_timed: now,
             heard: None,
             feedback_ns: 0,
             in_flight: 0,
@@ -221,10 +228,12 @@ impl Bbr {
     /// The bottleneck's rate as the model has it.
     fn rate_bps(&self) -> u64 {
         let initial = bps_of(self.params.initial_window_bytes, self.params.initial_rtt_ns);
-        match self.max_rate.get() {
-            0 => initial,
-            bps if self.phase == Phase::Startup => bps.max(initial),
-            bps => bps.min(self.rate_bound),
+        match (self.max_rate.get(), self.phase) {
+            (bps, Phase::Startup) if self.has_confirmed_train() => bps,
+            (bps, Phase::Startup) if self.train.is_limited_by_path() => bps.max(self.train.bps()),
+            (bps, Phase::Startup) => bps.max(self.train.bps()).max(initial),
+            (0, _) => initial,
+            (bps, _) => bps.min(self.rate_bound),
         }
     }
 
@@ -312,6 +321,7 @@ impl Bbr {
 
     fn on_rtt(&mut self, now: Time, rtt_ns: u64) {
         self.last_rtt_ns = rtt_ns;
+        self.last_timed = Time::from_nanos(now.as_nanos().saturating_sub(rtt_ns));
         self.min_rtt.update(now, rtt_ns);
         self.cycle_rtt.update(rtt_ns);
         self.longest_rtt[0] = self.longest_rtt[0].max(rtt_ns);
@@ -473,6 +483,7 @@ impl RateController for Bbr {
 
     fn on_sent(&mut self, now: Time, sent: &Sent) {
         self.delivery.on_sent(now, sent.app_limited);
+        self.train.on_sent(sent.app_limited);
         self.round.app_limited |= sent.app_limited;
         self.in_flight = sent.in_flight_bytes.unwrap_or(self.in_flight);
     }
@@ -493,6 +504,7 @@ impl RateController for Bbr {
         let arrival_ns = acked.arrival_ns.unwrap_or(now.as_nanos());
         let pacing_bps = self.pacing_rate_bps(now).unwrap_or(0);
         let sample = self.delivery.on_acked(now, bytes, arrival_ns, rtt_ns, pacing_bps);
+        self.train.on_acked(now, arrival_ns, self.delivery.delivered, rtt_ns);
         if let Some(sample) = sample {
             self.on_sample(now, sample, rtt_ns);
         }

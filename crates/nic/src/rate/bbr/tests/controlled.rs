@@ -13,7 +13,8 @@ pub(super) struct Controlled {
     sent: u64,
     next_packet: Time,
     next_stamp: Time,
-    rtt_ns: u64,
+    rtt_ns: Option<u64>,
+    unanswered: u32,
     unreported: u64,
 }
 
@@ -26,7 +27,8 @@ impl Controlled {
             sent: 0,
             next_packet: start,
             next_stamp: start,
-            rtt_ns: 10_000_000,
+            rtt_ns: None,
+            unanswered: 0,
             unreported: 0,
         }
     }
@@ -35,7 +37,10 @@ impl Controlled {
 impl Flow for Controlled {
     fn next(&mut self, now: Time) -> Next {
         if self.next_stamp <= now {
-            self.next_stamp = now.plus_nanos((self.rtt_ns / 8).max(200_000));
+            // As SDR does: often at first, and then less and less until one is answered.
+            let interval = self.rtt_ns.map_or(1_000_000, |rtt_ns| (rtt_ns / 8).max(200_000));
+            self.next_stamp = now.plus_nanos(interval << (self.unanswered / 16).min(10));
+            self.unanswered += 1;
             self.meter.on_stamp(now, self.sent);
             return Next::Stamp;
         }
@@ -67,7 +72,8 @@ impl Flow for Controlled {
         if let Some(lost) = &heard.lost {
             self.controller.on_lost(now, lost);
         }
-        self.rtt_ns = heard.acked.rtt_ns.unwrap_or(self.rtt_ns);
+        self.unanswered = 0;
+        self.rtt_ns = heard.acked.rtt_ns.or(self.rtt_ns);
         self.controller.on_acked(now, &heard.acked);
     }
 
