@@ -25,7 +25,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What a device has done and seen. A snapshot is a clone.
+    /// Device counters. A snapshot is a clone.
     Counters {
         /// Packets sent.
         tx_packets,
@@ -35,16 +35,16 @@ counters! {
         rx_packets,
         /// UDP payload bytes received.
         rx_bytes,
-        /// Message bytes received: of SENDs and WRITEs that arrived whole, and of all that XP has
+        /// Message bytes received: SENDs and WRITEs that arrived whole, and everything that XP
         /// placed.
         rx_message_bytes,
-        /// Packets sent again.
+        /// Packets retransmitted.
         retransmitted_packets,
         /// Retransmission timeouts.
         timeouts,
-        /// Probes sent to peers that had said nothing.
+        /// Keepalive probes sent to silent peers.
         keepalive_probes,
-        /// Peers that answered no probe.
+        /// Peers that did not answer keepalive probes.
         keepalive_failures,
         /// ACKs sent.
         tx_acks,
@@ -72,27 +72,27 @@ counters! {
         rx_rnr,
         /// Duplicate requests that were answered again.
         duplicates,
-        /// Responses that came out of order and made a READ or atomic start again.
+        /// READs and atomics restarted because responses came out of order.
         read_gaps,
         /// Congestion notifications sent.
         tx_cnps,
         /// Congestion notifications received.
         rx_cnps,
-        /// Frames marked by a switch: congestion experienced.
+        /// Frames that a switch marked Congestion Experienced.
         rx_ecn_marked,
         /// Frames dropped: not a packet, or an unknown opcode.
         drop_malformed,
         /// Frames dropped: wrong ICRC.
         drop_icrc,
-        /// Frames accepted with an IP identification solved for: a weaker check.
+        /// Frames accepted after solving for the IP identification: a weaker check.
         icrc_solved,
-        /// Frames dropped: not sealed, for a QP whose packets are.
+        /// Frames dropped: not sealed, though the QP's connection is.
         drop_unsealed,
-        /// Sealed packets dropped: of an epoch whose key is gone, or too far ahead.
+        /// Sealed packets dropped: their epoch's key is gone, or the epoch is too far ahead.
         drop_epoch,
-        /// Sealed packets dropped: came before, or too late to tell.
+        /// Sealed packets dropped: replayed, or too old to tell.
         drop_replayed,
-        /// Sealed packets dropped: the tag is not the peer's.
+        /// Sealed packets dropped: authentication failed.
         drop_forged,
         /// Frames dropped: no such QP.
         drop_no_qp,
@@ -108,9 +108,9 @@ counters! {
         drop_sequence,
         /// Frames dropped: stale or unexpected responses.
         drop_stale,
-        /// Packets dropped: of a message that has ended, or that later ones have preempted.
+        /// Packets dropped: their message has ended, or later messages have preempted it.
         drop_late,
-        /// Packets dropped: without the connection's token.
+        /// Packets dropped: the connection's token is missing.
         drop_token,
         /// Messages of unreliable QPs dropped: a packet was missing.
         drop_message,
@@ -130,7 +130,7 @@ counters! {
 }
 
 counters! {
-    /// What a QP has done and seen.
+    /// Counters of a QP.
     QpCounters {
         /// Packets sent.
         tx_packets,
@@ -140,7 +140,7 @@ counters! {
         rx_packets,
         /// UDP payload bytes received.
         rx_bytes,
-        /// Packets sent again.
+        /// Packets retransmitted.
         retransmitted_packets,
         /// Retransmission timeouts.
         timeouts,
