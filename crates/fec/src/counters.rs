@@ -1,11 +1,11 @@
-//! What shims have done, for people and controllers to read while they run.
+//! Counters of shims, for people and controllers to read at run time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! fec_counters {
     ($($(#[doc = $help:literal])+ $field:ident,)*) => {
-        /// Counters that any number of shims share. Only what goes beyond a packet in order is
-        /// counted, so that counting costs nothing on a clean link.
+        /// Counters that any number of shims share. Packets in order are not counted, so that
+        /// counting costs nothing on a clean link.
         #[derive(Debug, Default)]
         pub struct FecCounters {
             $(pub(crate) $field: AtomicU64,)*
@@ -48,15 +48,15 @@ fec_counters! {
     recovered,
     /// Lost packets that could not be restored: left to the transport.
     unrecoverable,
-    /// Repair packets that nothing was missing for.
+    /// Repair packets for which nothing was missing.
     wasted,
-    /// Repair packets of a block that the receiver had not followed from its beginning.
+    /// Repair packets of a block that the receiver had not followed from its start.
     misaligned,
-    /// Repair packets refused: their numbers or what they restored made no sense.
+    /// Repair packets rejected: their numbers, or what they restored, were not valid.
     rejected,
     /// Packets that arrived out of order and were held back.
     held,
-    /// Times that held packets were handed on with the gap before them.
+    /// Times that held packets were passed on together with the gap before them.
     given_up,
     /// Blocks that went without repairs because the pool was empty.
     unprotected,
