@@ -48,15 +48,15 @@ fec_counters! {
     recovered,
     /// Lost packets that could not be restored: left to the transport.
     unrecoverable,
-    /// Repair packets for which nothing was missing.
+    /// Repair packets that nothing was missing for.
     wasted,
-    /// Repair packets of a block that the receiver had not followed from its start.
+    /// Repair packets of a block that the receiver had not followed from its beginning.
     misaligned,
-    /// Repair packets rejected: their numbers, or what they restored, were not valid.
+    /// Repair packets refused: their numbers or what they restored made no sense.
     rejected,
     /// Packets that arrived out of order and were held back.
     held,
-    /// Times that held packets were passed on together with the gap before them.
+    /// Times that held packets were handed on with the gap before them.
     given_up,
     /// Blocks that went without repairs because the pool was empty.
     unprotected,

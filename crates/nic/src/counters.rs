@@ -35,16 +35,16 @@ counters! {
         rx_packets,
         /// UDP payload bytes received.
         rx_bytes,
-        /// Message bytes received: SENDs and WRITEs that arrived whole, and everything that XP
+        /// Message bytes received: of SENDs and WRITEs that arrived whole, and of all that XP has
         /// placed.
         rx_message_bytes,
-        /// Packets retransmitted.
+        /// Packets sent again.
         retransmitted_packets,
         /// Retransmission timeouts.
         timeouts,
-        /// Keepalive probes sent to silent peers.
+        /// Probes sent to peers that had said nothing.
         keepalive_probes,
-        /// Peers that did not answer keepalive probes.
+        /// Peers that answered no probe.
         keepalive_failures,
         /// ACKs sent.
         tx_acks,
@@ -72,27 +72,27 @@ counters! {
         rx_rnr,
         /// Duplicate requests that were answered again.
         duplicates,
-        /// READs and atomics restarted because responses came out of order.
+        /// Responses that came out of order and made a READ or atomic start again.
         read_gaps,
         /// Congestion notifications sent.
         tx_cnps,
         /// Congestion notifications received.
         rx_cnps,
-        /// Frames that a switch marked Congestion Experienced.
+        /// Frames marked by a switch: congestion experienced.
         rx_ecn_marked,
         /// Frames dropped: not a packet, or an unknown opcode.
         drop_malformed,
         /// Frames dropped: wrong ICRC.
         drop_icrc,
-        /// Frames accepted after solving for the IP identification: a weaker check.
+        /// Frames accepted with an IP identification solved for: a weaker check.
         icrc_solved,
-        /// Frames dropped: not sealed, though the QP's connection is.
+        /// Frames dropped: not sealed, for a QP whose packets are.
         drop_unsealed,
-        /// Sealed packets dropped: their epoch's key is gone, or the epoch is too far ahead.
+        /// Sealed packets dropped: of an epoch whose key is gone, or too far ahead.
         drop_epoch,
-        /// Sealed packets dropped: replayed, or too old to tell.
+        /// Sealed packets dropped: came before, or too late to tell.
         drop_replayed,
-        /// Sealed packets dropped: authentication failed.
+        /// Sealed packets dropped: the tag is not the peer's.
         drop_forged,
         /// Frames dropped: no such QP.
         drop_no_qp,
@@ -108,9 +108,9 @@ counters! {
         drop_sequence,
         /// Frames dropped: stale or unexpected responses.
         drop_stale,
-        /// Packets dropped: their message has ended, or later messages have preempted it.
+        /// Packets dropped: of a message that has ended, or that later ones have preempted.
         drop_late,
-        /// Packets dropped: the connection's token is missing.
+        /// Packets dropped: without the connection's token.
         drop_token,
         /// Messages of unreliable QPs dropped: a packet was missing.
         drop_message,
@@ -140,7 +140,7 @@ counters! {
         rx_packets,
         /// UDP payload bytes received.
         rx_bytes,
-        /// Packets retransmitted.
+        /// Packets sent again.
         retransmitted_packets,
         /// Retransmission timeouts.
         timeouts,

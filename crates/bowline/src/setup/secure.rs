@@ -33,7 +33,7 @@ pub trait AcceptPolicy {
     /// This end's key pair.
     fn identity(&self) -> Result<Identity, PeerError>;
 
-    /// Takes the open pairing code, so that nobody else gets it: it is good for one try.
+    /// Takes the open code, so that nobody else gets it: it is good for one try.
     fn take_code(&self) -> Option<Code>;
 
     /// Whether the peer with this key may connect. Not asked if a code was right.
