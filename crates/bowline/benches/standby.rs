@@ -1,10 +1,9 @@
-//! What a backup costs a connection while nothing fails: the latency and the bandwidth of WRITEs on
-//! a device that has one, against one that has none.
+//! What a backup costs a connection while nothing fails: latency and bandwidth of WRITEs on a
+//! device with a backup, compared with one without.
 //!
-//! A machine's speed drifts by more than what is looked for, from process to process and from
-//! second to second. So both connections are in one process, and blocks of some milliseconds take
-//! turns; what counts is the ratio of neighbours. Prints one JSON object.
-//! `bench/failover/run` runs it.
+//! A machine's speed drifts by more than the effect sought, from process to process and from second
+//! to second. So both connections are in one process, and blocks of some milliseconds alternate;
+//! only the ratio of neighbours counts. Prints one JSON object. `bench/failover/run` runs it.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -15,11 +14,11 @@ use std::time::{Duration, Instant};
 use bowline::{Completion, CompletionExt, Device, Failover, QpType};
 use common::{End, PATIENCE, random_addr};
 
-/// Devices are made anew so often: where their memory lies matters too.
+/// Devices are recreated this many times: where their memory lies matters too.
 const SETUPS: usize = 5;
 const LATENCY_ROUNDS: usize = 150;
 const BANDWIDTH_ROUNDS: usize = 40;
-/// Round trips of a block, and those before that do not count.
+/// Round trips of a block, and warm-up ones that do not count.
 const ROUND_TRIPS: usize = 300;
 const WARM_UP: usize = 30;
 /// Messages of a block, their size, and how many are outstanding.
@@ -32,7 +31,7 @@ const OUT: usize = 0;
 const IN: usize = 64;
 /// Requests that carry a flag.
 const FLAG: u64 = u64::MAX;
-/// When the far ends' thread is to end; otherwise it is told whom to serve.
+/// Tells the far ends' thread to end; other values tell it whom to serve.
 const STOP: usize = usize::MAX;
 
 fn main() {

@@ -1,11 +1,11 @@
-//! A congestion controller of one's own, written outside of the engine: additive increase,
-//! multiplicative decrease, driven by round trips.
+//! A custom congestion controller, written outside of the engine: additive increase, multiplicative
+//! decrease, driven by round trips.
 //!
 //! `cargo run --release --example custom_rate -p bowline`
 //!
 //! What one device on loopback sends to another passes a link of 200 Mbit/s with 2 ms of delay and
-//! a deep queue. A sender without control would fill the queue; this one keeps it short. Exits with
-//! an error if its controller was told nothing, or did nothing.
+//! a deep queue. An uncontrolled sender would fill the queue; this one keeps it short. Exits with
+//! an error if its controller heard nothing, or did nothing.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,7 @@ struct Aimd {
     seen: Arc<Seen>,
 }
 
-/// What the controller writes down for those who watch.
+/// What the controller records for observers.
 #[derive(Debug, Default)]
 struct Seen {
     sent: AtomicU64,
@@ -66,7 +66,7 @@ struct AimdController {
 }
 
 impl AimdController {
-    /// A queue of this much is wanted: software is late by as much anyway.
+    /// Target queue: software is late by this much anyway.
     const TARGET_QUEUE_NS: u64 = 2_000_000;
 
     fn shrink(&mut self, numerator: u64, denominator: u64) {
@@ -77,7 +77,7 @@ impl AimdController {
 
 impl RateController for AimdController {
     fn pacing_rate_bps(&mut self, _now: Time) -> Option<u64> {
-        // A window a round trip and a quarter more, so that the window is what limits.
+        // A quarter more than a window per round trip, so that the window is the limit.
         (self.rtt_ns > 0).then(|| self.window * 8 * 1_250_000_000 / self.rtt_ns)
     }
 
@@ -100,7 +100,7 @@ impl RateController for AimdController {
             self.seen.increases.fetch_add(1, Ordering::Relaxed);
         }
         let mut decisions = self.seen.decisions.lock().expect("nobody panics with it");
-        // Room is reserved: a controller allocates nothing.
+        // Preallocated: a controller must not allocate.
         if decisions.len() < decisions.capacity() {
             decisions.push((now, self.window, rtt_ns));
         }
@@ -180,7 +180,7 @@ fn serve(listener: &Listener, wait: &std::sync::mpsc::Receiver<()>) -> Result<()
     let qp = pd.qp(QpType::Rc, &cq).build()?;
     let mr = pd.register(MESSAGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     listener.accept_timeout(PATIENCE)?.connect(&qp, &[mr.remote()])?;
-    // It ends when the sender is gone, whatever became of it.
+    // It ends when the sender is gone, for whatever reason.
     let _ = wait.recv();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A reliability scheme of one's own: every chunk is sent twice.
+//! A custom reliability scheme: every chunk is sent twice.
 //!
 //! Two ends on loopback move a message over a link that loses one packet in a hundred, once with
 //! the scheme of this file and once with selective repeat, and show what each had to do.
@@ -14,8 +14,8 @@ use bowline::scheme::{Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx
 use bowline::{Access, Connector, Device, Error, Listener, Mr};
 use bowline::{ReliableConfig, ReliableQp, Shape, WriteOptions};
 
-/// Sends the message, and then all of it again. A chunk is lost if both copies are: then the
-/// receiver names it, and it comes twice once more.
+/// Sends the message, and then all of it again. If both copies of a chunk are lost, the receiver
+/// names it, and it is sent twice more.
 #[derive(Debug)]
 struct Twice;
 
@@ -88,7 +88,7 @@ impl SchemeReceiver for TwiceReceiver {
 const BYTES: usize = 4 << 20;
 const LINK: &str = "loss=1%,delay=2ms,rate=1Gbps,seed=1";
 
-/// One end: its queue pair knows the scheme besides the standard ones.
+/// One end: its queue pair has the scheme in addition to the standard ones.
 fn open(addr: &str) -> Result<(ReliableQp, Mr), Error> {
     let device = Device::builder(addr.parse().expect("an address"));
     let pd = device.link(LINK.parse().expect("a link")).open()?.alloc_pd()?;
@@ -99,8 +99,7 @@ fn open(addr: &str) -> Result<(ReliableQp, Mr), Error> {
     Ok((ReliableQp::new(&pd, &config)?, mr))
 }
 
-/// Moves a message with each of the schemes; returns what it took, and whether it arrived as it
-/// was.
+/// Transfers a message with each of the schemes; returns the effort, and whether it arrived intact.
 pub(crate) fn run(schemes: &[&str], [from, to]: [&str; 2]) -> Result<Vec<(String, bool)>, Error> {
     let pattern: Vec<u8> = (0..BYTES).map(|i| ((i * 7) >> 9) as u8).collect();
     let listener = Listener::bind("127.0.0.1:0")?;

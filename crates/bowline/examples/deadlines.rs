@@ -1,5 +1,4 @@
-//! Best effort with deadlines: messages over a link that loses packets, none of which is sent
-//! again.
+//! Best effort with deadlines: messages over a lossy link, without retransmission.
 //!
 //! `cargo run --release --example deadlines -p bowline [CAPTURE.pcap]`
 
@@ -34,7 +33,7 @@ impl End {
         let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.register(MESSAGE, access)?;
-        // Packets that come a little behind the last one count, and what is missing is remembered.
+        // Packets shortly after the last one count, and missing parts are recorded.
         let options = XpOptions { grace_ns: 1_000_000, loss_log: 16, ..XpOptions::default() };
         let qp = pd.qp(QpType::Xp, &cq).xp(options).build()?;
         Ok(End { cq, mr, qp })

@@ -1,4 +1,4 @@
-//! Two NICs send a message back and forth, and each waits asleep for the other.
+//! Two NICs send a message back and forth, and each sleeps until the other's arrives.
 //!
 //! `cargo run --release --example pingpong -p bowline`
 
@@ -43,7 +43,7 @@ fn play(address: SocketAddr) -> Result<Duration, BowlineError> {
     Ok(start.elapsed() / ROUNDS / 2)
 }
 
-/// One end: sends and receives complete on queues of their own, so neither is taken for the other.
+/// One end: sends and receives complete on separate queues, so they cannot be confused.
 struct Player {
     sends: bowline::Cq,
     receives: bowline::Cq,
@@ -59,7 +59,7 @@ impl Player {
         let qp = pd.qp(QpType::Rc, &sends).recv_cq(&receives).build()?;
         let mr = pd.register(64, Access::LOCAL_WRITE)?;
         mr.write_at(0, b"ping");
-        // Before connecting, so that the peer never sends into nothing.
+        // Before connecting, so that the peer never sends without a receive posted.
         qp.recv(0, &mr, 32..64)?;
         channel.connect(&qp, &[])?;
         Ok(Player { sends, receives, qp, mr })

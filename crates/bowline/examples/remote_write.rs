@@ -1,4 +1,4 @@
-//! One NIC writes the memory behind another, whose program only sleeps until it is told.
+//! One NIC writes another's memory, whose program only sleeps until it is notified.
 //!
 //! `cargo run --release --example remote_write -p bowline`
 
@@ -39,7 +39,7 @@ fn offer_memory(listener: &Listener) -> Result<String, BowlineError> {
     let (pd, cq) = (device.alloc_pd()?, device.create_cq(16)?);
     let qp = pd.qp(QpType::Rc, &cq).build()?;
     let mr = pd.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    // The receive has no use for memory: the data goes where the peer's WRITE says.
+    // The receive needs no memory: the data goes where the peer's WRITE says.
     qp.recv(0, &mr, 0..0)?;
 
     listener.accept_timeout(PATIENCE)?.connect(&qp, &[mr.remote()])?;

@@ -12,7 +12,7 @@ use crate::{CompletionExt, Cq, Error};
 
 /// A completion queue as seen by tasks of a tokio runtime.
 ///
-/// While it exists, wait for the queue only through it: notifications go to one listener.
+/// While it exists, wait for the queue only through it: notifications reach one listener.
 ///
 /// ```no_run
 /// # async fn example(cq: bowline::Cq) -> Result<(), bowline::Error> {
@@ -43,7 +43,7 @@ impl AsyncCq {
     /// Registers the queue with the runtime that calls it.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with IO enabled, as everything of tokio's that does IO.
+    /// Outside of a tokio runtime with IO enabled, like all of tokio's IO types.
     pub fn new(cq: Cq) -> Result<AsyncCq, Error> {
         let notifications = Notifications(Arc::clone(cq.channel()));
         #[expect(deprecated, reason = "its successor wants `AsFd`, which channels do not have yet")]
@@ -52,15 +52,15 @@ impl AsyncCq {
         Ok(AsyncCq { cq, ready })
     }
 
-    /// Takes finished requests, waiting until there is at least one.
+    /// Takes completions, waiting until there is at least one.
     ///
-    /// Dropping the future loses nothing: what is not returned stays in the queue.
+    /// Dropping the future loses nothing: completions that were not returned stay in the queue.
     pub async fn wait(&mut self, out: &mut [Completion]) -> Result<usize, Error> {
         if out.is_empty() {
             return Ok(0);
         }
         loop {
-            // Armed before looking: what completes after the look raises a notification.
+            // Armed before polling: a completion after the poll raises a notification.
             self.cq.arm()?;
             let count = self.cq.take(out)?;
             if count > 0 {
@@ -76,7 +76,7 @@ impl AsyncCq {
         }
     }
 
-    /// The next finished request; one that failed is an error.
+    /// The next completion; a failed request is an error.
     pub async fn next(&mut self) -> Result<Completion, Error> {
         let mut out = [Completion::default()];
         self.wait(&mut out).await?;

@@ -42,22 +42,22 @@ impl DeviceBuilder {
         DeviceBuilder { spec: DeviceSpec::verbs(name) }
     }
 
-    /// The UDP port, of this device and of every peer it talks to; RoCEv2's 4791 unless set.
+    /// The UDP port of this device and of all its peers; RoCEv2's 4791 by default.
     pub fn udp_port(mut self, port: u16) -> Self {
         self.spec.udp.udp_port = port;
         self
     }
 
-    /// Keeps other programs of this user off the address, which they share otherwise.
+    /// Keeps other programs of this user off the address, which they share by default.
     pub fn exclusive(mut self) -> Self {
         self.spec.udp.sharing = Sharing::Exclusive;
         self
     }
 
-    /// How many lanes the device has; one unless set. Each is an engine, a socket and, when it is
-    /// busy, a core. Queue pairs are spread over them evenly, or as
-    /// [`QpBuilder::lane`](crate::QpBuilder::lane) says; threads that work on queue pairs of
-    /// different lanes, with completion queues of their own, do not wait for each other.
+    /// Number of lanes; one by default. Each is an engine, a socket and, when busy, a core. Queue
+    /// pairs are spread over them evenly, or as [`QpBuilder::lane`](crate::QpBuilder::lane) says;
+    /// threads that work on queue pairs of different lanes, with completion queues of their own, do
+    /// not wait for each other.
     ///
     /// ```
     /// use bowline::Device;
@@ -71,21 +71,21 @@ impl DeviceBuilder {
         self
     }
 
-    /// Is told, in a sentence, of what does not work as it should but can be done without: that no
-    /// other process can share the address, for one. Nobody is told unless set.
+    /// A callback for degraded but working set-ups, described in a sentence: for example, that no
+    /// other process can share the address. None by default.
     pub fn notice(mut self, tell: fn(&str)) -> Self {
         self.spec.udp.notice = tell;
         self
     }
 
-    /// Is told, in a sentence, of what works but might have been expected otherwise: that packets
-    /// for a process of this host go by UDP, for one. Nobody is told unless set.
+    /// A callback for working but perhaps unexpected set-ups, described in a sentence: for example,
+    /// that packets to a process of this host go by UDP. None by default.
     pub fn detail(mut self, tell: fn(&str)) -> Self {
         self.spec.udp.detail = tell;
         self
     }
 
-    /// What carries the packets: a UDP socket unless set, shared memory to processes of this user
+    /// What carries the packets: a UDP socket by default, shared memory to processes of this user
     /// on this host (`shm`, `auto`), or on a real NIC an AF_XDP socket, as root. The latter keeps
     /// other programs off the address.
     ///
@@ -125,9 +125,9 @@ impl DeviceBuilder {
         self
     }
 
-    /// Protects connections by forward error correction, towards peers that have it too: lost
-    /// packets are restored before a connection notices. [`FecMode::Off`] sends no repairs, but
-    /// uses those of peers.
+    /// Protects connections to peers that have it too by forward error correction: lost packets are
+    /// restored before a connection notices. [`FecMode::Off`] sends no repairs, but uses those of
+    /// peers.
     ///
     /// ```
     /// use bowline::Device;
@@ -141,9 +141,9 @@ impl DeviceBuilder {
         self
     }
 
-    /// Limits how fast queue pairs send that are not told otherwise: see `docs/congestion.md`.
-    /// Without it a [`ReliableQp`](crate::ReliableQp) to another host finds its rate out, and
-    /// others send as fast as their windows allow.
+    /// Sets the default rate control of queue pairs: see `docs/congestion.md`. Without it a
+    /// [`ReliableQp`](crate::ReliableQp) to another host measures its rate, and others send as fast
+    /// as their windows allow.
     ///
     /// ```
     /// use bowline::Device;
@@ -158,7 +158,7 @@ impl DeviceBuilder {
     }
 
     /// Keeps reliable connections alive over a backup NIC when this one, its cable or its switch
-    /// dies, and brings them back when it returns. Peers need a backup as well.
+    /// fails, and moves them back when it returns. Peers need a backup too.
     ///
     /// ```
     /// use bowline::{Device, Failover};
@@ -173,38 +173,38 @@ impl DeviceBuilder {
         self
     }
 
-    /// The largest path MTU; what the interface carries unless set.
+    /// The largest path MTU; that of the interface by default.
     pub fn mtu(mut self, mtu: Mtu) -> Self {
         self.spec.limits.mtu = Some(mtu);
         self
     }
 
-    /// Bytes in flight towards one peer; 2 MiB unless set. On a long link it should be about twice
-    /// the bandwidth-delay product.
+    /// Bytes in flight to one peer; 2 MiB by default. On a long link it should be about twice the
+    /// bandwidth-delay product.
     pub fn window_bytes(mut self, bytes: u32) -> Self {
         self.spec.limits.window_bytes = Some(bytes);
         self
     }
 
-    /// Most queue pairs of each lane at a time.
+    /// Maximum number of queue pairs per lane.
     pub fn max_qps(mut self, count: u32) -> Self {
         self.spec.limits.max_qps = Some(count);
         self
     }
 
-    /// Most memory regions at a time.
+    /// Maximum number of memory regions.
     pub fn max_mrs(mut self, count: u32) -> Self {
         self.spec.limits.max_mrs = Some(count);
         self
     }
 
-    /// Most work requests in one queue.
+    /// Maximum number of work requests in one queue.
     pub fn max_wr(mut self, count: u32) -> Self {
         self.spec.limits.max_wr = Some(count);
         self
     }
 
-    /// Most completions in one completion queue.
+    /// Maximum depth of a completion queue.
     pub fn max_cqe(mut self, count: u32) -> Self {
         self.spec.limits.max_cqe = Some(count);
         self

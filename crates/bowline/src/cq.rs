@@ -9,10 +9,10 @@ use bowline_nic::{Completion, CqId};
 
 use crate::{CompletionExt, Error};
 
-/// Notifications kept: one is enough to wake a waiter, who then looks for itself.
+/// Notifications kept: one is enough to wake a waiter, which then polls.
 const NOTIFICATIONS: usize = 4;
 
-/// Where finished work requests are reported.
+/// Where completed work requests are reported.
 ///
 /// Three ways to wait, from fastest to most frugal: [`poll`](Cq::poll) in a loop, which drives the
 /// device on the caller's core; [`wait`](Cq::wait), which sleeps; and, with the feature `tokio`,
@@ -38,14 +38,14 @@ impl Cq {
         Ok(Cq { inner: Arc::new(inner) })
     }
 
-    /// Takes finished requests, and drives the device meanwhile; returns how many were taken.
+    /// Takes completions, and drives the device meanwhile; returns how many were taken.
     ///
     /// Each has its own status: see [`CompletionExt::ok`].
     pub fn poll(&self, out: &mut [Completion]) -> Result<usize, Error> {
         Ok(self.inner.core.poll_completions(out)?)
     }
 
-    /// Takes finished requests, sleeping until there is one; 0 if none came within `timeout`.
+    /// Takes completions, sleeping until there is one; 0 if none came within `timeout`.
     ///
     /// Several threads may wait; each completion goes to one of them.
     pub fn wait(&self, out: &mut [Completion], timeout: Duration) -> Result<usize, Error> {
@@ -57,14 +57,14 @@ impl Cq {
         if count > 0 {
             return Ok(count);
         }
-        // A timeout that ends after the clock does never comes.
+        // A timeout beyond the end of the clock never expires.
         let deadline = Instant::now().checked_add(timeout);
-        // One thread at a time listens: a notification that another one took would be lost to us.
+        // One thread at a time listens: we would miss a notification that another one took.
         let Some(_turn) = self.inner.turn.take(deadline) else {
             return Ok(0);
         };
         loop {
-            // Armed before looking: what completes after the look raises a notification.
+            // Armed before polling: a completion after the poll raises a notification.
             self.arm()?;
             let count = self.take(out)?;
             if count > 0 {
@@ -74,14 +74,14 @@ impl Cq {
             if left == Some(Duration::ZERO) {
                 return Ok(0);
             }
-            // Whatever woke us, perhaps an old notification: the queue itself decides.
+            // The wake-up may be due to an old notification: the queue itself decides.
             self.inner.channel.wait(left)?;
         }
     }
 
-    /// The next finished request, sleeping until there is one.
+    /// The next completion, sleeping until there is one.
     ///
-    /// A request that failed, and none within `timeout`, are errors.
+    /// A failed request is an error, and so is none within `timeout`.
     pub fn next(&self, timeout: Duration) -> Result<Completion, Error> {
         let mut out = [Completion::default()];
         match self.wait(&mut out, timeout)? {
@@ -93,13 +93,13 @@ impl Cq {
     /// Asks for one notification, at the next completion that failed or whose sender asked for it
     /// ([`SendFlags::SOLICITED`](crate::SendFlags::SOLICITED)), for [`notified`](Cq::notified).
     pub fn arm_solicited(&self) -> Result<(), Error> {
-        // What an earlier request raised is not about this one.
+        // Notifications of earlier requests do not count.
         while self.inner.channel.try_next()?.is_some() {}
         Ok(self.inner.core.arm(true)?)
     }
 
-    /// Whether the notification has come, waiting for it up to `timeout`. A verbs device may tell
-    /// of a completion before it notifies.
+    /// Whether the notification has come, waiting for it up to `timeout`. A verbs device may report
+    /// a completion before it notifies.
     pub fn notified(&self, timeout: Duration) -> Result<bool, Error> {
         Ok(self.inner.channel.wait(Some(timeout))?.is_some())
     }
@@ -114,7 +114,7 @@ impl Cq {
         Ok(self.inner.core.arm(false)?)
     }
 
-    /// Takes finished requests without driving the device.
+    /// Takes completions without driving the device.
     pub(crate) fn take(&self, out: &mut [Completion]) -> Result<usize, Error> {
         Ok(self.inner.core.take(out)?)
     }
@@ -134,7 +134,7 @@ impl std::fmt::Debug for Cq {
 impl Drop for CqInner {
     fn drop(&mut self) {
         // The queue pairs that use it hold it, so it is unused by now; and a device that has ended
-        // has nothing to forget.
+        // has nothing to remove.
         let _ = self.core.destroy();
     }
 }

@@ -1,4 +1,4 @@
-//! Devices: a soft NIC on one address, and the thread that keeps it going.
+//! Devices: a soft NIC on one address, and the thread that drives it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::{Cq, DeviceBuilder, Error, Pd};
 
 /// A RoCEv2 NIC in this process, on one address of this machine.
 ///
-/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. A name such as `verbs:mlx5_0` opens a RoCE
-/// NIC of the system's instead, hardware or the kernel's own (`docs/verbs.md`). The device closes
-/// when the last handle to it, or to anything made from it, is dropped.
+/// On loopback 127.0.0.1, 127.0.0.2, … are as many NICs. A name such as `verbs:mlx5_0` opens one of
+/// the system's RoCE NICs instead, in hardware or the kernel's own (`docs/verbs.md`). The device
+/// closes when the last handle to it, or to anything created from it, is dropped.
 ///
-/// Whoever polls a completion queue drives the device; when nobody does, a thread of its own takes
+/// A thread that polls a completion queue drives the device; otherwise a thread of its own takes
 /// over, so that peers are answered whatever the program does.
 ///
 /// ```
@@ -37,13 +37,13 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the NIC at an address of this machine, or a verbs device of the system's by
+    /// Opens the NIC at an address of this machine, or one of the system's verbs devices by
     /// `verbs:NAME`, with the defaults of [`DeviceBuilder`].
     pub fn open(name: &str) -> Result<Device, Error> {
         Device::named(name)?.open()
     }
 
-    /// Starts opening what [`Device::open`] opens.
+    /// A builder for what [`Device::open`] opens.
     pub fn named(name: &str) -> Result<DeviceBuilder, Error> {
         let invalid = |why: String| Error::Invalid { what: "device", why };
         if VerbsName::is_meant(name) {
@@ -59,9 +59,8 @@ impl Device {
         Ok(Device::builder(addr))
     }
 
-    /// The NIC at an address of this machine that an earlier call has opened in this process, if
-    /// something of it is still in use; otherwise opens it. For libraries whose users know of no
-    /// device.
+    /// The NIC at an address of this machine that an earlier call opened in this process, if it is
+    /// still in use; otherwise opens it. For libraries whose users do not manage devices.
     ///
     /// ```
     /// use bowline::Device;
@@ -85,12 +84,12 @@ impl Device {
         Ok(device)
     }
 
-    /// Starts opening a verbs device of the system's.
+    /// A builder for one of the system's verbs devices.
     pub fn verbs(name: VerbsName) -> DeviceBuilder {
         DeviceBuilder::verbs(name)
     }
 
-    /// Starts opening the NIC at an address of this machine.
+    /// A builder for the NIC at an address of this machine.
     pub fn builder(addr: IpAddr) -> DeviceBuilder {
         DeviceBuilder::new(addr)
     }
@@ -105,8 +104,7 @@ impl Device {
         self.inner.config().udp_port
     }
 
-    /// What carries its packets, for people to read: `udp`, `verbs`, `xdp, copy` or `xdp,
-    /// zero-copy`.
+    /// What carries its packets, human-readable: `udp`, `verbs`, `xdp, copy` or `xdp, zero-copy`.
     pub fn via(&self) -> &'static str {
         self.inner.via()
     }
@@ -116,17 +114,17 @@ impl Device {
         self.inner.config().max_mtu
     }
 
-    /// How many lanes it has; a verbs device has none.
+    /// Number of lanes; a verbs device has none.
     pub fn lanes(&self) -> usize {
         self.inner.lanes().len()
     }
 
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&self) -> Result<Pd, Error> {
         Pd::new(&self.inner)
     }
 
-    /// Makes a completion queue for up to `depth` completions.
+    /// Creates a completion queue for up to `depth` completions.
     ///
     /// It must hold what all queue pairs that use it can have outstanding: when it overflows,
     /// completions are lost and its queue pairs fail.
@@ -134,28 +132,28 @@ impl Device {
         Cq::new(&self.inner, depth)
     }
 
-    /// What the verbs device can do that it stands on, if it does.
+    /// Capabilities of the underlying verbs device, if there is one.
     pub fn verbs_caps(&self) -> Option<&VerbsCaps> {
         self.inner.verbs_caps()
     }
 
-    /// What the NIC has done and seen. A verbs device does not tell.
+    /// The NIC's counters. A verbs device has none.
     pub fn counters(&self) -> Result<Counters, Error> {
         Ok(self.inner.counters()?.0)
     }
 
-    /// What forward error correction has done; all zero without it.
+    /// Counters of forward error correction; all zero without it.
     pub fn fec_counters(&self) -> FecSnapshot {
         self.inner.fec_counters().unwrap_or_default()
     }
 
-    /// What has become of its connections, if it has a backup.
+    /// Statistics of its failovers, if it has a backup.
     pub fn failover_account(&self) -> Option<FailoverAccount> {
         self.inner.failover_account()
     }
 
-    /// Makes the NIC fail, or ends that, to see what happens: what `bowline fault` does from
-    /// outside. Nothing happens to a verbs device: take its interface down.
+    /// Injects a fault into the NIC, or ends it, for experiments: what `bowline fault` does from
+    /// outside. It has no effect on a verbs device: take its interface down.
     ///
     /// ```
     /// use bowline::Device;
@@ -169,12 +167,12 @@ impl Device {
         self.inner.fault(request);
     }
 
-    /// What the socket below the NIC has done and seen.
+    /// Counters of the socket below the NIC.
     pub fn port_counters(&self) -> Result<PortCounters, Error> {
         Ok(self.inner.counters()?.1)
     }
 
-    /// The next event that is no completion, waiting for it up to `timeout`.
+    /// The next asynchronous event, waiting for it up to `timeout`.
     pub fn next_event(&self, timeout: Duration) -> Result<Option<Event>, Error> {
         Ok(self.inner.events().wait(Some(timeout))?)
     }

@@ -1,4 +1,4 @@
-//! What a program tells its peer: where a queue pair is, and which memory it offers.
+//! What a program tells its peer: the address of a queue pair, and the memory it offers.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use bowline_wire::{Psn, Qpn};
 
 use crate::Error;
 
-/// A queue pair as its peer needs to know it.
+/// What a peer needs to know about a queue pair.
 ///
 /// Exchange it by any means: [`Channel`](crate::Channel) does so over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Endpoint {
     pub qpn: Qpn,
     /// The first packet sequence number that it will send.
     pub psn: Psn,
-    /// The largest packets that its device takes.
+    /// The largest MTU of its device.
     pub mtu: Mtu,
     /// READs and atomics that it can have outstanding, and can answer.
     pub rd_atomic: u8,
@@ -39,7 +39,7 @@ impl Endpoint {
 /// Memory that a peer offers: a whole region, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMr {
-    /// Address of its first byte, as the peer's region counts.
+    /// Address of its first byte, within the peer's region.
     pub addr: u64,
     /// Its length in bytes.
     pub len: u64,
@@ -73,7 +73,7 @@ impl RemoteMr {
         })
     }
 
-    /// Its start, as a work request names it.
+    /// Its start, for a work request.
     pub fn start(&self) -> Remote {
         Remote { addr: self.addr, rkey: self.rkey }
     }

@@ -1,4 +1,4 @@
-//! One error type for everything an application does, and whose fault each error is.
+//! One error type for everything an application does, which tells whose fault each error is.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,13 +18,13 @@ use crate::setup::SetupError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The program: an argument or an order of calls that cannot work.
+    /// The program: an invalid argument or order of calls.
     Caller,
     /// The other end: it refused, broke the protocol, or is gone.
     Peer,
     /// This machine: a limit, a permission, an address in use.
     Resource,
-    /// The network between the two: no answer within the time allowed.
+    /// The network between the two: no response within the time allowed.
     Path,
 }
 
@@ -32,16 +32,16 @@ pub enum Fault {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An object could not be made, changed or removed.
+    /// An object could not be created, changed or destroyed.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A queue pair refused a change of state or attributes.
     #[error(transparent)]
     Modify(#[from] ModifyError),
-    /// A work request was not taken.
+    /// A work request was rejected.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// A work request was taken and then failed.
+    /// A work request was accepted and then failed.
     #[error(transparent)]
     Completion(#[from] CompletionError),
     /// A reliable queue pair refused something.
@@ -55,19 +55,19 @@ pub enum Error {
     Member {
         /// The member's address.
         addr: IpAddr,
-        /// What became of the message, with the member's number.
+        /// Why the message failed, with the member's number.
         failure: Failure,
     },
     /// A rank of a communicator has failed: the error names it.
     #[error(transparent)]
     Collective(#[from] CollectiveFailure),
-    /// A communicator could not be made, or did not take an operation.
+    /// A communicator could not be created, or rejected an operation.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// A collective operation that cannot be.
+    /// An invalid collective operation.
     #[error(transparent)]
     Request(#[from] InvalidRequest),
-    /// A multicast group could not be made.
+    /// A multicast group could not be created.
     #[error(transparent)]
     Multicast(#[from] ConnectGroupError),
     /// Setting up a connection failed.
@@ -79,15 +79,15 @@ pub enum Error {
     /// The device could not start, or has ended.
     #[error(transparent)]
     Lane(#[from] LaneError),
-    /// Only some of the work requests of a batch were taken.
+    /// Only some work requests of a batch were accepted.
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// The system refused something.
     #[error("cannot {what}: {source}{}", hint(source))]
     System {
-        /// What was tried, to be read after "cannot".
+        /// What was attempted; completes the sentence "cannot …".
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A range that is not inside its memory region.
@@ -105,18 +105,18 @@ pub enum Error {
     Foreign {
         /// The object.
         what: &'static str,
-        /// What it should share.
+        /// What it should have in common.
         of: &'static str,
     },
-    /// A device could not be opened as asked for, or not be given its backup.
+    /// A device could not be opened as requested, or not be given its backup.
     #[error(transparent)]
     Device(DeviceError),
-    /// An argument that makes no sense.
+    /// An invalid argument.
     #[error("invalid {what}: {why}")]
     Invalid {
         /// Which argument.
         what: &'static str,
-        /// Why, or what would do.
+        /// Why, or what would be valid.
         why: String,
     },
     /// Nothing happened in time.
@@ -198,7 +198,7 @@ impl From<ChannelClosed> for Error {
     }
 }
 
-/// What to do about the system errors that users meet.
+/// Advice for common system errors.
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrNotAvailable => {
@@ -223,7 +223,7 @@ pub struct CompletionError {
     pub wr_id: u64,
     /// The QP it was posted to.
     pub qpn: bowline_wire::Qpn,
-    /// What became of it.
+    /// Its outcome.
     pub status: WcStatus,
 }
 
@@ -260,7 +260,7 @@ fn advice(status: WcStatus) -> &'static str {
 
 /// Turns a completion into a `Result`.
 pub trait CompletionExt {
-    /// The completion if it succeeded, and why not otherwise.
+    /// The completion if it succeeded, otherwise the reason.
     fn ok(self) -> Result<Completion, CompletionError>;
 }
 

@@ -43,14 +43,14 @@
 //!
 //! # Errors
 //!
-//! [`Error::fault`] says whose fault an error is: the program's, the peer's, this machine's or the
-//! network's. A work request that was taken and failed later has a completion that says why.
+//! [`Error::fault`] tells whose fault an error is: the program's, the peer's, this machine's or the
+//! network's. A work request that was accepted and failed later has a completion with the reason.
 //!
 //! # What this crate may not do
 //!
-//! It holds no protocol and touches no socket of the data path: those are the crates `bowline-nic`
-//! and `bowline-io`. It forbids `unsafe`, so memory is registered by [`Buffer`]s, which own it or
-//! know who does.
+//! It contains no protocol and no socket of the data path: those are in the crates `bowline-nic`
+//! and `bowline-io`. It forbids `unsafe`, so memory is registered as [`Buffer`]s, which own it or
+//! hold its owner.
 
 #![forbid(unsafe_code)]
 

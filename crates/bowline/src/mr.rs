@@ -11,9 +11,9 @@ use bowline_sdr::Source;
 use crate::pd::PdInner;
 use crate::{Error, Pd, RemoteMr};
 
-/// Memory that the device may read and write, and that peers may if its rights say so.
+/// Memory that the device may read and write, and that peers may too if its rights allow it.
 ///
-/// It stays registered until the last clone is dropped; what peers do with its key after that is
+/// It stays registered until the last clone is dropped; after that, peers' use of its key is
 /// refused. It dereferences to its [`Buffer`], which is read and written by copying because a peer
 /// may change any byte at any time.
 ///
@@ -46,7 +46,7 @@ impl Mr {
         Ok(Mr { inner: Arc::new(MrInner { core, buffer, access, pd, ended }) })
     }
 
-    /// Its key in work requests of this end: the lkey.
+    /// Its local key in work requests: the lkey.
     pub fn key(&self) -> MrKey {
         self.inner.core.key()
     }
@@ -56,12 +56,12 @@ impl Mr {
         self.inner.core.rkey()
     }
 
-    /// What may be done to it.
+    /// Its access rights.
     pub fn access(&self) -> Access {
         self.inner.access
     }
 
-    /// The memory itself, which outlives the registration as long as somebody holds it.
+    /// The memory itself, which outlives the registration while somebody holds it.
     pub fn buffer(&self) -> &Arc<Buffer> {
         &self.inner.buffer
     }
@@ -85,9 +85,9 @@ impl Mr {
         }
     }
 
-    /// Ends the registration now, whoever still holds the region: what names its key fails, and
-    /// after this nothing touches the memory any more. For memory whose owner cannot wait for the
-    /// last clone.
+    /// Ends the registration now, even if others still hold the region: requests with its key fail,
+    /// and nothing touches the memory after this. For memory whose owner cannot wait for the last
+    /// clone.
     pub fn deregister(&self) -> Result<(), Error> {
         self.inner.deregister()
     }
@@ -131,7 +131,7 @@ impl std::fmt::Debug for Mr {
 
 impl MrInner {
     fn deregister(&self) -> Result<(), Error> {
-        // Once: the key may be another region's afterwards.
+        // Only once: the key may belong to another region afterwards.
         if self.ended.swap(true, Ordering::AcqRel) {
             return Ok(());
         }

@@ -9,13 +9,13 @@ use bowline_nic::{Access, Remote, SendOp, WindowBinding, WindowScope};
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
 
-/// A memory window of type 2: a key to a part of a region, for the peer of one queue pair, that can
-/// be revoked at once.
+/// A type 2 memory window: a key to a part of a region, for the peer of one queue pair, that can be
+/// revoked at once.
 ///
 /// It is bound by a work request ([`Mw::bind`]), and revoked by one ([`SendOp::LocalInvalidate`]),
-/// by the peer's SEND with invalidate, or by being dropped. The last byte of its key is the
-/// program's to choose each time it is bound. The region must allow it ([`Access::BIND_WINDOW`]),
-/// and stays registered until the window is bound to another or dropped.
+/// by the peer's SEND with invalidate, or by being dropped. The program chooses the last byte of
+/// its key at each bind. The region must allow it ([`Access::BIND_WINDOW`]), and stays registered
+/// until the window is bound to another or dropped.
 ///
 /// ```
 /// use bowline::{Access, Device, SendOp};
@@ -32,7 +32,7 @@ use crate::{Error, Mr, Pd};
 pub struct Mw {
     core: device::Mw,
     pd: Arc<PdInner>,
-    /// What it was bound to last, which stays registered as long.
+    /// The region it was last bound to, which stays registered as long.
     region: Mutex<Option<Mr>>,
 }
 
@@ -43,7 +43,7 @@ impl Mw {
     }
 
     /// The request that binds it to a part of a region, and what the peer needs to know once that
-    /// has completed.
+    /// request has completed.
     pub fn bind(
         &self,
         mr: &Mr,

@@ -7,9 +7,9 @@ use bowline_nic::{Access, Buffer, QpType};
 
 use crate::{Cq, Device, Error, Mr, Mw, QpBuilder, Srq};
 
-/// A protection domain: queue pairs reach only the memory of their own.
+/// A protection domain: queue pairs can only access the memory of their own domain.
 ///
-/// It lives as long as anything made from it, whatever is dropped first.
+/// It lives as long as anything created from it, in whatever order handles are dropped.
 #[derive(Clone)]
 pub struct Pd {
     pub(crate) inner: Arc<PdInner>,
@@ -41,7 +41,7 @@ impl Pd {
         self.register_buffer(Buffer::new(len), access)
     }
 
-    /// Registers memory that the program has already, possibly not for the first time.
+    /// Registers existing memory, possibly not for the first time.
     pub fn register_buffer(&self, buffer: Arc<Buffer>, access: Access) -> Result<Mr, Error> {
         Mr::new(self, buffer, access)
     }
@@ -51,12 +51,12 @@ impl Pd {
         Mw::new(self)
     }
 
-    /// Makes a queue for up to `max_wr` receives that several queue pairs share.
+    /// Creates a queue for up to `max_wr` receives that several queue pairs share.
     pub fn create_srq(&self, max_wr: u32, max_sge: u8) -> Result<Srq, Error> {
         Srq::new(self, max_wr, max_sge)
     }
 
-    /// Starts making a queue pair whose sends and receives complete on `cq`.
+    /// A builder for a queue pair whose sends and receives complete on `cq`.
     pub fn qp(&self, qp_type: QpType, cq: &Cq) -> QpBuilder {
         QpBuilder::new(self, qp_type, cq)
     }
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Pd {
 
 impl Drop for PdInner {
     fn drop(&mut self) {
-        // Everything made from the domain holds it, so it is unused by now.
+        // Everything created from the domain holds it, so it is unused by now.
         let _ = self.core.destroy();
     }
 }

@@ -13,11 +13,11 @@ use bowline_sdr::{RecvHandle, SdrConfig, SdrError, SdrInfo, SdrQp as Engine, Sen
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
 
-/// A queue pair whose messages may arrive in part: a bitmap says which chunks have (`docs/sdr.md`).
+/// A queue pair whose messages may arrive in part: a bitmap shows which chunks did (`docs/sdr.md`).
 ///
-/// Messages land in the peer's receives in the order in which both were posted. Nothing is sent
-/// again unless the program does so, by [`send_continue`](SdrQp::send_continue);
-/// [`ReliableQp`](crate::ReliableQp) does it by a scheme.
+/// Messages match the peer's receives in posting order. Nothing is retransmitted unless the program
+/// does so, by [`send_continue`](SdrQp::send_continue); [`ReliableQp`](crate::ReliableQp) does it
+/// by a scheme.
 ///
 /// ```
 /// use bowline::{Access, Device, SdrConfig, SdrQp};
@@ -44,7 +44,7 @@ pub struct SdrQp {
     host: Host,
     running: Arc<Mutex<Running>>,
     task: TaskId,
-    /// Memory in use by messages that are not over.
+    /// Memory in use by unfinished messages.
     held: Mutex<Held>,
 }
 
@@ -73,7 +73,7 @@ impl Task for Running {
 }
 
 impl SdrQp {
-    /// Makes a queue pair in a protection domain. On a verbs device its packets are datagrams,
+    /// Creates a queue pair in a protection domain. On a verbs device its packets are datagrams,
     /// whatever the parameters say.
     pub fn new(pd: &Pd, config: &SdrConfig) -> Result<SdrQp, Error> {
         let pd = Arc::clone(&pd.inner);
@@ -126,9 +126,9 @@ impl SdrQp {
         self.with(|engine, _, _| engine.send_start(len, imm))
     }
 
-    /// Sends a part of a region as the bytes from `offset` on of a message: they begin at a packet,
-    /// and end at one or with the message. The same bytes may be sent again; `urgent` ones leave
-    /// before all others.
+    /// Sends a part of a region as the bytes of a message from `offset` on: they start at a packet
+    /// boundary, and end at one or at the message's end. The same bytes may be sent again; `urgent`
+    /// ones leave before all others.
     pub fn send_continue(
         &self,
         message: SendHandle,
@@ -148,7 +148,7 @@ impl SdrQp {
         self.with(|engine, _, _| engine.send_end(message))
     }
 
-    /// Ends a message, and forgets what of it has not left yet.
+    /// Ends a message, and drops what has not left yet.
     pub fn send_cancel(&self, message: SendHandle) -> Result<(), Error> {
         self.with(|engine, _, _| engine.send_cancel(message))
     }
@@ -172,14 +172,14 @@ impl SdrQp {
         let is_done = self.look(|engine| Ok(engine.send_poll(message)))?;
         if is_done {
             let held = lock(&self.held).sends.remove(&message);
-            // Deregistering takes the lane.
+            // Deregistering locks the lane.
             drop(held);
         }
         Ok(is_done)
     }
 
-    /// Posts a part of a region for the peer's next message. The region needs the right to be
-    /// written by peers, and is held until [`recv_complete`](SdrQp::recv_complete).
+    /// Posts a part of a region for the peer's next message. The region needs remote write access,
+    /// and is held until [`recv_complete`](SdrQp::recv_complete).
     pub fn recv_post(&self, mr: &Mr, range: Range<usize>) -> Result<RecvHandle, Error> {
         let (buffer, len) = mr.source(&self.pd, range)?;
         let receive = self.with(|engine, nic, now| engine.recv_post(nic, now, buffer, len))?;
@@ -209,12 +209,12 @@ impl SdrQp {
         self.look(|engine| engine.recv_imm(receive))
     }
 
-    /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
+    /// Ends a receive, complete or not: from now on packets of its message are discarded, and its
     /// memory is the program's again.
     pub fn recv_complete(&self, receive: RecvHandle) -> Result<(), Error> {
         self.with(|engine, nic, _| engine.recv_complete(nic, receive))?;
         let held = lock(&self.held).recvs.remove(&receive);
-        // Deregistering takes the lane.
+        // Deregistering locks the lane.
         drop(held);
         Ok(())
     }
@@ -238,7 +238,7 @@ impl std::fmt::Debug for SdrQp {
     }
 }
 
-/// Nothing that can panic leaves these half-changed.
+/// No panic can leave these half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,7 @@ use bowline_nic::{RecvWr, SrqId};
 use crate::pd::PdInner;
 use crate::{Error, Mr, Pd};
 
-/// Receives that several queue pairs draw from.
+/// Receives that several queue pairs share.
 #[derive(Clone)]
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,

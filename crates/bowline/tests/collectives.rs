@@ -1,4 +1,4 @@
-//! Communicators over real sockets, a thread for each rank.
+//! Communicators over real sockets, one thread per rank.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ fn values(mr: &Mr) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect()
 }
 
-/// Runs `body` at each rank, in a net of its own; returns what each gave.
+/// Runs `body` at each rank, in a network of its own; returns the results.
 fn ranks<R: Send>(net: u8, count: u32, body: impl Fn(Rig) -> R + Sync) -> Vec<R> {
     ranks_with(net, count, OPTIONS, "", body)
 }
@@ -105,7 +105,7 @@ fn collectives_over_xp_are_exact_over_a_lossy_link() {
         let (mr, data) = rig.tensor(&(0..count).map(|i| value(rank, i)).collect::<Vec<_>>());
         let report = rig.comm.allreduce(&data, ReduceOp::Sum).unwrap().wait_report().unwrap();
         assert_eq!(report.missing_bytes, 0);
-        // What cannot have bounds goes over RC, and what makes others loses nothing.
+        // Operations that cannot have bounds use RC, and set-up exchanges lose nothing.
         rig.comm.barrier().unwrap().wait().unwrap();
         let same = rig.comm.duplicate().unwrap();
         same.barrier().unwrap().wait().unwrap();
@@ -410,7 +410,7 @@ fn ranks_meet_at_an_address_and_a_missing_one_is_named() {
     assert!(error.contains("rank 1 did not come within 200ms"), "{error}");
 }
 
-/// Entries of an earlier run under the same name do not mislead the next.
+/// Entries of an earlier run under the same name do not mislead the next one.
 #[test]
 fn a_store_may_hold_another_runs_entries() {
     let dir = Dir::new("again");

@@ -1,4 +1,4 @@
-//! Congestion control over real sockets: a link that marks, and one whose rate nobody is told.
+//! Congestion control over real sockets: a link that marks, and one of unknown rate.
 
 mod common;
 

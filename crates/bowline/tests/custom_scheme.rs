@@ -1,4 +1,4 @@
-//! The example of somebody else's scheme does what it says.
+//! The custom scheme example does what it says.
 
 #[allow(dead_code, reason = "the example's `main` is not called here")]
 #[path = "../examples/custom_scheme.rs"]

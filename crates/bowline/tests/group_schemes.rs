@@ -59,7 +59,7 @@ fn end(link: Option<LinkProfile>, make: impl FnOnce(&bowline::Pd) -> ReliableQp)
     End { qp: make(&pd), mr: pd.register(MAX, ALL).unwrap(), addr, _channel: None }
 }
 
-/// What copies loses packets by the link, each copy on its own.
+/// The replicator's link loses packets, independently for each copy.
 fn group(at: Where, count: usize, link: Option<&str>, timeout: Duration) -> Group {
     let link: Option<LinkProfile> = link.map(|text| text.parse().unwrap());
     let sender_link = link.clone().filter(|_| at == Where::Port);
@@ -122,7 +122,7 @@ impl Group {
         let started = Instant::now();
         self.sender.qp.write(&self.sender.mr, 0..MAX, self.scheme(scheme)).unwrap();
         let error = self.sender.qp.next(PATIENCE).unwrap_err();
-        // Far less than a minute, which is what an engine that waits for ever would take here.
+        // Far less than a minute, which an engine without this timeout would take here.
         assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
         let text = error.to_string();
         let Error::Member { addr, failure } = error else { panic!("{text}") };

@@ -1,4 +1,4 @@
-//! Memory that its owner writes while the device sends it: bytes may be torn, packets may not.
+//! Memory that its owner writes while the device sends it: payload may be torn, packets may not.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A switch in a process of its own kind: real sockets, and bytes that are compared.
+//! A switch over real sockets, with a comparison of all bytes.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -250,7 +250,7 @@ fn what_cannot_be_a_group_says_why() {
     }
 }
 
-/// A member as a program of its own would be: it knows of no group.
+/// A member as a separate program would be: it does not know of the group.
 fn member(addr: String, listener: Listener) -> End {
     let end = end(&addr, None);
     let mut channel = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! Ends of a setup connection that get to know each other, and others that are kept out.
+//! Ends of a setup connection that authenticate each other, and others that are kept out.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -151,7 +151,7 @@ fn an_end_that_spoke_early_hears_that_it_is_refused() {
     let stranger = Identity::generate().unwrap();
     let (ours, theirs) = against(&Policy::new(&[]), |at| {
         let mut channel = connect_early(at, &stranger);
-        // What nobody reads must not take the reason with it.
+        // Unread data must not displace the reason.
         channel.send(&[1; 50_000]).unwrap();
         channel.recv().unwrap_err()
     });
@@ -226,7 +226,7 @@ fn an_end_that_has_no_keys_says_so() {
     assert!(server.join().unwrap().is_err());
 }
 
-/// Somebody between both ends, who may change what passes from the one that connected.
+/// A man in the middle, who may change what the connecting end sends.
 fn in_between(
     to: SocketAddr,
     mut meddle: impl FnMut(usize, &mut Vec<u8>) + Send + 'static,

@@ -1,5 +1,5 @@
-//! Sealed queue pairs over sockets: the channel agrees, the packets are secret, and the wrong key
-//! is told.
+//! Sealed queue pairs over sockets: the channel agrees, the packets are secret, and a wrong key is
+//! reported.
 
 mod common;
 

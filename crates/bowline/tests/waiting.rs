@@ -1,4 +1,4 @@
-//! Waiting for completions: asleep in a thread, asleep in a task, and by several at once.
+//! Waiting for completions: asleep in a thread, asleep in a task, and in several at once.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Which chunks of a block are there.
+//! Sets of chunks of a block.
 
 use std::fmt;
 
@@ -6,8 +6,8 @@ use crate::MAX_CHUNKS;
 
 /// A set of chunk numbers of one block: data chunks are `0..k`, parity chunks `k..k + m`.
 ///
-/// Small, `Copy` and hashable, so that it can be built from a receive bitmap on each look and can
-/// be the key under which a [`Plan`](crate::Plan) is kept.
+/// Small, `Copy` and hashable, so that it can be built from a receive bitmap each time and can
+/// serve as the key under which a [`Plan`](crate::Plan) is cached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ChunkSet {
     words: [u64; MAX_CHUNKS / 64],
@@ -33,7 +33,7 @@ impl ChunkSet {
         }
     }
 
-    /// Takes chunk `index` out.
+    /// Removes chunk `index`.
     pub fn remove(&mut self, index: usize) {
         if let Some(word) = self.words.get_mut(index / 64) {
             *word &= !(1 << (index % 64));

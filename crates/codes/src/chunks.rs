@@ -1,4 +1,4 @@
-//! Callers' chunks, whatever holds them, as slices for the kernels.
+//! Callers' chunks, in any container, as slices for the kernels.
 
 use arrayvec::ArrayVec;
 

@@ -19,19 +19,19 @@ pub enum Family {
 ///
 /// # Chunks
 ///
-/// Chunks are byte slices that stay where they are. Data chunk j has number j, parity chunk i has
-/// number k + i. A data chunk that is shorter than others, as at the end of a message, counts as
-/// followed by zeros, which are neither stored nor sent; chunks after the end are empty, and always
-/// present. Parity chunks are as long as the longest data chunk; what they have beyond it is zero.
+/// Chunks are byte slices that stay in place. Data chunk j has number j, parity chunk i has number
+/// k + i. A data chunk that is shorter than others, as at the end of a message, counts as followed
+/// by zeros, which are neither stored nor sent; chunks after the end are empty, and always present.
+/// Parity chunks are as long as the longest data chunk; any bytes beyond that are zero.
 ///
 /// # Use
 ///
 /// A sender either computes all parity at once ([`encode`](Self::encode), which reads the data once
 /// and is the fastest) or adds chunks as it sends them ([`update`](Self::update), better
-/// [`update_run`](Self::update_run), into parity that was zeroed). A receiver asks whether what has
-/// arrived is [`recoverable`](Self::recoverable), and if so computes what is missing, and nothing
-/// else, by a [`Plan`]. A plan depends on what is present alone: it can be kept and used for other
-/// blocks.
+/// [`update_run`](Self::update_run), into parity that was zeroed). A receiver asks whether the
+/// chunks that have arrived are [`recoverable`](Self::recoverable), and if so computes only the
+/// missing ones by a [`Plan`]. A plan depends only on which chunks are present: it can be cached
+/// and used for other blocks.
 #[derive(Clone, Debug)]
 pub struct Code {
     k: usize,
@@ -65,7 +65,7 @@ impl Code {
         Ok(Self { k, m, kernel: Kernel::best(), matrix: Some(Matrix::cauchy(k, m)) })
     }
 
-    /// The same code computed by another kernel: same bytes, other speed.
+    /// The same code with another kernel: same bytes, different speed.
     pub fn with_kernel(self, kernel: Kernel) -> Self {
         Self { kernel, ..self }
     }
@@ -80,12 +80,12 @@ impl Code {
         self.m
     }
 
-    /// The family it is of.
+    /// Its family.
     pub fn family(&self) -> Family {
         if self.matrix.is_some() { Family::Mds } else { Family::Xor }
     }
 
-    /// Whether all data is there or can be computed from what is.
+    /// Whether all data is present or can be computed.
     pub fn recoverable(&self, present: &ChunkSet) -> bool {
         let lost = ChunkSet::first(self.k).difference(present);
         match self.matrix {
@@ -97,8 +97,7 @@ impl Code {
         }
     }
 
-    /// Computes all parity chunks from all data chunks. What was in the parity chunks is
-    /// overwritten.
+    /// Computes all parity chunks from all data chunks, overwriting the parity chunks.
     pub fn encode<D, P>(&self, data: &[D], parity: &mut [P]) -> Result<(), CodeError>
     where
         D: AsRef<[u8]>,
@@ -116,9 +115,9 @@ impl Code {
         Ok(())
     }
 
-    /// Adds data chunk `index` to all parity chunks that cover it. Once each data chunk has been
-    /// added, in any order, to parity that was zero at first, it is what [`encode`](Self::encode)
-    /// computes.
+    /// Adds data chunk `index` to all parity chunks that cover it. Once every data chunk has been
+    /// added, in any order, to parity that was initially zero, the result equals that of
+    /// [`encode`](Self::encode).
     pub fn update<P>(&self, index: usize, data: &[u8], parity: &mut [P]) -> Result<(), CodeError>
     where
         P: AsMut<[u8]>,
@@ -126,7 +125,7 @@ impl Code {
         self.update_run(index, &[data], parity)
     }
 
-    /// Adds the data chunks from `first` on, as [`update`](Self::update) does each. Parity is read
+    /// Adds the data chunks from `first` on, like [`update`](Self::update) for each. Parity is read
     /// and written once for all of them, which is most of the work with MDS: four at a time take
     /// less than half as long.
     pub fn update_run<D, P>(

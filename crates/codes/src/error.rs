@@ -1,4 +1,4 @@
-//! What a caller can get wrong.
+//! Errors that a caller can cause.
 
 use crate::MAX_CHUNKS;
 
@@ -48,7 +48,7 @@ pub enum CodeError {
         /// The length that it must have at least.
         needed: usize,
     },
-    /// Too much is lost.
+    /// Too many chunks are lost.
     #[error("{missing} data chunks are missing and the chunks present do not give them back")]
     Unrecoverable {
         /// Data chunks that are missing.

@@ -1,5 +1,5 @@
-//! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), and what the kernels
-//! need to know about its constants.
+//! The field GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d), and tables of its
+//! constants for the kernels.
 //!
 //! Why this polynomial: 2 generates the field, and ISA-L and Linux's RAID 6 use it, so parity can
 //! be compared with theirs. GFNI's own multiplication is tied to 0x11b, but its affine instruction
@@ -9,9 +9,9 @@
 /// The polynomial without its leading term.
 const POLYNOMIAL: u8 = 0x1d;
 
-/// The powers of 2, from 0 on, twice around: those of sums of two logarithms.
+/// The powers of 2, from 0 on, twice around: indexed by sums of two logarithms.
 static POWERS: [u8; 2 * 255] = POWERS_AND_LOGS.0;
-/// Of which power of 2 each element is; of 0 nothing is.
+/// Logarithm to base 2 of each element; undefined for 0.
 static LOGS: [u8; 256] = POWERS_AND_LOGS.1;
 
 const POWERS_AND_LOGS: ([u8; 2 * 255], [u8; 256]) = {
@@ -27,8 +27,8 @@ const POWERS_AND_LOGS: ([u8; 2 * 255], [u8; 256]) = {
     (powers, logs)
 };
 
-/// The product of two elements. Codes and decoding plans are made for every message, so that these
-/// are looked up.
+/// The product of two elements, by table lookup, since codes and decoding plans are made for every
+/// message.
 #[inline]
 pub(crate) fn mul(a: u8, b: u8) -> u8 {
     let log = |element: u8| usize::from(LOGS[usize::from(element)]);

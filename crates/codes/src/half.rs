@@ -1,6 +1,6 @@
-//! The 16-bit floating-point types by way of `f32`, for any CPU.
+//! The 16-bit floating-point types, converted via `f32`, for any CPU.
 
-/// The NaN that every computation that gives a NaN results in.
+/// The NaN that every NaN result is canonicalized to.
 pub(crate) const NAN_F32: f32 = f32::from_bits(0x7fc0_0000);
 /// The same for `f64`.
 pub(crate) const NAN_F64: f64 = f64::from_bits(0x7ff8_0000_0000_0000);

@@ -1,18 +1,17 @@
-//! Erasure codes over chunks that stay where they are: XOR parity and Reed–Solomon.
+//! Erasure codes over chunks that stay in place: XOR parity and Reed–Solomon.
 //!
-//! A [`Code`] turns k data chunks into m parity chunks, at once or as the data is sent, says
-//! whether what has arrived is enough, and computes what is missing, and only that, in place.
-//! Chunks are slices of the caller's memory: nothing is gathered or copied. The inner loops exist
-//! for GFNI with AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time
-//! and give the same bytes.
+//! A [`Code`] turns k data chunks into m parity chunks, at once or as the data is sent, tells
+//! whether the chunks that arrived suffice, and computes only the missing ones, in place. Chunks
+//! are slices of the caller's memory: nothing is gathered or copied. The inner loops exist for GFNI
+//! with AVX-512, for AVX2 and for any CPU ([`Kernel`]); they are chosen once at run time and give
+//! the same bytes.
 //!
 //! [`reduce`] combines tensors element by element, and [`hadamard`] spreads the loss of their
 //! packets over many elements. Their loops exist for AVX-512, AVX2, NEON and any CPU ([`Vectors`]),
 //! and give the same bits.
 //!
-//! This crate computes and does nothing else: no IO, no clock, no threads. It allocates when a code
-//! or a plan is made, never when one is used; blocks of [`hadamard::Layout::Blocks`] are the
-//! exception.
+//! This crate only computes: no IO, no clock, no threads. It allocates when a code or a plan is
+//! created, never when one is used; blocks of [`hadamard::Layout::Blocks`] are the exception.
 //!
 //! ```
 //! use bowline_codes::{ChunkSet, Code};
@@ -62,6 +61,5 @@ pub use kernel::{Kernel, xor_into};
 pub use plan::Plan;
 pub use simd::Vectors;
 
-/// The most chunks, data and parity together, that a block can have: one for each element of the
-/// field.
+/// Most chunks of a block, data and parity together: one for each element of the field.
 pub const MAX_CHUNKS: usize = 256;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::gf;
 use crate::kernel::MAX_ROWS;
 
-/// A matrix that turns source chunks (one a column) into output chunks (one a row).
+/// A matrix that turns source chunks (one per column) into output chunks (one per row).
 ///
 /// Rows are kept in bands of at most [`MAX_ROWS`], the number of outputs that a kernel computes in
 /// one pass over the sources.
@@ -24,12 +24,12 @@ pub(crate) struct Band {
     coefficients: Vec<u8>,
     /// The same as bit matrices (see [`gf::AFFINE`]).
     affine: Vec<u64>,
-    /// Whether the first row is all ones, which spares its multiplications.
+    /// Whether the first row is all ones, which saves its multiplications.
     first_is_ones: bool,
 }
 
 impl Matrix {
-    /// The matrix with `element(row, column)` at each place.
+    /// The matrix with element `element(row, column)`.
     pub(crate) fn from_fn(
         rows: usize,
         columns: usize,
@@ -58,7 +58,7 @@ impl Matrix {
     pub(crate) fn cauchy(k: usize, m: usize) -> Self {
         debug_assert!(k + m <= 256);
         let sum = |i: usize, j: usize| (k + i) as u8 ^ j as u8;
-        // Over the first row's element: (x_0 + y_j) / (x_i + y_j). And that over column 0's.
+        // Divided by the first row's element: (x_0 + y_j) / (x_i + y_j). And that by column 0's.
         let scaled = |i, j| gf::mul(sum(0, j), gf::inverse(sum(i, j)));
         let by_row: Vec<u8> = (0..m).map(|i| gf::inverse(scaled(i, 0))).collect();
         Self::from_fn(m, k, |i, j| gf::mul(scaled(i, j), by_row[i]))

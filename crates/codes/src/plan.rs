@@ -1,4 +1,4 @@
-//! Computing what is missing.
+//! Computes missing chunks.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::code::check_count;
 use crate::matrix::{Matrix, invert};
 use crate::{ChunkSet, CodeError, Kernel, gf};
 
-/// How the missing data chunks of a block follow from those present; made by
+/// How the missing data chunks of a block are computed from those present; created by
 /// [`Code::plan`](crate::Code::plan).
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -87,7 +87,7 @@ impl Plan {
 
     /// Computes the missing chunks in place. `data` and `parity` are all chunks of the block:
     /// missing data chunks are written, with their length as the caller sliced them, all others are
-    /// only read, and what stands in for missing parity is not looked at.
+    /// only read, and placeholders for missing parity are ignored.
     pub fn reconstruct<D, P>(&self, data: &mut [D], parity: &[P]) -> Result<(), CodeError>
     where
         D: AsMut<[u8]>,
@@ -125,7 +125,7 @@ impl Plan {
     }
 
     fn run(&self, sources: &[&[u8]], outs: &mut [&mut [u8]]) -> Result<(), CodeError> {
-        // Data may end early and counts as zero from there on; parity that ends early is a mistake.
+        // Data may end early and counts as zero from there on; parity that ends early is an error.
         let needed = outs.iter().map(|out| out.len()).max().unwrap_or(0);
         for (chunk, source) in self.sources.iter().zip(sources) {
             if let Some(parity) = chunk.checked_sub(self.k)

@@ -1,9 +1,8 @@
-//! Adaptive FEC: a code for the losses that the peer reports.
+//! Adaptive FEC: chooses a code for the losses that the peer reports.
 //!
-//! The controller looks at the reports of the last while. Without losses it sends no repairs. With
-//! losses it takes as many lanes as the longest burst calls for, and the longest lanes whose chance
-//! to be hit twice stays below the target; if none does, the shortest that the bandwidth cap
-//! allows.
+//! The controller looks at the recent reports. Without losses it sends no repairs. With losses it
+//! uses as many lanes as the longest burst requires, and the longest lanes whose probability of two
+//! losses stays below the target; if there are none, the shortest that the bandwidth cap allows.
 
 use bowline_nic::Time;
 use bowline_wire::ReportHeader;
@@ -13,12 +12,12 @@ use crate::params::{MAX_BLOCK, MAX_LANES, Params};
 /// What a controller aims for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoConfig {
-    /// Losses left to the transport, as a share of all packets. Each costs it a window, so on a
-    /// path with `w` packets in flight goodput suffers by `w` times this.
+    /// Losses left to the transport, as a fraction of all packets. Each costs it a window, so on a
+    /// path with `w` packets in flight goodput drops by `w` times this.
     pub target_residual: f64,
-    /// Most repairs, as a share of data packets.
+    /// Most repairs, as a fraction of data packets.
     pub max_overhead: f64,
-    /// How far back it looks: a link that was clean for so long gets no repairs.
+    /// How far back it looks: a link that was clean for this long gets no repairs.
     pub memory_ns: u64,
 }
 
@@ -28,22 +27,22 @@ impl Default for AutoConfig {
     }
 }
 
-/// What a controller saw and chose.
+/// What a controller observed and chose.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Decision {
     /// The code; none on a clean link.
     pub params: Option<Params>,
-    /// Lost packets, as a share of all.
+    /// Lost packets, as a fraction of all.
     pub loss: f64,
     /// Packets of a mean burst.
     pub mean_burst: f64,
     /// Packets of the longest burst.
     pub longest_burst: u16,
-    /// Losses expected to be left to the transport, as a share of all.
+    /// Expected losses left to the transport, as a fraction of all.
     pub residual: f64,
 }
 
-/// Parts of its memory: old reports are forgotten in steps of this share of it.
+/// Slots of its memory: old reports expire in steps of this fraction of it.
 const BUCKETS: usize = 12;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,20 +75,19 @@ impl Controller {
         Controller { config, buckets: [Bucket::default(); BUCKETS], last, decision }
     }
 
-    /// What it saw and chose last.
+    /// Its latest observation and choice.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// A report: decides anew.
+    /// Handles a report, and decides anew.
     pub fn on_report(&mut self, now: Time, report: &ReportHeader) -> &Decision {
         let number = now.as_nanos() / (self.config.memory_ns / BUCKETS as u64).max(1);
         let bucket = &mut self.buckets[number as usize % BUCKETS];
         if bucket.number != number {
             *bucket = Bucket { number, ..Bucket::default() };
         }
-        // Reports count from the beginning, so that a lost one is no loss. One that was overtaken
-        // counts less than nothing: it is old news.
+        // Reports are cumulative, so a lost one does no harm. One that was overtaken is ignored.
         let since = |new: u32, old: u32| u64::from(new.wrapping_sub(old));
         let expected = since(report.expected, self.last.expected);
         if expected < u64::from(u32::MAX / 2) {
@@ -129,7 +127,7 @@ impl Controller {
         self.decision = Decision { params: Some(params), residual, ..decision };
     }
 
-    /// The code for bursts that begin at this share of all packets.
+    /// The code for bursts that begin at this rate per packet.
     fn choose(&self, seen: &Decision, burst_rate: f64) -> (Params, f64) {
         let lanes = lanes_for(seen.longest_burst);
         let mut best = None;
@@ -156,18 +154,18 @@ const FALLBACK: Params = match Params::new(32, 1) {
     Err(_) => unreachable!(),
 };
 
-/// Lanes for bursts of up to `longest` packets, and some longer ones: a burst that spans more
+/// Lanes for bursts of up to `longest` packets, and somewhat longer: a burst that spans more
 /// packets than there are lanes hits one twice, and more lanes of the same length cost no
 /// bandwidth.
 fn lanes_for(longest: u16) -> u8 {
     match longest {
         0 | 1 => 1,
-        // A report may say anything: the bound comes before what could overflow.
+        // A report may contain anything: bound it before it can overflow.
         n => (2 * n.min(MAX_LANES.into())).next_power_of_two().min(MAX_LANES.into()) as u8,
     }
 }
 
-/// Blocks that fail, per packet: two bursts begin in one block and its repairs, and meet in a lane.
+/// Failed blocks per packet: two bursts begin in one block or its repairs, and meet in a lane.
 fn residual(params: Params, burst_rate: f64, mean_burst: f64) -> f64 {
     let (r, c) = (f64::from(params.r()), f64::from(params.c()));
     let two_in_a_block = ((r + c) * burst_rate).powi(2) / 2.0;
@@ -179,7 +177,7 @@ fn residual(params: Params, burst_rate: f64, mean_burst: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Reports of `packets` each, every 50 ms, with so many lost in bursts of `burst`.
+    /// Reports of `packets` each, every 50 ms, with losses in bursts of `burst`.
     fn feed(
         controller: &mut Controller,
         from_ms: u64,

@@ -1,11 +1,11 @@
-//! What shims have done, for people and controllers to read while they run.
+//! Counters of shims, for people and controllers to read at run time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! fec_counters {
     ($($(#[doc = $help:literal])+ $field:ident,)*) => {
-        /// Counters that any number of shims share. Only what goes beyond a packet in order is
-        /// counted, so that counting costs nothing on a clean link.
+        /// Counters that any number of shims share. Packets in order are not counted, so that
+        /// counting costs nothing on a clean link.
         #[derive(Debug, Default)]
         pub struct FecCounters {
             $(pub(crate) $field: AtomicU64,)*

@@ -6,7 +6,7 @@ use bowline_nic::{Nic, Shim};
 
 use crate::{FecConfig, FecCounters, FecShim, FecSnapshot, Pool};
 
-/// What all shims of a device share: their settings, their memory, their counters.
+/// State that all shims of a device share: settings, memory, counters.
 #[derive(Clone, Debug)]
 pub struct Fec {
     config: FecConfig,
@@ -20,7 +20,7 @@ impl Fec {
         Fec { config, pool: Pool::default(), counters: Arc::default() }
     }
 
-    /// Puts a shim under every QP that the NIC makes from now on, if its packets can be coded.
+    /// Adds a shim below every QP that the NIC creates from now on, if its packets can be coded.
     pub fn install(&self, nic: &mut Nic) {
         let fec = self.clone();
         nic.add_shim_maker(Box::new(move |transport| {
@@ -38,7 +38,7 @@ impl Fec {
         &self.config
     }
 
-    /// What its shims have done.
+    /// The counters of its shims.
     pub fn counters(&self) -> FecSnapshot {
         self.counters.snapshot()
     }

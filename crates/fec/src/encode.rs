@@ -1,5 +1,4 @@
-//! The sending half: sums up the packets of each block as they go out, and sends the sums behind
-//! them.
+//! The sending half: XORs the packets of each block as they go out, and sends the sums after them.
 
 use bowline_nic::{Mtu, Run, ShimOut};
 use bowline_wire::{Bth, OpcodeInfo, Psn, RepairHeader};
@@ -10,23 +9,23 @@ use crate::params::{MAX_LANES, Params};
 use crate::pool::Pool;
 use crate::symbol::Unit;
 
-/// Repairs that wait for room in a batch: those of two blocks. Should there be more, the oldest
-/// have waited too long to be of use.
+/// Repairs that wait for space in a batch: those of two blocks. If there are more, the oldest have
+/// waited too long to be useful.
 const MAX_READY: usize = 2 * MAX_LANES as usize;
 
-/// Codes one of a connection's two streams: its requests, or its answers to the peer's.
+/// Codes one of a connection's two streams: its requests, or its responses to the peer's.
 #[derive(Debug)]
 pub(crate) struct Encoder {
-    /// Of the peer's requests.
+    /// It consists of responses to the peer's requests.
     response: bool,
     mtu: Mtu,
-    /// PSN behind the last packet sent.
+    /// PSN after the last packet sent.
     next: Option<Psn>,
     block: Option<Block>,
-    /// Units of the block, by lane, and spare ones behind them.
+    /// Units of the block, by lane, followed by spare ones.
     units: Vec<Unit>,
     ready: Vec<Ready>,
-    /// The message of the last block goes on.
+    /// The message of the last block continues.
     goes_on: bool,
     generation: u8,
 }
@@ -38,7 +37,7 @@ struct Block {
     count: u8,
     lane: u8,
     has_first: bool,
-    /// No unit was to be had for one of its lanes.
+    /// The pool had no unit for one of its lanes.
     unprotected: bool,
 }
 
@@ -91,25 +90,25 @@ impl Encoder {
         !self.ready.is_empty()
     }
 
-    /// Packets of the block in the making that are still to come.
+    /// Packets still missing from the current block.
     #[inline]
     pub(crate) fn block_left(&self) -> Option<u32> {
         let block = self.block.as_ref()?;
         Some(u32::from(block.params.r() - block.count))
     }
 
-    /// Codes packets of a run from `at` on, where one in the middle of a message is, if they are
-    /// like the block's before them, as most are. Returns how many.
+    /// Codes packets of a run from `at` on, where a middle packet is, if they resemble the block's
+    /// earlier ones, as most do. Returns how many.
     #[inline]
     pub(crate) fn add_alike(&mut self, run: &Run<'_>, at: usize, pool: &Pool) -> usize {
         let (Some(block), Some(next)) = (&mut self.block, self.next) else { return 0 };
         let (r, c) = (block.params.r(), block.params.c());
-        // The first packets of a block begin its units.
+        // The first packets of a block initialize its units.
         if block.count < c || block.unprotected {
             return 0;
         }
         let Some(unit) = self.units.get_mut(usize::from(block.lane)) else { return 0 };
-        // Packets behind each other are of one lane only if there is no other.
+        // Consecutive packets share a lane only if there is just one.
         let most = if c == 1 { usize::from(r - block.count) } else { 1 };
         let added = unit.add_run(run, at, most, next);
         if added > 0 {
@@ -123,7 +122,7 @@ impl Encoder {
         added
     }
 
-    /// Takes note of a packet that goes out, `span` PSNs long, and codes it if there is a code.
+    /// Records an outgoing packet, `span` PSNs long, and codes it if there is a code.
     #[inline(never)]
     pub(crate) fn add(
         &mut self,
@@ -155,8 +154,8 @@ impl Encoder {
         }
     }
 
-    /// The packet does not follow the one before: it is sent again, or the PSNs between are no
-    /// packets of this stream.
+    /// The packet does not follow the previous one: it is a retransmission, or the PSNs between are
+    /// not in this stream.
     #[cold]
     fn jump(&mut self, psn: Psn) {
         self.abandon();
@@ -165,7 +164,7 @@ impl Encoder {
         }
     }
 
-    /// Forgets a block that will not be finished.
+    /// Drops a block that will not be finished.
     fn abandon(&mut self) {
         self.block = None;
     }
@@ -197,8 +196,8 @@ impl Encoder {
         }
     }
 
-    /// The block is whole: its units become repairs. Units that the next block of the message will
-    /// need stay; at the end of the message they go back to the pool.
+    /// The block is complete: its units become repairs. Units that the next block of the message
+    /// needs stay; at the end of the message they return to the pool.
     fn finish(&mut self, last_len: Option<usize>, pool: &Pool) {
         let Some(block) = self.block.take() else { return };
         let lanes = block.count.min(block.params.c());
@@ -235,7 +234,7 @@ impl Encoder {
         }
     }
 
-    /// Sends repairs as far as there is room.
+    /// Sends repairs as far as there is space.
     pub(crate) fn flush(
         &mut self,
         peer: &Identity,
@@ -250,11 +249,11 @@ impl Encoder {
             if ready.header.has_last {
                 out.send_copy(&header, payload, ecn);
             } else {
-                // What it may wait for is more of the same message.
+                // Only more packets of the same message can delay it.
                 out.send_late(&header, payload, ecn);
             }
             bump(&counters.repairs_sent);
-            // A message that goes on needs it again at once.
+            // A message that continues needs it again at once.
             if self.block.is_none() && self.goes_on {
                 self.units.push(ready.unit);
             } else {

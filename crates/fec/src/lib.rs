@@ -1,11 +1,11 @@
-//! LoWAR: forward error correction under a connection, transparent to its transport.
+//! LoWAR: forward error correction below a connection, transparent to its transport.
 //!
-//! A [`FecShim`] sits between a QP's transport and its port (see [`bowline_nic::Shim`]). Outgoing,
-//! it adds repair packets behind each block of a message. Incoming, it restores lost packets before
-//! the transport sees a gap. What it cannot restore it passes on as a gap, and go-back-N acts. Data
-//! packets are not changed, so a peer without the shim works as before.
+//! A [`FecShim`] sits between a QP's transport and its port (see [`bowline_nic::Shim`]). On the way
+//! out it adds repair packets after each block of a message. On the way in it restores lost packets
+//! before the transport sees a gap. What it cannot restore it passes on as a gap, and go-back-N
+//! takes over. Data packets are not changed, so a peer without the shim works as before.
 //!
-//! [`Fec::install`] puts a shim under every QP that a NIC makes. Here two NICs are connected in
+//! [`Fec::install`] adds a shim below every QP that a NIC creates. Here two NICs are connected in
 //! memory, by a wire that loses one packet; the transport never notices:
 //!
 //! ```
@@ -74,7 +74,7 @@
 //! ```
 //!
 //! `docs/fec.md` has the wire format, the block model and how two ends find each other. The crate
-//! does no IO: time is an argument, memory comes from one limited [`Pool`] per device, nothing is
+//! does no IO: time is an argument, memory comes from one bounded [`Pool`] per device, nothing is
 //! allocated per packet once that is filled, and no bytes from the network make it panic.
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How two ends find each other, and what they tell each other.
+//! How two ends detect each other's shims, and what they announce.
 
 use bowline_nic::{HeaderBuf, ShimOut, Time, pad_of};
 use bowline_wire::{
@@ -7,11 +7,11 @@ use bowline_wire::{
 
 use crate::params::FecConfig;
 
-/// Whom a shim's own packets go to.
+/// The addressee of a shim's own packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) dest_qpn: Qpn,
-    /// Where the peer's own requests are: what a packet that is no answer must not be taken for.
+    /// PSN of the peer's own requests, whose responses a shim's packet must not resemble.
     pub(crate) peer_psn: Psn,
 }
 
@@ -47,10 +47,10 @@ impl Identity {
     }
 }
 
-/// Shortest time between two announcements that greetings ask for.
+/// Shortest time between two announcements triggered by greetings.
 const ANNOUNCE_NS: u64 = 100_000;
 
-/// Greets until the peer is known; then announces.
+/// Sends greetings until the peer is known; then announces.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
     known: bool,
@@ -92,13 +92,13 @@ impl Negotiation {
         self.hello_at.min(self.announce_at)
     }
 
-    /// The peer sent what only a shim sends. Returns whether that is news.
+    /// The peer sent something that only a shim sends. Returns whether that is news.
     pub(crate) fn found(&mut self) -> bool {
         self.hello_at = Time::NEVER;
         !core::mem::replace(&mut self.known, true)
     }
 
-    /// Tells the peer about a change, or for the first time.
+    /// Announces a change to the peer, or the first state.
     pub(crate) fn announce_soon(&mut self, now: Time) {
         let earliest = match self.announced_at {
             Time::ZERO => now,

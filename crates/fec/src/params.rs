@@ -1,4 +1,4 @@
-//! What a code is made of, and how it is chosen.
+//! The parameters of a code, and how it is chosen.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,10 +7,10 @@ use crate::control::AutoConfig;
 
 /// Most packets in a block.
 pub const MAX_BLOCK: u8 = 128;
-/// Most lanes of a block, which is the longest burst of losses that can be repaired.
+/// Most lanes of a block, which is the longest loss burst that can be repaired.
 pub const MAX_LANES: u8 = 16;
 
-/// A code, LoWAR(r, c): `r` packets a block, interleaved over `c` lanes with one repair packet
+/// A code, LoWAR(r, c): `r` packets per block, interleaved over `c` lanes with one repair packet
 /// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Params {
@@ -55,7 +55,7 @@ impl Params {
         self.c
     }
 
-    /// Repair packets as a share of data packets, in long messages.
+    /// Repair packets as a fraction of data packets, in long messages.
     pub fn overhead(self) -> f64 {
         f64::from(self.c) / f64::from(self.r)
     }
@@ -70,12 +70,12 @@ impl fmt::Display for Params {
 /// How a connection's code is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum FecMode {
-    /// No repairs are sent. Those of the peer are used.
+    /// No repairs are sent. The peer's are used.
     #[default]
     Off,
     /// Always this code.
     Fixed(Params),
-    /// As the peer's reports call for.
+    /// Chosen from the peer's reports.
     Auto(AutoConfig),
 }
 
@@ -112,15 +112,15 @@ impl fmt::Display for FecMode {
 pub struct FecConfig {
     /// Which code it sends.
     pub mode: FecMode,
-    /// Sends repairs without having heard of the peer's shim. Only for peers that are known to take
-    /// opcode 0x1F: others may come to harm.
+    /// Sends repairs without having detected the peer's shim. Only for peers that are known to
+    /// accept opcode 0x1F: it may harm others.
     pub forced: bool,
-    /// How long packets behind a hole wait when nothing more arrives. Long enough for a sleeping
-    /// host's burst to come through, short against the round trips that it saves.
+    /// How long packets after a gap wait when nothing more arrives. Long enough for a sleeping
+    /// host's burst to come through, short compared with the round trips that it saves.
     pub hold_ns: u64,
     /// Greetings sent to a peer that does not answer.
     pub hello_tries: u8,
-    /// Time between the first and the second greeting; each further one waits four times as long.
+    /// Time between the first and the second greeting; each further interval is four times as long.
     pub hello_ns: u64,
     /// Time between reports while packets arrive.
     pub report_ns: u64,

@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_nic::Mtu;
 use bowline_wire::{Bth, ICRC_LEN, REPAIR_EXT_LEN};
 
-/// Room beside the payload: enough for a whole packet as well as for a coding unit.
+/// Space beside the payload: enough for a whole packet as well as for a coding unit.
 const HEADERS: usize = Bth::LEN + REPAIR_EXT_LEN + ICRC_LEN + 4;
 
 /// A piece of memory for one packet of a connection's MTU.
 pub(crate) type Buffer = Box<[u8]>;
 
-/// Memory that connections take coding units and places for held packets from, and give them back
-/// to.
+/// Memory from which connections take coding units and buffers for held packets, and to which they
+/// return them.
 ///
-/// It grows on demand up to its limit and never beyond; a connection that finds it empty goes
-/// without protection for a block. What is given back is handed out again, latest first, while it
-/// is still in the cache.
+/// It grows on demand up to its limit and never beyond; a connection that finds it empty sends a
+/// block without protection. Returned buffers are reused, latest first, while they are still in the
+/// cache.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Mutex<Inner>>);
 
@@ -29,7 +29,7 @@ struct Inner {
 }
 
 impl Pool {
-    /// The paper's prototype had 4.6 MB of units and places; memory is cheaper here.
+    /// The paper's prototype had 4.6 MB of units and buffers; memory is cheaper here.
     pub const DEFAULT_BYTES: usize = 16 << 20;
 
     /// A pool of at most this many bytes.
@@ -38,7 +38,7 @@ impl Pool {
         Pool(Arc::new(Mutex::new(Inner { limit: limit_bytes, allocated: 0, free })))
     }
 
-    /// A buffer for a packet of a connection with this MTU; its contents are left over from others.
+    /// A buffer for a packet of a connection with this MTU; its contents are arbitrary.
     pub(crate) fn take(&self, mtu: Mtu) -> Option<Buffer> {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(buffer) = inner.free[class(mtu)].pop() {
@@ -46,7 +46,7 @@ impl Pool {
         }
         let size = buffer_len(mtu);
         while inner.allocated + size > inner.limit {
-            // What connections of another MTU have left makes room.
+            // Free buffers of connections with another MTU make space.
             let unused = inner.free.iter_mut().find_map(Vec::pop)?;
             inner.allocated -= unused.len();
         }
@@ -54,7 +54,7 @@ impl Pool {
         Some(vec![0; size].into_boxed_slice())
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer.
     pub(crate) fn give(&self, mtu: Mtu, buffer: Buffer) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         inner.free[class(mtu)].push(buffer);

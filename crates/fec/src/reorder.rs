@@ -1,4 +1,4 @@
-//! Packets that arrived behind a hole, held until it is filled or given up.
+//! Packets that arrived after a gap, held until it is filled or given up.
 
 use std::collections::VecDeque;
 
@@ -8,9 +8,8 @@ use bowline_wire::{PacketView, Psn};
 use crate::decode::REACH;
 use crate::pool::{Buffer, Pool};
 
-/// Packets that one stream may hold, acknowledgements among them. A hole is given up before there
-/// are as many behind it, so that this bounds only what is forged: the pool belongs to all
-/// connections.
+/// Packets that one stream may hold, acknowledgements included. A gap is given up before this many
+/// follow it, so this only bounds forged ones: the pool belongs to all connections.
 const MAX_HELD: usize = REACH as usize + 32;
 
 /// Packets in order of their PSNs, in buffers from the shared pool.
@@ -22,14 +21,14 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct HeldPacket {
     pub(crate) psn: Psn,
-    /// An acknowledgement: several may have one PSN, and none fills a hole.
+    /// An acknowledgement: several may share a PSN, and none fills a gap.
     pub(crate) is_ack: bool,
     pub(crate) bytes: Buffer,
     pub(crate) len: usize,
 }
 
 impl HeldPacket {
-    /// The packet. It was one when it came in.
+    /// The packet. It was valid when it was stored.
     pub(crate) fn view(&self) -> Option<PacketView<'_>> {
         PacketView::parse(self.bytes.get(..self.len)?).ok()
     }
@@ -41,14 +40,14 @@ impl Held {
         self.packets.is_empty()
     }
 
-    /// Whether it holds as much as it may.
+    /// Whether it is full.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.packets.len() >= MAX_HELD
     }
 
-    /// Keeps a copy of a packet; `false` if there is no room or the packet is too long for its MTU.
-    /// A second copy of a data packet is not kept.
+    /// Stores a copy of a packet; `false` if there is no space or the packet is too long for its
+    /// MTU. A duplicate of a data packet is not stored.
     pub(crate) fn insert(
         &mut self,
         pool: &Pool,

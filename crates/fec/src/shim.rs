@@ -18,16 +18,15 @@ use crate::negotiate::{Identity, Negotiation};
 use crate::params::{FecConfig, FecMode, Params};
 use crate::pool::Pool;
 
-/// How soon a loss is reported: at once, but not each packet of a burst by itself.
+/// How soon a loss is reported: at once, but not for each packet of a burst.
 const LOSS_REPORT_NS: u64 = 2_000_000;
 
-/// Packets that are summed up together on their way out: a QP's turn. More would not stay in the
-/// first-level cache.
+/// Outgoing packets that are summed together: a QP's turn. More would not stay in the L1 cache.
 const RUN: u32 = 16;
 
-/// FEC under one QP.
+/// FEC below one QP.
 ///
-/// Requests and answers to READs are two streams, coded apart: their PSNs belong to different ends.
+/// Requests and READ responses are two streams, coded apart: their PSNs belong to different ends.
 pub struct FecShim {
     config: FecConfig,
     pool: Pool,
@@ -43,21 +42,21 @@ pub struct FecShim {
     requests_in: Decoder,
     responses_in: Decoder,
     reports: Reports,
-    /// A packet's payload, where runs cannot be watched.
+    /// A packet's payload, where runs cannot be observed.
     copy: Vec<u8>,
-    /// The earliest of all deadlines; before this nothing is to do.
+    /// The earliest of all deadlines; nothing is due before it.
     deadline: Time,
     started: bool,
 }
 
-/// When to report to a peer that wants to know.
+/// When to send reports to a peer that wants them.
 #[derive(Debug)]
 struct Reports {
     wanted: bool,
     at: Time,
-    /// Packets when the last report was sent.
+    /// Packet count of the last report.
     expected: u32,
-    /// Losses when the next one was planned.
+    /// Losses when the next one was scheduled.
     lost: u32,
 }
 
@@ -88,13 +87,13 @@ impl FecShim {
         }
     }
 
-    /// Whether it can code a transport's packets: their sequence numbers must show what is lost,
-    /// and their headers must fit a repair's.
+    /// Whether it can code a transport's packets: their sequence numbers must reveal losses, and
+    /// their headers must fit a repair's.
     pub fn codes(transport: &TransportDescriptor) -> bool {
         matches!(transport.service, Service::Rc | Service::Uc)
     }
 
-    /// What the controller saw and chose last, in automatic mode.
+    /// The controller's latest observation and choice, in automatic mode.
     pub fn decision(&self) -> Option<&Decision> {
         self.controller.as_ref().map(Controller::decision)
     }
@@ -123,7 +122,7 @@ impl FecShim {
             .min(self.reports.at);
     }
 
-    /// Codes packets of a run, from `at` on, as far as they are alike, one at least; returns how
+    /// Codes packets of a run, from `at` on, as long as they are alike, at least one; returns how
     /// many.
     #[inline]
     fn code_some(&mut self, run: &Run<'_>, at: usize, packet: &TxPacket) -> usize {
@@ -131,7 +130,7 @@ impl FecShim {
         let opcode = Opcode(header.first().copied().unwrap_or_default());
         let Some(info) = opcode.info() else { return 1 };
         if info.kind == OpKind::Repair {
-            // A late one of our own.
+            // One of our own late packets.
             return 1;
         }
         if info.position == Position::Middle {
@@ -184,7 +183,7 @@ impl FecShim {
         self.responses_out.flush(&peer, ecn, out, shared);
     }
 
-    /// The peer's shim has something to say.
+    /// Handles a packet of the peer's shim.
     #[cold]
     fn on_shim_packet(&mut self, now: Time, packet: &PacketView<'_>, up: Up<'_>) {
         let Some(message) = ShimPacket::parse(packet.payload()) else {
@@ -233,7 +232,7 @@ impl FecShim {
         }
     }
 
-    /// Plans a report if something has arrived since the last.
+    /// Schedules a report if something has arrived since the last.
     #[inline]
     fn plan_report(&mut self, now: Time) -> bool {
         if !self.reports.wanted {
@@ -257,7 +256,7 @@ impl FecShim {
         if self.reports.at > now || out.room() == 0 {
             return;
         }
-        // The next packet plans the next report, and takes the long way for it.
+        // The next packet schedules the next report, and must not take the fast path.
         self.requests_in.catch_up();
         let mut report = ReportHeader::default();
         self.requests_in.losses.report(&mut report);
@@ -271,7 +270,7 @@ impl FecShim {
 
 impl Shim for FecShim {
     fn opcodes(&self, transport: &TransportDescriptor) -> OpcodeSet {
-        // Greetings are acknowledgements, which RC takes anyway.
+        // Greetings are acknowledgements, which RC accepts anyway.
         let greeting = Opcode::RC_ACK;
         let own = OpcodeSet::of(&[Opcode::RC_REPAIR]);
         if transport.opcodes.contains(greeting) { own } else { own.with(greeting) }
@@ -341,7 +340,7 @@ impl Shim for FecShim {
         let (true, Some(info)) = (self.started, info) else {
             return out.send(packet);
         };
-        // What is coded is what is sent, whatever becomes of the memory meanwhile.
+        // What is coded is what is sent, even if the application changes its memory meanwhile.
         let mut payload = core::mem::take(&mut self.copy);
         payload.clear();
         packet.append_payload(&mut payload);
@@ -436,7 +435,7 @@ impl Shim for FecShim {
 
 impl Drop for FecShim {
     fn drop(&mut self) {
-        // The pool outlives it, and others want its memory.
+        // The pool outlives it, and others need its memory.
         self.stopped();
     }
 }

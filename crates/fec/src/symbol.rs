@@ -1,4 +1,4 @@
-//! Coding units: the XOR of a lane's packets, in the making.
+//! Coding units: the XOR of a lane's packets, accumulated packet by packet.
 
 use bowline_codes::{Kernel, xor_into};
 use bowline_nic::{Mtu, Run, pad_of};
@@ -6,24 +6,23 @@ use bowline_wire::{Bth, ICRC_LEN, Opcode, PacketView, Psn, Qpn, REPAIR_EXT_LEN, 
 
 use crate::pool::{Buffer, Pool};
 
-/// The lane's packets so far, summed up: their extended headers, payloads, and what else of them
-/// differs from packet to packet.
+/// The sum of the lane's packets so far: their extended headers, payloads, and the other fields
+/// that differ from packet to packet.
 ///
-/// Extended headers have a place of their own before the payload. The application may change
-/// payload while it is sent, and what it changes must not reach the addresses and keys of a
-/// restored packet.
+/// Extended headers have a separate place before the payload. The application may change payload
+/// while it is sent, and such changes must not reach the addresses and keys of a restored packet.
 #[derive(Debug)]
 pub(crate) struct Unit {
     bytes: Buffer,
-    /// Payload bytes that count; what lies behind is left over.
+    /// Payload bytes that count; what follows is left over.
     filled: usize,
     bths: BthSum,
     len: u16,
     has_ext: bool,
 }
 
-/// The sum of some BTHs, word by word. Of it the opcode, the flags and the byte with the request
-/// for an acknowledgement count; the rest of a packet's BTH is known.
+/// The XOR of BTHs, word by word. Only the opcode, the flags and the byte with the AckReq bit
+/// matter; the rest of a packet's BTH is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BthSum {
     words: u64,
@@ -84,7 +83,7 @@ impl Unit {
         pool.give(mtu, self.bytes);
     }
 
-    /// Back to the sum of nothing.
+    /// Resets it to the empty sum.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.filled = 0;
@@ -93,7 +92,7 @@ impl Unit {
         self.has_ext = false;
     }
 
-    /// Adds a packet on its way out.
+    /// Adds an outgoing packet.
     #[inline]
     pub(crate) fn add_outgoing(&mut self, header: &[u8], payload: &[u8]) {
         self.add_payload(payload);
@@ -101,7 +100,7 @@ impl Unit {
         self.add_header(header, payload.len());
     }
 
-    /// Adds a packet that arrived. Its payload fits the connection's MTU.
+    /// Adds a received packet. Its payload fits the connection's MTU.
     #[inline]
     pub(crate) fn add_packet(&mut self, packet: &PacketView<'_>) {
         let payload = packet.payload();
@@ -111,20 +110,20 @@ impl Unit {
         self.add_header(&packet.as_bytes()[..header], payload.len());
     }
 
-    /// Whether there is as much payload as the sum has.
+    /// Whether the payload is as long as the sum's.
     #[inline]
     pub(crate) fn is_alike(&self, payload: &[u8]) -> bool {
         payload.len() == self.filled
     }
 
-    /// Bytes, BTH to ICRC, of a packet without extended headers and with as much payload as the sum
-    /// has.
+    /// Length, BTH to ICRC, of a packet without extended headers and with as much payload as the
+    /// sum.
     pub(crate) fn packet_len(&self) -> usize {
         packet_len(self.filled)
     }
 
-    /// Adds an arrived packet without extended headers and with as much payload as the sum has,
-    /// which is what most packets are.
+    /// Adds a received packet without extended headers and with as much payload as the sum, which
+    /// is what most packets are.
     #[inline]
     pub(crate) fn add_alike(&mut self, kernel: Kernel, bth: BthSum, payload: &[u8]) {
         self.bths.add(bth);
@@ -134,15 +133,15 @@ impl Unit {
         }
     }
 
-    /// Adds packets of a run from `at` on, the first of which is in the middle of a message, if
-    /// they follow each other from `psn` on and have as much payload as the sum has: as many as
-    /// there are, at most `most`. Returns how many.
+    /// Adds packets of a run from `at` on, the first of which is a middle packet, if they follow
+    /// each other from `psn` on and have as much payload as the sum: as many as there are, at most
+    /// `most`. Returns how many.
     #[inline(never)]
     pub(crate) fn add_run(&mut self, run: &Run<'_>, at: usize, most: usize, psn: Psn) -> usize {
         let (count, bytes) = run.alike(at, most);
         let len = packet_len(self.filled);
-        // A transport sends packets in order or begins again at an earlier one: where the first and
-        // the last are right, all are.
+        // A transport sends packets in order or restarts at an earlier one: if the first and the
+        // last match, all do.
         let first = bytes.first_chunk().map(BthSum::of);
         let last = count.checked_sub(1).and_then(|n| bytes.get(n * len..)?.first_chunk());
         let (Some(first), Some(last)) = (first, last.map(BthSum::of)) else { return 0 };
@@ -157,8 +156,8 @@ impl Unit {
         count
     }
 
-    /// Adds `count` packets that differ in their PSNs only, have no extended headers, and as much
-    /// payload as the sum has.
+    /// Adds `count` packets that differ only in their PSNs, have no extended headers, and as much
+    /// payload as the sum.
     #[inline]
     pub(crate) fn add_packets(&mut self, first: BthSum, packets: &[u8], count: usize) {
         self.xor_payloads(packets, count);
@@ -246,7 +245,7 @@ impl Unit {
         let (opcode, flags, ack) = (self.bths.opcode(), self.bths.flags(), self.bths.ack());
         let info = Opcode(opcode).info()?;
         let (ext_len, len) = (usize::from(info.ext_len), usize::from(self.len));
-        // Nothing may be left where the packet has nothing.
+        // No old bytes may remain where the packet has none.
         let ext =
             if self.has_ext { &self.bytes[..REPAIR_EXT_LEN] } else { &[0; REPAIR_EXT_LEN][..] };
         let payload = self.payload();
@@ -313,13 +312,13 @@ impl Unit {
     }
 }
 
-/// The length of a packet with so much payload, no headers but a BTH and no pad.
+/// The length of a packet with this much payload, only a BTH and no padding.
 #[inline]
 fn packet_len(payload_len: usize) -> usize {
     Bth::LEN + payload_len + ICRC_LEN
 }
 
-/// The payloads of `N` such packets, one behind the other.
+/// The payloads of `N` such packets, one after the other.
 #[inline]
 fn payloads<const N: usize>(packets: &[u8], payload_len: usize) -> [&[u8]; N] {
     core::array::from_fn(|i| {

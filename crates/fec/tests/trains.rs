@@ -1,5 +1,5 @@
-//! Frames that are handed in together do what they do one by one, whatever has become of them on
-//! their way.
+//! Frames handled together have the same effect as one by one, whatever happened to them on the
+//! way.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const MEMORY: usize = 256 << 10;
 const MTU: usize = 256;
 const RECEIVES: u64 = 64;
 
-/// Without the numbers of IPv4 it is the PSNs alone that tell the frames of a message apart.
+/// Without IPv4 identifications only the PSNs distinguish the frames of a message.
 #[derive(Clone, Copy, Debug)]
 enum Ip {
     V4,
@@ -55,7 +55,7 @@ struct End {
 }
 
 impl End {
-    /// Two of the same number are the same in everything.
+    /// Two ends with the same number are identical.
     fn new(i: u8, ip: Ip, qp_type: QpType, fec: FecMode) -> End {
         let mut nic = Nic::new(NicConfig::new(ip.addr(i), [i; 32])).unwrap();
         if fec != FecMode::Off {
@@ -144,7 +144,7 @@ fn one_by_one(nic: &mut Nic, now: Time, mut meta: FrameMeta, datagram: &Datagram
     }
 }
 
-/// What becomes of a datagram on its way.
+/// What happens to a datagram on its way.
 #[derive(Clone, Debug)]
 enum Fate {
     Arrives,
@@ -156,7 +156,7 @@ enum Fate {
     Twice,
     Marked,
     Swapped(prop::sample::Index, prop::sample::Index),
-    /// Its frames are cut elsewhere than where they end.
+    /// Its frames are split at the wrong length.
     Misread(usize),
 }
 
@@ -234,7 +234,7 @@ fn play(ip: Ip, qp_type: QpType, fec: FecMode, messages: &[Message], fates: &[Fa
             sender.nic.post_send(now, sender.qpn, &SendWr::new(i as u64, op, &sges)).unwrap();
         }
         for datagram in transmit(&mut sender, now) {
-            // Once the fates are used up, all goes well.
+            // After the listed fates everything goes well.
             let fate = if round < 8 { None } else { fates.next() };
             for datagram in befall(fate.unwrap_or(&Fate::Arrives), datagram) {
                 let meta = ip.meta(1, 2, datagram.marked);

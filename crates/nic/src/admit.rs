@@ -1,4 +1,4 @@
-//! Which frames a QP takes: of its transport, from its peer, and intact.
+//! Admission: whether a received frame matches the QP's transport and peer, and is intact.
 
 use bowline_wire::{OpKind, PacketView, solve_ip_id};
 
@@ -11,12 +11,12 @@ use crate::train::Train;
 use crate::tx::Flow;
 use crate::types::QpState;
 
-/// Sends within a burst are numbered below this; see [`IpId`].
+/// Bowline senders number the packets of a burst below this; see [`IpId`].
 const OWN_IDS: u16 = 128;
-/// A source whose last frames all had such a number is one of ours: from then on any other number
-/// means corruption. A foreign sender that counts upwards cannot have as many in a row.
+/// After this many such numbers in a row the source is taken for a Bowline sender: from then on any
+/// other number means corruption. A foreign sender that counts upwards has no run this long.
 const OWN_ID_RUN: u16 = 512;
-/// More frames in a row than this count no further, so that doubt can set in.
+/// The run counter saturates here, so that a few mismatches are enough to reconsider.
 const OWN_ID_RUN_MAX: u16 = 2 * OWN_ID_RUN;
 /// The default partition, membership bit aside.
 const PKEY_MASK: u16 = 0x7fff;
@@ -24,28 +24,28 @@ const PKEY_MASK: u16 = 0x7fff;
 /// Why a frame is not for a QP.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stranger {
-    /// The QP does not receive such packets, or none now.
+    /// The QP does not take such packets, at least not in its current state.
     State,
     Pkey,
     Peer,
 }
 
-/// What admission remembers of where a QP's frames come from.
+/// What admission remembers about the source of a QP's frames.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// The flow of the frame taken last.
+    /// The flow of the last accepted frame.
     flow: Option<Flow>,
-    /// Frames in a row of this flow whose IP identification was one that our own senders use.
+    /// Consecutive frames of this flow whose IP identification is one that Bowline senders use.
     own_id_run: u16,
 }
 
 impl Admission {
-    /// The QP has another peer.
+    /// The QP gets another peer.
     pub(crate) fn forget_flow(&mut self) {
         *self = Admission::default();
     }
 
-    /// The train that a packet begins, which [`Qp::check_frame`] has found to be for the QP.
+    /// The train that begins with this packet, which [`Qp::check_frame`] has accepted for the QP.
     pub(crate) fn train<'a>(
         &mut self,
         meta: &FrameMeta,
@@ -56,7 +56,7 @@ impl Admission {
         Train::new(first, bytes, meta, self.flow.as_mut()?, shim)
     }
 
-    /// Takes note that frames of a train were intact.
+    /// Records that frames of a train were intact.
     pub(crate) fn trust(&mut self, meta: &FrameMeta, frames: usize) {
         let (IpId::Known(first) | IpId::Guess(first)) = meta.ip_id else { return };
         let own = usize::from(OWN_IDS.saturating_sub(first)).min(frames);
@@ -68,7 +68,7 @@ impl Admission {
         self.own_id_run = self.own_id_run.saturating_add(frames).min(OWN_ID_RUN_MAX);
     }
 
-    /// Checks a frame's ICRC, with what is known of its IP identification.
+    /// Checks a frame's ICRC, given what is known about its IP identification.
     #[inline]
     fn is_intact(
         &mut self,
@@ -105,8 +105,8 @@ impl Admission {
                 true
             }
             Some(_) => {
-                // One corrupt frame in 65,536 gets here. Several in a row are a foreign sender, in
-                // whose name somebody has sent frames like ours.
+                // One corrupt frame in 65,536 gets here. Several in a row mean a foreign sender,
+                // under whose address somebody has sent frames like ours.
                 self.own_id_run /= 2;
                 false
             }
@@ -116,7 +116,7 @@ impl Admission {
 }
 
 impl Qp {
-    /// Whether a frame is for this QP and intact; counts why not.
+    /// Whether a frame is for this QP and intact; if not, counts the reason.
     #[inline]
     pub(crate) fn admits(
         &mut self,
@@ -136,7 +136,7 @@ impl Qp {
         false
     }
 
-    /// Whether a frame is for this QP, if it is intact.
+    /// Whether a frame is for this QP, assuming it is intact.
     #[inline]
     pub(crate) fn check_frame(
         &mut self,
@@ -163,15 +163,15 @@ impl Qp {
         if known || self.learn_flow(meta, config) { Ok(()) } else { Err(Stranger::Peer) }
     }
 
-    /// Takes a flow as the one that the QP's frames come in; `false` if it is not from the QP's
-    /// peer. A QP without a peer hears anybody.
+    /// Adopts a flow as the source of the QP's frames; `false` if it is not from the QP's peer. A
+    /// QP without a peer accepts any source.
     #[cold]
     fn learn_flow(&mut self, meta: &FrameMeta, config: &NicConfig) -> bool {
         let core = &self.core;
         if core.descriptor.connected && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
             return false;
         }
-        // What is known of one source says nothing of another.
+        // What was learned about one source does not apply to another.
         let flow = Some(Flow::inbound(meta, config.udp_port));
         self.admission = Admission { flow, own_id_run: 0 };
         true

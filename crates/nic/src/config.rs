@@ -1,10 +1,10 @@
-//! Limits and identity of a NIC. Everything the engine may hold is bounded by a number in here.
+//! Limits and identity of a NIC. Every table and queue in the engine is bounded by a number here.
 
 use core::net::IpAddr;
 
 use crate::types::Mtu;
 
-/// What a [`crate::Nic`] is made with.
+/// Configuration of a [`crate::Nic`].
 #[derive(Clone, Debug)]
 pub struct NicConfig {
     /// The port's address.
@@ -15,45 +15,45 @@ pub struct NicConfig {
     pub peer_udp_port: u16,
     /// Top byte of every QPN of this engine, by which a kernel steers packets to its socket.
     pub qpn_prefix: u8,
-    /// Where the numbers of QPs begin, below the prefix; they go on from there, and around. What is
-    /// not a number that a QP may have wraps too. A device draws it, so that strangers have to find
-    /// its QPs.
+    /// First QP number below the prefix; later QPs count up from it and wrap around, as does a
+    /// start that is not a valid QP number. A device draws it at random, so that strangers have to
+    /// guess its QPNs.
     pub first_qpn: u16,
     /// Largest path MTU that the port carries.
     pub max_mtu: Mtu,
-    /// Seed of keys. Whoever knows it can guess rkeys: outside of tests it comes from the system.
+    /// Seed of the keys. Whoever knows it can guess rkeys: outside of tests the system supplies it.
     pub key_seed: [u8; 32],
-    /// QPs at once; at most 65,534.
+    /// Maximum number of QPs; at most 65,534.
     pub max_qps: u32,
-    /// Completion queues at once.
+    /// Maximum number of completion queues.
     pub max_cqs: u32,
-    /// Shared receive queues at once.
+    /// Maximum number of shared receive queues.
     pub max_srqs: u32,
-    /// Protection domains at once.
+    /// Maximum number of protection domains.
     pub max_pds: u32,
-    /// Memory regions at once.
+    /// Maximum number of memory regions.
     pub max_mrs: u32,
-    /// Work requests in a queue.
+    /// Maximum number of work requests in a queue.
     pub max_wr: u32,
-    /// Entries of a gather or scatter list.
+    /// Maximum number of entries in a gather or scatter list.
     pub max_sge: u8,
-    /// Inline bytes of a send.
+    /// Maximum inline bytes of a send.
     pub max_inline: u32,
-    /// Completions in a completion queue.
+    /// Maximum depth of a completion queue.
     pub max_cqe: u32,
-    /// READs and atomics outstanding, per QP and direction.
+    /// Maximum outstanding READs and atomics, per QP and direction.
     pub max_rd_atomic: u8,
-    /// Multicast groups at once.
+    /// Maximum number of multicast groups.
     pub max_groups: u32,
-    /// QPs in a multicast group.
+    /// Maximum number of QPs in a multicast group.
     pub max_group_members: u32,
     /// Bytes in flight towards one peer engine, shared by all QPs that talk to it, unless a QP's
     /// rate controller says otherwise. A peer's socket buffer holds a few MiB at best.
     pub window_bytes: u32,
-    /// Rate of the link, in bits per second, if this NIC is to share it out as credit among peers
-    /// that send by credit over XP (EQDS).
+    /// Link rate in bits per second, if this NIC is to grant it as credit to peers that send by
+    /// credit over XP (EQDS).
     pub grant_bps: Option<u64>,
-    /// Events kept for [`crate::Nic::poll_event`]; further ones are counted and dropped.
+    /// Event queue depth for [`crate::Nic::poll_event`]; further events are counted and dropped.
     pub max_events: u32,
 }
 

@@ -1,7 +1,7 @@
-//! The usual way of a QP from reset to ready to send.
+//! Taking a QP from reset to ready to send in one call.
 //!
-//! Verbs programs take it in three steps, and so can users of an engine; most have nothing to do in
-//! between, and know all that the steps ask for beforehand.
+//! Verbs programs do this in three `modify_qp` steps, and users of an engine can too. Most have
+//! nothing to do in between, and know beforehand everything that the steps ask for.
 
 use core::net::IpAddr;
 
@@ -12,11 +12,11 @@ use crate::nic::Nic;
 use crate::time::Time;
 use crate::types::{Access, AddressVector, Mtu, QpAttr, QpState, QpType};
 
-/// What a connected QP is told on its way. One that is not reliable has no use for what is about
-/// acknowledgements, READs and atomics, and is not told.
+/// Attributes for connecting a QP. An unreliable one ignores those about acknowledgements, READs
+/// and atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// What the peer may do through the QP.
+    /// What the peer may do to memory through the QP.
     pub access: Access,
     /// Where the peer is.
     pub av: AddressVector,
@@ -43,8 +43,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// To a QP of an engine at `peer`: PSNs from 0, packets of 1024 bytes, and the times and
-    /// retries that most verbs programs ask for. The peer may read, write and do atomics.
+    /// Connects to a QP of an engine at `peer`: PSNs from 0, an MTU of 1024 bytes, and the timeout
+    /// and retry counts that most verbs programs use. The peer may read, write and do atomics.
     pub fn new(peer: IpAddr, dest_qpn: Qpn) -> Connect {
         Connect {
             access: Access::LOCAL_WRITE
@@ -65,7 +65,7 @@ impl Connect {
         }
     }
 
-    /// The three steps of a QP of this type, which is a connected one.
+    /// The three `modify_qp` steps for a connected QP of this type.
     pub fn steps(&self, qp_type: QpType) -> [QpAttr; 3] {
         let reliable = qp_type.descriptor().reliable;
         let init = QpAttr { access: Some(self.access), ..to_init() };
@@ -89,7 +89,7 @@ impl Connect {
         [init, rtr, rts]
     }
 
-    /// The three steps of a QP without a peer.
+    /// The three `modify_qp` steps for a QP without a peer.
     pub fn datagram_steps(qkey: u32, sq_psn: Psn) -> [QpAttr; 3] {
         let init = QpAttr { qkey: Some(qkey), ..to_init() };
         let rtr = QpAttr { state: Some(QpState::Rtr), ..QpAttr::default() };
@@ -109,7 +109,7 @@ impl Nic {
     /// Takes a connected QP from reset to ready to send.
     ///
     /// # Errors
-    /// Those of [`Nic::modify_qp`]; the QP is then where the step before has left it.
+    /// Those of [`Nic::modify_qp`]; the QP then stays in the state that the last good step reached.
     pub fn connect(&mut self, now: Time, qpn: Qpn, to: &Connect) -> Result<(), ModifyError> {
         let info = self.query_qp(qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
         let steps = to.steps(info.init.qp_type);
@@ -119,7 +119,7 @@ impl Nic {
     /// Takes a QP without a peer from reset to ready to send, with PSNs from 0.
     ///
     /// # Errors
-    /// Those of [`Nic::modify_qp`]; the QP is then where the step before has left it.
+    /// Those of [`Nic::modify_qp`]; the QP then stays in the state that the last good step reached.
     pub fn activate(&mut self, now: Time, qpn: Qpn, qkey: u32) -> Result<(), ModifyError> {
         let steps = Connect::datagram_steps(qkey, Psn::new(0));
         steps.iter().try_for_each(|step| self.modify_qp(now, qpn, step))

@@ -25,7 +25,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What a device has done and seen. A snapshot is a clone.
+    /// Device counters. A snapshot is a clone.
     Counters {
         /// Packets sent.
         tx_packets,
@@ -130,7 +130,7 @@ counters! {
 }
 
 counters! {
-    /// What a QP has done and seen.
+    /// Counters of a QP.
     QpCounters {
         /// Packets sent.
         tx_packets,

@@ -4,7 +4,7 @@ use bowline_wire::Qpn;
 
 use crate::types::{QpState, QpType};
 
-/// Why an object could not be made, changed or removed.
+/// Why an object could not be created, changed or destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     /// A limit of [`crate::NicConfig`] is reached.
@@ -17,7 +17,7 @@ pub enum ControlError {
         /// How many there may be.
         limit: u64,
     },
-    /// A size asked for is above the device's.
+    /// A requested size exceeds the device's maximum.
     #[error("{what} of {asked} is above the device's maximum of {max}")]
     TooLarge {
         /// Which size.
@@ -27,7 +27,7 @@ pub enum ControlError {
         /// What there may be.
         max: u64,
     },
-    /// A handle that names nothing (any more).
+    /// The handle does not name an object (any more).
     #[error("no such {what}: it was destroyed, or belongs to another device")]
     NotFound {
         /// Which kind of object.
@@ -50,7 +50,7 @@ pub enum ControlError {
     /// The system refused: a verbs device's kernel or library.
     #[error("cannot {what}: {}", std::io::Error::from_raw_os_error(*errno))]
     Refused {
-        /// What was tried, to be read after "cannot".
+        /// What was attempted; completes the sentence "cannot …".
         what: &'static str,
         /// The error number.
         errno: i32,
@@ -117,7 +117,7 @@ pub enum ModifyError {
     },
 }
 
-/// Why a work request was not taken. Nothing of it was done.
+/// Why a work request was rejected. A rejected request has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     /// The handle names no QP or shared receive queue.
@@ -174,7 +174,7 @@ pub enum PostError {
     /// A datagram without destination, or a destination on a connected QP.
     #[error("a UD request needs a destination, and only a UD request has one")]
     BadDestination,
-    /// The NIC is no engine of ours, and its driver refused.
+    /// The device is not a Bowline engine, and its driver refused.
     #[error(
         "the NIC's driver refused the request with error number {errno}: check the QP's state and sizes"
     )]
@@ -182,7 +182,7 @@ pub enum PostError {
         /// The system's error number.
         errno: i32,
     },
-    /// A stride that is no power of two, or leaves less than four bytes of each block in a packet.
+    /// A stride that is not a power of two, or leaves under four bytes of each block in a packet.
     #[error("stride {given}: it must be a power of two, at most {max} at this path MTU")]
     BadStride {
         /// What was given.

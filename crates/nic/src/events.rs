@@ -1,4 +1,4 @@
-//! Events waiting for the application: bounded, so that one who never polls costs no memory.
+//! Asynchronous events: bounded, so that an application that never polls costs no memory.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What a port knows about a received datagram besides its bytes.
+//! Metadata of a received datagram.
 
 use core::net::IpAddr;
 
@@ -34,25 +34,25 @@ pub const ECN_ECT0: u8 = 0b10;
 /// Congestion experienced.
 pub const ECN_CE: u8 = 0b11;
 
-/// What a port can say about a packet's IPv4 identification.
+/// What a port knows about a packet's IPv4 identification.
 ///
 /// A UDP socket does not show it. Bowline's own senders number the packets of a batch 0, 1, 2, …,
 /// so the position in the batch is a good guess, and the few other values a batch can have are
 /// accepted as well. For a foreign sender the ID is solved for, which leaves a weaker check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IpId {
-    /// The port saw the IP header (or there is none that counts, as with IPv6: then 0).
+    /// The port saw the IP header (or it has no identification, as with IPv6: then 0).
     Known(u16),
-    /// The port did not see it; if the sender is one of ours, it is probably this.
+    /// The port did not see it; a Bowline sender probably used this value.
     Guess(u16),
-    /// There is none: the frame came through memory, where nothing can change it, and has no ICRC
+    /// Not needed: the frame came through memory, where nothing can corrupt it, and has no ICRC
     /// ([`CleanPaths`](crate::CleanPaths)).
     Unsummed,
 }
 
 impl IpId {
-    /// Turns what is known of a frame into what is known of the one so many behind it in its
-    /// datagram.
+    /// Derives the identification of the frame that follows this one at the given distance in the
+    /// same datagram.
     #[inline]
     pub fn skip(&mut self, frames: usize) {
         if let IpId::Guess(id) = self {

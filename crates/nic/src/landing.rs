@@ -1,19 +1,19 @@
-//! Where single-packet WRITEs with immediate go instead of a completion queue.
+//! Landings: a destination for single-packet WRITEs with immediate other than a completion queue.
 //!
-//! A message that is sent as one WRITE per packet would cost its receiver a work request and a
-//! completion for every packet. A landing is told of each right where the packet is handled, which
-//! is what hardware would leave to an accelerator beside the NIC.
+//! A message sent as one WRITE per packet would cost its receiver a work request and a completion
+//! per packet. The NIC calls a landing for each packet instead, while handling it, as hardware
+//! would offload to an accelerator beside the NIC.
 //!
-//! Every packet must carry a key that checks, also one without payload: addresses, QP numbers and
-//! packet numbers can be guessed, and a landing takes a packet as word from the peer.
+//! Every packet must carry a valid key, even one without payload: addresses, QP numbers and PSNs
+//! can be guessed, and a landing trusts that a packet comes from the peer.
 
 use bowline_wire::Qpn;
 
-/// A packet that a landing has not been told of.
+/// A packet that its landing has not been notified of yet.
 ///
-/// Payload may be streamed past the caches, and others see it in any order until it has settled. To
-/// settle after every packet would cost what streaming gains: landings hear of packets that arrived
-/// together when all of them have settled.
+/// Payload may be written with streaming stores, which other threads see in any order until a store
+/// fence. A fence per packet would cost what streaming gains, so landings are notified of packets
+/// that arrived together after one fence for all of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landed {
     pub(crate) qpn: Qpn,
@@ -21,9 +21,9 @@ pub(crate) struct Landed {
     pub(crate) bytes: u32,
 }
 
-/// Told of every packet that a QP's peer has landed.
+/// Notified of every packet that a QP's peer has landed.
 pub trait Landing: Send {
-    /// `bytes` have been written to memory, and came with `imm`. What the write made visible to
-    /// this call must be made visible to others with release ordering.
+    /// `bytes` have been written to memory, and arrived with `imm`. The write is visible to this
+    /// call; publish it to other threads with release ordering.
     fn landed(&mut self, imm: u32, bytes: u32);
 }

@@ -7,8 +7,8 @@
 //!
 //! # Driving a NIC
 //!
-//! Whoever owns a NIC delivers frames, sends what it produces, and calls it when its timer is due.
-//! Here two of them are connected in memory, and one writes into the other's buffer:
+//! The owner of a NIC delivers frames, sends what it produces, and calls it when its timer is due.
+//! Here two NICs are connected in memory, and one writes into the other's buffer:
 //!
 //! ```
 //! use std::net::IpAddr;

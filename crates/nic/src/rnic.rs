@@ -1,8 +1,8 @@
-//! What a protocol above queue pairs asks of a NIC, whoever made it.
+//! The interface that protocols above queue pairs need from a NIC of any make.
 //!
-//! SDR and the collectives run on Bowline's soft NIC and on verbs devices alike. They call this
-//! trait, whose methods have the names and the meaning of [`Nic`]'s own. What only the soft NIC has
-//! is refused by default, with the reason.
+//! SDR and the collectives run on Bowline's soft NIC and on verbs devices alike. They use this
+//! trait, whose methods have the names and the meaning of [`Nic`]'s own. By default, features of
+//! the soft NIC alone are refused with a reason.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::types::{
     SrqId, XpOptions,
 };
 
-/// What computes over registered memory: it gets the pieces to be read and those to be written.
+/// A computation over registered memory: it gets the pieces to be read and those to be written.
 pub type Compute<'a> = dyn FnMut(&[&[u8]], &mut [&mut [u8]]) + 'a;
 
-/// Refuses what only the soft NIC has.
+/// Refuses a feature that only the soft NIC has.
 fn soft_only<T>(what: &'static str) -> Result<T, ControlError> {
     let why = "a verbs device has none: open the device by its IP address instead of verbs:NAME";
     Err(ControlError::Invalid { what, why })
@@ -37,8 +37,8 @@ pub trait Rnic {
     /// Limits, address, the largest MTU.
     fn config(&self) -> &NicConfig;
 
-    /// Receives to keep posted for datagrams of one channel: as many as may come before a protocol
-    /// gets its turn.
+    /// Receives to keep posted for the datagrams of one channel: as many as may arrive before the
+    /// protocol runs again.
     fn datagram_receives(&self) -> u32;
 
     /// See [`Nic::create_cq`].
@@ -101,12 +101,12 @@ pub trait Rnic {
     /// See [`Nic::deregister`].
     fn deregister(&mut self, key: MrKey) -> Result<(), ControlError>;
 
-    /// What peers call a region. The soft NIC has one key for both ends; verbs have two.
+    /// The key that peers use for a region. The soft NIC has one key for both ends; verbs have two.
     fn rkey(&self, key: MrKey) -> MrKey {
         key
     }
 
-    /// As `with_slices`, which is more convenient.
+    /// The object-safe form of `with_slices`.
     fn compute(
         &self,
         pd: PdId,
@@ -115,7 +115,7 @@ pub trait Rnic {
         f: &mut Compute<'_>,
     ) -> Result<(), ControlError>;
 
-    /// Checks that messages can be put at `len` bytes of a region: see [`Nic::check_bindable`].
+    /// Checks that messages can be placed in `len` bytes of a region: see [`Nic::check_bindable`].
     fn check_bindable(
         &self,
         pd: PdId,
@@ -124,7 +124,7 @@ pub trait Rnic {
         len: usize,
     ) -> Result<(), ControlError>;
 
-    /// Fills bytes that nobody can guess: see [`Nic::draw_secret`].
+    /// Fills a slice with unpredictable bytes: see [`Nic::draw_secret`].
     fn fill_secret(&mut self, out: &mut [u8]);
 
     /// See [`Nic::set_rate_controller`].
@@ -210,7 +210,7 @@ pub trait Rnic {
         Err(PostError::UnsupportedOp(self.qp_type(qpn).ok_or(PostError::NotFound)?))
     }
 
-    /// See [`Nic::resend`]. A NIC that cannot be told to waits for its own timer.
+    /// See [`Nic::resend`]. A NIC that lacks it waits for its own timer.
     fn resend(&mut self, now: Time, qpn: Qpn) -> Result<(), PostError> {
         let _ = (now, qpn);
         Ok(())
@@ -242,7 +242,7 @@ impl dyn Rnic + '_ {
     }
 }
 
-/// Receives for a channel of datagrams: more than a lane takes off its socket between two turns of
+/// Receives for a channel of datagrams: more than a lane reads from its socket between two runs of
 /// a protocol.
 const DATAGRAM_RECEIVES: u32 = 512;
 

@@ -1,3 +1,3 @@
-//! Time as an argument. The type is the link model's, which stands below the engine.
+//! Time as an argument. The type comes from the link model, a layer below the engine.
 
 pub use bowline_link::Time;

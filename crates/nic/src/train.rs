@@ -1,8 +1,8 @@
-//! Frames that arrived together and differ in their PSNs only.
+//! Trains: frames that arrived together and differ only in their PSNs.
 //!
 //! A bulk transfer arrives as datagrams of many frames, nearly all of which are from the middle of
-//! one message. What holds for the first of them (QP, peer, rights) holds for all; what has to be
-//! looked at in each is whether it is intact and the next in order.
+//! one message. What holds for the first (QP, peer, rights) holds for all; only integrity and order
+//! must be checked for each.
 
 use bowline_wire::{
     Bth, HeaderDeltas, ICRC_LEN, Icrc, OpKind, Opcode, PacketView, Position, Psn, Service,
@@ -12,9 +12,8 @@ use crate::frame::{FrameMeta, IpId};
 use crate::shim::Shim;
 use crate::tx::{Flow, PSN_AT, psn_of};
 
-/// By opcode: bytes of the headers of a packet from the middle of a message that can be part of a
-/// train; 0 for any other. Answers to READs are taken one by one where each of them may acknowledge
-/// something.
+/// By opcode: header bytes of a packet from the middle of a message that can be part of a train; 0
+/// for any other. READ responses are handled one by one where each may acknowledge something.
 static MIDDLE_HEADERS: [u8; 256] = {
     let mut headers = [0; 256];
     let mut opcode = 0;
@@ -35,35 +34,35 @@ const fn is_xp(opcode: u8) -> bool {
     matches!(Opcode(opcode).service(), Some(Service::Xp))
 }
 
-/// Frames behind each other in a datagram, looked at one by one.
+/// Consecutive frames of a datagram, examined one by one.
 pub(crate) struct Train<'a> {
     bytes: &'a [u8],
     frame_len: usize,
     kind: OpKind,
-    /// Extended headers, which all have.
+    /// Extension headers, the same in all frames.
     ext: &'a [u8],
-    /// What all BTHs start with.
+    /// The common beginning of all BTHs.
     alike: [u8; PSN_AT],
-    /// Of the frame that is looked at next.
+    /// PSN of the next frame.
     psn: Psn,
     ip_id: IpId,
-    /// The ICRC register behind all headers, for ID 0 and PSN 0.
+    /// The ICRC register after all headers, for ID 0 and PSN 0.
     seed: Icrc,
     deltas: &'static HeaderDeltas,
-    /// Looks at the frames before the transport does.
+    /// Sees the frames before the transport does.
     shim: Option<&'a mut (dyn Shim + 'static)>,
-    /// How many of the next frames are intact and the shim has passed.
+    /// How many of the next frames are intact and approved by the shim.
     seen: usize,
 }
 
-/// Bytes of frames that a shim sees at a time.
+/// Bytes of frames that a shim is shown at a time.
 const SHOWN_BYTES: usize = 16 << 10;
 
 impl<'a> Train<'a> {
-    /// How many frames of a datagram may be a train, from its first on; 0 unless two at least.
+    /// How many frames of a datagram, from its first on, may be a train; 0 if fewer than two.
     #[inline]
     pub(crate) fn len_of(bytes: &[u8], frame_len: usize) -> usize {
-        // Of a trailing frame that is shorter nothing is known.
+        // A shorter trailing frame is not examined.
         let whole = bytes.len() / frame_len;
         let starts = whole >= 2
             && frame_len > MIDDLE_HEADERS[usize::from(bytes[0])] as usize + ICRC_LEN
@@ -72,8 +71,8 @@ impl<'a> Train<'a> {
         if starts { whole } else { 0 }
     }
 
-    /// The train that begins with `first`, a packet without pad, which `bytes` begin with; nothing
-    /// if there are no trains of such packets.
+    /// The train that begins with `first`, a packet without padding at the start of `bytes`; `None`
+    /// if such packets do not form trains.
     pub(crate) fn new(
         first: &PacketView<'a>,
         bytes: &'a [u8],
@@ -99,7 +98,7 @@ impl<'a> Train<'a> {
         })
     }
 
-    /// PSN of the next frame, as it should be.
+    /// Expected PSN of the next frame.
     pub(crate) fn psn(&self) -> Psn {
         self.psn
     }
@@ -114,14 +113,14 @@ impl<'a> Train<'a> {
         self.frame_len - self.header_len() - ICRC_LEN
     }
 
-    /// What is behind extended headers, if they are like those of the first frame. Apart, since
-    /// frames of most transports have none.
+    /// What follows the extension headers, if they equal those of the first frame. Out of line,
+    /// since most transports' frames have none.
     #[inline(never)]
     fn behind_ext<'b>(&self, rest: &'b [u8]) -> Option<&'b [u8]> {
         rest.strip_prefix(self.ext)
     }
 
-    /// Extended headers of each frame.
+    /// Extension headers of each frame.
     pub(crate) fn ext(&self) -> &'a [u8] {
         self.ext
     }
@@ -131,20 +130,20 @@ impl<'a> Train<'a> {
         Bth::LEN + self.ext.len()
     }
 
-    /// What the frames are of.
+    /// The operation that the frames belong to.
     pub(crate) fn kind(&self) -> OpKind {
         self.kind
     }
 
-    /// Gives no more than so many frames.
+    /// Limits the train to this many frames.
     pub(crate) fn limit(&mut self, frames: u32) {
         let most = (frames as usize).saturating_mul(self.frame_len);
         self.bytes = self.bytes.get(..most).unwrap_or(self.bytes);
     }
 
-    /// Payload of the next frame; nothing if there is none, or one that is anything but intact,
-    /// like those before it, and as a shim would have it. The transport is to take what it is
-    /// given: a shim has seen it, and perhaps some of those behind it.
+    /// Payload of the next frame; `None` if there is none, or if it is damaged, differs from those
+    /// before it, or a shim does not approve it. The transport must take what it is given: a shim
+    /// has seen it, and perhaps some that follow.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<&'a [u8]> {
         if self.shim.is_some() && self.seen == 0 {
@@ -164,7 +163,7 @@ impl<'a> Train<'a> {
         Some(payload)
     }
 
-    /// Shows the shim as many frames as stay in the first cache until the transport reads them.
+    /// Shows the shim as many frames as stay in the L1 cache until the transport reads them.
     fn show(&mut self) {
         let most = (SHOWN_BYTES / self.frame_len).max(1);
         let frames = self.bytes.chunks(self.frame_len).enumerate().take(most);
@@ -177,8 +176,8 @@ impl<'a> Train<'a> {
         }
     }
 
-    /// Payload of the frame that `bytes` begin with, so many behind the next one, if it is as it
-    /// should be.
+    /// Payload of the frame at the start of `bytes`, at this distance from the next one, if it is
+    /// as expected.
     #[inline]
     fn intact<'b>(&self, bytes: &'b [u8], ahead: usize) -> Option<&'b [u8]> {
         let frame = bytes.get(..self.frame_len)?;

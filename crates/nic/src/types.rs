@@ -1,4 +1,4 @@
-//! The nouns of the verbs API: what applications hand to a NIC and get back from it.
+//! The data types of the verbs API: what applications pass to a NIC and get back.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -16,7 +16,7 @@ pub use crate::transport::{LossRecord, Operations, QpType, TransportDescriptor, 
 pub struct PdId(pub(crate) u32);
 
 impl PdId {
-    /// An identifier of this number, for devices that have no engine to give one.
+    /// An identifier with this number, for devices without an engine to assign one.
     pub const fn from_raw(number: u32) -> PdId {
         PdId(number)
     }
@@ -27,7 +27,7 @@ impl PdId {
 pub struct CqId(pub(crate) u32);
 
 impl CqId {
-    /// An identifier of this number, for devices that have no engine to give one.
+    /// An identifier with this number, for devices without an engine to assign one.
     pub const fn from_raw(number: u32) -> CqId {
         CqId(number)
     }
@@ -38,24 +38,24 @@ impl CqId {
 pub struct SrqId(pub(crate) u32);
 
 impl SrqId {
-    /// An identifier of this number, for devices that have no engine to give one.
+    /// An identifier with this number, for devices without an engine to assign one.
     pub const fn from_raw(number: u32) -> SrqId {
         SrqId(number)
     }
 }
 
-/// A domain of extended reliable connections: a number by which a device tells its domains apart.
+/// A domain of extended reliable connections: a number that identifies it on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct XrcdId(pub u32);
 
-/// What a shared receive queue has that is for extended reliable connections.
+/// Properties of a shared receive queue for extended reliable connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcSrq {
-    /// Its domain: QPs of the same take messages for it.
+    /// Its domain: QPs of the same domain receive messages for it.
     pub domain: XrcdId,
-    /// The number that peers name it by, 24 bits and not 0.
+    /// The number by which peers address it, 24 bits and not 0.
     pub number: u32,
-    /// Where its receives complete, whichever QP the message came by.
+    /// Where its receives complete, whichever QP received the message.
     pub cq: CqId,
 }
 
@@ -91,17 +91,17 @@ bitflags! {
 /// State of a QP, as the standard names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QpState {
-    /// Just made, or reset: nothing may be posted.
+    /// Newly created, or reset: nothing may be posted.
     Reset,
-    /// Receives may be posted; nothing moves.
+    /// Receives may be posted; nothing is transferred.
     Init,
     /// Ready to receive.
     Rtr,
     /// Ready to send as well.
     Rts,
-    /// Send queue drained: what was started ends, nothing new starts.
+    /// Send queue drained: requests that were started finish, no others start.
     Sqd,
-    /// Send queue error (UC and UD): receiving goes on.
+    /// Send queue error (UC and UD): receiving continues.
     Sqe,
     /// Everything outstanding is flushed with an error.
     Err,
@@ -194,13 +194,13 @@ pub struct Remote {
 /// a word that several packets carry between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmSeries {
-    /// The bits that all have in common.
+    /// The bits common to all.
     pub base: u32,
     /// Number of the first packet.
     pub first: u32,
     /// The word of which each packet carries a fragment, in its lowest bits.
     pub word: u32,
-    /// Bits of a fragment, and so the place of the number: a divisor of 32, or 0 for none.
+    /// Bits of a fragment, which is also the shift of the number: a divisor of 32, or 0 for none.
     pub fragment_bits: u8,
 }
 
@@ -226,16 +226,16 @@ impl ImmSeries {
 pub enum SendOp {
     /// A message into the peer's next receive.
     Send,
-    /// With 32 bits for the receiver's completion.
+    /// A SEND with 32 bits of immediate data for the receiver's completion.
     SendImm(u32),
-    /// And revoke this key of the receiver's.
+    /// A SEND that also revokes this key of the receiver.
     SendInvalidate(u32),
     /// Write the peer's memory.
     Write(Remote),
-    /// Write, then consume a receive and hand it 32 bits.
+    /// Write, then consume a receive and complete it with 32 bits of immediate data.
     WriteImm(Remote, u32),
-    /// Write, each packet as a message of its own with an immediate of its own, so that those that
-    /// arrive count although others are lost. UC only.
+    /// Write, each packet as a message of its own with its own immediate, so that packets that
+    /// arrive count even if others are lost. UC only.
     WritePackets(Remote, ImmSeries),
     /// Read the peer's memory.
     Read(Remote),
@@ -258,13 +258,12 @@ pub enum SendOp {
     /// Give the peer a key to a part of a region ([`Nic::alloc_window`](crate::Nic::alloc_window)).
     /// Sends nothing; takes no payload. RC, UC and XP.
     BindWindow(WindowBinding),
-    /// Revoke a window's key: what uses it is refused from then on. Sends nothing; takes no
-    /// payload.
+    /// Revoke a window's key: its use is refused from then on. Sends nothing; takes no payload.
     LocalInvalidate(u32),
 }
 
 impl SendOp {
-    /// Whether it is done here, and sends nothing.
+    /// Whether it is carried out locally, and sends nothing.
     #[inline]
     pub(crate) fn is_local(&self) -> bool {
         matches!(self, SendOp::BindWindow(_) | SendOp::LocalInvalidate(_))
@@ -275,7 +274,7 @@ bitflags! {
     /// How a send work request behaves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct SendFlags: u8 {
-        /// Give a completion (failures always do).
+        /// Raise a completion (failures always do).
         const SIGNALED = 1;
         /// Wait for all earlier READs and atomics first.
         const FENCE = 2;
@@ -296,9 +295,9 @@ pub enum Payload<'a> {
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdDest {
-    /// Where.
+    /// The peer's address.
     pub av: AddressVector,
-    /// Which QP there.
+    /// The peer's QP.
     pub qpn: Qpn,
     /// Its Q_Key.
     pub qkey: u32,
@@ -307,21 +306,21 @@ pub struct UdDest {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
-    /// With what.
+    /// The data, or where to put it.
     pub payload: Payload<'a>,
-    /// How.
+    /// Flags.
     pub flags: SendFlags,
-    /// To whom; UD only.
+    /// The destination; UD only.
     pub ud: Option<UdDest>,
-    /// When it ends, whatever has been sent or read by then; XP only.
+    /// When it ends, however much has been sent or read by then; XP only.
     pub deadline: Time,
-    /// How many blocks of one MTU share a packet, a power of two; XP only. 0 and 1 are none.
+    /// How many blocks of one MTU share a packet, a power of two; XP only. 0 and 1 turn this off.
     pub stride: u16,
-    /// Number of the peer's shared receive queue that it is for; XRC only.
+    /// Number of the peer's shared receive queue that it addresses; XRC only.
     pub srqn: u32,
 }
 
@@ -345,32 +344,32 @@ impl<'a> SendWr<'a> {
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Where the message goes.
     pub sges: &'a [Sge],
-    /// When it ends, whatever has arrived by then; XP only.
+    /// When it ends, however much has arrived by then; XP only.
     pub deadline: Time,
 }
 
 impl<'a> RecvWr<'a> {
-    /// A receive that waits as long as it takes.
+    /// A receive without a deadline.
     pub fn new(wr_id: u64, sges: &'a [Sge]) -> Self {
         RecvWr { wr_id, sges, deadline: Time::NEVER }
     }
 }
 
-/// What became of a work request. The standard's list, with its numbers in the verbs API.
+/// The outcome of a work request. The standard's list, with the numbers of the verbs API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WcStatus {
-    /// Done.
+    /// It succeeded.
     Success = 0,
     /// The message is longer than the receive, or than the port allows.
     LocLenErr = 1,
     /// A local inconsistency of the QP.
     LocQpOpErr = 2,
-    /// A local key, range or right that does not check.
+    /// A local key, range or right is not valid.
     LocProtErr = 4,
     /// Flushed: the QP went to the error state first.
     WrFlushErr = 5,
@@ -382,11 +381,11 @@ pub enum WcStatus {
     LocAccessErr = 8,
     /// The peer found the request invalid.
     RemInvReqErr = 9,
-    /// The peer found key, range or right wrong.
+    /// The peer rejected the key, range or right.
     RemAccessErr = 10,
     /// The peer failed to carry the request out.
     RemOpErr = 11,
-    /// No answer within timeout times retries.
+    /// No response within timeout times retries.
     RetryExcErr = 12,
     /// The peer had no receive posted for too long.
     RnrRetryExcErr = 13,
@@ -451,7 +450,7 @@ impl fmt::Display for WcStatus {
     }
 }
 
-/// Which kind of request a completion is of.
+/// The kind of request that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WcOpcode {
     /// A send, with or without immediate or invalidate.
@@ -474,13 +473,13 @@ pub enum WcOpcode {
     RecvWriteImm,
 }
 
-/// What ended a work request that has succeeded, at least in part.
+/// What ended a work request that succeeded at least in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum EndMark {
-    /// Everything was sent, or is there.
+    /// Everything was sent, or has arrived.
     #[default]
     Whole,
-    /// The last packet is there, and others are missing.
+    /// The last packet has arrived, and others are missing.
     Last,
     /// The deadline has passed.
     Deadline,
@@ -491,14 +490,14 @@ pub enum EndMark {
 /// A completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The request's.
+    /// The request's `wr_id`.
     pub wr_id: u64,
-    /// What became of it. Only `wr_id`, `qpn` and this are meaningful after a failure.
+    /// Its outcome. Only `wr_id`, `qpn` and this are meaningful after a failure.
     pub status: WcStatus,
     /// Kind of request.
     pub opcode: WcOpcode,
-    /// Bytes received, read or written. After another end than [`EndMark::Whole`]: those that are
-    /// there, or were sent.
+    /// Bytes received, read or written. If it ended other than by [`EndMark::Whole`]: those that
+    /// arrived, or were sent.
     pub byte_len: u32,
     /// Immediate data, for a receive.
     pub imm: Option<u32>,
@@ -512,7 +511,7 @@ pub struct Completion {
     pub grh: bool,
     /// The sender asked to raise a solicited-only notification.
     pub solicited: bool,
-    /// What ended it. Only XP knows other ends than [`EndMark::Whole`].
+    /// What ended it. Only XP has other values than [`EndMark::Whole`].
     pub end: EndMark,
 }
 
@@ -535,10 +534,10 @@ impl Default for Completion {
     }
 }
 
-/// Something that happened outside the flow of completions.
+/// An asynchronous event: something other than a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// An armed completion queue got what it was armed for. It is disarmed now.
+    /// An armed completion queue got the completion it was armed for. It is disarmed now.
     CqNotify(CqId),
     /// A completion queue overflowed: completions were lost, and its QPs are in the error state.
     CqOverflow(CqId),
@@ -546,7 +545,7 @@ pub enum Event {
     CommEstablished(Qpn),
     /// A QP's send queue has drained in SQD.
     SqDrained(Qpn),
-    /// A QP failed for a reason of this host's.
+    /// A QP failed for a local reason.
     QpFatal(Qpn),
     /// A peer's request was invalid.
     QpRequestError(Qpn),
@@ -556,15 +555,15 @@ pub enum Event {
     LastWqeReached(Qpn),
     /// A shared receive queue fell below its limit.
     SrqLimit(SrqId),
-    /// A guarded QP has tried as often as it may and got no answer: it is held, with all that it
-    /// has outstanding.
+    /// A guarded QP has exhausted its retries without a response: it is suspended, with everything
+    /// that it has outstanding.
     PathFailed(Qpn),
-    /// The peer of a QP that is watched ([`crate::Nic::watch_peer`]) does not answer. The QP is in
-    /// the error state.
+    /// The peer of a watched QP ([`crate::Nic::watch_peer`]) does not answer. The QP is in the
+    /// error state.
     PeerLost(Qpn),
 }
 
-/// Attributes for [`crate::Nic::modify_qp`]: what is `Some` is set, as a mask would say in C.
+/// Attributes for [`crate::Nic::modify_qp`]: those that are `Some` are set, like a mask in C.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpAttr {
     /// State to move to.
@@ -599,13 +598,13 @@ pub struct QpAttr {
     pub timeout: Option<u8>,
     /// Retries after timeouts and sequence errors, 0..=7.
     pub retry_count: Option<u8>,
-    /// Retries after RNR NAKs, 0..=7; 7 is without end.
+    /// Retries after RNR NAKs, 0..=7; 7 means unlimited.
     pub rnr_retry: Option<u8>,
     /// Raise [`Event::SqDrained`] when SQD has drained.
     pub sqd_notify: Option<bool>,
 }
 
-/// What a QP is made with.
+/// Parameters of a new QP.
 #[derive(Clone, Copy, Debug)]
 pub struct QpInit {
     /// Transport.
@@ -616,7 +615,7 @@ pub struct QpInit {
     pub send_cq: CqId,
     /// Where receives complete.
     pub recv_cq: CqId,
-    /// Take receives from here rather than from a queue of its own.
+    /// Take receives from this queue instead of one of its own.
     pub srq: Option<SrqId>,
     /// Send work requests that can be outstanding.
     pub max_send_wr: u32,
@@ -630,8 +629,8 @@ pub struct QpInit {
     pub max_inline: u32,
     /// Every send is signaled.
     pub signal_all: bool,
-    /// Where the shared receive queues are that the peer may name; XRC only. Without one it may
-    /// name none.
+    /// Domain of the shared receive queues that the peer may address; XRC only. Without one it may
+    /// address none.
     pub xrcd: Option<XrcdId>,
 }
 

@@ -1,4 +1,4 @@
-//! What a running NIC may cost: nothing per packet, and little per QP.
+//! The cost of a running NIC: nothing per packet, and little per QP.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -12,7 +12,7 @@ use bowline_wire::Qpn;
 
 struct Counting;
 
-// Each test's own thread: the test runner allocates on others as it pleases.
+// Counted per thread: the test runner allocates freely on other threads.
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
@@ -87,7 +87,7 @@ fn exchange(
                     ttl: 64,
                     ip_id: IpId::Guess(id as u16),
                 };
-                // Every 97th packet is lost, so that the ways of recovery are covered too.
+                // Every 97th packet is lost, so that recovery is covered too.
                 packets += 1;
                 PACKETS.set(PACKETS.get() + 1);
                 if !PACKETS.get().is_multiple_of(97) {

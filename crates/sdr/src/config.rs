@@ -1,4 +1,4 @@
-//! What an SDR QP is made with.
+//! Parameters of an SDR QP.
 
 use bowline_nic::{Mtu, QpType, RateControl, Rnic};
 
@@ -8,11 +8,11 @@ use crate::imm::ImmLayout;
 /// What carries the packets of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Unreliable connections: a packet is a WRITE, which the NIC puts in its place.
+    /// Unreliable connections: a packet is a WRITE, which the NIC puts in place.
     #[default]
     Uc,
-    /// Unreliable datagrams, for NICs that have no unreliable connections: a packet is a SEND,
-    /// which the receiver copies to its place.
+    /// Unreliable datagrams, for NICs without unreliable connections: a packet is a SEND, which the
+    /// receiver copies into place.
     Ud,
 }
 
@@ -32,33 +32,33 @@ impl Transport {
     }
 }
 
-/// Parameters of an SDR QP. Both ends must agree on all but the rate and the congestion control.
+/// Parameters of an SDR QP. Both ends must agree on all except rate and congestion control.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SdrConfig {
     /// What carries the packets.
     pub transport: Transport,
-    /// How the transport immediate is shared out.
+    /// How the bits of the transport immediate are divided.
     pub layout: ImmLayout,
     /// Payload of a packet.
     pub mtu: Mtu,
-    /// Bytes that one bit of a bitmap stands for: a power of two packets.
+    /// Bytes per bit of a bitmap: a power of two packets.
     pub chunk_bytes: u32,
     /// Longest message in bytes.
     pub max_message: u64,
-    /// How often message IDs can be used up before a packet of the first time could be mistaken for
-    /// one of the last.
+    /// How many times all message IDs can be used before a packet from the first time could be
+    /// mistaken for one from the last.
     pub generations: u32,
-    /// QPs over which the packets of a message spread.
+    /// QPs over which the packets of a message are spread.
     pub channels: u32,
     /// Bits per second at which packets leave, all channels together; `None` is as fast as the port
-    /// takes them.
+    /// accepts them.
     pub rate_bps: Option<u64>,
-    /// No faster than this, whatever finds the rate out; `None` is no limit.
+    /// Upper bound of the rate, however it is determined; `None` is no limit.
     pub max_rate_bps: Option<u64>,
-    /// What finds the rate out, where `rate_bps` does not say it; `None` is nothing.
+    /// Rate control that determines the rate if `rate_bps` does not; `None` is none.
     pub congestion: Option<RateControl>,
-    /// How long packets may linger in the network, in nanoseconds: a message's place is not used
-    /// again, after all generations, before that. `None` goes by how much round trips differ.
+    /// How long packets may linger in the network, in nanoseconds: after all generations, a
+    /// message's place is not reused before that. `None` derives it from round-trip variation.
     pub lateness_ns: Option<u64>,
 }
 
@@ -80,12 +80,12 @@ impl Default for SdrConfig {
     }
 }
 
-/// How often all places are used before a slot comes again: so often that a replay window has long
-/// passed over what was sent the last time, however few packets messages have.
+/// How many times all places are used before a slot number recurs: often enough that a replay
+/// window has long moved past the last use, however few packets messages have.
 const LAPS: u64 = 1 << 16;
 
 impl SdrConfig {
-    /// Checks that the numbers go together.
+    /// Checks that the values are consistent.
     pub fn check(&self) -> Result<(), SdrError> {
         let mtu = u64::from(self.mtu.bytes());
         let fail = |what, why: String| Err(SdrError::Config { what, why });
@@ -111,7 +111,7 @@ impl SdrConfig {
         Ok(())
     }
 
-    /// The same on this NIC: one that cannot do it over UC does it over UD.
+    /// The same on this NIC: UD if the NIC does not support UC.
     pub fn on(&self, nic: &dyn Rnic) -> SdrConfig {
         let transport = if nic.has_indirect_keys() { self.transport } else { Transport::Ud };
         SdrConfig { transport, ..self.clone() }
@@ -123,7 +123,7 @@ impl SdrConfig {
         len.div_ceil(u64::from(self.mtu.bytes())).max(1) as u32
     }
 
-    /// A chunk is two to this power packets.
+    /// A chunk has two to this power packets.
     pub(crate) fn chunk_shift(&self) -> u32 {
         (self.chunk_bytes / self.mtu.bytes()).trailing_zeros()
     }
@@ -133,8 +133,8 @@ impl SdrConfig {
         self.max_message.next_power_of_two().trailing_zeros()
     }
 
-    /// The slot of message `number` under its generation's root key. Messages that have the same
-    /// place have different slots, for longer than any packet can be held back.
+    /// The slot of message `number` under its generation's root key. Messages that share a place
+    /// have different slots, for longer than any packet can be delayed.
     #[inline]
     pub(crate) fn slot(&self, number: u64) -> u64 {
         let (_, id) = self.place(number);
@@ -147,7 +147,7 @@ impl SdrConfig {
         (LAPS * u64::from(self.layout.ids())) << self.slot_shift()
     }
 
-    /// Messages until the same generation and ID come again.
+    /// Messages until the same generation and ID recur.
     pub(crate) fn places(&self) -> u64 {
         u64::from(self.layout.ids()) * u64::from(self.generations)
     }

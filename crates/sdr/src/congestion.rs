@@ -1,7 +1,7 @@
-//! How fast a connection may send: one rate controller for all its QPs, which share a path.
+//! Rate control of a connection: one controller for all its QPs, which share a path.
 //!
-//! The controller lives here, and hears what the peer reports. The QPs follow it: each asks a
-//! shared word for its rate, and is held while as much is in flight as the controller allows.
+//! The controller lives here, and hears the peer's reports. The QPs follow it: each reads its rate
+//! from a shared word, and stops while as much is in flight as the controller allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -12,16 +12,16 @@ use bowline_nic::{
 };
 use bowline_wire::Qpn;
 
-/// Stamps in a round trip.
+/// Stamps per round trip.
 const STAMPS_PER_RTT: u64 = 8;
-/// Shortest and longest time between two stamps, and that before a round trip is known.
+/// Shortest and longest interval between stamps, and the one used before a round trip is known.
 const MIN_STAMP_NS: u64 = 200_000;
 const MAX_STAMP_NS: u64 = 500_000_000;
 const FIRST_STAMP_NS: u64 = 1_000_000;
 /// Stamps without an answer after which they come half as often.
 const PATIENCE: u32 = 2 * STAMPS_PER_RTT as u32;
-/// A peer that reports nothing for so long, or for so many round trips, has lost all that is in
-/// flight: the shortest timeout of TCP's. Twice as long each further time.
+/// A peer that reports nothing for this long, or for this many round trips, has lost everything in
+/// flight: TCP's minimum timeout. It doubles each further time.
 const SILENCE_NS: u64 = 200_000_000;
 const SILENCE_RTTS: u64 = 4;
 const MAX_SILENCE_DOUBLINGS: u32 = 6;
@@ -30,10 +30,10 @@ const SILENT_WINDOW_BYTES: u64 = 64 << 10;
 /// BTH and ICRC, which a controller does not count as payload.
 const HEADER_BYTES: u64 = 16;
 
-/// What the QPs of a connection share. They are all of one NIC, and so in one thread.
+/// State that the QPs of a connection share. All are on one NIC, and so in one thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Bits per second for each of them; 0 for no limit.
+    /// Bits per second for each QP; 0 for no limit.
     rate_bps: AtomicU64,
     /// Bytes that may be sent before the next report.
     room: AtomicI64,
@@ -42,7 +42,7 @@ struct Shared {
     wants_ecn: AtomicBool,
 }
 
-/// A QP's controller: what the connection's says.
+/// A QP's controller, which follows the connection's.
 #[derive(Debug)]
 struct Follower(Arc<Shared>);
 
@@ -78,7 +78,7 @@ impl ControllerFactory for Followers {
     }
 }
 
-/// A connection's controller, and what it hears.
+/// A connection's controller, and its inputs.
 #[derive(Debug)]
 pub(crate) struct Congestion {
     controller: Box<dyn RateController>,
@@ -86,7 +86,7 @@ pub(crate) struct Congestion {
     shared: Arc<Shared>,
     qpns: Vec<Qpn>,
     channels: u64,
-    /// No faster than this, whatever the controller says.
+    /// Upper bound of the rate, whatever the controller says.
     max_rate_bps: Option<u64>,
     rtt_ns: Option<u64>,
     /// When the next stamp is due, while something is in flight.
@@ -97,11 +97,11 @@ pub(crate) struct Congestion {
     was_limited: bool,
 }
 
-/// How long the peer has said nothing of what is in flight.
+/// How long the peer has not reported on what is in flight.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     since: Time,
-    /// How often all that was in flight has been written off since.
+    /// How many times everything in flight has been written off since.
     written_off: u32,
 }
 
@@ -110,7 +110,7 @@ impl Silence {
         Silence { since, written_off: 0 }
     }
 
-    /// Whether it has lasted too long; then the next begins.
+    /// Whether it has timed out; then the next timeout starts.
     fn is_over(&mut self, now: Time, rtt_ns: Option<u64>) -> bool {
         let limit_ns = rtt_ns.map_or(0, |rtt| rtt.saturating_mul(SILENCE_RTTS)).max(SILENCE_NS);
         let limit_ns = limit_ns << self.written_off.min(MAX_SILENCE_DOUBLINGS);
@@ -123,7 +123,7 @@ impl Silence {
 }
 
 impl Congestion {
-    /// Puts a controller of `factory`'s in charge of QPs, of which `channels` send at a time.
+    /// Puts a controller from `factory` in charge of QPs, of which `channels` send at a time.
     pub(crate) fn new(
         nic: &mut dyn Rnic,
         now: Time,
@@ -158,13 +158,13 @@ impl Congestion {
         Ok(congestion)
     }
 
-    /// Packets that the QPs have sent, and their bytes.
+    /// Packets that the QPs have sent, and their total bytes.
     fn sent(&self, nic: &dyn Rnic) -> (u64, u64) {
         let counters = self.qpns.iter().filter_map(|qpn| nic.qp_counters(*qpn));
         counters.fold((0, 0), |sum, c| (sum.0 + c.tx_packets, sum.1 + c.tx_bytes))
     }
 
-    /// Takes note of what was sent. `idle` if nothing waits to be.
+    /// Accounts for what was sent. `idle` if nothing is waiting to be sent.
     pub(crate) fn drive(&mut self, nic: &mut dyn Rnic, now: Time, idle: bool) {
         let bytes = self.shared.sent_bytes.swap(0, Ordering::Relaxed);
         let (packets, total) = self.sent(nic);
@@ -189,8 +189,8 @@ impl Congestion {
         };
     }
 
-    /// Without this a peer that has gone would hold the QPs for ever, and with them the memory of
-    /// messages that are over.
+    /// Without this a peer that is gone would block the QPs for ever, and with them the memory of
+    /// finished messages.
     fn write_off_after_silence(&mut self, now: Time, packets: u64) {
         if self.meter.in_flight_bytes(packets) == 0 {
             self.silence.since = now;
@@ -199,7 +199,7 @@ impl Congestion {
         }
     }
 
-    /// Lets the QPs follow what the controller says now, and go on if they were held.
+    /// Applies the controller's current decision to the QPs, and resumes them if they were stopped.
     fn follow(&mut self, nic: &mut dyn Rnic, now: Time) {
         let rate = self.rate_bps(now).map(|bps| bps / self.channels);
         let mut window = self.controller.window_bytes().unwrap_or(u64::MAX / 4);
@@ -213,13 +213,13 @@ impl Congestion {
         let was_held = self.shared.room.swap(room, Ordering::Relaxed) <= 0;
         if was_held && room > 0 {
             for qpn in &self.qpns {
-                // It fails only for a QP that is gone.
+                // It fails only for a destroyed QP.
                 let _ = nic.rate_feedback(now, *qpn, &Feedback::Credit(0));
             }
         }
     }
 
-    /// The rate at which packets leave now.
+    /// The current sending rate.
     pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
         let rate = self.controller.pacing_rate_bps(now);
         match (rate, self.max_rate_bps) {

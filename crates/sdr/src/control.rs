@@ -1,9 +1,9 @@
-//! The control channel: short messages over an unreliable QP of their own, which may be lost.
+//! The control channel: short messages, which may be lost, over an unreliable QP of their own.
 //!
-//! Each carries, besides what its user has to say, what both ends always want to know: how many
-//! receives are posted (clear to send), which messages are over at their sender, how many packets
-//! have landed, and timestamps that give the round trip. Who has packets in flight sends stamps,
-//! which the peer answers with what had landed when they came.
+//! Besides the user's payload, each carries what both ends always need: how many receives are
+//! posted (clear to send), which messages are over at their sender, how many packets have landed,
+//! and timestamps that give the round trip. An end with packets in flight sends stamps, which the
+//! peer answers with the number of packets that had landed when they came.
 //!
 //! ```text
 //! version (1)  kind (1)  zero (6)  token, first half (8)
@@ -31,21 +31,21 @@ pub const MAX_CONTROL: usize = 920;
 const TOKEN_AT: usize = 8;
 const WORDS_AT: usize = TOKEN_AT + token::HALF;
 const HEADER: usize = WORDS_AT + 9 * 8;
-/// Longest control message: over datagrams one packet, whatever the MTU of messages is.
+/// Longest control message: one packet over datagrams, whatever the MTU of messages is.
 pub(crate) const MAX_MESSAGE: usize = HEADER + MAX_CONTROL + token::HALF;
 const VERSION: u8 = 3;
-/// Receives kept posted. What finds none is lost, as if by the network.
+/// Receives kept posted. A message that finds none is lost, as if by the network.
 const RECEIVES: u32 = 256;
 const SENDS: u32 = 64;
 
-/// What every control message says.
+/// Fields of every control message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// When it was sent, by its sender's clock.
     pub(crate) stamp: u64,
-    /// The last stamp that its sender had from us, or zero.
+    /// The last stamp that its sender received from us, or zero.
     pub(crate) echo: u64,
     /// How long ago that was.
     pub(crate) held: u64,
@@ -53,24 +53,24 @@ pub(crate) struct Header {
     pub(crate) landed: u64,
     /// Receives that its sender has posted so far.
     pub(crate) posted: u64,
-    /// Nothing of its sender's messages below this one will be sent any more.
+    /// Its sender will send nothing more of its messages below this one.
     pub(crate) retired: u64,
     /// The last stamp of ours that asked for a report, or zero.
     pub(crate) probe: u64,
-    /// How long ago it came.
+    /// How long ago that stamp arrived.
     pub(crate) probe_held: u64,
-    /// Packets that had landed when it did.
+    /// Packets that had landed when it arrived.
     pub(crate) probe_landed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Only what the header says.
+    /// Only the header.
     #[default]
     Status,
-    /// The sender waits for receives to be posted, and wants to know.
+    /// The sender waits for receives to be posted, and asks for an update.
     Ask,
-    /// Something for the user of the channel.
+    /// A message for the user of the channel.
     User,
     /// The sender wants a report of what has landed.
     Stamp,
@@ -137,7 +137,7 @@ impl Header {
     }
 }
 
-/// A message as it goes over the wire; returns its length.
+/// Writes a message in wire format; returns its length.
 fn emit(header: &Header, payload: &[u8], token: &Token, out: &mut [u8; MAX_MESSAGE]) -> usize {
     let end = HEADER + payload.len().min(MAX_CONTROL);
     let (first, last) = token.halves();
@@ -148,16 +148,16 @@ fn emit(header: &Header, payload: &[u8], token: &Token, out: &mut [u8; MAX_MESSA
     end + token::HALF
 }
 
-/// Why a message is not taken.
+/// Why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// It is none, or has another token: it is not from the peer.
+    /// It is not a message, or has another token: it is not from the peer.
     Token,
-    /// It is from the peer, and makes no sense.
+    /// It is from the peer, but malformed.
     Malformed,
 }
 
-/// Header and payload of a message that whoever knows the token has written.
+/// Header and payload of a message whose writer knew the token.
 fn parse<'a>(bytes: &'a [u8], token: &Token) -> Result<(Header, &'a [u8]), Refused> {
     let parts = bytes.split_first_chunk::<HEADER>().and_then(|(head, rest)| {
         let (payload, last) = rest.split_last_chunk()?;
@@ -198,17 +198,17 @@ pub(crate) struct Control {
     recv_cq: CqId,
     buffer: Arc<Buffer>,
     key: MrKey,
-    /// Bytes of a receive in front of the message: room for a datagram's GRH.
+    /// Bytes of a receive before the message: space for a datagram's GRH.
     headroom: usize,
-    /// Where datagrams go and come from.
+    /// The peer's datagram address.
     pub(crate) peer: Option<UdDest>,
-    /// What the peer's messages must carry.
+    /// The token that the peer's messages must carry.
     pub(crate) token: Token,
-    /// What ours must carry, once the peer is known.
+    /// The token that ours must carry, once the peer is known.
     pub(crate) peer_token: Option<Token>,
     /// Messages that could not be sent because the queue was full.
     pub(crate) dropped: u64,
-    /// Messages from others than the peer.
+    /// Messages from senders other than the peer.
     pub(crate) refused: u64,
 }
 
@@ -246,7 +246,7 @@ impl Control {
         })
     }
 
-    /// Posts all receives: once the QP is out of the reset state.
+    /// Posts all receives, once the QP has left the reset state.
     pub(crate) fn listen(&self, nic: &mut dyn Rnic) -> Result<(), SdrError> {
         (0..u64::from(RECEIVES)).try_for_each(|slot| self.post_recv(nic, slot))
     }
@@ -257,8 +257,8 @@ impl Control {
         Ok(nic.post_recv(self.qpn, &RecvWr::new(slot, &[sge]))?)
     }
 
-    /// Sends a message, or, if too many are on their way, drops it: whoever depends on one sends it
-    /// again after a while.
+    /// Sends a message, or drops it if too many are outstanding: users that depend on a message
+    /// send it again after a while.
     pub(crate) fn send(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header, payload: &[u8]) {
         debug_assert!(payload.len() <= MAX_CONTROL, "a control message is one packet");
         let Some(token) = &self.peer_token else { return };
@@ -268,7 +268,7 @@ impl Control {
             payload: Payload::Inline(&bytes[..len]),
             flags: SendFlags::empty(),
             ud: self.peer,
-            // None of the pieces'.
+            // Not a piece's ID.
             ..SendWr::new(u64::MAX, SendOp::Send, &[])
         };
         if nic.post_send(now, self.qpn, &wr).is_err() {
@@ -276,7 +276,7 @@ impl Control {
         }
     }
 
-    /// The next message that makes sense.
+    /// The next valid message.
     pub(crate) fn next(&mut self, nic: &mut dyn Rnic) -> Option<Received> {
         loop {
             let mut polled = [Completion::default()];
@@ -285,8 +285,8 @@ impl Control {
             }
             let [completion] = polled;
             if completion.status != WcStatus::Success {
-                // A datagram that is too long takes its receive with it. One that was flushed must
-                // not be posted again: it would be flushed again, for ever.
+                // A datagram that is too long uses up its receive. A flushed one must not be posted
+                // again: it would be flushed again, for ever.
                 if completion.status == WcStatus::LocLenErr {
                     let _ = self.post_recv(nic, completion.wr_id);
                 }
@@ -298,7 +298,7 @@ impl Control {
             self.buffer.read_at(at + self.headroom, &mut bytes[..len]);
             let known =
                 self.peer.is_none_or(|peer| ud::is_from(&peer, &completion, &self.buffer, at));
-            // A QP in error takes no receives; then nothing comes any more either.
+            // A QP in error accepts no receives; then nothing arrives any more either.
             let _ = self.post_recv(nic, completion.wr_id);
             match parse(&bytes[..len], &self.token) {
                 Ok((header, payload)) if known => return Some(Received::new(header, payload)),
@@ -309,7 +309,7 @@ impl Control {
     }
 
     pub(crate) fn destroy(&self, nic: &mut dyn Rnic) {
-        // Each may be gone already, with the device.
+        // Any of them may be gone already, with the device.
         let _ = nic.destroy_qp(self.qpn);
         let _ = nic.deregister(self.key);
         let _ = nic.destroy_cq(self.recv_cq);

@@ -1,11 +1,11 @@
-//! What can go wrong, and what to do about it.
+//! Errors, and what to do about them.
 
 use bowline_nic::{ControlError, ModifyError, PostError};
 
 /// Why an SDR call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SdrError {
-    /// A number in the configuration does not work.
+    /// A configuration value is not valid.
     #[error("{what}: {why}")]
     Config {
         /// Which.
@@ -39,12 +39,12 @@ pub enum SdrError {
     /// The QP has no peer yet.
     #[error("the SDR QP is not connected: call connect first")]
     NotConnected,
-    /// Of QPs that carry messages together some took one and another refused it.
+    /// Of several QPs that carry messages together, some accepted one and another refused it.
     #[error(
         "some lanes refused a message that others took, so the connection is unusable: make a new one"
     )]
     OutOfStep,
-    /// The message does not fit.
+    /// The message is too long.
     #[error("a message of {len} bytes is longer than the {max} that the QP was made for")]
     TooLong {
         /// Bytes asked for.
@@ -52,7 +52,7 @@ pub enum SdrError {
         /// Most that are possible.
         max: u64,
     },
-    /// Too many messages at a time.
+    /// Too many messages at once.
     #[error("{max} messages are outstanding: complete some first")]
     Full {
         /// Most that are possible.
@@ -64,7 +64,7 @@ pub enum SdrError {
     /// The handle's message is over.
     #[error("the message is complete already")]
     Complete,
-    /// A piece of a stream does not begin at a packet, or goes beyond the message.
+    /// A piece of a stream does not begin at a packet, or extends beyond the message.
     #[error("bytes {offset}..+{len} are not whole packets of a message of {total} bytes")]
     Piece {
         /// First byte.
@@ -74,10 +74,10 @@ pub enum SdrError {
         /// Bytes of the message.
         total: u64,
     },
-    /// A scheme that the connection does not have.
+    /// The connection does not have this scheme.
     #[error("the connection has no scheme {0}")]
     NoSuchScheme(String),
-    /// The NIC refused to make or change an object.
+    /// The NIC refused to create or change an object.
     #[error(transparent)]
     Nic(#[from] ControlError),
     /// The NIC refused to change a QP.

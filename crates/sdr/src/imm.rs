@@ -1,10 +1,10 @@
-//! The transport immediate of every packet: which message, which packet of it, and a fragment of
-//! the user's immediate.
+//! The transport immediate of every packet: its message, its number in the message, and a fragment
+//! of the user's immediate.
 
 use bowline_nic::ImmSeries;
 
-/// How the 32 bits are shared out: message ID, packet offset, fragment of the user's immediate,
-/// from the top down.
+/// How the 32 bits are divided: message ID, packet offset, fragment of the user's immediate, from
+/// the top down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmLayout {
     id_bits: u8,
@@ -13,11 +13,11 @@ pub struct ImmLayout {
 }
 
 impl ImmLayout {
-    /// 1024 messages of up to 1 GiB at 4 KiB a packet, and a user immediate in eight fragments.
+    /// 1024 messages of up to 1 GiB at 4 KiB per packet, and a user immediate in eight fragments.
     pub const STANDARD: ImmLayout = ImmLayout { id_bits: 10, offset_bits: 18, user_bits: 4 };
 
-    /// Another split. The bits must sum up to 32, and those for the user's immediate must divide 32
-    /// or be none.
+    /// Another split. The bits must sum to 32, and those for the user's immediate must divide 32 or
+    /// be 0.
     pub const fn new(id_bits: u8, offset_bits: u8, user_bits: u8) -> Option<ImmLayout> {
         let sum = id_bits as u32 + offset_bits as u32 + user_bits as u32;
         let divides = user_bits == 0 || 32 % user_bits == 0;
@@ -32,7 +32,7 @@ impl ImmLayout {
         [self.id_bits, self.offset_bits, self.user_bits]
     }
 
-    /// Messages that can be told apart at a time.
+    /// Messages that can be distinguished at a time.
     #[inline]
     pub const fn ids(self) -> u32 {
         1 << self.id_bits
@@ -44,13 +44,13 @@ impl ImmLayout {
         1 << self.offset_bits
     }
 
-    /// Fragments that make up a user immediate, or none.
+    /// Fragments that make up a user immediate; 0 if there is none.
     #[inline]
     pub const fn fragments(self) -> u32 {
         if self.user_bits == 0 { 0 } else { 32 / self.user_bits as u32 }
     }
 
-    /// Takes an immediate apart: message ID, packet, fragment.
+    /// Splits an immediate: message ID, packet, fragment.
     #[inline]
     pub const fn split(self, imm: u32) -> (u32, u32, u32) {
         let id = imm >> (32 - self.id_bits);

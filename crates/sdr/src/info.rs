@@ -1,4 +1,4 @@
-//! What two ends of an SDR connection tell each other out of band.
+//! What the two ends of an SDR connection exchange out of band.
 
 use bowline_nic::Mtu;
 use bowline_wire::Qpn;
@@ -9,8 +9,8 @@ use crate::imm::ImmLayout;
 use crate::token::Token;
 use crate::ud;
 
-/// Version 3 has the token of the control channel, version 4 its stamps and reports, version 5 many
-/// words of the reliable layer in one control message.
+/// Version 3 has the token of the control channel, version 4 its stamps and reports, version 5
+/// several messages of the reliable layer in one control message.
 const VERSION: u8 = 6;
 
 /// One end's QPs and keys, and the parameters that both must share.
@@ -18,18 +18,18 @@ const VERSION: u8 = 6;
 pub struct SdrInfo {
     pub(crate) config: SdrConfig,
     pub(crate) control: Qpn,
-    /// What control messages to this end must carry.
+    /// The token that control messages to this end must carry.
     pub(crate) token: Token,
     /// By generation, then channel.
     pub(crate) qpns: Vec<Qpn>,
-    /// The root key of each generation; over datagrams there are none.
+    /// The root key of each generation; empty over datagrams.
     pub(crate) roots: Vec<u32>,
-    /// What datagrams must carry to be taken.
+    /// The Q_Key that datagrams must carry.
     pub(crate) qkey: Option<u32>,
 }
 
 impl SdrInfo {
-    /// To be carried to the peer by whatever means.
+    /// Encodes it for transfer to the peer by any means.
     pub fn to_bytes(&self) -> Vec<u8> {
         let config = &self.config;
         let mut out = vec![VERSION, config.transport as u8];
@@ -49,18 +49,18 @@ impl SdrInfo {
         out
     }
 
-    /// The QP of the control channel. QP numbers are no secret.
+    /// The QP of the control channel. QP numbers are not secret.
     pub fn control(&self) -> Qpn {
         self.control
     }
 
-    /// The QPs that messages come by, by generation, then channel.
+    /// The QPs that receive messages, by generation, then channel.
     pub fn data(&self) -> &[Qpn] {
         &self.qpns
     }
 
     /// The root keys of all generations, under which messages are written: to be rewritten on the
-    /// way to a member of a group. Over datagrams there are none.
+    /// way to a member of a group. Empty over datagrams.
     pub fn roots(&self) -> &[u32] {
         &self.roots
     }
@@ -75,7 +75,7 @@ impl SdrInfo {
         self.config.channels as usize
     }
 
-    /// What a peer has sent.
+    /// Decodes what a peer has sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<SdrInfo, SdrError> {
         let mut rest = bytes;
         let [version] = take(&mut rest)?;
@@ -119,7 +119,7 @@ impl SdrInfo {
         Ok(SdrInfo { config, control, token, qpns, roots, qkey })
     }
 
-    /// Refuses a peer whose parameters are not ours.
+    /// Rejects a peer whose parameters differ from ours.
     pub(crate) fn check_against(&self, ours: &SdrConfig) -> Result<(), SdrError> {
         let theirs = &self.config;
         if ours.transport != theirs.transport {

@@ -1,9 +1,9 @@
-//! SDR: messages that complete chunk by chunk, and reliability as software over them.
+//! SDR: messages that complete chunk by chunk, with reliability in software on top.
 //!
 //! [`SdrQp`] moves messages over unreliable connections, one WRITE per packet, or over unreliable
-//! datagrams where a NIC has no such connections. A bitmap shows which chunks of a message have
+//! datagrams where a NIC lacks such connections. A bitmap shows which chunks of a message have
 //! arrived. It retransmits nothing. A [`Scheme`] decides what to do about missing chunks, and
-//! [`ReliableQp`] runs schemes: those of this crate, and those that users add. Like the NIC below,
+//! [`ReliableQp`] runs schemes: those of this crate, and others that users add. Like the NIC below,
 //! this crate reads no clock, opens no socket and starts no thread.
 
 mod config;

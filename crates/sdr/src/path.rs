@@ -1,14 +1,14 @@
-//! What a connection knows of its path: round trip, loss, bandwidth. Measured all the time, from
-//! what control messages say anyway.
+//! What a connection knows about its path: round trip, loss, bandwidth. Measured continuously, from
+//! what control messages carry anyway.
 
 use std::collections::VecDeque;
 
 use bowline_nic::Time;
 
-/// What is known of the path to the peer.
+/// What is known about the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct PathStats {
-    /// Shortest round trip seen lately, in nanoseconds.
+    /// Shortest recent round trip, in nanoseconds.
     pub rtt_ns: Option<u64>,
     /// Smoothed round trip.
     pub smoothed_rtt_ns: Option<u64>,
@@ -16,14 +16,14 @@ pub struct PathStats {
     pub loss: f64,
     /// Rate at which packets landed while there was enough to send, in bits per second.
     pub bandwidth_bps: Option<f64>,
-    /// Packets sent, and of those the ones whose fate is known.
+    /// Packets sent.
     pub packets_sent: u64,
-    /// Packets that were known to have landed.
+    /// Packets known to have landed.
     pub packets_landed: u64,
 }
 
 impl PathStats {
-    /// Adds what another QP to the same peer knows of the same path.
+    /// Adds the statistics of another QP that uses the same path.
     pub fn add(&mut self, other: &PathStats) {
         let packets = (self.packets_sent + other.packets_sent).max(1) as f64;
         let lost = |of: &PathStats| of.loss * of.packets_sent as f64;
@@ -39,7 +39,7 @@ impl PathStats {
     }
 }
 
-/// How long the shortest round trip is believed.
+/// How long a shortest round trip stays valid.
 const RTT_MEMORY_NS: u64 = 10_000_000_000;
 /// Packets over which loss is smoothed.
 const LOSS_WINDOW: f64 = 16_384.0;
@@ -52,14 +52,14 @@ const MAX_SAMPLES: usize = 1024;
 pub(crate) struct PathMeter {
     stats: PathStats,
     rtt_seen: Time,
-    /// The longest round trip seen lately, and when.
+    /// The longest recent round trip, and its time.
     worst_rtt: (u64, Time),
-    /// Packets sent by a time.
+    /// Packets sent by each time.
     sent: VecDeque<(Time, u64)>,
-    /// What the last report said, of what was sent by then.
+    /// The last report: packets landed, of those sent by then.
     last_report: Option<Report>,
-    /// Packets sent and lost lately, the older the less. Reports come a little early or late, so
-    /// that losses of single ones may be negative; over several that evens out.
+    /// Packets sent and lost recently, with exponential decay. Reports come a little early or late,
+    /// so the losses of a single one may be negative; over several that evens out.
     recent_sent: f64,
     recent_lost: f64,
     bytes_per_packet: f64,
@@ -103,7 +103,7 @@ impl PathMeter {
         }
     }
 
-    /// By how much round trips have differed lately.
+    /// Recent variation of the round trip.
     pub(crate) fn jitter_ns(&self) -> u64 {
         self.worst_rtt.0.saturating_sub(self.stats.rtt_ns.unwrap_or(0))
     }
@@ -122,7 +122,7 @@ impl PathMeter {
         }
     }
 
-    /// The peer says that `landed` packets have landed. It said so half a round trip ago, about
+    /// The peer reports that `landed` packets have landed. It did so half a round trip ago, about
     /// packets that had left half a round trip earlier.
     pub(crate) fn on_landed(&mut self, now: Time, landed: u64) {
         let Some(rtt) = self.stats.smoothed_rtt_ns else { return };
@@ -136,7 +136,7 @@ impl PathMeter {
         self.stats.packets_landed = self.stats.packets_landed.max(landed);
         let report = Report { at, sent, landed };
         match self.last_report {
-            // What has landed meanwhile belongs to the next.
+            // What has landed meanwhile counts towards the next report.
             Some(last) if last.sent == sent => {}
             Some(last) => {
                 self.compare(last, report);
@@ -156,7 +156,7 @@ impl PathMeter {
         let seconds = new.at.nanos_since(last.at) as f64 / 1e9;
         if seconds > 0.0 {
             let bps = landed * self.bytes_per_packet * 8.0 / seconds;
-            // The best is what the path can do; it fades, since paths change.
+            // The maximum is what the path can do; it decays, since paths change.
             let faded = self.stats.bandwidth_bps.unwrap_or(0.0) * 0.99;
             self.stats.bandwidth_bps = Some(faded.max(bps));
         }
@@ -182,7 +182,7 @@ mod tests {
     fn loss_and_bandwidth_come_out() {
         let mut meter = PathMeter::new(4096);
         meter.on_rtt(Time::ZERO, 10_000_000);
-        // 1000 packets a millisecond, of which one in a hundred is lost.
+        // 1000 packets per millisecond, of which one in a hundred is lost.
         for ms in 0..400 {
             let now = Time::from_millis(ms);
             meter.on_sent(now, ms * 1000);

@@ -1,5 +1,5 @@
-//! The receiving half: buffers in the order of the peer's messages, each behind a slot of the root
-//! key of its generation.
+//! The receiving half: buffers in the order of the peer's messages, each bound to a slot of its
+//! generation's root key.
 
 use std::sync::Arc;
 
@@ -33,13 +33,13 @@ struct Open {
 /// The receiving half of an SDR QP.
 pub(crate) struct Receiver {
     pub(crate) table: Arc<RecvTable>,
-    /// Our root keys, one for each generation: a late packet knows only its own generation's, where
-    /// its slot leads nowhere, and so cannot touch the buffer of a newer message. Over datagrams
-    /// there are none: what comes is put in its place by [`Receiver::place_of`].
+    /// Our root keys, one per generation: a late packet knows only its own generation's, where its
+    /// slot is null, so it cannot touch the buffer of a newer message. Over datagrams there are
+    /// none: [`Receiver::place_of`] determines where packets go.
     pub(crate) roots: Vec<MrKey>,
     /// Receives posted so far.
     pub(crate) posted: u64,
-    /// Those of the last messages that are open, by ID.
+    /// The open ones among the latest messages, by ID.
     open: Box<[Option<Open>]>,
     open_count: u32,
     retired: Retired,
@@ -82,17 +82,17 @@ impl Receiver {
         }
     }
 
-    /// The peer says that it will send nothing more of its messages below this one.
+    /// The peer will send nothing more of its messages below this one.
     pub(crate) fn hear_retired(&mut self, now: Time, below: u64) {
         self.retired.hear(now, below);
     }
 
-    /// Round trips of the path have differed by so much lately.
+    /// Sets the recent round-trip variation of the path.
     pub(crate) fn hear_jitter(&mut self, jitter_ns: u64) {
         self.retired.hear_jitter(jitter_ns);
     }
 
-    /// Below which number the peer's messages are over at the peer, as far as is known.
+    /// The peer's messages below this number are known to be over at the peer.
     pub(crate) fn retired(&self) -> u64 {
         self.retired.known()
     }
@@ -112,7 +112,7 @@ impl Receiver {
         self.check_room(config, now, self.posted)?;
         let (generation, id) = config.place(self.posted);
         if let Some(root) = self.roots.get(generation as usize) {
-            // One without bytes as well: its place is not to be reached by its last owner.
+            // Also without bytes: the previous owner must not reach the place.
             let to = (len > 0).then_some((buffer.key, buffer.addr, len as usize));
             nic.bind_slot(*root, config.slot(self.posted), to)?;
         }
@@ -124,8 +124,8 @@ impl Receiver {
         Ok(handle)
     }
 
-    /// Where `len` bytes go that came with an immediate through a QP of `generation`; nowhere if
-    /// their message is over, or has no room for them. Any packet may be shorter than an MTU: the
+    /// Where `len` bytes go that came with an immediate through a QP of `generation`; `None` if
+    /// their message is over, or they do not fit. Any packet may be shorter than an MTU: the
     /// message may end before its buffer does.
     pub(crate) fn place_of(
         &self,
@@ -137,12 +137,12 @@ impl Receiver {
         let (id, packet, _) = config.layout.split(imm);
         let open = self.open.get(id as usize)?.filter(|open| open.generation == generation)?;
         let offset = u64::from(packet) * u64::from(config.mtu.bytes());
-        // Empty packets carry fragments of the user's immediate, also beyond the end.
+        // Empty packets carry fragments of the user's immediate, even beyond the end.
         let fits = len == 0 || (len <= config.mtu.bytes() && offset + u64::from(len) <= open.len);
         fits.then(|| Source { addr: open.buffer.addr.wrapping_add(offset), ..open.buffer })
     }
 
-    /// Passes over the peer's next message: whatever of it comes leads nowhere.
+    /// Skips the peer's next message: its packets are discarded.
     pub(crate) fn skip(&mut self, config: &SdrConfig, now: Time) -> Result<RecvHandle, SdrError> {
         self.check_room(config, now, self.posted)?;
         let handle = RecvHandle(self.posted);
@@ -155,11 +155,11 @@ impl Receiver {
         let (_, id) = config.place(handle.0);
         let ids = u64::from(config.layout.ids());
         let current = handle.0 < self.posted && handle.0 + ids >= self.posted;
-        // The latest message of that ID is the one that may be open.
+        // Only the latest message with that ID can be open.
         if current && self.open[id as usize].is_some() { Ok(id) } else { Err(SdrError::Complete) }
     }
 
-    /// Ends a message, whatever of it has arrived: from now on its packets lead nowhere.
+    /// Ends a message, however much has arrived: from now on its packets are discarded.
     pub(crate) fn complete(
         &mut self,
         nic: &mut dyn Rnic,

@@ -1,40 +1,40 @@
-//! When a message's place may be used again.
+//! When a message's place may be reused.
 
 use std::collections::VecDeque;
 
 use bowline_nic::Time;
 
-/// Which of the peer's messages are over at the peer, and since when that is known.
+/// Which of the peer's messages are over at the peer, and since when this is known.
 ///
-/// A message's place may be used again when no packet of it can come any more: the peer has sent
-/// its last, and the longest time that one may linger in the network has passed since. That the
-/// message is complete here is not enough, since the peer may not know yet, and send it again.
+/// A message's place may be reused when no packet of it can arrive any more: the peer has sent its
+/// last, and the longest time that a packet may linger in the network has passed since. That the
+/// message is complete here is not enough, since the peer may not know yet, and retransmit it.
 #[derive(Debug)]
 pub(crate) struct Retired {
     lateness: Lateness,
-    /// Below it, known for longer than the lateness.
+    /// Messages below this have been known to be over for longer than the lateness.
     settled: u64,
-    /// Since when it is known, in steps, and below which. Both grow.
+    /// When messages below each number became known to be over, in steps. Both grow.
     lately: VecDeque<(Time, u64)>,
 }
 
-/// How long packets may linger behind the message that says that they were the last.
+/// How long packets may linger after the message that announces the end.
 #[derive(Clone, Copy, Debug)]
 enum Lateness {
     Fixed(u64),
-    /// As what is known of the path suggests.
+    /// Derived from measurements of the path.
     Measured(u64),
 }
 
-/// Before round trips have been compared, and at most.
+/// Value before round trips have been compared, and upper bound.
 const MAX_MEASURED_NS: u64 = 100_000_000;
-/// At least: other queues than those that round trips were timed in may be as long as this.
+/// Lower bound: queues other than those that were measured may be this long.
 const MIN_MEASURED_NS: u64 = 10_000_000;
-/// A packet may be later than any that was timed, but hardly by so many times.
+/// A packet may be later than any that was measured, but hardly by this factor.
 const JITTERS: u64 = 4;
 /// What was heard within a step counts as heard at its end: later is safe, earlier is not.
 const STEP_NS: u64 = 1_000_000;
-/// Steps that are told apart: those of the longest measured lateness.
+/// Steps kept: those of the longest measured lateness.
 const MAX_STEPS: usize = 128;
 
 impl Lateness {
@@ -46,20 +46,20 @@ impl Lateness {
 }
 
 impl Retired {
-    /// With a lateness that is known, or with one to be measured.
+    /// With a fixed lateness, or one to be measured.
     pub(crate) fn new(lateness_ns: Option<u64>) -> Retired {
         let lateness = lateness_ns.map_or(Lateness::Measured(MAX_MEASURED_NS), Lateness::Fixed);
         Retired { lateness, settled: 0, lately: VecDeque::new() }
     }
 
-    /// Round trips have differed by so much lately: a packet can be that much later than another.
+    /// Round trips have recently varied by this much: a packet can be that much later than another.
     pub(crate) fn hear_jitter(&mut self, jitter_ns: u64) {
         if let Lateness::Measured(lateness) = &mut self.lateness {
             *lateness = jitter_ns.saturating_mul(JITTERS).clamp(MIN_MEASURED_NS, MAX_MEASURED_NS);
         }
     }
 
-    /// The peer says that nothing of its messages below this one will be sent any more.
+    /// The peer will send nothing more of its messages below this one.
     pub(crate) fn hear(&mut self, now: Time, below: u64) {
         if below <= self.known() {
             return;
@@ -70,7 +70,7 @@ impl Retired {
             self.settled = below;
             self.lately.pop_front();
         }
-        // The step of a short lateness must not be most of it.
+        // With a short lateness a step must not be most of it.
         let step = STEP_NS.min(self.lateness.nanos() / 8).max(1);
         let at = Time::from_nanos(now.as_nanos().next_multiple_of(step));
         let full = self.lately.len() == MAX_STEPS;
@@ -80,12 +80,12 @@ impl Retired {
         }
     }
 
-    /// Below which number messages are over, as far as was heard.
+    /// Messages below this number are known to be over.
     pub(crate) fn known(&self) -> u64 {
         self.lately.back().map_or(self.settled, |(_, below)| *below)
     }
 
-    /// Whether a message is over, and has been for the lateness.
+    /// Whether a message has been over for at least the lateness.
     pub(crate) fn is_settled(&self, now: Time, number: u64) -> bool {
         if number < self.settled {
             return true;
@@ -119,7 +119,7 @@ mod tests {
         assert!(!retired.is_settled(at(1_000 * MS), 5), "nobody has said so");
     }
 
-    /// A peer that says something every microsecond must not put the end of the rest off.
+    /// A peer that reports every microsecond must not postpone the rest.
     #[test]
     fn hearing_often_delays_nothing_by_more_than_a_step() {
         for lateness in [0, 8, MS / 10, 10 * MS, 100 * MS] {

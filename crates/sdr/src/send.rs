@@ -1,5 +1,5 @@
-//! The sending half: messages in the order of the peer's receives, cut into packets, spread over
-//! channels.
+//! The sending half: messages in the order of the peer's receives, divided into packets and spread
+//! over channels.
 
 use std::collections::VecDeque;
 
@@ -43,14 +43,14 @@ pub struct Injected {
     pub len: u32,
 }
 
-/// Messages begun and not over: a program that posts ahead of its peer must not grow for ever.
+/// Messages begun and not over: bounded, since a program may post far ahead of its peer.
 const MAX_MESSAGES: u32 = 1 << 16;
-/// Requests outstanding on each QP: enough for the port to be busy until the next look, few enough
-/// for urgent pieces to get ahead of what waits.
+/// Requests outstanding on each QP: enough to keep the port busy until the next `drive`, few enough
+/// for urgent pieces to overtake what waits.
 const QUEUE_DEPTH: u32 = 24;
-/// Bytes of a request at most. Longer pieces are cut, so that others get their turn.
+/// Most bytes of a request. Longer pieces are split, so that others get their turn.
 const MAX_PIECE: u64 = 64 << 10;
-/// Room on the queue for packets that only carry fragments of a user's immediate.
+/// Queue entries for packets that only carry fragments of a user's immediate.
 const SPARE_DEPTH: u32 = 40;
 
 /// Requests that a channel's send queue must hold.
@@ -61,7 +61,7 @@ pub(crate) fn send_queue(config: &SdrConfig) -> u32 {
     }
 }
 
-/// Bytes that are handed to the NIC at a time, at most.
+/// Most bytes handed to the NIC at a time.
 fn max_piece(config: &SdrConfig) -> u64 {
     match config.transport {
         Transport::Uc => MAX_PIECE,
@@ -95,12 +95,12 @@ struct Message {
     imm: Option<u32>,
     /// Pieces that wait for the peer to post the receive.
     waiting: Vec<Piece>,
-    /// Pieces, also cut ones, that have not left.
+    /// Pieces, including split ones, that have not left.
     outstanding: u32,
     ended: bool,
 }
 
-/// A QP on which packets of one generation leave.
+/// A QP that sends packets of one generation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacketQp {
     pub(crate) qpn: Qpn,
@@ -133,10 +133,10 @@ pub(crate) struct Sender {
     posted: Vec<Option<Posted>>,
     free: Vec<u32>,
     next_channel: u32,
-    /// Kept only for who asked for it.
+    /// Recorded only on request.
     injected: Option<VecDeque<Injected>>,
     pub(crate) packets_sent: u64,
-    /// A request failed: the QP is of no use any more.
+    /// A request failed: the QP is unusable.
     pub(crate) failed: bool,
 }
 
@@ -173,7 +173,7 @@ impl Sender {
         self.first + self.messages.len() as u64
     }
 
-    /// Nothing of messages below it will be sent any more.
+    /// Nothing more of messages below this will be sent.
     pub(crate) fn retired(&self) -> u64 {
         self.first
     }
@@ -184,7 +184,7 @@ impl Sender {
         if fits { Ok(()) } else { Err(SdrError::Full { max: MAX_MESSAGES }) }
     }
 
-    /// Begins a message: the next of the peer's receives is for it.
+    /// Begins a message, which goes to the next of the peer's receives.
     pub(crate) fn start(
         &mut self,
         config: &SdrConfig,
@@ -201,7 +201,7 @@ impl Sender {
         Ok(handle)
     }
 
-    /// Adds a part of a message; an urgent one goes before all that are not.
+    /// Adds a part of a message; an urgent one goes ahead of all others.
     pub(crate) fn add(
         &mut self,
         config: &SdrConfig,
@@ -238,7 +238,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Forgets what of a message has not been handed to the NIC yet, and ends it.
+    /// Drops what has not been handed to the NIC yet, and ends the message.
     pub(crate) fn cancel(&mut self, handle: SendHandle) -> Result<(), SdrError> {
         let message = self.message(handle)?;
         let mut dropped = message.waiting.drain(..).count() as u32;
@@ -268,7 +268,7 @@ impl Sender {
         handle.0 < self.cleared
     }
 
-    /// Whether all that was added to a message has left.
+    /// Whether everything added to a message has left.
     pub(crate) fn is_idle(&self, handle: SendHandle) -> bool {
         let index = handle.0.checked_sub(self.first);
         let message = index.and_then(|index| self.messages.get(index as usize));
@@ -282,7 +282,7 @@ impl Sender {
         }
     }
 
-    /// The peer has posted `posted` receives. A number that cannot be true is ignored.
+    /// The peer has posted `posted` receives. An impossible number is ignored.
     pub(crate) fn clear(&mut self, config: &SdrConfig, posted: u64) {
         if posted <= self.cleared || posted > self.next() + u64::from(config.layout.ids()) {
             return;
@@ -294,7 +294,7 @@ impl Sender {
         self.cleared = posted;
     }
 
-    /// Whether nothing waits to be sent that could be.
+    /// Whether nothing that could be sent is waiting.
     pub(crate) fn has_nothing_to_send(&self) -> bool {
         self.ready.is_empty()
             && self.urgent.is_empty()
@@ -307,7 +307,7 @@ impl Sender {
         self.messages.iter().skip(cleared).any(|m| !m.ended || m.outstanding > 0)
     }
 
-    /// Takes note of what has left, and hands the NIC more.
+    /// Accounts for what has left, and hands the NIC more.
     pub(crate) fn drive(&mut self, nic: &mut dyn Rnic, now: Time, config: &SdrConfig) {
         self.reap(nic, config);
         for queue in [true, false] {
@@ -340,7 +340,7 @@ impl Sender {
     fn completed(&mut self, completion: &Completion, config: &SdrConfig) {
         let index = completion.wr_id as usize;
         let Some(posted) = self.posted.get_mut(index).and_then(Option::take) else {
-            // A control message, or a datagram that is not its piece's last: such give a completion
+            // A control message, or a datagram that is not the last of its piece: these complete
             // only when they fail.
             self.failed = true;
             return;
@@ -362,7 +362,7 @@ impl Sender {
         }
     }
 
-    /// Hands a piece, or the beginning of it, to the NIC; `false` if there is no room.
+    /// Hands a piece, or its beginning, to the NIC; `false` if the queue is full.
     fn post(
         &mut self,
         nic: &mut dyn Rnic,
@@ -401,7 +401,7 @@ impl Sender {
         true
     }
 
-    /// The next channel of the message's generation that has room, in turn.
+    /// The next channel of the message's generation with queue space, round robin.
     fn pick_qp(&mut self, config: &SdrConfig, number: u64) -> Option<u32> {
         let (generation, _) = config.place(number);
         let channels = config.channels;
@@ -449,7 +449,7 @@ impl Sender {
         for packet in fragments {
             let imm = config.layout.series(id, packet, user).imm(0);
             let wr = SendWr::new(self.next_wr_id(), SendOp::WriteImm(remote, imm), &[]);
-            // Without room, the immediate waits for the piece to be sent again, if it is.
+            // If the queue is full, the immediate waits until the piece is sent again, if it is.
             if nic.post_send(now, qpn, &wr).is_err() {
                 break;
             }
@@ -460,7 +460,7 @@ impl Sender {
         Ok(())
     }
 
-    /// The ID that the next request is posted with.
+    /// The ID for the next request.
     fn next_wr_id(&self) -> u64 {
         self.free.last().map_or(self.posted.len() as u64, |index| u64::from(*index))
     }
@@ -473,12 +473,12 @@ impl Sender {
         }
     }
 
-    /// Keeps note of what leaves, for [`Sender::next_injected`].
+    /// Records what leaves, for [`Sender::next_injected`].
     pub(crate) fn track_injected(&mut self) {
         self.injected.get_or_insert_default();
     }
 
-    /// What has left since last asked, in order.
+    /// The next piece that has left, in order.
     pub(crate) fn next_injected(&mut self) -> Option<Injected> {
         self.injected.as_mut()?.pop_front()
     }

@@ -1,4 +1,4 @@
-//! Two ends of an SDR connection with a wire between them that a test holds in its hands.
+//! Two ends of an SDR connection, connected by a wire that the test controls.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::VecDeque;
@@ -136,14 +136,14 @@ impl SdrPair {
         }
     }
 
-    /// Lets a frame arrive, and its receiver take note.
+    /// Delivers a frame, and drives its receiver.
     pub(crate) fn deliver(&mut self, frame: &Frame) {
         let nic = &mut self.ends[frame.to].nic;
         nic.handle_frame(self.now, &frame.meta, &frame.bytes);
         self.qps[frame.to].drive(nic, self.now);
     }
 
-    /// Lets everything arrive, until there is nothing more to say.
+    /// Delivers everything, until nothing more is sent.
     pub(crate) fn settle(&mut self) {
         loop {
             let frames: Vec<Frame> = (0..2).flat_map(|i| self.take(i)).collect();

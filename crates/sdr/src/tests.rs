@@ -1,4 +1,4 @@
-//! What somebody can do who knows addresses and QP numbers and forges packets, but knows no secret.
+//! Attacks by someone who knows addresses and QP numbers and forges packets, but has no secret.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use bowline_wire::Qpn;
 use crate::testing::{End, Frame, SdrPair, addr, small};
 use crate::{ReliableConfig, ReliableEvent, ReliableQp, SdrConfig, Transport, WriteOptions};
 
-/// A host that sends packets in the name of end 0, with none of its secrets.
+/// A host that sends packets under end 0's address, without its secrets.
 struct Forger {
     end: End,
 }
@@ -37,7 +37,7 @@ impl Forger {
     }
 }
 
-/// A control message as its format has it, but for the token, which is the forger's guess.
+/// A well-formed control message, except for the token, which the forger guesses.
 fn control(kind: u8, posted: u64, retired: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, kind, 0, 0, 0, 0, 0, 0];
     bytes.extend([0x11; 8]);
@@ -55,7 +55,7 @@ fn an_empty_packet_without_the_root_key_marks_nothing() {
     let handle = pair.qps[1].recv_post(&mut pair.ends[1].nic, now, buffer, 256).unwrap();
     pair.settle();
     let to = pair.qps[1].info().qpns[0];
-    // Packet 0 of message 0, for each key that somebody would try first.
+    // Packet 0 of message 0, for each key that an attacker would try first.
     for rkey in [0, 1, u32::MAX] {
         let op = SendOp::WriteImm(Remote { addr: 0, rkey }, 0);
         for frame in Forger::new().forge(now, to, op, &[]) {
@@ -87,14 +87,14 @@ fn control_without_the_token_is_refused() {
     assert!(!pair.qps[1].is_cleared(sent), "the peer has posted nothing");
     assert_eq!(pair.qps[1].path(), before, "nobody measured anything");
     assert_eq!(pair.qps[1].landing_stats().refused, 9);
-    // The peer is still heard.
+    // The peer's messages are still accepted.
     pair.qps[0].send_control(&mut pair.ends[0].nic, now, b"hello");
     pair.settle();
     assert_eq!(pair.qps[1].next_control().as_deref(), Some(&b"hello"[..]));
 }
 
-/// Where a control message is several packets, the rest of a true one can be forged, but not its
-/// end.
+/// Where a control message spans several packets, an attacker can forge the middle of a real one,
+/// but not its end.
 #[test]
 fn the_rest_of_a_control_message_cannot_be_exchanged() {
     let mut pair = SdrPair::new(&small(Transport::Uc));
@@ -104,8 +104,7 @@ fn the_rest_of_a_control_message_cannot_be_exchanged() {
     let lie = Forger::new().forge(now, to, SendOp::Send, &control(2, 0, 0, &[2; 900]));
     assert_eq!((truth.len(), lie.len()), (4, 4));
     for cut in 1..4 {
-        // Up to a packet the one, from there on the other, with the numbers that make them one
-        // message.
+        // Packets of one up to some point, and of the other from there on, numbered as one message.
         for (first, rest) in [(&truth, &lie), (&lie, &truth)] {
             let psn = |frame: &Frame| frame.bytes[9..12].to_vec();
             for (i, frame) in first[..cut].iter().chain(&rest[cut..]).enumerate() {
@@ -169,7 +168,7 @@ fn a_forged_finish_is_no_success() {
     }
 }
 
-/// What the tests above refuse is refused for want of a secret, and for nothing else.
+/// The tests above are refused for lack of a secret, and for no other reason.
 #[test]
 fn whoever_knows_the_root_key_is_believed() {
     let mut pair = SdrPair::new(&small(Transport::Uc));

@@ -1,9 +1,8 @@
-//! A secret of the connection, by which an end tells its peer's control messages from forged ones.
+//! A secret of the connection, by which an end tells its peer's control messages from forgeries.
 //!
-//! A datagram's source address can be forged, and QP numbers and packet numbers are easy to guess.
-//! Each end draws a token when it is made and hands it to its peer at set-up; whoever writes to it
-//! must know the token. Someone who reads the packets on their way learns it: this is no
-//! encryption.
+//! A datagram's source address can be forged, and QP numbers and PSNs are easy to guess. Each end
+//! draws a token when it is created and hands it to its peer at set-up; senders must know it.
+//! Anyone who reads the packets in transit learns it: this is not encryption.
 
 use std::hint::black_box;
 
@@ -14,10 +13,10 @@ pub(crate) const LEN: usize = 16;
 /// Bytes of either half.
 pub(crate) const HALF: usize = LEN / 2;
 
-/// What messages to one end must carry.
+/// The token that messages to one end must carry.
 ///
-/// Half of it comes first and half of it last. A message may be several packets on the wire, and
-/// with only one place for the token others could exchange the packets without it.
+/// Half of it comes first and half of it last. A message may span several packets on the wire, and
+/// with the token in one place an attacker could replace the packets without it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token([u8; LEN]);
 
@@ -35,13 +34,13 @@ impl Token {
         self.0
     }
 
-    /// Its first and its last half.
+    /// Its first and second half.
     pub(crate) fn halves(&self) -> (&[u8], &[u8]) {
         self.0.split_at(HALF)
     }
 
-    /// Whether these are its halves. Takes the same time whatever they are, so that no answer comes
-    /// the later the more of a guess is right.
+    /// Whether these are its halves. Runs in constant time, so that the response time does not tell
+    /// how much of a guess is right.
     pub(crate) fn matches(&self, first: &[u8; HALF], last: &[u8; HALF]) -> bool {
         let given = first.iter().chain(last);
         let different = self.0.iter().zip(given).fold(0, |all, (a, b)| black_box(all | (a ^ b)));
@@ -49,7 +48,7 @@ impl Token {
     }
 }
 
-/// A secret is not for logs.
+/// Keeps the secret out of logs.
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")

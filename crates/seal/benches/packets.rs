@@ -1,4 +1,4 @@
-//! What sealing and opening a packet takes, by suite and length: `cargo bench -p bowline-seal`.
+//! Time to seal and open a packet, by suite and length: `cargo bench -p bowline-seal`.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn main() {
     }
 }
 
-/// The least nanoseconds that a packet took, to seal and to open.
+/// The least nanoseconds per packet, to seal and to open.
 fn measure(suite: Suite, len: usize) -> (f64, f64) {
     let (mut a, mut b) = (end(Role::Initiator, suite), end(Role::Responder, suite));
     let mut packets = vec![vec![1; len + OVERHEAD]; BATCH];

@@ -2,7 +2,7 @@
 //!
 //! A [`SessionSecret`] is agreed at setup. Each queue pair connected under it gets its own
 //! [`PacketSeal`]: keys for each direction, which roll over by themselves, a counter that no two
-//! packets share, and a window against replays. [`Nic::seal_qp`] puts it under the queue pair.
+//! packets share, and an anti-replay window. [`Nic::seal_qp`] installs it.
 //!
 //! No clock, IO, randomness or thread: secrets and time are arguments. No `unsafe`. Packets from
 //! the network create no state beyond a fixed number of keys.
@@ -31,11 +31,11 @@ pub use suite::Suite;
 
 use schedule::Schedule;
 
-/// Bytes that sealing adds to a packet, beside the ICRC field that it keeps.
+/// Bytes that sealing adds to a packet, besides the ICRC field that it keeps.
 pub const OVERHEAD: usize = bowline_wire::SealedHeader::LEN + bowline_wire::SEALED_TAG_LEN;
 
 /// Protection for the queue pair with this number in the session. Both ends connect their queue
-/// pairs in the same order, and number them so; a number is used once in a session.
+/// pairs in the same order and number them accordingly; a number is used once per session.
 pub fn seal(
     secret: &SessionSecret,
     qp: u64,

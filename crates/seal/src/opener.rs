@@ -1,4 +1,4 @@
-//! Opening what a queue pair receives.
+//! Opens what a queue pair receives.
 
 use bowline_nic::{OpenPackets, Time, Unopened};
 use bowline_wire::{Bth, SEALED_TAG_LEN, SealedHeader};
@@ -8,8 +8,8 @@ use crate::schedule::Schedule;
 use crate::suite::PacketKey;
 use crate::window::ReplayWindow;
 
-/// Epochs that a sender may be ahead of all that has arrived of it. Their keys are derived when a
-/// packet first names them, and kept: forged packets make this happen once.
+/// Epochs that a sender may be ahead of everything that has arrived. Their keys are derived when a
+/// packet first names them, and kept: forged packets trigger this only once.
 const MAX_AHEAD: usize = 16;
 /// Wrong tags that a key may see: below the limits of both suites (RFC 9001, section 6.6).
 const MAX_FORGED: u64 = 1 << 35;
@@ -18,9 +18,9 @@ const MAX_FORGED: u64 = 1 << 35;
 pub struct Opener {
     schedule: Schedule,
     current: PacketKey,
-    /// The key before, until when it is taken.
+    /// The previous key, and how long it is accepted.
     previous: Option<(PacketKey, Time)>,
-    /// Keys of the epochs behind the current one, as far as somebody has named them.
+    /// Keys of later epochs, as far as packets have named them.
     ahead: Vec<PacketKey>,
     window: ReplayWindow,
     /// Wrong tags since the key last changed.
@@ -28,7 +28,7 @@ pub struct Opener {
     keep_ns: u64,
 }
 
-/// Which key a packet names.
+/// The key that a packet names.
 #[derive(Clone, Copy)]
 enum Named {
     Previous,
@@ -54,7 +54,7 @@ impl Opener {
         match epoch.wrapping_sub(self.current.epoch as u8) {
             0 => Some(Named::Current),
             u8::MAX => {
-                // Forgotten once its time is over, whether or not anybody sends.
+                // Dropped once it has expired, whether or not packets arrive.
                 self.previous.take_if(|(_, until)| now > *until);
                 self.previous.is_some().then_some(Named::Previous)
             }
@@ -68,7 +68,7 @@ impl Opener {
         }
     }
 
-    /// The sender has gone on to a key ahead. The one just before it is kept for a while.
+    /// The sender has switched to a later key. The one just before it is kept for a while.
     #[cold]
     fn advance_to(&mut self, now: Time, index: usize) {
         let mut passed = self.ahead.drain(..=index);

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-/// Hears of every nonce before it is used.
+/// Notified of every nonce before it is used.
 pub trait NonceRecorder: Send + Sync {
-    /// A packet is about to be sealed with this key and nonce. The key is named by a value that no
-    /// other key has.
+    /// A packet is about to be sealed with this key and nonce. `key` is a unique identifier of the
+    /// key.
     fn record(&self, key: [u8; 16], nonce: [u8; 12]);
 }
 
@@ -24,8 +24,8 @@ struct Log {
 }
 
 impl NonceLog {
-    /// How many nonces were used, how many keys they were used with, and how many of them were used
-    /// before with the same key.
+    /// How many nonces were used, with how many keys, and how many of them were repeated under the
+    /// same key.
     pub fn counts(&self) -> (u64, u64, u64) {
         let log = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         (log.nonces.len() as u64, log.keys.len() as u64, log.repeated)

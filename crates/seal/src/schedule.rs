@@ -1,12 +1,11 @@
-//! From a session's secret to the key of an epoch.
+//! Derives the key of an epoch from a session's secret.
 //!
 //! ```text
 //! direction = HKDF-Expand(session, "direction" ‖ sender's role ‖ suite ‖ queue pair)
 //! key, iv   = HKDF-Expand(secret of the epoch, "key"), HKDF-Expand(…, "iv")
 //! next      = HKDF-Expand(secret of the epoch, "next")
 //! ```
-//! A secret is forgotten when the next one is derived, so that a key that leaks opens no epoch
-//! before it.
+//! A secret is erased when the next one is derived, so that a leaked key opens no earlier epoch.
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 use zeroize::Zeroizing;
@@ -14,10 +13,10 @@ use zeroize::Zeroizing;
 use crate::secret::{Role, SessionSecret};
 use crate::suite::{NONCE_LEN, PacketKey, Suite};
 
-/// What every label begins with, so that a secret that is used elsewhere gives other keys there.
+/// Prefix of every label, so that a secret that is also used elsewhere yields other keys there.
 const PROTOCOL: &[u8] = b"bowline sealed 1";
 
-/// Length of what is derived.
+/// Length of the derived output.
 struct Len(usize);
 
 impl KeyType for Len {
@@ -26,8 +25,8 @@ impl KeyType for Len {
     }
 }
 
-/// HKDF-Expand with SHA-256 (RFC 5869). Label and context are preceded by their lengths, so that no
-/// two pairs of them read alike.
+/// HKDF-Expand with SHA-256 (RFC 5869). Label and context are length-prefixed, so that no two pairs
+/// encode alike.
 pub(crate) fn expand<const N: usize>(secret: &[u8; 32], label: &str, context: &[u8]) -> [u8; N] {
     let mut out = [0; N];
     let lengths = [label.len() as u8, context.len() as u8];
@@ -39,10 +38,10 @@ pub(crate) fn expand<const N: usize>(secret: &[u8; 32], label: &str, context: &[
     out
 }
 
-/// Gives the keys of one direction of a queue pair, epoch by epoch.
+/// Derives the keys of one direction of a queue pair, epoch by epoch.
 pub(crate) struct Schedule {
     suite: Suite,
-    /// Of the epoch whose key comes next.
+    /// Secret of the epoch whose key comes next.
     secret: Zeroizing<[u8; 32]>,
     next_epoch: u64,
 }

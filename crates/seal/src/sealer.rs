@@ -1,4 +1,4 @@
-//! Sealing what a queue pair sends.
+//! Seals what a queue pair sends.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::recorder::NonceRecorder;
 use crate::schedule::Schedule;
 use crate::suite::PacketKey;
 
-/// Seals the packets of one direction. Neither `Clone` nor rewindable: its counter goes up with
-/// every packet, whatever the packet is, and never back.
+/// Seals the packets of one direction. Neither `Clone` nor rewindable: its counter increases with
+/// every packet, retransmissions included, and never goes back.
 pub struct Sealer {
     schedule: Schedule,
     key: PacketKey,
     next_counter: u64,
     rollover: Rollover,
-    /// Of the key that is in use.
+    /// Packets sealed with the current key.
     packets: u64,
     bytes: u64,
     since: Time,
@@ -41,7 +41,7 @@ impl Sealer {
         }
     }
 
-    /// Whether the key has done its part.
+    /// Whether the key must be replaced.
     #[inline]
     fn is_spent(&self) -> bool {
         self.packets >= self.rollover.packets
@@ -85,7 +85,7 @@ impl SealPackets for Sealer {
         SealedHeader { dest_qpn, epoch: self.key.epoch as u8, counter }.emit(header);
         match self.key.seal(counter, header, body) {
             Some(made) => *tag = made,
-            // Nothing leaves in the clear.
+            // Nothing leaves in cleartext.
             None => packet.fill(0),
         }
     }

@@ -1,4 +1,4 @@
-//! What two ends share, and who is who.
+//! The secret that two ends share, and their roles.
 
 use core::fmt;
 
@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 use crate::schedule::expand;
 use crate::suite::Suite;
 
-/// Which end of a session this is. Each direction has keys of its own, so that a packet that is
-/// sent back to its sender opens nowhere.
+/// Which end of a session this is. Each direction has its own keys, so that a packet reflected to
+/// its sender does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// The end that connected.
@@ -19,7 +19,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The other end's.
+    /// The role of the other end.
     pub fn peer(self) -> Role {
         match self {
             Role::Initiator => Role::Responder,
@@ -35,9 +35,8 @@ impl Role {
     }
 }
 
-/// The secret of a session, which both ends know and nobody else. Fresh for every session: keys
-/// derived from it count their packets from 0, so a second session with the same secret would
-/// repeat nonces.
+/// The secret of a session, known only to its two ends. Fresh for every session: keys derived from
+/// it count their packets from 0, so a second session with the same secret would repeat nonces.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret(Zeroizing<[u8; SessionSecret::LEN]>);
 
@@ -45,14 +44,14 @@ impl SessionSecret {
     /// Bytes of a secret.
     pub const LEN: usize = 32;
 
-    /// The secret that a handshake has given both ends, for instance what Noise's `Split` or TLS's
-    /// exporter returns.
+    /// The secret from a handshake, for instance the output of Noise's `Split` or of TLS's
+    /// exporter.
     pub fn from_bytes(bytes: [u8; SessionSecret::LEN]) -> SessionSecret {
         SessionSecret(Zeroizing::new(bytes))
     }
 
     /// The secret of a session between ends that share a key from elsewhere. Each contributes a
-    /// nonce that it draws for this session alone.
+    /// nonce drawn for this session alone.
     pub fn from_pre_shared(
         key: &[u8; SessionSecret::LEN],
         initiator_nonce: &[u8; 32],
@@ -64,13 +63,12 @@ impl SessionSecret {
         SessionSecret(Zeroizing::new(expand(key, "pre-shared", &context)))
     }
 
-    /// What an end shows the other to prove that it has this secret, and that it understood the
-    /// same suite.
+    /// Proves to the other end that this one has the secret and agreed on the same suite.
     pub fn proof(&self, role: Role, suite: Suite) -> [u8; 16] {
         expand(&self.0, "proof", &[role.code(), suite.code()])
     }
 
-    /// Whether this is the proof of the end with this role. Takes as long whatever it is.
+    /// Whether this is the proof of the end with this role, in constant time.
     pub fn proves(&self, role: Role, suite: Suite, proof: &[u8]) -> bool {
         verify_slices_are_equal(&self.proof(role, suite), proof).is_ok()
     }

@@ -32,8 +32,7 @@ impl Suite {
         if has_aes { Suite::Aes256Gcm } else { Suite::ChaCha20Poly1305 }
     }
 
-    /// What two ends use whose CPUs prefer these: AES only where neither has to do without
-    /// instructions for it.
+    /// The suite for two ends whose CPUs prefer these: AES only if both have instructions for it.
     pub fn agree(ours: Suite, theirs: Suite) -> Suite {
         if ours == theirs { ours } else { Suite::ChaCha20Poly1305 }
     }
@@ -73,13 +72,13 @@ impl PacketKey {
         PacketKey { key: LessSafeKey::new(key), iv, epoch }
     }
 
-    /// A name that no other key has: what it makes of an empty message that no packet is.
+    /// A unique identifier of the key: the tag of an empty message that no packet equals.
     pub(crate) fn name(&self) -> [u8; SEALED_TAG_LEN] {
         let made = self.seal(u64::MAX, b"name", &mut []);
         made.unwrap_or_default()
     }
 
-    /// The nonce of a packet: the epoch's own bytes and the packet's counter (RFC 8446, section
+    /// The nonce of a packet: the epoch's IV combined with the packet's counter (RFC 8446, section
     /// 5.3).
     #[inline]
     pub(crate) fn nonce(&self, counter: u64) -> [u8; NONCE_LEN] {
@@ -90,7 +89,7 @@ impl PacketKey {
         nonce
     }
 
-    /// Encrypts `in_out` and gives its tag; nothing if it is longer than the cipher allows.
+    /// Encrypts `in_out` and returns its tag; `None` if it is longer than the cipher allows.
     #[inline]
     pub(crate) fn seal(
         &self,
@@ -103,7 +102,7 @@ impl PacketKey {
         tag.as_ref().try_into().ok()
     }
 
-    /// Decrypts into `out`. Whether the tag was right; if not, `out` is not to be used.
+    /// Decrypts into `out`. Returns whether the tag was right; if not, `out` must not be used.
     #[inline]
     pub(crate) fn open(
         &self,

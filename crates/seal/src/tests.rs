@@ -1,4 +1,4 @@
-//! Attacks on one direction of a connection. Each fails if the defence that it names is taken out.
+//! Attacks on one direction of a connection. Each test fails if the defence it names is removed.
 
 use std::sync::Arc;
 

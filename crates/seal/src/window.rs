@@ -1,12 +1,12 @@
-//! Which of the last packets have come (RFC 4303, section 3.4.3; the ring is RFC 6479's).
+//! The anti-replay window (RFC 4303, section 3.4.3; the ring is RFC 6479's).
 
 const WORD_BITS: u64 = 64;
 const WORDS: u64 = 64;
-/// How far behind the highest counter a packet may be: what a word that is being filled leaves of
-/// the ring.
+/// How far behind the highest counter a packet may be: the ring without the word that is being
+/// filled.
 pub(crate) const WINDOW: u64 = (WORDS - 1) * WORD_BITS;
 
-/// Counters that have been taken.
+/// Counters that have been accepted.
 #[derive(Clone)]
 pub(crate) struct ReplayWindow {
     /// One more than the highest.
@@ -30,8 +30,8 @@ impl ReplayWindow {
         self.next - counter <= WINDOW && self.words[word] & bit == 0
     }
 
-    /// Takes a counter that is new. Only for a packet whose tag was right: a forged one could move
-    /// the window away from all true ones.
+    /// Accepts a new counter. Only for a packet whose tag was right: a forged one could move the
+    /// window past all real ones.
     #[inline]
     pub(crate) fn take(&mut self, counter: u64) {
         if counter >= self.next {
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a set of all that has come.
+        /// Compared with a set of everything that has arrived.
         #[test]
         fn a_counter_is_new_once(
             steps in proptest::collection::vec((0..5_u8, 0..9_000_u64), 1..400),

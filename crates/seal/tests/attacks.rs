@@ -1,5 +1,5 @@
-//! Attacks on sealed queue pairs of two engines. Each fails if the defence that it names is taken
-//! out.
+//! Attacks on sealed queue pairs of two engines. Each test fails if the defence it names is
+//! removed.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ fn sealed() -> [End; 2] {
     sealed_by(&config(), QpType::Rc)
 }
 
-/// A WRITE in one packet that nobody has sealed, with a right PSN, key and ICRC.
+/// A WRITE in one packet that is not sealed, with a valid PSN, key and ICRC.
 fn plain_write(from: &End, to: &End, opcode: Opcode, psn: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; Bth::LEN];
     Bth::new(opcode, to.qpn, Psn::new(psn)).emit(bytes.first_chunk_mut().unwrap());
@@ -141,7 +141,7 @@ fn plain_write(from: &End, to: &End, opcode: Opcode, psn: u32, payload: &[u8]) -
     bytes
 }
 
-/// Lets both ends talk until they are silent; returns all frames.
+/// Exchanges frames until both ends are silent; returns all frames.
 fn talk(a: &mut End, b: &mut End, now: Time) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -249,7 +249,7 @@ fn frames_that_came_together_are_opened_one_by_one() {
     let meta = b.meta(a.addr);
     b.nic.handle_frames(Time::ZERO, &meta, &together, frames[0].len());
     assert_eq!(b.nic.counters().drop_forged, 1);
-    // What is behind it is out of order.
+    // What follows it is out of order.
     let intact = 1024 * (1 + damaged);
     assert_eq!(b.memory.to_vec(0, intact), vec![0xc3; intact]);
     assert_eq!(b.memory.to_vec(intact, 1024), [UNTOUCHED; 1024]);
@@ -267,7 +267,7 @@ fn frames_len(first: &[u8]) -> usize {
     first.len() - Reth::LEN
 }
 
-/// Believes everything: a peer may put into its own packets what it likes.
+/// Accepts everything: a peer may put anything into its own packets.
 struct Gullible;
 
 impl OpenPackets for Gullible {

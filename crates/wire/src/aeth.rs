@@ -13,7 +13,7 @@ const KIND_NAK: u8 = 0x60;
 
 header_views! {
     "an acknowledge extended transport header", AethView, AethMut, LEN;
-    /// What the responder says.
+    /// The responder's verdict.
     syndrome, set_syndrome: Syndrome {
         get |b| Syndrome::from_byte(b[0]);
         set |b, v| b[0] = v.to_byte();
@@ -28,7 +28,7 @@ header_views! {
 /// Acknowledge extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Aeth {
-    /// What the responder says.
+    /// The responder's verdict.
     pub syndrome: Syndrome,
     /// Message sequence number, 24 bits: messages the responder has completed.
     pub msn: u32,
@@ -45,7 +45,7 @@ impl Aeth {
         Self { syndrome: v.syndrome(), msn: v.msn() }
     }
 
-    /// Writes the header; fields are cut to their widths.
+    /// Writes the header; fields are truncated to their widths.
     #[inline]
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = AethMut::of(out);
@@ -57,9 +57,9 @@ impl Aeth {
 /// The first byte of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// All is well.
+    /// A positive acknowledgement.
     Ack {
-        /// Encoded end-to-end credits, 5 bits; [`Syndrome::NO_CREDITS`] means that none are given.
+        /// Encoded end-to-end credits, 5 bits; [`Syndrome::NO_CREDITS`] means that there are none.
         credits: u8,
     },
     /// Receiver not ready: no receive was posted.
@@ -69,12 +69,12 @@ pub enum Syndrome {
     },
     /// Refused.
     Nak(NakCode),
-    /// A byte the specification gives no meaning; [`Syndrome::from_byte`] never puts another here.
+    /// A byte without a defined meaning; [`Syndrome::from_byte`] uses it for no other.
     Reserved(u8),
 }
 
 impl Syndrome {
-    /// The credit code of a responder that does not take part in end-to-end flow control.
+    /// The credit code of a responder without end-to-end flow control.
     pub const NO_CREDITS: u8 = 31;
 
     /// Reads a syndrome.
@@ -89,7 +89,7 @@ impl Syndrome {
         }
     }
 
-    /// The byte on the wire; fields are cut to their widths.
+    /// The byte on the wire; fields are truncated to their widths.
     #[inline]
     pub const fn to_byte(self) -> u8 {
         match self {
@@ -113,20 +113,20 @@ impl fmt::Display for Syndrome {
     }
 }
 
-/// Why a responder refuses.
+/// Why a responder refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NakCode {
     /// A request is missing: go back to the PSN of this packet.
     PsnSequence,
-    /// The request makes no sense at this point.
+    /// The request is not valid at this point.
     InvalidRequest,
     /// The memory key, its bounds or its rights do not allow the access.
     RemoteAccess,
-    /// The responder could not carry out a good request.
+    /// The responder could not carry out a valid request.
     RemoteOperational,
-    /// A request of the reliable datagram service makes no sense.
+    /// A request of the reliable datagram service is not valid.
     InvalidRdRequest,
-    /// A code above the ones named, 5 bits.
+    /// Any higher code, 5 bits.
     Reserved(u8),
 }
 

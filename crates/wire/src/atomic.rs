@@ -17,12 +17,12 @@ header_views! {
         get |b| be32(b, 8);
         set |b, v| put(b, 8, v.to_be_bytes());
     }
-    /// What a compare-and-swap stores, or what a fetch-and-add adds.
+    /// The value that a compare-and-swap stores, or a fetch-and-add adds.
     swap_or_add, set_swap_or_add: u64 {
         get |b| be64(b, 12);
         set |b, v| put(b, 12, v.to_be_bytes());
     }
-    /// What a compare-and-swap compares with; unused by fetch-and-add.
+    /// The value that a compare-and-swap compares with; unused by fetch-and-add.
     compare, set_compare: u64 {
         get |b| be64(b, 20);
         set |b, v| put(b, 20, v.to_be_bytes());
@@ -45,9 +45,9 @@ pub struct AtomicEth {
     pub va: u64,
     /// Key of the responder's memory region.
     pub rkey: u32,
-    /// What a compare-and-swap stores, or what a fetch-and-add adds.
+    /// The value that a compare-and-swap stores, or a fetch-and-add adds.
     pub swap_or_add: u64,
-    /// What a compare-and-swap compares with; unused by fetch-and-add.
+    /// The value that a compare-and-swap compares with; unused by fetch-and-add.
     pub compare: u64,
 }
 

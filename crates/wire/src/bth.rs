@@ -12,12 +12,12 @@ const ACK_REQ: u8 = 0x80;
 
 header_views! {
     "a base transport header", BthView, BthMut, LEN;
-    /// What the packet is.
+    /// The packet's opcode.
     opcode, set_opcode: Opcode {
         get |b| Opcode(b[0]);
         set |b, v| b[0] = v.0;
     }
-    /// Solicited event: the receiver's completion is to wake its consumer.
+    /// Solicited event: the receiver's completion should wake its consumer.
     solicited, set_solicited: bool {
         get |b| b[1] & SOLICITED != 0;
         set |b, v| b[1] = with_flag(b[1], SOLICITED, v);
@@ -27,7 +27,7 @@ header_views! {
         get |b| b[1] & MIG_REQ != 0;
         set |b, v| b[1] = with_flag(b[1], MIG_REQ, v);
     }
-    /// Pad bytes behind the payload, 0 to 3.
+    /// Pad bytes after the payload, 0 to 3.
     pad, set_pad: u8 {
         get |b| (b[1] >> 4) & 3;
         set |b, v| b[1] = with_bits(b[1], 0x30, v << 4);
@@ -74,7 +74,7 @@ header_views! {
     }
     /// Packet sequence number.
     psn, set_psn: Psn {
-        // Of the word that ends with it: one load.
+        // Read from the word that ends with it: one load.
         get |b| Psn::new(u32::from_be_bytes([b[8], b[9], b[10], b[11]]));
         set |b, v| put_be24(b, 9, v.get());
     }
@@ -83,13 +83,13 @@ header_views! {
 /// Base transport header, the first of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bth {
-    /// What the packet is.
+    /// The packet's opcode.
     pub opcode: Opcode,
-    /// Solicited event: the receiver's completion is to wake its consumer.
+    /// Solicited event: the receiver's completion should wake its consumer.
     pub solicited: bool,
     /// Path migration state.
     pub mig_req: bool,
-    /// Pad bytes behind the payload, 0 to 3.
+    /// Pad bytes after the payload, 0 to 3.
     pub pad: u8,
     /// Transport header version, 4 bits; 0 is the only one defined.
     pub version: u8,
@@ -115,7 +115,7 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = LEN;
 
-    /// The partition key every port has unless it is told otherwise.
+    /// The default partition key of every port.
     pub const DEFAULT_PKEY: u16 = 0xffff;
 
     /// A header for the default partition with everything else zero.
@@ -159,7 +159,7 @@ impl Bth {
         }
     }
 
-    /// Writes the header; fields are cut to their widths.
+    /// Writes the header; fields are truncated to their widths.
     #[inline]
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = BthMut::of(out);

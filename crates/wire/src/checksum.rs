@@ -5,7 +5,7 @@
 pub(crate) struct Sum(u64);
 
 impl Sum {
-    /// Adds `bytes` as big-endian words; an odd last byte counts as if a zero followed.
+    /// Adds `bytes` as big-endian words; an odd last byte is padded with a zero.
     pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
         let (words, last) = bytes.as_chunks::<2>();
         let sum: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();

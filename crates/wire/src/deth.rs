@@ -7,7 +7,7 @@ const LEN: usize = 8;
 
 header_views! {
     "a datagram extended transport header", DethView, DethMut, LEN;
-    /// Queue key; the receiver drops a datagram that does not carry its own.
+    /// Queue key; the receiver drops a datagram that carries another key than its own.
     qkey, set_qkey: u32 {
         get |b| be32(b, 0);
         set |b, v| put(b, 0, v.to_be_bytes());
@@ -27,7 +27,7 @@ header_views! {
 /// Datagram extended transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deth {
-    /// Queue key; the receiver drops a datagram that does not carry its own.
+    /// Queue key; the receiver drops a datagram that carries another key than its own.
     pub qkey: u32,
     /// Queue pair that sent the datagram.
     pub src_qpn: Qpn,

@@ -1,27 +1,27 @@
-//! What can be wrong with bytes received and with packets to be written.
+//! Errors in received bytes and in packets to be written.
 
 use core::fmt;
 
 use crate::Opcode;
 
-/// Why bytes are not a header or a packet. The sender's or the path's doing, never the caller's.
+/// Why bytes are not a header or a packet: the sender's or the path's fault, never the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// Fewer bytes than the headers, the pad and the trailer take up.
+    /// Fewer bytes than headers, padding and trailer need.
     Truncated {
         /// Bytes that would have been enough.
         need: usize,
-        /// Bytes there are.
+        /// Bytes available.
         have: usize,
     },
-    /// The opcode is in no table, so that the length of the headers behind it is not known.
+    /// The opcode is unknown, and so is the length of the headers after it.
     UnknownOpcode(Opcode),
     /// The transport header version is not 0.
     BadVersion(u8),
-    /// The IP version is not that of the header expected.
+    /// The IP version is not the expected one.
     BadIpVersion(u8),
-    /// The IPv4 header says that it is shorter than its fixed part, in units of four bytes.
+    /// The IPv4 header length field, in units of four bytes, is less than its fixed part.
     BadHeaderLength(u8),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for ParseError {
 
 impl core::error::Error for ParseError {}
 
-/// Why a representation cannot be written. The caller's doing.
+/// Why a representation cannot be written: the caller's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EmitError {
@@ -49,14 +49,14 @@ pub enum EmitError {
     BufferTooSmall {
         /// Bytes that would have been enough.
         need: usize,
-        /// Bytes there are.
+        /// Bytes available.
         have: usize,
     },
-    /// The opcode is in no table, so that the headers behind it are not known.
+    /// The opcode is unknown, and so are the headers after it.
     UnknownOpcode(Opcode),
-    /// A header that the opcode calls for is missing.
+    /// A header that the opcode requires is missing.
     MissingHeader(&'static str),
-    /// More bytes than the 16-bit length fields of a datagram can say.
+    /// More bytes than the 16-bit length fields of a datagram can express.
     TooLong {
         /// Bytes of UDP payload.
         len: usize,

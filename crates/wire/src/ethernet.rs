@@ -23,7 +23,7 @@ pub struct EthernetHeader {
     pub src: [u8; 6],
     /// VLAN tags, outermost first.
     pub tags: VlanTags,
-    /// What the frame carries.
+    /// Ethertype of the payload.
     pub ethertype: u16,
 }
 
@@ -31,7 +31,7 @@ impl EthernetHeader {
     /// Bytes on the wire without VLAN tags.
     pub const MIN_LEN: usize = ADDRESSES_LEN + ETHERTYPE_LEN;
 
-    /// Reads the header at the beginning of `frame`. Of a third VLAN tag on, tags count as payload.
+    /// Reads the header at the beginning of `frame`. A third VLAN tag and beyond count as payload.
     pub fn parse(frame: &[u8]) -> Result<Self, ParseError> {
         let truncated = |need| ParseError::Truncated { need, have: frame.len() };
         let (dst, rest) = frame.split_first_chunk().ok_or(truncated(Self::MIN_LEN))?;
@@ -75,9 +75,9 @@ impl EthernetHeader {
 /// One VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VlanTag {
-    /// What kind of tag: 0x8100 or 0x88a8.
+    /// Tag protocol identifier: 0x8100 or 0x88a8.
     pub tpid: u16,
-    /// Priority, drop eligibility and VLAN number.
+    /// Priority, drop eligibility and VLAN identifier.
     pub tci: u16,
 }
 

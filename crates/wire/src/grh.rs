@@ -1,5 +1,5 @@
-//! Global route header: what a receiver of unreliable datagrams finds in front of the payload
-//! (IBA volume 1, section 8.3; RoCEv2 annex A17).
+//! Global route header, which precedes the payload in a receive of unreliable datagrams (IBA volume
+//! 1, section 8.3; RoCEv2 annex A17).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,11 +8,11 @@ use crate::{DatagramHeaders, FlowKey, IpHeader, Ipv6Header};
 /// Global route header: in RoCEv2 the IPv6 header itself.
 pub type Grh = Ipv6Header;
 
-/// The 40 bytes a receiver of unreliable datagrams finds in front of the payload: over IPv6 the
-/// IPv6 header, over IPv4 twenty zero bytes and the IPv4 header.
+/// The 40 bytes that precede the payload in a receive of unreliable datagrams: over IPv6 the IPv6
+/// header, over IPv4 twenty zero bytes and the IPv4 header.
 ///
-/// `payload_len` counts what is behind the IP header: UDP header through ICRC. What a socket does
-/// not show (identification, flow label) is zero.
+/// `payload_len` counts what follows the IP header: UDP header to ICRC. Fields that a socket does
+/// not show (identification, flow label) are zero.
 pub fn ud_grh(src: IpAddr, dst: IpAddr, tos: u8, ttl: u8, payload_len: u16) -> [u8; Grh::LEN] {
     let mut out = [0; Grh::LEN];
     let flow = FlowKey { src, dst, src_port: 0, dst_port: 0 };
@@ -27,7 +27,7 @@ pub fn ud_grh(src: IpAddr, dst: IpAddr, tos: u8, ttl: u8, payload_len: u16) -> [
     out
 }
 
-/// Who sent a datagram, by the 40 bytes in front of its payload; `None` if they are no such header.
+/// A datagram's source, from the 40 bytes before its payload; `None` if they are not such a header.
 pub fn ud_source(grh: &[u8; Grh::LEN]) -> Option<IpAddr> {
     match (grh[0] >> 4, grh[20] >> 4) {
         (6, _) => grh[8..].first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes).into()),

@@ -54,7 +54,7 @@ header_views! {
         get |b| b[6] & MORE_FRAGMENTS != 0;
         set |b, v| b[6] = with_flag(b[6], MORE_FRAGMENTS, v);
     }
-    /// Place of the fragment in units of eight bytes, 13 bits.
+    /// Offset of the fragment in units of eight bytes, 13 bits.
     fragment_offset, set_fragment_offset: u16 {
         get |b| be16(b, 6) & 0x1fff;
         set |b, v| put(b, 6, ((be16(b, 6) & 0xe000) | (v & 0x1fff)).to_be_bytes());
@@ -101,7 +101,7 @@ pub struct Ipv4Header {
     pub dont_fragment: bool,
     /// This is not the last fragment.
     pub more_fragments: bool,
-    /// Place of the fragment in units of eight bytes, 13 bits.
+    /// Offset of the fragment in units of eight bytes, 13 bits.
     pub fragment_offset: u16,
     /// Time to live.
     pub ttl: u8,
@@ -154,7 +154,7 @@ impl Ipv4Header {
         MIN_LEN + self.options.len as usize
     }
 
-    /// Writes the header to the beginning of `out`, and the checksum as the field has it.
+    /// Writes the header to the beginning of `out`, with the checksum field as given.
     pub fn emit(&self, out: &mut [u8]) -> Result<(), EmitError> {
         let need = self.header_len();
         let too_small = EmitError::BufferTooSmall { need, have: out.len() };
@@ -165,7 +165,7 @@ impl Ipv4Header {
         Ok(())
     }
 
-    /// The same header with the checksum that is right for it.
+    /// The same header with the correct checksum.
     pub fn with_checksum(mut self) -> Self {
         self.checksum = 0;
         let mut fixed = [0; MIN_LEN];
@@ -174,7 +174,7 @@ impl Ipv4Header {
         self
     }
 
-    /// Writes the part in front of the options.
+    /// Writes the part before the options.
     pub(crate) const fn emit_fixed(&self, out: &mut [u8; MIN_LEN]) {
         let mut v = Ipv4Mut::of(out);
         v.set_version(4);
@@ -205,7 +205,7 @@ impl Ipv4Options {
     /// No options.
     pub const EMPTY: Self = Self { bytes: [0; MAX_OPTIONS_LEN], len: 0 };
 
-    /// Options of a length the header can express, else `None`.
+    /// Options whose length the header can express, else `None`.
     pub fn new(options: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_OPTIONS_LEN];
         bytes.get_mut(..options.len())?.copy_from_slice(options);

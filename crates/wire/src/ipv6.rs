@@ -25,12 +25,12 @@ header_views! {
         get |b| be32(b, 0) & FLOW_LABEL;
         set |b, v| put(b, 0, ((be32(b, 0) & !FLOW_LABEL) | (v & FLOW_LABEL)).to_be_bytes());
     }
-    /// Bytes behind this header.
+    /// Bytes after this header.
     payload_len, set_payload_len: u16 {
         get |b| be16(b, 4);
         set |b, v| put(b, 4, v.to_be_bytes());
     }
-    /// Protocol of the header behind this one.
+    /// Protocol of the next header.
     next_header, set_next_header: u8 {
         get |b| b[6];
         set |b, v| b[6] = v;
@@ -59,9 +59,9 @@ pub struct Ipv6Header {
     pub traffic_class: u8,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Bytes behind this header.
+    /// Bytes after this header.
     pub payload_len: u16,
-    /// Protocol of the header behind this one.
+    /// Protocol of the next header.
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -75,7 +75,7 @@ impl Ipv6Header {
     /// Bytes on the wire.
     pub const LEN: usize = LEN;
 
-    /// Reads a header; its version has to be 6.
+    /// Reads a header; its version must be 6.
     pub const fn parse(bytes: &[u8; LEN]) -> Result<Self, ParseError> {
         let v = Ipv6View::of(bytes);
         if v.version() != 6 {
@@ -92,7 +92,7 @@ impl Ipv6Header {
         })
     }
 
-    /// Writes the header; fields are cut to their widths.
+    /// Writes the header; fields are truncated to their widths.
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = Ipv6Mut::of(out);
         v.set_version(6);
@@ -106,7 +106,7 @@ impl Ipv6Header {
     }
 }
 
-/// The address as IPv6, an IPv4 one mapped.
+/// The address as IPv6; an IPv4 one is mapped.
 #[inline]
 pub(crate) fn mapped(addr: IpAddr) -> Ipv6Addr {
     match addr {

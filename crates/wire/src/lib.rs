@@ -1,11 +1,11 @@
-//! RoCEv2 as bytes: headers, whole packets, captured frames and the invariant CRC.
+//! The RoCEv2 wire format: headers, whole packets, captured frames and the invariant CRC.
 //!
-//! Every header comes in three shapes, after the manner of smoltcp:
+//! Every header comes in three forms, as in smoltcp:
 //!
-//! * a *representation* such as [`Bth`]: a plain struct whose `parse` and `emit` are inverse to
-//!   each other, reserved bits included;
+//! * a *representation* such as [`Bth`]: a plain struct whose `parse` and `emit` are inverses,
+//!   reserved bits included;
 //! * a *view* such as [`BthView`]: borrowed bytes whose length was checked once, with one accessor
-//!   a field, for code that needs two fields of a header and not all of them;
+//!   per field, for code that needs a few fields of a header;
 //! * a *mutable view* such as [`BthMut`]: the same with setters, for code that rewrites a packet in
 //!   place (see [`icrc_replace`] for the checksum that goes with it).
 //!

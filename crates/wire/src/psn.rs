@@ -4,8 +4,8 @@ use core::fmt;
 
 /// A packet sequence number: 24 bits, modulo 2^24.
 ///
-/// There is no `Ord`: on a circle nothing is smaller than everything else. [`Psn::diff`] says how
-/// far two numbers lie apart, under the assumption that both are within half the circle.
+/// There is no `Ord`: modular numbers have no total order. [`Psn::diff`] returns the distance of
+/// two numbers, assuming that they are less than half of the sequence space apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -30,7 +30,7 @@ impl Psn {
         self.add(1)
     }
 
-    /// `n` numbers further on.
+    /// The number `n` further on.
     #[inline]
     // `Add` could not be `const`, and `psn + 1` hides the wrap.
     #[allow(clippy::should_implement_trait)]
@@ -38,7 +38,7 @@ impl Psn {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// `n` numbers back.
+    /// The number `n` before.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub const fn sub(self, n: u32) -> Self {
@@ -47,10 +47,10 @@ impl Psn {
 
     /// The signed distance `self - other`, in -2^23..2^23.
     ///
-    /// Two numbers exactly half the circle apart are at -2^23 from each other, both ways.
+    /// Two numbers half of the sequence space apart are at -2^23 from each other, both ways.
     #[inline]
     pub const fn diff(self, other: Self) -> i32 {
-        // Moving the 24 bits to the top of the word makes the shift back extend their sign.
+        // With the 24 bits at the top of the word, the shift back extends their sign.
         (self.0.wrapping_sub(other.0) << 8) as i32 >> 8
     }
 

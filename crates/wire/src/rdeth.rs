@@ -1,6 +1,6 @@
-//! Headers that only the reliable datagram and the extended reliable connected service have (IBA
-//! volume 1, section 9.3). Bowline speaks the second only; the other is here so that a capture
-//! which has it can be read.
+//! Headers of the reliable datagram and the extended reliable connected service (IBA volume 1,
+//! section 9.3). Bowline implements only the second; the other is here so that captures can be
+//! decoded.
 
 use crate::view::{be24, put_be24};
 
@@ -54,7 +54,7 @@ impl Rdeth {
         Self { reserved8: v.reserved8(), eec: v.eec() }
     }
 
-    /// Writes the header; fields are cut to their widths.
+    /// Writes the header; fields are truncated to their widths.
     #[inline]
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = RdethMut::of(out);
@@ -83,7 +83,7 @@ impl XrcEth {
         Self { reserved8: v.reserved8(), srqn: v.srqn() }
     }
 
-    /// Writes the header; fields are cut to their widths.
+    /// Writes the header; fields are truncated to their widths.
     #[inline]
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = XrcEthMut::of(out);

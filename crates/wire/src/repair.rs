@@ -1,9 +1,9 @@
-//! LoWAR's headers: what lies behind the BTH of a packet with opcode 0x1F, and the greeting by
-//! which two ends find each other before they send any such packet.
+//! LoWAR's headers: what follows the BTH of a packet with opcode 0x1F, and the greeting by which
+//! two ends find each other before they send any such packet.
 //!
-//! The first byte behind the BTH is the version and the type; the rest depends on the type. The PSN
-//! of the BTH says nothing: it is far behind the receiver's own, so that whoever takes the packet
-//! for an answer to a request takes it for a stale one.
+//! The first byte after the BTH is the version and the type; the rest depends on the type. The PSN
+//! of the BTH has no meaning: it is far behind the receiver's own, so that an implementation that
+//! takes the packet for a response takes it for a stale one.
 
 use crate::view::{be16, be24, be32, put, put_be24};
 use crate::{Aeth, Bth, Opcode, PacketView, Psn, Qpn, Syndrome};
@@ -19,12 +19,12 @@ const FLAG_LAST: u8 = 0x04;
 const FLAG_EXT: u8 = 0x08;
 const FLAG_WANTS_REPORTS: u8 = 0x01;
 
-/// How far behind the peer's own PSN the packets of the shim are numbered: an eighth of the circle.
-/// Whoever lets a connection go on at PSNs far ahead must not land here.
+/// How far behind the peer's own PSN the shim's packets are numbered: an eighth of the PSN space. A
+/// connection that restarts at PSNs far ahead must not land here.
 pub const STALE_BY: u32 = 1 << 21;
 
 /// Bytes at the start of a repair's payload for extended headers, if any packet of its lane has
-/// some: as many as the longest has, that of an atomic.
+/// some: as many as the longest, that of an atomic.
 pub const REPAIR_EXT_LEN: usize = 28;
 
 /// A packet of the shim itself, by its type.
@@ -32,15 +32,15 @@ pub const REPAIR_EXT_LEN: usize = 28;
 pub enum ShimPacket<'a> {
     /// Repairs one packet of a lane of a block; the bytes are the XOR of the lane's packets.
     Repair(RepairHeader, &'a [u8]),
-    /// What the sender understands and does.
+    /// The sender's capabilities and current code.
     Announce(AnnounceHeader),
-    /// What arrived of what the receiver of this packet has sent.
+    /// What arrived of the packets that this report's receiver has sent.
     Report(ReportHeader),
 }
 
 impl<'a> ShimPacket<'a> {
-    /// Reads the bytes behind the BTH of a packet with opcode 0x1F; `None` if they are not of this
-    /// version, or too short. The numbers in them are the peer's word and not checked here.
+    /// Reads the bytes after the BTH of a packet with opcode 0x1F; `None` if they have another
+    /// version, or are too short. The peer's numbers are not checked here.
     pub fn parse(bytes: &'a [u8]) -> Option<ShimPacket<'a>> {
         let first = *bytes.first()?;
         if first >> 4 != VERSION {
@@ -60,11 +60,11 @@ impl<'a> ShimPacket<'a> {
     }
 }
 
-/// Header of a repair: which lane of which block it is for, and the XOR of those parts of the
-/// lane's packets that are not in its payload.
+/// Header of a repair: its lane and block, and the XOR of those parts of the lane's packets that
+/// are not in its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct RepairHeader {
-    /// The block is of the answers to the receiver's READs and atomics, not of requests.
+    /// The block consists of responses to the receiver's READs and atomics, not of requests.
     pub response: bool,
     /// Its first packet begins a message.
     pub has_first: bool,
@@ -74,9 +74,9 @@ pub struct RepairHeader {
     pub has_ext: bool,
     /// Packets of a whole block.
     pub r: u8,
-    /// Lanes of a block: repairs that it has, unless it is shorter.
+    /// Lanes of a block: the number of its repairs, unless it is shorter.
     pub c: u8,
-    /// Which lane: interleaving sequence number.
+    /// The lane's number: interleaving sequence number.
     pub isn: u8,
     /// PSN of the block's first packet.
     pub base: Psn,
@@ -92,7 +92,7 @@ pub struct RepairHeader {
     pub len: u16,
     /// Payload length of the packet that ends the message, if one does.
     pub last_len: u16,
-    /// Counts how often the sender went back: what is sent again may differ in flags.
+    /// Counts how often the sender went back: retransmitted packets may differ in flags.
     pub generation: u8,
 }
 
@@ -143,7 +143,7 @@ impl RepairHeader {
     }
 }
 
-/// What an end understands and does.
+/// An end's capabilities and current code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct AnnounceHeader {
     /// It adapts its code to what the receiver reports.
@@ -181,7 +181,7 @@ pub struct ReportHeader {
     pub bursts: u32,
     /// Lost packets that could not be repaired.
     pub unrepaired: u32,
-    /// Longest run since the report before.
+    /// Longest run since the previous report.
     pub longest_burst: u16,
 }
 
@@ -212,10 +212,10 @@ impl ReportHeader {
     }
 }
 
-/// A greeting that any peer may be sent: an acknowledgement of something long past, which every
-/// implementation of the standard ignores, with a mark in seven reserved bits.
+/// A greeting that can be sent to any peer: an acknowledgement of something long past, which every
+/// conforming implementation ignores, with a mark in seven reserved bits.
 ///
-/// Opcode 0x1F itself may not go to a peer that is not known to take it: see `docs/fec.md`.
+/// Opcode 0x1F itself may only go to a peer that is known to accept it: see `docs/fec.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hello;
 
@@ -230,7 +230,7 @@ impl Hello {
         bth
     }
 
-    /// Its AETH. The sequence number of an acknowledgement that is ignored may say what it likes.
+    /// Its AETH. The sequence number of an ignored acknowledgement may have any value.
     pub const fn aeth() -> Aeth {
         Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: VERSION as u32 }
     }
@@ -242,7 +242,7 @@ impl Hello {
     }
 }
 
-/// A PSN that a peer whose own requests are at `peer_psn` has long left behind.
+/// A PSN that is long past for a peer whose own requests are at `peer_psn`.
 pub const fn stale_psn(peer_psn: Psn) -> Psn {
     peer_psn.sub(STALE_BY)
 }

@@ -1,18 +1,18 @@
-//! The readable part of a sealed packet (`docs/sealed.md`).
+//! The cleartext part of a sealed packet (`docs/sealed.md`).
 //!
 //! A sealed packet has a BTH whose opcode is [`Opcode::SEALED`]. The BTH's last word and four more
-//! bytes are the epoch of the key and the packet's counter. Everything behind that is ciphertext.
+//! bytes hold the key's epoch and the packet's counter. Everything after that is ciphertext.
 
 use crate::{Bth, Opcode, Qpn};
 
 const LEN: usize = Bth::LEN + SealedCounter::LEN;
-/// Where the epoch is: the byte of the BTH with the request for an acknowledgement.
+/// Offset of the epoch: the byte of the BTH with the AckReq bit.
 const EPOCH_AT: usize = 8;
 
-/// Bytes of the tag behind the ciphertext.
+/// Bytes of the tag after the ciphertext.
 pub const SEALED_TAG_LEN: usize = 16;
 
-/// The low 32 bits of a sealed packet's counter, behind the BTH.
+/// The low 32 bits of a sealed packet's counter, after the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SealedCounter(pub u32);
 
@@ -33,7 +33,7 @@ impl SealedCounter {
     }
 }
 
-/// What is readable of a sealed packet.
+/// The cleartext header of a sealed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SealedHeader {
     /// Destination queue pair.
@@ -50,7 +50,7 @@ impl SealedHeader {
     /// The counter has 56 bits.
     pub const MAX_COUNTER: u64 = (1 << 56) - 1;
 
-    /// Reads a header; nothing if the packet is not sealed.
+    /// Reads a header; `None` if the packet is not sealed.
     #[inline]
     pub const fn parse(bytes: &[u8; LEN]) -> Option<Self> {
         if bytes[0] != Opcode::SEALED.0 {
@@ -62,7 +62,7 @@ impl SealedHeader {
         Some(Self { dest_qpn, epoch, counter })
     }
 
-    /// Writes the header; the counter is cut to its width.
+    /// Writes the header; the counter is truncated to its width.
     #[inline]
     pub fn emit(&self, out: &mut [u8; LEN]) {
         let bth = Bth::new(Opcode::SEALED, self.dest_qpn, crate::Psn::new(0));
@@ -90,7 +90,7 @@ mod tests {
         let (first, _) = bytes.split_first_chunk_mut().unwrap();
         header.emit(first);
         assert_eq!(SealedHeader::parse(first), Some(header));
-        // Whatever routes by BTH sees a packet for the queue pair.
+        // Anything that routes by BTH sees a packet for the queue pair.
         let view = PacketView::parse(&bytes).unwrap();
         assert_eq!((view.opcode(), view.dest_qpn()), (Opcode::SEALED, header.dest_qpn));
         bytes[0] = Opcode::RC_ACK.0;

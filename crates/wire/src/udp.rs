@@ -43,8 +43,8 @@ pub struct UdpHeader {
     pub dst_port: u16,
     /// Bytes of header and payload.
     pub len: u16,
-    /// Checksum as it is on the wire. 0 means that there is none; a frame captured on its way to
-    /// a device that fills it in has a partial one. See [`UdpHeader::with_checksum`].
+    /// Checksum as on the wire. 0 means that there is none; a frame captured before a device with
+    /// checksum offload has a partial one. See [`UdpHeader::with_checksum`].
     pub checksum: u16,
 }
 
@@ -63,7 +63,7 @@ impl UdpHeader {
         }
     }
 
-    /// Writes the header, and the checksum as the field has it.
+    /// Writes the header, with the checksum field as given.
     pub const fn emit(&self, out: &mut [u8; LEN]) {
         let mut v = UdpMut::of(out);
         v.set_src_port(self.src_port);
@@ -72,7 +72,7 @@ impl UdpHeader {
         v.set_checksum(self.checksum);
     }
 
-    /// The same header with the checksum that is right between these addresses for this payload.
+    /// The same header with the correct checksum for these addresses and this payload.
     pub fn with_checksum(mut self, src: IpAddr, dst: IpAddr, payload: &[u8]) -> Self {
         self.checksum = 0;
         let mut header = [0; LEN];
@@ -83,7 +83,7 @@ impl UdpHeader {
             .bytes(&header)
             .bytes(payload)
             .finish();
-        // A sum of zero is sent as its other form, as zero would say that there is none.
+        // A sum of zero is sent as its complement, since zero would mean that there is none.
         self.checksum = if sum == 0 { 0xffff } else { sum };
         self
     }

@@ -1,4 +1,4 @@
-//! The macro that writes a header's borrowed views from one list of its fields.
+//! The macro that generates a header's borrowed views from one list of its fields.
 
 /// Defines a shared and a mutable view over `[u8; LEN]` and the accessors of both.
 ///
@@ -29,7 +29,7 @@ macro_rules! header_views {
                 }
             }
 
-            /// Views an array, whose length is right by its type.
+            /// Views an array, whose type guarantees the length.
             #[inline]
             pub const fn of(header: &'a [u8; $len]) -> Self {
                 Self(header)
@@ -66,13 +66,13 @@ macro_rules! header_views {
                 }
             }
 
-            /// Views an array, whose length is right by its type.
+            /// Views an array, whose type guarantees the length.
             #[inline]
             pub const fn of(header: &'a mut [u8; $len]) -> Self {
                 Self(header)
             }
 
-            /// The same bytes, to read.
+            /// A read-only view of the same bytes.
             #[inline]
             pub const fn as_view(&self) -> $view<'_> {
                 $view(self.0)

@@ -1,4 +1,4 @@
-//! Headers of XP, the transport of OptiNIC (`docs/xp.md`).
+//! Headers of XP, OptiNIC's transport (`docs/xp.md`).
 
 use crate::Psn;
 use crate::view::{be24, be32, be64, put, put_be24};
@@ -12,7 +12,7 @@ header_views! {
         get |b| be32(b, 0);
         set |b, v| put(b, 0, v.to_be_bytes());
     }
-    /// How many messages before this one take a receive.
+    /// Number of earlier messages that consume a receive.
     recv_seq, set_recv_seq: u32 {
         get |b| be32(b, 4);
         set |b, v| put(b, 4, v.to_be_bytes());
@@ -27,7 +27,7 @@ header_views! {
         get |b| b[12];
         set |b, v| b[12] = v;
     }
-    /// What both ends have agreed on when they set the connection up.
+    /// Token that both ends agreed on at connection set-up.
     token, set_token: Psn {
         get |b| Psn::new(be24(b, 13));
         set |b, v| put_be24(b, 13, v.get());
@@ -40,13 +40,13 @@ header_views! {
 pub struct XpEth {
     /// Number of the message, or of the READ.
     pub wqe_seq: u32,
-    /// How many messages before this one take a receive.
+    /// Number of earlier messages that consume a receive.
     pub recv_seq: u32,
     /// Bytes of the whole message.
     pub len: u32,
     /// Blocks that share a packet, as a power of two.
     pub stride_log2: u8,
-    /// What both ends have agreed on when they set the connection up.
+    /// Token that both ends agreed on at connection set-up.
     pub token: Psn,
 }
 
@@ -81,7 +81,7 @@ impl XpEth {
 
 const TIME_LEFT_LEN: usize = 4;
 
-/// Microseconds that are left to a READ when its request is sent; 0 is no deadline.
+/// Microseconds left to a READ when its request is sent; 0 means no deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XpTimeLeft(pub u32);
 
@@ -111,7 +111,7 @@ header_views! {
         get |b| b[0];
         set |b, v| b[0] = v;
     }
-    /// What both ends have agreed on when they set the connection up.
+    /// Token that both ends agreed on at connection set-up.
     token, set_token: Psn {
         get |b| Psn::new(be24(b, 1));
         set |b, v| put_be24(b, 1, v.get());
@@ -121,7 +121,7 @@ header_views! {
         get |b| be32(b, 4);
         set |b, v| put(b, 4, v.to_be_bytes());
     }
-    /// How long the answerer had the probe before it answered.
+    /// How long the responder held the probe before it answered.
     hold_ns, set_hold_ns: u32 {
         get |b| be32(b, 8);
         set |b, v| put(b, 8, v.to_be_bytes());
@@ -141,39 +141,39 @@ header_views! {
         get |b| be32(b, 24);
         set |b, v| put(b, 24, v.to_be_bytes());
     }
-    /// When the probe came, by the answerer's clock.
+    /// When the probe arrived, by the responder's clock.
     arrival, set_arrival: u32 {
         get |b| be32(b, 28);
         set |b, v| put(b, 28, v.to_be_bytes());
     }
 }
 
-/// XP congestion control header: of a probe, and of the feedback that answers it. Both are best
+/// XP congestion control header, of a probe and of the feedback that answers it. Both are best
 /// effort, and all counts are cumulative and wrap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XpCc {
     /// Zero.
     pub reserved: u8,
-    /// What both ends have agreed on when they set the connection up.
+    /// Token that both ends agreed on at connection set-up.
     pub token: Psn,
-    /// Lower 32 bits of the prober's clock; feedback has its probe's.
+    /// Lower 32 bits of the prober's clock; feedback repeats its probe's.
     pub stamp_ns: u32,
-    /// How long the answerer had the probe before it answered.
+    /// How long the responder held the probe before it answered.
     pub hold_ns: u32,
     /// Payload sent so far, in a probe; received so far, in feedback.
     pub bytes: u64,
-    /// Of the payload received so far, what a switch has marked.
+    /// Marked part of the payload received so far.
     pub marked_bytes: u32,
-    /// Payload that the answerer has granted so far.
+    /// Payload that the responder has granted so far.
     pub credit_bytes: u32,
-    /// When the probe came, by the answerer's clock, in units of [`XpCc::ARRIVAL_NS`].
+    /// When the probe arrived, by the responder's clock, in units of [`XpCc::ARRIVAL_NS`].
     pub arrival: u32,
 }
 
 impl XpCc {
     /// Bytes on the wire.
     pub const LEN: usize = XPCC_LEN;
-    /// Nanoseconds in a unit of [`XpCc::arrival`], which then wraps after minutes.
+    /// Nanoseconds per unit of [`XpCc::arrival`], which then wraps after minutes.
     pub const ARRIVAL_NS: u64 = 64;
 
     /// Reads a header.

@@ -1,4 +1,4 @@
-//! Every packet of every capture: decoded, its ICRC judged, and written again byte for byte.
+//! Every packet of every capture: decoded, its ICRC checked, and re-encoded byte for byte.
 
 mod support;
 
@@ -9,8 +9,8 @@ use support::{frames, icrc_by_definition, names};
 
 type Expected = (&'static str, usize, usize, &'static [(&'static str, usize)]);
 
-/// File, packets, packets whose ICRC is wrong, packets by opcode: as counted by a program in
-/// another language that shares no code with this crate.
+/// File, packets, packets with a wrong ICRC, packets by opcode: as counted by a program in another
+/// language that shares no code with this crate.
 #[rustfmt::skip]
 const EXPECTED: &[Expected] = &[
     ("guest2host_rc_atomics", 4, 0, &[("RC_ATOMIC_ACK", 2), ("RC_CMP_SWAP", 1), ("RC_FETCH_ADD", 1)]),
@@ -113,7 +113,7 @@ fn a_socket_finds_the_identification_it_was_not_shown() {
         if frame.icrc_verdict().is_ok() {
             assert_eq!(solved, Some(id), "{name}");
         } else {
-            // One of the probes is right but for its identification, and that is what is found.
+            // One of the probes is correct except for its identification, which is found.
             assert_ne!(solved, Some(id), "{name}");
         }
     });

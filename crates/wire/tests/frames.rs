@@ -1,4 +1,4 @@
-//! Frames of every link layer, and what is told from what.
+//! Frames of every link layer, and how they are classified.
 
 mod support;
 
@@ -8,7 +8,7 @@ use bowline_wire::{
 };
 use support::frames;
 
-/// One IP datagram with a good packet in it.
+/// One IP datagram with a valid packet in it.
 fn datagram() -> Vec<u8> {
     frames("rc_write_64.pcap").swap_remove(0)[14..].to_vec()
 }

@@ -1,4 +1,4 @@
-//! What holds for all values and for all bytes.
+//! Properties that hold for all values and all bytes.
 
 mod support;
 
@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use support::icrc_by_definition;
 
-/// Parse after emit gives the value back, and emit after parse the bytes.
+/// Parsing what was emitted returns the value, and emitting what was parsed returns the bytes.
 macro_rules! round_trips {
     ($($test:ident: $header:ident;)*) => {
         proptest! {
@@ -244,14 +244,14 @@ fn psn_at_the_seam() {
     assert_eq!(zero.diff(last), 1);
     assert!(last.before(zero) && zero.after(last));
     assert_eq!(Psn::new(0x100_0005), Psn::new(5));
-    // Half the circle away is before, seen from either side.
+    // Half of the sequence space away counts as before, from either side.
     let half = zero.add(1 << 23);
     assert_eq!(half.diff(zero), -(1 << 23));
     assert_eq!(zero.diff(half), -(1 << 23));
 }
 
-/// All bits of a packet with 4 KiB of payload, one after the other: none of them is taken for
-/// another identification.
+/// Flips each bit of a packet with 4 KiB of payload: none of them is mistaken for another
+/// identification.
 #[test]
 fn one_flipped_bit_is_never_taken_for_an_identification() {
     let packet = sealed_packet(&flow(false), 77, &[0x5a; 4096]);
@@ -325,7 +325,7 @@ fn packet(payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same with the trailer that is right.
+/// The same with the correct trailer.
 fn sealed_packet(flow: &FlowKey, ip_id: u16, payload: &[u8]) -> Vec<u8> {
     let mut packet = packet(payload);
     let end = packet.len() - 4;

@@ -1,4 +1,4 @@
-//! Broadcasts by multicast: each rank has a group of all others, and its own port copies.
+//! Broadcasts by multicast: each rank has a group of all others, and its own port replicates.
 
 use bowline_collective::{Algorithm, CastEnd, CastOffer, Operation, Request};
 use bowline_device as device;
@@ -8,15 +8,15 @@ use bowline_wire::{Psn, Qpn};
 use super::Communicator;
 use crate::Error;
 
-/// With fewer ranks there is nothing to copy.
+/// With fewer ranks there is nothing to replicate.
 const MIN_RANKS: u32 = 3;
 /// Words of an offer before those for each rank, and for each rank.
 const HEAD_WORDS: usize = 3;
 const END_WORDS: usize = 3;
 
 impl Communicator {
-    /// Gives the ranks multicast groups if they are asked for and all ranks can have them. All
-    /// ranks must call it.
+    /// Sets up multicast groups if they are requested and all ranks support them. All ranks must
+    /// call it.
     pub(super) fn open_casts(&self) -> Result<(), Error> {
         if !self.shared.options.multicast || self.size() < MIN_RANKS {
             return Ok(());
@@ -25,7 +25,7 @@ impl Communicator {
         let told = self.gather_bytes(&encode(offer.as_ref(), self.size()))?;
         let group = decode_all(&told, self.size())
             .and_then(|offers| self.shared.member.accept_casts(&offers, &self.shared.addrs).ok());
-        // All have them or none: ranks choose algorithms alike.
+        // All ranks or none: they must choose the same algorithms.
         let ready = self.gather_bytes(&[u8::from(group.is_some())])?;
         match group {
             Some(group) if ready.iter().all(|ready| *ready == 1) => {
@@ -43,7 +43,7 @@ impl Communicator {
         self.shared.casts.get().is_some()
     }
 
-    /// What this rank has for it, if it can.
+    /// This rank's offer, if it supports multicast.
     fn offer_casts(&self) -> Option<CastOffer> {
         if self.is_sealed() {
             // Each pair of ranks has keys of its own.
@@ -53,7 +53,7 @@ impl Communicator {
         self.shared.member.open_casts(Psn::new(psn & 0xff_ffff)).ok()
     }
 
-    /// The same request by multicast, if that suits.
+    /// The same request by multicast, if applicable.
     pub(super) fn by_multicast(&self, request: &Request) -> Option<Request> {
         let is_free = request.algorithm == Algorithm::Auto;
         let is_broadcast = matches!(request.operation, Operation::Broadcast { .. });
@@ -62,7 +62,7 @@ impl Communicator {
     }
 }
 
-/// An offer as bytes, as many from each rank; zeroes if there is none.
+/// Encodes an offer, in the same number of bytes at each rank; zeroes if there is none.
 fn encode(offer: Option<&CastOffer>, ranks: u32) -> Vec<u8> {
     let mut words = vec![0; HEAD_WORDS + END_WORDS * ranks as usize];
     if let Some(offer) = offer {
@@ -76,7 +76,7 @@ fn encode(offer: Option<&CastOffer>, ranks: u32) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// The offers of all ranks; `None` if one has none, or sends what no rank sends.
+/// The offers of all ranks; `None` if one has none, or its bytes are not valid.
 fn decode_all(bytes: &[u8], ranks: u32) -> Option<Vec<CastOffer>> {
     let len = 4 * (HEAD_WORDS + END_WORDS * ranks as usize);
     let offers: Option<Vec<_>> = bytes.chunks(len).map(decode).collect();
@@ -133,7 +133,7 @@ mod tests {
         for at in 0..told.len() {
             let mut wrong = told.clone();
             wrong[at] ^= 0xff;
-            // Anything but a panic.
+            // Any result but a panic.
             let _ = decode_all(&wrong, 3);
             assert_eq!(decode_all(&told[..at], 3), None, "cut at {at}");
         }

@@ -21,13 +21,13 @@ use crate::multicast::{Connected, GroupMember, PortGroup};
 use crate::pd::PdInner;
 use crate::{Endpoint, Error, RemoteMr, reliable};
 
-/// How long a thread that waits drives the lane by itself while nothing happens, before it sleeps.
+/// How long a waiting thread drives an idle lane itself before it sleeps.
 const SPIN: Duration = Duration::from_millis(1);
-/// So often it looks in vain without letting others run.
+/// Idle polls before it yields the CPU.
 const EAGER_POLLS: u32 = 2;
 /// How long a rank that leaves waits for its last messages to arrive.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// A sleeper looks at least this often: a device that ends tells nobody.
+/// A sleeper wakes at least this often: a device that ends does not notify it.
 const NAP: Duration = Duration::from_millis(100);
 
 pub(super) struct Member {
@@ -39,7 +39,7 @@ pub(super) struct Member {
     host: Host,
     task: TaskId,
     running: Arc<Mutex<Running>>,
-    /// Something is over.
+    /// Signalled when an operation is over.
     over: Arc<Condvar>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Member {
 struct Running {
     /// Taken when the communicator is dropped.
     group: Option<Group>,
-    /// What nobody has asked for yet.
+    /// Results that have not been fetched yet.
     done: BTreeMap<OpId, Result<Report, Failure>>,
     /// How often there was something to do.
     turns: u64,
@@ -122,7 +122,7 @@ impl Member {
     ) -> Result<R, Error> {
         let done = self.host.post(|nic, now| {
             let mut running = lock(&self.running);
-            // It is taken when this is dropped, and nobody has it then.
+            // It is taken only on drop, when no handle is left.
             let Some(group) = &mut running.group else { return Ok(None) };
             let done = f(group, nic, now).map(Some);
             running.collect();
@@ -145,7 +145,7 @@ impl Member {
         Ok(Offers { rank, addr: config.addr, udp_port: config.udp_port, links })
     }
 
-    /// Connects to all others, who are in the order of their ranks.
+    /// Connects to all others, given in rank order.
     pub(super) fn connect(&self, peers: &[PeerEnd], seal: Option<&GroupSeal>) -> Result<(), Error> {
         let port = self.pd.device().config().udp_port;
         if let Some(other) = peers.iter().find(|peer| peer.udp_port != port) {
@@ -169,16 +169,16 @@ impl Member {
         })
     }
 
-    /// Makes queue pairs for messages to all, if this rank can have them; its own begins with
+    /// Creates queue pairs for messages to all, if this rank supports them; its own starts at
     /// `psn`.
     pub(super) fn open_casts(&self, psn: Psn) -> Result<CastOffer, Error> {
-        // Without a port that copies they would be of no use.
+        // Useless without a port that replicates.
         self.host.replicator()?;
         self.with(|group, nic, _| group.open_casts(nic, psn))
     }
 
-    /// Makes the port copy what this rank sends to all, and connects what receives from others.
-    /// Offers are in the order of ranks.
+    /// Sets the port to replicate what this rank sends to all, and connects the receiving ends for
+    /// the others. Offers are in rank order.
     pub(super) fn accept_casts(
         &self,
         offers: &[CastOffer],
@@ -217,7 +217,7 @@ impl Member {
         Ok(group)
     }
 
-    /// Connects what sends to all. All ranks must be ready for that.
+    /// Connects the sending end for messages to all. All ranks must be ready for that.
     pub(super) fn connect_casts(&self, group: &PortGroup) -> Result<(), Error> {
         let Connected { for_sender: to, regions, .. } = group.connected();
         let rings = regions.first().map_or(Remote { addr: 0, rkey: 0 }, RemoteMr::start);
@@ -241,7 +241,7 @@ impl Member {
         self.with(|group, nic, now| group.submit_with(nic, now, schedule, memory, bounds))
     }
 
-    /// Whether an operation has succeeded. It is forgotten then.
+    /// Whether an operation has succeeded. If so, its result is dropped.
     pub(super) fn take_success(&self, id: OpId) -> bool {
         let mut running = lock(&self.running);
         let succeeded = running.done.get(&id).is_some_and(Result::is_ok);
@@ -261,7 +261,7 @@ impl Member {
         Ok(self.host.poll()?)
     }
 
-    /// Waits for an operation, and drives the lane meanwhile; `None` if it takes longer than
+    /// Waits for an operation, driving the lane meanwhile; `None` if it takes longer than
     /// `timeout`.
     pub(super) fn wait(
         &self,
@@ -275,7 +275,7 @@ impl Member {
                 Ok(result) => return Ok(Some(result)),
                 Err(turns) => turns,
             };
-            // Reading the clock costs as much as a look.
+            // Reading the clock costs as much as a poll.
             let now = if polls < EAGER_POLLS { idle_since } else { Instant::now() };
             if turns != seen {
                 (polls, seen) = (0, turns);
@@ -298,15 +298,15 @@ impl Member {
         }
     }
 
-    /// The result of an operation, once; until then how often there was something to do.
+    /// The result of an operation, once; until then, how often there was something to do.
     fn take_or_turns(&self, id: OpId) -> Result<Result<Report, Failure>, u64> {
         let mut running = lock(&self.running);
         running.done.remove(&id).ok_or(running.turns)
     }
 
-    /// Leaves the driving to the lane's thread until the operation is over.
+    /// Leaves the lane to its own thread until the operation is over.
     fn sleep(&self, id: OpId, limit: Duration) -> Result<(), Error> {
-        // A device that has ended says so.
+        // Reports a device that has ended.
         self.host.check()?;
         self.host.stop_polling();
         let running = lock(&self.running);
@@ -317,7 +317,7 @@ impl Member {
         Ok(())
     }
 
-    /// Tells the others, and waits for what was sent to arrive.
+    /// Notifies the others, and waits for what was sent to arrive.
     fn leave(&self) -> Result<(), Error> {
         let started = Instant::now();
         self.with(|group, nic, now| {
@@ -339,7 +339,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // A device that has ended has nobody to tell, and nothing to remove.
+        // A device that has ended has nobody to notify, and nothing to remove.
         let _ = self.leave();
         let _ = self.host.remove_task(self.task);
         let _ = self.host.with(|nic, now| {

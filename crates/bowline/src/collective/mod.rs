@@ -29,28 +29,28 @@ use seal::GroupSeal;
 pub use tensor::Tensor;
 pub use work::Work;
 
-/// Schedules kept for operations that come again.
+/// Schedules cached for repeated operations.
 const MAX_SCHEDULES: usize = 64;
-/// Messages of a peer over XP that wait here at most: XP's widest window.
+/// Most messages of a peer that wait here over XP: its widest window.
 const MAX_EXPRESS_SLOTS: u16 = 16;
-/// Bytes on their way to a peer over a long link, unless somebody knows better.
+/// Default bytes in flight to a peer over a long link.
 const LONG_WINDOW_BYTES: u32 = 4 << 20;
-/// Memory for the rings of all peers of a rank, where each would have [`GroupConfig`]'s otherwise.
+/// Memory for the rings of all peers of a rank together; otherwise each has [`GroupConfig`]'s.
 const RING_BYTES: u64 = 64 << 20;
 
-/// How collective operations travel.
+/// The transport of collective operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommTransport {
-    /// Over RC: nothing is lost.
+    /// RC: nothing is lost.
     #[default]
     Rc,
-    /// Over XP, with bounds on time and loss. What cannot have bounds goes over RC.
+    /// XP, with bounds on time and loss. Operations that cannot have bounds use RC.
     Xp,
-    /// Over one of SDR's schemes, for long links: nothing is lost.
+    /// One of SDR's schemes, for long links: nothing is lost.
     Sdr(SdrScheme),
 }
 
-/// A name that no transport has.
+/// The name of no transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no transport `{0}`: take rc, xp, sr-nack, ec-mds or auto")]
 pub struct UnknownTransport(pub String);
@@ -74,7 +74,7 @@ impl CommTransport {
         CommTransport::Sdr(SdrScheme::Auto),
     ];
 
-    /// As people write it. `auto` leaves it to SDR to choose a scheme for each message.
+    /// Its name for users. `auto` lets SDR choose a scheme for each message.
     pub const fn name(self) -> &'static str {
         match self {
             CommTransport::Rc => "rc",
@@ -84,28 +84,28 @@ impl CommTransport {
     }
 }
 
-/// How the ranks of a communicator treat each other. All ranks need the same.
+/// Options of a communicator. All ranks need the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommOptions {
-    /// How long an operation may take; 5 minutes unless set.
+    /// How long an operation may take; 5 minutes by default.
     pub timeout: Duration,
-    /// How long making the communicator may take; 1 minute unless set.
+    /// How long creating the communicator may take; 1 minute by default.
     pub setup_timeout: Duration,
-    /// Bytes of a message at most; 128 KiB unless set. Longer messages cost less, shorter ones
-    /// overlap more.
+    /// Most bytes of a message; 128 KiB by default. Longer messages cost less, shorter ones overlap
+    /// more.
     pub chunk_bytes: u32,
     /// Bytes on their way to a rank at most; unless set 1 MiB, and 4 MiB over SDR's schemes. Long
     /// links need bandwidth times round trip, and half of that again; over XP twice as much, if
     /// they lose packets and nothing may be missing.
     pub window_bytes: Option<u32>,
-    /// How operations travel; RC unless set.
+    /// The transport of operations; RC by default.
     pub transport: CommTransport,
-    /// Broadcasts go by multicast, where all ranks can: the root's port copies for all others what
-    /// it has read once. Not so unless set, since it takes a second ring for each rank. Otherwise,
-    /// with fewer than three ranks, over anything but RC, and where packets are sealed, they go
-    /// as ever.
+    /// Broadcasts use multicast, where all ranks support it: the root's port replicates for all
+    /// others what it has read once. Off by default, since it needs a second ring for each rank.
+    /// With fewer than three ranks, over any transport but RC, and where packets are sealed,
+    /// broadcasts stay unicast.
     pub multicast: bool,
-    /// What operations over XP promise; everything arrives unless set. [`Communicator::start_with`]
+    /// Bounds of operations over XP; everything arrives by default. [`Communicator::start_with`]
     /// takes others for one operation.
     pub bounds: Bounds,
 }
@@ -134,7 +134,7 @@ impl CommOptions {
         };
         let ring = u64::from(self.window_bytes.unwrap_or(usual));
         let fair = RING_BYTES / u64::from(ranks.max(1));
-        // Many ranks have shorter rings, down to four chunks of 4 KiB.
+        // With many ranks rings are shorter, down to four chunks of 4 KiB.
         let ring = ring.min(fair.next_power_of_two()).max(16 << 10);
         let slot_bytes = u64::from(self.chunk_bytes).min(ring / 4) as u32 & !63;
         let slots = (ring / u64::from(slot_bytes.max(64))).clamp(4, 1024) as u16;
@@ -155,11 +155,11 @@ impl CommOptions {
     }
 }
 
-/// A group of programs that do collective operations together: see `docs/collectives.md`.
+/// A group of programs that run collective operations together: see `docs/collectives.md`.
 ///
 /// All ranks must call the same operations in the same order, with the same counts and types. Each
-/// returns a [`Work`], which goes on by itself; they run one after the other. When a rank dies,
-/// leaves or falls out of step, all pending and later operations of all ranks fail with an error
+/// returns a [`Work`], which progresses by itself; they run one after the other. When a rank dies,
+/// leaves or gets out of step, all pending and later operations of all ranks fail with an error
 /// that names it.
 ///
 /// ```
@@ -196,22 +196,22 @@ struct Shared {
     pd: Arc<PdInner>,
     options: CommOptions,
     member: Member,
-    /// Where the other ranks are.
+    /// Addresses of the other ranks.
     addrs: BTreeMap<Rank, IpAddr>,
     /// Which of all ranks share a host.
     hosts: Hosts,
     /// What copies this rank's broadcasts, if the ranks have multicast groups.
     casts: OnceLock<PortGroup>,
-    /// What seals its packets, if its ranks have authenticated each other.
+    /// Seals its packets, if its ranks have authenticated each other.
     seal: Option<GroupSeal>,
     schedules: Mutex<HashMap<Request, Arc<Schedule>>>,
-    /// Memory of operations that nobody waits for, or that failed: it may still be read.
+    /// Memory of operations that nobody waits for, or that failed: it may still be accessed.
     held: Mutex<Vec<work::Held>>,
 }
 
 impl Communicator {
-    /// Meets the other ranks where the environment says: torchrun's, Slurm's and MPI's variables
-    /// give rank and size, `BOWLINE_STORE` or `MASTER_ADDR` the place. See [`rendezvous`].
+    /// Meets the other ranks as the environment says: torchrun's, Slurm's and MPI's variables give
+    /// rank and size, `BOWLINE_STORE` or `MASTER_ADDR` the place. See [`rendezvous`].
     pub fn from_env(pd: &Pd) -> Result<Communicator, Error> {
         Communicator::meet(pd, rendezvous::from_env()?, CommOptions::default())
     }
@@ -241,7 +241,7 @@ impl Communicator {
             Ok((peers, place.seal()))
         };
         let comm = Communicator::connect(&pd.inner, (rank, ranks), options, exchange)?;
-        // A rank that goes on sends, and the others must be ready for that.
+        // A rank that continues sends at once, so the others must be ready.
         place.sync(timeout)?;
         comm.open_casts()?;
         Ok(comm)
@@ -282,7 +282,7 @@ impl Communicator {
         self.shared.seal.is_some()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.shared.member.ranks
     }
@@ -304,8 +304,8 @@ impl Communicator {
         self.start_bounded(request, input, output, self.shared.options.bounds)
     }
 
-    /// As [`start`](Communicator::start), but nothing may be missing: for what is no sum of many,
-    /// such as lengths, indices and objects.
+    /// As [`start`](Communicator::start), but nothing may be missing: for data such as lengths,
+    /// indices and objects, where a loss is not averaged out.
     pub fn start_exact(
         &self,
         request: &Request,
@@ -335,8 +335,8 @@ impl Communicator {
         }
     }
 
-    /// Starts any operation, with these bounds or without: over XP if it has some, over RC
-    /// otherwise. All ranks must give the same.
+    /// Starts any operation, with or without bounds: over XP with bounds, over RC without. All
+    /// ranks must give the same.
     pub fn start_with(
         &self,
         request: &Request,
@@ -404,7 +404,7 @@ impl Communicator {
 }
 
 impl Shared {
-    /// What to do for a request, compiled once.
+    /// The schedule of a request, compiled once.
     fn schedule(&self, request: &Request) -> Result<Arc<Schedule>, Error> {
         let mut schedules = lock(&self.schedules);
         if let Some(schedule) = schedules.get(request) {
@@ -419,7 +419,7 @@ impl Shared {
         Ok(schedule)
     }
 
-    /// Lets go of the memory of operations that are over and that nobody waits for.
+    /// Releases the memory of finished operations that nobody waits for.
     fn sweep(&self) {
         let mut held = lock(&self.held);
         if held.is_empty() {
@@ -429,7 +429,7 @@ impl Shared {
             held.drain(..).partition(|held| self.member.take_success(held.id));
         *held = kept;
         drop(held);
-        // Deregistering takes the lane.
+        // Deregistering locks the lane.
         drop(over);
     }
 }
@@ -440,7 +440,7 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-/// Nothing that can panic leaves these half-changed.
+/// No panic can leave these half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,8 +5,8 @@ use bowline_collective::{Operation, Rank, ReduceOp, Request};
 use super::{Communicator, Tensor, Work};
 use crate::Error;
 
-/// In place the tensor holds the input and gets the output; where both have blocks, that of this
-/// rank is at its place among the others. The variants `…_into` leave their input as it is.
+/// In place the tensor holds the input and gets the output; where both have blocks, this rank's is
+/// at its position among the others. The `…_into` variants leave their input unchanged.
 impl Communicator {
     /// Reduces the tensors of all ranks, for all ranks, in place.
     pub fn allreduce(&self, data: &Tensor, op: ReduceOp) -> Result<Work, Error> {
@@ -56,8 +56,8 @@ impl Communicator {
         self.apart(operation, ReduceOp::Sum, Some(input), Some(output))
     }
 
-    /// Gives rank r the r-th block of all ranks, where blocks have lengths of their own: how many
-    /// elements this rank sends to each, and how many it receives from each.
+    /// Gives rank r the r-th block of all ranks, where blocks differ in length: how many elements
+    /// this rank sends to each, and receives from each.
     pub fn all_to_all_counts(
         &self,
         input: (&Tensor, &[usize]),
@@ -73,7 +73,7 @@ impl Communicator {
         self.in_place(Operation::Broadcast { count: data.count(), root }, ReduceOp::Sum, data)
     }
 
-    /// Gives the root the reduction of the tensors of all ranks, in place. Those of others stay.
+    /// Gives the root the reduction of all ranks' tensors, in place. The others' stay unchanged.
     pub fn reduce(&self, data: &Tensor, op: ReduceOp, root: Rank) -> Result<Work, Error> {
         self.in_place(Operation::Reduce { count: data.count(), root }, op, data)
     }
@@ -100,7 +100,7 @@ impl Communicator {
         self.apart(operation, ReduceOp::Sum, input, Some(output))
     }
 
-    /// Is over when all ranks have come here.
+    /// Completes when all ranks have called it.
     pub fn barrier(&self) -> Result<Work, Error> {
         self.apart(Operation::Barrier, ReduceOp::Sum, None, None)
     }
@@ -111,8 +111,8 @@ impl Communicator {
         self.apart(operation, ReduceOp::Sum, Some(data), None)
     }
 
-    /// Receives a tensor from a rank. Sends and receives run beside each other, those between two
-    /// ranks in order.
+    /// Receives a tensor from a rank. Sends and receives run concurrently, those between two ranks
+    /// in order.
     pub fn recv(&self, data: &Tensor, from: Rank) -> Result<Work, Error> {
         let operation = Operation::Recv { count: data.count(), from };
         self.apart(operation, ReduceOp::Sum, None, Some(data))
@@ -138,7 +138,7 @@ impl Communicator {
         self.start(&request, input, output)
     }
 
-    /// Elements of one of as many blocks as there are ranks.
+    /// Elements per block, with one block per rank.
     fn block(&self, tensor: &Tensor) -> Result<usize, Error> {
         let (count, ranks) = (tensor.count(), self.size() as usize);
         if count.is_multiple_of(ranks) {

@@ -1,7 +1,7 @@
 //! Sealing the connections between the ranks of a group (`docs/sealed.md`).
 //!
-//! Ranks that have authenticated each other share a secret that is drawn for the group alone. Each
-//! pair derives a session from it and from their ranks, in which their queue pairs are numbered.
+//! Ranks that have authenticated each other share a secret drawn for the group alone. Each pair
+//! derives a session from it and from their ranks, in which their queue pairs are numbered.
 
 use bowline_collective::Rank;
 use bowline_device::random_bytes;
@@ -10,7 +10,7 @@ use bowline_seal::{Role, SealConfig, SessionSecret, Suite, seal};
 
 use crate::Error;
 
-/// What seals the packets of a group: a secret that its ranks share, and their cipher.
+/// Seals the packets of a group: a secret that its ranks share, and their cipher.
 #[derive(Clone)]
 pub struct GroupSeal {
     secret: [u8; SessionSecret::LEN],
@@ -38,12 +38,12 @@ impl GroupSeal {
         Some(GroupSeal { secret: secret.try_into().ok()?, suite: Suite::from_code(*code)? })
     }
 
-    /// The same cipher with a secret of its own, for a group that is made of this one's ranks.
+    /// The cipher, for a group of this one's ranks with a secret of its own.
     pub(super) fn cipher(&self) -> Suite {
         self.suite
     }
 
-    /// Seals the queue pairs between two ranks, one after the other. Both ends must have as many.
+    /// Seals the queue pairs between two ranks, in order. Both ends must have the same number.
     pub(super) fn between(
         &self,
         own: Rank,

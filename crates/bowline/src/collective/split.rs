@@ -14,8 +14,8 @@ use crate::{Access, Error, Pd};
 const TICKET_WORDS: usize = 3;
 
 impl Communicator {
-    /// A communicator of the same ranks, whose operations go on beside those of this one. All ranks
-    /// must call it.
+    /// A communicator of the same ranks, whose operations run concurrently with this one's. All
+    /// ranks must call it.
     pub fn duplicate(&self) -> Result<Communicator, Error> {
         let same = self.split(Some(0), self.rank())?;
         same.ok_or_else(|| Error::Invalid {
@@ -24,8 +24,8 @@ impl Communicator {
         })
     }
 
-    /// A communicator of the ranks that give the same color, ordered by their keys, and where those
-    /// are equal by their ranks here. All ranks must call it; without a color one gets none.
+    /// A communicator of the ranks that give the same color, ordered by key, then by rank here. All
+    /// ranks must call it; a rank without a color gets none.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>, Error> {
         let ticket = [u32::from(color.is_some()), color.unwrap_or(0), key];
         let ticket: Vec<u8> = ticket.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -44,7 +44,7 @@ impl Communicator {
         let place =
             members.iter().position(|rank| *rank == self.rank()).filter(|_| color.is_some());
         let seal = self.new_seal(members.first())?;
-        // Those without a color take part in what follows, with nothing to say.
+        // Ranks without a color take part in what follows, with empty contributions.
         let blank = vec![0; Offers::len(self.size())];
         let Some(place) = place else {
             self.gather_bytes(&blank)?;
@@ -60,7 +60,7 @@ impl Communicator {
         let (pd, options) = (&self.shared.pd, self.shared.options);
         let made = Communicator::connect(pd, (place as Rank, size), options, exchange);
         if made.is_err() && !gathered {
-            // The others must not wait for this rank, and learn that it has no part.
+            // The others must not wait for this rank, so it contributes an empty entry.
             self.gather_bytes(&blank)?;
         }
         self.barrier()?.wait()?;
@@ -69,8 +69,8 @@ impl Communicator {
         Ok(Some(made))
     }
 
-    /// What seals a group whose first rank is `first` here: that rank's secret, which all tell all.
-    /// What they tell is sealed itself.
+    /// Seals a group whose first rank is `first` here: with that rank's secret, which every rank
+    /// sends to all. That exchange is itself sealed.
     fn new_seal(&self, first: Option<&Rank>) -> Result<Option<GroupSeal>, Error> {
         let Some(own) = &self.shared.seal else { return Ok(None) };
         let drawn = GroupSeal::new(own.cipher())?.to_bytes();
@@ -84,7 +84,7 @@ impl Communicator {
         })
     }
 
-    /// Gives all ranks of this communicator the offers of all; takes those of the new one's.
+    /// Exchanges offers among all ranks of this communicator; returns those of the new one's.
     fn exchange(&self, offers: &Offers, members: &[Rank]) -> Result<Vec<PeerEnd>, Error> {
         let mut mine = offers.to_bytes();
         mine.resize(Offers::len(self.size()), 0);
@@ -104,7 +104,7 @@ impl Communicator {
             .collect()
     }
 
-    /// The bytes of all ranks, which all give as many.
+    /// Gathers the bytes of all ranks, which have the same length.
     pub(super) fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let len = bytes.len() * self.size() as usize;
         let mr = pd(&self.shared.pd).register(len, Access::LOCAL_WRITE)?;
@@ -112,7 +112,7 @@ impl Communicator {
         let operation = Operation::Allgather { count: bytes.len() };
         let request = Request { dtype: DataType::U8, in_place: true, ..Request::new(operation) };
         let tensor = Tensor::new(&mr, 0..len, DataType::U8)?;
-        // Over RC, whatever others may lose.
+        // Over RC, even if other operations may lose data.
         self.start_with(&request, None, Some(&tensor), None)?.wait()?;
         Ok(mr.to_vec(0, len))
     }

@@ -8,7 +8,7 @@ use crate::{Access, Error, Mr};
 
 /// A part of a memory region, as elements of a type.
 ///
-/// The region needs [`Access::LOCAL_WRITE`] where a result goes. Other ranks never write it.
+/// The region needs [`Access::LOCAL_WRITE`] to receive a result. Other ranks never write it.
 ///
 /// ```
 /// use bowline::{Access, DataType, Device, Tensor};
@@ -45,12 +45,12 @@ impl Tensor {
         &self.mr
     }
 
-    /// What its elements are.
+    /// The type of its elements.
     pub fn data_type(&self) -> DataType {
         self.dtype
     }
 
-    /// How many elements it has.
+    /// Number of elements.
     pub fn count(&self) -> usize {
         self.range.len() / self.dtype.size()
     }
@@ -76,7 +76,7 @@ impl Tensor {
         }
     }
 
-    /// Whether a result can go there.
+    /// Checks that a result can be written there.
     pub(super) fn check_writable(&self) -> Result<(), Error> {
         if self.mr.access().contains(Access::LOCAL_WRITE) {
             return Ok(());

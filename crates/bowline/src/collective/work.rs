@@ -1,4 +1,4 @@
-//! Operations that are going on.
+//! Collective operations in progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use bowline_collective::{OpId, Report};
 use super::{Shared, Tensor, lock};
 use crate::Error;
 
-/// A collective operation that is going on.
+/// A collective operation in progress.
 ///
-/// It goes on whether somebody waits or not. Its tensors must not be touched before it is over;
-/// their memory is held until then, also when this is dropped.
+/// It progresses whether or not anybody waits. Its tensors must not be touched before it is over;
+/// their memory is held until then, even if this is dropped.
 #[must_use = "an operation is over when `wait` says so"]
 pub struct Work {
     shared: Arc<Shared>,
@@ -19,7 +19,7 @@ pub struct Work {
     tensors: Option<[Option<Tensor>; 2]>,
 }
 
-/// Memory that is to stay for now.
+/// Memory that is held for now.
 pub(super) struct Held {
     pub(super) id: OpId,
     _tensors: [Option<Tensor>; 2],
@@ -33,12 +33,12 @@ impl Work {
     /// Waits until it is over.
     ///
     /// # Errors
-    /// That a rank has failed, and which, after the time limit of the communicator at the latest.
+    /// If a rank has failed, naming it, after the communicator's time limit at the latest.
     pub fn wait(self) -> Result<(), Error> {
         self.wait_report().map(drop)
     }
 
-    /// Waits until it is over; how it has ended, and what is missing if something may be.
+    /// Waits until it is over; returns how it ended, and what is missing if losses are allowed.
     ///
     /// # Errors
     /// As [`wait`](Work::wait).
@@ -50,13 +50,13 @@ impl Work {
         }
     }
 
-    /// Waits until it is over, but no longer than `timeout`; gives it back if it is not.
+    /// Waits until it is over, at most for `timeout`; returns it if it is not.
     pub fn wait_timeout(mut self, timeout: Duration) -> Result<Option<Work>, Error> {
         Ok(self.end_within(timeout)?.is_none().then_some(self))
     }
 
-    /// Waits until it is over, but no longer than `timeout`: how it has ended, or it again if it
-    /// has not.
+    /// Waits until it is over, at most for `timeout`: returns how it ended, or the operation itself
+    /// if it has not.
     ///
     /// # Errors
     /// As [`wait`](Work::wait).
@@ -64,7 +64,7 @@ impl Work {
         Ok(self.end_within(timeout)?.ok_or(self))
     }
 
-    /// How it has ended, if it does within this time.
+    /// How it ended, if it does within this time.
     fn end_within(&mut self, timeout: Duration) -> Result<Option<Report>, Error> {
         match self.shared.member.wait(self.id, timeout)? {
             None => Ok(None),
@@ -76,7 +76,7 @@ impl Work {
         }
     }
 
-    /// Whether it is over, for better or worse: [`wait`](Work::wait) returns at once then. Drives
+    /// Whether it is over, successfully or not: [`wait`](Work::wait) then returns at once. Drives
     /// the device meanwhile.
     pub fn is_done(&self) -> Result<bool, Error> {
         self.shared.member.poll()?;

@@ -1,4 +1,4 @@
-//! Who copies packets that nobody acknowledges: those of a scheme's messages to a group.
+//! Replication of unacknowledged packets: those of a scheme's messages to a group.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use bowline_wire::Qpn;
 
 use super::{ConnectGroupError, GroupSwitch};
 
-/// What copies.
+/// What replicates the packets.
 pub(crate) enum Copier {
     /// The sender's own port.
     Port(Arc<Replicator>),
@@ -45,7 +45,7 @@ impl Copier {
         }
     }
 
-    /// The address that copies come from, if it is not the sender's.
+    /// The source address of the copies, if it is not the sender's.
     pub(crate) fn origin(&self) -> Option<Origin> {
         match self {
             Copier::Port(_) => None,
@@ -54,15 +54,15 @@ impl Copier {
     }
 }
 
-/// The tables that copy the packets of one reliable queue pair, one for each of the QPs that they
-/// leave by. Dropping them ends the group.
+/// The tables that replicate the packets of one reliable queue pair, one for each of its sending
+/// QPs. Dropping them ends the group.
 pub(crate) struct Copies {
     copier: Copier,
     tables: Vec<Table>,
 }
 
 impl Copies {
-    /// Makes copies of what a sender sends for members at these addresses.
+    /// Replicates a sender's packets for members at these addresses.
     pub(crate) fn install(
         now: Time,
         copier: Copier,
@@ -74,24 +74,25 @@ impl Copies {
         for index in 0..first.data().len() {
             let id = copies.copier.take_id().ok_or(ConnectGroupError::NoIds)?;
             let table = table(copies.copier.origin(), GroupKey { sender, id }, members, index);
-            // From now on it is removed with the others, whatever becomes of it.
+            // From now on it is removed with the others, whatever happens.
             copies.tables.push(table.clone());
             copies.copier.install(now, table)?;
         }
         Ok(copies)
     }
 
-    /// The address that packets go to and come from, if it is not the members' and the sender's.
+    /// The address that packets go to and come from, if it is neither the members' nor the
+    /// sender's.
     pub(crate) fn origin(&self) -> Option<IpAddr> {
         self.copier.origin().map(|origin| origin.addr)
     }
 
-    /// The QPNs that the sender's QPs have as their peers'.
+    /// The QPNs that the sender's QPs are connected to.
     pub(crate) fn qpns(&self) -> Vec<Qpn> {
         self.tables.iter().map(|table| table.key.id).collect()
     }
 
-    /// Makes no more copies for a member at this place among those that are left.
+    /// Stops replicating for the member at this position among the remaining ones.
     pub(crate) fn leave_out(&mut self, now: Time, place: usize) -> Result<(), ConnectGroupError> {
         for table in &mut self.tables {
             table.epoch += 1;
@@ -108,9 +109,8 @@ impl Drop for Copies {
     }
 }
 
-/// What copies the packets of the sender's QP of this index. Each member has another QPN and
-/// another key for the generation that the QP belongs to; the sender names memory by the first
-/// member's.
+/// The table for the sender's QP with this index. Each member has another QPN and another key for
+/// the generation of that QP; the sender addresses memory by the first member's.
 fn table(
     src: Option<Origin>,
     key: GroupKey,

@@ -12,9 +12,9 @@ use bowline_wire::FlowKey;
 
 use super::switch::Shared;
 
-/// How long the thread sleeps without looking whether it is to end.
+/// How long the thread sleeps before it checks whether to end.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
-/// How long it waits for room in the socket before it tries again.
+/// How long it waits for socket buffer space before it tries again.
 const FULL_SLEEP: Duration = Duration::from_millis(1);
 
 pub(super) struct Driver {
@@ -55,10 +55,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Sends everything, however long the port takes for it: meanwhile, what arrives waits.
+    /// Sends everything, however long the port takes: meanwhile, arriving packets wait.
     fn send(&mut self) -> Result<(), PortError> {
         while !self.out.is_empty() && !self.shared.stop.load(Ordering::Relaxed) {
-            // The port gives up on an address that does not answer, by this clock.
+            // The port gives up on unresponsive addresses by this clock.
             let now = self.shared.now();
             if !self.out.send(now, &mut self.port)? {
                 self.wait_for_room(now)?;
@@ -72,7 +72,7 @@ impl Driver {
         if fds.write.is_some() {
             return fds.wait_writable(FULL_SLEEP);
         }
-        // A port without a descriptor to sleep on says when to look again.
+        // A port without a pollable descriptor tells when to poll again.
         let wait = self.port.poll_timeout().map_or(FULL_SLEEP, |at| at - now);
         std::thread::sleep(wait.min(FULL_SLEEP));
         Ok(())

@@ -1,4 +1,4 @@
-//! Groups whose members are reached over set-up connections.
+//! Groups whose members are connected over set-up channels.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use bowline_wire::Qpn;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, GroupPort, GroupSwitch};
 use crate::{Channel, Error, Qp, RemoteMr};
 
-/// A queue pair that is connected to many. It ends when it is dropped: what the queue pair sends
+/// A queue pair that is connected to many. Dropping it ends the group: what the queue pair sends
 /// then reaches nobody.
 pub struct Group {
     connected: Connected,
@@ -21,13 +21,13 @@ enum Home {
 }
 
 impl Group {
-    /// Connects a queue pair to one of each member's, and lets its own port copy and merge. Members
-    /// connect as to any queue pair, by [`Channel::connect`], and offer the same number of regions.
-    /// They are told of the sender's `regions`, as between any two programs, although a group has
-    /// one direction.
+    /// Connects a queue pair to one of each member's; its own port replicates requests and merges
+    /// responses. Members connect as to any queue pair, by [`Channel::connect`], and offer the same
+    /// number of regions. They are told of the sender's `regions`, as between any two programs,
+    /// although a group is unidirectional.
     ///
     /// # Errors
-    /// If a member cannot be reached, or the group cannot be.
+    /// If a member cannot be reached, or the group cannot be created.
     pub fn connect(
         qp: &Qp,
         regions: &[RemoteMr],
@@ -40,10 +40,10 @@ impl Group {
         Group { connected, home: Home::Port(port) }.tell(qp, regions, members, options)
     }
 
-    /// As [`Group::connect`], but lets a switch copy and merge.
+    /// As [`Group::connect`], but a switch replicates and merges.
     ///
     /// # Errors
-    /// If a member cannot be reached, or the group cannot be.
+    /// If a member cannot be reached, or the group cannot be created.
     pub fn connect_via(
         switch: &Arc<GroupSwitch>,
         qp: &Qp,
@@ -57,7 +57,7 @@ impl Group {
             .tell(qp, regions, members, options)
     }
 
-    /// Tells everybody whom to connect to, and waits until they have.
+    /// Tells all ends whom to connect to, and waits until they have.
     fn tell(
         self,
         qp: &Qp,
@@ -75,19 +75,19 @@ impl Group {
         Ok(self)
     }
 
-    /// Memory of all members, as the sender names it: of each region as much as the shortest
-    /// member's has.
+    /// The members' memory, as the sender addresses it: each region as long as the shortest
+    /// member's.
     pub fn regions(&self) -> &[RemoteMr] {
         &self.connected.regions
     }
 
-    /// The ID of each member, by which events and records name it.
+    /// The ID of each member, used in events and records.
     pub fn ids(&self) -> &[Qpn] {
         &self.connected.ids
     }
 
-    /// The next event of whatever copies and merges: a member that was evicted, a group that
-    /// failed. It may be about another group of the same port or switch.
+    /// The next event of the port or switch: a member that was evicted, a group that failed. It may
+    /// concern another group on the same port or switch.
     pub fn poll_event(&self) -> Option<Event> {
         match &self.home {
             Home::Port(port) => port.poll_event(),
@@ -95,7 +95,7 @@ impl Group {
         }
     }
 
-    /// What is known of its members, by ID.
+    /// What is known about its members, by ID.
     pub fn records(&self) -> Vec<(Qpn, Record)> {
         match &self.home {
             Home::Port(port) => port.records(&self.connected.group),
@@ -113,8 +113,7 @@ impl Drop for Group {
     }
 }
 
-/// What all members offer. They speak first, so that all of them can be told the MTU of the
-/// smallest.
+/// The offers of all members. They go first, so that all can be told the smallest MTU.
 fn hear(members: &mut [Channel]) -> Result<Vec<GroupMember>, Error> {
     if members.iter().any(Channel::is_sealing) {
         return Err(ConnectGroupError::Sealed.into());

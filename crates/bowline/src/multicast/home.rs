@@ -1,4 +1,4 @@
-//! What the tables of a group say, wherever it is copied.
+//! The tables of a group, whichever device replicates it.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use bowline_nic::{Mtu, QpType};
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
 use crate::endpoint::{Endpoint, RemoteMr};
 
-/// Who the ends of a group believe to talk to.
+/// Whom the ends of a group take for their peer.
 pub(super) enum Home {
     /// A switch with an address of its own, and the largest MTU that it carries.
     Switch(Origin, Mtu),
-    /// The sender's own port: the sender believes to talk to the first member, and members to the
+    /// The sender's own port: the sender takes the first member for its peer, and members the
     /// sender.
     Port,
 }
@@ -104,7 +104,7 @@ impl Home {
     }
 }
 
-/// The regions as the sender names them: those of the first member, as long as the shortest.
+/// The regions as the sender addresses them: the first member's, as long as the shortest.
 fn shared_regions(members: &[GroupMember]) -> Result<Vec<RemoteMr>, ConnectGroupError> {
     let first = members.first().ok_or(ConnectGroupError::NoMembers)?;
     let mut regions = first.regions.clone();

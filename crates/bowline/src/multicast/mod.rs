@@ -1,13 +1,12 @@
 //! Reliable multicast: one sender, one queue pair, many receivers (`docs/multicast.md`).
 //!
 //! A [`Group`] has one RC queue pair at its sender and one at each member. What the sender posts
-//! once reaches every member, and a completion means that all of them have it. Members need not
-//! know: to them it is a connection like any other.
+//! once reaches every member, and a completion means that all of them have it. To members it is a
+//! connection like any other.
 //!
-//! Something has to copy what the sender sends, and to merge what members answer.
-//! [`Group::connect`] lets the sender's own port do it, which needs nothing else. A
-//! [`GroupSwitch`], in this process or, as `bowline switch`, anywhere near the members, spares the
-//! sender's link.
+//! Something has to replicate the sender's packets, and to merge the members' responses. With
+//! [`Group::connect`] the sender's own port does it, which needs nothing else. A [`GroupSwitch`],
+//! in this process or, as `bowline switch`, anywhere near the members, offloads the sender's link.
 //!
 //! ```
 //! use bowline::multicast::{Group, GroupOptions};
@@ -76,13 +75,13 @@ pub use switch::{GroupSwitch, SwitchOptions};
 use crate::ConnectOptions;
 use crate::endpoint::{Endpoint, RemoteMr};
 
-/// A member, as it is to be connected.
+/// A member to be connected.
 #[derive(Clone, Debug)]
 pub struct GroupMember {
     /// Its queue pair.
     pub endpoint: Endpoint,
     /// Memory that it offers. All members offer the same number of regions; the sender may write as
-    /// much of each as the smallest has.
+    /// much of each as the smallest member has.
     pub regions: Vec<RemoteMr>,
 }
 
@@ -91,7 +90,7 @@ pub struct GroupMember {
 pub struct GroupOptions {
     /// What happens to members that fail or fall behind.
     pub policy: Policy,
-    /// Merge by the rules of the paper, to compare.
+    /// Merge by the rules of the paper, for comparison.
     pub as_in_the_paper: bool,
     /// How the sender's queue pair behaves.
     pub connection: ConnectOptions,
@@ -114,15 +113,15 @@ pub struct Connected {
     pub group: GroupKey,
     /// Whom the sender's queue pair connects to.
     pub for_sender: Endpoint,
-    /// Memory of all members, as the sender names it.
+    /// The members' memory, as the sender addresses it.
     pub regions: Vec<RemoteMr>,
     /// Whom each member's queue pair connects to.
     pub for_members: Vec<Endpoint>,
-    /// The member ID of each member, by which events name it.
+    /// The member ID of each member, used in events.
     pub ids: Vec<Qpn>,
 }
 
-/// The IDs of a group that is to be connected.
+/// The reserved IDs of a group.
 #[derive(Clone, Debug)]
 pub struct Reserved {
     /// The QPN that the sender's queue pair connects to.
@@ -172,7 +171,7 @@ pub enum ConnectGroupError {
     /// All IDs are in use.
     #[error("all group and member IDs of this switch are in use")]
     NoIds,
-    /// The switch does not take the table.
+    /// The switch rejected the table.
     #[error(transparent)]
     Table(#[from] InvalidTable),
 }

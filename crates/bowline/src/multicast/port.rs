@@ -1,4 +1,4 @@
-//! The sender's own port in the place of a switch.
+//! The sender's own port in place of a switch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,14 +12,14 @@ use super::home::Home;
 use super::{ConnectGroupError, Connected, GroupMember, GroupOptions, Reserved};
 use crate::{Endpoint, Error, Qp};
 
-/// The port of a sender, which copies and merges itself: no switch, one work request, one
-/// completion, and every byte is summed up once.
+/// The port of a sender, which replicates and merges itself: no switch, one work request, one
+/// completion, and every byte is checksummed once.
 ///
-/// It is for set-ups of one's own; [`Group::connect`](super::Group::connect) does all of it.
+/// For custom set-ups; [`Group::connect`](super::Group::connect) does all of it.
 pub struct GroupPort {
     qp: Qp,
     replicator: Arc<Replicator>,
-    /// Queue pairs that nobody uses: their numbers are member IDs.
+    /// Unused queue pairs, whose numbers serve as member IDs.
     held: Mutex<Vec<device::Qp>>,
 }
 
@@ -37,12 +37,12 @@ impl GroupPort {
         Ok(GroupPort { qp: qp.clone(), replicator, held: Mutex::default() })
     }
 
-    /// Makes a group that the queue pair sends to, which is `sender`: its endpoint, with whatever
-    /// first PSN and MTU it will have. It and the members' then connect to the endpoints that this
-    /// gives, members first.
+    /// Creates a group to which the queue pair of endpoint `sender` sends, with whatever first PSN
+    /// and MTU it will have. It and the members' then connect to the endpoints that this returns,
+    /// members first.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the group cannot be created.
     pub fn connect(
         &self,
         sender: &Endpoint,
@@ -87,7 +87,7 @@ impl GroupPort {
         Ok(connected)
     }
 
-    /// Ends a group. What the queue pair sends goes nowhere from now on.
+    /// Ends a group. What the queue pair sends is discarded from now on.
     pub fn disconnect(&self, connected: &Connected) {
         self.replicator.remove(&connected.group);
         self.give_back(connected.group.id, &connected.ids);
@@ -98,7 +98,7 @@ impl GroupPort {
         self.held().retain(|held| {
             let is_free = ids.contains(&held.qpn());
             if is_free {
-                // Nobody else knows of it.
+                // Nothing else refers to it.
                 let _ = held.destroy();
             }
             !is_free
@@ -109,17 +109,17 @@ impl GroupPort {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next event of any group of this lane: a member that was evicted, a group that failed.
+    /// The next event of any group in this lane: a member that was evicted, a group that failed.
     pub fn poll_event(&self) -> Option<Event> {
         self.replicator.engine().poll_event()
     }
 
-    /// What was done for all groups of this lane.
+    /// Counters for all groups in this lane.
     pub fn counters(&self) -> Counters {
         *self.replicator.engine().counters()
     }
 
-    /// What is known of the members of a group, by member ID.
+    /// What is known about the members of a group, by member ID.
     pub fn records(&self, group: &GroupKey) -> Vec<(Qpn, Record)> {
         self.replicator.engine().records(group).collect()
     }
@@ -128,22 +128,22 @@ impl GroupPort {
 impl Drop for GroupPort {
     fn drop(&mut self) {
         for held in self.held().drain(..) {
-            // Nobody else knows of it.
+            // Nothing else refers to it.
             let _ = held.destroy();
         }
     }
 }
 
-/// A group in a lane's port, for queue pairs that a protocol has made itself. It ends when it is
-/// dropped.
+/// A group in a lane's port, for queue pairs that a protocol has created itself. Dropping it ends
+/// the group.
 pub(crate) struct PortGroup {
     replicator: Arc<Replicator>,
     connected: Connected,
 }
 
 impl PortGroup {
-    /// Makes a group. Members connect to their IDs, which are numbers of queue pairs of the
-    /// sender's lane that nobody uses.
+    /// Creates a group. Members connect to their IDs, which are the numbers of unused queue pairs
+    /// in the sender's lane.
     pub(crate) fn install(
         replicator: Arc<Replicator>,
         now: Time,

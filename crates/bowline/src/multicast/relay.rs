@@ -1,10 +1,9 @@
-//! A switch in the place of the peer in Bowline's own set-up ([`Channel`](crate::Channel)).
+//! A switch that takes the place of the peer in Bowline's own set-up ([`Channel`](crate::Channel)).
 //!
-//! The sender believes to set up a connection to one program, and so does each member. Messages of
-//! the sender's go to all members. Of members' messages the first of each goes to the sender when
-//! all have sent theirs, and they must be equal: the sender hears one peer. Only queue pairs are
-//! not passed on: those make a group. What a member says of itself alone ([`OWN_ANSWER`]) is not
-//! passed on either: the sender hears that there is nothing to say.
+//! Sender and members each see a connection to one program. The sender's messages go to all
+//! members. Members' messages must be equal, and one goes to the sender once all have sent theirs:
+//! the sender sees one peer. Only queue pairs are not passed on: those form a group. Nor is what a
+//! member says of itself alone ([`OWN_ANSWER`]): the sender gets an empty answer.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -27,11 +26,11 @@ impl Frame {
     }
 }
 
-/// What a set-up connection begins with if it is Bowline's.
+/// The first bytes of Bowline's set-up connections.
 pub const SETUP_MAGIC: [u8; 4] = MAGIC;
 
-/// What a message begins with that says something of one program alone, and so may differ between
-/// the members of a group. A sender whose peer is a group gets this and nothing behind it.
+/// Prefix of a message that concerns one program alone, and so may differ between the members of a
+/// group. A sender whose peer is a group gets this prefix and nothing after it.
 pub const OWN_ANSWER: [u8; 4] = *b"own:";
 
 impl Frame {
@@ -41,14 +40,14 @@ impl Frame {
 }
 
 impl GroupSwitch {
-    /// Serves a sender's set-up connection until one side hangs up: its queue pairs make groups of
-    /// one of each member's. Then the groups end.
+    /// Serves a sender's set-up connection until one side hangs up: each of its queue pairs forms a
+    /// group with one of each member's. Then the groups end.
     ///
-    /// A member that hangs up is left out from then on; what becomes of the group is its policy's
-    /// business.
+    /// A member that hangs up is excluded from then on; its policy decides what happens to the
+    /// group.
     ///
     /// # Errors
-    /// What went wrong, except that somebody has hung up.
+    /// If something fails other than by a side hanging up.
     pub fn relay(
         &self,
         sender: &TcpStream,
@@ -77,7 +76,7 @@ impl GroupSwitch {
             let forward = scope.spawn(|| forward(sender, to_members, &offers));
             let mut back = Back { switch: self, sender, members, options, groups, offered };
             let outcome = back.run();
-            // Whoever is left hears that it is over, and so does the other thread.
+            // The remaining ends learn that it is over, and so does the other thread.
             for stream in back.members.iter().chain([sender]) {
                 let _ = stream.shutdown(Shutdown::Both);
             }
@@ -101,7 +100,7 @@ fn forward(
                     break Ok(());
                 }
             }
-            // A member that has hung up is missed by the other thread.
+            // The other thread notices a member that has hung up.
             Ok(Some(frame)) => members.iter().for_each(|mut member| {
                 let _ = member.write_all(&frame.bytes);
             }),
@@ -158,7 +157,7 @@ impl Back<'_> {
         }
     }
 
-    /// Makes a group of the queue pairs that all have offered, and tells everybody.
+    /// Creates a group from the queue pairs that all have offered, and tells all ends.
     fn connect(&mut self, sender: &Frame, frames: &[Frame]) -> Result<(), Error> {
         let (endpoint, regions) = message::decode_endpoint(sender.body())?;
         let mut offers = Vec::with_capacity(frames.len());
@@ -172,7 +171,7 @@ impl Back<'_> {
             message::frame(Kind::Endpoint, &body)
         };
         for (mut member, endpoint) in self.members.iter().zip(&connected.for_members) {
-            // One that has hung up is missed when it is its turn to speak.
+            // One that has hung up is noticed when its next message is due.
             let _ = member.write_all(&told(endpoint, &regions)?);
         }
         let answer = told(&connected.for_sender, &connected.regions)?;

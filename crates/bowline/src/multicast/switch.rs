@@ -26,13 +26,13 @@ use crate::endpoint::Endpoint;
 /// How a [`GroupSwitch`] is opened.
 #[derive(Clone, Debug)]
 pub struct SwitchOptions {
-    /// Its address. It must belong to this machine, and to nobody else's device.
+    /// Its address. It must belong to this machine, and no other device may use it.
     pub addr: IpAddr,
     /// Its UDP port.
     pub udp_port: u16,
     /// What carries its packets: [`Via::Xdp`], or else a UDP socket. Shared memory is for devices.
     pub via: Via,
-    /// What happens to the packets that it sends, for tests.
+    /// Impairments of the packets that it sends, for tests.
     pub link: Option<LinkProfile>,
 }
 
@@ -61,8 +61,8 @@ impl Shared {
     }
 }
 
-/// A switch in this process, with an address of its own and a thread that forwards. It ends when it
-/// is dropped.
+/// A switch in this process, with an address of its own and a forwarding thread. Dropping it ends
+/// it.
 ///
 /// ```
 /// use bowline::multicast::{GroupMember, GroupOptions, GroupSwitch, SwitchOptions};
@@ -103,7 +103,7 @@ impl Shared {
 pub struct GroupSwitch {
     shared: Arc<Shared>,
     origin: Origin,
-    /// The largest that its port carries.
+    /// The largest MTU that its port carries.
     mtu: Mtu,
     via: &'static str,
     thread: Option<JoinHandle<Result<(), PortError>>>,
@@ -113,7 +113,7 @@ impl GroupSwitch {
     /// Opens a switch.
     ///
     /// # Errors
-    /// If its address cannot be had.
+    /// If its address is not available.
     pub fn open(options: &SwitchOptions) -> Result<GroupSwitch, PortError> {
         let config = UdpConfig {
             udp_port: options.udp_port,
@@ -146,11 +146,11 @@ impl GroupSwitch {
         Ok(GroupSwitch { shared, origin, mtu, via: caps.via, thread })
     }
 
-    /// Makes a group. The sender and the members then connect to the endpoints that this gives,
+    /// Creates a group. The sender and the members then connect to the endpoints that this returns,
     /// members first.
     ///
     /// # Errors
-    /// If the switch does not take it.
+    /// If the switch rejects it.
     pub fn connect(
         &self,
         sender: &Endpoint,
@@ -160,11 +160,11 @@ impl GroupSwitch {
         self.connect_reserved(self.reserve(members.len())?, sender, members, options)
     }
 
-    /// Takes the IDs of a group beforehand, for set-ups in which members must know theirs before
-    /// they say who they are.
+    /// Reserves the IDs of a group, for set-ups in which members must know theirs before they
+    /// identify themselves.
     ///
     /// # Errors
-    /// If there are too few.
+    /// If too few are free.
     pub fn reserve(&self, members: usize) -> Result<Reserved, ConnectGroupError> {
         let mut pool = self.ids();
         let group = pool.take().ok_or(ConnectGroupError::NoIds)?;
@@ -178,10 +178,10 @@ impl GroupSwitch {
         Ok(reserved)
     }
 
-    /// As [`connect`](GroupSwitch::connect), with IDs that were taken beforehand.
+    /// As [`connect`](GroupSwitch::connect), with reserved IDs.
     ///
     /// # Errors
-    /// If the switch does not take it; then the IDs are free again.
+    /// If the switch rejects it; then the IDs are free again.
     pub fn connect_reserved(
         &self,
         reserved: Reserved,
@@ -224,19 +224,19 @@ impl GroupSwitch {
         self.ids().take()
     }
 
-    /// Takes a table: a new one, or a newer one.
+    /// Installs a table, new or updated.
     pub(super) fn install_table(&self, table: Table) -> Result<(), InvalidTable> {
         let now = self.shared.now();
         self.shared.engine().install(now, table)
     }
 
-    /// Forgets a group whose members have no IDs.
+    /// Removes a group whose members have no IDs.
     pub(super) fn remove_table(&self, key: &GroupKey) {
         self.shared.engine().remove(key);
         self.ids().give_back(key.id);
     }
 
-    /// What carries its packets, for people to read.
+    /// What carries its packets, human-readable.
     pub fn via(&self) -> &'static str {
         self.via
     }
@@ -246,13 +246,13 @@ impl GroupSwitch {
         self.origin
     }
 
-    /// Ends a group. Packets of its sender go nowhere from now on.
+    /// Ends a group. Its sender's packets are discarded from now on.
     pub fn disconnect(&self, connected: &Connected) {
         self.shared.engine().remove(&connected.group);
         self.give_back(&Reserved { group: connected.group.id, ids: connected.ids.clone() });
     }
 
-    /// Whether its port has broken, so that it forwards nothing any more.
+    /// Whether its port has failed, so that it forwards nothing any more.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -262,22 +262,22 @@ impl GroupSwitch {
         self.shared.engine().poll_event()
     }
 
-    /// What it has done.
+    /// Its counters.
     pub fn counters(&self) -> Counters {
         *self.shared.engine().counters()
     }
 
-    /// What its port has done and seen.
+    /// The counters of its port.
     pub fn port_counters(&self) -> PortCounters {
         *self.shared.port.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All its groups: their members, how far each is behind, and who holds the others back.
+    /// All its groups: their members, how far each lags, and which holds the others back.
     pub fn groups(&self) -> Vec<GroupStatus> {
         self.shared.engine().groups().collect()
     }
 
-    /// Takes a member out of a group. Completions from now on do not speak of it.
+    /// Removes a member from a group. Completions from now on do not cover it.
     ///
     /// # Errors
     /// If there is no such member, or the group needs it.
@@ -286,7 +286,7 @@ impl GroupSwitch {
         self.shared.engine().evict(now, group, member)
     }
 
-    /// What it knows of the members of a group, by member ID.
+    /// What it knows about the members of a group, by member ID.
     pub fn records(&self, group: &GroupKey) -> Vec<(Qpn, Record)> {
         self.shared.engine().records(group).collect()
     }
@@ -296,7 +296,7 @@ impl Drop for GroupSwitch {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A port that broke has ended it sooner; there is nobody left to tell.
+            // A failed port has ended it already; there is nobody to tell.
             let _ = thread.join();
         }
     }

@@ -1,4 +1,4 @@
-//! Making a queue pair.
+//! Creating a queue pair.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use bowline_wire::Psn;
 use super::{Qp, QpInner};
 use crate::{Cq, Error, Pd, Srq};
 
-/// The Q_Key of UD queue pairs that set none.
+/// The default Q_Key of UD queue pairs.
 pub const DEFAULT_QKEY: u32 = 0x1111_1111;
 
-/// Settings of a queue pair to be made; see [`Pd::qp`].
+/// Settings of a new queue pair; see [`Pd::qp`].
 ///
 /// ```
 /// use bowline::{Device, QpType};
@@ -40,7 +40,7 @@ pub struct QpBuilder {
     access: Access,
     qkey: u32,
     lane: Option<usize>,
-    /// Some if chosen, and none of it if that is no control.
+    /// `Some` if chosen; the inner `None` means no rate control.
     controllers: Option<Option<Arc<dyn ControllerFactory>>>,
     xp: Option<XpOptions>,
 }
@@ -79,79 +79,79 @@ impl QpBuilder {
         self
     }
 
-    /// Sends that can be outstanding; 64 unless set.
+    /// Sends that can be outstanding; 64 by default.
     pub fn max_send_wr(mut self, count: u32) -> Self {
         self.max_send_wr = count;
         self
     }
 
-    /// Receives that can be outstanding; 64 unless set.
+    /// Receives that can be outstanding; 64 by default.
     pub fn max_recv_wr(mut self, count: u32) -> Self {
         self.max_recv_wr = count;
         self
     }
 
-    /// Pieces of memory that one send gathers and one receive scatters to; 1 unless set.
+    /// Most gather entries of a send and scatter entries of a receive; 1 by default.
     pub fn max_sge(mut self, count: u8) -> Self {
         self.max_send_sge = count;
         self.max_recv_sge = count;
         self
     }
 
-    /// Bytes that a send can carry in the work request itself; 64 unless set.
+    /// Bytes that a send can carry in the work request itself; 64 by default.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self
     }
 
-    /// Gives a completion for every send, whatever its flags say.
+    /// Raises a completion for every send, whatever its flags say.
     pub fn signal_all(mut self, yes: bool) -> Self {
         self.signal_all = yes;
         self
     }
 
-    /// What the peer may do through the queue pair; all one-sided operations unless set. The
-    /// rights of each memory region apply on top.
+    /// What the peer may do through the queue pair; by default all one-sided operations. The rights
+    /// of each memory region apply on top.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// The key that datagrams to a UD queue pair must carry; [`DEFAULT_QKEY`] unless set.
+    /// The key that datagrams to a UD queue pair must carry; [`DEFAULT_QKEY`] by default.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.qkey = qkey;
         self
     }
 
-    /// The lane to put it on, modulo their number; the one with the fewest queue pairs unless set.
+    /// The lane to put it on, modulo their number; by default the one with the fewest queue pairs.
     /// Queue pairs of one thread belong on one lane, those of different threads on different ones.
     pub fn lane(mut self, lane: usize) -> Self {
         self.lane = Some(lane);
         self
     }
 
-    /// Lets a rate controller of `factory`'s choose how fast it may send, as
-    /// [`Qp::set_rate_controller`] does; what the device says unless set.
+    /// Uses rate controllers from `factory`, like [`Qp::set_rate_controller`]; the device's by
+    /// default.
     pub fn rate_controller(mut self, factory: Arc<dyn ControllerFactory>) -> Self {
         self.controllers = Some(Some(factory));
         self
     }
 
-    /// Limits how fast it may send by one of Bowline's own controllers, by name as in
-    /// `"bbr".parse()`; what the device says unless set.
+    /// Uses one of Bowline's own rate controllers, by name as in `"bbr".parse()`; the device's by
+    /// default.
     pub fn congestion_control(mut self, control: &RateControl) -> Self {
         self.controllers = Some(control.factory());
         self
     }
 
-    /// How a queue pair of type XP receives; one message at a time, which its last packet ends,
-    /// unless set.
+    /// How a queue pair of type XP receives; by default one message at a time, ended by its last
+    /// packet.
     pub fn xp(mut self, options: XpOptions) -> Self {
         self.xp = Some(options);
         self
     }
 
-    /// Makes the queue pair. Receives can be posted at once; sending waits for a connection.
+    /// Creates the queue pair. Receives can be posted at once; sending requires a connection.
     pub fn build(self) -> Result<Qp, Error> {
         let psn = device::random_bytes().map_err(|e| Error::system("read randomness", e))?;
         let psn = Psn::new(u32::from_ne_bytes(psn));
@@ -170,7 +170,7 @@ impl QpBuilder {
             xrcd: None,
             lane: self.lane,
         })?;
-        // From here on dropping `qp` destroys the queue pair, also if the next step fails.
+        // From here on dropping `qp` destroys the queue pair, even if the next step fails.
         let qp = Qp {
             inner: Arc::new(QpInner {
                 core,

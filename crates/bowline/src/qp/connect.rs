@@ -1,4 +1,4 @@
-//! Bringing a queue pair to the state in which it sends and receives.
+//! Connecting a queue pair.
 
 use bowline_nic::{AddressVector, Connect, PacketSeal, Time};
 use bowline_seal::{Role, SealConfig, SessionSecret};
@@ -6,7 +6,7 @@ use bowline_seal::{Role, SealConfig, SessionSecret};
 use super::Qp;
 use crate::{Endpoint, Error};
 
-/// How a connection behaves; the defaults suit a data centre and loopback.
+/// Options of a connection; the defaults suit a data centre and loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Retransmission timeout: 4.096 µs times 2 to this power, 1..=31. On a long link it must be
@@ -14,14 +14,14 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// Retries after timeouts before the connection fails, 0..=7.
     pub retry_count: u8,
-    /// Retries when the peer has no receive posted, 0..=7; 7 is without end.
+    /// Retries when the peer has no receive posted, 0..=7; 7 means unlimited.
     pub rnr_retry: u8,
-    /// Code of the time the peer is told to wait when no receive is posted here, 0..=31; 12, the
+    /// Code of the time that the peer must wait when no receive is posted here, 0..=31; 12, the
     /// default, is 0.64 ms.
     pub min_rnr_timer: u8,
     /// DSCP of its packets, in the upper six bits.
     pub traffic_class: u8,
-    /// Bytes in flight; its share of the device's window unless set.
+    /// Bytes in flight; by default its share of the device's window.
     pub window_bytes: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl Qp {
             rnr_retry: options.rnr_retry,
             ..Connect::new(peer.addr, peer.qpn)
         };
-        // The first step was taken when it was made.
+        // The first step was done when it was created.
         let [_, rtr, rts] = connect.steps(ours.qp_type);
         self.modify(&rtr)?;
         if let Some(bytes) = options.window_bytes {
@@ -76,8 +76,8 @@ impl Qp {
     }
 
     /// Seals its next connection with keys of this session, for ends that agree on them by other
-    /// means than a [`Channel`](crate::Channel). Before it is connected. A number is used once in a
-    /// session; both ends must have the same number and cipher, and different roles.
+    /// means than a [`Channel`](crate::Channel). Call it before connecting. A number is used once
+    /// per session; both ends must have the same number and cipher, and different roles.
     pub fn seal(
         &self,
         session: &SessionSecret,

@@ -26,9 +26,9 @@ use crate::{Endpoint, Error};
 
 /// A queue pair: one end of a connection, or a sender and receiver of datagrams.
 ///
-/// Made by [`Pd::qp`](crate::Pd::qp), connected by [`Channel::connect`](crate::Channel::connect)
-/// or, with what was exchanged by other means, by [`Qp::connect`]. It can be used from several
-/// threads; requests of one thread keep their order.
+/// Created by [`Pd::qp`](crate::Pd::qp), connected by [`Channel::connect`](crate::Channel::connect)
+/// or, after an exchange by other means, by [`Qp::connect`]. It can be used from several threads;
+/// requests of one thread keep their order.
 #[derive(Clone)]
 pub struct Qp {
     inner: Arc<QpInner>,
@@ -40,7 +40,7 @@ struct QpInner {
     qp_type: QpType,
     qkey: u32,
     pd: Arc<PdInner>,
-    // Held so that they outlive the queue pair, in whatever order the handles are dropped.
+    // Held so that they outlive the queue pair, in whatever order handles are dropped.
     _send_cq: Arc<CqInner>,
     _recv_cq: Arc<CqInner>,
     _srq: Option<Arc<SrqInner>>,
@@ -78,12 +78,12 @@ impl Qp {
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        // A queue pair that the device does not know, or a device that has ended, does nothing
-        // more.
+        // A queue pair that the device does not know, or on a device that has ended, counts as
+        // failed.
         self.inner.core.state().ok().flatten().unwrap_or(QpState::Err)
     }
 
-    /// What it has done and seen.
+    /// Its counters.
     pub fn counters(&self) -> Result<QpCounters, Error> {
         self.device().needs_soft_nic("counting a queue pair's packets")?;
         let counters = self.control(|nic, _, qpn| nic.qp_counters(qpn).cloned());
@@ -100,13 +100,12 @@ impl Qp {
         self.modify(&QpAttr { state: Some(QpState::Err), ..QpAttr::default() })
     }
 
-    /// Chooses how fast it may send.
+    /// Sets its rate control.
     pub fn set_rate_control(&self, control: RateControl) -> Result<(), Error> {
         self.choose_controller(control.factory())
     }
 
-    /// Lets a rate controller of `factory`'s choose how fast it may send. Each connection gets one
-    /// of its own.
+    /// Uses rate controllers from `factory`. Each connection gets one of its own.
     pub fn set_rate_controller(&self, factory: Arc<dyn ControllerFactory>) -> Result<(), Error> {
         self.choose_controller(Some(factory))
     }
@@ -116,7 +115,7 @@ impl Qp {
         Ok(self.control(|nic, now, qpn| nic.set_rate_controller(now, qpn, factory))??)
     }
 
-    /// Gives it a window of its own instead of its share of the device's towards the peer.
+    /// Gives it a window of its own instead of a share of the device's window to the peer.
     ///
     /// On a long link it should hold about twice the bandwidth-delay product.
     pub fn set_window(&self, bytes: u32) -> Result<(), Error> {
@@ -124,21 +123,20 @@ impl Qp {
         Ok(self.control(|nic, _, qpn| nic.set_window(qpn, bytes))??)
     }
 
-    /// The deadline of a request that may take so long from now on: for
-    /// [`SendWr::deadline`](crate::SendWr::deadline) and
+    /// A deadline this far from now, for [`SendWr::deadline`](crate::SendWr::deadline) and
     /// [`RecvWr::deadline`](crate::RecvWr::deadline) of an XP queue pair.
     pub fn deadline_in(&self, timeout: Duration) -> Result<Time, Error> {
         let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.control(|_, now, _| now.plus_nanos(nanos))
     }
 
-    /// What was missing of the oldest partial receive or READ of an XP queue pair that is still on
+    /// What was missing from the oldest partial receive or READ that an XP queue pair still has on
     /// record ([`XpOptions::loss_log`](crate::XpOptions::loss_log)).
     pub fn take_loss(&self) -> Result<Option<LossRecord>, Error> {
         self.control(|nic, _, qpn| nic.take_loss(qpn))
     }
 
-    /// Takes a number of the same engine out of use: that of a queue pair that stays in reset.
+    /// Reserves a number of the same engine: that of a queue pair that stays in reset.
     pub(crate) fn hold_number(&self) -> Result<device::Qp, Error> {
         Ok(device::Qp::create(device::QpRequest {
             qp_type: QpType::Rc,
@@ -161,13 +159,13 @@ impl Qp {
         self.inner.pd.device()
     }
 
-    /// Calls the NIC that it is on, with its number there.
+    /// Calls the NIC that it is on now, with its number there.
     fn control<R>(&self, verb: impl FnOnce(&mut Nic, Time, Qpn) -> R) -> Result<R, Error> {
         Ok(self.inner.core.control(verb)?)
     }
 
-    /// Posts work where it is, which may leave together with what is posted next. `post` is called
-    /// again if it turns out to have gone elsewhere.
+    /// Posts work on its current NIC, possibly batched with what is posted next. `post` is called
+    /// again if the connection has moved meanwhile.
     #[inline]
     fn post_work<E: WentAway>(
         &self,

@@ -8,17 +8,17 @@ use bowline_nic::{Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Ud
 use super::Qp;
 use crate::{Error, Mr, RemoteMr};
 
-/// A batch of work requests of which not all were taken.
+/// A batch of work requests that was accepted only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("only the first {posted} requests of the batch were taken: {source}")]
 pub struct BatchError {
-    /// How many were taken, from the first on.
+    /// How many were accepted, from the first on.
     pub posted: usize,
     /// Why the next one was not.
     pub source: PostError,
 }
 
-/// Errors that say that a connection has moved to the other NIC.
+/// Errors that tell that a connection has moved to the other NIC.
 pub(super) trait WentAway {
     fn went_away(&self) -> bool;
 }
@@ -38,7 +38,7 @@ impl WentAway for BatchError {
 
 /// One-sided operations and messages, each with a completion that carries `wr_id`.
 ///
-/// The memory must not be reused before that completion has come.
+/// The memory must not be reused before that completion.
 impl Qp {
     /// Writes a part of `mr` to the start of `remote`.
     pub fn write(
@@ -52,7 +52,7 @@ impl Qp {
         self.post(wr_id, SendOp::Write(to), self.sge(mr, range)?)
     }
 
-    /// Writes, then consumes a receive of the peer's and hands it `imm`.
+    /// Writes, then consumes one of the peer's receives and completes it with `imm`.
     pub fn write_imm(
         &self,
         wr_id: u64,
@@ -77,8 +77,8 @@ impl Qp {
         self.post(wr_id, SendOp::Read(from), self.sge(mr, range)?)
     }
 
-    /// Adds `add` to the 64-bit word at the start of `remote`, atomically; the word as it was
-    /// comes back into `mr` at `offset`, in this machine's byte order.
+    /// Atomically adds `add` to the 64-bit word at the start of `remote`; the previous value is
+    /// returned into `mr` at `offset`, in this machine's byte order.
     pub fn fetch_add(
         &self,
         wr_id: u64,
@@ -91,8 +91,8 @@ impl Qp {
         self.post(wr_id, SendOp::FetchAdd { remote, add }, self.word(mr, offset)?)
     }
 
-    /// Replaces the 64-bit word at the start of `remote` by `swap` if it equals `compare`,
-    /// atomically; the word as it was comes back into `mr` at `offset`.
+    /// Atomically replaces the 64-bit word at the start of `remote` by `swap` if it equals
+    /// `compare`; the previous value is returned into `mr` at `offset`.
     pub fn compare_swap(
         &self,
         wr_id: u64,
@@ -143,7 +143,7 @@ impl Qp {
 
     /// Posts a receive into a part of `mr`.
     ///
-    /// A datagram is preceded there by the 40 bytes of its GRH.
+    /// A datagram is preceded there by a 40-byte GRH.
     pub fn recv(&self, wr_id: u64, mr: &Mr, range: Range<usize>) -> Result<(), Error> {
         self.post_recv(&RecvWr::new(wr_id, &[self.sge(mr, range)?]))
     }
@@ -158,7 +158,7 @@ impl Qp {
 
     /// Posts several send work requests at once, which is cheaper than one by one.
     ///
-    /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
+    /// If one is rejected, those before it have been accepted: [`Error::Batch`] tells how many.
     pub fn post_send_batch(&self, wrs: &[SendWr<'_>]) -> Result<(), Error> {
         if let Some(qp) = self.inner.core.verbs() {
             return qp.post_send(wrs).map_err(batch_error);
@@ -176,7 +176,7 @@ impl Qp {
 
     /// Posts several receive work requests at once, which is cheaper than one by one.
     ///
-    /// If one is refused, those before it have been taken: [`Error::Batch`] says how many.
+    /// If one is rejected, those before it have been accepted: [`Error::Batch`] tells how many.
     pub fn post_recv_batch(&self, wrs: &[RecvWr<'_>]) -> Result<(), Error> {
         if let Some(qp) = self.inner.core.verbs() {
             return qp.post_recv(wrs).map_err(batch_error);
@@ -204,12 +204,12 @@ impl Qp {
     }
 }
 
-/// What a provider says of a batch that it took a part of.
+/// The error for a batch that a provider accepted in part.
 fn batch_error((posted, source): (usize, PostError)) -> Error {
     BatchError { posted, source }.into()
 }
 
-/// Posts requests up to the first that is refused.
+/// Posts requests up to the first that is rejected.
 fn post_each<T>(
     wrs: &[T],
     mut post: impl FnMut(&T) -> Result<(), PostError>,

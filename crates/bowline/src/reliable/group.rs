@@ -1,5 +1,4 @@
-//! Messages to all members of a group: one write, and a scheme that repairs what each of them
-//! loses.
+//! Messages to all members of a group: one write, and a scheme that repairs the losses of each.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,20 +10,20 @@ use super::{ReliableQp, lock, path_control};
 use crate::multicast::{ConnectGroupError, Copier, Copies, GroupSwitch};
 use crate::{Channel, Error, Pd};
 
-/// What a queue pair that writes to a group knows of it.
+/// What a queue pair that writes to a group knows about it.
 #[derive(Default)]
 pub(super) struct Group {
-    /// Those that were asked for when the queue pair was made; none if it is not for a group.
+    /// Members requested when the queue pair was created; 0 if it is not for a group.
     pub(super) size: usize,
     /// By number, evicted ones included. Empty before the group is connected.
     addrs: Vec<IpAddr>,
-    /// Numbers of those that were not evicted, in order.
+    /// Numbers of the remaining members, in order.
     live: Vec<usize>,
     copies: Option<Copies>,
 }
 
 impl Group {
-    /// A group of so many that is not connected; 0 if there is none.
+    /// A group of this size that is not connected; 0 if there is none.
     pub(super) fn of(size: usize) -> Group {
         Group { size, ..Group::default() }
     }
@@ -36,13 +35,13 @@ impl Group {
 }
 
 impl ReliableQp {
-    /// Makes a queue pair whose messages go to all members of a group, of which there are
-    /// `members`. A write is over when all of them have it.
+    /// Creates a queue pair whose messages go to all `members` members of a group. A write is over
+    /// when all of them have it.
     ///
-    /// Members are ordinary receivers: each makes a queue pair with [`ReliableQp::new`] and the
+    /// Members are ordinary receivers: each creates a queue pair with [`ReliableQp::new`] and the
     /// same configuration, connects with [`connect_over`](Self::connect_over) and posts receives. A
-    /// message is sent when all have posted one for it. What repairs a loss at one member repairs
-    /// other losses at others.
+    /// message is sent when all have posted one for it. One repair can fix different losses at
+    /// different members.
     ///
     /// ```
     /// use bowline::{Access, Connector, Device, Listener};
@@ -77,7 +76,7 @@ impl ReliableQp {
     /// ```
     ///
     /// # Errors
-    /// If the parameters do not go together, or the device has no soft NIC.
+    /// If the parameters are inconsistent, or the device has no soft NIC.
     pub fn for_group(
         pd: &Pd,
         config: &ReliableConfig,
@@ -89,12 +88,12 @@ impl ReliableQp {
         ReliableQp::start(pd, config, 1, members, |_| None)
     }
 
-    /// Connects to the members at the other ends of these channels, in their order, and lets this
-    /// end's own port copy what is sent. When it returns, all ends are ready.
+    /// Connects to the members at the other ends of these channels, in their order; this end's own
+    /// port replicates what is sent. When it returns, all ends are ready.
     ///
     /// # Errors
-    /// If a member cannot be reached, or the group cannot be. Groups are not sealed: channels that
-    /// [seal](Channel::seal) are refused.
+    /// If a member cannot be reached, or the group cannot be created. Groups are not sealed:
+    /// channels that [seal](Channel::seal) are refused.
     pub fn connect_group_over(&self, channels: &mut [Channel]) -> Result<(), Error> {
         self.join_group_over(channels)?;
         channels.iter_mut().try_for_each(Channel::barrier)
@@ -114,7 +113,7 @@ impl ReliableQp {
         self.connect_members(channels, copier)
     }
 
-    /// As [`connect_group_over`](Self::connect_group_over), but lets a switch copy: packets cross
+    /// As [`connect_group_over`](Self::connect_group_over), but a switch replicates: packets cross
     /// this end's link once.
     ///
     /// # Errors
@@ -148,7 +147,7 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// Tells every member whom to connect to, and hears of it where it is.
+    /// Tells every member whom to connect to, and receives its address.
     fn hear_members(
         &self,
         channels: &mut [Channel],
@@ -168,7 +167,7 @@ impl ReliableQp {
         let hear = |channel: &mut Channel| {
             let (addr, _) = super::hear_addr(channel)?;
             let info = ReliableInfo::from_bytes(&channel.recv()?)?;
-            // Tables are made from it before the engine looks at it.
+            // Checked here because tables are built from it before the engine sees it.
             if info.parts().len() != 1
                 || info.parts()[0].data().len() != ours.parts()[0].data().len()
             {
@@ -202,8 +201,8 @@ impl ReliableQp {
         })
     }
 
-    /// Goes on without a member, by its number: writes are over when all others have them, and
-    /// nothing is sent to it any more. The last member stays.
+    /// Continues without a member, given by its number: writes are over when all others have them,
+    /// and nothing is sent to it any more. The last member stays.
     ///
     /// A write that fails because of a member fails for the whole group
     /// ([`Failure::member`](crate::Failure::member) names it): evict the member, and write again.
@@ -221,8 +220,8 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// The members of the group by number, with their addresses, without those that were evicted.
-    /// Before the group is connected there are none.
+    /// The remaining members of the group by number, with their addresses. Before the group is
+    /// connected there are none.
     pub fn members(&self) -> Vec<(usize, IpAddr)> {
         let group = lock(&self.group);
         group.live.iter().filter_map(|member| Some((*member, group.addr(*member)?))).collect()

@@ -1,4 +1,4 @@
-//! Reliable queue pairs whose reliability is a choice: selective repeat, erasure coding, your own.
+//! Reliable queue pairs with a choice of scheme: selective repeat, erasure coding, your own.
 
 mod group;
 mod part;
@@ -22,22 +22,20 @@ use crate::pd::PdInner;
 use crate::setup::Sealing;
 use crate::{Channel, Error, Mr, Pd};
 
-/// Events kept for [`ReliableQp::poll`] and [`ReliableQp::wait`]: more than messages can be
-/// outstanding.
+/// Events kept for [`ReliableQp::poll`] and [`ReliableQp::wait`]: more than there can be
+/// outstanding messages.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// Round trips from which on the rate is controlled unless somebody chooses. Below are local
-/// networks.
+/// From this round trip on the rate is controlled by default. Shorter ones are local networks.
 const SHORTEST_RTT_NS: u64 = 1_000_000;
 
-/// What to do instead of connecting to one peer.
+/// Advice on what to call instead of connecting to one peer.
 const IN_GROUP: &str = "use connect_group_over";
 
 /// A queue pair of reliable messages over unreliable packets.
 ///
-/// A message lands in the peer's receive of the same number, chunk by chunk, straight in its
-/// memory; what is lost on the way is made good by the scheme that the sender chose for the
-/// message.
+/// A message lands in the peer's receive of the same number, chunk by chunk, directly in its
+/// memory; the scheme that the sender chose for the message repairs losses.
 ///
 /// ```
 /// use bowline::{Access, Connector, Device, Listener, ReliableConfig, ReliableQp, WriteOptions};
@@ -77,20 +75,20 @@ pub struct ReliableQp {
     group: Mutex<Group>,
 }
 
-/// What changes when messages are posted, and when they are over.
+/// State that changes when messages are posted, and when they are over.
 #[derive(Default)]
 struct Posting {
-    /// Memory in use by messages that are not over.
+    /// Memory in use by unfinished messages.
     writes: HashMap<WriteId, Mr>,
     recvs: HashMap<RecvId, Mr>,
-    /// Some parts have taken a message and another has refused it: they no longer agree on which
-    /// message is which.
+    /// Some parts have accepted a message and another has refused it: they no longer agree on the
+    /// numbering.
     out_of_step: bool,
 }
 
-/// What finds the rate to an address out: what the device says, and otherwise BBR between hosts.
+/// The rate control for an address: the device's if set, otherwise BBR between hosts.
 pub(crate) fn path_control(device: &bowline_device::Device, addr: IpAddr) -> Option<RateControl> {
-    // On one host there is no path to share, and the port waits for room.
+    // On one host there is no shared path, and the port waits for buffer space.
     let is_local = bowline_io::local_address(addr).is_ok_and(|local| local.is_some());
     let long_paths = BbrParams { shortest_rtt_ns: SHORTEST_RTT_NS, ..BbrParams::default() };
     let default = (!is_local).then_some(RateControl::Bbr(long_paths));
@@ -103,19 +101,19 @@ pub(crate) fn path_control(device: &bowline_device::Device, addr: IpAddr) -> Opt
 }
 
 impl ReliableQp {
-    /// Makes a queue pair in a protection domain.
+    /// Creates a queue pair in a protection domain.
     pub fn new(pd: &Pd, config: &ReliableConfig) -> Result<ReliableQp, Error> {
         ReliableQp::start(pd, config, 1, 0, |_| None)
     }
 
-    /// Makes a queue pair whose messages are carried by `lanes` lanes of the device together; both
-    /// ends must ask for as many. Messages are dealt out in groups of `config.k` chunks: a message
-    /// of one group is carried by one lane, and the next by another.
+    /// Creates a queue pair whose messages are carried by `lanes` lanes of the device together;
+    /// both ends must use the same number. Messages are distributed in groups of `config.k` chunks:
+    /// a message of one group is carried by one lane, and the next by another.
     ///
-    /// Each lane has its share of the rate, and tells the peer about its share of every message.
-    /// Short messages cost more that way: this is for messages of many groups.
+    /// Each lane has its share of the rate, and sends control messages for its share of every
+    /// message. That makes short messages more expensive: this is for messages of many groups.
     pub fn spread(pd: &Pd, config: &ReliableConfig, lanes: usize) -> Result<ReliableQp, Error> {
-        // A device without lanes refuses when the first is asked for.
+        // A device without lanes refuses when the first is requested.
         let there_are = pd.inner.device().lanes().len().max(1);
         ReliableQp::start(pd, config, lanes, 0, |index| Some(index % there_are))
     }
@@ -136,7 +134,7 @@ impl ReliableQp {
         let share = |bps: u64| (bps / u64::from(of.max(1))).max(1);
         config.sdr.rate_bps = config.sdr.rate_bps.map(share);
         config.sdr.max_rate_bps = config.sdr.max_rate_bps.map(share);
-        // Checked with no lanes at all as well.
+        // Also checked without any lanes.
         config.stripe = Stripe { index: 0, of };
         config.check()?;
         let part = |index| {
@@ -148,7 +146,7 @@ impl ReliableQp {
         Ok(ReliableQp { pd, parts, outcomes, posting: Mutex::default(), group })
     }
 
-    /// The part that stands for all where one is enough. There is at least one.
+    /// The part that represents all where one is enough. There is at least one.
     fn first(&self) -> &Part {
         &self.parts[0]
     }
@@ -165,14 +163,14 @@ impl ReliableQp {
         ReliableInfo::join(parts).ok_or(Error::Sdr(SdrError::NotConnected))
     }
 
-    /// Connects to a peer at an address. Unless a rate or a controller was chosen, packets to
-    /// another host leave at the rate that the path is found to have, if its round trip is a
-    /// millisecond or longer.
+    /// Connects to a peer at an address. Unless a rate or a controller was chosen, the rate to
+    /// another host is controlled by measuring the path, if its round trip is a millisecond or
+    /// longer.
     pub fn connect(&self, addr: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         self.connect_behind(addr, addr, peer)
     }
 
-    /// Connects to a peer at an address whose packets, but for control messages, come from `data`.
+    /// Connects to a peer at an address whose packets, except control messages, come from `data`.
     fn connect_behind(&self, addr: IpAddr, data: IpAddr, peer: &ReliableInfo) -> Result<(), Error> {
         self.check_no_group(IN_GROUP)?;
         let (av, data) = (AddressVector::new(addr), AddressVector::new(data));
@@ -204,16 +202,16 @@ impl ReliableQp {
     /// Exchanges what both ends need over a setup connection, and connects. When it returns, both
     /// ends are ready. Packets are sealed if the channel [seals](Channel::seal). They are datagrams
     /// if one end is a verbs device. The other end may be the sender of a group
-    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members as
-    /// well.
+    /// ([`connect_group_over`](Self::connect_group_over)): then its messages go to other members
+    /// too.
     pub fn connect_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.join_over(channel)?;
         channel.barrier()
     }
 
     /// Like [`connect_over`](Self::connect_over), but does not wait until the peer is ready, which
-    /// takes a round trip. Before an end posts anything, it must have heard from the other over the
-    /// channel once more.
+    /// takes a round trip. Before an end posts anything, it must have received something more from
+    /// the other over the channel.
     pub fn join_over(&self, channel: &mut Channel) -> Result<(), Error> {
         self.check_no_group(IN_GROUP)?;
         let addr = self.pd.device().addr();
@@ -223,12 +221,12 @@ impl ReliableQp {
         let (peer, data) = hear_addr(channel)?;
         let mut info = ReliableInfo::from_bytes(&channel.recv()?)?;
         match (ours.transport(), info.transport()) {
-            // The peer has no choice: a verbs device.
+            // The peer has no choice: it is a verbs device.
             (Some(Transport::Uc), Some(Transport::Ud)) => {
                 self.parts.iter().try_for_each(|part| part.change_transport(Transport::Ud))?;
                 channel.send(&self.info()?.to_bytes())?;
             }
-            // It learns now that this end has none.
+            // The peer learns now that this end has no choice.
             (Some(Transport::Ud), Some(Transport::Uc)) => {
                 info = ReliableInfo::from_bytes(&channel.recv()?)?;
             }
@@ -303,8 +301,8 @@ impl ReliableQp {
         Ok(id)
     }
 
-    /// Posts a part of a region for the peer's next message. The region needs the right to be
-    /// written by peers, and is held until the message is over.
+    /// Posts a part of a region for the peer's next message. The region needs remote write access,
+    /// and is held until the message is over.
     pub fn recv(&self, mr: &Mr, range: Range<usize>) -> Result<RecvId, Error> {
         self.check_no_group("only members receive")?;
         let (buffer, len) = mr.source(&self.pd, range)?;
@@ -318,7 +316,7 @@ impl ReliableQp {
         Ok(id)
     }
 
-    /// Posts a message to all parts or to none: those that have it count on, and so do their peers.
+    /// Posts a message to all parts or to none, so that parts and peers keep the same numbering.
     fn post_all<I>(
         &self,
         posting: &mut Posting,
@@ -330,7 +328,7 @@ impl ReliableQp {
         }
         let (first, others) = (self.first(), &self.parts[1..]);
         for part in others {
-            // Nobody else posts, so the room that there is stays.
+            // Nothing else posts, so the space stays available.
             part.with(|engine, _, now| room(engine, now))?;
         }
         let id = first.post(&post)?;
@@ -343,8 +341,8 @@ impl ReliableQp {
         Ok(id)
     }
 
-    /// The next message that is over, if there is one now. Drives the device when there is none:
-    /// what the caller posts in answer to several messages that are over leaves together.
+    /// The next finished message, if there is one now. Drives the device only if there is none, so
+    /// that what the caller posts in response to several finished messages leaves together.
     pub fn poll(&self) -> Result<Option<ReliableEvent>, Error> {
         let events = &self.outcomes.events;
         let mut event = events.try_next()?;
@@ -356,7 +354,7 @@ impl ReliableQp {
         Ok(event.inspect(|event| self.release(event)))
     }
 
-    /// The next message that is over, sleeping until there is one; `None` if there was none within
+    /// The next finished message, sleeping until there is one; `None` if there was none within
     /// `timeout`.
     pub fn wait(&self, timeout: Duration) -> Result<Option<ReliableEvent>, Error> {
         let events = &self.outcomes.events;
@@ -370,8 +368,8 @@ impl ReliableQp {
         Ok(event.inspect(|event| self.release(event)))
     }
 
-    /// The next message that is over, sleeping until there is one. One that failed, and none within
-    /// `timeout`, are errors.
+    /// The next finished message, sleeping until there is one. A failed message is an error, and so
+    /// is none within `timeout`.
     pub fn next(&self, timeout: Duration) -> Result<ReliableEvent, Error> {
         let start = Instant::now();
         match self.wait(timeout)? {
@@ -385,7 +383,7 @@ impl ReliableQp {
         }
     }
 
-    /// What became of a message, as an error: that of a group's names the member's address.
+    /// The failure of a message as an error: in a group it names the member's address.
     pub fn explain(&self, failure: Failure) -> Error {
         let addr = failure.member().and_then(|member| lock(&self.group).addr(member));
         match addr {
@@ -394,7 +392,7 @@ impl ReliableQp {
         }
     }
 
-    /// Lets go of the memory of a message that is over.
+    /// Releases the memory of a finished message.
     fn release(&self, event: &ReliableEvent) {
         let mut posting = lock(&self.posting);
         let mr = match event {
@@ -402,11 +400,11 @@ impl ReliableQp {
             ReliableEvent::Received { id, .. } => posting.recvs.remove(id),
         };
         drop(posting);
-        // Deregistering takes the lane.
+        // Deregistering locks the lane.
         drop(mr);
     }
 
-    /// What is known of the path to the peer: the round trip of the first lane, loss, rate and
+    /// What is known about the path to the peer: the round trip of the first lane, loss, rate and
     /// packets of all.
     pub fn path(&self) -> Result<PathStats, Error> {
         let mut whole = self.first().with(|engine, _, _| Ok(engine.path()))?;
@@ -416,13 +414,13 @@ impl ReliableQp {
         Ok(whole)
     }
 
-    /// Which schemes were taken for messages written with `auto`, and why: the latest, oldest
+    /// The schemes chosen for messages written with `auto`, and why: the latest decisions, oldest
     /// first. Each lane decides for its share; these are the first lane's decisions.
     pub fn decisions(&self) -> Result<Vec<Decision>, Error> {
         self.first().with(|engine, _, _| Ok(engine.decisions().cloned().collect()))
     }
 
-    /// What the queue pair has done.
+    /// Statistics of the queue pair.
     pub fn stats(&self) -> Result<ReliableStats, Error> {
         let stats = self.parts.iter().map(|part| part.with(|engine, _, _| Ok(engine.stats())));
         stats.sum()
@@ -435,8 +433,8 @@ impl std::fmt::Debug for ReliableQp {
     }
 }
 
-/// Where the other end of a channel is, and where its packets come from: from there as well, unless
-/// a switch copies them, whose address follows.
+/// The address of a channel's other end, and where its packets come from: the same, unless a switch
+/// copies them, whose address follows.
 fn hear_addr(channel: &mut Channel) -> Result<(IpAddr, IpAddr), Error> {
     let heard = String::from_utf8_lossy(&channel.recv()?).into_owned();
     let parse = |text: &str| {
@@ -449,7 +447,7 @@ fn hear_addr(channel: &mut Channel) -> Result<(IpAddr, IpAddr), Error> {
     Ok((parse(addr)?, parse(data)?))
 }
 
-/// Nothing that can panic leaves these half-changed.
+/// No panic can leave these half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

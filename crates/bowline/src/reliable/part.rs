@@ -1,4 +1,4 @@
-//! What runs of a reliable queue pair in one lane.
+//! The part of a reliable queue pair that runs in one lane.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use super::lock;
 use crate::Error;
 use crate::pd::PdInner;
 
-/// Where the parts of a queue pair say what became of their shares of messages.
+/// Where the parts of a queue pair report the outcome of their shares of messages.
 pub(super) struct Outcomes {
     join: Mutex<Join>,
     pub(super) events: EventChannel<ReliableEvent>,
@@ -65,7 +65,7 @@ impl Task for Running {
 }
 
 impl Part {
-    /// Starts it in a lane, or in that which has least to do; for a group if there are `members`.
+    /// Starts it in the given lane, or in the least busy one; for a group if there are `members`.
     pub(super) fn start(
         pd: &Arc<PdInner>,
         hint: Option<usize>,
@@ -89,7 +89,7 @@ impl Part {
         Ok(Part { host, running, task, pd: Arc::clone(pd) })
     }
 
-    /// Begins anew over another transport, before it is connected.
+    /// Restarts over another transport, before it is connected.
     pub(super) fn change_transport(&self, transport: Transport) -> Result<(), Error> {
         let pd_id = self.host.pd(&self.pd.core)?;
         let changed = self.host.with(|nic, _| {
@@ -119,7 +119,7 @@ impl Part {
         Ok(self.host.with(|nic, now| self.run(f, nic, now))??)
     }
 
-    /// The same for posting messages one by one: those that are posted at once leave together.
+    /// The same for posting messages one by one: those posted together leave together.
     pub(super) fn post<R>(
         &self,
         f: impl FnOnce(&mut Engine, &mut dyn Rnic, Time) -> Result<R, SdrError>,

@@ -1,4 +1,4 @@
-//! One TCP connection between two programs that set up queue pairs.
+//! A TCP connection over which two programs set up queue pairs.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -15,42 +15,42 @@ use super::sealing::Sealing;
 use super::secure::Admission;
 use crate::{Endpoint, Error, Qp, RemoteMr};
 
-/// How long a peer that is refused may take to hang up.
+/// How long a refused peer may take to hang up.
 const REFUSAL: Duration = Duration::from_millis(500);
-/// How long a connection is idle before the kernel asks for the peer, and between two questions.
+/// Idle time before the kernel's first keepalive probe, and between two probes.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// What the other end told about one queue pair.
+/// What the other end announced about one queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its queue pair.
     pub endpoint: Endpoint,
-    /// The memory that it offers, in the order it listed them.
+    /// The memory that it offers, in the order listed.
     pub regions: Vec<RemoteMr>,
 }
 
 /// A connection to the other program, for setup and small messages beside the data path.
 ///
-/// Both ends must go through the same steps in the same order. Each step takes no longer than the
+/// Both ends must perform the same steps in the same order. Each step takes no longer than the
 /// timeout of the [`Listener`](crate::Listener) or [`Connector`](crate::Connector), however the
-/// peer behaves; after an error the channel is of no more use.
+/// peer behaves; after an error the channel is unusable.
 #[derive(Debug)]
 pub struct Channel {
     stream: TcpStream,
     timeout: Duration,
-    /// A header that was looked at before its turn.
+    /// A header that was read ahead.
     header: Option<Header>,
-    /// What encrypts, once the ends have authenticated each other.
+    /// The encryption, once the ends have authenticated each other.
     records: Option<Arc<Records>>,
-    /// What seals queue pairs that are connected from now on.
+    /// Seals queue pairs that are connected from now on.
     sealing: Option<Arc<Sealing>>,
-    /// The peer has not said yet whether it lets this end in.
+    /// Pending if the peer has not yet told whether it admits this end.
     admission: Option<Admission>,
 }
 
 impl Channel {
     pub(super) fn new(stream: TcpStream, timeout: Duration) -> Result<Channel, Error> {
-        // Setup messages are small and each waits for the last: never hold one back.
+        // Setup messages are small and each waits for the previous one: never delay them.
         stream.set_nodelay(true).map_err(SetupError::Io)?;
         Ok(Channel { stream, timeout, header: None, records: None, sealing: None, admission: None })
     }
@@ -70,7 +70,7 @@ impl Channel {
         self.timeout = timeout;
     }
 
-    /// The same connection once more, so that one thread can receive while another sends.
+    /// A second handle to the connection, so that one thread can receive while another sends.
     pub fn try_clone(&self) -> Result<Channel, Error> {
         if self.admission.is_some() {
             return Err(SetupError::NotAdmitted.into());
@@ -121,8 +121,8 @@ impl Channel {
         Ok(peer)
     }
 
-    /// Connects two programs that each have a channel to this one, and none to each other: each
-    /// calls [`connect`](Self::connect), and finds itself connected to the other's queue pair.
+    /// Connects two programs that have a channel to this one but not to each other: each calls
+    /// [`connect`](Self::connect), and is connected to the other's queue pair.
     ///
     /// ```
     /// use bowline::{Channel, Connector, Device, Error, Listener, QpType};
@@ -146,7 +146,7 @@ impl Channel {
     /// ```
     ///
     /// # Errors
-    /// If one of them fails, or a channel [seals](Self::seal): the two have no secret in common.
+    /// If either of them fails, or a channel [seals](Self::seal): the two share no secret.
     pub fn connect_peers(one: &mut Channel, other: &mut Channel) -> Result<(), Error> {
         if one.is_sealing() || other.is_sealing() {
             let why = "it seals, and two programs that it connects have no key in common";
@@ -155,7 +155,7 @@ impl Channel {
         let [first, second] = [one.hear()?, other.hear()?];
         one.tell(&second.endpoint, &second.regions)?;
         other.tell(&first.endpoint, &first.regions)?;
-        // Neither is told that both are ready before both are.
+        // Neither is released before both are ready.
         for channel in [&mut *one, &mut *other] {
             channel.recv_frame(Kind::Barrier, "waiting for the peer to be ready")?;
         }
@@ -163,11 +163,11 @@ impl Channel {
         other.send_frame(Kind::Barrier, &[])
     }
 
-    /// Tells the peer about `qp` and learns about its own, without connecting anything.
+    /// Tells the peer about `qp` and learns about the peer's, without connecting anything.
     ///
-    /// For those who want attributes of their own: then call [`Qp::connect_with`] and
-    /// [`barrier`](Self::barrier). A datagram QP has nothing to connect, and stops here. Over a
-    /// channel that [seals](Self::seal) the queue pair is sealed by this.
+    /// For custom attributes: then call [`Qp::connect_with`] and [`barrier`](Self::barrier). A
+    /// datagram QP has nothing to connect, and is done here. Over a channel that
+    /// [seals](Self::seal) this seals the queue pair.
     pub fn exchange(&mut self, qp: &Qp, regions: &[RemoteMr]) -> Result<Peer, Error> {
         let ours = qp.endpoint();
         self.tell(&ours, regions)?;
@@ -184,32 +184,31 @@ impl Channel {
         self.send_frame(Kind::Endpoint, &message::encode_endpoint(ours, regions)?)
     }
 
-    /// The other half: hears about the peer's, which must not be taken for a match of ours yet.
+    /// The other half: receives the peer's, which has not been checked against ours yet.
     pub(crate) fn hear(&mut self) -> Result<Peer, Error> {
         let body = self.recv_frame(Kind::Endpoint, "waiting for the peer's queue pair")?;
         let (endpoint, regions) = message::decode_endpoint(&body)?;
         Ok(Peer { endpoint, regions })
     }
 
-    /// Waits until the peer has come to the same point.
+    /// Waits until the peer has reached the same point.
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.send_frame(Kind::Barrier, &[])?;
         self.recv_frame(Kind::Barrier, "waiting for the peer to be ready").map(|_| ())
     }
 
-    /// Sends a small message of the application's own, at most [`MAX_BODY`](crate::setup::MAX_BODY)
-    /// bytes.
+    /// Sends a small application message, at most [`MAX_BODY`](crate::setup::MAX_BODY) bytes.
     pub fn send(&mut self, data: &[u8]) -> Result<(), Error> {
         self.send_frame(Kind::Data, data)
     }
 
-    /// Receives what the peer gave to [`send`](Self::send).
+    /// Receives what the peer passed to [`send`](Self::send).
     pub fn recv(&mut self) -> Result<Vec<u8>, Error> {
         self.recv_frame(Kind::Data, "waiting for the peer's message")
     }
 
-    /// Whether [`recv`](Self::recv) would not wait for its message to begin: something has come, or
-    /// the peer has closed the connection.
+    /// Whether [`recv`](Self::recv) would start reading at once: something has arrived, or the peer
+    /// has closed the connection.
     ///
     /// ```
     /// use bowline::{Connector, Listener};
@@ -235,25 +234,25 @@ impl Channel {
         match peeked {
             Ok(_) => Ok(true),
             Err(e) if is_temporary(&e) => Ok(false),
-            // The next call says why.
+            // The next call reports the reason.
             Err(_) => Ok(true),
         }
     }
 
-    /// Lets the kernel find out, within some ten seconds, that the peer's host has gone without
-    /// closing the connection. For channels that stay open beside their queue pairs.
+    /// Lets the kernel detect, within some ten seconds, that the peer's host is gone without having
+    /// closed the connection. For channels that stay open beside their queue pairs.
     pub fn keep_alive(&self) -> Result<(), Error> {
         let often = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
         Ok(SockRef::from(&self.stream).set_tcp_keepalive(&often).map_err(SetupError::Io)?)
     }
 
-    /// Whose key the peer has proven to hold; `None` if nobody was asked.
+    /// The key that the peer has proven to hold; `None` if it was not authenticated.
     pub fn peer_key(&self) -> Option<PublicKey> {
         self.records.as_ref().map(|records| records.session().peer())
     }
 
-    /// A secret that the ends of an authenticated channel share and nobody else has; `None` if they
-    /// are not authenticated.
+    /// A secret that only the ends of an authenticated channel share; `None` if they are not
+    /// authenticated.
     pub fn session_secret(&self) -> Option<&[u8; 32]> {
         self.records.as_ref().map(|records| records.session().secret())
     }
@@ -286,7 +285,7 @@ impl Channel {
     }
 
     pub(super) fn recv_frame(&mut self, kind: Kind, doing: &'static str) -> Result<Vec<u8>, Error> {
-        // One deadline for the whole frame: a peer that dribbles bytes gains no time.
+        // One deadline for the whole frame: a peer that sends byte by byte gains no time.
         let deadline = Instant::now() + self.timeout;
         let header = self.recv_header(deadline, doing)?;
         if header.kind == Kind::Handshake as u8 && self.records.is_none() {
@@ -316,7 +315,7 @@ impl Channel {
         Ok(message::parse_header(&header)?)
     }
 
-    /// Puts a header back that was looked at before its turn.
+    /// Puts back a header that was read ahead.
     pub(super) fn unread_header(&mut self, header: Header) {
         self.header = Some(header);
     }
@@ -332,7 +331,7 @@ impl Channel {
         Ok(body)
     }
 
-    /// Why the peer ends the exchange.
+    /// Why the peer ended the exchange.
     pub(super) fn recv_refusal(&mut self, deadline: Instant) -> Result<SetupError, Error> {
         let body = self.recv_body(1, deadline, "waiting for the peer's reason")?;
         let refusal = body.first().and_then(|byte| Refusal::from_byte(*byte));
@@ -340,15 +339,15 @@ impl Channel {
         Ok(SetupError::Refused { refusal, ours: None })
     }
 
-    /// Tells the peer why this end does not go on. It is not told if it is gone.
+    /// Tells the peer why this end does not continue. Errors are ignored: the peer may be gone.
     pub(super) fn refuse(&mut self, refusal: Refusal) {
         if self.send_frame(Kind::Refused, &[refusal as u8]).is_ok() {
             self.hang_up();
         }
     }
 
-    /// Ends the conversation so that the peer hears what it was last told: closing with something
-    /// unread would reset the connection and take that with it.
+    /// Ends the connection so that the peer receives the last message: closing with unread data
+    /// would reset the connection and lose it.
     pub(super) fn hang_up(&mut self) {
         if self.stream.shutdown(Shutdown::Write).is_err() {
             return;

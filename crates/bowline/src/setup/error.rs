@@ -11,7 +11,7 @@ use crate::Fault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// The other end speaks something else.
+    /// The other end speaks another protocol.
     #[error(
         "the peer does not speak Bowline's setup protocol (it sent {0:02x?}, not {MAGIC:02x?}): \
          check host and port"
@@ -52,7 +52,7 @@ pub enum SetupError {
     /// A message ended in the middle of a field.
     #[error("the peer's message ends too early")]
     Truncated,
-    /// A field that cannot be.
+    /// A field with an invalid value.
     #[error("the peer's message has an invalid {0}")]
     Invalid(&'static str),
     /// The peer's queue pair cannot talk to this one.
@@ -65,7 +65,7 @@ pub enum SetupError {
         /// This side's.
         ours: String,
     },
-    /// What needs the peer's consent was asked for before the peer had given it.
+    /// Something that needs the peer's admission was requested before the peer had given it.
     #[error("the peer has not let this end in yet: receive something first")]
     NotAdmitted,
     /// The peer closed the connection before the exchange was over.
@@ -74,7 +74,7 @@ pub enum SetupError {
     /// The peer took too long.
     #[error("timed out {doing}: is the peer running, and does it expect this connection?")]
     TimedOut {
-        /// What was waited for.
+        /// What was being waited for.
         doing: &'static str,
     },
     /// The peer ended the exchange, and why.
@@ -93,10 +93,10 @@ pub enum SetupError {
         /// The peer's key, if it has shown one.
         theirs: Option<PublicKey>,
     },
-    /// The peer is not who it should be, or cannot prove it.
+    /// The peer is not the expected one, or cannot prove its identity.
     #[error(transparent)]
     Peer(#[from] PeerError),
-    /// The peer has another secret, so that it could not open a packet of ours.
+    /// The peer has another secret, so it could not open our packets.
     #[error("the peer has another key to seal with: give both ends the same one")]
     WrongSecret,
     /// The peer's queue pairs are not sealed.
@@ -121,7 +121,7 @@ impl SetupError {
     }
 }
 
-/// What its owner can do about a refusal.
+/// Advice for the owner of a refused end.
 fn advice(refusal: Refusal, ours: &Option<PublicKey>) -> String {
     match (refusal, ours) {
         (Refusal::UnknownKey, Some(key)) => format!(
@@ -131,7 +131,7 @@ fn advice(refusal: Refusal, ours: &Option<PublicKey>) -> String {
     }
 }
 
-/// For the owner of this end.
+/// Describes a refusal to the owner of this end.
 fn describe(refusal: Refusal, theirs: &Option<PublicKey>) -> String {
     match (refusal, theirs) {
         (Refusal::UnknownKey, Some(key)) => format!(

@@ -7,7 +7,7 @@
 //!           region count (2)  regions: { address (8)  length (8)  rkey (4) }
 //! ```
 //! All numbers are big-endian. Nothing is allocated before a length has been checked against
-//! [`MAX_BODY`], and an endpoint is taken only if every field makes sense.
+//! [`MAX_BODY`], and an endpoint is accepted only if every field is valid.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -38,9 +38,9 @@ pub(crate) enum Kind {
     Endpoint = 1,
     Barrier = 2,
     Data = 3,
-    /// A part of the handshake by which peers get to know each other.
+    /// A part of the handshake that authenticates peers.
     Handshake = 4,
-    /// The end that accepted does not go on, and why, as a byte.
+    /// The accepting end does not continue; the body is the reason, as a byte.
     Refused = 5,
 }
 
@@ -58,23 +58,23 @@ pub(crate) fn frame(kind: Kind, body: &[u8]) -> Result<Vec<u8>, SetupError> {
     Ok(out)
 }
 
-/// A header that makes sense.
+/// A valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(super) kind: u8,
-    /// Of the body that follows.
+    /// Length of the body that follows.
     pub(crate) len: usize,
 }
 
 impl Header {
-    /// What follows between two who do not need to get to know each other.
+    /// The kind of frame, between ends that need not authenticate.
     pub(crate) fn plain_kind(self) -> Result<Kind, SetupError> {
         let kinds = [Kind::Endpoint, Kind::Barrier, Kind::Data];
         let kind = kinds.into_iter().find(|known| *known as u8 == self.kind);
         kind.ok_or(SetupError::Invalid("kind of message"))
     }
 
-    /// The length of the body, if it is of the kind that is due.
+    /// The length of the body, if it is of the expected kind.
     pub(super) fn expect(self, expected: Kind) -> Result<usize, SetupError> {
         if self.kind == expected as u8 {
             Ok(self.len)
@@ -100,7 +100,7 @@ pub(crate) fn parse_header(header: &[u8; HEADER_LEN]) -> Result<Header, SetupErr
     Ok(Header { kind, len: len as usize })
 }
 
-/// An endpoint and the regions that its owner offers.
+/// Encodes an endpoint and the regions that its owner offers.
 pub(crate) fn encode_endpoint(
     endpoint: &Endpoint,
     regions: &[RemoteMr],
@@ -134,7 +134,7 @@ pub(crate) fn encode_endpoint(
     Ok(out)
 }
 
-/// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims to be that.
+/// Reads and checks what [`encode_endpoint`] wrote, or what somebody else claims it did.
 pub(crate) fn decode_endpoint(body: &[u8]) -> Result<(Endpoint, Vec<RemoteMr>), SetupError> {
     let mut r = Reader { rest: body };
     let [code] = r.array()?;
@@ -182,7 +182,7 @@ fn address(version: u8, octets: [u8; 16]) -> Result<IpAddr, SetupError> {
     Ok(addr)
 }
 
-/// What is left of a body.
+/// The unread rest of a body.
 struct Reader<'a> {
     rest: &'a [u8],
 }

@@ -1,14 +1,14 @@
-//! Connection setup over TCP: how two programs tell each other where their queue pairs are.
+//! Connection setup over TCP: how two programs exchange the addresses of their queue pairs.
 //!
 //! A queue pair needs its peer's address, number and first packet sequence number, and one-sided
 //! operations need the peer's memory keys. [`Listener`] and [`Connector`] give a [`Channel`], over
-//! which [`Channel::connect`] exchanges all of it. What arrives is checked, every wait has an end,
+//! which [`Channel::connect`] exchanges all of it. What arrives is checked, every wait is bounded,
 //! and a peer can make this side allocate at most [`MAX_BODY`] bytes.
 //!
-//! A channel is plain until its ends authenticate each other, which they do before anything else:
-//! [`Channel::authenticate`] at the end that connected and [`Channel::accept_peer`] at the other.
-//! From then on everything is encrypted, and queue pairs that are connected over the channel are
-//! sealed (`docs/peers.md`, `docs/sealed.md`).
+//! A channel is in cleartext until its ends authenticate each other, which they do before anything
+//! else: [`Channel::authenticate`] at the end that connected and [`Channel::accept_peer`] at the
+//! other. From then on everything is encrypted, and queue pairs that are connected over the channel
+//! are sealed (`docs/peers.md`, `docs/sealed.md`).
 
 mod channel;
 mod error;
@@ -40,7 +40,7 @@ pub fn parse_endpoint(frame: &[u8]) -> Result<Peer, SetupError> {
     Ok(Peer { endpoint, regions })
 }
 
-/// How long the whole of an exchange may take, unless told otherwise.
+/// Default time limit for a whole exchange.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits for programs that want to connect.
@@ -79,7 +79,7 @@ impl Listener {
         Ok(Listener { tcp, timeout: DEFAULT_TIMEOUT })
     }
 
-    /// How long each step of an accepted exchange may take; 10 seconds unless set.
+    /// How long each step of an accepted exchange may take; 10 seconds by default.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Listener {
         self.timeout = timeout;
@@ -91,13 +91,13 @@ impl Listener {
         self.tcp.local_addr().map_err(|e| Error::system("read the listener's address", e))
     }
 
-    /// Waits for a program to connect, for ever.
+    /// Waits for a program to connect, without a timeout.
     pub fn accept(&self) -> Result<Channel, Error> {
         let (stream, _) = self.tcp.accept().map_err(|e| Error::system("accept a connection", e))?;
         Channel::new(stream, self.timeout)
     }
 
-    /// Waits for a program to connect, but no longer than `timeout`.
+    /// Waits for a program to connect, at most for `timeout`.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Channel, Error> {
         let fail = |e| Error::system("accept a connection", e);
         let deadline = Instant::now() + timeout;
@@ -140,7 +140,7 @@ impl Connector {
         self
     }
 
-    /// Connects, trying every address that the name stands for.
+    /// Connects, trying every address that the name resolves to.
     pub fn connect(&self, addr: impl ToSocketAddrs) -> Result<Channel, Error> {
         let addrs = addr.to_socket_addrs().map_err(|e| Error::system("resolve the host", e))?;
         let mut last = None;

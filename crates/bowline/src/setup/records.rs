@@ -3,7 +3,7 @@
 //! ```text
 //! record:  length of the ciphertext (2, big-endian)  ciphertext with its tag
 //! ```
-//! Records are numbered by each direction, so that one that is left out, repeated or moved does not
+//! Records are numbered in each direction, so that one that is omitted, repeated or moved does not
 //! open.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use bowline_peers::{PeerError, Session, TAG_BYTES};
 
 use super::error::SetupError;
 
-/// Bytes of a frame in one record at most.
+/// Most bytes of a frame in one record.
 const MAX_PLAIN: usize = 16 << 10;
 
 /// Both directions of a channel. One thread may send while another receives.
@@ -23,11 +23,11 @@ pub(super) struct Records {
     received: Mutex<Received>,
 }
 
-/// What has come.
+/// The receiving direction.
 #[derive(Debug, Default)]
 struct Received {
     records: u64,
-    /// Decrypted, and from `at` on not read yet.
+    /// Decrypted bytes, unread from `at` on.
     plain: Vec<u8>,
     at: usize,
 }
@@ -41,7 +41,7 @@ impl Records {
         &self.session
     }
 
-    /// Whether something is decrypted that nobody has read.
+    /// Whether there are decrypted bytes that have not been read.
     pub(super) fn has_unread(&self) -> bool {
         let received = lock(&self.received);
         received.at < received.plain.len()
@@ -77,7 +77,7 @@ impl Records {
                 let mut len = [0; 2];
                 read(&mut len)?;
                 let len = usize::from(u16::from_be_bytes(len));
-                // One that carries nothing would let a peer keep this end busy for nothing.
+                // Empty records would let a peer keep this end busy at no cost.
                 if !(TAG_BYTES + 1..=TAG_BYTES + MAX_PLAIN).contains(&len) {
                     return Err(PeerError::Changed.into());
                 }
@@ -98,7 +98,7 @@ impl Records {
     }
 }
 
-/// A thread that panicked meanwhile ends its own use of the channel; numbers are not used twice.
+/// A thread that panicked has ended its own use of the channel; numbers are not reused.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,6 +1,6 @@
 //! Sealing the queue pairs that are connected over a channel (`docs/sealed.md`).
 //!
-//! Both ends have a secret: from a handshake, or a key that they share. Each tells the other a
+//! Both ends have a secret: from a handshake, or a key that they share. Each sends the other a
 //! nonce and the cipher that its CPU prefers, and proves that it has the secret. From then on the
 //! queue pairs that they connect over the channel are numbered, and sealed with keys of their own.
 
@@ -13,7 +13,7 @@ use bowline_seal::{Role, SealConfig, SessionSecret, Suite, seal};
 use super::{Channel, SetupError};
 use crate::Error;
 
-/// What a message about sealing begins with.
+/// Prefix of messages about sealing.
 const MAGIC: &[u8; 4] = b"seal";
 const NONCE_LEN: usize = 32;
 const HELLO_LEN: usize = MAGIC.len() + 1 + NONCE_LEN;
@@ -23,7 +23,7 @@ pub(crate) struct Sealing {
     secret: SessionSecret,
     role: Role,
     config: SealConfig,
-    /// Queue pairs connected so far. A number is never used again.
+    /// Queue pairs connected so far. A number is never reused.
     next_qp: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Sealing {
     }
 }
 
-/// What this end has told the peer about sealing.
+/// What this end has offered the peer about sealing.
 pub(super) struct SealOffer {
     secret: [u8; SessionSecret::LEN],
     role: Role,
@@ -57,11 +57,11 @@ impl std::fmt::Debug for SealOffer {
 
 impl Channel {
     /// Seals every queue pair that is connected over this channel from now on: its packets are
-    /// encrypted and authenticated, and no others are taken. Both ends call it, with the same
+    /// encrypted and authenticated, and no others are accepted. Both ends call it, with the same
     /// secret; one is the initiator and the other the responder.
     ///
-    /// The secret is what a handshake has given both ends, or a key that they share. It may be used
-    /// for many channels: each end adds a nonce.
+    /// The secret comes from a handshake, or is a key that both ends share. It may be used for many
+    /// channels: each end adds a nonce.
     ///
     /// # Errors
     /// If the peer has another secret, or does not seal.
@@ -77,7 +77,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Tells the peer a nonce and a cipher.
+    /// Sends the peer a nonce and a cipher.
     pub(super) fn offer_seal(
         &mut self,
         secret: &[u8; SessionSecret::LEN],
@@ -89,16 +89,16 @@ impl Channel {
         Ok(SealOffer { secret: *secret, role, suite, nonce })
     }
 
-    /// Hears the peer's nonce and cipher, and seals from then on. The channel is encrypted with
-    /// keys from the same handshake as the secret: that a message opens proves what the proofs of
-    /// [`seal`](Self::seal) do, which take a round trip.
+    /// Receives the peer's nonce and cipher, and seals from then on. The channel is encrypted with
+    /// keys from the same handshake as the secret: a message that opens proves as much as the
+    /// proofs of [`seal`](Self::seal), which take a round trip.
     pub(super) fn accept_seal(&mut self, offer: SealOffer) -> Result<(), Error> {
         let sealing = self.agree(offer)?;
         self.set_sealing(sealing);
         Ok(())
     }
 
-    /// What follows from this end's offer and the peer's.
+    /// Derives the session from this end's offer and the peer's.
     fn agree(&mut self, offer: SealOffer) -> Result<Sealing, Error> {
         let SealOffer { secret, role, suite, nonce } = offer;
         let (theirs, peer_nonce) = parse_hello(&self.recv()?)?;

@@ -1,4 +1,4 @@
-//! How the ends of a channel get to know each other.
+//! How the ends of a channel authenticate each other.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -15,10 +15,10 @@ use super::sealing::SealOffer;
 use crate::Error;
 
 const WAITING: &str = "waiting for the peer to say who it is";
-/// After the handshake, encrypted: the peer may go on. Anything else is a [`Refusal`].
+/// After the handshake, encrypted: the peer is admitted. Anything else is a [`Refusal`].
 const ADMITTED: u8 = 0;
 
-/// What an end waits for that has said all that it had to say.
+/// The admission that an end waits for after its last message.
 #[derive(Debug)]
 pub(super) struct Admission {
     /// This end's key, and the peer's.
@@ -28,43 +28,42 @@ pub(super) struct Admission {
     seal: SealOffer,
 }
 
-/// Whom an end that accepts connections lets in.
+/// Decides whom an accepting end admits.
 pub trait AcceptPolicy {
     /// This end's key pair.
     fn identity(&self) -> Result<Identity, PeerError>;
 
-    /// The code that is open, which nobody else gets from now on: it is good for one try.
+    /// Takes the open code, so that nobody else gets it: it is good for one try.
     fn take_code(&self) -> Option<Code>;
 
-    /// Whether the peer with this key may connect. A code that was right has said so already.
+    /// Whether the peer with this key may connect. Not asked if a code was right.
     fn admits(&self, key: &PublicKey) -> Result<bool, PeerError>;
 
-    /// Whether a peer at this address may connect without saying who it is.
+    /// Whether a peer at this address may connect without identifying itself.
     fn admits_plain(&self, peer: SocketAddr) -> bool;
 }
 
 impl Channel {
-    /// At the end that connected: proves this end's identity, and checks the peer's.
+    /// At the connecting end: proves this end's identity, and checks the peer's.
     ///
-    /// With a code both ends prove that they have been told the same. `check` looks at the peer's
-    /// key before this end shows its own. When it returns, the channel is encrypted, the peer has
-    /// let this end in, and queue pairs that are connected over the channel are sealed.
+    /// With a code both ends prove that they were told the same one. `check` sees the peer's key
+    /// before this end shows its own. When it returns, the channel is encrypted, the peer has
+    /// admitted this end, and queue pairs that are connected over the channel are sealed.
     pub fn authenticate(
         &mut self,
         identity: &Identity,
         code: Option<&Code>,
         check: impl FnOnce(&PublicKey) -> Result<(), PeerError>,
     ) -> Result<(), Error> {
-        // One deadline for all of it: a peer that takes its time with every message gains none.
+        // One deadline for everything: a peer that delays every message gains no time.
         let deadline = Instant::now() + self.timeout();
         self.introduce(identity, code, check, deadline)?;
         self.hear_admission(deadline)
     }
 
-    /// Like [`authenticate`](Self::authenticate), but does not wait until the peer lets this end
-    /// in: the peer is known and the channel is encrypted, so this end may go on to
-    /// [`send`](Self::send), a round trip earlier. If the peer refuses, the first call that
-    /// receives says so.
+    /// Like [`authenticate`](Self::authenticate), but does not wait for the peer's admission: the
+    /// peer is known and the channel is encrypted, so this end may go on to [`send`](Self::send), a
+    /// round trip earlier. If the peer refuses, the first call that receives reports it.
     pub fn authenticate_early(
         &mut self,
         identity: &Identity,
@@ -106,7 +105,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Hears whether the peer lets this end in, if it has not said yet.
+    /// Receives the peer's admission, if it is still pending.
     pub(super) fn hear_admission(&mut self, deadline: Instant) -> Result<(), Error> {
         let Some(Admission { ours, key, mode, seal }) = self.take_admission() else {
             return Ok(());
@@ -126,10 +125,10 @@ impl Channel {
         }
     }
 
-    /// At the end that accepted: finds out who the peer is, and whether it may go on.
+    /// At the accepting end: finds out who the peer is, and whether to admit it.
     ///
-    /// Returns by what it is known, and `None` if it may stay unknown. A peer that is refused has
-    /// been told why.
+    /// Returns how it was identified, and `None` if it may stay unknown. A refused peer has been
+    /// told why.
     pub fn accept_peer(&mut self, policy: &dyn AcceptPolicy) -> Result<Option<Mode>, Error> {
         let deadline = Instant::now() + self.timeout();
         let header = self.recv_header(deadline, WAITING)?;
@@ -195,7 +194,7 @@ impl Channel {
         self.recv_body(bounded(header)?, deadline, WAITING)
     }
 
-    /// Whom it is that this end has got to know.
+    /// Logs the identity of the peer.
     fn log_peer(&self, key: &PublicKey, mode: Mode) {
         let by = match mode {
             Mode::Key => "its key",

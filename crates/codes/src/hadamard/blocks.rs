@@ -1,5 +1,5 @@
-//! The transform of whole blocks, whose coefficients are dealt out to packets by a stride: the
-//! layout of the OptiNIC paper (section 3.2).
+//! Transforms whole blocks, whose coefficients are distributed over packets by a stride: the layout
+//! of the OptiNIC paper (section 3.2).
 
 use super::geometry::Geometry;
 use super::signs::Signs;
@@ -18,8 +18,8 @@ pub(super) struct Group<'a> {
     pub(super) scratch: &'a mut [f32],
 }
 
-/// Encodes a group: what of the tensor belongs to it, which may end within the last block, into
-/// all of its packets.
+/// Encodes a group: its part of the tensor, which may end within the last block, into all of its
+/// packets.
 pub(super) struct Encode<'a> {
     pub(super) group: Group<'a>,
     pub(super) tensor: &'a [u8],

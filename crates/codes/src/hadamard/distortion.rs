@@ -1,20 +1,20 @@
-//! How much of a tensor a loss has cost.
+//! The distortion of a tensor caused by losses.
 
 use super::HadamardError;
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::reduce::DataType;
 
-/// What of a tensor's energy is lost, in all and where it is worst.
+/// Lost energy of a tensor, overall and in its worst piece.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Distortion {
     /// The energy of the error over that of the original: the normalized mean squared error.
     pub nmse: f64,
-    /// The same of the piece that has lost most.
+    /// The same for the piece with the greatest loss.
     pub worst: f64,
 }
 
-/// Compares what was restored with the original, as a whole and in pieces of `piece` elements, such
-/// as the layers of a model. Pieces without energy count among all, not among the worst.
+/// Compares a restored tensor with the original, as a whole and in pieces of `piece` elements, such
+/// as the layers of a model. Pieces without energy count towards the whole, not as the worst.
 ///
 /// # Errors
 /// If elements are not `f32`, `bf16` or `f16`.

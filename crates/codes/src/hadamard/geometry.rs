@@ -1,13 +1,13 @@
-//! Where things are: regions of the tensor, groups of regions, packets of a group.
+//! The geometry: regions of the tensor, groups of regions, packets of a group.
 
 use std::ops::Range;
 
-/// How regions are dealt out to packets.
+/// How regions are distributed over packets.
 ///
 /// A region is transformed on its own and consists of `units` units. A group is `group_regions`
-/// regions; it is stored unit by unit, each of all its regions, so that the first packet of a group
-/// has the first unit of each region, and so on. Regions that fill no group belong to the last one:
-/// a packet never has two units of a region, unless there are fewer regions than a group has.
+/// regions; it is stored unit by unit, each for all its regions, so its first packet has the first
+/// unit of each region, and so on. Regions that do not fill a group belong to the last one: a
+/// packet never has two units of a region, unless there are fewer regions than in a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Geometry {
     pub(super) regions: usize,
@@ -33,7 +33,7 @@ impl Geometry {
         self.encoded_len().div_ceil(self.packet_bytes())
     }
 
-    /// A packet's bytes, which are none beyond the last packet.
+    /// A packet's bytes; empty beyond the last packet.
     pub(super) fn packet(&self, index: usize) -> Range<usize> {
         let (bytes, len) = (self.packet_bytes(), self.encoded_len());
         let start = index.saturating_mul(bytes).min(len);
@@ -52,10 +52,10 @@ impl Geometry {
         first..if last { self.regions } else { first + self.group_regions }
     }
 
-    /// All packets, in an order in which those of a group are as far from each other as can be.
+    /// All packets, in an order that spaces those of a group as far apart as possible.
     pub(super) fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let (packets, groups, units) = (self.packets(), self.groups(), self.units);
-        // The last group has the packets that are left, up to twice as many as the others.
+        // The last group has the remaining packets, up to twice as many as the others.
         let most = packets - groups.saturating_sub(1) * units;
         (0..most.max(units)).flat_map(move |turn| {
             (0..groups)

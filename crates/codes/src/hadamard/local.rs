@@ -1,13 +1,13 @@
-//! The transform between the lines of a region, from a tensor into packets and back.
+//! The transform across the lines of a region, from a tensor into packets and back.
 //!
 //! A region is 64 lines of 64 bytes, and a column of it is 64 elements. Columns are transformed in
-//! two passes of three stages, each on eight lines that are in registers. Between the passes, some
-//! regions are in a buffer in the first-level cache; so the pass on the packets' side writes or
-//! reads pieces of several lines of eight packets at a time, where line by line would touch 64
-//! pages for each region.
+//! two passes of three stages, each on eight lines in registers. Between the passes, some regions
+//! are in a buffer in the L1 cache; so the pass on the packets' side writes or reads pieces of
+//! several lines of eight packets at a time, where going line by line would touch 64 pages per
+//! region.
 //!
-//! `unsafe` since vectors are loaded and stored by address. Each job first checks that its slices
-//! have all lines.
+//! `unsafe` because vectors are loaded and stored by address. Each job first checks that its slices
+//! contain all lines.
 
 #![allow(unsafe_code)]
 // `k` numbers registers here, and lines at the same time.
@@ -25,14 +25,14 @@ pub(super) const LINES: usize = 64;
 pub(super) const LINE_BYTES: usize = 64;
 /// Bytes of a region.
 pub(super) const REGION_BYTES: usize = LINES * LINE_BYTES;
-/// What makes the transform orthonormal: one over the root of `LINES`.
+/// Makes the transform orthonormal: one over the square root of `LINES`.
 const SCALE: f32 = 0.125;
 /// Regions between the two passes.
 const TILE: usize = 4;
 /// The most elements of a line.
 const MAX_COLUMNS: usize = 32;
 
-/// What lies between the passes.
+/// Buffer between the passes.
 #[repr(align(64))]
 struct Scratch(MaybeUninit<[f32; TILE * LINES * MAX_COLUMNS]>);
 
@@ -42,12 +42,12 @@ pub(super) struct Group {
     pub(super) seed: u64,
     /// Number of the first region, for its signs.
     pub(super) first: usize,
-    /// Whether results go past the caches.
+    /// Whether results bypass the caches.
     pub(super) stream: bool,
 }
 
-/// Encodes a group: what of the tensor belongs to it, which may end within the last region, into
-/// all of its packets.
+/// Encodes a group: its part of the tensor, which may end within the last region, into all of its
+/// packets.
 pub(super) struct Encode<'a> {
     pub(super) group: Group,
     pub(super) tensor: &'a [u8],
@@ -61,7 +61,7 @@ pub(super) struct Decode<'a> {
     pub(super) tensor: &'a mut [u8],
 }
 
-/// Panics unless the packets hold whole regions, and just as many as the tensor needs; returns how
+/// Panics unless the packets hold whole regions, exactly as many as the tensor needs; returns how
 /// many.
 fn check(tensor: usize, packets: usize) -> usize {
     let regions = packets / REGION_BYTES;
@@ -169,13 +169,13 @@ fn decode<V: Lanes, F: Format, const STREAM: bool>(
     }
 }
 
-/// Some regions on their way.
+/// Regions being processed.
 struct Tile {
     scratch: Scratch,
     seed: u64,
     /// Number of the group's first region.
     first: usize,
-    /// From a line of a region to the next among the packets.
+    /// Distance between lines of a region within the packets.
     pitch: usize,
 }
 
@@ -336,8 +336,8 @@ fn next_line(signs: &mut [[u32; MAX_COLUMNS]; 2]) {
     signs.as_flattened_mut().iter_mut().for_each(|word| *word >>= 1);
 }
 
-/// Only vectors that are a whole line are streamed: of pieces of a line, half of which wait for the
-/// others in a write buffer, too many go to memory on their own.
+/// Only vectors that are a whole line are streamed: half lines wait for the other half in a write
+/// buffer, and too many reach memory on their own.
 ///
 /// # Safety
 /// As of [`Lanes::store_f32`].

@@ -1,16 +1,15 @@
 //! Block Walsh–Hadamard transforms that spread the loss of a packet over many elements.
 //!
-//! A sender transforms its tensor and sends coefficients. A receiver takes lost coefficients for
-//! zeros and transforms back: a lost packet then costs a little of each of many regions, where it
-//! would cost all of a few elements. The transform is orthonormal, so that the energy of the error
-//! is that of the lost coefficients: on average the mean squared error *is the loss rate*, with
-//! and without a transform. What improves is how evenly it is spread: over patterns of loss, and
-//! over the layers of a model. It is linear, so that encoded tensors of one plan can be summed and
-//! decoded once.
+//! A sender transforms its tensor and sends coefficients. A receiver treats lost coefficients as
+//! zeros and transforms back: a lost packet then costs each of many regions a little, instead of a
+//! few elements everything. The transform is orthonormal, so the energy of the error is that of the
+//! lost coefficients: on average the mean squared error *is the loss rate*, with and without a
+//! transform. What improves is how evenly it is spread: over patterns of loss, and over the layers
+//! of a model. It is linear, so encoded tensors of one plan can be summed and decoded once.
 //!
 //! Elements change their signs at random before the transform, and after it on the way back.
 //! Otherwise numbers of one sign would have most of their energy in one coefficient. The signs
-//! depend on the plan's seed and the place alone: ranks with equal seeds have equal signs.
+//! depend only on the plan's seed and the position: ranks with equal seeds have equal signs.
 //!
 //! Two layouts exist, [`Layout::Local`] and [`Layout::Blocks`]. In both the encoded tensor is cut
 //! into packets of [`Hadamard::packet_bytes`]; it is as long as the tensor, rounded up to whole
@@ -56,15 +55,15 @@ use geometry::Geometry;
 /// The longest block of [`Layout::Blocks`], in elements.
 pub const MAX_BLOCK: usize = 1 << 28;
 
-/// Results of at least this many bytes go past the caches, unless they are made group by group.
+/// Results of at least this many bytes bypass the caches, unless they are computed group by group.
 const STREAM_BYTES: usize = 8 << 20;
 
-/// How coefficients are made and dealt out to packets.
+/// How coefficients are computed and distributed over packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
-    /// Regions of 4 KiB, which are 64 lines of 64 bytes. The transform is between lines, and a
+    /// Regions of 4 KiB, which are 64 lines of 64 bytes. The transform is across lines, and a
     /// packet has one line of each of `packet_bytes / 64` consecutive regions. Regions are short,
-    /// so that layers of unlike scale do not mix.
+    /// so that layers of different scale do not mix.
     Local {
         /// Bytes of a packet's payload: a multiple of 64.
         packet_bytes: usize,
@@ -79,7 +78,7 @@ pub enum Layout {
     },
 }
 
-/// Why there is no such plan.
+/// Why a plan is not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HadamardError {
@@ -89,7 +88,7 @@ pub enum HadamardError {
     /// The packets cannot be divided into lines.
     #[error("packets of {0} bytes: take a multiple of 64 bytes, e.g. 4096")]
     PacketBytes(usize),
-    /// The blocks cannot be transformed or dealt out.
+    /// The blocks cannot be transformed or distributed.
     #[error(
         "blocks of {block} elements with a stride of {stride}: take powers of two, blocks of at \
          most {MAX_BLOCK} elements and a stride of at most a block, e.g. 1024 and 64"
@@ -100,12 +99,12 @@ pub enum HadamardError {
         /// Stride asked for.
         stride: usize,
     },
-    /// The tensor is longer than memory can be.
+    /// The tensor is longer than the address space.
     #[error("{0} elements are more than an address space holds")]
     TooLong(usize),
 }
 
-/// A part of a tensor that is encoded and decoded on its own, as soon as its bytes are there.
+/// A part of a tensor that is encoded and decoded on its own, once its bytes have arrived.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Group {
     /// Its bytes of the tensor.
@@ -130,7 +129,7 @@ impl Hadamard {
     /// reduce encoded tensors need.
     ///
     /// # Errors
-    /// If the type or the layout is none that there is a transform for.
+    /// If there is no transform for the type or the layout.
     pub fn new(
         dtype: DataType,
         elements: usize,
@@ -222,7 +221,7 @@ impl Hadamard {
     /// Encodes a tensor into the layout of packets. Every byte of `encoded` is written.
     ///
     /// # Panics
-    /// If a slice has another length than the plan says.
+    /// If a slice does not have the plan's length.
     pub fn encode(&self, tensor: &[u8], encoded: &mut [u8]) {
         self.check(tensor.len(), encoded.len());
         let stream = self.encoded_len() >= STREAM_BYTES;
@@ -255,10 +254,10 @@ impl Hadamard {
         }
     }
 
-    /// Decodes a tensor. What was lost has to be zeros ([`Hadamard::erase`]).
+    /// Decodes a tensor. Lost packets must be zeros ([`Hadamard::erase`]).
     ///
     /// # Panics
-    /// If a slice has another length than the plan says.
+    /// If a slice does not have the plan's length.
     pub fn decode(&self, encoded: &[u8], tensor: &mut [u8]) {
         self.check(tensor.len(), encoded.len());
         let stream = self.encoded_len() >= STREAM_BYTES;
@@ -295,7 +294,7 @@ impl Hadamard {
     /// ignored.
     ///
     /// # Panics
-    /// If the slice has another length than the plan says.
+    /// If the slice does not have the plan's length.
     pub fn erase(&self, encoded: &mut [u8], missing: impl IntoIterator<Item = usize>) {
         self.check(self.tensor_len, encoded.len());
         for packet in missing {

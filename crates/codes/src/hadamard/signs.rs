@@ -1,7 +1,7 @@
-//! Random signs: a hash of the seed, the region and the place within it, so that all ranks have the
-//! same ones and nobody has to keep them.
+//! Random signs: a hash of the seed, the region and the position in it, so that all ranks have the
+//! same ones and none are stored.
 
-/// The fraction of the golden ratio: what makes neighbours differ in many bits.
+/// The fractional part of the golden ratio: it makes neighbours differ in many bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The signs of one region.

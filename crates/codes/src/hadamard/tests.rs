@@ -198,8 +198,8 @@ fn encoded_tensors_add_up() {
     assert!(lost.worst < 1e-12, "{lost:?}");
 }
 
-/// The energy that each region loses with a packet is that of one of its 64 lines: a 64th of all,
-/// give or take; and never twice that.
+/// The energy that each region loses with a packet is that of one of its 64 lines: about a 64th of
+/// all, and never twice that.
 #[test]
 fn a_packet_has_one_line_of_each_region() {
     for regions in [64, 65, 127, 128, 200] {
@@ -225,8 +225,8 @@ fn a_packet_has_one_line_of_each_region() {
     }
 }
 
-/// Layers of unlike scale under random loss: the mean error is the loss rate whatever is done, and
-/// the worst layer is what gets better.
+/// Layers of different scale under random loss: the mean error is the loss rate in any case, and
+/// the worst layer improves.
 #[test]
 fn the_worst_layer_gets_better_and_the_mean_does_not() {
     const N: usize = 1 << 18;
@@ -269,7 +269,7 @@ fn the_worst_layer_gets_better_and_the_mean_does_not() {
     );
 }
 
-/// Without signs, numbers of one sign would be in one packet: here all packets have about as much.
+/// Without signs, numbers of one sign would be in one packet: here all have about the same energy.
 #[test]
 fn positive_numbers_are_in_all_packets() {
     let n = 64 * 1024;

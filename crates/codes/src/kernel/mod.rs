@@ -13,13 +13,13 @@ use crate::matrix::{Coefs, Matrix};
 /// The most outputs that one pass over the sources computes: their sums stay in registers.
 pub(crate) const MAX_ROWS: usize = 8;
 
-/// How much of the sources is taken at a time when their outputs need several passes: it should
-/// still be in the second-level cache at the next pass.
+/// How much of the sources is processed at a time when their outputs need several passes: it should
+/// still be in the L2 cache at the next pass.
 const PASS_BYTES: usize = 512 << 10;
 
 /// A set of inner loops that this CPU can run. All of them give the same bytes.
 ///
-/// A code uses [`Kernel::best`] unless told otherwise, which is for tests and benches.
+/// A code uses [`Kernel::best`] by default; others are for tests and benches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kernel(Kind);
 
@@ -33,13 +33,13 @@ enum Kind {
 }
 
 impl Kernel {
-    /// The fastest one here, found out once.
+    /// The fastest one on this CPU, determined once.
     pub fn best() -> Self {
         static BEST: OnceLock<Kernel> = OnceLock::new();
         *BEST.get_or_init(|| Self::supported().next().unwrap_or(Self(Kind::Scalar)))
     }
 
-    /// All that run here, the fastest first.
+    /// All that run on this CPU, fastest first.
     pub fn supported() -> impl Iterator<Item = Self> {
         [
             #[cfg(target_arch = "x86_64")]
@@ -52,7 +52,7 @@ impl Kernel {
         .flatten()
     }
 
-    /// What it is built on: `gfni+avx512`, `avx2` or `scalar`.
+    /// Its instruction set: `gfni+avx512`, `avx2` or `scalar`.
     pub fn name(self) -> &'static str {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -70,10 +70,10 @@ impl Kernel {
         self.xor_all_into(&mut dst[..len], [&src[..len]]);
     }
 
-    /// `dst ^= sum of sources`. `dst` is read and written once, whatever the number of sources.
+    /// `dst ^= sum of sources`. `dst` is read and written once, for any number of sources.
     ///
     /// # Panics
-    /// If they are not all of one length.
+    /// If they differ in length.
     #[inline]
     pub fn xor_all_into<const N: usize>(self, dst: &mut [u8], sources: [&[u8]; N]) {
         match self.0 {
@@ -157,7 +157,7 @@ impl Kernel {
         }
     }
 
-    /// The product over a range of bytes in the middle of which no output and no source ends.
+    /// The product over a range of bytes within which no output and no source ends.
     fn multiply_segment(
         self,
         coefs: Coefs<'_>,
@@ -220,12 +220,12 @@ pub fn xor_into(dst: &mut [u8], src: &[u8]) {
     Kernel::best().xor_into(dst, src);
 }
 
-/// Where the bytes from `start` on, up to `limit`, first meet the end of a chunk.
+/// The first end of a chunk after `start`, at most `limit`.
 fn segment_end(lens: impl Iterator<Item = usize>, start: usize, limit: usize) -> usize {
     lens.filter(|len| *len > start).fold(limit, usize::min)
 }
 
-/// The first longest range within `from..count` all of whose members fulfil the condition.
+/// The first maximal range within `from..count` whose members all fulfil the condition.
 fn next_run(from: usize, count: usize, holds: impl Fn(usize) -> bool) -> Option<Range<usize>> {
     let start = (from..count).find(|i| holds(*i))?;
     let end = (start..count).find(|i| !holds(*i)).unwrap_or(count);

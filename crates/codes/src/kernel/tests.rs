@@ -1,4 +1,4 @@
-//! Every kernel against the schoolbook.
+//! Every kernel compared with the schoolbook method.
 
 use proptest::prelude::*;
 

@@ -1,8 +1,7 @@
 //! The loops for x86-64 with GFNI and AVX-512, and with AVX2.
 //!
-//! `unsafe` is here since vector loads and stores go through raw pointers. Each function first
-//! checks that all chunks have the bytes it is asked for, and that there is a coefficient for each
-//! of them.
+//! `unsafe` because vector loads and stores use raw pointers. Each function first checks that all
+//! chunks contain the requested bytes, and that there is a coefficient for each product.
 
 #![allow(unsafe_code)]
 // Rows and columns number registers here, and several arrays of them at once.
@@ -18,8 +17,8 @@ use crate::matrix::Coefs;
 /// The truth table of a ^ b ^ c for the ternary logic instruction.
 const XOR3: i32 = 0x96;
 
-/// How far ahead of its use data is asked for. The prefetchers of a CPU follow so many chunks at
-/// once only in part: on cold data this makes half as much again.
+/// Prefetch distance. A CPU's prefetchers follow only some of this many chunks: on cold data this
+/// adds half again to the throughput.
 const AHEAD: usize = 1024;
 
 /// Proof that the CPU has GFNI and AVX-512.
@@ -147,7 +146,7 @@ fn dot_gfni(
 /// [`dot_gfni`] with `ROWS` outputs. `ONES` says that the first of them is the plain sum.
 ///
 /// Two columns of 64 bytes at a time, so that each bit matrix is loaded once for both; two sources
-/// at a time, so that one instruction adds two products: one and a half vector instructions a
+/// at a time, so that one instruction adds two products: one and a half vector instructions per
 /// product.
 ///
 /// # Safety
@@ -276,7 +275,7 @@ fn dot_avx2(
 ) {
     check(&coefs, sources, outs, &at);
     let vectors = at.start..at.start + (at.end - at.start) / 32 * 32;
-    // Four outputs at a time: their sums, and what a product needs, fill the registers.
+    // Four outputs at a time: their sums and a product's operands fill the registers.
     let mut first = 0;
     for outs in outs.chunks_mut(4) {
         let coefs = coefs.rows(first..first + outs.len());
@@ -342,8 +341,8 @@ unsafe fn column_avx2<const ROWS: usize>(
     }
 }
 
-/// Four columns of 64 bytes at a time, all sources side by side: the sum is written once, and so
-/// many streams at once keep more of memory busy than one after the other.
+/// Four columns of 64 bytes at a time, all sources side by side: the sum is written once, and this
+/// many concurrent streams use more memory bandwidth than one after the other.
 #[target_feature(enable = "avx512f,avx512bw")]
 fn sum_avx512(sources: &[&[u8]], out: &mut [u8], at: Range<usize>, add: bool) {
     const COLUMNS: usize = 4;
@@ -376,7 +375,7 @@ fn sum_avx512(sources: &[&[u8]], out: &mut [u8], at: Range<usize>, add: bool) {
     scalar::sum(sources, out, here..at.end, add);
 }
 
-/// Asks for the line of an address, which need not be valid.
+/// Prefetches the line of an address, which need not be valid.
 #[inline]
 fn prefetch(address: *const u8) {
     // SAFETY: prefetching faults on no address.
@@ -388,7 +387,7 @@ fn sum_avx2(sources: &[&[u8]], out: &mut [u8], at: Range<usize>, add: bool) {
     scalar::sum(sources, out, at, add);
 }
 
-/// What `xor_all_into` does at a time: so much that the loop itself hardly counts.
+/// What `xor_all_into` does per iteration: enough to make loop overhead negligible.
 const STEP: usize = 256;
 
 #[target_feature(enable = "avx2")]

@@ -1,4 +1,4 @@
-//! Arithmetic of single elements: what every code path has to agree with.
+//! Scalar arithmetic, which every code path must match.
 
 use crate::half::{NAN_F32, NAN_F64, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
@@ -85,7 +85,7 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // Equal numbers are equal bits but for zeros, of which the negative one is less.
+                // Equal numbers have equal bits except zeros, of which the negative one is less.
                 let equal = Self::from_bits(self.to_bits() | other.to_bits());
                 let less = if self < other { self } else { other };
                 let min = if self == other { equal } else { less };

@@ -1,8 +1,8 @@
 //! The loops, compiled for each kind of vector.
 //!
 //! They are plain Rust over single elements, which the compiler turns into the instructions of the
-//! CPU that a job runs on; so they cannot differ from each other. Only conversions of binary16
-//! are instructions that it has to be told of; for bfloat16 its own code is as fast or faster.
+//! CPU that a job runs on; so they cannot differ from each other. Only conversions of binary16 need
+//! explicit instructions; for bfloat16 the compiler's own code is as fast or faster.
 
 use super::element::{Bf16, Element, F16};
 use super::{DataType, ReduceOp};
@@ -69,7 +69,7 @@ impl Job for CombineInto<'_> {
     }
 }
 
-/// `buf = buf / n`, and `n` is not 0.
+/// `buf = buf / n`, where `n` is not 0.
 pub(super) struct Divide<'a> {
     pub(super) dtype: DataType,
     pub(super) buf: &'a mut [u8],

@@ -1,4 +1,4 @@
-//! Reductions over tensors that are bytes: sums, products, minima, maxima and averages.
+//! Reductions over tensors given as bytes: sums, products, minima, maxima and averages.
 //!
 //! Slices may begin at any address. Elements are in the byte order of this machine.
 //!
@@ -34,8 +34,8 @@ pub use types::{DataType, ReduceOp, UnknownName};
 use crate::Vectors;
 use loops::{Combine, CombineInto, Divide};
 
-/// How much of a result [`reduce_many`] computes from all sources before it goes on: it stays in
-/// the first-level cache meanwhile.
+/// How much of a result [`reduce_many`] computes from all sources at a time: it stays in the L1
+/// cache meanwhile.
 const TILE_BYTES: usize = 4096;
 
 /// `acc = acc op src`, element by element.
@@ -65,7 +65,7 @@ pub fn reduce_many(op: ReduceOp, dtype: DataType, dst: &mut [u8], srcs: &[&[u8]]
 }
 
 /// Divides every element by `n`. Floating-point numbers are rounded to nearest, ties to even;
-/// integers toward zero. By 1 is no division: all bits stay.
+/// integers toward zero. Division by 1 keeps all bits.
 ///
 /// # Panics
 /// If `n` is 0, or the slice ends in the middle of an element.
@@ -73,8 +73,8 @@ pub fn divide(dtype: DataType, buf: &mut [u8], n: u64) {
     Vectors::best().divide(dtype, buf, n);
 }
 
-/// Divides each range of elements by a number of its own: averages by the count of what arrived.
-/// Elements in no range stay as they are.
+/// Divides each range of elements by its own number, to average by the count of what arrived.
+/// Elements outside all ranges stay as they are.
 ///
 /// # Panics
 /// If a number is 0, a range reaches beyond the slice, or the slice ends in the middle of an
@@ -91,7 +91,7 @@ pub fn divide_ranges(
     }
 }
 
-/// What remains to be done when all of `n` ranks are reduced: an average is divided by `n`.
+/// Finishes a reduction over `n` ranks: an average is divided by `n`.
 ///
 /// # Panics
 /// As [`divide`], if the operation is an average.

@@ -1,4 +1,4 @@
-//! What is reduced, and how: names as users write them.
+//! Data types and operations of reductions, with the names that users write.
 
 use std::fmt;
 use std::str::FromStr;
@@ -116,7 +116,7 @@ impl ReduceOp {
     }
 }
 
-/// A name that is none of a data type or of an operation.
+/// The name of neither a data type nor an operation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("unknown {what} `{name}`: take one of {known}")]
 pub struct UnknownName {

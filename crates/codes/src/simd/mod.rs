@@ -1,8 +1,8 @@
-//! Vectors of `f32` on each kind of CPU, and the way into code that is compiled for one.
+//! Vectors of `f32` on each kind of CPU, and dispatch to code compiled for one.
 //!
 //! A computation over them is a [`Job`], written once and compiled for each kind of vector. It
-//! gives the same bits on all of them, since a lane's arithmetic is IEEE 754's everywhere; only
-//! the bits of a NaN differ, so that results pass through [`Lanes::canonical`].
+//! gives the same bits on all of them, since a lane's arithmetic is IEEE 754's everywhere; only NaN
+//! bits differ, so results pass through [`Lanes::canonical`].
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 /// A set of vector instructions that this CPU has. Results are the same with all of them.
 ///
-/// Computations use [`Vectors::best`] unless told otherwise, which is for tests and benches.
+/// Computations use [`Vectors::best`] by default; others are for tests and benches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vectors(Kind);
 
@@ -33,13 +33,13 @@ enum Kind {
 }
 
 impl Vectors {
-    /// The fastest here, found out once.
+    /// The fastest on this CPU, determined once.
     pub fn best() -> Self {
         static BEST: OnceLock<Vectors> = OnceLock::new();
         *BEST.get_or_init(|| Self::supported().next().unwrap_or(Self(Kind::Scalar)))
     }
 
-    /// All that run here, the fastest first.
+    /// All that run on this CPU, fastest first.
     pub fn supported() -> impl Iterator<Item = Self> {
         [
             #[cfg(target_arch = "x86_64")]
@@ -90,8 +90,8 @@ impl fmt::Debug for Vectors {
 
 /// A computation that is compiled for each kind of vector.
 pub(crate) trait Job {
-    /// Computes. It is inlined into a function that is compiled for the CPU's instructions, and so
-    /// has to be all that it calls.
+    /// Computes. It is inlined into a function that is compiled for the CPU's instructions, so
+    /// everything it calls must be inlined too.
     ///
     /// [`Vectors::run`] is the only caller, with vectors that this CPU has.
     fn run<V: Lanes>(self);
@@ -100,10 +100,10 @@ pub(crate) trait Job {
 /// A vector of `f32`.
 ///
 /// # Safety of loads
-/// Where there is a value of this type, the CPU has its instructions: who makes one promises that.
-/// Addresses need no alignment but for streaming stores, which need that of the vector as stored.
+/// A value of this type is proof that the CPU has its instructions, which its creator guarantees.
+/// Only streaming stores need alignment: that of the vector as stored.
 pub(crate) trait Lanes: Copy {
-    /// How many.
+    /// Number of lanes.
     const LANES: usize;
     /// As many 32-bit words.
     type Words: Copy;
@@ -135,16 +135,16 @@ pub(crate) trait Lanes: Copy {
     /// # Safety
     /// The CPU has the vectors.
     unsafe fn words(from: &[u32]) -> Self::Words;
-    /// Lanes whose word has a one at `bit` change their sign.
+    /// Flips the sign of lanes whose word has a one at `bit`.
     fn flip(self, words: Self::Words, bit: u32) -> Self;
 
     fn add(self, other: Self) -> Self;
     fn subtract(self, other: Self) -> Self;
     fn scale(self, by: f32) -> Self;
-    /// Lanes that are not a number become the NaN that all CPUs agree upon.
+    /// Replaces NaN lanes by the canonical NaN.
     fn canonical(self) -> Self;
 
-    /// Makes streaming stores visible before what is stored afterwards.
+    /// Makes streaming stores visible before later stores.
     fn fence();
 }
 

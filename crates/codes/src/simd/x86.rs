@@ -63,8 +63,8 @@ struct Sixteen(__m512);
 #[derive(Clone, Copy)]
 struct Eight(__m256);
 
-// In both of the following a value is proof that the CPU has the instructions, by the promise of
-// those who load one; loads and stores have the promise of their callers for addresses as well.
+// In both of the following a value is proof that the CPU has the instructions, guaranteed by its
+// loader; for addresses, loads and stores rely on their callers' promise.
 
 impl Lanes for Sixteen {
     const LANES: usize = 16;

@@ -1,8 +1,8 @@
-//! The quick way for the many packets that are like the one before: in order, in the middle of a
+//! The fast path for the many packets that resemble the one before: in order, in the middle of a
 //! message.
 //!
-//! All that they change beside the sums is how many they are, so the rest of the decoder learns of
-//! them when it has something else to do.
+//! Apart from the sums they only change a count, so the rest of the decoder learns of them when it
+//! next has other work.
 
 use bowline_codes::Kernel;
 use bowline_wire::{Opcode, PacketView, Position, Psn};
@@ -10,18 +10,18 @@ use bowline_wire::{Opcode, PacketView, Position, Psn};
 use super::Decoder;
 use crate::symbol::BthSum;
 
-/// Packets that may follow without much ado: nothing is missing, and the block's units hold all
-/// that was before.
+/// Packets that may take the fast path: nothing is missing, and the block's units cover everything
+/// before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alike {
-    /// So many of them; none unless the last thing that happened was such a packet.
+    /// How many of them; 0 unless the last event was such a packet.
     left: u8,
     opcode: Opcode,
     lane: u8,
     lanes: u8,
-    /// The next one's.
+    /// PSN of the next one.
     psn: Psn,
-    /// What `left` was when the decoder last heard of them.
+    /// Value of `left` when the decoder was last updated.
     whole: u8,
     kernel: Kernel,
 }
@@ -34,7 +34,7 @@ impl Alike {
 }
 
 impl Decoder {
-    /// Takes note of a packet if it may go up without much ado; if not, nothing has changed.
+    /// Records a packet if it may go up on the fast path; if not, nothing has changed.
     #[inline]
     pub(crate) fn follow(&mut self, packet: &PacketView<'_>) -> bool {
         let alike = &mut self.alike;
@@ -59,8 +59,8 @@ impl Decoder {
         true
     }
 
-    /// The same for packets that differ in their PSNs only, each one more than the last: of `len`
-    /// bytes each, BTH to ICRC, without extended headers and pads. Returns how many, from the first
+    /// The same for packets that differ only in their PSNs, which count up by one: `len` bytes
+    /// each, BTH to ICRC, without extended headers and padding. Returns how many, from the first
     /// on.
     pub(crate) fn follow_run(&mut self, packets: &[u8], len: usize) -> usize {
         let mut rest = packets;
@@ -79,7 +79,7 @@ impl Decoder {
         (packets.len() - rest.len()) / len.max(1)
     }
 
-    /// Adds packets of a run to the one unit that there is, to the end of the block at most.
+    /// Adds packets of a run to the only unit, at most to the end of the block.
     fn add_alike(&mut self, run: &[u8], len: usize) -> usize {
         let alike = &mut self.alike;
         let ([unit], Some(bth)) = (&mut self.units[..], run.first_chunk()) else { return 0 };
@@ -95,8 +95,8 @@ impl Decoder {
         count
     }
 
-    /// Begins a block with a packet that is like those of the block before, of which nothing is
-    /// missing; `false`, and nothing has changed, if it takes more than that.
+    /// Begins a block with a packet that resembles those of the previous block, of which nothing is
+    /// missing; `false`, and nothing has changed, if that is not enough.
     #[inline(never)]
     fn begin_alike(&mut self, packet: &PacketView<'_>) -> bool {
         let (Some(coding), [unit]) = (self.coding, &mut self.units[..]) else { return false };
@@ -114,7 +114,7 @@ impl Decoder {
         true
     }
 
-    /// After a packet in order: those like it may follow without much ado.
+    /// After a packet in order: similar ones may take the fast path.
     pub(super) fn expect_alike(&mut self, packet: &PacketView<'_>) {
         let block = &self.block;
         let follow = packet.info().position == Position::Middle
@@ -137,7 +137,7 @@ impl Decoder {
         }
     }
 
-    /// The packet that comes next, and whether it is of the same block as the one before.
+    /// The next packet, and whether it belongs to the same block as the one before.
     pub(super) fn place(&self) -> (Option<Psn>, bool) {
         match self.alike.whole {
             0 => (self.next, self.block.open),
@@ -145,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// The decoder has something else to do: it learns what has followed, and no more may.
+    /// The decoder has other work: it is updated, and the fast path ends.
     #[inline]
     pub(crate) fn catch_up(&mut self) {
         let alike = &mut self.alike;

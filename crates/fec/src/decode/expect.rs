@@ -1,11 +1,11 @@
-//! Which answers are due, and how many PSNs a request takes.
+//! Which responses are outstanding, and how many PSNs a request uses.
 
 use std::collections::VecDeque;
 
 use bowline_nic::Mtu;
 use bowline_wire::{OpKind, PacketView, Psn};
 
-/// PSNs that a packet takes: a READ request has those of its answers.
+/// PSNs that a packet uses: a READ request uses those of its responses.
 #[inline]
 pub(crate) fn span_of(packet: &PacketView<'_>, mtu: Mtu) -> u32 {
     match packet.info().kind {
@@ -19,7 +19,7 @@ pub(crate) fn read_span(len: u32, mtu: Mtu) -> u32 {
     len.div_ceil(mtu.bytes()).max(1)
 }
 
-/// READs and atomics whose answers are due, oldest first, as ranges of PSNs.
+/// READs and atomics with outstanding responses, oldest first, as ranges of PSNs.
 #[derive(Debug, Default)]
 pub(crate) struct Expected {
     ranges: VecDeque<(Psn, Psn)>,
@@ -34,12 +34,12 @@ impl Expected {
         self
     }
 
-    /// The first answer that is due.
+    /// The first outstanding response.
     pub(crate) fn first(&self) -> Option<Psn> {
         self.ranges.front().map(|range| range.0)
     }
 
-    /// Notes a request; `false` if it, or one after it, was noted before: it is sent again.
+    /// Records a request; `false` if it, or a later one, was recorded before: a retransmission.
     pub(crate) fn add(&mut self, psn: Psn, psns: u32) -> bool {
         if self.ranges.back().is_some_and(|last| psn.before(last.1)) {
             return false;
@@ -57,7 +57,7 @@ impl Expected {
         self.ranges.push_back((psn, psn.add(psns)));
     }
 
-    /// The answer after the one at `psn`, which has come.
+    /// The response after the one at `psn`, which has arrived.
     pub(crate) fn advance(&mut self, psn: Psn) -> Option<Psn> {
         let next = psn.next();
         while self.ranges.front().is_some_and(|range| !next.before(range.1)) {

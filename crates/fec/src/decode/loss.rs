@@ -1,4 +1,4 @@
-//! What was lost, for the peer's controller.
+//! Loss statistics for the peer's controller.
 
 use bowline_wire::{Psn, ReportHeader};
 
@@ -15,11 +15,11 @@ pub(crate) struct Losses {
     longest: u16,
 }
 
-/// Longer gaps are not losses: a stray packet came from far ahead.
+/// Longer gaps do not count as losses: a stray packet came from far ahead.
 const MAX_BURST: u32 = 1 << 12;
 
 impl Losses {
-    /// So many packets in a row are missing.
+    /// This many packets in a row are missing.
     pub(crate) fn on_burst(&mut self, packets: u32) {
         self.expected = self.expected.wrapping_add(packets);
         self.lost = self.lost.wrapping_add(packets);
@@ -27,12 +27,12 @@ impl Losses {
         self.longest = self.longest.max(u16::try_from(packets).unwrap_or(u16::MAX));
     }
 
-    /// Losses so far, whose change calls for a report.
+    /// Losses so far; a change triggers a report.
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Adds what there is to report.
+    /// Adds the counts to a report.
     pub(crate) fn report(&mut self, report: &mut ReportHeader) {
         report.expected = report.expected.wrapping_add(self.expected);
         report.lost = report.lost.wrapping_add(self.lost);
@@ -42,8 +42,8 @@ impl Losses {
     }
 }
 
-/// Runs of missing packets. Longer lists than this do not occur within two blocks but by chance,
-/// and then the rest counts as one.
+/// Runs of missing packets. Longer lists than this occur within two blocks only by chance, and then
+/// the rest counts as one.
 const MAX_RUNS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,8 +66,8 @@ impl Missing {
 }
 
 impl Decoder {
-    /// Packets that a gap of so many PSNs stands for. Between answers lie PSNs that are none;
-    /// there, it counts as one.
+    /// Packets that a gap of this many PSNs stands for. Between responses there are PSNs without
+    /// one; there the gap counts as one packet.
     pub(super) fn gap_len(&self, psns: u32) -> u32 {
         if self.response || psns > MAX_BURST { 1 } else { psns }
     }
@@ -77,7 +77,7 @@ impl Decoder {
         self.missing_until(None)
     }
 
-    /// And those missing until `end`, where a block is known to end.
+    /// And those missing up to `end`, where a block is known to end.
     pub(super) fn missing_until(&self, end: Option<Psn>) -> Missing {
         let mut missing = Missing::default();
         let Some(mut at) = self.next else { return missing };

@@ -1,9 +1,9 @@
-//! The receiving half: follows a stream of packets, and fills its holes from repairs.
+//! The receiving half: follows a stream of packets, and fills its gaps from repairs.
 //!
-//! Packets in order go straight up and are summed up, lane by lane, as the sender does it: the
-//! units hold the sum of what arrived of the block so far. From the first hole on, packets are held
-//! back instead; a repair that finds one packet of its lane missing is that packet, once the units
-//! and the held packets of the lane are taken off it.
+//! Packets in order go straight up and are XORed lane by lane, as at the sender: the units hold the
+//! sum of what has arrived of the block. From the first gap on, packets are held instead; if a
+//! repair's lane misses one packet, that packet is the XOR of the repair, the unit and the held
+//! packets of the lane.
 
 mod alike;
 mod expect;
@@ -23,7 +23,7 @@ use crate::pool::Pool;
 use crate::reorder::Held;
 use crate::symbol::Unit;
 
-/// What a decoder needs from its surroundings for one call.
+/// The context of a decoder call.
 #[derive(Clone, Copy)]
 pub(crate) struct Cx<'a> {
     pub(crate) now: Time,
@@ -32,37 +32,37 @@ pub(crate) struct Cx<'a> {
     pub(crate) counters: &'a FecCounters,
 }
 
-/// PSNs between the next packet and any that belongs to the same connection, at most: a hole is
-/// given up before as many packets have arrived behind it, whatever the code. What is further away
-/// was forged, or the decoder is in the wrong place.
+/// Most PSNs between the next packet and any other that belongs to the same connection: a gap is
+/// given up before this many packets have arrived after it, whatever the code. A packet further
+/// away was forged, or the decoder is out of sync.
 pub(crate) const REACH: u32 = 2 * MAX_BLOCK as u32 + MAX_LANES as u32 + MAX_LATE;
 
 /// Hands a packet to the transport.
 pub(crate) type Up<'a> = &'a mut dyn FnMut(&PacketView<'_>);
 
-/// Follows one of a connection's two streams: the peer's requests, or its answers to ours.
+/// Follows one of a connection's two streams: the peer's requests, or its responses to ours.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     response: bool,
     service: Service,
     mtu: Mtu,
-    /// The packet that comes next; none if none is expected.
+    /// The next packet; `None` if none is expected.
     next: Option<Psn>,
     alike: Alike,
-    /// Answers that are due; requests follow each other without end.
+    /// Outstanding responses; unused for requests, which follow each other without end.
     expected: Expected,
-    /// The gap at `next` was handed on: nothing is held until the packet comes again.
+    /// The gap at `next` was passed on: nothing is held until the packet comes again.
     given_up: bool,
-    /// What the peer codes with, as far as is known.
+    /// The peer's code, as far as known.
     coding: Option<Params>,
     generation: u8,
     block: Block,
     /// Sums of the block's lanes, up to `next`.
     units: Vec<Unit>,
     held: Held,
-    /// When to give up on a hole.
+    /// When to give up on a gap.
     deadline: Time,
-    /// The packets missing behind `next` are counted already.
+    /// The packets missing after `next` are already counted.
     counted: bool,
     pub(crate) losses: Losses,
 }
@@ -77,11 +77,11 @@ struct Block {
     c: u8,
     generation: u8,
     has_first: bool,
-    /// It goes on.
+    /// It continues.
     open: bool,
     /// Its units hold exactly its packets, each sent once.
     exact: bool,
-    /// It begins with a packet that the sender went back to.
+    /// It begins with a retransmitted packet.
     again: bool,
 }
 
@@ -131,13 +131,13 @@ impl Decoder {
         self.place().0
     }
 
-    /// What the peer says that it codes with from now on.
+    /// The code that the peer announces from now on.
     pub(crate) fn set_coding(&mut self, coding: Option<Params>) {
         self.catch_up();
         self.coding = coding;
     }
 
-    /// A request went out that `psns` answers are due for.
+    /// A request was sent that expects `psns` responses.
     pub(crate) fn expect(&mut self, psn: Psn, psns: u32, pool: &Pool) {
         self.catch_up();
         if self.expected.add(psn, psns) {
@@ -146,7 +146,7 @@ impl Decoder {
             }
             return;
         }
-        // It is asked for again, and what is left of the answers to before is of no use.
+        // It is requested again, and what is left of the earlier responses is useless.
         self.held.clear(pool, self.mtu);
         self.expected.restart(psn, psns);
         self.next = Some(psn);
@@ -174,8 +174,8 @@ impl Decoder {
         self.out_of_order(cx, packet, span, up)
     }
 
-    /// Whether a repair would change nothing: it is of a block that has arrived as a whole, and
-    /// says nothing new.
+    /// Whether a repair would change nothing: its block has arrived completely, and it carries no
+    /// news.
     pub(crate) fn has_no_use_for(&self, repair: &RepairHeader) -> bool {
         let (next, open) = self.place();
         let end = repair.base.add(repair.count.into());
@@ -186,7 +186,7 @@ impl Decoder {
         known && behind && !self.given_up && (1..=repair.r).contains(&repair.count)
     }
 
-    /// Follows the packet at `next`.
+    /// Handles the packet at `next`.
     #[inline(never)]
     fn accept(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32) {
         let psn = packet.psn();
@@ -266,8 +266,8 @@ impl Decoder {
             return self.return_to(cx, packet, span, up);
         }
         if ahead < 0 {
-            // A copy, or the sender has gone back further than we know: what was summed up may have
-            // been sent with other flags than what comes now.
+            // A duplicate, or the sender has gone back further than we know: the packets in the sum
+            // may have been sent with other flags than those that come now.
             self.block.exact = false;
             up(packet);
             return false;
@@ -292,8 +292,8 @@ impl Decoder {
         true
     }
 
-    /// An unreliable sender never goes back, and no packet is overtaken by so many: what made the
-    /// decoder go ahead was no packet of the sender's. It goes on where the sender is.
+    /// An unreliable sender never goes back, and no packet is reordered that far: whatever made the
+    /// decoder jump ahead did not come from the sender. It resumes where the sender is.
     fn return_to(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, span: u32, up: Up<'_>) -> bool {
         if !self.held.is_empty() {
             self.give_up(cx, up);
@@ -306,7 +306,7 @@ impl Decoder {
         true
     }
 
-    /// Without repairs to wait for, a gap goes straight up.
+    /// Without repairs to wait for, a gap is passed up at once.
     fn pass_gap(
         &mut self,
         cx: Cx<'_>,
@@ -329,7 +329,7 @@ impl Decoder {
         true
     }
 
-    /// An acknowledgement. It must not overtake the answers that it would show as lost.
+    /// Handles an acknowledgement. It must not overtake responses, which it would make look lost.
     #[inline]
     pub(crate) fn on_ack(&mut self, cx: Cx<'_>, packet: &PacketView<'_>, up: Up<'_>) -> bool {
         self.catch_up();
@@ -357,9 +357,8 @@ impl Decoder {
         }
     }
 
-    /// Whether the repairs for the hole at `next` must have come by now: they follow a block of at
-    /// most `r` packets, some more may overtake them, and as much as a block again has arrived
-    /// behind it.
+    /// Whether the repairs for the gap at `next` are overdue: they follow a block of at most `r`
+    /// packets, some more may overtake them, and as much as a further block has arrived after it.
     fn is_overdue(&self) -> bool {
         let (Some(next), Some(last), Some(coding)) = (self.next, self.held.last_psn(), self.coding)
         else {
@@ -402,7 +401,7 @@ impl Decoder {
         if !end.after(next) {
             bump(&cx.counters.wasted);
             if end == next && !header.has_last {
-                // The sender's next block begins here, whatever we thought.
+                // The sender's next block begins here, whatever we assumed.
                 self.block.open = false;
             }
             return false;
@@ -410,8 +409,8 @@ impl Decoder {
         self.try_restore(cx, header, body, qpn, next, up)
     }
 
-    /// Whether no honest repair can be of a block that begins there. A reliable sender may have
-    /// gone back any number of packets; nobody gets far ahead.
+    /// Whether no honest repair can belong to a block that begins there. A reliable sender may have
+    /// gone back any number of packets; no sender gets far ahead.
     fn is_out_of_reach(&self, base: Psn) -> bool {
         let Some(next) = self.next else { return false };
         let ahead = base.diff(next);
@@ -447,8 +446,8 @@ impl Decoder {
         }
     }
 
-    /// Hands up what is held, hole and all. A reliable transport goes back; an unreliable one goes
-    /// on.
+    /// Hands up what is held, gaps included. A reliable transport goes back; an unreliable one
+    /// continues.
     fn give_up(&mut self, cx: Cx<'_>, up: Up<'_>) {
         self.deadline = Time::NEVER;
         bump(&cx.counters.given_up);

@@ -1,4 +1,4 @@
-//! Making a missing packet out of a repair.
+//! Restores a missing packet from a repair.
 
 use bowline_wire::{OpKind, PacketView, Psn, Qpn, RepairHeader};
 
@@ -7,7 +7,7 @@ use crate::counters::bump;
 use crate::reorder::HeldPacket;
 use crate::symbol::Unit;
 
-/// What a lane of a block lacks.
+/// What a lane of a block is missing.
 enum Lacks {
     Nothing,
     One(Psn),
@@ -21,8 +21,8 @@ enum Failure {
 }
 
 impl Decoder {
-    /// Restores a packet, if the repair's lane lacks just one, and hands up what is in order then.
-    /// The repair's numbers make sense, and its block is not behind `next`.
+    /// Restores a packet, if the repair's lane misses just one, and hands up what is then in order.
+    /// The repair's numbers are valid, and its block is not before `next`.
     pub(super) fn try_restore(
         &mut self,
         cx: Cx<'_>,
@@ -39,8 +39,8 @@ impl Decoder {
             }
             Lacks::One(psn) => psn,
             Lacks::More => {
-                // Perhaps one of them is only late. A gap that nothing else has shown yet must not
-                // wait for ever, though.
+                // Perhaps one of them is only late. But a gap that nothing else has shown yet must
+                // not wait for ever.
                 self.wait(cx);
                 return true;
             }
@@ -89,7 +89,7 @@ impl Decoder {
         lacks
     }
 
-    /// Whether the units hold what the repair's block had before `next`.
+    /// Whether the units cover the part of the repair's block before `next`.
     fn follows(&self, header: &RepairHeader) -> bool {
         let block = &self.block;
         block.open
@@ -100,7 +100,7 @@ impl Decoder {
             && block.has_first == header.has_first
     }
 
-    /// The packets behind a hole wait, from now on, as long as packets may still arrive.
+    /// From now on the packets after a gap wait as long as packets may still arrive.
     fn wait(&mut self, cx: Cx<'_>) {
         self.deadline = cx.now.plus_nanos(cx.hold_ns);
     }
@@ -139,7 +139,7 @@ impl Decoder {
         }
     }
 
-    /// The repair, and all packets of its lane that are here.
+    /// The sum of the repair and all packets of its lane that have arrived.
     fn sum_of_rest(
         &self,
         sum: &mut Unit,
@@ -164,8 +164,8 @@ impl Decoder {
         Some(())
     }
 
-    /// Whether a restored packet is one that the sender can have sent in this place: of this
-    /// stream, and with the lengths and the position that the repair's edge metadata say.
+    /// Whether the sender can have sent a restored packet in this place: it belongs to this stream,
+    /// and has the lengths and the position that the repair's edge metadata imply.
     fn is_plausible(&self, packet: &PacketView<'_>, header: &RepairHeader, psn: Psn) -> bool {
         let info = packet.info();
         let kind_fits = match info.kind {

@@ -1,4 +1,4 @@
-//! What somebody can do who forges packets, and how soon all is well again.
+//! What an attacker who forges packets can do, and how soon the connection recovers.
 
 use bowline_nic::{Mtu, QpType, SendOp};
 use bowline_wire::{Bth, FlowKey, Opcode, PacketView, Psn, ROCE_UDP_PORT, RepairHeader, icrc_of};
@@ -94,7 +94,7 @@ fn repairs_of_what_is_far_ahead_take_no_memory() {
     }
 }
 
-/// Someone who has found out where the connection is can do no more than fill its share.
+/// An attacker who has found the connection can only fill its share of the pool.
 #[test]
 fn repairs_within_reach_take_a_bounded_share_of_the_memory() {
     for qp_type in [QpType::Rc, QpType::Uc] {
@@ -119,7 +119,7 @@ fn one_forged_packet_does_not_end_the_protection_of_an_unreliable_connection() {
             let frame = forge(&rig, ahead);
             rig.deliver(1, &frame);
             rig.run(|_, _| true);
-            // At worst the message that was sent next has lost its protection.
+            // At worst the next message has lost its protection.
             let repaired = repaired(&mut rig, 6);
             assert!(repaired >= 5, "{what} {ahead} ahead: {repaired} of 6 were repaired");
             assert_eq!(rig.ends[1].pool.used_bytes(), 0, "{what} {ahead}");

@@ -107,7 +107,7 @@ fn exchange(qp_type: QpType, mtu: Mtu) {
         assert_eq!(rig.ends[end].nic.counters().drop_icrc, 0);
         let sent = rig.ends[end].sent.lock().unwrap();
         let seen = rig.ends[peer].seen.lock().unwrap();
-        // Unless something was sent again, both transports know the same packets.
+        // Unless something was retransmitted, both transports saw the same packets.
         if rig.ends[end].nic.counters().retransmitted_packets == 0 && qp_type == QpType::Rc {
             assert!(*sent == *seen, "what end {peer} saw is not what was sent");
         }

@@ -1,4 +1,4 @@
-//! Two engines, a shim under each, and a wire that the tests own.
+//! Two engines, a shim below each, and a wire that the tests control.
 
 mod chain;
 mod forged;

@@ -61,7 +61,7 @@ fn check(rig: &mut Rig, ops: &[(Op, usize)]) {
     }
 }
 
-/// What arrives of a flight if of each lane, its repair included, at most one packet is lost.
+/// What arrives of a flight if each lane, its repair included, loses at most one packet.
 fn lose_within_power(
     frames: &[Vec<u8>],
     draw: &mut impl FnMut(usize) -> usize,
@@ -143,7 +143,7 @@ proptest! {
         let mut flights = 0;
         rig.run_flights(|_, frames| {
             flights += 1;
-            // Later on the link is clean, so that an end is in sight.
+            // The link becomes clean later, so that the test ends.
             if flights > 60 {
                 return frames.to_vec();
             }
@@ -204,9 +204,9 @@ proptest! {
         prop_assert!(before[400_000..500_000] == after[400_000..500_000]);
     }
 
-    /// With losses, a well-sealed repair of any content may put a packet into the place of a lost
-    /// one: that is what a repair is for. It is a packet of the connection then, and goes no
-    /// further than one.
+    /// With losses, a repair of any content and a valid ICRC may put a packet in the place of a
+    /// lost one: that is its purpose. The result is then a packet of the connection, and can do no
+    /// more than one.
     #[test]
     fn forged_repairs_reach_no_further_than_packets_of_the_connection(
         params in code(), ops in ops(), seed: u64, percent in 1usize..30,
@@ -228,11 +228,11 @@ proptest! {
                 if is_data(&view) {
                     psn = view.psn();
                 }
-                // Later on the link is clean, so that an end is in sight.
+                // The link becomes clean later, so that the test ends.
                 if flights < 60 && draw(4) == 0 {
                     let near = psn.add(draw(8) as u32).sub(4);
                     arrive.push(match shim_repair(&view).filter(|_| draw(2) == 0) {
-                        // A true one, but for some bytes.
+                        // A real one, with some bytes changed.
                         Some(header) => tamper(from, qpns[1 - from], &header, &view, &mut draw),
                         None => {
                             let (bytes, len) = &forged[draw(forged.len())];
@@ -273,7 +273,7 @@ fn tamper(
     let mut bytes = [0; RepairHeader::LEN];
     header.emit(&mut bytes);
     let mut body = view.payload()[RepairHeader::LEN..].to_vec();
-    // Extended headers stay: with the right key they may point to any place that it opens.
+    // Extended headers stay: with a valid key they may address any memory that it covers.
     let payload_at = if header.has_ext { REPAIR_EXT_LEN } else { 0 };
     for _ in 0..draw(3) + 1 {
         let byte = match body.get_mut(payload_at..) {

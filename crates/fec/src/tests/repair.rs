@@ -1,4 +1,4 @@
-//! What is repaired, what is not, and what the other end notices of it.
+//! What is repaired, what is not, and what the other end sees of it.
 
 use bowline_nic::{Mtu, QpType, SendOp, WcStatus};
 use bowline_wire::{OpKind, PacketView};
@@ -36,7 +36,7 @@ fn check_all(rig: &mut Rig) {
     assert!(b.memory.to_vec(50_000, 5) == a.memory.to_vec(100_000, 5), "small WRITE");
 }
 
-/// Nothing was sent again, and the transports saw exactly what was sent.
+/// Nothing was retransmitted, and the transports saw exactly what was sent.
 fn check_unnoticed(rig: &Rig) {
     for (end, peer) in [(0, 1), (1, 0)] {
         assert_eq!(rig.ends[end].nic.counters().retransmitted_packets, 0);
@@ -63,7 +63,7 @@ fn on_a_clean_link_nothing_is_noticed() {
     }
 }
 
-/// The QP keeps a short WRITE whole: as a WRITE of each packet it would cost a repair for each.
+/// The QP keeps a short WRITE whole: split into single-packet WRITEs it would cost a repair each.
 #[test]
 fn a_short_write_costs_the_repairs_of_one_block() {
     for (r, c, repairs) in [(32, 1, 1), (8, 2, 6)] {

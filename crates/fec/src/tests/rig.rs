@@ -1,4 +1,4 @@
-//! The rig: frames go from engine to engine through a function that may do to them what it likes.
+//! The test rig: frames pass between engines through a function that may change them at will.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ impl Shim for Recorder {
         let run = out.run();
         for packet in run.packets() {
             if run.header(packet)[0] == Opcode::RC_REPAIR.0 {
-                // A late one of the shim's own.
+                // One of the shim's own late packets.
                 continue;
             }
             let mut bytes = run.header(packet).to_vec();

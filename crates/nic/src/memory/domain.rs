@@ -1,4 +1,4 @@
-//! Protection domains: how many objects each has.
+//! Protection domains: reference counts of the objects in each.
 
 use super::MemoryTable;
 use crate::error::ControlError;
@@ -37,7 +37,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// Counts one object less.
+    /// Counts one object fewer.
     pub(crate) fn release_pd(&mut self, pd: PdId) {
         if let Ok(users) = self.domain(pd) {
             *users = users.saturating_sub(1);

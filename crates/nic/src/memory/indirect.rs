@@ -1,14 +1,13 @@
 //! Indirect regions: one key over a table of slots, each backed by a piece of another region or by
 //! nothing.
 //!
-//! A peer that knows the one key reaches whatever buffer its owner has put into a slot, by the
-//! slot's place alone, so that no keys need to be exchanged per buffer. A slot without a buffer is
-//! a null key: writes to it succeed and vanish, so that a packet that comes too late does no harm
-//! and is still noticed.
+//! A peer that knows this key reaches whatever buffer the owner has bound to a slot, by the slot's
+//! address alone, so no keys are exchanged per buffer. A slot without a buffer acts as a null key:
+//! writes to it succeed and are discarded, so that a late packet does no harm and is still noticed.
 //!
-//! Slots are numbered on and on, and those that are as far apart as there are slots share a place.
-//! It belongs to the one that was bound last, and what is written to another is refused: a packet
-//! that somebody held back until its slot was used again writes nothing.
+//! Slot numbers keep growing, and slots whose numbers differ by a multiple of the table size share
+//! a place. The place belongs to the slot bound last, and writes to any other are refused: a packet
+//! that somebody held back until its place was reused writes nothing.
 
 use crate::types::MrKey;
 
@@ -17,19 +16,19 @@ use crate::types::MrKey;
 pub(super) struct Slots {
     /// A slot spans two to this power bytes of address space.
     shift: u32,
-    /// As many as a power of two.
+    /// The length is a power of two.
     places: Box<[Place]>,
 }
 
 /// Where a slot is kept.
 #[derive(Clone, Debug)]
 struct Place {
-    /// Whose place it is now.
+    /// The slot that owns this place now.
     slot: u64,
     binding: Option<Binding>,
 }
 
-/// What backs a slot. The region is named, not referred to: it may be deregistered meanwhile.
+/// What backs a slot. It only names the region, which may be deregistered in the meantime.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     /// Where the region is in the table of regions.
@@ -42,7 +41,7 @@ pub(crate) struct Binding {
 
 /// Where an access to an indirect region leads.
 pub(super) enum Target<'a> {
-    /// Nowhere: it is discarded.
+    /// Nowhere: the write is discarded.
     Null,
     /// To this many bytes into a binding.
     Bound(&'a Binding, usize),
@@ -60,7 +59,7 @@ impl Slots {
         1 << self.shift
     }
 
-    /// Gives a slot its place, and puts a binding behind it; `false` if it has no address.
+    /// Assigns a slot its place, and binds it; `false` if the slot has no address.
     pub(super) fn bind(&mut self, slot: u64, binding: Option<Binding>) -> bool {
         let at = self.place_of(slot);
         if slot > u64::MAX >> self.shift {
@@ -75,8 +74,8 @@ impl Slots {
         slot as usize & (self.places.len() - 1)
     }
 
-    /// Where `len` bytes at `addr` lead; `None` if they are outside a slot, or outside what backs
-    /// it, or if the slot's place is another's.
+    /// Where `len` bytes at `addr` lead; `None` if they are outside a slot or outside what backs
+    /// it, or if another slot owns the place.
     #[inline]
     pub(super) fn target(&self, addr: u64, len: usize) -> Option<Target<'_>> {
         let slot = addr >> self.shift;

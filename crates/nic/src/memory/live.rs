@@ -1,9 +1,9 @@
-//! Copies from and to memory that others may read and write meanwhile, for the safe face of it.
+//! Copies from and to memory that others may read and write concurrently, behind a safe interface.
 //!
-//! To a compiler an ordinary copy promises that nobody else writes. These promise nothing: on
-//! x86-64 the processor copies by an instruction that the compiler cannot see into, elsewhere (and
-//! under Miri) by atomics. They cost some tens of cycles each, and large ones no more than others
-//! do.
+//! To the compiler an ordinary copy promises that nobody else writes. These make no such promise:
+//! on x86-64 the processor copies with an instruction that is opaque to the compiler, elsewhere
+//! (and under Miri) with atomics. Each costs some tens of cycles; large ones cost no more than
+//! other copies.
 
 #![allow(unsafe_code)]
 

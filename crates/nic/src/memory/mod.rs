@@ -29,7 +29,7 @@ pub use window::{WindowBinding, WindowScope};
 use crate::error::ControlError;
 use crate::types::{Access, MrKey, PdId, Sge};
 
-/// Why an access was refused. What the peer or the application is told depends on who asked.
+/// Why an access was refused. What is reported to the peer or the application depends on who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AccessDenied;
 
@@ -43,16 +43,16 @@ pub(crate) struct MemoryTable {
     index: HashMap<u32, u32, BuildHasherDefault<KeyHasher>>,
     slots: Vec<Option<Mr>>,
     free: Vec<u32>,
-    /// Slot of the key that was looked up last: bulk transfers ask for the same one all the time.
+    /// Slot of the most recent lookup: bulk transfers use the same key over and over.
     hint: Cell<u32>,
     /// Objects that refer to each domain; `None` where there is no domain.
     domains: Vec<Option<u32>>,
-    /// Memory windows, by what their keys have in common.
+    /// Memory windows, by the common prefix of their keys.
     windows: BTreeMap<u32, Window>,
     keys: ChaCha12Rng,
     max_regions: u32,
     max_domains: u32,
-    /// Something was streamed that has not settled.
+    /// Streaming stores have been made since the last fence.
     unsettled: Cell<bool>,
 }
 
@@ -66,13 +66,13 @@ struct Mr {
     revocation: Revocation,
 }
 
-/// What is behind a key.
+/// What a key refers to.
 #[derive(Debug)]
 enum Backing {
     Memory(Region),
-    /// Only peers' WRITEs go through it.
+    /// Only peers' WRITEs may go through it.
     Indirect(Slots),
-    /// A part of a region, for the peer of one QP or of any of its domain.
+    /// A part of a region, for the peer of one QP or the peers of all QPs in its domain.
     Window(Bound),
 }
 
@@ -92,7 +92,7 @@ impl Mr {
     }
 }
 
-/// Refuses rights that contradict each other.
+/// Rejects contradictory rights.
 fn check_access(access: Access) -> Result<(), ControlError> {
     let remote_change = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if access.intersects(remote_change) && !access.contains(Access::LOCAL_WRITE) {
@@ -118,7 +118,7 @@ impl MemoryTable {
         }
     }
 
-    /// Random bytes from where keys come from.
+    /// Random bytes from the generator of keys.
     pub(crate) fn fill_secret(&mut self, out: &mut [u8]) {
         self.keys.fill_bytes(out);
     }
@@ -133,7 +133,7 @@ impl MemoryTable {
         self.register_under(None, pd, region, iova, access)
     }
 
-    /// A key, for another NIC to have it too.
+    /// A key, to be registered on another NIC too.
     pub(crate) fn share(&self, key: MrKey) -> Result<SharedKey, ControlError> {
         let missing = ControlError::NotFound { what: "memory region" };
         let mr = self.find_in_index(key.0).map_err(|_| missing)?;
@@ -162,7 +162,7 @@ impl MemoryTable {
         self.insert(pd, Backing::Memory(region), iova, access, key)
     }
 
-    /// Changes what may be done with registered memory. Its key stays.
+    /// Changes the access rights of registered memory. Its key stays.
     pub(crate) fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
         check_access(access)?;
         let missing = ControlError::NotFound { what: "memory region" };
@@ -192,7 +192,7 @@ impl MemoryTable {
         self.insert(pd, Backing::Indirect(Slots::new(count, shift)), 0, access, None)
     }
 
-    /// Puts `len` bytes at `addr` of region `to` behind a slot, or nothing.
+    /// Binds `len` bytes at `addr` of region `to` to a slot, or nothing.
     pub(crate) fn bind_slot(
         &mut self,
         key: MrKey,
@@ -218,7 +218,7 @@ impl MemoryTable {
         is_bound.then_some(()).ok_or(ControlError::NotFound { what: "slot" })
     }
 
-    /// Checks that `len` bytes at `addr` of a region may be put behind slots of its domain.
+    /// Checks that `len` bytes at `addr` of a region may be bound to slots of its domain.
     pub(crate) fn binding(
         &self,
         pd: PdId,
@@ -268,7 +268,7 @@ impl MemoryTable {
         Ok(MrKey(key))
     }
 
-    /// Puts something behind a key that is not taken; returns its slot.
+    /// Registers something under a key that is not taken; returns its slot.
     fn add(&mut self, key: u32, backing: Backing, iova: u64, pd: PdId, access: Access) -> usize {
         let mr = Some(Mr { key, backing, iova, pd, access, revocation: Revocation::new(access) });
         let slot = match self.free.pop() {
@@ -285,20 +285,20 @@ impl MemoryTable {
         slot as usize
     }
 
-    /// Takes away what is behind a key.
+    /// Removes what is registered under a key.
     fn remove(&mut self, key: u32) -> Option<Mr> {
         let slot = self.index.remove(&key)?;
         self.free.push(slot);
         self.slots[slot as usize].take()
     }
 
-    /// Whether a key names something, or may be a window's.
+    /// Whether a key is in use, or may become a window's.
     fn is_taken(&self, key: u32) -> bool {
         self.index.contains_key(&key) || self.windows.contains_key(&window::prefix(key))
     }
 
     /// A key that is not in use and cannot be guessed: a key names a region by lookup, not by
-    /// index, so all 32 bits come from the generator. Zero is left to those who forget to set it.
+    /// index, so all 32 bits come from the generator. Zero stays invalid, to catch unset keys.
     fn fresh_key(&mut self) -> u32 {
         loop {
             let key = self.keys.next_u32();
@@ -343,7 +343,7 @@ impl MemoryTable {
         Ok(mr)
     }
 
-    /// Checks a whole gather or scatter list, before anything of it is used.
+    /// Checks a whole gather or scatter list, before any of it is used.
     pub(crate) fn check_local(
         &self,
         pd: PdId,
@@ -373,8 +373,8 @@ impl MemoryTable {
         })
     }
 
-    /// Writes `bytes` to position `offset` of a scatter list. Tell whether they end a message: what
-    /// came before is seen no later than that.
+    /// Writes `bytes` to position `offset` of a scatter list. The caller tells whether they end a
+    /// message: everything before becomes visible no later than its end.
     #[inline]
     pub(crate) fn scatter(
         &self,
@@ -409,7 +409,7 @@ impl MemoryTable {
         raw::with_slices(&reads, &writes, f).ok_or(AccessDenied)
     }
 
-    /// Everything that was written is seen before anything that is written from now on.
+    /// A fence: everything written so far is visible before anything that is written from now on.
     #[inline]
     pub(crate) fn settle(&self) {
         if self.unsettled.replace(false) {

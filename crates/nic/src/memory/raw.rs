@@ -29,9 +29,9 @@ pub struct Buffer {
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
-// SAFETY: `Buffer` owns plain memory, or somebody does who may be sent along; all access goes
-// through raw copies or atomics, never through references, so handing it to another thread (or
-// sharing it) creates no aliasing `&mut`.
+// SAFETY: `Buffer` owns plain memory, or an owner that is `Send` does; all access goes through raw
+// copies or atomics, never through references, so handing it to another thread (or sharing it)
+// creates no aliasing `&mut`.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
@@ -57,9 +57,9 @@ impl Buffer {
         Arc::new(Buffer { ptr, len, skipped, owner: None })
     }
 
-    /// Memory that somebody else owns: an array of NumPy's, a C program's buffer. `owner` keeps it
-    /// alive, and is dropped with the buffer: when no registration and no handle of it is left.
-    /// `None` if the range has no address or leaves the address space.
+    /// Memory that somebody else owns: a NumPy array, a C program's buffer. `owner` keeps it alive,
+    /// and is dropped with the buffer: once the last registration and handle are gone. `None` if
+    /// the range has no address or leaves the address space.
     ///
     /// # Safety
     /// Until `owner` is dropped `ptr..ptr + len` stays mapped and readable, and writable if it is
@@ -102,7 +102,7 @@ impl Buffer {
         self.ptr.as_ptr() as u64
     }
 
-    /// The first byte, for those who hand the memory to C or to a kernel.
+    /// The first byte, for handing the memory to C or to a kernel.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
@@ -147,8 +147,7 @@ impl Buffer {
         v
     }
 
-    /// Reads the aligned 64-bit word at `offset`, ordered before what follows: to wait for a peer's
-    /// write.
+    /// Reads the aligned 64-bit word at `offset` with acquire ordering, to wait for a peer's write.
     ///
     /// # Panics
     /// If the word is not inside the buffer or not aligned to 8 bytes.
@@ -207,7 +206,7 @@ pub struct Region {
     len: usize,
     /// Kept only for its `Drop`: an owned region cannot be freed while it is registered.
     _owner: Option<Arc<Buffer>>,
-    /// Where peers have written it.
+    /// Where peers have written it recently.
     trail: Trail,
 }
 
@@ -235,7 +234,7 @@ impl Region {
     /// # Safety
     /// `ptr..ptr+len` must be valid for reads, and for writes if it is registered with any write
     /// right, until the region has been deregistered. Other threads of the program may read and
-    /// write the memory meanwhile: what is transferred then is unspecified bytes.
+    /// write the memory meanwhile: the bytes transferred are then unspecified.
     pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> Option<Region> {
         // A range that wraps around the address space cannot be valid; refusing it here keeps
         // every later offset computation free of overflow.
@@ -269,8 +268,8 @@ impl Region {
         Some(Segment { ptr, len: len as u32 })
     }
 
-    /// Copies `bytes` to `offset`, if it pays and `may_stream` past the caches; returns whether it
-    /// did that. `None`, and nothing is written, outside the region.
+    /// Copies `bytes` to `offset`, with streaming stores if that pays and `may_stream`; returns
+    /// whether it did so. Outside the region it returns `None` and writes nothing.
     #[inline]
     pub(super) fn write(&self, offset: usize, bytes: &[u8], may_stream: bool) -> Option<bool> {
         if offset > self.len || bytes.len() > self.len - offset {
@@ -283,7 +282,7 @@ impl Region {
         unsafe {
             let to = self.ptr.as_ptr().add(offset);
             if cfg!(miri) {
-                // What the processor does as a matter of course, told to the interpreter.
+                // What the processor guarantees anyway, made explicit for the interpreter.
                 live::store(bytes, to);
             } else if stream {
                 stream::copy(bytes, to);
@@ -332,8 +331,7 @@ pub(crate) enum AtomicOp {
     CompareSwap { compare: u64, swap: u64 },
 }
 
-/// A borrowed piece of payload on its way out: an address that stays valid until the engine's call
-/// is over.
+/// A borrowed piece of outgoing payload: an address that stays valid until the engine call ends.
 #[derive(Clone, Copy)]
 pub struct Segment {
     ptr: *const u8,
@@ -367,7 +365,7 @@ impl Segment {
         self.len == 0
     }
 
-    /// The first `len` bytes and those behind them; `None` if there are fewer.
+    /// The first `len` bytes and the rest; `None` if there are fewer.
     #[inline]
     pub(crate) fn split_at(self, len: u32) -> Option<(Segment, Segment)> {
         let left = self.len.checked_sub(len)?;
@@ -375,7 +373,7 @@ impl Segment {
         Some((Segment { len, ..self }, Segment { ptr: behind, len: left }))
     }
 
-    /// Appends a copy of the bytes, and returns the register behind them.
+    /// Appends a copy of the bytes, and returns the CRC register after them.
     #[inline]
     pub(crate) fn append_summed(&self, icrc: Icrc, out: &mut Vec<u8>) -> Icrc {
         out.reserve(self.len());
@@ -393,7 +391,7 @@ impl Segment {
         unsafe { out.set_len(out.len() + copied) };
     }
 
-    /// The bytes, which the application may write meanwhile.
+    /// The bytes, which the application may write concurrently.
     #[inline]
     fn live(&self) -> LiveBytes<'_> {
         // SAFETY: a segment is made from a checked range of a region or from a slice, and none
@@ -411,9 +409,9 @@ impl core::fmt::Debug for Segment {
 /// A part of a region: its first byte and its length.
 pub type RegionPart<'a> = (&'a Region, usize, usize);
 
-/// Runs `f` over parts of regions, some to be read and some to be written, for devices that have a
-/// table of their own of what is registered; `None` if one is not inside its region, or one that is
-/// written overlaps another.
+/// Runs `f` over parts of regions, some to be read and some to be written, for devices that keep a
+/// registration table of their own; `None` if a part is not inside its region, or a written one
+/// overlaps another.
 ///
 /// # Safety
 /// The regions of `writes` are valid for writes.
@@ -428,8 +426,8 @@ pub unsafe fn compute_over(
     with_slices(&reads, &writes, f)
 }
 
-/// Runs `f` over the bytes of segments, some to be read and some to be written; `None` if one that
-/// is written overlaps another. The segments come from regions that the caller may read and write.
+/// Runs `f` over the bytes of segments, some to be read and some to be written; `None` if a written
+/// one overlaps another. The segments come from regions that the caller may read and write.
 pub(super) fn with_slices<R>(
     reads: &[Segment],
     writes: &[Segment],

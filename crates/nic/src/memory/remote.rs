@@ -1,4 +1,4 @@
-//! What peers do to memory, with a key that was given to them.
+//! Peers' accesses to memory, by keys that they were given.
 
 use bowline_wire::Qpn;
 
@@ -7,11 +7,11 @@ use super::window::Bound;
 use super::{AccessDenied, AtomicOp, Backing, MemoryTable, Mr, Region, Segment};
 use crate::types::{Access, PdId};
 
-/// On whose behalf memory is used that a key was given out for: a QP's peer.
+/// The peer on whose behalf a key is used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) pd: PdId,
-    /// The QP here.
+    /// The local QP.
     pub(crate) qpn: Qpn,
 }
 
@@ -25,7 +25,7 @@ impl MemoryTable {
         Ok(mr)
     }
 
-    /// The memory behind a key that a peer uses, and the place of `addr..addr+len` in it.
+    /// The memory that a peer's key refers to, and the offset of `addr..addr+len` in it.
     #[inline]
     fn reach<'a>(
         &'a self,
@@ -40,7 +40,7 @@ impl MemoryTable {
         }
     }
 
-    /// The memory at an address in a window that begins at `iova`. Few peers have one.
+    /// The memory at an address in a window that begins at `iova`. Few peers use one.
     #[cold]
     fn through(
         &self,
@@ -58,7 +58,7 @@ impl MemoryTable {
         self.bound(&bound.to, offset)
     }
 
-    /// Checks that a peer may use `len` bytes at `addr` as it asks to.
+    /// Checks that a peer may access `len` bytes at `addr` as requested.
     #[inline(always)]
     pub(crate) fn check_remote(
         &self,
@@ -80,7 +80,7 @@ impl MemoryTable {
         }
     }
 
-    /// A packet of a peer's WRITE. Tell whether it ends the message, as for a scatter list.
+    /// A packet of a peer's WRITE. The caller tells whether it ends the message.
     #[inline]
     pub(crate) fn remote_write(
         &self,
@@ -103,8 +103,8 @@ impl MemoryTable {
         self.store(region, at, bytes, ends)
     }
 
-    /// The memory behind a binding, and the place of its byte `offset` in it; nothing if the region
-    /// is registered no longer.
+    /// The memory behind a binding, and the offset of its byte `offset` in it; `None` if the region
+    /// is no longer registered.
     #[inline]
     fn bound(&self, binding: &Binding, offset: usize) -> Result<(&Region, usize), AccessDenied> {
         match self.slots.get(binding.place as usize) {

@@ -1,4 +1,4 @@
-//! Keys that two NICs have: what revokes one revokes both.
+//! Keys registered on two NICs: revoking one revokes both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ impl SharedKey {
     }
 }
 
-/// Whether a peer's SEND with invalidate has revoked remote use of a key, on whichever NIC it came.
+/// Whether a peer's SEND with invalidate, on either NIC, has revoked remote use of a key.
 ///
-/// Regions that no peer may revoke have nothing to share, and cost their users nothing.
+/// Regions that no peer may revoke share nothing, and pay nothing.
 #[derive(Clone, Debug)]
 pub(super) struct Revocation(Option<Arc<AtomicBool>>);
 

@@ -1,38 +1,36 @@
-//! Writing to memory past the caches.
+//! Streaming stores: writing to memory past the caches.
 //!
-//! An ordinary store to memory that is in no cache reads it first, and drives out of the cache what
-//! was of use there. A streaming store does neither: from a receive ring to memory that is in no
-//! cache it is two to three times as fast. To memory that is in a cache it is slower, and whoever
-//! reads that next waits. So a region keeps a [`Trail`] of where it was written, and only what
-//! comes back to no place of late is streamed.
-//!
-//! Others may see streaming stores in any order. A program may wait for a completion, or for the
-//! last byte of a message: the packet that ends a message is stored the ordinary way, after all
-//! others have settled. To settle after every packet would cost what streaming gains. Processors
-//! other than x86 promise no order of ordinary stores either, so that there every store counts as
+//! An ordinary store to uncached memory reads the line first and evicts something useful. A
+//! streaming store does neither: from a receive ring to uncached memory it is two to three times as
+//! fast. To cached memory it is slower, and the next reader of that memory waits. So a region keeps
+//! a [`Trail`] of where it was written, and only writes that do not return to a recent place are
 //! streamed.
+//!
+//! Other threads may see streaming stores in any order. A program may wait for a completion, or for
+//! the last byte of a message, so the packet that ends a message is stored the ordinary way, after
+//! a fence for all others. A fence per packet would cost what streaming gains. Processors other
+//! than x86 do not order ordinary stores either, so there every store counts as streamed.
 
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
 
-/// What a core's own cache holds: a place that was written less than so many bytes ago is in it.
+/// Size of a core's own cache: a place written less than this many bytes ago is still in it.
 const CACHE_BYTES: u64 = 1 << 20;
 /// Runs that a trail remembers.
 const RUNS: usize = 4;
-/// Shorter writes are not worth it.
+/// Shorter writes are not worth streaming.
 const MIN_BYTES: usize = 512;
 
 /// Other threads see ordinary stores in the order in which they were made.
 const STORES_ARE_ORDERED: bool = cfg!(target_arch = "x86_64");
 
-/// Where a region was written of late: runs of writes, each of which went on where the one before
-/// had ended.
+/// Where a region was written recently: runs of writes, each continuing where the one before ended.
 #[derive(Debug)]
 pub(super) struct Trail {
     /// Where the run goes on.
     next: Cell<usize>,
-    /// The run is in no cache.
+    /// The run is not in the cache.
     cold: Cell<bool>,
     /// Bytes written in all.
     written: Cell<u64>,
@@ -44,7 +42,7 @@ pub(super) struct Trail {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: usize,
-    /// Bytes that had been written before it.
+    /// Bytes that had been written before the run.
     before: u64,
 }
 
@@ -63,14 +61,14 @@ impl Default for Trail {
 }
 
 impl Trail {
-    /// Takes note of a write; tells whether to [`copy`] it, and [`settle`] in the end.
+    /// Records a write; tells whether to [`copy`] it, with a [`settle`] in the end.
     #[inline]
     pub(super) fn goes_on(&self, offset: usize, len: usize) -> bool {
         let pays = self.follow(offset, len);
         pays || !STORES_ARE_ORDERED
     }
 
-    /// Takes note of a write; tells whether streaming it pays.
+    /// Records a write; tells whether streaming it pays.
     #[inline]
     fn follow(&self, offset: usize, len: usize) -> bool {
         if offset != self.next.get() {
@@ -95,8 +93,8 @@ impl Trail {
     }
 }
 
-/// Copies bytes past the caches, if the processor can. Others see them in any order before
-/// [`settle`].
+/// Copies bytes past the caches, if the processor can. Other threads may see them in any order
+/// before [`settle`].
 ///
 /// # Safety
 /// `to` is valid for so many bytes, and they are not `bytes`.
@@ -104,14 +102,14 @@ impl Trail {
 pub(super) unsafe fn copy(bytes: &[u8], to: *mut u8) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has what it takes; the rest is the caller's word.
+        // SAFETY: the processor supports it; the rest is the caller's contract.
         return unsafe { x86::copy(bytes, to) };
     }
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// What was copied is seen before anything that is stored from now on.
+/// A store fence: copied bytes are visible before anything that is stored from now on.
 #[inline]
 pub(super) fn settle() {
     // SAFETY: every x86-64 processor has the instruction.

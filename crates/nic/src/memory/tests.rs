@@ -109,10 +109,10 @@ fn a_slot_leads_to_its_buffer_or_nowhere() {
     let (mut t, pd, buffer, key) = table(4096, 0x1000, Access::all());
     let root = t.register_indirect(pd, 4, 10).unwrap();
     t.bind_slot(root, 2, Some((MrKey(key), 0x1000 + 100, 300))).unwrap();
-    // Null slots take everything and keep nothing.
+    // Null slots accept everything and store nothing.
     assert!(t.remote_write(peer(pd), root.0, 1024, &[1; 1024], true).is_ok());
     assert_eq!(buffer.to_vec(0, 4096), vec![0; 4096]);
-    // The bound one takes what fits its buffer, where it belongs.
+    // The bound one accepts what fits its buffer, at the right place.
     assert!(t.remote_write(peer(pd), root.0, 2048 + 290, &[7; 10], true).is_ok());
     assert_eq!(buffer.to_vec(389, 12), [0, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]);
     assert!(t.remote_write(peer(pd), root.0, 2048 + 291, &[7; 10], true).is_err());
@@ -142,7 +142,7 @@ fn a_slot_whose_place_is_anothers_takes_nothing() {
         t.bind_slot(root, 6, to).unwrap();
         let before = buffer.to_vec(0, 8);
         assert!(!write(&t, 2, 3), "it was held back: {to:?}");
-        // Not even an empty one, which a landing would take for word from the peer.
+        // Not even an empty one, which a landing would trust to come from the peer.
         assert!(t.check_remote(peer(pd), root.0, 2 << 10, 0, Access::REMOTE_WRITE).is_err());
         assert_eq!(buffer.to_vec(0, 8), before);
         assert!(write(&t, 6, 4), "{to:?}");
@@ -157,7 +157,7 @@ fn a_slot_does_not_outlive_its_buffer() {
     let root = t.register_indirect(pd, 1, 12).unwrap();
     t.bind_slot(root, 0, Some((MrKey(key), 0, 4096))).unwrap();
     t.deregister(MrKey(key)).unwrap();
-    // Its place is taken by another region, which must not be mistaken for it.
+    // Another region takes its table slot, and must not be mistaken for it.
     let other = Buffer::new(4096);
     t.register(pd, Region::owned(other.clone()), 0, Access::all()).unwrap();
     assert!(t.remote_write(peer(pd), root.0, 0, &[1; 64], true).is_err());
@@ -201,8 +201,8 @@ fn computing_over_memory_is_checked() {
     }
 }
 
-/// The safe face of memory, and what the engine does to it, beside another thread that does the
-/// same: no data race, as Miri sees it, and every packet's ICRC is its own.
+/// The safe memory interface and the engine's accesses run concurrently with another thread that
+/// does the same: no data race under Miri, and every packet's ICRC matches it.
 #[test]
 fn an_owner_may_use_memory_while_the_engine_does() {
     let buffer = Buffer::new(64);
@@ -227,19 +227,19 @@ fn an_owner_may_use_memory_while_the_engine_does() {
     });
 }
 
-/// Somebody else's memory lives as long as anything that may touch it, and no longer.
+/// Foreign memory lives as long as anything that may touch it, and no longer.
 #[test]
 fn foreign_memory_is_let_go_of_with_the_last_use() {
     let mut bytes = vec![7u8; 100];
     let (addr, len) = (bytes.as_mut_ptr(), bytes.len());
     let owner = std::sync::Arc::new(());
     let held = std::sync::Arc::clone(&owner);
-    // SAFETY: `bytes` outlives the buffer, and is not looked at before that is gone.
+    // SAFETY: `bytes` outlives the buffer, and is not accessed before the buffer is gone.
     let buffer = unsafe { Buffer::foreign(addr.add(1), len - 1, Box::new(held)) }.unwrap();
     let region = Region::owned(buffer.clone());
     region.write(0, &[1, 2, 3], false).unwrap();
     assert_eq!(buffer.to_vec(0, 4), [1, 2, 3, 7]);
-    // Words are where the processor has them, not where the buffer starts.
+    // Word alignment is that of the address, not of the offset in the buffer.
     let aligned = (0..8).find(|offset| (buffer.addr() + offset).is_multiple_of(8)).unwrap();
     buffer.store_u64(aligned as usize, 5);
     drop(buffer);
@@ -247,7 +247,7 @@ fn foreign_memory_is_let_go_of_with_the_last_use() {
     drop(region);
     assert_eq!(std::sync::Arc::strong_count(&owner), 1);
     assert_eq!(bytes[0], 7);
-    // SAFETY: refused, so that nothing is touched.
+    // SAFETY: it is refused, so nothing is touched.
     let nowhere = unsafe { Buffer::foreign(std::ptr::null_mut(), 8, Box::new(())) };
     assert!(nowhere.is_none());
     // SAFETY: as above.

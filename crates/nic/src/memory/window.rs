@@ -1,13 +1,13 @@
-//! Memory windows: keys over a part of a region that peers can use until they are revoked. Work
+//! Memory windows: keys over a part of a region, which peers can use until they are revoked. Work
 //! requests bind and revoke them.
 //!
-//! A window of type 2 serves the peer of the QP that bound it, is bound once, and is revoked by its
-//! key. One of type 1 serves the peers of all QPs of its domain. It is bound anew at any time,
-//! which revokes its key from before, and binding it to nothing revokes it altogether.
-//! [`WindowScope`] is which.
+//! A type 2 window serves the peer of the QP that bound it, is bound once, and is revoked by its
+//! key. A type 1 window serves the peers of all QPs of its domain. It can be rebound at any time,
+//! which revokes its previous key, and binding it to nothing revokes it altogether. [`WindowScope`]
+//! tells the two apart.
 //!
-//! The upper 24 bits of a window's key are drawn when it is allocated, and nothing else gets them.
-//! The last byte is its owner's, who changes it from bind to bind.
+//! The upper 24 bits of a window's key are drawn when it is allocated, and no other key shares
+//! them. The last byte is the owner's, who changes it from bind to bind.
 
 use bowline_wire::Qpn;
 
@@ -19,7 +19,7 @@ use crate::types::{Access, MrKey, PdId};
 /// What a window is bound to: see [`SendOp::BindWindow`](crate::SendOp::BindWindow).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBinding {
-    /// The key to be: the window's, with a last byte of the owner's choice.
+    /// The new key: the window's, with a last byte of the owner's choice.
     pub key: u32,
     /// The region, which must allow it ([`Access::BIND_WINDOW`]).
     pub region: MrKey,
@@ -27,7 +27,7 @@ pub struct WindowBinding {
     pub addr: u64,
     /// Bytes.
     pub len: u64,
-    /// What the peer may do. To change memory takes a region with [`Access::LOCAL_WRITE`].
+    /// What the peer may do. Rights to modify memory require a region with [`Access::LOCAL_WRITE`].
     pub access: Access,
     /// Whose peers may use it.
     pub scope: WindowScope,
@@ -42,7 +42,7 @@ pub enum WindowScope {
     Domain,
 }
 
-/// A window that is allocated.
+/// An allocated window.
 #[derive(Debug)]
 pub(super) struct Window {
     pd: PdId,
@@ -50,16 +50,16 @@ pub(super) struct Window {
     bound: Option<u32>,
 }
 
-/// A window that is bound: what is behind its key.
+/// A bound window: what its key refers to.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) to: Binding,
-    /// The QP whose peer may use it; `None` for those of the whole domain.
+    /// The QP whose peer may use it; `None` for all QPs of the domain.
     pub(super) qpn: Option<Qpn>,
 }
 
 impl Bound {
-    /// Whether it is there for the peer of a QP of its domain.
+    /// Whether it serves the peer of this QP, which is of its domain.
     pub(super) fn serves(&self, qpn: Qpn) -> bool {
         self.qpn.is_none_or(|only| only == qpn)
     }
@@ -67,7 +67,7 @@ impl Bound {
 
 const TAG_BITS: u32 = 8;
 
-/// What all keys of a window have in common.
+/// The common prefix of a window's keys.
 pub(super) fn prefix(key: u32) -> u32 {
     key >> TAG_BITS
 }
@@ -116,7 +116,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// A request of a QP's to bind a window.
+    /// A QP's request to bind a window.
     pub(crate) fn bind_window(
         &mut self,
         by: Peer,
@@ -151,7 +151,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// A request of a QP's in this domain to bind a window to nothing.
+    /// A request by a QP in this domain to bind a window to nothing.
     fn unbind_window(&mut self, pd: PdId, key: u32) -> Result<(), AccessDenied> {
         let window = self.windows.get_mut(&prefix(key)).ok_or(AccessDenied)?;
         if window.pd != pd {
@@ -163,9 +163,9 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// A request of a QP's in this domain to revoke a window's key.
+    /// A request by a QP in this domain to revoke a window's key.
     pub(crate) fn invalidate_window(&mut self, pd: PdId, key: u32) -> Result<(), AccessDenied> {
-        // Only those of type 2 are revoked by their keys.
+        // Only type 2 windows are revoked by their keys.
         let mr = self.find(key)?;
         if !matches!(&mr.backing, Backing::Window(Bound { qpn: Some(_), .. })) {
             return Err(AccessDenied);
@@ -179,7 +179,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// A QP is gone: nobody may use the windows that were bound through it.
+    /// A QP is gone: unbinds the windows that were bound through it.
     pub(crate) fn unbind_windows_of(&mut self, qpn: Qpn) {
         for window in self.windows.values_mut() {
             let Some(key) = window.bound else { continue };

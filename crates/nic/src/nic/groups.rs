@@ -1,4 +1,4 @@
-//! Multicast groups: a datagram for several QPs at once.
+//! Multicast groups: one datagram delivered to several QPs.
 
 use core::net::IpAddr;
 
@@ -13,9 +13,9 @@ use crate::time::Time;
 const GROUP: &str = "multicast group";
 
 impl Nic {
-    /// Puts a QP into a group: datagrams to the group's address reach it. Once is enough.
+    /// Adds a QP to a group: datagrams to the group's address reach it. Repeating it has no effect.
     ///
-    /// The port has to hear the group's packets, which is its owner's business.
+    /// The owner must make the port receive the group's packets.
     pub fn attach_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         let (limit, max_members) = (self.config.max_groups, self.config.max_group_members);
         let qp = self.qp(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
@@ -39,7 +39,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Takes a QP out of a group.
+    /// Removes a QP from a group.
     pub fn detach_group(&mut self, qpn: Qpn, group: IpAddr) -> Result<(), ControlError> {
         let missing = ControlError::NotFound { what: GROUP };
         let members = self.groups.get_mut(&group).ok_or(missing)?;
@@ -51,7 +51,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Takes a QP that is gone out of all groups.
+    /// Removes a destroyed QP from all groups.
     pub(super) fn leave_groups(&mut self, qpn: Qpn) {
         self.groups.retain(|_, members| {
             members.retain(|member| *member != qpn);
@@ -59,7 +59,7 @@ impl Nic {
         });
     }
 
-    /// Gives a datagram to every QP of the group that it was sent to, but to the one that sent it.
+    /// Delivers a datagram to every QP of its destination group except the sender.
     #[cold]
     pub(super) fn take_multicast(&mut self, now: Time, meta: &FrameMeta, packet: &PacketView<'_>) {
         let Some(members) = self.groups.get_mut(&meta.dst).map(core::mem::take) else {

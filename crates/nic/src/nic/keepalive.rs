@@ -1,4 +1,4 @@
-//! Watching peers of connections at rest.
+//! Watching the peers of idle connections.
 
 use bowline_wire::Qpn;
 
@@ -9,14 +9,14 @@ use crate::time::Time;
 use crate::types::QpType;
 
 impl Nic {
-    /// Watches the peer of a reliable connection, or does so no longer. A peer that has said
-    /// nothing for `interval_ns` is probed, as often as a request would be retried. If it does not
-    /// answer, the QP fails as if a request had exhausted its retries, and
-    /// [`Event::PeerLost`](crate::Event::PeerLost) says so. A watched QP says so as well if it is a
-    /// request that gets no answer.
+    /// Starts or stops watching the peer of a reliable connection. A peer that has been silent for
+    /// `interval_ns` is probed, as often as a request would be retried. If it does not answer, the
+    /// QP fails as if a request had exhausted its retries, and raises
+    /// [`Event::PeerLost`](crate::Event::PeerLost). A watched QP raises it too if a request of its
+    /// own goes unanswered.
     ///
-    /// The peer is lost at most two intervals, and one more or the time of all retries, whichever
-    /// is longer, after it was last heard of. A reset ends the watch.
+    /// The peer is declared lost at most two intervals, plus one more or the time of all retries,
+    /// whichever is longer, after it was last heard from. A reset ends the watch.
     pub fn watch_peer(
         &mut self,
         now: Time,

@@ -46,33 +46,33 @@ use crate::types::{CqId, Event, QpState, TransportDescriptor};
 ///   nothing, sending or keeping each batch; then
 ///   [`poll_event`](Nic::poll_event) until it is empty.
 ///
-/// `now` comes from one monotonic clock and never goes back. Nothing is lost if a call comes late,
-/// only time. Several inputs may be handed in before outputs are asked for, and should be: their
+/// `now` comes from one monotonic clock and never goes back. A late call loses nothing but time.
+/// Several inputs may be handed in before outputs are asked for, and should be: their
 /// acknowledgements then share packets.
 ///
 /// Whatever frames contain, a NIC does not panic, does not grow beyond its [`NicConfig`], and
-/// touches no memory but what is registered for it.
+/// touches only memory that is registered with it.
 pub struct Nic {
     config: NicConfig,
-    /// By the low 16 bits of the QPN.
+    /// Indexed by the low 16 bits of the QPN.
     qps: Vec<Option<Box<Qp>>>,
     qp_count: u32,
     /// Where the search for a free slot begins: a QPN is not reused while others are free, so that
-    /// late packets for a QP that is gone meet nobody.
+    /// late packets for a destroyed QP reach nobody.
     next_slot: u32,
-    /// QPs of multicast groups.
+    /// Members of each multicast group.
     groups: BTreeMap<IpAddr, Vec<Qpn>>,
     shared: Shared,
-    /// Where new QPs get their rate controllers from.
+    /// Factory of rate controllers for new QPs.
     controllers: Option<Arc<dyn ControllerFactory>>,
-    /// What new QPs get their shims from, innermost first.
+    /// Makers of shims for new QPs, innermost first.
     shim_makers: Vec<Box<ShimMaker>>,
 }
 
-/// Makes a shim for a new QP, if it is to have one.
+/// Makes a shim for a new QP, or `None` if that QP gets none.
 pub type ShimMaker = dyn Fn(&'static TransportDescriptor) -> Option<Box<dyn Shim>> + Send;
 
-/// What QPs share.
+/// State that QPs share.
 struct Shared {
     memory: MemoryTable,
     cqs: CqTable,
@@ -83,7 +83,7 @@ struct Shared {
     events: EventQueue,
     segments: Vec<Segment>,
     landed: Vec<Landed>,
-    /// Frames that arrived together are being taken.
+    /// A group of frames that arrived together is being handled.
     together: bool,
     /// Reused for the sealed packets that are opened together.
     opened: Vec<u8>,
@@ -111,8 +111,8 @@ impl Shared {
 
 /// Inputs and outputs.
 impl Nic {
-    /// Takes frames that arrived as one datagram: `frame_len` bytes each but the last, which may be
-    /// shorter. `meta` is the first one's.
+    /// Handles frames that arrived as one datagram: `frame_len` bytes each except the last, which
+    /// may be shorter. `meta` is that of the first.
     #[inline]
     pub fn handle_frames(&mut self, now: Time, meta: &FrameMeta, bytes: &[u8], frame_len: usize) {
         if !bytes.is_empty() && bytes.len() <= frame_len {
@@ -149,8 +149,8 @@ impl Nic {
         self.tell_landings();
     }
 
-    /// Takes frames that may be a train; returns how many were one, from the first on. The others
-    /// are as if they had not been looked at.
+    /// Handles frames that may be a train; returns how many, from the first on, were one. The
+    /// others are untouched.
     fn handle_train(
         &mut self,
         now: Time,
@@ -160,7 +160,7 @@ impl Nic {
     ) -> usize {
         let Ok(first) = PacketView::parse(&bytes[..frame_len]) else { return 0 };
         let Some(slot) = self.slot(first.dest_qpn()) else { return 0 };
-        // Nothing passes by what opens packets.
+        // A sealed QP's packets must all be opened first.
         if self.qps[slot as usize].as_ref().is_none_or(|qp| qp.opener.is_some()) {
             return 0;
         }
@@ -181,17 +181,17 @@ impl Nic {
         bytes: &[u8],
     ) -> usize {
         let Some(qp) = self.qps[slot as usize].as_mut() else { return 0 };
-        // Marks and requests for an acknowledgement are for each packet by itself.
+        // ECN marks and acknowledgement requests are handled packet by packet.
         if meta.congestion_experienced() || first.ack_req() {
             return 0;
         }
-        // Several shims do not agree beforehand on how many frames of a train they let through.
+        // Several shims cannot agree beforehand on how many frames of a train they let through.
         if qp.shims.has_several() || qp.check_frame(meta, first, &self.config).is_err() {
             return 0;
         }
         let Qp { core, transport, shims, admission, .. } = &mut **qp;
         let train = admission.train(meta, first, bytes, shims.alone());
-        // A packet in the middle of a message has no pad.
+        // A packet in the middle of a message has no padding.
         let Some(mut train) = train.filter(|t| t.payload_len() == first.payload().len()) else {
             return 0;
         };
@@ -209,13 +209,13 @@ impl Nic {
         }
     }
 
-    /// Takes a received frame: the UDP payload, BTH to ICRC.
+    /// Handles a received frame: the UDP payload, from BTH to ICRC.
     pub fn handle_frame(&mut self, now: Time, meta: &FrameMeta, frame: &[u8]) {
         self.take_frame(now, meta, frame);
         self.tell_landings();
     }
 
-    /// Tells landings what has been written for them.
+    /// Notifies landings of what has been written for them.
     #[inline]
     fn tell_landings(&mut self) {
         if self.shared.landed.is_empty() {
@@ -231,7 +231,7 @@ impl Nic {
         }
     }
 
-    /// In both ways into it rather than behind a call.
+    /// Inlined into both callers.
     #[inline(always)]
     fn take_frame(&mut self, now: Time, meta: &FrameMeta, frame: &[u8]) {
         self.shared.counters.rx_packets += 1;
@@ -269,7 +269,7 @@ impl Nic {
         self.take_packet(now, meta, slot, packet, packet.as_bytes().len());
     }
 
-    /// Takes a packet that has been admitted, of a frame of so many bytes.
+    /// Handles an admitted packet, whose frame had this many bytes.
     #[inline(always)]
     fn take_packet(
         &mut self,
@@ -315,7 +315,7 @@ impl Nic {
         }
     }
 
-    /// Does what time has made due.
+    /// Does everything that is due by `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(slot) = self.shared.sched.pop_due(now) {
             let Some(qp) = self.qps[slot as usize].as_mut() else {
@@ -329,7 +329,7 @@ impl Nic {
             if qp.keepalive.is_some() && !qp.moving.hold.is_deaf() {
                 qp.keep_alive(&mut cx);
             }
-            // A pacer or a shim that is due acts when the QP transmits.
+            // A pacer or shim that is due acts when the QP transmits.
             if qp.deadline() <= now {
                 self.shared.sched.make_ready(slot, qp);
             }
@@ -343,7 +343,7 @@ impl Nic {
         }
     }
 
-    /// Grants credit to those whose turn it is.
+    /// Grants credit to the senders whose turn it is.
     fn hand_out_credit(&mut self, now: Time) {
         while let Some((slot, bytes)) = self.shared.grants.as_mut().and_then(|g| g.next(now)) {
             if let Some(Some(qp)) = self.qps.get_mut(slot) {
@@ -367,7 +367,7 @@ impl Nic {
     pub fn poll_transmit(&mut self, now: Time, batch: &mut TxBatch) {
         self.fill(now, batch);
         batch.append_late();
-        // A shim whose time has come may have handed packets up.
+        // A shim whose timer fired may have handed packets up.
         self.tell_landings();
     }
 
@@ -387,19 +387,19 @@ impl Nic {
             self.shared.sched.wake_waiters(&mut self.qps);
             self.fail_overflowed();
             if progress == Progress::More && batch.len() == before {
-                // It needs more room than the batch has left.
+                // It needs more space than the batch has left.
                 return;
             }
         }
     }
 
-    /// The next thing that happened outside the flow of completions.
+    /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.shared.events.pop()
     }
 
-    /// After any call that touched a QP: queues it if it has something to send, sets its timer, and
-    /// passes on what the call has freed.
+    /// To be called after any call that touched a QP: queues it if it has something to send, sets
+    /// its timer, and passes on what the call has freed.
     #[inline]
     fn after(&mut self, slot: u32) {
         if let Some(qp) = self.qps[slot as usize].as_mut() {
@@ -409,7 +409,7 @@ impl Nic {
         self.fail_overflowed();
     }
 
-    /// QPs whose completion queue has overflowed cannot report any more: they fail.
+    /// QPs whose completion queue has overflowed can no longer report completions: they fail.
     #[inline]
     fn fail_overflowed(&mut self) {
         while let Some(cq) = self.shared.cqs.take_overflow() {

@@ -1,4 +1,4 @@
-//! Making, changing and removing objects.
+//! Creating, changing and destroying objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::types::{
 
 /// QPN indices that the standard reserves for management.
 const RESERVED_QPNS: u32 = 2;
-/// Credit goes out in pieces of about two packets.
+/// Credit is granted in quanta of about two packets.
 const CREDIT_QUANTUM_BYTES: u64 = 8 << 10;
 
 /// A QP as [`Nic::query_qp`] reports it.
@@ -34,7 +34,7 @@ pub struct QpInfo {
     pub state: QpState,
     /// Its attributes.
     pub attr: QpAttr,
-    /// What it was made with.
+    /// What it was created with.
     pub init: QpInit,
 }
 
@@ -71,13 +71,13 @@ impl Nic {
         })
     }
 
-    /// What it was made with.
+    /// The configuration it was created with.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
 
-    /// Gives what lands through a QP by single-packet WRITEs with immediate to `landing`, instead
-    /// of taking a receive and giving a completion for each. For transports that have
+    /// Hands single-packet WRITEs with immediate that arrive on a QP to `landing`, instead of
+    /// consuming a receive and raising a completion for each. For transports that have
     /// [landings](crate::TransportDescriptor::landings).
     pub fn set_landing(&mut self, qpn: Qpn, landing: Box<dyn Landing>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
@@ -90,7 +90,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Sets how an XP QP receives. Before it is ready to receive, and again after a reset.
+    /// Sets how an XP QP receives. Call it before ready to receive, and again after a reset.
     pub fn set_xp(&mut self, qpn: Qpn, options: &XpOptions) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
         if !options.is_valid() {
@@ -109,36 +109,36 @@ impl Nic {
         Ok(())
     }
 
-    /// What was missing of the oldest partial receive or READ of an XP QP that is still on record
+    /// What was missing of the oldest partial receive or READ that an XP QP still has on record
     /// ([`XpOptions::loss_log`]).
     pub fn take_loss(&mut self, qpn: Qpn) -> Option<LossRecord> {
         self.qp_mut(qpn).ok()?.transport.take_loss()
     }
 
-    /// Makes a completion queue for `depth` completions.
+    /// Creates a completion queue for `depth` completions.
     pub fn create_cq(&mut self, depth: u32) -> Result<CqId, ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.create(depth)
     }
 
-    /// Changes how many completions a queue has room for. What it holds stays, and must fit.
+    /// Changes a queue's depth. Completions that it holds stay, and must fit.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         at_most("completion queue depth", depth, 1, self.config.max_cqe)?;
         self.shared.cqs.resize(cq, depth)
     }
 
-    /// How many completions a queue holds, to be looked at without the engine.
+    /// How many completions a queue holds, readable without access to the engine.
     pub fn cq_level(&mut self, cq: CqId) -> Result<CqLevel, ControlError> {
         self.shared.cqs.level(cq)
     }
 
-    /// Removes a completion queue that no QP uses.
+    /// Destroys a completion queue that no QP uses.
     pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), ControlError> {
         self.shared.cqs.destroy(cq)
     }
 
     /// Asks for one [`Event::CqNotify`](crate::Event::CqNotify) at the next completion, or at the
-    /// next that is solicited or failed. What is in the queue already raises nothing: poll once
+    /// next that is solicited or failed. Completions already in the queue raise no event: poll once
     /// more after arming.
     pub fn arm_cq(&mut self, cq: CqId, solicited_only: bool) -> Result<(), ControlError> {
         self.shared.cqs.arm(cq, solicited_only)
@@ -149,31 +149,31 @@ impl Nic {
         self.shared.cqs.poll(cq, out)
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     pub fn create_srq(
         &mut self,
         pd: PdId,
         max_wr: u32,
         max_sge: u8,
     ) -> Result<SrqId, ControlError> {
-        // Checked before so much memory is asked for.
+        // Checked before allocating that much memory.
         at_most("max_wr", max_wr, 1, self.config.max_wr)?;
         self.adopt_srq(pd, &SharedSrq::new(max_wr, max_sge))
     }
 
-    /// A shared receive queue itself, to post to it without the engine, and to let QPs of another
-    /// engine take from it ([`Nic::adopt_srq`]).
+    /// A handle to a shared receive queue, for posting to it without the engine and for QPs of
+    /// another engine to take from it ([`Nic::adopt_srq`]).
     pub fn share_srq(&self, srq: SrqId) -> Result<SharedSrq, ControlError> {
         self.shared.srqs.share(srq)
     }
 
-    /// Lets QPs of this engine take from a queue that was made on another. Its receives name memory
-    /// that must be registered here under the same keys ([`Nic::register_as`]).
+    /// Lets QPs of this engine take from a queue that was created on another. Its receives name
+    /// memory that must be registered here under the same keys ([`Nic::register_as`]).
     pub fn adopt_srq(&mut self, pd: PdId, srq: &SharedSrq) -> Result<SrqId, ControlError> {
         self.insert_srq(pd, srq, None)
     }
 
-    /// Lets peers of extended reliable connections name a queue: otherwise as [`Nic::adopt_srq`].
+    /// [`Nic::adopt_srq`] for a queue that peers of extended reliable connections can address.
     pub fn adopt_xrc_srq(
         &mut self,
         pd: PdId,
@@ -210,7 +210,7 @@ impl Nic {
         self.shared.srqs.set_limit(srq, limit)
     }
 
-    /// Removes a shared receive queue that no QP uses.
+    /// Destroys a shared receive queue that no QP uses.
     pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), ControlError> {
         let (pd, cq) = self.shared.srqs.destroy(srq)?;
         self.shared.memory.release_pd(pd);
@@ -220,19 +220,19 @@ impl Nic {
         Ok(())
     }
 
-    /// Makes a QP, in the reset state.
+    /// Creates a QP, in the reset state.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
         self.insert_qp(init, Qp::new)
     }
 
-    /// Makes a QP without queues of its own, for another's to be attached to: see
+    /// Creates a QP without queues, to which another QP's are attached later: see
     /// [`Nic::attach_qp`]. The sizes in `init` are those of the other.
     pub fn create_spare_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
         self.insert_qp(init, Qp::spare)
     }
 
-    /// Makes queue pair 1, by which management datagrams are exchanged. Its number is 1 whatever
-    /// the prefix of the others; it is a UD QP in all other respects.
+    /// Creates queue pair 1, for management datagrams. Its number is 1 whatever the prefix of the
+    /// others; in all other respects it is a UD QP.
     pub fn create_gsi_qp(&mut self, init: &QpInit) -> Result<Qpn, ControlError> {
         let slot = u32::from(Qpn::GSI.low16());
         if init.qp_type.descriptor().connected {
@@ -302,7 +302,7 @@ impl Nic {
             let why = "its receives are numbered, and so cannot be shared";
             return Err(ControlError::Invalid { what: "shared receive queue of an XP QP", why });
         }
-        // One that receives for the queues of a domain may have no use for a send queue.
+        // A QP that receives for the queues of an XRC domain may not need a send queue.
         let least = if transport.addressed && init.xrcd.is_some() { 0 } else { 1 };
         at_most("max_send_wr", init.max_send_wr, least, self.config.max_wr)?;
         at_most("max_recv_wr", init.max_recv_wr, 0, self.config.max_wr)?;
@@ -320,7 +320,7 @@ impl Nic {
         (self.next_slot..last).chain(RESERVED_QPNS..self.next_slot.min(last)).find(is_free)
     }
 
-    /// Marks the queues of a new QP as used, all or none.
+    /// Counts the queues of a new QP as used, all or none.
     fn hold_queues(&mut self, init: &QpInit) -> Result<(), ControlError> {
         self.shared.cqs.hold(init.send_cq)?;
         if let Err(error) = self.shared.cqs.hold(init.recv_cq) {
@@ -337,14 +337,14 @@ impl Nic {
         Ok(())
     }
 
-    /// Removes a QP. What it had outstanding vanishes without completions.
+    /// Destroys a QP. Its outstanding requests vanish without completions.
     pub fn destroy_qp(&mut self, qpn: Qpn) -> Result<(), ControlError> {
         let slot = self.slot(qpn).ok_or(ControlError::NotFound { what: "queue pair" })?;
         let Some(mut qp) = self.qps[slot as usize].take() else {
             return Ok(());
         };
         self.qp_count -= 1;
-        // Resetting sends nothing and reads no time.
+        // Resetting sends nothing and does not read the time.
         qp.reset(&mut self.shared.cx(&self.config, Time::ZERO));
         self.shared.sched.remove(slot);
         let init = qp.core.init;
@@ -362,7 +362,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Changes a QP's state and attributes, or, on an error, nothing.
+    /// Changes a QP's state and attributes; on an error nothing changes.
     pub fn modify_qp(&mut self, now: Time, qpn: Qpn, attr: &QpAttr) -> Result<(), ModifyError> {
         let slot = self.slot(qpn).ok_or(ModifyError::NoSuchQp(qpn))?;
         let Some(qp) = self.qps[slot as usize].as_mut() else {
@@ -380,8 +380,8 @@ impl Nic {
         Some(QpInfo { state: core.state, attr: core.attrs.to_attr(core.state), init: core.init })
     }
 
-    /// Chooses where a QP gets its rate controllers from, `None` for no control. It gets one at
-    /// once, and another whenever a connection begins.
+    /// Sets the factory of a QP's rate controllers, `None` for no control. It builds one at once,
+    /// and another whenever a connection begins.
     pub fn set_rate_controller(
         &mut self,
         now: Time,
@@ -394,12 +394,12 @@ impl Nic {
         Ok(())
     }
 
-    /// Chooses where QPs made from now on get their rate controllers from.
+    /// Sets the factory of rate controllers for QPs created from now on.
     pub fn set_default_rate_controller(&mut self, factory: Option<Arc<dyn ControllerFactory>>) {
         self.controllers = factory;
     }
 
-    /// Tells a QP's rate controller what a protocol above the QP has found out.
+    /// Passes feedback from a protocol above the QP to its rate controller.
     pub fn rate_feedback(
         &mut self,
         now: Time,
@@ -418,14 +418,14 @@ impl Nic {
         self.qp_mut(qpn).ok()?.core.limits.pacer.rate_bps(now)
     }
 
-    /// Gives a QP a window of its own, instead of its share of the peer's.
+    /// Gives a QP a window of its own, instead of a share of its path's.
     pub fn set_window(&mut self, qpn: Qpn, bytes: u32) -> Result<(), ControlError> {
         self.qp_mut(qpn)?.core.limits.window = Some(bytes);
         Ok(())
     }
 
-    /// Puts a shim under a QP, which must not have sent or received anything yet, outside of the
-    /// shims that it has: see [`Shim`].
+    /// Adds a shim below a QP, outside of its existing shims. The QP must not have sent or received
+    /// anything yet: see [`Shim`].
     pub fn add_shim(&mut self, qpn: Qpn, shim: Box<dyn Shim>) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
         if !qp.core.descriptor.shimmable {
@@ -440,28 +440,28 @@ impl Nic {
         Ok(())
     }
 
-    /// Puts a shim under every QP made from now on that `maker` makes one for, outside of those of
-    /// makers added before.
+    /// Adds a shim below every QP created from now on for which `maker` makes one, outside of the
+    /// shims of earlier makers.
     pub fn add_shim_maker(&mut self, maker: Box<ShimMaker>) {
         self.shim_makers.push(maker);
     }
 
-    /// How many QPs there are.
+    /// Number of QPs.
     pub fn qp_count(&self) -> u32 {
         self.qp_count
     }
 
-    /// The smoothed round trips of QPs whose transport times them.
+    /// Smoothed round-trip times of the QPs whose transport measures them.
     pub fn round_trips_ns(&self) -> impl Iterator<Item = u64> {
         self.qps.iter().flatten().filter_map(|qp| qp.transport.round_trip_ns())
     }
 
-    /// What the device has done and seen.
+    /// The device's counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
     }
 
-    /// What a QP has done and seen.
+    /// A QP's counters.
     pub fn qp_counters(&self, qpn: Qpn) -> Option<&QpCounters> {
         Some(&self.qp(qpn)?.core.counters)
     }

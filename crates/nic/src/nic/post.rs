@@ -29,8 +29,8 @@ impl Nic {
         Ok(())
     }
 
-    /// A request was posted that has more than those of most transports. Apart, for the sake of the
-    /// others.
+    /// A request was posted with fields that most transports lack. Out of line, to keep the common
+    /// path short.
     #[cold]
     #[inline(never)]
     fn annotate(&mut self, slot: u32, now: Time, wr: &SendWr<'_>) {
@@ -41,8 +41,8 @@ impl Nic {
         }
     }
 
-    /// A request or a receive with a deadline was posted. Apart, for the sake of those that have
-    /// none.
+    /// A request or a receive with a deadline was posted. Out of line, to keep the common path
+    /// short.
     #[cold]
     #[inline(never)]
     fn posted_timed(&mut self, slot: u32, now: Time, deadline: Time) {
@@ -69,19 +69,19 @@ impl Nic {
         }
         qp.core.rq.post(wr)?;
         if qp.core.state == QpState::Err {
-            // Flushing reads no time.
+            // Flushing does not read the time.
             qp.core.flush_recv_queue(&mut self.shared.cx(&self.config, Time::ZERO));
             self.after(slot);
         } else if qp.core.descriptor.deadlines {
-            // Nor does what follows from a deadline that is still to come.
+            // Nor does a deadline in the future.
             self.posted_timed(slot, Time::ZERO, wr.deadline);
             self.after(slot);
         }
         Ok(())
     }
 
-    /// Lets the oldest receive with this `wr_id` end no later than `deadline`, whatever it was
-    /// posted with; XP only. `false` if there is none: it has ended.
+    /// Makes the oldest receive with this `wr_id` end no later than `deadline`, whatever it was
+    /// posted with; XP only. `false` if there is none, because it has ended.
     pub fn hasten_recv(
         &mut self,
         now: Time,
@@ -103,9 +103,9 @@ impl Nic {
         Ok(true)
     }
 
-    /// Sends again what the peer of a reliable QP has not acknowledged, without waiting for the
-    /// timer. For users who know better than the timeout when an answer is overdue; it changes
-    /// neither timer nor retries.
+    /// Retransmits what the peer of a reliable QP has not acknowledged, without waiting for the
+    /// timer. For users who know better than the timeout when a response is overdue; it changes
+    /// neither the timer nor the retry count.
     pub fn resend(&mut self, now: Time, qpn: Qpn) -> Result<(), PostError> {
         let slot = self.slot(qpn).ok_or(PostError::NotFound)?;
         let Some(qp) = self.qps[slot as usize].as_mut() else {
@@ -126,7 +126,7 @@ impl Nic {
     }
 }
 
-/// Checks what does not depend on the queue itself. Tells how many bytes the message has.
+/// Checks what does not depend on the queue itself. Returns the message length in bytes.
 fn check_send(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, PostError> {
     let core = &qp.core;
     if qp.moving.hold == Hold::Away {

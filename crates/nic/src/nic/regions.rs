@@ -6,12 +6,12 @@ use crate::memory::{Region, SharedKey};
 use crate::types::{Access, MrKey, PdId, Sge};
 
 impl Nic {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(&mut self) -> Result<PdId, ControlError> {
         self.shared.memory.alloc_pd()
     }
 
-    /// Removes a protection domain that nothing is in.
+    /// Deallocates an empty protection domain.
     pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), ControlError> {
         self.shared.memory.dealloc_pd(pd)
     }
@@ -32,9 +32,9 @@ impl Nic {
         self.shared.memory.share(key)
     }
 
-    /// Registers memory under a key that it has on another NIC already, so that requests can go
-    /// through either; what revokes it there revokes it here. Fails with [`ControlError::Busy`] if
-    /// the key names something else here.
+    /// Registers memory under the key that it has on another NIC, so that requests can go through
+    /// either; revoking it there revokes it here. Fails with [`ControlError::Busy`] if the key
+    /// names something else here.
     pub fn register_as(
         &mut self,
         key: &SharedKey,
@@ -46,22 +46,22 @@ impl Nic {
         self.shared.memory.register_under(Some(key), pd, region, iova, access).map(drop)
     }
 
-    /// Random bytes that nobody can guess, from the stream that keys are drawn from: for protocols
-    /// above that need a secret of their own.
+    /// Unpredictable random bytes, from the stream that keys are drawn from: for protocols above
+    /// that need a secret of their own.
     pub fn draw_secret<const N: usize>(&mut self) -> [u8; N] {
         let mut secret = [0; N];
         self.fill_secret(&mut secret);
         secret
     }
 
-    /// The same for as many bytes as there are.
+    /// The same for a slice.
     pub(crate) fn fill_secret(&mut self, out: &mut [u8]) {
         self.shared.memory.fill_secret(out);
     }
 
     /// Registers an indirect region: `slots` slots, a power of two, each spanning `1 << slot_shift`
-    /// bytes of address space from address zero on, which peers may write. What they write to a
-    /// slot goes where [`Nic::bind_slot`] says, and at first nowhere.
+    /// bytes of address space from address zero on, which peers may write. Writes to a slot go
+    /// where [`Nic::bind_slot`] says; they are discarded until then.
     pub fn register_indirect(
         &mut self,
         pd: PdId,
@@ -71,11 +71,11 @@ impl Nic {
         self.shared.memory.register_indirect(pd, slots, slot_shift)
     }
 
-    /// Puts `len` bytes at address `addr` of a region behind a slot of an indirect one, or, with
-    /// `None`, nothing: what is written there then vanishes, as with a null key.
+    /// Binds `len` bytes at address `addr` of a region to a slot of an indirect one, or, with
+    /// `None`, nothing: writes to the slot are then discarded, as with a null key.
     ///
-    /// Slots are numbered on and on: binding one takes the place of that which is as many behind it
-    /// as the region has slots, and what is written there from then on is refused.
+    /// Slot numbers keep growing: binding one takes the place of the slot whose number is lower by
+    /// the size of the table, and writes to that one are refused from then on.
     pub fn bind_slot(
         &mut self,
         root: MrKey,
@@ -85,8 +85,8 @@ impl Nic {
         self.shared.memory.bind_slot(root, slot, to)
     }
 
-    /// Checks that `len` bytes at address `addr` of a region could be put behind slots, piece by
-    /// piece: for those who have to bind all or nothing.
+    /// Checks that `len` bytes at address `addr` of a region could be bound to slots, piece by
+    /// piece: for callers that must bind all or nothing.
     pub fn check_bindable(
         &self,
         pd: PdId,
@@ -97,9 +97,9 @@ impl Nic {
         self.shared.memory.binding(pd, key, addr, len).map(drop)
     }
 
-    /// Computes over registered memory: `f` gets the pieces to be read and those to be written,
-    /// none of which may overlap another that is written. Fails if a key, a range or a right does
-    /// not check. What the application does to the memory meanwhile is as undefined as during a
+    /// Computes over registered memory: `f` gets the pieces to be read and those to be written, and
+    /// a written piece may not overlap any other. Fails if a key, a range or a right is not valid.
+    /// If the application writes the memory meanwhile, results are as undefined as during a
     /// transfer.
     pub fn with_slices<R>(
         &self,
@@ -113,7 +113,7 @@ impl Nic {
         self.shared.memory.with_slices(pd, reads, writes, f).map_err(|_| denied)
     }
 
-    /// Changes what may be done with registered memory, from the next packet on. Its key stays.
+    /// Changes the access rights of registered memory, from the next packet on. Its key stays.
     pub fn set_access(&mut self, key: MrKey, access: Access) -> Result<(), ControlError> {
         self.shared.memory.set_access(key, access)
     }
@@ -123,9 +123,9 @@ impl Nic {
         self.shared.memory.deregister(key)
     }
 
-    /// Allocates a memory window, and returns its key. It leads nowhere until a QP of the domain
-    /// binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the key is
-    /// the owner's to choose each time.
+    /// Allocates a memory window, and returns its key. It refers to nothing until a QP of the
+    /// domain binds it ([`SendOp::BindWindow`](crate::SendOp::BindWindow)); the last byte of the
+    /// key is the owner's to choose each time.
     pub fn alloc_window(&mut self, pd: PdId) -> Result<MrKey, ControlError> {
         self.shared.memory.alloc_window(pd)
     }
@@ -136,7 +136,7 @@ impl Nic {
         self.shared.memory.alloc_window_as(key, pd)
     }
 
-    /// Frees a memory window. If it is bound its key is revoked.
+    /// Frees a memory window. If it is bound, its key is revoked.
     pub fn dealloc_window(&mut self, key: MrKey) -> Result<(), ControlError> {
         self.shared.memory.dealloc_window(key)
     }

@@ -1,4 +1,4 @@
-//! Queue pairs whose packets are sealed.
+//! Queue pairs with sealed (encrypted and authenticated) packets.
 
 use bowline_wire::{BthView, ICRC_LEN, PacketView, Qpn, SEALED_TAG_LEN, SealedHeader};
 
@@ -11,11 +11,11 @@ use crate::time::Time;
 use crate::train::Train;
 use crate::types::QpState;
 
-/// What a sealed frame has besides the packet in it.
+/// Bytes that sealing adds to a frame.
 const OVERHEAD: usize = SealedHeader::LEN + SEALED_TAG_LEN + ICRC_LEN;
-/// Bytes that are opened before the transport sees the first of them: they stay in the first cache.
+/// Bytes opened before the transport sees the first of them, few enough to stay in the L1 cache.
 const RUN_BYTES: usize = 32 << 10;
-/// What frames for one QP begin with: opcode to destination QPN.
+/// Frames for the same QP share this prefix: opcode to destination QPN.
 const QPN_END: usize = 8;
 
 /// Length of the packet in a sealed frame, with the ICRC field that packets have by their format.
@@ -24,9 +24,9 @@ fn opened_len(frame_len: usize) -> usize {
 }
 
 impl Nic {
-    /// Seals all packets of a QP's next connection, of shims and notifications of congestion too,
-    /// and takes none that are not sealed. Before the QP is ready to receive; a reset ends it. A
-    /// datagram QP that is sealed can talk to one peer.
+    /// Seals all packets of a QP's next connection, those of shims and CNPs included, and drops
+    /// received packets that are not sealed. Call it before the QP is ready to receive; a reset
+    /// ends it. A sealed datagram QP can talk to one peer.
     pub fn seal_qp(&mut self, qpn: Qpn, seal: PacketSeal) -> Result<(), ControlError> {
         let qp = self.qp_mut(qpn)?;
         if qpn == Qpn::GSI {
@@ -47,8 +47,8 @@ impl Nic {
         self.qp(qpn).is_some_and(|qp| qp.opener.is_some())
     }
 
-    /// Takes a frame for a QP whose packets are sealed. The packet is opened into a buffer of the
-    /// NIC's own, and only one with a right tag goes on to where memory is written.
+    /// Handles a frame for a sealed QP. The packet is opened into a buffer of the NIC's own, and
+    /// reaches the code that writes memory only if its tag is right.
     #[inline(never)]
     pub(super) fn take_sealed(&mut self, now: Time, meta: &FrameMeta, slot: u32, frame: &[u8]) {
         let mut opened = core::mem::take(&mut self.shared.opened);
@@ -62,9 +62,9 @@ impl Nic {
         self.shared.opened = opened;
     }
 
-    /// Takes sealed frames of one QP that came together, as many as stay in the cache until the
-    /// transport reads them; returns how many. What they hold may be a train, which costs less than
-    /// its packets one by one.
+    /// Handles sealed frames of one QP that arrived together, as many as stay in the cache until
+    /// the transport reads them; returns how many. Their packets may form a train, which costs less
+    /// than handling them one by one.
     #[inline(never)]
     pub(super) fn take_sealed_run(
         &mut self,
@@ -99,7 +99,7 @@ impl Nic {
         taken
     }
 
-    /// Takes packets that the peer has sealed, from frames of `frame_len` bytes.
+    /// Handles authenticated packets, from frames of `frame_len` bytes.
     fn take_opened_run(
         &mut self,
         now: Time,
@@ -116,7 +116,7 @@ impl Nic {
             if Train::len_of(bytes, len) > 0
                 && let Ok(first) = PacketView::parse(first)
             {
-                // For the QP whose key has opened it, whatever it says itself.
+                // It goes to the QP whose key opened it, whatever QPN it names itself.
                 taken = self.take_train(now, &meta, slot, &first, bytes);
                 self.count_train(slot, taken, frame_len);
             }
@@ -128,7 +128,7 @@ impl Nic {
         }
     }
 
-    /// Opens a frame; counts why not.
+    /// Opens a frame; on failure counts the reason.
     fn open(
         &mut self,
         now: Time,
@@ -141,14 +141,14 @@ impl Nic {
         let Some(qp) = self.qps[slot as usize].as_mut() else { return false };
         let Some(opener) = qp.opener.as_mut() else { return false };
         let core = &qp.core;
-        // Costs less than a tag, and needs no key.
+        // Cheaper than checking the tag, and needs no key.
         if core.descriptor.connected && core.attrs.av.is_none_or(|av| av.dst != meta.src) {
             counters.drop_wrong_peer += 1;
             return false;
         }
         let sealed = &frame[..frame.len().saturating_sub(ICRC_LEN)];
         let Some((packet, icrc)) = opened.split_last_chunk_mut::<ICRC_LEN>() else { return false };
-        // A packet has one by its format.
+        // The packet format has this field.
         *icrc = [0; ICRC_LEN];
         let drops = match opener.open(now, sealed, packet) {
             Ok(()) => return true,
@@ -161,7 +161,7 @@ impl Nic {
         false
     }
 
-    /// Takes a packet that the peer has sealed. Its ICRC is not looked at: the tag covers more.
+    /// Handles an authenticated packet. Its ICRC is not checked: the tag covers more.
     fn take_opened(&mut self, now: Time, meta: &FrameMeta, slot: u32, bytes: &[u8], len: usize) {
         let counters = &mut self.shared.counters;
         let Ok(packet) = PacketView::parse(bytes) else {

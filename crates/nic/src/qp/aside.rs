@@ -1,4 +1,4 @@
-//! Packets that a QP sends beside its transport's own.
+//! Packets that a QP sends in addition to its transport's own.
 
 use bitflags::bitflags;
 use bowline_wire::{CNP_RESERVED_LEN, Opcode, Psn};
@@ -8,18 +8,18 @@ use super::{Cx, Qp, QpCore, Sink};
 use crate::tx::{HeaderBuf, TxBatch};
 
 bitflags! {
-    /// Packets that are sent beside the transport's own.
+    /// Packets that are sent in addition to the transport's own.
     #[derive(Clone, Copy, Debug)]
     pub(super) struct Aside: u8 {
-        /// A notification of congestion.
+        /// A congestion notification packet.
         const CNP = 1;
-        /// A question whether the peer is there.
+        /// A keepalive probe.
         const PROBE = 2;
     }
 }
 
 impl Qp {
-    /// Sends what is not the transport's turn: a notification of congestion, a probe.
+    /// Sends what is not part of the transport's turn: a CNP, a probe.
     #[cold]
     pub(super) fn send_asides(&mut self, cx: &mut Cx<'_>, batch: &mut TxBatch, is_sealed: bool) {
         if self.core.asides.contains(Aside::CNP) {
@@ -35,8 +35,8 @@ impl Qp {
     }
 }
 
-/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It is
-/// not the transport's, and passes no shim.
+/// Congestion notification: a BTH with BECN set and reserved bytes (RoCEv2 annex, A17.9.3). It
+/// bypasses transport and shims.
 fn send_cnp(core: &mut QpCore, cx: &mut Cx<'_>, batch: &mut TxBatch) {
     core.asides.remove(Aside::CNP);
     let mut bth = core.bth(Opcode::CNP, Psn::new(0));

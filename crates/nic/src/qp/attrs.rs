@@ -1,10 +1,10 @@
-//! What a queue pair's attributes are.
+//! A queue pair's attributes.
 
 use bowline_wire::{Psn, Qpn};
 
 use crate::types::{Access, AddressVector, Mtu, QpAttr, QpState};
 
-/// A QP's attributes, all of them set to something.
+/// A QP's attributes, each with a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attrs {
     pub(crate) access: Access,

@@ -1,5 +1,5 @@
-//! What makes a connection go on: the queues of a QP and its transport, which can move from one NIC
-//! to another, as long as both have the same memory registered under the same keys.
+//! The state that makes up a connection: a QP's queues and its transport. It can move from one NIC
+//! to another if both have the same memory registered under the same keys.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::seal::{OpenPackets, SealPackets};
 use crate::transport::{Position, Transport};
 use crate::types::{Completion, QpState, SendOp};
 
-/// Two-sided messages (SENDs and WRITEs with immediate) done on a connection.
+/// Two-sided messages (SENDs and WRITEs with immediate) completed on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TwoSided {
     /// Sent and acknowledged.
@@ -23,15 +23,15 @@ pub(crate) struct TwoSided {
     pub(crate) received: u64,
 }
 
-/// What of a QP stands still.
+/// Which part of a QP is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Hold {
-    /// Nothing does.
+    /// Nothing is.
     #[default]
     Nothing,
-    /// It neither sends nor takes anything. What is posted queues up.
+    /// It neither sends nor receives. Posted requests queue up.
     All,
-    /// Its queues and its transport are elsewhere.
+    /// Its queues and its transport are on another NIC.
     Away,
 }
 
@@ -43,20 +43,20 @@ impl Hold {
     }
 }
 
-/// What holds a QP while its connection moves.
+/// What holds a QP back while its connection moves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moving {
     pub(crate) hold: Hold,
-    /// The doorbell is withheld behind the next request that asks for a completion.
+    /// The doorbell is to be withheld after the next request that asks for a completion.
     pub(crate) fence_wanted: bool,
     /// The doorbell is withheld before a request whose key is not known here.
     pub(crate) starved: bool,
-    /// A path that fails holds the QP instead of failing it.
+    /// A path failure suspends the QP instead of failing it.
     pub(crate) guarded: bool,
 }
 
 impl Moving {
-    /// Nothing holds the QP any longer.
+    /// Nothing holds the QP back any longer.
     pub(crate) fn let_go(&mut self) {
         self.hold = Hold::Nothing;
         self.fence_wanted = false;
@@ -64,25 +64,24 @@ impl Moving {
     }
 }
 
-/// How far PSNs of a connection that starts anew are ahead: a quarter of the circle, which is more
+/// How far a restarted connection skips its PSNs ahead: a quarter of the PSN space, which is more
 /// than can be in flight.
 const RESTART_AHEAD: u32 = 1 << 22;
 
-// An end that has started anew before its peer did may send greetings of a shim, which look like
-// stale acknowledgements. To the peer, some restarts behind, they must be stale or ahead, never its
-// own.
+// An end that restarts before its peer may send a shim's greetings, which look like stale
+// acknowledgements. To the peer, some restarts behind, they must be stale or ahead, never valid.
 const _: () = assert!(RESTART_AHEAD.is_multiple_of(2 * bowline_wire::STALE_BY));
 
-/// How much of a connection goes along.
+/// How much of a connection's state moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
-    /// All of it: the protocol goes on where it was.
+    /// All of it: the protocol continues where it was.
     Transport,
-    /// The requests that are not done. A new transport starts them from their beginning.
+    /// The unfinished requests. A new transport starts them from the beginning.
     Requests,
 }
 
-/// What the sender of a connection that starts anew must know of its receiver.
+/// What the sender of a restarted connection must know about its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// Two-sided messages that it has received whole ([`QpBody::received`]).
@@ -91,7 +90,7 @@ pub struct Resume {
     pub psn: Psn,
 }
 
-/// A connection on its way between two NICs.
+/// A connection in transit between two NICs.
 pub struct QpBody {
     pub(crate) state: QpState,
     pub(crate) attrs: Attrs,
@@ -105,13 +104,13 @@ pub struct QpBody {
     pub(crate) reported: Qpn,
     pub(crate) splits_writes: bool,
     pub(crate) keepalive: Option<Box<Keepalive>>,
-    /// Completions that nobody has polled yet, of sends and of receives: they go along, so that a
-    /// connection's completions are in one place and in order.
+    /// Unpolled completions of sends and receives: they move too, so that a connection's
+    /// completions stay in one place and in order.
     pub(crate) completed: [Vec<Completion>; 2],
-    /// What seals and opens its packets: the very same, so that counters go on.
+    /// Seals and opens its packets: moved, not rebuilt, so that the counters continue.
     pub(crate) sealer: Option<Box<dyn SealPackets>>,
     pub(crate) opener: Option<Box<Box<dyn OpenPackets>>>,
-    /// How far the transport had come.
+    /// How far the transport had got.
     pub(crate) position: Position,
     pub(crate) carry: Carry,
 }
@@ -122,18 +121,18 @@ impl QpBody {
         self.two_sided.received
     }
 
-    /// Requests that are not done.
+    /// Unfinished requests.
     pub fn outstanding(&self) -> u64 {
         self.sq.tail() - self.sq.head()
     }
 
-    /// Requests done and messages received since the connection began: if this has not grown,
-    /// nothing has come of it.
+    /// Requests completed and messages received since the connection began: if this has not grown,
+    /// the connection has made no progress.
     pub fn progress(&self) -> u64 {
         self.sq.head() + self.two_sided.received
     }
 
-    /// Whether an atomic has been sent whose answer is not here: nobody but the peer's NIC knows
+    /// Whether an atomic has been sent and its response is missing: only the peer's NIC knows
     /// whether it was carried out.
     pub fn has_atomic_in_flight(&self) -> bool {
         (self.sq.head()..self.position.started).any(|number| {
@@ -142,8 +141,8 @@ impl QpBody {
         })
     }
 
-    /// The PSN that the peer's next request must have. One that starts anew expects it far ahead of
-    /// all that may still be under way to it, so that none of that can be taken for something new.
+    /// The PSN that the peer's next request must have. A restarted connection expects one far ahead
+    /// of everything that may still be in flight, so that no old packet can be taken for a new one.
     pub fn expected_psn(&self) -> Psn {
         match self.carry {
             Carry::Transport => self.position.expected,
@@ -153,8 +152,8 @@ impl QpBody {
 }
 
 impl Qp {
-    /// Takes the connection out. What is left has a number and attributes, and waits for it, or
-    /// another, to be attached.
+    /// Takes the connection out. What remains has a number and attributes, and waits for this or
+    /// another connection to be attached.
     pub(crate) fn detach(&mut self, cx: &mut Cx<'_>, carry: Carry) -> Box<QpBody> {
         self.shims.stop();
         let (core, transport) = (&mut self.core, &mut self.transport);
@@ -198,11 +197,11 @@ impl Qp {
         })
     }
 
-    /// Puts a connection in. It answers the peer; its own requests wait.
+    /// Attaches a connection. It answers the peer; its own requests wait.
     pub(crate) fn attach(&mut self, cx: &mut Cx<'_>, body: QpBody) {
         let rq_psn = body.expected_psn();
         let core = &mut self.core;
-        // Where the peer is, seen from here, is this QP's own.
+        // The peer's address, as seen from here, is this QP's own.
         let (av, dest_qpn) = (core.attrs.av, core.attrs.dest_qpn);
         core.attrs = Attrs { av, dest_qpn, ..body.attrs };
         core.sq = body.sq;
@@ -242,9 +241,9 @@ impl Qp {
         self.shims.start(cx.now, &core.shim_peer(rq_psn));
     }
 
-    /// Starts a new requester for the requests that are here, except those that the peer has
-    /// carried out on the connection before: as many two-sided ones as it has counted, and all
-    /// before them but READs, whose data may have been lost on the way.
+    /// Starts a new requester for the queued requests, except those that the peer carried out on
+    /// the previous connection: as many two-sided ones as it has counted, and everything before
+    /// them except READs, whose data may have been lost.
     pub(crate) fn start_anew(&mut self, resume: &Resume) {
         let core = &mut self.core;
         let (head, tail) = (core.sq.head(), core.sq.tail());

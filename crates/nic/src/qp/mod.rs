@@ -1,4 +1,4 @@
-//! A queue pair: what all transports have in common.
+//! A queue pair: the part common to all transports.
 
 mod aside;
 mod attrs;
@@ -38,23 +38,23 @@ use keys::PeerKeys;
 pub(crate) use sink::Sink;
 use sink::count_sent;
 
-/// What a QP may touch of its NIC while it handles one call.
+/// The parts of its NIC that a QP may use while it handles one call.
 pub(crate) struct Cx<'a> {
     pub(crate) now: Time,
     pub(crate) memory: &'a mut MemoryTable,
     pub(crate) cqs: &'a mut CqTable,
     pub(crate) srqs: &'a mut SrqTable,
     pub(crate) paths: &'a mut PathTable,
-    /// Who is granted credit, if this NIC grants any.
+    /// The grantor of credit, if this NIC grants any.
     pub(crate) grants: &'a mut Option<Grantor>,
     pub(crate) counters: &'a mut Counters,
     pub(crate) events: &'a mut EventQueue,
     pub(crate) config: &'a NicConfig,
     /// Reused for each packet's gather list.
     pub(crate) segments: &'a mut Vec<Segment>,
-    /// What landings are told when all that arrived has been handled.
+    /// Packets to notify landings of once everything that arrived has been handled.
     pub(crate) landed: &'a mut Vec<Landed>,
-    /// The packet that is handled did not arrive alone.
+    /// The packet being handled did not arrive alone.
     pub(crate) together: bool,
 }
 
@@ -64,12 +64,12 @@ impl Cx<'_> {
     }
 }
 
-/// How a QP ended up failing; carried out by [`Qp::finish_call`] once the transport has returned.
+/// How a QP fails; [`Qp::finish_call`] acts on it once the transport has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// Everything stops.
+    /// The whole QP stops.
     Whole,
-    /// Only sending does: transports that are not reliable.
+    /// Only sending stops: for unreliable transports.
     SendQueue,
     /// The peer cannot be reached.
     Path,
@@ -78,37 +78,37 @@ enum Failure {
 /// The part of a QP that every transport needs.
 pub(crate) struct QpCore {
     pub(crate) qpn: Qpn,
-    /// The QPN that completions and events name: that of the QP which the program made, wherever
+    /// The QPN that completions and events name: that of the QP that the program created, wherever
     /// its queues are now.
     pub(crate) reported: Qpn,
-    /// Two-sided messages done, each way.
+    /// Two-sided messages completed, in each direction.
     pub(crate) two_sided: TwoSided,
     /// Slot in the NIC's table.
     pub(crate) index: u32,
     pub(crate) init: QpInit,
-    /// What its transport is.
+    /// Its transport.
     pub(crate) descriptor: &'static TransportDescriptor,
     pub(crate) state: QpState,
     pub(crate) attrs: Attrs,
     pub(crate) sq: SendQueue,
     pub(crate) rq: RecvQueue,
-    /// To the peer, for a connected QP.
+    /// The flow to the peer, for a connected QP.
     flow: Option<Flow>,
-    /// Seals what it sends, until a flow to the peer takes it over.
+    /// Seals what the QP sends, until a flow to the peer takes it over.
     pub(crate) sealer: Option<Box<dyn SealPackets>>,
     pub(crate) limits: Limits,
-    /// Single-packet WRITEs with immediate go to a landing, not to the receive queue.
+    /// Single-packet WRITEs with immediate go to a landing instead of the receive queue.
     pub(crate) lands: bool,
-    /// Short WRITEs may go as one WRITE for each packet. The same for all the connection's life:
-    /// packets sent again must be those sent before.
+    /// Short WRITEs may be sent as one WRITE per packet. Constant for the life of the connection:
+    /// retransmitted packets must equal the originals.
     pub(crate) splits_writes: bool,
     pub(crate) counters: QpCounters,
-    /// Keys of the peer's memory, where they are others than requests name.
+    /// Keys of the peer's memory, where they differ from those that requests name.
     pub(crate) keys: Option<Box<PeerKeys>>,
     failure: Option<Failure>,
-    /// What is to be sent beside the transport's packets.
+    /// Packets to send in addition to the transport's.
     asides: Aside,
-    /// None before this.
+    /// No CNP before this.
     next_cnp: Time,
 }
 
@@ -158,7 +158,7 @@ impl QpCore {
         self.attrs.mtu.bytes()
     }
 
-    /// On whose behalf its packets use memory.
+    /// The peer on whose behalf its packets access memory.
     #[inline]
     pub(crate) fn peer(&self) -> Peer {
         Peer { pd: self.init.pd, qpn: self.qpn }
@@ -176,14 +176,14 @@ impl QpCore {
         if self.limits.pacer.wants_ecn() { ECN_ECT0 } else { 0 }
     }
 
-    /// Gives the connection a fresh rate controller, from where this QP gets them.
+    /// Builds a new rate controller for the connection, with this QP's factory.
     pub(crate) fn build_controller(&mut self, now: Time) {
         let connection = ControlledConnection::new(self.descriptor, self.attrs.mtu);
         let factory = self.limits.controllers.as_deref();
         self.limits.pacer = Pacer::new(now, factory, &connection);
     }
 
-    /// Points the QP, which has left any other path, at its peer.
+    /// Connects the QP, which has left any other path, to its peer.
     pub(crate) fn connect(&mut self, av: AddressVector, config: &NicConfig, paths: &mut PathTable) {
         let out = FlowKey {
             src: config.addr,
@@ -198,13 +198,13 @@ impl QpCore {
         self.limits.path = Some(paths.acquire(av.dst, self.attrs.dest_qpn.prefix()));
     }
 
-    /// Takes out what seals its packets, wherever it is.
+    /// Takes out the sealer, wherever it is.
     pub(crate) fn take_sealer(&mut self) -> Option<Box<dyn SealPackets>> {
         let in_flow = self.flow.as_mut().and_then(Flow::take_sealer);
         self.sealer.take().or(in_flow)
     }
 
-    /// Tells what seals its packets the time; whether anything does.
+    /// Passes the time to the sealer; returns whether there is one.
     #[inline]
     fn tell_sealer(&mut self, now: Time) -> bool {
         if let Some(sealer) = &mut self.sealer {
@@ -219,7 +219,7 @@ impl QpCore {
         }
     }
 
-    /// Takes the next receive for a message that begins; `false` if none is posted.
+    /// Takes a receive for a message that begins; `false` if none is posted.
     pub(crate) fn take_recv(&mut self, cx: &mut Cx<'_>, wqe: &mut RecvWqe) -> bool {
         match self.init.srq {
             Some(srq) => cx.srqs.take(srq, wqe, cx.counters, cx.events),
@@ -227,7 +227,7 @@ impl QpCore {
         }
     }
 
-    /// Gives a send its completion, if it is to have one.
+    /// Completes a send, if it asked for a completion.
     #[inline(never)]
     pub(crate) fn complete_send(&mut self, cx: &mut Cx<'_>, wqe: &Wqe, status: WcStatus) {
         if status == WcStatus::Success && !self.is_signaled(wqe.flags) {
@@ -244,8 +244,8 @@ impl QpCore {
         cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
     }
 
-    /// Gives a send its completion, of which so many bytes were sent or read. Whoever asked for
-    /// none is told of an early end all the same.
+    /// Completes a send of which this many bytes were sent or read. An early end is reported even
+    /// if no completion was asked for.
     pub(crate) fn complete_send_in_part(
         &mut self,
         cx: &mut Cx<'_>,
@@ -268,7 +268,7 @@ impl QpCore {
         cx.cqs.push(self.init.send_cq, completion, cx.counters, cx.events);
     }
 
-    /// Completes a receive; the caller fills in what is special about it.
+    /// Completes a receive; the caller fills in the fields that vary.
     pub(crate) fn complete_recv(&mut self, cx: &mut Cx<'_>, completion: Completion) {
         let completion = Completion { qpn: self.reported, ..completion };
         cx.cqs.push(self.init.recv_cq, completion, cx.counters, cx.events);
@@ -280,18 +280,17 @@ impl QpCore {
         self.complete_recv(cx, Completion { wr_id, status, opcode, ..Completion::default() });
     }
 
-    /// The QP is to go to the error state as soon as the transport returns.
+    /// Moves the QP to the error state as soon as the transport returns.
     pub(crate) fn fail(&mut self) {
         self.failure = Some(Failure::Whole);
     }
 
-    /// The send queue is to stop as soon as the transport returns.
+    /// Stops the send queue as soon as the transport returns.
     pub(crate) fn fail_send_queue(&mut self) {
         self.failure.get_or_insert(Failure::SendQueue);
     }
 
-    /// The peer has not answered as often as was asked: the QP is to fail, or to be held if it is
-    /// guarded.
+    /// The retries are exhausted: the QP is to fail, or to be suspended if it is guarded.
     pub(crate) fn give_up_path(&mut self) {
         self.failure = Some(Failure::Path);
     }
@@ -300,8 +299,8 @@ impl QpCore {
         self.failure.is_some()
     }
 
-    /// Whether a packet that shims hand up is for the transport. One before it may have failed the
-    /// QP.
+    /// Whether the transport takes a packet that shims hand up. An earlier packet may have failed
+    /// the QP.
     pub(crate) fn takes(&self, packet: &PacketView<'_>) -> bool {
         !self.has_failed() && self.descriptor.opcodes.contains(packet.opcode())
     }
@@ -335,8 +334,8 @@ impl QpCore {
         }
     }
 
-    /// A frame arrived with a congestion mark: tell the sender, but not too often. If it answers a
-    /// request of ours, our own controller can do something about it too.
+    /// A frame arrived with a congestion mark: notifies the sender, with a rate limit. If the frame
+    /// answers a request of ours, our own controller can react too.
     #[cold]
     pub(crate) fn on_ecn_mark(&mut self, now: Time, packet: &PacketView<'_>) {
         if packet.info().kind == OpKind::ReadResponse {
@@ -367,9 +366,9 @@ fn wc_opcode(op: &SendOp) -> WcOpcode {
 /// Why a QP stopped transmitting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// Nothing more to send until something happens.
+    /// Nothing to send until something happens.
     Idle,
-    /// There is more: its turn, or the batch, was over.
+    /// There is more: its turn ended, or the batch is full.
     More,
     /// Its rate does not allow more before [`Pacer::next`].
     Paced,
@@ -384,17 +383,17 @@ pub(crate) struct Qp {
     pub(crate) core: QpCore,
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) shims: Chain,
-    /// What admission remembers of the peer.
+    /// What admission remembers about the peer.
     pub(crate) admission: Admission,
-    /// What holds the QP while its connection moves.
+    /// What holds the QP back while its connection moves.
     pub(crate) moving: Moving,
-    /// Looks after a peer that says nothing.
+    /// Watches a silent peer.
     pub(crate) keepalive: Option<Box<Keepalive>>,
-    /// Hears of single-packet WRITEs with immediate.
+    /// Notified of single-packet WRITEs with immediate.
     pub(crate) landing: Option<Box<dyn Landing>>,
     pub(crate) standing: Standing,
-    /// Opens what arrives, if the connection is sealed: then nothing else is taken. A thin pointer,
-    /// because most have none.
+    /// Opens what arrives, if the connection is sealed: then nothing else is accepted. A thin
+    /// pointer, because most QPs have none.
     pub(crate) opener: Option<Box<Box<dyn OpenPackets>>>,
 }
 
@@ -413,7 +412,7 @@ impl Qp {
         }
     }
 
-    /// A QP whose queues are to come from elsewhere.
+    /// A QP without queues, to which another QP's will be attached.
     pub(crate) fn spare(qpn: Qpn, index: u32, init: &QpInit, config: &NicConfig) -> Qp {
         let bare = QpInit { max_send_wr: 0, max_recv_wr: 0, ..*init };
         let mut qp = Qp::new(qpn, index, &bare, config);
@@ -423,15 +422,15 @@ impl Qp {
         qp
     }
 
-    /// Puts a shim under it, outside of all others.
+    /// Adds a shim below the QP, outside of all others.
     pub(crate) fn push_shim(&mut self, shim: Box<dyn Shim>) {
         self.shims.push(shim, self.core.descriptor);
-        // A code closes its block where a message ends: a message of each packet would double the
+        // A code closes its block at the end of a message: one message per packet would double the
         // traffic.
         self.core.splits_writes = false;
     }
 
-    /// A request was posted: if it is the one that a fence waits for, those behind it wait.
+    /// A request was posted: if a fence waits for it, requests behind it are withheld.
     #[inline]
     pub(crate) fn posted(&mut self, flags: SendFlags) {
         if self.moving.fence_wanted && self.core.is_signaled(flags) {
@@ -439,7 +438,7 @@ impl Qp {
             let tail = self.core.sq.tail();
             let from = self.core.sq.withheld_from().map_or(tail, |withheld| withheld.min(tail));
             self.core.sq.withhold_from(from);
-            // What waits for a key now waits for more than that.
+            // Requests that waited for a key now wait for the fence as well.
             self.moving.starved = false;
         }
         if self.core.keys.is_some() {
@@ -507,10 +506,10 @@ impl Qp {
         }
         self.finish_call(cx);
         if self.core.state == QpState::Err && self.transport.has_work(&self.core) {
-            // It failed just now, and the peer has not been told why.
+            // It has just failed, and must still tell the peer why.
             return Progress::More;
         }
-        // What a shim has to add to the packets sent just now does not wait for others.
+        // A shim's additions to the packets just sent do not wait for others.
         if self.shims_are_due(cx.now) { Progress::More } else { progress }
     }
 
@@ -535,7 +534,7 @@ impl Qp {
         self.finish_call(cx);
     }
 
-    /// Does what the transport has asked for by failing, and reports a drained send queue.
+    /// Carries out a failure that the transport has asked for, and reports a drained send queue.
     pub(crate) fn finish_call(&mut self, cx: &mut Cx<'_>) {
         match self.core.failure.take() {
             None => {}
@@ -583,7 +582,7 @@ impl Qp {
         }
     }
 
-    /// Back to how it was made; outstanding requests vanish.
+    /// Back to the state it was created in; outstanding requests vanish.
     pub(crate) fn reset(&mut self, cx: &mut Cx<'_>) {
         self.shims.stop();
         self.transport.abort(&mut self.core, cx);

@@ -1,19 +1,19 @@
-//! The way from a transport into a batch.
+//! The path from a transport into a batch.
 
 use super::{Cx, QpCore};
 use crate::shim::{Chain, OutPacket, ShimOut};
 use crate::tx::{Flow, HeaderBuf, TxBatch};
 
-/// Where a transport's packets go: through the QP's shims, if it has some, into the batch.
+/// Where a transport's packets go: through the QP's shims, if it has any, into the batch.
 pub(crate) struct Sink<'a> {
     batch: &'a mut TxBatch,
     shims: &'a mut Chain,
     has_shims: bool,
     per_packet: usize,
-    /// Packets that may pass before a shim that is alone looks at them; none if each goes through
-    /// the shims.
+    /// Packets that may pass before the only shim looks at them; 0 if each packet goes through the
+    /// shims.
     run_left: u32,
-    /// Where those begin that it has not seen.
+    /// Start of the packets that it has not seen.
     run_from: usize,
 }
 
@@ -22,18 +22,18 @@ impl<'a> Sink<'a> {
     pub(super) fn new(batch: &'a mut TxBatch, shims: &'a mut Chain, is_sealed: bool) -> Sink<'a> {
         let run_from = batch.run_mark();
         let has_shims = !shims.is_empty();
-        // Without a shim nobody ever looks.
+        // Without a shim nothing is ever looked at.
         let (mut per_packet, mut run_left) = (1, u32::MAX);
         if has_shims {
             per_packet = shims.max_out();
-            // What is in the batch is ciphertext if the QP is sealed: shims see packets before.
+            // A sealed QP's batch holds ciphertext: its shims must see packets before that.
             let alone = shims.alone().filter(|_| !is_sealed);
             run_left = alone.map_or(0, |shim| shim.run_len());
         }
         Sink { batch, shims, has_shims, per_packet, run_left, run_from }
     }
 
-    /// Whether another packet, and what a shim makes of it, fits.
+    /// Whether another packet, with what shims make of it, fits.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.batch.room() >= self.per_packet
@@ -52,15 +52,15 @@ impl<'a> Sink<'a> {
         count_sent(core, cx, 1, bytes);
         if self.has_shims {
             self.run_left -= 1;
-            // What a shim adds to a message follows its end.
+            // What a shim adds to a message follows the end of the message.
             if self.run_left == 0 || !header.goes_on() {
                 self.look(core, cx);
             }
         }
     }
 
-    /// Sends a packet of the connection's own control, which is not data: it spends neither rate
-    /// nor credit.
+    /// Sends a packet of the connection's own control, which is not data: it uses neither rate nor
+    /// credit.
     #[cold]
     pub(crate) fn send_control(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, header: &HeaderBuf) {
         let Some(flow) = core.flow.as_mut() else { return };
@@ -75,8 +75,8 @@ impl<'a> Sink<'a> {
         self.run_left.min(room as u32)
     }
 
-    /// Sends packets from the middle of a message, which differ in their PSNs only: `header` is the
-    /// first one's, and the segment in `cx.segments` has the payloads, of `payload_len` bytes each.
+    /// Sends packets from the middle of a message, which differ only in their PSNs: `header` is the
+    /// first one's; the segment in `cx.segments` has the payloads, of `payload_len` bytes each.
     #[inline]
     pub(crate) fn send_run(
         &mut self,
@@ -118,7 +118,7 @@ impl<'a> Sink<'a> {
         count_sent(core, cx, packets, bytes);
     }
 
-    /// The shim looks at the packets that have passed since it did last.
+    /// Shows the shim the packets that have passed since the last time.
     fn look(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let data_ecn = core.data_ecn();
         let (Some(shim), Some(flow)) = (self.shims.alone(), core.flow.as_mut()) else {
@@ -134,7 +134,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The turn is over: no packet goes out that a shim has not seen.
+    /// The turn is over: the shim sees every packet before it goes out.
     pub(super) fn finish(mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         if self.has_shims && self.batch.run_mark() > self.run_from && self.run_left > 0 {
             self.look(core, cx);
@@ -159,7 +159,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Books packets that have gone out.
+/// Accounts for packets that have gone out.
 #[inline]
 pub(super) fn count_sent(core: &mut QpCore, cx: &mut Cx<'_>, packets: u32, bytes: u64) {
     count_packets(core, cx, packets, bytes);

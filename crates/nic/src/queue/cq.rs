@@ -18,12 +18,12 @@ enum Armed {
     Solicited,
 }
 
-/// How many completions a queue holds, for those who do not have the engine. It has a cache line to
-/// itself, and is behind by what the engine's owner is doing right now.
+/// How many completions a queue holds, for users without access to the engine. It has a cache line
+/// to itself, and lags behind whatever the engine's owner is doing right now.
 #[derive(Clone, Debug)]
 pub struct CqLevel(Arc<Padded>);
 
-/// Two lines, since processors fetch them in pairs.
+/// Two cache lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded(AtomicUsize);
@@ -48,7 +48,7 @@ struct Cq {
     depth: usize,
     armed: Armed,
     overflowed: bool,
-    /// QPs that complete here.
+    /// QPs that use this queue.
     users: u32,
 }
 
@@ -57,7 +57,7 @@ struct Cq {
 pub(crate) struct CqTable {
     slots: Vec<Option<Cq>>,
     max: u32,
-    /// Queues that overflowed since somebody last looked; their QPs must go to the error state.
+    /// Queues that overflowed since the last check; their QPs must go to the error state.
     overflows: Vec<CqId>,
 }
 
@@ -80,14 +80,14 @@ impl CqTable {
         super::insert(&mut self.slots, self.max, cq).map(CqId).ok_or(full)
     }
 
-    /// Changes the depth to one that holds what is there.
+    /// Changes the depth to one that fits the completions held.
     pub(crate) fn resize(&mut self, id: CqId, depth: u32) -> Result<(), ControlError> {
         let (cq, depth) = (self.get(id)?, depth as usize);
         if cq.ring.len() > depth {
             let why = "more completions wait in the queue";
             return Err(ControlError::Invalid { what: "completion queue depth", why });
         }
-        // Room is taken now, so that no completion allocates.
+        // Allocated now, so that no completion has to allocate.
         cq.ring.reserve(depth - cq.ring.len());
         cq.depth = depth;
         Ok(())
@@ -118,7 +118,7 @@ impl CqTable {
 
     /// Asks for one [`Event::CqNotify`] at the next completion.
     ///
-    /// As with hardware, what is already in the queue raises nothing: poll once more after arming.
+    /// As with hardware, completions already in the queue raise nothing: poll again after arming.
     pub(crate) fn arm(&mut self, id: CqId, solicited_only: bool) -> Result<(), ControlError> {
         let cq = self.get(id)?;
         // Arming for any completion is stronger: a later solicited-only request must not weaken it.
@@ -141,7 +141,7 @@ impl CqTable {
         Ok(n)
     }
 
-    /// Adds a completion. A full queue loses it, says so once, and is in error from then on.
+    /// Adds a completion. A full queue drops it, reports that once, and is in error from then on.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -183,13 +183,13 @@ impl CqTable {
         !self.overflows.is_empty()
     }
 
-    /// A queue whose overflow nobody has handled yet.
+    /// A queue whose overflow has not been handled yet.
     #[inline]
     pub(crate) fn take_overflow(&mut self) -> Option<CqId> {
         self.overflows.pop()
     }
 
-    /// Takes out what a QP has completed and nobody has polled yet.
+    /// Takes out a QP's unpolled completions.
     pub(crate) fn extract(&mut self, id: CqId, qpn: Qpn) -> Vec<Completion> {
         let Ok(cq) = self.get(id) else { return Vec::new() };
         let mut taken = Vec::new();
@@ -204,7 +204,7 @@ impl CqTable {
         taken
     }
 
-    /// Removes what a QP that is reset or destroyed left behind.
+    /// Removes the completions of a QP that is reset or destroyed.
     pub(crate) fn purge(&mut self, id: CqId, qpn: Qpn) {
         if let Ok(cq) = self.get(id) {
             cq.ring.retain(|c| c.qpn != qpn);

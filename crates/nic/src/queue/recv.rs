@@ -18,13 +18,13 @@ pub(crate) struct RecvQueue {
     numbered: Numbered,
 }
 
-/// What a queue knows of its receives when messages name them by number, rather than take the
-/// oldest.
+/// State of a queue whose receives are named by number in messages, instead of being consumed
+/// oldest first.
 #[derive(Debug, Default)]
 struct Numbered {
-    /// By place: when the receive ends; nothing once it has. Empty unless receives are numbered.
+    /// By place: the receive's deadline, until it ends. Empty unless receives are numbered.
     deadlines: Box<[Option<Time>]>,
-    /// By place: those that end by themselves.
+    /// By place: receives that end by a deadline.
     timers: Option<Box<Timers>>,
     /// Number of the oldest receive.
     head: u32,
@@ -101,7 +101,7 @@ impl RecvQueue {
         true
     }
 
-    /// Puts a request that was taken back to where it was.
+    /// Puts a receive that was taken back in its old place.
     pub(crate) fn give_back(&mut self, wqe: &RecvWqe) {
         if self.len >= self.capacity {
             return;
@@ -114,8 +114,7 @@ impl RecvQueue {
         self.len += 1;
     }
 
-    /// Makes room for another number of receives; `false` if those that wait do not fit. Not for
-    /// numbered ones.
+    /// Changes the capacity; `false` if the pending receives do not fit. Not for numbered ones.
     pub(crate) fn resize(&mut self, capacity: u32) -> bool {
         if capacity < self.len {
             return false;
@@ -123,7 +122,7 @@ impl RecvQueue {
         let mut other = RecvQueue::new(capacity, self.max_sge as u8);
         let mut wqe = RecvWqe::default();
         while self.take(&mut wqe) {
-            // There is room, and for lists as long.
+            // The new queue has space for them, and for lists as long.
             let _ = other.post(&RecvWr::new(wqe.wr_id, &wqe.sges));
         }
         *self = other;
@@ -146,7 +145,7 @@ impl RecvQueue {
     }
 }
 
-/// Which numbers the receives on a queue have.
+/// The numbers of the receives on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbering {
     /// Number of the oldest receive.
@@ -155,9 +154,9 @@ pub(crate) struct Numbering {
     pub(crate) tail: u32,
 }
 
-/// Numbered receives. They end in any order; places become free in theirs.
+/// Numbered receives. They end in any order; their places are freed in order.
 impl RecvQueue {
-    /// Counts on from `by` more.
+    /// Advances the numbers by `by`.
     pub(crate) fn shift_numbers(&mut self, by: u32) {
         self.numbered.head = self.numbered.head.wrapping_add(by);
     }
@@ -186,27 +185,27 @@ impl RecvQueue {
         &self.sges[at * self.max_sge..][..self.counts[at] as usize]
     }
 
-    /// When the first receive ends by itself.
+    /// The earliest deadline of a receive.
     pub(crate) fn next_deadline(&self) -> Time {
         let timers = self.numbered.timers.as_ref();
         timers.and_then(|timers| timers.next()).unwrap_or(Time::NEVER)
     }
 
-    /// Number of a receive whose deadline has come. It is told once.
+    /// Number of a receive whose deadline has passed. Each is returned once.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
         let at = self.numbered.timers.as_mut()?.pop_due(now)?;
         let ahead = (at + self.capacity - self.head) % self.capacity;
         Some(self.numbered.head.wrapping_add(ahead))
     }
 
-    /// Place of the oldest receive that was posted under a `wr_id` and has not ended.
+    /// Place of the oldest unfinished receive posted under a `wr_id`.
     pub(crate) fn find_id(&self, wr_id: u64) -> Option<usize> {
         let places = (0..self.len).map(|ahead| ((self.head + ahead) % self.capacity) as usize);
         let open = |at: &usize| self.numbered.deadlines.get(*at).is_some_and(Option::is_some);
         places.filter(open).find(|at| self.wr_ids[*at] == wr_id)
     }
 
-    /// Lets the receive at a place end no later than this.
+    /// Makes the receive at a place end no later than this.
     pub(crate) fn hasten(&mut self, at: usize, deadline: Time) {
         if let Some(set) = &mut self.numbered.deadlines[at] {
             *set = deadline.min(*set);

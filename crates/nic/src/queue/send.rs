@@ -17,13 +17,13 @@ pub(crate) struct Wqe {
     pub(crate) sge_count: u8,
     /// Bytes of the message.
     pub(crate) len: u32,
-    /// PSNs that it takes, once started.
+    /// PSNs that it uses, once started.
     pub(crate) packets: u32,
     /// First PSN, once started.
     pub(crate) first_psn: Psn,
-    /// The peer has carried it out on another connection: it only has to complete in its turn. Or,
-    /// where requests have deadlines: it has completed at its own, and only takes its numbers when
-    /// it is its turn.
+    /// The peer has carried it out on an earlier connection: it only has to complete in order. Or,
+    /// where requests have deadlines: it completed at its deadline, and only uses up its numbers
+    /// when its turn comes.
     pub(crate) executed: bool,
 }
 
@@ -34,7 +34,7 @@ impl Wqe {
         self.first_psn.add(self.packets)
     }
 
-    /// Whether it takes a receive of the peer's.
+    /// Whether it consumes one of the peer's receives.
     #[inline]
     pub(crate) fn is_two_sided(&self) -> bool {
         matches!(
@@ -43,7 +43,7 @@ impl Wqe {
         )
     }
 
-    /// Turns a copy of it into a WRITE of nothing, which does nothing but take its place in line.
+    /// Turns a copy of it into an empty WRITE, which only keeps its place in the sequence.
     pub(crate) fn become_empty(&mut self) {
         self.op = SendOp::Write(Remote { addr: 0, rkey: 0 });
         self.len = 0;
@@ -57,7 +57,7 @@ impl Wqe {
     }
 }
 
-/// What a request with a deadline has besides.
+/// Additional fields of a request with a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     pub(crate) deadline: Time,
@@ -65,15 +65,15 @@ pub(crate) struct Timing {
     pub(crate) stride_log2: u8,
 }
 
-/// What a queue keeps where requests have deadlines, by place.
+/// Additional state of a queue whose requests have deadlines, by place.
 #[derive(Debug)]
 struct Timed {
     timings: Box<[Timing]>,
-    /// Requests that end by themselves.
+    /// Requests that end by a deadline.
     timers: Timers,
 }
 
-/// A bounded ring of [`Wqe`]s, numbered from 0 for ever. Its memory is allocated once.
+/// A bounded ring of [`Wqe`]s, numbered from 0 without wrapping. Its memory is allocated once.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     ring: Vec<Wqe>,
@@ -81,17 +81,17 @@ pub(crate) struct SendQueue {
     inline: Vec<u8>,
     /// Destinations, for a UD QP.
     dests: Vec<UdDest>,
-    /// Where requests have deadlines.
+    /// Present where requests have deadlines.
     timed: Option<Box<Timed>>,
-    /// The peer's shared receive queues that requests are for, by place, where they name one.
+    /// By place: the peer's shared receive queue that a request names, where requests name one.
     srqns: Box<[u32]>,
-    /// A request that sends nothing was posted once: few queues ever have one.
+    /// A request that sends nothing has been posted: few queues ever have one.
     has_local: bool,
     max_sge: usize,
     max_inline: usize,
     head: u64,
     tail: u64,
-    /// Requests from this number on wait.
+    /// Requests from this number on are withheld.
     doorbell: u64,
 }
 
@@ -109,7 +109,7 @@ const EMPTY: Wqe = Wqe {
 
 const UNTIMED: Timing = Timing { deadline: Time::NEVER, stride_log2: 0 };
 
-/// Longest message: 2^31 bytes, as the standard has it.
+/// Longest message: 2^31 bytes, as in the standard.
 pub(crate) const MAX_MESSAGE: u64 = 1 << 31;
 
 impl SendQueue {
@@ -134,7 +134,7 @@ impl SendQueue {
         }
     }
 
-    /// A queue that is never used: of a QP whose queues are elsewhere.
+    /// A queue that is never used: for a QP whose queues are on another NIC.
     pub(crate) fn placeholder() -> SendQueue {
         SendQueue {
             ring: Vec::new(),
@@ -152,12 +152,12 @@ impl SendQueue {
         }
     }
 
-    /// Requests from this number on wait until [`SendQueue::release`].
+    /// Withholds requests from this number on until [`SendQueue::release`].
     pub(crate) fn withhold_from(&mut self, number: u64) {
         self.doorbell = number;
     }
 
-    /// No request waits any longer.
+    /// Stops withholding requests.
     pub(crate) fn release(&mut self) {
         self.doorbell = u64::MAX;
     }
@@ -233,7 +233,7 @@ impl SendQueue {
         self.dests.get(self.slot(number))
     }
 
-    /// Whether a request is done here and sends nothing.
+    /// Whether a request is local and sends nothing.
     #[inline]
     pub(crate) fn is_local(&self, number: u64) -> bool {
         self.has_local && self.get(number).is_some_and(|wqe| wqe.op.is_local())
@@ -246,12 +246,12 @@ impl SendQueue {
         timed.map_or(UNTIMED, |timed| timed.timings[self.slot(number)])
     }
 
-    /// The peer's shared receive queue that a request is for.
+    /// The peer's shared receive queue that a request names.
     pub(crate) fn srqn(&self, number: u64) -> u32 {
         self.srqns.get(self.slot(number)).copied().unwrap_or(0)
     }
 
-    /// Notes what the request that was added last has besides: deadline and layout, or a shared
+    /// Records the additional fields of the request added last: deadline and layout, or a shared
     /// receive queue.
     pub(crate) fn annotate_last(&mut self, wr: &SendWr<'_>) {
         let slot = self.slot(self.tail.wrapping_sub(1));
@@ -267,7 +267,7 @@ impl SendQueue {
         }
     }
 
-    /// Lets a request end no later than this.
+    /// Makes a request end no later than this.
     pub(crate) fn hasten(&mut self, number: u64, deadline: Time) {
         let slot = self.slot(number);
         if let Some(timed) = &mut self.timed {
@@ -277,19 +277,19 @@ impl SendQueue {
         }
     }
 
-    /// When the first request ends by itself.
+    /// The earliest deadline of a request.
     pub(crate) fn next_deadline(&self) -> Time {
         self.timed.as_ref().and_then(|timed| timed.timers.next()).unwrap_or(Time::NEVER)
     }
 
-    /// Number of a request whose deadline has come. It is told once.
+    /// Number of a request whose deadline has passed. Each is returned once.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<u64> {
         let slot = u64::from(self.timed.as_mut()?.timers.pop_due(now)?);
         let len = self.ring.len() as u64;
         Some(self.head + (slot + len - self.head % len) % len)
     }
 
-    /// Adds a request of so many bytes. The caller has checked that the QP's type and state allow
+    /// Adds a request of this many bytes. The caller has checked that the QP's type and state allow
     /// it.
     #[inline]
     pub(crate) fn push(&mut self, wr: &SendWr<'_>, len: u32) -> Result<(), PostError> {
@@ -348,7 +348,7 @@ impl SendQueue {
         Some(wqe)
     }
 
-    /// A request ends otherwise than by its deadline.
+    /// A request ends for another reason than its deadline.
     #[inline(never)]
     fn stop_timer(&mut self, number: u64) {
         let slot = self.slot(number);

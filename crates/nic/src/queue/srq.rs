@@ -1,4 +1,4 @@
-//! Shared receive queues: of several QPs, and of several engines.
+//! Shared receive queues: shared by several QPs, and by several engines.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use crate::types::{CqId, Event, PdId, RecvWr, SrqId, XrcSrq, XrcdId};
 /// A shared receive queue, for the engines that take from it.
 ///
 /// The QPs that share a queue may be on several engines: lanes of one device, or the two NICs that
-/// a connection moves between. All of them take from the one queue here, under a lock of its own,
-/// so that no receive is ever on the wrong engine. Posting takes this lock and no engine's.
+/// a connection moves between. All take from this one queue, under a lock of its own, so no receive
+/// is ever stuck on the wrong engine. Posting takes this lock and no engine's.
 #[derive(Clone, Debug)]
 pub struct SharedSrq {
     inner: Arc<Mutex<SrqInner>>,
@@ -53,8 +53,7 @@ impl SharedSrq {
         Ok(())
     }
 
-    /// Makes room for another number of receives. Those that wait stay, and so must fit; so must
-    /// the limit.
+    /// Changes the capacity. Pending receives stay, and must fit; so must the limit.
     pub fn resize(&self, max_wr: u32) -> Result<(), ControlError> {
         let mut inner = self.lock();
         if max_wr == 0 || max_wr < inner.limit || !inner.queue.resize(max_wr) {
@@ -64,22 +63,22 @@ impl SharedSrq {
         Ok(())
     }
 
-    /// Receives that wait.
+    /// Number of pending receives.
     pub fn len(&self) -> u32 {
         self.lock().queue.len()
     }
 
-    /// Whether no receive waits.
+    /// Whether no receive is pending.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Receives that it has room for.
+    /// Capacity in receives.
     pub fn max_wr(&self) -> u32 {
         self.lock().queue.capacity()
     }
 
-    /// Pieces of memory that one receive can name.
+    /// Most scatter entries of one receive.
     pub fn max_sge(&self) -> u8 {
         self.max_sge
     }
@@ -96,11 +95,11 @@ struct Srq {
     pd: PdId,
     /// QPs of this engine that take from it.
     users: u32,
-    /// Of one that peers name.
+    /// Set for a queue that peers address by number.
     xrc: Option<XrcSrq>,
 }
 
-/// A shared receive queue that a peer has named, and what its messages use.
+/// A shared receive queue that a peer has addressed, and what its messages use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addressee {
     pub(crate) srq: SrqId,
@@ -112,7 +111,7 @@ pub(crate) struct Addressee {
 #[derive(Debug)]
 pub(crate) struct SrqTable {
     slots: Vec<Option<Srq>>,
-    /// Those that peers name, by their numbers.
+    /// Queues that peers address, by number.
     numbers: BTreeMap<u32, SrqId>,
     max: u32,
 }
@@ -122,7 +121,7 @@ impl SrqTable {
         SrqTable { slots: Vec::new(), numbers: BTreeMap::new(), max }
     }
 
-    /// Takes from a queue that another engine takes from, too.
+    /// Adopts a queue that another engine takes from too.
     pub(crate) fn adopt(
         &mut self,
         pd: PdId,
@@ -145,7 +144,7 @@ impl SrqTable {
         Ok(id)
     }
 
-    /// The queue of a domain that a peer names by its number.
+    /// The queue of a domain that a peer addresses by this number.
     pub(crate) fn addressee(&self, domain: XrcdId, number: u32) -> Option<Addressee> {
         let srq = *self.numbers.get(&number)?;
         let Srq { pd, xrc, .. } = self.slots.get(srq.0 as usize)?.as_ref()?;
@@ -153,14 +152,14 @@ impl SrqTable {
         Some(Addressee { srq, pd: *pd, cq: xrc.cq })
     }
 
-    /// The queue itself, for other engines to take from and for anybody to post to.
+    /// A handle to the queue, for other engines to take from and for anybody to post to.
     pub(crate) fn share(&self, id: SrqId) -> Result<SharedSrq, ControlError> {
         let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
         slot.map(|srq| srq.shared.clone()).ok_or(MISSING)
     }
 
-    /// Removes a queue that no QP uses; returns its domain, and the completion queue of one that
-    /// peers name.
+    /// Removes a queue that no QP uses; returns its domain, and its completion queue if peers
+    /// address it.
     pub(crate) fn destroy(&mut self, id: SrqId) -> Result<(PdId, Option<CqId>), ControlError> {
         let srq = self.get(id)?;
         if srq.users > 0 {
@@ -213,7 +212,7 @@ impl SrqTable {
         taken
     }
 
-    /// Puts a request that was taken back to where it was.
+    /// Puts a receive that was taken back in its old place.
     pub(crate) fn give_back(&mut self, id: SrqId, wqe: &RecvWqe) {
         if let Ok(srq) = self.get(id) {
             srq.shared.lock().queue.give_back(wqe);

@@ -8,13 +8,13 @@ use bowline_link::units;
 
 use super::{BbrParams, ControllerFactory, DcqcnParams, EqdsParams, FixedRate, SwiftParams};
 
-/// DCQCN's line rate unless said otherwise: more than a software NIC sends.
+/// DCQCN's default line rate: more than a software NIC sends.
 const LINE_RATE_BPS: u64 = 100_000_000_000;
 
 /// One of this module's controllers, as a value that can be compared and kept.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RateControl {
-    /// As fast as the window allows.
+    /// Limited by the window alone.
     Unlimited,
     /// Never faster than this.
     Fixed {
@@ -32,7 +32,7 @@ pub enum RateControl {
 }
 
 impl RateControl {
-    /// The factory of such controllers; none where there is nothing to control.
+    /// The factory of such controllers; `None` if there is nothing to control.
     pub fn factory(&self) -> Option<Arc<dyn ControllerFactory>> {
         match self {
             RateControl::Unlimited => None,
@@ -47,7 +47,7 @@ impl RateControl {
     }
 }
 
-/// Text that names no controller.
+/// The text does not name a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid congestion control `{text}`: {why}")]
 pub struct ParseRateControlError {
@@ -86,7 +86,7 @@ impl FromStr for RateControl {
 }
 
 impl fmt::Display for RateControl {
-    /// As it is read, where it can be; constants that differ from the defaults are not written.
+    /// In the format that `from_str` reads, where possible; non-default constants are not written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RateControl::Unlimited => f.write_str("none"),

@@ -9,7 +9,7 @@ use crate::time::Time;
 pub struct DcqcnParams {
     /// Line rate: where a QP starts, and what it never exceeds.
     pub line_rate_bps: u64,
-    /// Never slower than this.
+    /// Lower bound of the rate.
     pub min_rate_bps: u64,
     /// Weight of a CNP in the estimate of congestion.
     pub g: f64,
@@ -59,7 +59,7 @@ struct Dcqcn {
     /// R_T.
     target: f64,
     alpha: f64,
-    /// Before the first CNP the QP runs at line rate and nothing has to be caught up with.
+    /// Before the first CNP the QP runs at line rate, and `catch_up` has nothing to do.
     congested: bool,
     alpha_at: Time,
     increase_at: Time,
@@ -85,7 +85,7 @@ impl Dcqcn {
         }
     }
 
-    /// Does what the two timers would have done by `now`.
+    /// Applies what the two timers would have done by `now`.
     fn catch_up(&mut self, now: Time) {
         if !self.congested {
             return;
@@ -113,8 +113,8 @@ impl Dcqcn {
         let line = self.params.line_rate_bps as f64;
         self.target = self.target.min(line);
         self.current = (self.current + self.target) / 2.0;
-        // Halving never arrives; within a hundredth of a percent there is nothing left to recover,
-        // and an uncongested QP costs nothing to catch up with however long it idles.
+        // Halving the distance never reaches the target; within a hundredth of a percent the QP
+        // counts as recovered, so that catching up costs nothing however long it idles.
         if self.current > line * 0.9999 {
             self.current = line;
             self.congested = false;

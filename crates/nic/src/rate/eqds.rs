@@ -1,9 +1,9 @@
-//! Credit from the receiver, which ends incast: Olteanu et al., "An edge-queued datagram service
-//! for all datacenter traffic", NSDI 2022, sections 3.1 and 3.2, as far as the ends go.
+//! Receiver-driven credit against incast: Olteanu et al., "An edge-queued datagram service for all
+//! datacenter traffic", NSDI 2022, sections 3.1 and 3.2, the parts that concern hosts.
 //!
-//! [`EqdsParams`] makes the sender's half. A connection begins with one window that nobody has
-//! granted, so that short messages wait for nothing; the rest is sent against credit. [`Grantor`]
-//! is the receiver's half.
+//! [`EqdsParams`] makes the sender's half. A connection starts with one ungranted window, so that
+//! short messages need not wait; the rest is sent against credit. [`Grantor`] is the receiver's
+//! half.
 
 use std::collections::VecDeque;
 
@@ -15,9 +15,9 @@ use crate::time::Time;
 pub struct EqdsParams {
     /// What may be sent before any credit has come: one bandwidth-delay product at most.
     pub initial_bytes: u64,
-    /// Credit that is kept at most; more is of a receiver that has lost count.
+    /// Upper bound of unused credit; a receiver that grants more has lost count.
     pub max_credit_bytes: u64,
-    /// Where sending stops for want of credit, the pacer spreads at this rate.
+    /// The pacer spreads packets at this rate while there is credit.
     pub line_rate_bps: u64,
 }
 
@@ -60,7 +60,7 @@ impl RateController for Eqds {
     }
 
     fn on_lost(&mut self, _now: Time, lost: &Lost) {
-        // Grants do not arrive, or nobody makes any: a packet for each timeout is the least rate.
+        // Grants do not arrive, or nobody makes any: one packet per timeout is the least rate.
         if lost.timeout {
             self.credit = self.credit.max(1);
         }
@@ -73,24 +73,24 @@ impl RateController for Eqds {
     }
 }
 
-/// A receiver's half: shares out the rate of its link among those who want to send to it.
+/// The receiver's half: shares its link rate among the senders that want to send to it.
 ///
-/// Senders say how much they have to send ([`want`](Grantor::want)), and get credit by turns
-/// ([`next`](Grantor::next)), a quantum each, at a little less than the link's rate.
+/// Senders announce how much they have to send ([`want`](Grantor::want)), and take turns in getting
+/// credit ([`next`](Grantor::next)), a quantum each, at slightly less than the link rate.
 #[derive(Clone, Debug)]
 pub struct Grantor {
     quantum_bytes: u64,
     /// Nanoseconds that a quantum takes.
     quantum_ns: u64,
-    /// What each sender still wants, by number, and whether it is among the turns.
+    /// What each sender still wants, by number, and whether it is in `turns`.
     wanted: Vec<(u64, bool)>,
-    /// Those that want something, in turn.
+    /// Senders that want something, in order.
     turns: VecDeque<usize>,
     next_at: Time,
 }
 
 impl Grantor {
-    /// For a link of this rate, with credit in pieces of so many bytes.
+    /// For a link of this rate, with credit in quanta of this many bytes.
     pub fn new(link_bps: u64, quantum_bytes: u64) -> Grantor {
         let quantum_ns = u128::from(quantum_bytes) * 8_000_000_000 / u128::from(link_bps.max(1));
         Grantor {
@@ -102,13 +102,13 @@ impl Grantor {
         }
     }
 
-    /// A sender has so many bytes more to send.
+    /// A sender has this many more bytes to send.
     pub fn want(&mut self, sender: usize, bytes: u64) {
         let wanted = self.wanted.get(sender).map_or(0, |(wanted, _)| *wanted);
         self.set_want(sender, wanted.saturating_add(bytes));
     }
 
-    /// A sender has so many bytes to send, whatever it had before.
+    /// A sender has this many bytes to send, replacing any earlier announcement.
     pub fn set_want(&mut self, sender: usize, bytes: u64) {
         if sender >= self.wanted.len() {
             if bytes == 0 {
@@ -123,7 +123,7 @@ impl Grantor {
         }
     }
 
-    /// Whose turn it is, and how much it may send; `None` before the time has come, or if nobody
+    /// Whose turn it is, and how much it may send; `None` if the next grant is not due, or nobody
     /// wants any.
     pub fn next(&mut self, now: Time) -> Option<(usize, u64)> {
         if now < self.next_at {
@@ -138,12 +138,12 @@ impl Grantor {
             if *has_turn {
                 self.turns.push_back(sender);
             }
-            // It may have changed its mind.
+            // It may want nothing any more.
             if bytes > 0 {
                 break (sender, bytes);
             }
         };
-        // Time in which nobody wanted anything is not made up for: it would be a burst.
+        // Time in which nobody wanted anything is not made up for: that would cause a burst.
         let from =
             self.next_at.max(Time::from_nanos(now.as_nanos().saturating_sub(self.quantum_ns)));
         self.next_at = from.plus_nanos(self.quantum_ns);

@@ -3,7 +3,7 @@
 use super::{ControlledConnection, ControllerFactory, RateController};
 use crate::time::Time;
 
-/// Controllers that never allow more than this.
+/// A factory of controllers with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedRate {
     /// Bits per second of UDP payload, at least 1.

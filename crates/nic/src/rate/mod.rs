@@ -1,11 +1,11 @@
-//! How fast a QP may send: rate controllers, and the factories that they come from.
+//! Rate controllers, which decide how fast a QP may send, and their factories.
 //!
-//! A QP gets a [`ControllerFactory`]
+//! A QP has a [`ControllerFactory`]
 //! ([`Nic::set_rate_controller`](crate::Nic::set_rate_controller)), which builds a
-//! [`RateController`] whenever a connection begins: a path that is new is learned anew. The engine
-//! tells the controller what happens, and asks it for a pacing rate and a window at the beginning
-//! of each of the QP's turns and after everything that it has told. The controllers of this module
-//! are made of nothing but that; others can be written anywhere.
+//! [`RateController`] whenever a connection begins: a new path is learned anew. The engine reports
+//! what happens to the controller, and asks it for a pacing rate and a window at the start of each
+//! of the QP's turns and after every report. The controllers in this module use nothing else;
+//! others can be written outside this crate.
 
 mod bbr;
 mod choice;
@@ -51,41 +51,41 @@ impl ControlledConnection {
     }
 }
 
-/// Told what happens to a QP, asked how fast it may send.
+/// Hears what happens to a QP, and decides how fast it may send.
 ///
-/// It has no timers of its own: whatever should have happened by `now` is caught up with when it is
-/// asked or told something. It allocates nothing once built.
+/// It has no timers of its own: it catches up with whatever should have happened by `now` when it
+/// is called. Once built it allocates nothing.
 ///
-/// What it hears depends on the transport. All tell what was sent, and pass CNPs on. RC tells what
-/// was acknowledged, with round trips, and what it sends again; and marks on the answers to READs.
-/// XP tells as much from feedback, for which it asks if the controller [wants
-/// it](RateController::wants_feedback). UC and UD hear nothing of what becomes of their packets: a
-/// protocol above them that does can tell the controller by
+/// What it hears depends on the transport. All report what was sent, and pass CNPs on. RC reports
+/// what was acknowledged, with round-trip times, what it retransmits, and marks on READ responses.
+/// XP reports as much from feedback, which it requests if the controller [wants
+/// it](RateController::wants_feedback). UC and UD do not know what becomes of their packets: a
+/// protocol above them that does can report it by
 /// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
 pub trait RateController: Debug + Send {
-    /// Bits per second of UDP payload at `now`. `None` is no limit; 0 holds the QP until the
-    /// controller has been told something and says otherwise.
+    /// Bits per second of UDP payload at `now`. `None` is no limit; 0 stops the QP until a later
+    /// call makes the controller say otherwise.
     fn pacing_rate_bps(&mut self, now: Time) -> Option<u64>;
 
-    /// Most bytes in flight, on transports that know what is; `None` is no limit. It applies on top
-    /// of the window of the path or the QP, and a packet always goes if nothing is in flight.
+    /// Most bytes in flight, on transports that know this number; `None` is no limit. It applies on
+    /// top of the window of the path or the QP. With nothing in flight a packet may always go.
     fn window_bytes(&self) -> Option<u64> {
         None
     }
 
     /// Most bytes that one turn may send, for controllers that count what they allow; `None` is no
-    /// limit. A turn that is allowed anything sends a packet at least.
+    /// limit. A turn that may send anything sends at least one packet.
     fn turn_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Whether data packets say that they understand ECN marks. Asked once.
+    /// Whether data packets are marked ECN-capable. Asked once.
     fn wants_ecn(&self) -> bool {
         false
     }
 
-    /// Whether it has to hear of what arrives. Asked once. A transport that does not acknowledge
-    /// packets but can ask for feedback (XP) does so then.
+    /// Whether it needs to know what arrives. Asked once. A transport that does not acknowledge
+    /// packets but can request feedback (XP) then does.
     fn wants_feedback(&self) -> bool {
         false
     }
@@ -100,68 +100,67 @@ pub trait RateController: Debug + Send {
         let _ = (now, acked);
     }
 
-    /// Something was lost, as far as the transport can tell.
+    /// The transport believes that something was lost.
     fn on_lost(&mut self, now: Time, lost: &Lost) {
         let _ = (now, lost);
     }
 
-    /// So many bytes of payload met congestion on their way: a switch has marked their packets.
+    /// This many payload bytes met congestion: a switch has marked their packets.
     fn on_marked(&mut self, now: Time, bytes: u64) {
         let _ = (now, bytes);
     }
 
-    /// The peer's NIC notifies of congestion (CNP).
+    /// The peer's NIC has sent a CNP.
     fn on_cnp(&mut self, now: Time) {
         let _ = now;
     }
 
-    /// The receiver grants so many more bytes.
+    /// The receiver grants this many more bytes.
     fn on_credit(&mut self, now: Time, bytes: u64) {
         let _ = (now, bytes);
     }
 }
 
-/// What a QP has sent in a turn.
+/// What a QP sent in a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// UDP payload: data, headers, acknowledgements, and what shims add.
     pub bytes: u64,
-    /// What is in flight now, packets counted as full ones, where the transport knows it. What
-    /// READs have asked for is in flight too.
+    /// Bytes in flight now, counting each packet as a full one, where the transport knows. Data
+    /// that READs have requested counts too.
     pub in_flight_bytes: Option<u64>,
-    /// There is nothing more to send for now: neither the rate nor a window is what holds the QP
-    /// back.
+    /// There is nothing more to send for now: neither the rate nor a window holds the QP back.
     pub app_limited: bool,
 }
 
-/// What has arrived.
+/// What was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acked {
-    /// Payload that was acknowledged, or that came as the answer to a READ.
+    /// Payload that was acknowledged, or that came as a READ response.
     pub bytes: u64,
-    /// Time from a packet's first sending to its acknowledgement, if this acknowledges one that was
-    /// timed and sent once. About one packet in a round trip is timed.
+    /// Time from a packet's first transmission to its acknowledgement, if this acknowledges a timed
+    /// packet that was sent once. About one packet per round trip is timed.
     pub rtt_ns: Option<u64>,
-    /// What is still in flight, as in [`Sent`].
+    /// Bytes still in flight, as in [`Sent`].
     pub in_flight_bytes: u64,
     /// There is nothing more to send for now.
     pub app_limited: bool,
-    /// When it had arrived, in nanoseconds of the peer's clock, where the peer tells. It says how
-    /// fast data arrives, however unevenly feedback does.
+    /// When it arrived, in nanoseconds of the peer's clock, if the peer reports it. It shows the
+    /// delivery rate however irregular feedback is.
     pub arrival_ns: Option<u64>,
 }
 
-/// What is thought lost.
+/// What is considered lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// What has to be sent again, packets counted as full ones; with go-back-N that is all that was
+    /// Bytes to retransmit, counting each packet as a full one; with go-back-N that is everything
     /// in flight.
     pub bytes: u64,
-    /// Nothing was heard for too long. Otherwise the peer, or a missing answer, has told.
+    /// A timeout. Otherwise a NAK or a missing response revealed the loss.
     pub timeout: bool,
 }
 
-/// What a protocol above a QP tells its rate controller: see
+/// Feedback from a protocol above a QP to its rate controller: see
 /// [`Nic::rate_feedback`](crate::Nic::rate_feedback).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feedback {
@@ -176,7 +175,7 @@ pub enum Feedback {
 }
 
 impl Feedback {
-    /// Tells a controller.
+    /// Passes it to a controller.
     pub fn tell(&self, controller: &mut dyn RateController, now: Time) {
         match self {
             Feedback::Acked(acked) => controller.on_acked(now, acked),

@@ -1,17 +1,17 @@
-//! From a receiver's reports to feedback for a controller.
+//! Turns a receiver's reports into feedback for a rate controller.
 //!
 //! A protocol whose packets are not acknowledged one by one counts them instead. The sender puts
 //! stamps among its packets and remembers how many it had sent by then. The receiver answers each
-//! with how many had landed when it came. All counts are cumulative, so that a lost stamp or report
-//! costs precision and nothing else.
+//! stamp with the number of packets that had landed when it came. All counts are cumulative, so a
+//! lost stamp or report costs only precision.
 
 use super::{Acked, Lost};
 use crate::time::Time;
 
-/// Stamps that are remembered: several round trips of them.
+/// Stamps kept: several round trips' worth.
 const STAMPS: usize = 64;
 
-/// What a receiver says in answer to a stamp. Counts are of packets.
+/// A receiver's answer to a stamp. Counts are in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The stamp: when it was sent, by the sender's clock.
@@ -26,12 +26,12 @@ pub struct Report {
     pub clock_ns: u64,
 }
 
-/// What follows from a report.
+/// What a report reveals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// What has arrived since the last report.
+    /// What was delivered since the last report.
     pub acked: Acked,
-    /// What is known to be lost since then, if anything is.
+    /// What is known to have been lost since then, if anything.
     pub lost: Option<Lost>,
 }
 
@@ -43,17 +43,17 @@ pub struct ReportMeter {
     /// Stamps and packets sent by then; older ones are overwritten.
     stamps: [(Time, u64); STAMPS],
     stamped: usize,
-    /// The stamp that was answered last, and the packets sent before it.
+    /// The most recently answered stamp, and the packets sent before it.
     answered: Option<(Time, u64)>,
     landed_at_stamp: u64,
     landed: u64,
     lost: u64,
-    /// The first so many packets are not in flight, whatever became of them.
+    /// The first this many packets no longer count as in flight, whatever became of them.
     written_off: u64,
 }
 
 impl ReportMeter {
-    /// For packets of so many bytes.
+    /// For packets of this many bytes.
     pub fn new(packet_bytes: u32) -> ReportMeter {
         ReportMeter {
             packet_bytes: packet_bytes.into(),
@@ -67,18 +67,18 @@ impl ReportMeter {
         }
     }
 
-    /// Packets have so many bytes, as far as is known: some are shorter than others.
+    /// Updates the packet size, which is an estimate: some packets are shorter than others.
     pub fn set_packet_bytes(&mut self, bytes: u64) {
         self.packet_bytes = bytes;
     }
 
-    /// A stamp is put behind the first `sent` packets. Stamps differ.
+    /// A stamp follows the first `sent` packets. Stamps differ.
     pub fn on_stamp(&mut self, now: Time, sent: u64) {
         self.stamps[self.stamped % STAMPS] = (now, sent);
         self.stamped += 1;
     }
 
-    /// Bytes in flight, if `sent` packets have been sent.
+    /// Bytes in flight, given that `sent` packets have been sent.
     pub fn in_flight_bytes(&self, sent: u64) -> u64 {
         let before = self.answered.map_or(0, |(_, before)| before);
         let landed_since = self.landed.saturating_sub(self.landed_at_stamp);
@@ -86,14 +86,14 @@ impl ReportMeter {
         unheard_of.min(sent.saturating_sub(self.written_off)) * self.packet_bytes
     }
 
-    /// Nothing was heard of what is in flight for too long: it is not, if `sent` packets have been
+    /// Feedback timed out: what is in flight no longer counts, given that `sent` packets have been
     /// sent.
     pub fn write_off(&mut self, sent: u64) {
         self.written_off = sent;
     }
 
-    /// A report came; nothing follows from one that is not newer than the last, or answers no stamp
-    /// of ours. `sent` packets have been sent by now.
+    /// Handles a report; `None` if it is not newer than the last, or answers no stamp of ours.
+    /// `sent` packets have been sent by now.
     pub fn on_report(&mut self, now: Time, sent: u64, report: &Report) -> Option<Heard> {
         let stamp = self.stamps.iter().rev().find(|(at, _)| *at == report.stamp).copied();
         let (at, before) = stamp.filter(|_| report.stamp > Time::ZERO)?;
@@ -103,7 +103,7 @@ impl ReportMeter {
             return None;
         }
         let is_fresh = self.answered.is_none_or(|(last, _)| at > last);
-        // More cannot have landed than was sent: a peer that says so gains nothing.
+        // No more can have landed than was sent: a peer that claims more gains nothing.
         let landed = report.landed.min(sent);
         let bytes = landed.saturating_sub(self.landed) * self.packet_bytes;
         self.answered = Some((at, before));

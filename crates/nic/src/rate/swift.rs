@@ -8,17 +8,17 @@ use crate::time::Time;
 /// Swift's constants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftParams {
-    /// The least target, the same for all flows of a network whose paths are shorter.
+    /// The minimum target, shared by all flows of a network whose paths are shorter.
     pub base_target_ns: u64,
-    /// What the target allows on top of the shortest round trip, on longer paths.
+    /// On longer paths, what the target allows on top of the shortest round trip.
     pub base_delay_ns: u64,
-    /// How many round trips lie between two drains.
+    /// Round trips between two drains.
     pub drain_every: u32,
     /// The most that flow scaling adds to the target, for the smallest windows.
     pub max_scaling_ns: u64,
-    /// Windows, in packets, between which flow scaling works.
+    /// Smallest window, in packets, to which flow scaling applies.
     pub min_scaled_packets: f64,
-    /// And the largest.
+    /// Largest window, in packets, to which flow scaling applies.
     pub max_scaled_packets: f64,
     /// Packets by which the window grows in a round trip.
     pub additive: f64,
@@ -64,16 +64,16 @@ impl ControllerFactory for SwiftParams {
     }
 }
 
-/// A packet in a thousand round trips.
+/// One packet per thousand round trips.
 const MIN_CWND: f64 = 0.001;
 
 #[derive(Debug)]
 struct Swift {
     params: SwiftParams,
     packet_bytes: f64,
-    /// Congestion window, in packets; less than one is a pause between packets.
+    /// Congestion window, in packets; below one, packets are paced.
     cwnd: f64,
-    /// The path without queues.
+    /// Round trip without queues.
     min_rtt_ns: Option<u64>,
     /// Smoothed.
     rtt_ns: Option<u64>,
@@ -82,28 +82,27 @@ struct Swift {
     drain: Drain,
 }
 
-/// A pause in which the queue that the flow itself keeps runs empty, to see how long the path is
-/// without it.
+/// A pause that drains the flow's own queue, to measure the path without it.
 ///
 /// The paper's targets come from the topology. Here those of longer paths come from the shortest
-/// round trip, and a flow that begins when there is a queue takes that for a longer path: its
-/// target is too high, it pushes the others out, and the queue that is there from then on is its
-/// own. So it has only to let go for a moment to learn better.
+/// round trip, and a flow that starts while there is a queue mistakes it for a longer path: its
+/// target is too high, it pushes the others out, and from then on the queue is its own. So yielding
+/// for a moment is enough to correct the estimate.
 #[derive(Clone, Copy, Debug)]
 enum Drain {
-    /// The next begins then, or is to be planned.
+    /// Start of the next drain; `None` if it is yet to be scheduled.
     At(Option<Time>),
-    /// It lasts until a packet has come back that was sent then or later, when what was under way
-    /// before is gone.
+    /// It lasts until a packet sent at this time or later is acknowledged: everything that was in
+    /// flight before is gone then.
     Sent(Time),
 }
 
-/// What is left of the window in a drain.
+/// Fraction of the window that a drain leaves.
 const DRAINED: f64 = 0.25;
 
 impl Swift {
-    /// The target delay, section 3.2: the path's own, and more for flows with small windows, whose
-    /// share of a queue is small. The topology's term is in the shortest round trip.
+    /// The target delay, section 3.2: the path's own, plus more for flows with small windows, whose
+    /// share of a queue is small. The shortest round trip stands for the topology's term.
     fn target_ns(&self, min_rtt_ns: u64) -> f64 {
         let params = &self.params;
         let (low, high) = (params.min_scaled_packets, params.max_scaled_packets);
@@ -116,8 +115,8 @@ impl Swift {
         base as f64 + scaled
     }
 
-    /// Begins and ends drains; whether one is under way. A round trip is that of a packet which has
-    /// just come back.
+    /// Starts and ends drains; returns whether one is in progress. `rtt_ns` is that of a packet
+    /// just acknowledged.
     fn drains(&mut self, now: Time, rtt_ns: Option<u64>, smoothed_ns: u64) -> bool {
         let after =
             |round_trips: u32| now.plus_nanos(smoothed_ns.saturating_mul(round_trips.into()));
@@ -152,7 +151,7 @@ impl Swift {
 
 impl RateController for Swift {
     fn pacing_rate_bps(&mut self, _now: Time) -> Option<u64> {
-        // Only a window below one packet is paced: above, acknowledgements are the clock.
+        // Only a window below one packet is paced: above that, acknowledgements clock the sender.
         let rtt_ns = self.rtt_ns.filter(|_| self.cwnd < 1.0)?;
         let bps = self.cwnd * self.packet_bytes * 8e9 / rtt_ns.max(1) as f64;
         Some((bps as u64).max(1))
@@ -175,7 +174,7 @@ impl RateController for Swift {
             self.rtt_ns = Some(self.rtt_ns.map_or(rtt_ns, |s| s - s / 8 + rtt_ns / 8));
         }
         let (Some(min_rtt_ns), Some(smoothed)) = (self.min_rtt_ns, self.rtt_ns) else { return };
-        // What is measured in a drain says nothing about the window.
+        // Measurements in a drain say nothing about the window.
         if self.drains(now, acked.rtt_ns, smoothed) {
             return;
         }
@@ -184,7 +183,7 @@ impl RateController for Swift {
         let packets = acked.bytes as f64 / self.packet_bytes;
         if delay < target {
             let per_ack = self.params.additive * packets;
-            // A QP that has nothing to send learns nothing of the path.
+            // A QP with nothing to send learns nothing about the path.
             let is_used = !acked.app_limited;
             self.cwnd += match (is_used, self.cwnd >= 1.0) {
                 (false, _) => 0.0,
@@ -198,7 +197,7 @@ impl RateController for Swift {
     }
 
     fn on_lost(&mut self, now: Time, lost: &Lost) {
-        // A timeout may mean that all is lost, but with go-back-N it is also what one packet costs.
+        // A timeout may mean that all is lost, but with go-back-N one lost packet can cause it.
         let factor = if lost.timeout { 1.0 - self.params.max_decrease } else { 0.8 };
         self.decrease(now, factor);
         self.bound();

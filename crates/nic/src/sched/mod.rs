@@ -1,9 +1,9 @@
-//! Whose turn it is: the ready list, pacing, the line for a path's window, and timers.
+//! Scheduling of QPs: the ready list, pacing, the queue for a path's window, and timers.
 //!
 //! A QP that has something to send is in the ready list, once. Its turn ends when it has sent a
 //! burst, when it has nothing more, or when something holds it back: its pacer, until a time; its
 //! own window, until the peer acknowledges; the window that it shares with others ([`path`]), until
-//! it is its turn there.
+//! the path wakes it.
 
 mod pacer;
 mod path;
@@ -19,29 +19,29 @@ use crate::qp::{Progress, Qp};
 use crate::rate::ControllerFactory;
 use crate::time::Time;
 
-/// Packets that a QP may send before it is the next one's turn: one full burst.
+/// Packets that a QP may send before the next QP's turn: one full burst.
 pub(crate) const TURN_PACKETS: u32 = 16;
 
 /// What limits a QP's sending.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    /// To the peer's engine, whose window QPs share.
+    /// The path to the peer's engine, whose window its QPs share.
     pub(crate) path: Option<PathId>,
-    /// It has come to the head of the line for the path's window, and may use it in its next turn.
+    /// The path has woken it: it may use the path's window in its next turn.
     pub(crate) called: bool,
     /// A window of its own, instead of a share of the path's.
     pub(crate) window: Option<u32>,
     pub(crate) pacer: Pacer,
-    /// Where controllers of connections to come are from.
+    /// Factory of controllers for future connections.
     pub(crate) controllers: Option<Arc<dyn ControllerFactory>>,
 }
 
-/// Where a QP stands.
+/// A QP's position in the schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
     /// In the ready list.
     queued: bool,
-    /// In line for its path's window.
+    /// Waiting for its path's window.
     waiting: bool,
     /// Stopped by its pacer.
     pub(crate) paced: bool,
@@ -82,7 +82,7 @@ impl Scheduler {
         self.ready.pop_front()
     }
 
-    /// Forgets a QP that is gone. It has left its path.
+    /// Forgets a destroyed QP, which has left its path.
     pub(crate) fn remove(&mut self, slot: u32) {
         self.timers.remove(slot);
     }
@@ -95,8 +95,8 @@ impl Scheduler {
         }
     }
 
-    /// A call has touched a QP: gives it a turn if it has something to send, or else sets its
-    /// timer.
+    /// To be called after a call has touched a QP: gives it a turn if it has something to send, or
+    /// else sets its timer.
     #[inline]
     pub(crate) fn touched(&mut self, slot: u32, qp: &mut Qp) {
         if qp.standing.queued {
@@ -110,12 +110,12 @@ impl Scheduler {
         }
     }
 
-    /// Makes sure that a QP's timer fires no later than its deadline. A deadline that has moved
-    /// away is left to be found out when the timer fires.
+    /// Makes sure that a QP's timer fires no later than its deadline. If the deadline has moved
+    /// later, the timer fires at the old one and is set again then.
     #[inline]
     pub(crate) fn rearm(&mut self, slot: u32, qp: &Qp) {
         let deadline = qp.deadline();
-        // A QP that is queued comes here again when it has had its turn.
+        // A queued QP gets here again after its turn.
         if deadline == Time::NEVER || qp.standing.queued {
             return;
         }
@@ -124,7 +124,7 @@ impl Scheduler {
         }
     }
 
-    /// Makes sure that a QP's timer fires by its transport's deadline, also if it is queued: its
+    /// Makes sure that a QP's timer fires by its transport's deadline, even if it is queued: its
     /// port may be slow to give it its turn.
     pub(crate) fn arm(&mut self, slot: u32, qp: &Qp) {
         let deadline = qp.transport.deadline();
@@ -139,9 +139,9 @@ impl Scheduler {
         qp.standing.queued = false;
     }
 
-    /// Puts a QP that has had its turn where it belongs. If it is the batch that was over, not the
-    /// turn, the next batch begins with it: who stops amid a message in order to wait in line has
-    /// not asked for an acknowledgement.
+    /// Puts a QP that has had its turn where it belongs. If the batch was full before the turn was
+    /// over, the next batch begins with this QP: a QP that stops within a message in order to wait
+    /// has not asked for an acknowledgement.
     pub(crate) fn end_turn(&mut self, slot: u32, qp: &mut Qp, progress: Progress, full: bool) {
         let goes_on = progress == Progress::More && full;
         if progress == Progress::More {
@@ -167,7 +167,7 @@ impl Scheduler {
         self.rearm(slot, qp);
     }
 
-    /// Gives turns to QPs for which their path has room again.
+    /// Gives turns to the QPs whose path has window space again.
     #[inline]
     pub(crate) fn wake_waiters(&mut self, qps: &mut [Option<Box<Qp>>]) {
         while let Some(slot) = self.paths.pop_woken() {
@@ -175,7 +175,7 @@ impl Scheduler {
                 continue;
             };
             qp.standing.waiting = false;
-            // A QP that goes on for other reasons may have been in line as well: it is called once.
+            // A QP that became ready otherwise may have been waiting too: it is woken once.
             if let Some(path) = qp.core.limits.path
                 && core::mem::replace(&mut qp.core.limits.called, true)
             {
@@ -187,8 +187,8 @@ impl Scheduler {
 }
 
 impl Qp {
-    /// Leaves the path to its peer: the line for its window, and all that the QP has in flight
-    /// there.
+    /// Leaves the path to its peer: the queue for its window, and everything that the QP has in
+    /// flight on it.
     pub(crate) fn leave_path(&mut self, paths: &mut PathTable) {
         let Some(path) = self.core.limits.path else { return };
         self.transport.release_charge(&self.core, paths);

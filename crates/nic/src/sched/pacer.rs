@@ -1,13 +1,13 @@
-//! Spreading packets out in time, as a rate controller says.
+//! Spreads packets over time at the rate that a rate controller sets.
 
 use crate::rate::{ControlledConnection, ControllerFactory, RateController, Sent};
 use crate::time::Time;
 
-/// Spreads a QP's packets out in time at its controller's rate.
+/// Spreads a QP's packets over time at its controller's rate.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     controller: Option<Box<dyn RateController>>,
-    /// What the controller said when it was asked last: without a limit `UNLIMITED`.
+    /// The controller's latest rate; `UNLIMITED` without a limit.
     rate_bps: u64,
     window_bytes: u64,
     /// What may still be sent in this turn.
@@ -20,31 +20,31 @@ pub(crate) struct Pacer {
     next: Time,
     /// When the next packet would go if they were spread out evenly.
     due: Time,
-    /// How far ahead of that the burst under way may get.
+    /// How far ahead of that the current burst may get.
     burst_until: Time,
-    /// Since when there is nothing to send; `NEVER` if there is.
+    /// Since when there has been nothing to send; `NEVER` if there is something.
     resting: Time,
 }
 
 const UNLIMITED: u64 = u64::MAX;
 
-/// Packets go in bursts of so much time, but no more than these bytes, with a pause after each: a
-/// burst is one system call, where single packets would be one each. A queue on the way has to hold
-/// it, and the wait for it is to be short beside a round trip.
+/// Length of a burst in time, capped in bytes, with a pause after each: a burst is one system call,
+/// where single packets would be one each. A queue on the path has to hold it, and waiting for it
+/// should be short compared with a round trip.
 const BURST_NS: u64 = 100_000;
 const BURST_BYTES: u64 = 60 << 10;
-/// A pacer that was late may send so much at once to catch up: what it missed in this time, but no
-/// more than these bytes. Software timers are late by tens of microseconds, and by milliseconds on
-/// a busy machine; without credit every lateness would be lost throughput, and with too much of it
-/// a queue on the way would overflow. To have had nothing to send is no lateness.
+/// How much a late pacer may send at once to catch up: what it missed in this time, capped in
+/// bytes. Software timers are late by tens of microseconds, and by milliseconds on a busy machine;
+/// without catching up every delay would be lost throughput, and with too much of it a queue on the
+/// path would overflow. Time with nothing to send does not count as late.
 const CATCH_UP_NS: u64 = 4_000_000;
 const CATCH_UP_BYTES: u64 = 1 << 20;
-/// Nothing to send for less than this is no rest: a protocol above keeps a short queue, empties it
-/// to catch up, and fills it again at its next look.
+/// Having nothing to send for less than this does not count as idle: a protocol above keeps a short
+/// queue, empties it to catch up, and refills it the next time it runs.
 const REST_NS: u64 = 200_000;
 
 impl Pacer {
-    /// Without a factory, one that never holds anything back.
+    /// Without a factory, the pacer never holds anything back.
     pub(crate) fn new(
         now: Time,
         factory: Option<&dyn ControllerFactory>,
@@ -74,7 +74,7 @@ impl Pacer {
         self.next
     }
 
-    /// Whether there is a controller, which wants to be told things.
+    /// Whether there is a controller, which needs to be told of events.
     #[inline]
     pub(crate) fn is_controlled(&self) -> bool {
         self.controller.is_some()
@@ -91,7 +91,7 @@ impl Pacer {
         self.wants_ecn
     }
 
-    /// Whether the controller has to hear of what arrives.
+    /// Whether the controller needs to know what arrives.
     #[inline]
     pub(crate) fn wants_feedback(&self) -> bool {
         self.wants_feedback
@@ -102,7 +102,7 @@ impl Pacer {
         (self.turn_left != u64::MAX).then_some(self.turn_left)
     }
 
-    /// The rate now, for those who watch.
+    /// The current rate, for monitoring.
     pub(crate) fn rate_bps(&mut self, now: Time) -> Option<u64> {
         self.controller.as_mut()?.pacing_rate_bps(now)
     }
@@ -124,7 +124,7 @@ impl Pacer {
         }
     }
 
-    /// Tells the controller something, and asks what follows from it.
+    /// Reports something to the controller, and updates rate and window.
     pub(crate) fn tell(&mut self, now: Time, f: impl FnOnce(&mut dyn RateController)) {
         if let Some(controller) = &mut self.controller {
             f(&mut **controller);
@@ -152,7 +152,7 @@ impl Pacer {
             return;
         }
         self.turn_bytes += bytes;
-        // A QP that is held sends acknowledgements nevertheless.
+        // A QP that may not send data still sends acknowledgements.
         let rate = self.rate_bps;
         if rate != 0 && rate != UNLIMITED {
             self.burst_until = self.burst_end(now, rate);
@@ -166,7 +166,7 @@ impl Pacer {
         }
     }
 
-    /// How many packets of `len` bytes may go at once: one at least, if one may go at all.
+    /// How many packets of `len` bytes may go at once: at least one, if one may go at all.
     pub(crate) fn burst_packets(&self, now: Time, len: u32) -> u32 {
         let rate = self.rate_bps;
         if rate == UNLIMITED {
@@ -178,7 +178,7 @@ impl Pacer {
         u32::try_from(packets).unwrap_or(u32::MAX).max(1)
     }
 
-    /// When the next packet would have gone, evenly spread, as far as lateness is made up for.
+    /// When the next packet would have gone with even spacing, within the catch-up limit.
     #[inline]
     fn start(&self, now: Time, rate: u64) -> Time {
         let has_rested = now.nanos_since(self.resting) >= REST_NS;
@@ -186,7 +186,7 @@ impl Pacer {
         self.due.max(Time::from_nanos(now.as_nanos().saturating_sub(late_by)))
     }
 
-    /// Where the burst under way ends, or the one that begins now.
+    /// Where the current burst ends, or the one that begins now.
     #[inline]
     fn burst_end(&self, now: Time, rate: u64) -> Time {
         if self.due > now {

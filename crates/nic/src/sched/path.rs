@@ -15,15 +15,15 @@ pub(crate) type PathId = u32;
 struct Path {
     key: (IpAddr, u8),
     in_flight: u64,
-    /// QPs that wait for room, first come first served.
+    /// QPs that wait for window space, in FIFO order.
     waiters: VecDeque<u32>,
-    /// QPs that were woken and have not had their turn.
+    /// QPs that were woken and have not had their turn yet.
     called: u32,
     users: u32,
 }
 
 impl Path {
-    /// The next in line, who is to be woken.
+    /// Wakes the first waiter.
     #[inline]
     fn call(&mut self) -> Option<u32> {
         let next = self.waiters.pop_front();
@@ -38,7 +38,7 @@ pub(crate) struct PathTable {
     by_key: HashMap<(IpAddr, u8), PathId>,
     slots: Vec<Option<Path>>,
     window: u64,
-    /// QPs that may go on, since room has appeared.
+    /// QPs that may continue, since window space has appeared.
     woken: VecDeque<u32>,
 }
 
@@ -74,7 +74,7 @@ impl PathTable {
         id
     }
 
-    /// One QP less on the path. What the QP had in flight must have been given back.
+    /// Removes a QP from the path. Its in-flight bytes must have been released.
     pub(crate) fn release(&mut self, id: PathId) {
         let Some(path) = self.get(id) else { return };
         path.users = path.users.saturating_sub(1);
@@ -85,7 +85,7 @@ impl PathTable {
         }
     }
 
-    /// Bytes that may still be put in flight. An idle path always has room for a packet.
+    /// Bytes that may still be put in flight. An idle path always admits a packet.
     #[inline]
     pub(crate) fn room(&self, id: PathId) -> u64 {
         match self.slots.get(id as usize) {
@@ -99,7 +99,7 @@ impl PathTable {
         matches!(self.slots.get(id as usize), Some(Some(path)) if path.in_flight == 0)
     }
 
-    /// A QP's share of what is in flight has changed; wakes those who wait if it has shrunk.
+    /// Updates a QP's share of the bytes in flight; wakes a waiter if it has shrunk.
     #[inline]
     pub(crate) fn charge(&mut self, id: PathId, before: u64, after: u64) {
         let window = self.window;
@@ -115,8 +115,8 @@ impl PathTable {
         }
     }
 
-    /// Whether others than a QP, which may have been `called` itself, are in line for room. Whoever
-    /// comes by and finds some would otherwise take it from under those who have waited for it.
+    /// Whether QPs other than this one, which may have been `called` itself, are waiting for window
+    /// space. Otherwise a QP that happens to find some would take it from those that waited.
     #[inline]
     pub(crate) fn has_line(&self, id: PathId, called: bool) -> bool {
         match self.slots.get(id as usize) {
@@ -125,7 +125,7 @@ impl PathTable {
         }
     }
 
-    /// A QP is to go on as if it had been woken.
+    /// Marks a QP as woken again.
     #[inline]
     pub(crate) fn recalled(&mut self, id: PathId) {
         if let Some(path) = self.get(id) {
@@ -141,14 +141,14 @@ impl PathTable {
         }
     }
 
-    /// Queues a QP for room. A QP asks once, until it is woken.
+    /// Queues a QP for window space. A QP asks once, until it is woken.
     pub(crate) fn wait(&mut self, id: PathId, qp: u32) {
         if let Some(path) = self.get(id) {
             path.waiters.push_back(qp);
         }
     }
 
-    /// Passes room that a woken QP has left over on to the next in line.
+    /// Passes window space that a woken QP did not use on to the next waiter.
     #[inline]
     pub(crate) fn wake_next(&mut self, id: PathId) {
         let window = self.window;
@@ -162,8 +162,8 @@ impl PathTable {
         }
     }
 
-    /// Takes a QP that leaves the path out of the line; `called` if it was woken and has not had
-    /// its turn. What room it has left, and perhaps been woken for already, is for the next.
+    /// Removes a QP that leaves the path from the queue; `called` if it was woken and has not had
+    /// its turn. Window space that it leaves, or was woken for, goes to the next waiter.
     pub(crate) fn forget(&mut self, id: PathId, qp: u32, called: bool) {
         let before = self.woken.len();
         self.woken.retain(|woken| *woken != qp);
@@ -176,7 +176,7 @@ impl PathTable {
         self.wake_next(id);
     }
 
-    /// A QP that may go on.
+    /// The next QP that may continue.
     #[inline]
     pub(crate) fn pop_woken(&mut self) -> Option<u32> {
         self.woken.pop_front()

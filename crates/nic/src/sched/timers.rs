@@ -2,14 +2,14 @@
 
 use crate::time::Time;
 
-/// Where an item sits in the heap, or nowhere.
+/// Position of an item that is not in the heap.
 const ABSENT: u32 = u32::MAX;
 
 /// A priority queue of (deadline, item) with items numbered from 0, each in it at most once, so
 /// its size is bounded by the number of items whatever the traffic does.
 ///
-/// Retransmission deadlines move later with every acknowledgement. Owners do not touch the heap for
-/// that: they let the old entry come up and set the new deadline then.
+/// Retransmission deadlines move later with every acknowledgement. Owners do not update the heap
+/// for that: they let the old entry expire and set the new deadline then.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: Vec<(Time, u32)>,

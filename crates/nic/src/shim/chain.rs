@@ -1,4 +1,4 @@
-//! The shims under a QP, one under another.
+//! The chain of shims below a QP.
 
 use bowline_wire::{Opcode, OpcodeSet, PacketView};
 
@@ -7,12 +7,12 @@ use crate::time::Time;
 use crate::tx::{Flow, TxBatch};
 use crate::types::TransportDescriptor;
 
-/// The shims under a QP, innermost first.
+/// The shims below a QP, innermost first.
 pub(crate) struct Chain {
     shims: Vec<Box<dyn Shim>>,
-    /// What any of them claims.
+    /// Opcodes that any of them claims.
     opcodes: OpcodeSet,
-    /// Packets that one of the transport's may become.
+    /// Most packets that one of the transport's may become.
     max_out: usize,
 }
 
@@ -35,7 +35,7 @@ impl Chain {
         self.shims.is_empty()
     }
 
-    /// The shim, if there is no other.
+    /// The shim, if there is exactly one.
     #[inline]
     pub(crate) fn alone(&mut self) -> Option<&mut (dyn Shim + 'static)> {
         match &mut self.shims[..] {
@@ -79,20 +79,20 @@ impl Chain {
         }
     }
 
-    /// Packets that one of the transport's may become.
+    /// Most packets that one of the transport's may become.
     #[inline]
     pub(crate) fn max_out(&self) -> usize {
         self.max_out
     }
 
-    /// See [`Shim::follows`]. A shim that is not alone has no quick way.
+    /// See [`Shim::follows`]. Only a single shim has this fast path.
     #[inline]
     pub(crate) fn follows(&mut self, packet: &PacketView<'_>) -> bool {
         self.alone().is_some_and(|shim| shim.follows(packet))
     }
 
-    /// A packet has arrived that no shim has looked at, except that one which is alone has said
-    /// that it does not follow. Returns whether [`Chain::deadline`] may have changed.
+    /// Handles a packet that no shim has seen; a single shim has already said that it does not
+    /// follow. Returns whether [`Chain::deadline`] may have changed.
     pub(crate) fn incoming(
         &mut self,
         now: Time,
@@ -115,7 +115,7 @@ impl Chain {
         }
     }
 
-    /// Lets those act whose time has come. Returns packets and bytes sent.
+    /// Calls the shims whose timers are due. Returns packets and bytes sent.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Time,
@@ -132,7 +132,7 @@ impl Chain {
             }
             let mut out = ShimOut::new(now, batch, flow, outside, data_ecn);
             if out.room() < shim.max_out() {
-                // The next batch has room.
+                // The next batch has space.
                 continue;
             }
             shim.handle_timeout(now, &mut out, &mut |packet| {
@@ -150,7 +150,7 @@ fn first_deadline(shims: &[Box<dyn Shim>]) -> Time {
     shims.iter().filter_map(|shim| shim.poll_timeout()).min().unwrap_or(Time::NEVER)
 }
 
-/// Takes a packet from the outermost of some shims to the innermost, and `up` from there. Returns
+/// Takes a packet from the outermost of some shims to the innermost, and on to `up`. Returns
 /// whether a deadline may have changed.
 fn climb(
     shims: &mut [Box<dyn Shim>],
@@ -172,7 +172,7 @@ fn climb(
     own || changed
 }
 
-/// Packets that one packet may become on its way through some shims.
+/// Most packets that one packet may become on its way through some shims.
 pub(super) fn max_out(shims: &[Box<dyn Shim>]) -> usize {
     shims.iter().map(|shim| shim.max_out().max(1)).product()
 }

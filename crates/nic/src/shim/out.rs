@@ -1,4 +1,4 @@
-//! What a shim sends, and what it sees of what was sent.
+//! What a shim sends, and its view of what was sent.
 
 use super::Shim;
 use super::chain::max_out;
@@ -18,8 +18,8 @@ pub struct OutPacket<'a> {
 }
 
 impl OutPacket<'_> {
-    /// Appends a copy of the payload, once and for all: its owner may write the memory meanwhile,
-    /// so that what is copied again may differ.
+    /// Appends a copy of the payload. Copy it only once: its owner may write the memory meanwhile,
+    /// and a second copy could differ.
     pub fn append_payload(&self, to: &mut Vec<u8>) {
         for segment in self.payload {
             segment.append(to);
@@ -27,8 +27,7 @@ impl OutPacket<'_> {
     }
 }
 
-/// Packets that the transport has sent, in order. Other packets of the shim's own may be among
-/// them.
+/// Packets that the transport has sent, in order. The shim's own packets may be among them.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     batch: &'a TxBatch,
@@ -54,8 +53,8 @@ impl<'a> Run<'a> {
         self.batch.payload(packet)
     }
 
-    /// How many packets from `at` on, at most `most`, differ in their PSNs only, and their bytes,
-    /// one behind the other.
+    /// How many packets from `at` on, at most `most`, differ only in their PSNs, and their bytes,
+    /// one after the other.
     #[inline]
     pub fn alike(&self, at: usize, most: usize) -> (usize, &'a [u8]) {
         let packets = self.packets.get(at..).unwrap_or_default();
@@ -63,14 +62,14 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Where a shim sends packets to: the shims outside of it, and behind them the port.
+/// Where a shim sends packets: to the shims outside of it, and after them to the port.
 pub struct ShimOut<'a> {
     now: Time,
     batch: &'a mut TxBatch,
     flow: &'a mut Flow,
     /// The shims outside, from the next on.
     outside: &'a mut [Box<dyn Shim>],
-    /// Where the run begins, in the batch.
+    /// Start of the run in the batch.
     run_from: usize,
     data_ecn: u8,
     sent: u32,
@@ -90,12 +89,12 @@ impl<'a> ShimOut<'a> {
         ShimOut { now, batch, flow, outside, run_from, data_ecn, sent: 0, bytes: 0 }
     }
 
-    /// With the packets from `run_from` on as the run.
+    /// Makes the packets from `run_from` on the run.
     pub(crate) fn behind(self, run_from: usize) -> ShimOut<'a> {
         ShimOut { run_from, ..self }
     }
 
-    /// The packets that [`Shim::passed`] is about.
+    /// The packets that [`Shim::passed`] is told about.
     #[inline]
     pub fn run(&self) -> Run<'_> {
         Run { batch: self.batch, packets: self.batch.run_since(self.run_from) }
@@ -129,15 +128,15 @@ impl<'a> ShimOut<'a> {
         self.bytes += bytes;
     }
 
-    /// Sends a packet whose payload is copied, so that the shim may change its own at once. The
-    /// payload may begin in `header`, behind the headers that the opcode has, with a multiple of
+    /// Sends a packet with a copy of its payload, so that the shim may reuse its buffer at once.
+    /// The payload may begin in `header`, after the headers that the opcode has, with a multiple of
     /// four bytes.
     ///
     /// # Panics
     /// As [`ShimOut::send`].
     pub fn send_copy(&mut self, header: &HeaderBuf, payload: &[u8], ecn: u8) {
         if !self.outside.is_empty() {
-            // The others see the packet as its receiver will: headers are what the opcode has.
+            // Outer shims see the packet as its receiver will: with the opcode's headers.
             let (header, more) = header.split_payload();
             let payload = &[Segment::of_slice(more), Segment::of_slice(payload)];
             return self.send_on(OutPacket { header: &header, payload, ecn });
@@ -146,9 +145,8 @@ impl<'a> ShimOut<'a> {
         self.sent += 1;
     }
 
-    /// Sends a packet as [`ShimOut::send_copy`] does. It may come behind some packets, at most
-    /// [`MAX_LATE`](crate::MAX_LATE), that are sent after it: behind the burst that it would
-    /// interrupt.
+    /// Sends a packet as [`ShimOut::send_copy`] does. Up to [`MAX_LATE`](crate::MAX_LATE) packets
+    /// that are sent later may overtake it, so that it does not interrupt a burst but follows it.
     ///
     /// # Panics
     /// As [`ShimOut::send`].
@@ -160,7 +158,7 @@ impl<'a> ShimOut<'a> {
         self.sent += 1;
     }
 
-    /// Packets that still fit, whatever the shims outside make of them.
+    /// Packets that still fit, whatever the outer shims make of them.
     #[inline]
     pub fn room(&self) -> usize {
         match &*self.outside {

@@ -1,4 +1,4 @@
-//! What a transport is, stated once, so that nobody outside has to ask for a QP's type.
+//! Properties of each transport, stated once, so that no other code has to test a QP's type.
 
 use bitflags::bitflags;
 use bowline_wire::{OpcodeSet, Service};
@@ -34,7 +34,7 @@ bitflags! {
 }
 
 impl SendOp {
-    /// Which operation it is.
+    /// The flag of this operation.
     #[inline]
     pub fn operation(&self) -> Operations {
         match self {
@@ -52,10 +52,10 @@ impl SendOp {
     }
 }
 
-/// What a transport is: what it can do, what it needs, and what may be put around it.
+/// Properties of a transport: what it can do, what it needs, and what can be combined with it.
 ///
-/// [`QpType::descriptor`](crate::QpType::descriptor) gives that of a type of QP. Everything outside
-/// the transports asks this, never for the type itself.
+/// [`QpType::descriptor`](crate::QpType::descriptor) returns that of a QP type. Code outside the
+/// transports uses this, never the type itself.
 #[derive(Debug)]
 pub struct TransportDescriptor {
     /// The standard's short name.
@@ -68,28 +68,27 @@ pub struct TransportDescriptor {
     pub operations: Operations,
     /// Packets of the longest message.
     pub max_packets: u32,
-    /// A QP has one peer, given on its way to ready to receive. Without one every request names its
-    /// destination, and a Q_Key takes the place of access rights.
+    /// A QP has one peer, set on the transition to ready to receive. Without one every request
+    /// names its destination, and a Q_Key takes the place of access rights.
     pub connected: bool,
-    /// Requests are acknowledged and sent again: the attributes about timeouts, retries and
-    /// outstanding READs apply, and a failed request fails the whole QP. Otherwise it stops the
-    /// send queue only.
+    /// Requests are acknowledged and retransmitted: the attributes about timeouts, retries and
+    /// outstanding READs apply, and a failed request fails the whole QP. Otherwise it stops only
+    /// the send queue.
     pub reliable: bool,
-    /// Shims may be put under it.
+    /// Shims may be added below it.
     pub shimmable: bool,
     /// Its connections can move to another NIC.
     pub movable: bool,
     /// Single-packet WRITEs with immediate may go to a [`Landing`](crate::Landing).
     pub landings: bool,
     /// Requests have deadlines and may complete in part ([`EndMark`](crate::EndMark)). Receives are
-    /// numbered, so that none can come from a shared queue.
+    /// numbered, so they cannot come from a shared queue.
     pub deadlines: bool,
-    /// Messages name the shared receive queue that they are for, in place of one that the QP takes
-    /// from.
+    /// Messages name the shared receive queue that they are for, instead of using the QP's.
     pub addressed: bool,
-    /// Requests carry what others do not: a deadline, or a shared receive queue.
+    /// Requests carry additional fields: a deadline, or a shared receive queue.
     pub(crate) annotated: bool,
-    /// A fresh one for a QP.
+    /// Builds the transport of a new QP.
     pub(crate) build: fn() -> Box<dyn Transport>,
 }
 
@@ -101,8 +100,8 @@ impl TransportDescriptor {
     }
 }
 
-/// Packets of a message whose PSNs must not fill half of the PSN space: 2^31 bytes, except at the
-/// smallest MTU.
+/// Most packets of a message, whose PSNs must not fill half of the PSN space: 2^31 bytes, except at
+/// the smallest MTU.
 pub(super) const MAX_PSNS: u32 = (1 << 23) - 1;
 
 #[cfg(test)]

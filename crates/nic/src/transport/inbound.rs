@@ -1,5 +1,5 @@
-//! Putting a SEND or WRITE together from its packets: the same for RC and UC, which differ only in
-//! what they do about a refusal.
+//! Reassembles a SEND or WRITE from its packets: the same for RC and UC, which differ only in how
+//! they react to a refusal.
 
 use bowline_wire::{OpKind, OpcodeInfo, PacketView, Position};
 
@@ -9,10 +9,10 @@ use crate::queue::RecvWqe;
 use crate::train::Train;
 use crate::types::{Access, Completion, WcOpcode, WcStatus};
 
-/// Why a packet was not taken. Nothing of it was written.
+/// Why a packet was refused. None of it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It breaks the rules of the protocol: order of opcodes, lengths, rights of the QP.
+    /// It violates the protocol: order of opcodes, lengths, rights of the QP.
     Invalid,
     /// Its key, range or rights do not allow the access.
     Access,
@@ -24,7 +24,7 @@ pub(crate) enum Refusal {
     LocalProtection,
 }
 
-/// A message on its way in.
+/// A message being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 enum Message {
     #[default]
@@ -44,7 +44,7 @@ enum Message {
 #[derive(Debug, Default)]
 pub(crate) struct Inbound {
     message: Message,
-    /// The receive that the message in progress, or the next one, goes to.
+    /// The receive for the current message, or for the next one.
     wqe: RecvWqe,
     has_wqe: bool,
 }
@@ -55,7 +55,7 @@ impl Inbound {
         self.message != Message::None
     }
 
-    /// Takes one packet in sequence. On success tells whether it ended a message.
+    /// Handles one packet in sequence. On success returns whether it ended a message.
     pub(crate) fn accept(
         &mut self,
         core: &mut QpCore,
@@ -72,8 +72,8 @@ impl Inbound {
         }
     }
 
-    /// Takes packets from the middle of the message in progress, in sequence: as many as can be
-    /// without ado. Returns how many.
+    /// Handles packets from the middle of the current message, in sequence, until one needs the
+    /// slow path. Returns how many.
     pub(crate) fn accept_train(
         &mut self,
         core: &QpCore,
@@ -86,7 +86,7 @@ impl Inbound {
         }
         let mut taken = 0;
         match &mut self.message {
-            // All that is left is looked at first: what a train has given must be taken.
+            // The rest is checked first: frames taken from a train cannot be returned.
             Message::Write { va, rkey, left, .. }
                 if train.kind() == OpKind::Write
                     && core.attrs.access.contains(Access::REMOTE_WRITE)
@@ -119,12 +119,12 @@ impl Inbound {
         taken
     }
 
-    /// Forgets a message whose rest will not come. Its receive serves the next one.
+    /// Drops a message whose remainder will not come. Its receive serves the next one.
     pub(crate) fn abandon(&mut self) -> bool {
         core::mem::take(&mut self.message) != Message::None
     }
 
-    /// Forgets a message that its sender will send again from the start, and gives back the receive
+    /// Drops a message that its sender will restart from the beginning, and gives back the receive
     /// that was taken for it.
     pub(crate) fn give_back(&mut self) -> Option<RecvWqe> {
         self.message = Message::None;
@@ -203,8 +203,8 @@ impl Inbound {
             Message::Write { va, rkey, left, total } => (va, rkey, left, total),
             _ => {
                 let reth = packet.reth().ok_or(Refusal::Invalid)?;
-                // An empty write touches nothing, so its key is not looked at. A landing
-                // believes what it is told, and only the peer knows the key.
+                // An empty WRITE touches no memory, so its key is not checked, except for a
+                // landing: it trusts what it is told, and only the peer knows the key.
                 if reth.len > 0 || core.lands {
                     cx.memory
                         .check_remote(peer, reth.rkey, reth.va, reth.len, Access::REMOTE_WRITE)
@@ -213,7 +213,7 @@ impl Inbound {
                 (reth.va, reth.rkey, reth.len, reth.len)
             }
         };
-        // The announced length must come to an end with the last packet, neither before nor after.
+        // The announced length must be reached exactly with the last packet.
         let consistent = if info.position.ends() { len == left } else { len < left };
         if !consistent {
             return Err(Refusal::Invalid);
@@ -223,8 +223,7 @@ impl Inbound {
             self.take_wqe(core, cx)?;
         }
         if len > 0 {
-            // Landings are told when what they are told of has settled, once for all that arrived
-            // together.
+            // Landings are notified once per group of packets that arrived together, after a fence.
             let ends = info.position.ends() && !(lands && cx.together);
             cx.memory.remote_write(peer, rkey, va, bytes, ends).map_err(|_| Refusal::Access)?;
         }
@@ -277,7 +276,7 @@ impl Inbound {
     }
 }
 
-/// Payload lengths that a packet may have by its place in the message.
+/// Checks the payload length that a packet may have at its position in the message.
 fn check_length(mtu: u32, position: Position, len: usize) -> Result<(), Refusal> {
     let mtu = mtu as usize;
     let fits = match position {

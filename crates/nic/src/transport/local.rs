@@ -1,10 +1,10 @@
-//! Requests that are done here and send nothing: binding memory windows and revoking their keys.
+//! Requests that are carried out locally: binding memory windows and revoking their keys.
 
 use crate::memory::AccessDenied;
 use crate::qp::{Cx, QpCore};
 use crate::types::SendOp;
 
-/// Does such a request, whose turn it is.
+/// Carries out such a request, whose turn it is.
 #[cold]
 pub(super) fn execute(core: &QpCore, cx: &mut Cx<'_>, op: &SendOp) -> Result<(), AccessDenied> {
     match op {

@@ -1,4 +1,4 @@
-//! Transports: one per type of QP, each behind [`Transport`], none knowing another.
+//! Transports: one per QP type, each behind [`Transport`] and independent of the others.
 
 mod descriptor;
 mod inbound;
@@ -23,30 +23,30 @@ use crate::time::Time;
 use crate::train::Train;
 use crate::types::QpState;
 
-/// How far a transport has come.
+/// How far a transport has got.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position {
-    /// Requests below this number have begun to be sent.
+    /// Requests below this number have been started.
     pub(crate) started: u64,
     /// PSN of the peer's next request.
     pub(crate) expected: Psn,
-    /// When something sent was last heard of, or nothing was under way.
+    /// When the peer last made progress with what was sent, or nothing was in flight.
     pub(crate) progress_at: Time,
 }
 
-/// What changes whenever the peer of a reliable connection acts. Who wants to change it in the
-/// peer's name must know a PSN, but for answers to probes.
+/// Values that change whenever the peer of a reliable connection acts. To forge such a change an
+/// attacker must know a PSN, except for answers to probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signs {
-    /// What it has acknowledged.
+    /// What the peer has acknowledged.
     pub(crate) acknowledged: Psn,
-    /// What it has sent.
+    /// What the peer has sent.
     pub(crate) expected: Psn,
-    /// Probes that it has answered.
+    /// Probes that the peer has answered.
     pub(crate) answers: u8,
 }
 
-/// The protocol of a type of QP.
+/// The protocol of a QP type.
 ///
 /// A transport works on the queues and attributes in its [`QpCore`]. It reports failures with
 /// [`QpCore::fail`], which take effect when the call returns, and never looks at another QP.
@@ -57,8 +57,8 @@ pub(crate) trait Transport: Send {
     /// A packet for this QP: intact, from the right peer, of this transport's service.
     /// `meta` is absent for a packet that a shim has restored.
     ///
-    /// Returns whether anything follows from it: something may be ready to send, a deadline may
-    /// have changed, or the QP has failed. For most packets of a bulk transfer nothing does.
+    /// Returns whether the packet has consequences: something may be ready to send, a deadline may
+    /// have changed, or the QP has failed. Most packets of a bulk transfer have none.
     fn receive(
         &mut self,
         core: &mut QpCore,
@@ -67,9 +67,8 @@ pub(crate) trait Transport: Send {
         meta: Option<&FrameMeta>,
     ) -> bool;
 
-    /// Packets from the middle of messages, without requests for acknowledgements: as many of them
-    /// as there is nothing special about. Returns how many, from the first on; nothing follows from
-    /// them.
+    /// Handles packets from the middle of messages, without acknowledgement requests, until one
+    /// needs the slow path. Returns how many; they have no consequences.
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
         let _ = (core, cx, train);
         0
@@ -92,17 +91,17 @@ pub(crate) trait Transport: Send {
         Time::NEVER
     }
 
-    /// A deadline may have passed.
+    /// Handles deadlines that may have passed.
     fn handle_timeout(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);
     }
 
-    /// The smoothed round trip to the peer, if the transport times it.
+    /// The smoothed round trip to the peer, if the transport measures it.
     fn round_trip_ns(&self) -> Option<u64> {
         None
     }
 
-    /// What is in flight, packets counted as full ones, if the transport knows.
+    /// Bytes in flight, counting each packet as a full one, if the transport knows.
     fn in_flight_bytes(&self, core: &QpCore) -> Option<u64> {
         let _ = core;
         None
@@ -113,12 +112,12 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx, deadline);
     }
 
-    /// Sends again what is not acknowledged. For reliable transports.
+    /// Retransmits what is not acknowledged. For reliable transports.
     fn resend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);
     }
 
-    /// Sets how messages are received, before any has been. For transports whose requests have
+    /// Sets how messages are received, before the first one. For transports whose requests have
     /// deadlines.
     fn set_options(&mut self, options: &XpOptions) {
         let _ = options;
@@ -129,26 +128,26 @@ pub(crate) trait Transport: Send {
         None
     }
 
-    /// The peer is granted so many more bytes. Called where the transport has asked for it.
+    /// The peer is granted this many more bytes. Called where the transport has asked for it.
     fn grant(&mut self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// Whether nothing that was started is unfinished.
+    /// Whether everything that was started is finished.
     fn is_drained(&self, core: &QpCore) -> bool;
 
-    /// The QP leaves this NIC: forget what is true of one path only, so that all that is not
-    /// acknowledged is sent again, and answered from the record.
+    /// The QP leaves this NIC: forget what applies to one path only, so that unacknowledged
+    /// requests are retransmitted, and answered from the record.
     fn suspend(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let _ = (core, cx);
     }
 
-    /// The QP leaves its path: gives back what is charged to it.
+    /// The QP leaves its path: releases the bytes charged to it.
     fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
         let _ = (core, paths);
     }
 
-    /// How far it has come.
+    /// How far it has got.
     fn position(&self) -> Position {
         Position::default()
     }
@@ -164,19 +163,19 @@ pub(crate) trait Transport: Send {
         let _ = (core, cx, sink);
     }
 
-    /// Gives back the receive taken for a message that is half there.
+    /// Gives back the receive taken for a partly received message.
     fn give_back(&mut self) -> Option<RecvWqe> {
         None
     }
 
-    /// The QP is going to the error state, or away: let go of everything, flush what was taken off
-    /// a queue.
+    /// The QP goes to the error state, or away: drop all state, and flush what was taken off a
+    /// queue.
     fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>);
 }
 
 /// Type of a QP: which transport it runs.
 ///
-/// This is the list of transports. Whatever else there is to know about one is in its
+/// This is the list of transports. Everything else about one is in its
 /// [`descriptor`](QpType::descriptor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QpType {
@@ -188,7 +187,7 @@ pub enum QpType {
     Ud,
     /// OptiNIC's express path: best effort with deadlines.
     Xp,
-    /// Extended reliable connection: its messages name a shared receive queue of the peer's.
+    /// Extended reliable connection: its messages name one of the peer's shared receive queues.
     Xrc,
 }
 
@@ -196,7 +195,7 @@ impl QpType {
     /// All of them.
     pub const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Xp, QpType::Xrc];
 
-    /// The number by which Bowline's set-up exchanges name it.
+    /// The number that stands for it in Bowline's set-up exchanges.
     pub const fn code(self) -> u8 {
         match self {
             QpType::Rc => 1,
@@ -212,7 +211,7 @@ impl QpType {
         QpType::ALL.into_iter().find(|qp_type| qp_type.code() == code)
     }
 
-    /// What the transport is.
+    /// Properties of the transport.
     #[inline]
     pub fn descriptor(self) -> &'static TransportDescriptor {
         match self {

@@ -1,4 +1,4 @@
-//! Cutting a SEND or WRITE into packets: the same for RC and UC.
+//! Segments a SEND or WRITE into packets: the same for RC and UC.
 
 use core::num::NonZeroU32;
 
@@ -10,31 +10,31 @@ use crate::queue::Wqe;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{SendFlags, SendOp};
 
-/// Packets that a message of `len` bytes takes; an empty one takes one.
+/// Packets of a message of `len` bytes; an empty one takes one packet.
 #[inline]
 pub(crate) fn packets_of(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
-/// How a message becomes packets.
+/// How a message is divided into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// First, middle and last packets: a whole MTU each, and what remains.
+    /// First, middle and last packets: a full MTU each, and the remainder.
     Message,
-    /// A WRITE of each packet, all of this length. The last one may overlap the one before it.
+    /// One WRITE per packet, all of this length. The last one may overlap the one before it.
     Writes(NonZeroU32),
 }
 
-/// Most packets of a WRITE that is cut into WRITEs. Above, headers cost more than full bursts save.
+/// Most packets of a WRITE sent as single WRITEs. Above, headers cost more than full bursts save.
 const MAX_WRITES: u32 = 32;
 
 impl Cut {
-    /// How RC cuts a request that has its packets.
+    /// How RC divides a request whose packets are counted.
     ///
-    /// To the peer a plain WRITE is as good as one for each of its packets: the requester alone
-    /// counts messages. A first packet is longer than those behind it by a RETH and therefore ends
-    /// a burst, which a short message pays for at both ends. A WRITE with an immediate stays whole,
-    /// since its receive reports the length of all of it.
+    /// To the peer one WRITE per packet is as good as one WRITE of many: only the requester counts
+    /// messages. A first packet is longer than the next ones by a RETH and therefore ends a burst,
+    /// which costs a short message time at both ends. A WRITE with immediate stays whole, since its
+    /// receive reports the total length.
     #[inline]
     pub(crate) fn of_reliable(core: &QpCore, wqe: &Wqe) -> Cut {
         let is_short = (2..=MAX_WRITES).contains(&wqe.packets);
@@ -47,7 +47,7 @@ impl Cut {
     }
 }
 
-/// Opcodes of extended reliable connections start here; their requests have a header more.
+/// Opcodes of extended reliable connections start here; their requests have an extra header.
 pub(crate) const XRC: u8 = 0xa0;
 
 /// Codes of the standard's operations within a service's group of opcodes.
@@ -96,14 +96,14 @@ pub(crate) struct Piece<'a> {
     /// Number of the request on its queue.
     pub(crate) number: u64,
     pub(crate) wqe: &'a Wqe,
-    /// Which of its packets.
+    /// Index of the packet in the request.
     pub(crate) k: u32,
     pub(crate) psn: Psn,
     pub(crate) cut: Cut,
 }
 
 impl Piece<'_> {
-    /// Where its payload is in the message, and how long.
+    /// Offset and length of its payload in the message.
     #[inline]
     fn span(&self, mtu: u32) -> (u32, u32) {
         match self.cut {
@@ -118,7 +118,7 @@ impl Piece<'_> {
         }
     }
 
-    /// How many packets from this one on are from the middle of a message, and so alike.
+    /// How many packets from this one on are middle packets, and thus alike.
     #[inline]
     pub(crate) fn middles(&self) -> u32 {
         match self.wqe.op {
@@ -197,15 +197,15 @@ pub(crate) fn header<const SERVICE: u8>(
     header
 }
 
-/// Names the shared receive queue that a request of XRC is for.
+/// Names the shared receive queue that an XRC request is for.
 #[inline]
 pub(crate) fn address(core: &QpCore, header: &mut HeaderBuf, number: u64) {
     let srqn = core.sq.srqn(number);
     header.push(|bytes| XrcEth { reserved8: 0, srqn }.emit(bytes));
 }
 
-/// How many packets like the one with this header, at most `most`, can be sent as one run; they
-/// carry a whole MTU.
+/// How many packets like the one with this header, at most `most`, can be sent as one run; each
+/// carries a full MTU.
 #[inline]
 pub(crate) fn run_len(
     core: &QpCore,
@@ -222,9 +222,8 @@ pub(crate) fn run_len(
     packets
 }
 
-/// Sends packets from the middle of a message as one run, at most `most`; `header` is the first
-/// one's. Returns how many: none if there is anything about them that has to be looked at one by
-/// one.
+/// Sends packets from the middle of a message as one run, at most `most`; `header` is that of the
+/// first. Returns how many: 0 if they have to be handled one by one.
 pub(crate) fn send_run(
     core: &mut QpCore,
     cx: &mut Cx<'_>,

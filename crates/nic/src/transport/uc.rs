@@ -1,5 +1,5 @@
-//! Unreliable connection: no acknowledgements. A message that misses a packet is dropped whole; a
-//! receiver picks up again at the next message.
+//! Unreliable connection: no acknowledgements. A message with a missing packet is dropped whole;
+//! the receiver resumes at the next message.
 
 use bowline_wire::{Opcode, OpcodeSet, PacketView, Psn, Service};
 
@@ -15,7 +15,7 @@ use crate::types::{QpState, WcStatus};
 /// Opcodes of the unreliable connection service start here.
 const SERVICE: u8 = 0x20;
 
-/// What UC is.
+/// Properties of UC.
 pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     name: "UC",
     service: Service::Uc,
@@ -175,8 +175,8 @@ impl Transport for Uc {
     }
 }
 
-/// Sends a packet, or as many from the middle of a message as make a run, at most `most`; returns
-/// how many.
+/// Sends a packet, or a run of packets from the middle of a message, at most `most`; returns how
+/// many.
 #[inline]
 fn send(
     core: &mut QpCore,
@@ -197,7 +197,7 @@ fn send(
 }
 
 impl Uc {
-    /// A peer cannot be told, and must not be able to break the QP: the message is dropped.
+    /// The peer cannot be told, and must not be able to break the QP: the message is dropped.
     fn refuse(
         &mut self,
         core: &mut QpCore,
@@ -217,7 +217,7 @@ impl Uc {
                 return;
             }
         }
-        // A start that came out of order may still begin a message of its own.
+        // A first packet out of order may still begin a message of its own.
         if refusal == Refusal::Invalid && packet.info().position.starts() {
             let _ = self.inbound.accept(core, cx, packet);
         }

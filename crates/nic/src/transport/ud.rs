@@ -1,4 +1,4 @@
-//! Unreliable datagrams: one packet a message, to anybody who is told the Q_Key.
+//! Unreliable datagrams: one packet per message, to any QP whose Q_Key is known.
 
 use bowline_wire::{
     Bth, Deth, FlowKey, ImmDt, OpKind, Opcode, OpcodeSet, PacketView, Psn, Service, ud_grh,
@@ -12,12 +12,12 @@ use crate::queue::{RecvWqe, Wqe};
 use crate::tx::{Flow, HeaderBuf, pad_of};
 use crate::types::{Completion, QpState, SendFlags, SendOp, UdDest, WcOpcode, WcStatus};
 
-/// Bytes that a receive must leave in front of a datagram.
+/// Space for a GRH at the start of a receive, before the datagram.
 const GRH_LEN: u32 = 40;
-/// A request's Q_Key with this bit stands for the QP's own: the standard's privileged keys.
+/// A request's Q_Key with this bit selects the QP's own: the standard's privileged keys.
 const QKEY_OF_QP: u32 = 1 << 31;
 
-/// What UD is.
+/// Properties of UD.
 pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     name: "UD",
     service: Service::Ud,

@@ -9,7 +9,7 @@ use super::{PeerEngine, TxCaps};
 /// Packets that go out in one call: one destination, equal lengths, the last may be shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct Burst {
-    /// Where to.
+    /// Destination address.
     pub dst: IpAddr,
     /// The peer's UDP port.
     pub dst_port: u16,
@@ -20,13 +20,13 @@ pub struct Burst {
     /// UDP payload of all of them together.
     pub bytes: u32,
     /// Steering group of the receiver: the top byte of the destination QPN. A burst arrives as a
-    /// whole, so it must be for one receiving process.
+    /// unit, so it must be for one receiving process.
     pub(super) prefix: u8,
     /// Its packets have ICRCs.
     pub(super) summed: bool,
     pub(super) first: u32,
     pub(super) count: u32,
-    /// Packets that it may have; none more once it has a shorter one, which can only be its last.
+    /// Most packets that it may have; a shorter packet can only be the last, and closes it.
     pub(super) limit: u32,
 }
 
@@ -47,7 +47,7 @@ impl Burst {
         }
     }
 
-    /// Takes a packet of `len` bytes in if it fits; returns its place.
+    /// Adds a packet of `len` bytes if it fits; returns its place.
     #[inline]
     pub(super) fn join(
         &mut self,
@@ -75,24 +75,24 @@ impl Burst {
         Some((self.count - 1) as u16)
     }
 
-    /// How many packets.
+    /// Number of packets.
     pub fn packet_count(&self) -> usize {
         self.count as usize
     }
 
-    /// Which process at the destination it is for: the top byte of the destination QPN.
+    /// The process at the destination: the top byte of the destination QPN.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Whether its packets have ICRCs; those for a path that cannot change them have zeros there
+    /// Whether its packets have ICRCs; on a path that cannot corrupt them the field is zero
     /// ([`CleanPaths`](super::CleanPaths)).
     #[inline]
     pub fn is_summed(&self) -> bool {
         self.summed
     }
 
-    /// Which engine it is for.
+    /// The destination engine.
     pub fn peer(&self) -> PeerEngine {
         (self.dst, self.dst_port, self.prefix)
     }

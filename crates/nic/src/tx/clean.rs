@@ -1,4 +1,4 @@
-//! Paths on which nothing can change a packet, so that its ICRC need not be computed.
+//! Paths that cannot corrupt a packet, so that its ICRC need not be computed.
 
 use core::net::IpAddr;
 
@@ -7,11 +7,11 @@ pub type PeerEngine = (IpAddr, u16, u8);
 
 /// The peers that a port reaches through memory.
 ///
-/// Packets for them have zeros where the ICRC is, and arrive as
-/// [`IpId::Unsummed`](crate::IpId::Unsummed). Everything else about them is as on the wire.
+/// Packets for them have a zero ICRC field, and arrive as
+/// [`IpId::Unsummed`](crate::IpId::Unsummed). Otherwise they look as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanPaths {
-    /// In order.
+    /// Sorted.
     peers: Vec<PeerEngine>,
 }
 

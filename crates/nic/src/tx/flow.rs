@@ -1,4 +1,4 @@
-//! Where packets go, and what their ICRCs have in common.
+//! Flows: the destination of packets, and the common part of their ICRCs.
 
 use bowline_wire::{Bth, FlowKey, Icrc};
 
@@ -6,23 +6,23 @@ use super::header::{PSN_AT, psn_of};
 use super::protect::Protection;
 use crate::frame::FrameMeta;
 
-/// Where a packet goes, all that its ICRC covers outside the packet itself, and what seals it.
+/// A packet's destination, everything outside the packet that its ICRC covers, and its sealer.
 #[derive(Debug)]
 pub struct Flow {
     pub(super) key: FlowKey,
     pub(super) tos: u8,
-    /// Seals its packets, in the place of an ICRC.
+    /// Seals its packets, which replaces the ICRC.
     pub(super) protection: Option<Protection>,
-    /// Of the packets sent last, what their ICRCs have in common.
+    /// The common part of the ICRCs of recent packets.
     seeds: [Seed; 4],
     next_seed: u8,
-    /// The seed used last, which most packets use again.
+    /// The most recently used seed, which most packets use again.
     last_seed: u8,
 }
 
-/// The ICRC register behind all headers but the extension headers, for ID 0 and PSN 0. The packets
-/// of a message come in two or three kinds, which differ in those two only; this saves summing up
-/// 48 bytes for each.
+/// The ICRC register after all headers except extension headers, for ID 0 and PSN 0. The packets of
+/// a message come in two or three kinds, each of which differs only in those two; this saves
+/// summing 48 bytes per packet.
 #[derive(Clone, Copy, Debug)]
 struct Seed {
     len: u32,
@@ -63,8 +63,8 @@ impl Flow {
         (key.src, key.dst, key.src_port) == (meta.src, meta.dst, meta.src_port)
     }
 
-    /// The ICRC register behind IP, UDP and BTH headers, and whether the BTH differs in its PSN
-    /// only from the one before, of a packet of the same length.
+    /// The ICRC register after IP, UDP and BTH headers, and whether the BTH differs only in its PSN
+    /// from the previous one, which belongs to a packet of the same length.
     #[inline]
     pub(crate) fn icrc_behind_bth(
         &mut self,
@@ -77,7 +77,7 @@ impl Flow {
         (seed.with_deltas_behind_bth(ip_id, psn_of(bth)), alike)
     }
 
-    /// The same register for ID 0 and PSN 0, and whether the packet before had it as well.
+    /// The same register for ID 0 and PSN 0, and whether the previous packet had it too.
     #[inline]
     pub(crate) fn seed(&mut self, len: u32, bth: &[u8; Bth::LEN]) -> (Icrc, bool) {
         let last = &self.seeds[usize::from(self.last_seed) % self.seeds.len()];

@@ -5,11 +5,11 @@ use bowline_wire::{Bth, Opcode, Position, Psn};
 /// Longest headers: BTH and AtomicETH are 40 bytes; LoWAR's repair header fits as well.
 pub const MAX_HEADER: usize = 48;
 
-/// Where the PSN is in a BTH.
+/// Offset of the PSN in a BTH.
 pub(crate) const PSN_AT: usize = 9;
-/// The top byte of the destination QPN.
+/// Offset of the top byte of the destination QPN.
 pub(super) const PREFIX_AT: usize = 5;
-/// And the byte with the request for an acknowledgement.
+/// Offset of the byte with the AckReq bit.
 pub(super) const ACK_AT: usize = PSN_AT - 1;
 
 /// The PSN in a BTH.
@@ -23,7 +23,7 @@ pub(crate) fn psn_of(bth: &[u8; Bth::LEN]) -> Psn {
 pub struct HeaderBuf {
     pub(super) bytes: [u8; MAX_HEADER],
     pub(super) len: u8,
-    /// More packets follow, although this one is a message of its own to the peer.
+    /// More packets follow, although to the peer this one is a message of its own.
     goes_on: bool,
 }
 
@@ -49,7 +49,7 @@ impl HeaderBuf {
         self.len += N as u8;
     }
 
-    /// Makes it the header of another packet that differs in these only.
+    /// Turns it into the header of another packet that differs only in these fields.
     #[inline]
     pub fn renumber(&mut self, psn: Psn, ack_req: bool) {
         let reserved = u32::from(self.bytes[ACK_AT] & 0x7f) << 24;
@@ -57,15 +57,14 @@ impl HeaderBuf {
         self.bytes[ACK_AT..Bth::LEN].copy_from_slice(&word.to_be_bytes());
     }
 
-    /// Makes it the header of the packet behind it in a run.
+    /// Turns it into the header of the next packet in a run.
     pub(super) fn next_psn(&mut self) {
         let ack_req = self.bytes[ACK_AT] & 0x80 != 0;
         let psn = self.bytes.first_chunk().map_or(Psn::new(0), psn_of);
         self.renumber(psn.next(), ack_req);
     }
 
-    /// The headers that the opcode has, and what is behind them, which a receiver takes for
-    /// payload.
+    /// The headers that the opcode has, and what follows them, which a receiver takes for payload.
     pub(crate) fn split_payload(&self) -> (HeaderBuf, &[u8]) {
         let info = Opcode(self.bytes[0]).info();
         let ext = info.map_or(0, |info| usize::from(info.ext_len));
@@ -79,16 +78,16 @@ impl HeaderBuf {
         self.goes_on || GOES_ON[usize::from(self.bytes[0])]
     }
 
-    /// Makes it the header of a packet of a request that is cut into several messages, and not its
-    /// last.
+    /// Turns it into the header of a packet of a request that is divided into several messages, and
+    /// not of its last packet.
     #[inline]
     pub(crate) fn set_goes_on(&mut self) {
         self.goes_on = true;
     }
 
-    /// Appends it. Of a BTH alone it reads the word that [`HeaderBuf::renumber`] has just written
-    /// by itself: a load that spans it and its neighbours would wait until it has reached the
-    /// cache.
+    /// Appends it. For a bare BTH it loads the word that [`HeaderBuf::renumber`] has just written
+    /// separately: a load that spans it and its neighbours would stall until the store has reached
+    /// the cache.
     #[inline]
     pub(super) fn append_to(&self, out: &mut Vec<u8>) {
         if usize::from(self.len) == Bth::LEN {

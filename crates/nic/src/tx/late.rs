@@ -1,8 +1,8 @@
-//! Packets that would cut a burst short: they go behind it, as a burst of their own.
+//! Late packets, which would cut a burst short: they follow it, as a burst of their own.
 //!
-//! All packets of a burst but its last have one length, and a shim's packets may be longer than the
-//! data that they follow. Sent in their place they would split one call to the port into three;
-//! what a call costs is many packets' worth.
+//! All packets of a burst except the last have one length, and a shim's packets may be longer than
+//! the data that they follow. Sent in place they would split one call to the port into three, and a
+//! call costs as much as many packets.
 
 use super::{Burst, Flow, HeaderBuf, TxBatch, TxPacket, lengths, put_summed, put_unsummed};
 use crate::memory::Segment;
@@ -40,7 +40,7 @@ impl TxBatch {
     }
 
     /// Appends a packet with a copy of its payload. If it is longer than the packets before it, up
-    /// to [`MAX_LATE`] that are pushed behind it may overtake it.
+    /// to [`MAX_LATE`] later packets may overtake it.
     ///
     /// # Panics
     /// If the batch is full.
@@ -72,8 +72,7 @@ impl TxBatch {
         }
     }
 
-    /// A packet's place among the late ones, if that is where it belongs, and whether it gets an
-    /// ICRC.
+    /// A packet's place among the late ones, if it belongs there, and whether it gets an ICRC.
     pub(super) fn join_late(
         &mut self,
         flow: &Flow,
@@ -98,7 +97,7 @@ impl TxBatch {
         Some((0, burst.summed))
     }
 
-    /// Puts late packets behind all others. The batch is not sent before.
+    /// Moves late packets after all others. To be called before the batch is sent.
     pub(crate) fn append_late(&mut self) {
         if let Some(burst) = self.late.burst.take() {
             // Data would be its last, and the burst behind it one short.

@@ -1,14 +1,14 @@
-//! Packets on their way out: built by transports, grouped into bursts, sent by a port.
+//! Outgoing packets: built by transports, grouped into bursts, sent by a port.
 //!
-//! A [`TxBatch`] holds whole packets, side by side. It groups consecutive packets that can share
+//! A [`TxBatch`] holds whole packets, contiguously. It groups consecutive packets that can share
 //! one segmentation-offload call ([`Burst`]), and computes each packet's ICRC, which covers the
 //! IPv4 identification and therefore the packet's place in its burst.
 //!
-//! Payload is copied out of registered memory, in the pass that sums it up. A socket could gather
-//! it from there, but a copy is cheaper than it looks and a gather list dearer: the sum has to read
-//! every byte anyway, which from memory that is in no cache is all that takes time, and a kernel
-//! takes long over lists. And a packet in a batch is what its ICRC says, whatever the application
-//! does to its memory meanwhile, or whether that is still there.
+//! Payload is copied out of registered memory in the same pass that computes its ICRC. A socket
+//! could gather it from there, but a copy is cheaper than it looks and a gather list more
+//! expensive: the ICRC has to read every byte anyway, which dominates for uncached memory, and the
+//! kernel is slow with lists. Also, a packet in a batch keeps matching its ICRC, even if the
+//! application changes or frees its memory.
 
 mod burst;
 mod clean;
@@ -48,21 +48,21 @@ impl TxCaps {
 /// A packet of a batch: BTH to ICRC.
 #[derive(Clone, Copy, Debug)]
 pub struct TxPacket {
-    /// Where it begins among the batch's bytes.
+    /// Offset of its first byte in the batch.
     start: u32,
-    /// As the UDP header counts it.
+    /// Length as in the UDP header.
     len: u32,
     /// BTH and extension headers.
     header_len: u8,
     /// Pad and ICRC.
     trailer_len: u8,
-    /// It differs in its PSN only from the packet of its flow before it, which is in the same
-    /// burst. If both are one QP's, that is the packet before it in the batch.
+    /// It differs only in its PSN from the previous packet of its flow, which is in the same burst.
+    /// If both belong to one QP, that is the previous packet in the batch.
     alike: bool,
 }
 
 impl TxPacket {
-    /// Whether it has no header but the BTH.
+    /// Whether its only header is the BTH.
     #[inline]
     pub fn has_only_bth(&self) -> bool {
         usize::from(self.header_len) == Bth::LEN
@@ -75,21 +75,21 @@ impl TxPacket {
     }
 }
 
-/// A batch of so many bytes is sent before more is added: what stays in a core's own cache, beside
-/// what it was made of, until the port has read it. Two bursts at an MTU of 4096.
+/// A batch of this many bytes is sent before more is added: it stays in a core's own cache,
+/// together with its sources, until the port has read it. Two bursts at an MTU of 4096.
 const MAX_BYTES: usize = 120 << 10;
 
-/// A bounded batch of outgoing packets. Reused for ever: nothing is allocated once it is warm.
+/// A bounded batch of outgoing packets. It is reused: nothing is allocated once it is warm.
 pub struct TxBatch {
     caps: TxCaps,
-    /// Packets that fit, less those that are late.
+    /// Packets that fit, not counting late ones.
     capacity: usize,
     packets: Vec<TxPacket>,
-    /// Of all packets, in their order.
+    /// All packets, in order.
     bytes: Vec<u8>,
     bursts: Vec<Burst>,
     late: Late,
-    /// To whom packets go without an ICRC.
+    /// Destinations whose packets get no ICRC.
     clean: Option<Arc<CleanPaths>>,
 }
 
@@ -107,8 +107,8 @@ impl TxBatch {
         }
     }
 
-    /// From now on packets for these peers get no ICRC. Bursts that have begun stay as they are:
-    /// the port drops those that it can no longer send without.
+    /// From now on packets for these peers get no ICRC. Open bursts stay as they are: the port
+    /// drops those that it can no longer send without one.
     pub fn set_clean_paths(&mut self, paths: Option<&Arc<CleanPaths>>) {
         let same = match (&self.clean, paths) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
@@ -119,19 +119,19 @@ impl TxBatch {
         }
     }
 
-    /// Whether it is to be sent before more is added.
+    /// Whether it must be sent before more is added.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.room() == 0
     }
 
-    /// How many more packets may be added; none if there are enough bytes.
+    /// How many more packets may be added; 0 once there are enough bytes.
     #[inline]
     pub fn room(&self) -> usize {
         if self.bytes.len() < MAX_BYTES { self.capacity - self.packets.len() } else { 0 }
     }
 
-    /// How many more packets of `len` bytes may be added one after the other.
+    /// How many more packets of `len` bytes may be added in a row.
     #[inline]
     pub(crate) fn room_for(&self, len: u32) -> usize {
         self.room().min(MAX_BYTES.saturating_sub(self.bytes.len()).div_ceil(len as usize))
@@ -142,12 +142,12 @@ impl TxBatch {
         self.len() == 0
     }
 
-    /// How many packets it holds.
+    /// Number of packets.
     pub fn len(&self) -> usize {
         self.packets.len() + self.late.len()
     }
 
-    /// Forgets everything, keeping the memory.
+    /// Removes everything, keeping the memory.
     pub fn clear(&mut self) {
         self.append_late();
         self.packets.clear();
@@ -155,7 +155,7 @@ impl TxBatch {
         self.bursts.clear();
     }
 
-    /// Forgets the first `count` bursts: they were sent.
+    /// Removes the first `count` bursts, which were sent.
     pub fn forget(&mut self, count: usize) {
         let gone = self.bursts.get(count).map_or(self.packets.len(), |b| b.first as usize);
         self.bursts.drain(..count.min(self.bursts.len()));
@@ -175,7 +175,7 @@ impl TxBatch {
         &self.packets[burst.first as usize..][..burst.count as usize]
     }
 
-    /// The bytes of a burst of this batch: its packets, one behind the other.
+    /// The bytes of a burst of this batch: its packets, one after the other.
     #[inline]
     pub fn burst_bytes(&self, burst: &Burst) -> &[u8] {
         let start = self.packets[burst.first as usize].start as usize;
@@ -201,20 +201,20 @@ impl TxBatch {
         &bytes[usize::from(packet.header_len)..bytes.len() - usize::from(packet.trailer_len)]
     }
 
-    /// Where packets that are pushed from now on will be; see [`TxBatch::run_since`].
+    /// A mark for the packets that are pushed from now on; see [`TxBatch::run_since`].
     #[inline]
     pub(crate) fn run_mark(&self) -> usize {
         self.packets.len()
     }
 
-    /// The packets behind such a mark; late ones of before may be among them.
+    /// The packets after such a mark; earlier late ones may be among them.
     #[inline]
     pub(crate) fn run_since(&self, mark: usize) -> &[TxPacket] {
         self.packets.get(mark..).unwrap_or_default()
     }
 
-    /// How many of some packets of this batch, all of one QP, differ in their PSNs only, from the
-    /// first on, and the bytes of these, one behind the other.
+    /// How many of these packets, all of one QP, differ only in their PSNs, from the first on, and
+    /// their bytes, one after the other.
     #[inline]
     pub(crate) fn alike<'a>(&'a self, packets: &[TxPacket]) -> (usize, &'a [u8]) {
         let Some((first, rest)) = packets.split_first() else { return (0, &[]) };
@@ -223,8 +223,8 @@ impl TxBatch {
         (count, bytes)
     }
 
-    /// Leads a burst to another engine, where its packets lie: `rewrite` gets each of them, BTH to
-    /// ICRC, gives it a destination QPN with that engine's prefix, and keeps its ICRC right.
+    /// Redirects a burst to another engine, in place: `rewrite` gets each packet, BTH to ICRC, sets
+    /// a destination QPN with that engine's prefix, and updates the ICRC.
     pub fn redirect(&mut self, burst: usize, to: PeerEngine, mut rewrite: impl FnMut(&mut [u8])) {
         let Some(burst) = self.bursts.get_mut(burst) else { return };
         (burst.dst, burst.dst_port, burst.prefix) = to;
@@ -233,8 +233,8 @@ impl TxBatch {
         }
     }
 
-    /// Appends a whole packet whose ICRC is for IP identification `summed_id`, BTH to ICRC, as
-    /// middleware that holds packets back does; the ICRC is adjusted to the packet's new place.
+    /// Appends a whole packet, BTH to ICRC, whose ICRC is for IP identification `summed_id`, for
+    /// middleware that holds packets back; the ICRC is adjusted to the packet's new place.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
@@ -242,9 +242,9 @@ impl TxBatch {
         self.push_rewritten(key, tos, summed_id, (frame, None), |_| {});
     }
 
-    /// As [`TxBatch::push_summed`], and rewrites the packet where it lies in the batch. The rewrite
-    /// keeps the ICRC right for `summed_id`. The top byte of its destination QPN is `prefix`
-    /// afterwards, or as it was if that is `None`.
+    /// As [`TxBatch::push_summed`], and rewrites the packet in place. The rewrite keeps the ICRC
+    /// right for `summed_id`. Afterwards the top byte of the destination QPN is `prefix`, or
+    /// unchanged if that is `None`.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
@@ -275,7 +275,7 @@ impl TxBatch {
         }
     }
 
-    /// Appends a whole packet of a burst without ICRCs, as middleware does.
+    /// Appends a whole packet of a burst without ICRCs, for middleware.
     ///
     /// # Panics
     /// If the batch is full, or `frame` is shorter than a BTH and an ICRC.
@@ -342,12 +342,12 @@ impl TxBatch {
         u64::from(len)
     }
 
-    /// Appends packets that differ in their PSNs only: `header` is the first one's, and `payload`
-    /// is cut into theirs, of `payload_len` bytes each, a multiple of four. Returns how many
-    /// packets and bytes they are.
+    /// Appends packets that differ only in their PSNs: `header` is that of the first, and `payload`
+    /// is divided among them, `payload_len` bytes each, a multiple of four. Returns the number of
+    /// packets and bytes.
     ///
     /// # Panics
-    /// If they do not fit, or packets with such headers make no runs ([`HeaderDeltas::behind`]).
+    /// If they do not fit, or packets with such headers form no runs ([`HeaderDeltas::behind`]).
     pub(crate) fn push_run(
         &mut self,
         flow: &mut Flow,
@@ -399,7 +399,7 @@ impl TxBatch {
         (packets, u64::from(packets) * u64::from(len))
     }
 
-    /// Puts a packet of `len` bytes into the open burst, or opens another; returns its IP ID, and
+    /// Adds a packet of `len` bytes to the open burst, or opens another; returns its IP ID, and
     /// whether it gets an ICRC.
     #[inline(always)]
     fn join_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> (u16, bool) {
@@ -411,8 +411,8 @@ impl TxBatch {
         (0, self.begin_burst(key, tos, prefix, len))
     }
 
-    /// Opens a burst with a packet of `len` bytes; returns whether it gets an ICRC. Apart, since
-    /// most packets join a burst.
+    /// Opens a burst with a packet of `len` bytes; returns whether it gets an ICRC. Out of line,
+    /// since most packets join a burst.
     #[inline(never)]
     fn begin_burst(&mut self, key: &FlowKey, tos: u8, prefix: u8, len: u32) -> bool {
         let burst = self.burst_of_one(key, tos, prefix, len);
@@ -427,7 +427,7 @@ impl TxBatch {
         Burst { summed: !self.clean.as_ref().is_some_and(is_clean), ..burst }
     }
 
-    /// Begins another burst with the next packet.
+    /// Starts another burst with the next packet.
     fn open_burst(&mut self, burst: Burst) {
         self.append_late();
         let first = self.packets.len() as u32;
@@ -435,7 +435,7 @@ impl TxBatch {
     }
 }
 
-/// Puts a packet of `len` bytes together, padded and with the ICRC of its place in a burst.
+/// Assembles a packet of `len` bytes, padded and with the ICRC for its place in a burst.
 #[inline(always)]
 fn put_summed(
     flow: &mut Flow,
@@ -469,14 +469,14 @@ fn put_summed(
     bytes.extend_from_slice(&icrc.finish().to_le_bytes());
 }
 
-/// Appends a payload, and zeros for an ICRC.
+/// Appends a payload, and zeros in place of an ICRC.
 #[inline(never)]
 fn append_unsummed(payload: Segment, bytes: &mut Vec<u8>) {
     payload.append(bytes);
     bytes.extend_from_slice(&[0; ICRC_LEN]);
 }
 
-/// Puts a packet together as [`put_summed`] does, with zeros for an ICRC.
+/// Assembles a packet as [`put_summed`] does, with zeros in place of an ICRC.
 #[inline(never)]
 fn put_unsummed(
     flow: &mut Flow,
@@ -502,11 +502,11 @@ fn put_unsummed(
     bytes.resize(bytes.len() + usize::from(pad) + ICRC_LEN, 0);
 }
 
-/// A packet's length, BTH to ICRC, and the pad in it.
+/// A packet's length, BTH to ICRC, and its padding.
 #[inline]
 fn lengths(header: &HeaderBuf, payload: &[Segment]) -> (u32, u8) {
     let payload_len = match payload {
-        // By far the most common.
+        // By far the most common case.
         [one] => one.len(),
         many => many.iter().map(Segment::len).sum(),
     };

@@ -1,8 +1,8 @@
-//! Packets of flows that are sealed: see [`SealPackets`].
+//! Packets of sealed flows: see [`SealPackets`].
 //!
 //! The packet is copied out of registered memory to its place in the batch and encrypted there,
-//! while it is in the first cache. Copying and encrypting in one instruction stream would need a
-//! borrow of memory that its owner may write.
+//! while it is in the L1 cache. Copying and encrypting in one pass would need a borrow of memory
+//! that its owner may write.
 
 use core::fmt;
 
@@ -13,9 +13,9 @@ use crate::memory::Segment;
 use crate::seal::SealPackets;
 use crate::time::Time;
 
-/// Bytes that a sealed packet has more than the packet in it.
+/// Bytes that sealing adds to a packet.
 const OVERHEAD: usize = SealedHeader::LEN + SEALED_TAG_LEN;
-/// What is behind the packet in it: tag and ICRC field.
+/// Bytes after the ciphertext: tag and ICRC field.
 const TRAILER: usize = SEALED_TAG_LEN + ICRC_LEN;
 
 /// What seals a flow's packets.
@@ -34,17 +34,17 @@ impl Flow {
         self.protection.is_some()
     }
 
-    /// Seals what is sent from now on, or no longer does.
+    /// Sets or removes the sealer of what is sent from now on.
     pub(crate) fn protect(&mut self, sealer: Option<Box<dyn SealPackets>>) {
         self.protection = sealer.map(Protection);
     }
 
-    /// Takes away what seals it.
+    /// Takes out the sealer.
     pub(crate) fn take_sealer(&mut self) -> Option<Box<dyn SealPackets>> {
         self.protection.take().map(|protection| protection.0)
     }
 
-    /// Tells the sealer the time.
+    /// Passes the time to the sealer.
     #[inline]
     pub(crate) fn set_time(&mut self, now: Time) {
         if let Some(Protection(sealer)) = &mut self.protection {
@@ -54,7 +54,7 @@ impl Flow {
 }
 
 impl TxBatch {
-    /// [`TxBatch::push`] for a flow that is sealed.
+    /// [`TxBatch::push`] for a sealed flow.
     #[inline(never)]
     pub(super) fn push_protected(
         &mut self,
@@ -70,7 +70,7 @@ impl TxBatch {
         u64::from(len)
     }
 
-    /// [`TxBatch::push_run`] for a flow that is sealed.
+    /// [`TxBatch::push_run`] for a sealed flow.
     #[inline(never)]
     pub(super) fn push_protected_run(
         &mut self,
@@ -92,7 +92,7 @@ impl TxBatch {
         (packets, bytes)
     }
 
-    /// [`TxBatch::push_late`] for a flow that is sealed.
+    /// [`TxBatch::push_late`] for a sealed flow.
     pub(super) fn push_protected_late(
         &mut self,
         flow: &mut Flow,
@@ -112,13 +112,13 @@ impl TxBatch {
     }
 }
 
-/// A sealed packet's length, BTH to ICRC field, and the pad in it.
+/// A sealed packet's length, BTH to ICRC field, and its padding.
 fn protected_lengths(header: &HeaderBuf, payload: &[Segment]) -> (u32, u8) {
     let (len, pad) = lengths(header, payload);
     (len + OVERHEAD as u32, pad)
 }
 
-/// Puts a packet of `len` bytes together, padded and sealed.
+/// Assembles a packet of `len` bytes, padded and sealed.
 fn protect(
     flow: &mut Flow,
     header: &HeaderBuf,

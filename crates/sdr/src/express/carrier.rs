@@ -1,4 +1,4 @@
-//! What the protocol asks of a NIC.
+//! What the protocol needs from a NIC.
 
 use bowline_nic::{ImmSeries, Remote};
 
@@ -11,7 +11,7 @@ pub struct Fragments<P> {
     pub place: P,
     /// First byte of them within the message.
     pub offset: u32,
-    /// Bytes of all of them; a fragment has one MTU, the last one what is left.
+    /// Bytes of all of them; a fragment has one MTU, the last one the remainder.
     pub len: u32,
     /// How many.
     pub count: u32,
@@ -21,32 +21,32 @@ pub struct Fragments<P> {
     pub imms: ImmSeries,
 }
 
-/// An unreliable connection, memory with keys that can be revoked, and a control channel.
+/// An unreliable connection, memory with revocable keys, and a control channel.
 pub trait Carrier {
     /// A place in local memory.
     type Place: Copy;
 
-    /// Begins to give the peer the right to write `len` bytes, for receive `number`. The key must
-    /// be one that was not in use of late. [`CarrierEvent::Opened`] follows.
+    /// Starts to grant the peer the right to write `len` bytes, for receive `number`. The key must
+    /// not have been in use recently. [`CarrierEvent::Opened`] follows.
     fn open(&mut self, number: u64, place: Self::Place, len: u32);
 
-    /// Begins to take the right back. [`CarrierEvent::Revoked`] follows, once no packet can be
-    /// placed any more and [`CarrierEvent::Landed`] has told of all that were.
+    /// Starts to revoke the right. [`CarrierEvent::Revoked`] follows, once no packet can be placed
+    /// any more and [`CarrierEvent::Landed`] has reported all that were.
     fn revoke(&mut self, number: u64);
 
-    /// Sends fragments, each as a WRITE with immediate of one packet, and returns how many of them,
-    /// from the first on, it has taken. [`CarrierEvent::Sent`] follows, in order, when they have
+    /// Sends fragments, each as a single-packet WRITE with immediate, and returns how many of them,
+    /// from the first on, it has accepted. [`CarrierEvent::Sent`] follows, in order, when they have
     /// left.
     fn write(&mut self, fragments: &Fragments<Self::Place>) -> u32;
 
-    /// Sends a message over the control channel, which loses nothing and keeps the order.
+    /// Sends a message over the control channel, which is reliable and ordered.
     fn tell(&mut self, message: &[u8; GRANT_LEN]);
 
-    /// What has happened.
+    /// The next event.
     fn next_event(&mut self) -> Option<CarrierEvent>;
 }
 
-/// Something that happened to a [`Carrier`].
+/// An event of a [`Carrier`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CarrierEvent {
     /// The peer may write the memory of a receive.
@@ -56,7 +56,7 @@ pub enum CarrierEvent {
         /// Address and key, as the peer must use them.
         remote: Remote,
     },
-    /// The peer may write it no longer.
+    /// The peer may no longer write it.
     Revoked {
         /// The receive's number.
         number: u64,
@@ -73,8 +73,8 @@ pub enum CarrierEvent {
         /// How many.
         fragments: u32,
     },
-    /// The peer's control message.
+    /// A control message from the peer.
     Control(Vec<u8>),
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     Failed,
 }

@@ -4,18 +4,18 @@ use core::ops::Range;
 
 use super::imm::MAX_FRAGMENTS;
 
-/// What has arrived of a message whose length only its last fragment tells.
+/// What has arrived of a message, whose length only its last fragment tells.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
-    /// A bit a fragment, as many as any of them has needed.
+    /// One bit per fragment, growing as fragments arrive.
     bits: Vec<u64>,
     count: u32,
     bytes: u32,
-    /// Fragments of the message and its bytes, once the last one is there.
+    /// Number of fragments and bytes of the message, once the last one has arrived.
     end: Option<(u32, u32)>,
 }
 
-/// A fragment that was not taken.
+/// Why a fragment was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotTaken {
     Duplicate,
@@ -28,13 +28,13 @@ impl Arrived {
         self.bits.get(k as usize / 64).is_some_and(|word| word >> (k % 64) & 1 != 0)
     }
 
-    /// The first fragment behind all that have arrived.
+    /// One past the highest fragment that has arrived.
     fn top(&self) -> u32 {
         let Some(at) = self.bits.iter().rposition(|word| *word != 0) else { return 0 };
         at as u32 * 64 + 64 - self.bits[at].leading_zeros()
     }
 
-    /// Takes fragment `k` of `bytes` into a receive of `room` bytes.
+    /// Adds fragment `k` of `bytes` to a receive of `room` bytes.
     pub(super) fn take(
         &mut self,
         k: u32,
@@ -75,22 +75,22 @@ impl Arrived {
         self.bytes
     }
 
-    /// Whether the last fragment is there.
+    /// Whether the last fragment has arrived.
     pub(super) fn has_last(&self) -> bool {
         self.end.is_some()
     }
 
-    /// Whether all fragments are there.
+    /// Whether all fragments have arrived.
     pub(super) fn is_whole(&self) -> bool {
         self.end.is_some_and(|(fragments, _)| fragments == self.count)
     }
 
-    /// Bytes of the message, if its last fragment is there.
+    /// Bytes of the message, if its last fragment has arrived.
     pub(super) fn len(&self) -> Option<u32> {
         self.end.map(|(_, len)| len)
     }
 
-    /// What is missing, up to the message's end if it is known, else to the receive's.
+    /// What is missing, up to the end of the message if it is known, else of the receive.
     pub(super) fn missing(&self, mtu: u32, room: u32) -> Vec<Range<u32>> {
         let len = self.len().unwrap_or(room);
         let mut missing: Vec<Range<u32>> = Vec::new();

@@ -1,4 +1,4 @@
-//! The message that hands the key of a receive to the sender, or tells that there will be none.
+//! The message that gives the key of a receive to the sender, or says that there will be none.
 
 use bowline_nic::Remote;
 
@@ -9,12 +9,12 @@ const VERSION: u16 = 1;
 const OPEN: u16 = 1;
 const OVER: u16 = 2;
 
-/// What the sender of a message is told of its receive.
+/// What the sender of a message is told about its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     /// The message's number.
     pub(super) number: u64,
-    /// Where it may go; `None` if its receive has ended before that.
+    /// Where it may go; `None` if its receive has already ended.
     pub(super) room: Option<Room>,
 }
 

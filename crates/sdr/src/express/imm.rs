@@ -1,4 +1,4 @@
-//! The immediate of a packet: what it is, which message, which fragment.
+//! The immediate of a packet: its kind, its message and its fragment.
 
 use bowline_nic::ImmSeries;
 
@@ -10,21 +10,21 @@ pub const MAX_FRAGMENTS: u32 = 1 << FRAGMENT_BITS;
 /// Message numbers in an immediate are modulo this.
 pub(super) const MESSAGES: u64 = 1 << MESSAGE_BITS;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// A fragment of a message.
     Data {
         /// The message is a WRITE, not a SEND.
         write: bool,
-        /// The message has an immediate of its user's.
+        /// The message has a user immediate.
         imm: bool,
         /// It is the last fragment.
         last: bool,
     },
     /// Half of the user's immediate.
     Half {
-        /// Its upper 16 bits, rather than its lower.
+        /// The upper 16 bits, rather than the lower.
         upper: bool,
     },
 }
@@ -60,7 +60,7 @@ pub(super) fn series(op: Op, message: u64, fragment: u32) -> ImmSeries {
     }
 }
 
-/// Takes an immediate apart: what it is, the message's number modulo [`MESSAGES`], the fragment.
+/// Splits an immediate: its kind, the message's number modulo [`MESSAGES`], the fragment.
 pub(super) fn split(imm: u32) -> (Op, u64, u32) {
     let message = imm >> FRAGMENT_BITS & (MESSAGES as u32 - 1);
     (Op::from_code(imm >> (32 - 3)), message.into(), imm & (MAX_FRAGMENTS - 1))

@@ -1,9 +1,9 @@
 //! XP's semantics on NICs without XP: best effort with deadlines over an unreliable connection.
 //!
-//! Every fragment of a message is a WRITE with immediate of one packet, and every receive has a key
+//! Every fragment of a message is a single-packet WRITE with immediate, and every receive has a key
 //! of its own, which is revoked when the receive ends. `docs/xp.md`, "On NICs without it", has the
-//! rules and the reasons. The protocol needs only what [`Carrier`] asks for: [`OnNic`] is the soft
-//! NIC's, and others put foreign NICs behind the same trait.
+//! rules and the reasons. The protocol needs only a [`Carrier`]: [`OnNic`] is the soft NIC's, and
+//! others implement the trait for foreign NICs.
 
 mod carrier;
 mod fragments;
@@ -26,26 +26,26 @@ use send::Sender;
 
 use crate::error::SdrError;
 
-/// Messages posted and not complete, either way.
+/// Messages posted and not complete, in each direction.
 pub const MAX_MESSAGES: u32 = 1024;
 /// Receives whose keys are open at a time.
 pub const MAX_OPEN: u32 = 32;
-/// Fragments handed to the NIC that have not left.
+/// Fragments handed to the NIC that have not left yet.
 pub const MAX_IN_FLIGHT: u32 = 32;
 
-/// What a send request does.
+/// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A SEND: to the beginning of the peer's receive, with an immediate if there is one.
+    /// A SEND: to the beginning of the peer's receive, with an optional immediate.
     Send(Option<u32>),
-    /// A WRITE with immediate: from this offset of the peer's receive on.
+    /// A WRITE with immediate: to this offset of the peer's receive.
     WriteImm(u32, u32),
 }
 
 /// A message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpressSend<P> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Where its bytes are.
     pub place: P,
@@ -53,24 +53,24 @@ pub struct ExpressSend<P> {
     pub len: u32,
     /// Where they go.
     pub target: Target,
-    /// When it ends, whatever has been sent by then.
+    /// When it ends, however much has been sent by then.
     pub deadline: Time,
 }
 
 /// Memory for the peer's next message.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpressRecv<P> {
-    /// Comes back in the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
     /// Where the memory is.
     pub place: P,
     /// Its length.
     pub len: u32,
-    /// When it ends, whatever has arrived by then.
+    /// When it ends, however much has arrived by then.
     pub deadline: Time,
 }
 
-/// What was dropped, and why.
+/// Counters of dropped packets, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpressCounters {
     /// Fragments of messages whose receive has ended, or was never granted.
@@ -83,14 +83,14 @@ pub struct ExpressCounters {
 
 /// A queue pair of messages that end by their deadline, over a [`Carrier`].
 ///
-/// Message r goes to receive r, both counted as they are posted, so that a message that is lost as
-/// a whole does not shift those behind it. Completions are those of native XP: see
+/// Message r goes to receive r, both counted in posting order, so that a message that is lost as a
+/// whole does not shift those after it. Completions are those of native XP: see
 /// [`EndMark`](bowline_nic::EndMark).
 ///
 /// # Driving it
 /// It does no IO and reads no clock. After anything that may have changed the carrier, after every
 /// post, and when [`poll_timeout`](ExpressQp::poll_timeout) has come, the owner calls
-/// [`drive`](ExpressQp::drive), then takes [`poll`](ExpressQp::poll) until there is nothing. Time
+/// [`drive`](ExpressQp::drive), then calls [`poll`](ExpressQp::poll) until it returns nothing. Time
 /// is monotonic.
 #[derive(Debug)]
 pub struct ExpressQp<P> {
@@ -128,7 +128,7 @@ impl<P: Copy> ExpressQp<P> {
         self.receiver.post(recv)
     }
 
-    /// Takes what has happened and does what is due.
+    /// Processes events and does what is due.
     pub fn drive(&mut self, now: Time, carrier: &mut impl Carrier<Place = P>) {
         self.hear_all(now, carrier);
         loop {
@@ -145,7 +145,7 @@ impl<P: Copy> ExpressQp<P> {
         }
     }
 
-    /// Takes what has happened; tells whether anything has.
+    /// Processes events; returns whether there were any.
     fn hear_all(&mut self, now: Time, carrier: &mut impl Carrier<Place = P>) -> bool {
         let mut heard = false;
         while let Some(event) = carrier.next_event() {
@@ -186,18 +186,18 @@ impl<P: Copy> ExpressQp<P> {
         self.completions.pop_front()
     }
 
-    /// The oldest record of what was missing of a receive that ended in part. A QP keeps as many as
-    /// its options say.
+    /// The oldest record of what was missing from a receive that ended in part. A QP keeps as many
+    /// as its options say.
     pub fn take_loss(&mut self) -> Option<LossRecord> {
         self.receiver.take_loss()
     }
 
-    /// Whether the carrier has failed: everything outstanding is flushed.
+    /// Whether the carrier has failed: then everything outstanding is flushed.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// What was dropped, and why.
+    /// Counters of dropped packets, by reason.
     pub fn counters(&self) -> ExpressCounters {
         self.counters
     }

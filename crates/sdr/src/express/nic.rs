@@ -1,5 +1,5 @@
-//! The soft NIC as a carrier: a UC QP that tells of packets as they land, indirect regions as keys,
-//! and an RC QP as control channel.
+//! The soft NIC as a carrier: a UC QP with a landing, indirect regions as keys, and an RC QP as
+//! control channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +17,15 @@ use super::{MAX_IN_FLIGHT, MAX_OPEN};
 use crate::error::SdrError;
 use crate::send::Source;
 
-/// Requests on the data QP: half of what is in flight may be packets without payload.
+/// Requests on the data QP: half of those in flight may be packets without payload.
 const SENDS: u32 = 2 * MAX_IN_FLIGHT;
 /// Receives of the control channel: the peer grants no more keys at a time.
 const RECEIVES: u32 = 2 * MAX_OPEN;
-/// Packets that have landed and that nobody was told of. More go unreported: an honest peer has far
-/// fewer under way.
+/// Landed packets that have not been reported. Further ones are not reported at all: an honest peer
+/// has far fewer in flight.
 const MAX_LANDED: usize = 1 << 16;
 
-/// What the peer must know of a connection's objects.
+/// What the peer must know about a connection's objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicInfo {
     /// The QP that fragments go to.
@@ -43,10 +43,10 @@ pub struct NicObjects {
     recv_cq: CqId,
     info: NicInfo,
     landed: Arc<Mutex<VecDeque<(u32, u32)>>>,
-    /// Keys that are open, by the number of their receive.
+    /// Open keys, by the number of their receive.
     keys: BTreeMap<u64, MrKey>,
     events: VecDeque<CarrierEvent>,
-    /// Control messages that wait for room.
+    /// Control messages that wait for queue space.
     outbox: VecDeque<[u8; GRANT_LEN]>,
     buffer: Arc<Buffer>,
     buffer_key: MrKey,
@@ -55,7 +55,7 @@ pub struct NicObjects {
     failed: bool,
 }
 
-/// Notes what lands until the connection is driven.
+/// Records what lands until the connection is driven.
 struct Notes(Arc<Mutex<VecDeque<(u32, u32)>>>);
 
 impl Landing for Notes {
@@ -68,7 +68,7 @@ impl Landing for Notes {
 }
 
 impl NicObjects {
-    /// Makes the objects in a protection domain.
+    /// Creates the objects in a protection domain.
     pub fn new(nic: &mut Nic, pd: PdId) -> Result<NicObjects, SdrError> {
         let send_cq = nic.create_cq(SENDS + 2 * MAX_OPEN)?;
         let recv_cq = nic.create_cq(RECEIVES)?;
@@ -109,8 +109,7 @@ impl NicObjects {
         self.info
     }
 
-    /// Keys that are open: one for each receive that has not ended, as far as they are granted
-    /// ahead.
+    /// Open keys: one for each unfinished receive, as far ahead as keys are granted.
     pub fn keys_open(&self) -> usize {
         self.keys.len()
     }
@@ -150,7 +149,7 @@ impl NicObjects {
 
     /// Removes the objects from the NIC.
     pub fn destroy(self, nic: &mut Nic) {
-        // Each may be gone already, with the device.
+        // Any of them may be gone already, with the device.
         let _ = nic.destroy_qp(self.info.data);
         let _ = nic.destroy_qp(self.info.control);
         for key in self.keys.values().chain([&self.buffer_key]) {
@@ -191,7 +190,7 @@ impl OnNic<'_> {
         }
     }
 
-    /// Takes what has completed and landed, and sends what had no room.
+    /// Processes completions and landed packets, and sends what had no space.
     fn look(&mut self) {
         let mut polled = [Completion::default(); 32];
         while let Ok(count @ 1..) = self.nic.poll_cq(self.objects.send_cq, &mut polled) {
@@ -262,7 +261,7 @@ impl Carrier for OnNic<'_> {
             // It cannot be missing: nobody else knows it.
             let _ = self.nic.deregister(key);
         }
-        // What has landed before comes first.
+        // What landed earlier comes first.
         self.look();
         self.objects.events.push_back(CarrierEvent::Revoked { number });
     }

@@ -1,4 +1,4 @@
-//! The receiving half: receives by number, each behind a key of its own until it ends.
+//! The receiving half: numbered receives, each with a key of its own until it ends.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ use super::imm::{self, MAX_FRAGMENTS, MESSAGES, Op};
 use super::{ExpressCounters, ExpressRecv, MAX_MESSAGES, MAX_OPEN};
 use crate::error::SdrError;
 
-/// How far a receive has come.
+/// The state of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// It waits for those before it.
     Posted,
     /// Its key is being opened.
     Opening,
-    /// Its key is open, and the peer is to be told.
+    /// Its key is open, and the peer has yet to be told.
     Opened(Remote),
     /// The peer has been told.
     Granted,
@@ -30,17 +30,17 @@ enum Stage {
     Done,
 }
 
-/// A receive, and the message that arrives in it.
+/// A receive, and the message arriving in it.
 #[derive(Debug)]
 struct Receive<P> {
     request: ExpressRecv<P>,
     stage: Stage,
-    /// What ended it: its key is to be revoked, or is being.
+    /// What ended it: its key must be revoked, or is being.
     end: Option<EndMark>,
-    /// Its own deadline, or the end of the grace if that is earlier.
+    /// Its own deadline, or the end of the grace period if that is earlier.
     deadline: Time,
     arrived: Arrived,
-    /// Whether the message is a WRITE and has an immediate, once a fragment has said so.
+    /// Whether the message is a WRITE and has an immediate, once a fragment has told.
     kind: Option<(bool, bool)>,
     /// Halves of the user's immediate.
     halves: [Option<u16>; 2],
@@ -85,7 +85,7 @@ pub(super) struct Receiver<P> {
     receives: VecDeque<Receive<P>>,
     /// Messages before this number have been preempted.
     floor: u64,
-    /// No deadline is before this.
+    /// No deadline is earlier than this.
     wake: Time,
     losses: VecDeque<LossRecord>,
 }
@@ -144,8 +144,7 @@ impl<P: Copy> Receiver<P> {
         counters: &mut ExpressCounters,
     ) {
         let (op, message, fragment) = imm::split(imm);
-        // The receives that are not done are fewer than the numbers that an immediate can tell
-        // apart.
+        // There are fewer unfinished receives than numbers that an immediate can distinguish.
         let ahead = (message + MESSAGES - self.first % MESSAGES) % MESSAGES;
         let number = self.first + ahead;
         let (mtu, grace_ns) = (self.mtu, self.options.grace_ns);
@@ -190,7 +189,7 @@ impl<P: Copy> Receiver<P> {
         self.preempt(number);
     }
 
-    /// A packet of this message says that all of those a window before have been given up.
+    /// A packet of this message implies that all those a window earlier have been given up.
     fn preempt(&mut self, number: u64) {
         let floor = (number + 1).saturating_sub(self.options.window.into());
         for before in self.floor.max(self.first)..floor {
@@ -212,7 +211,7 @@ impl<P: Copy> Receiver<P> {
         let (mtu, losses) = (self.mtu, self.options.loss_log as usize);
         let Some(receive) = self.get_mut(number) else { return };
         receive.stage = Stage::Done;
-        // What was missing may have come before the key was revoked.
+        // The missing part may have arrived before the key was revoked.
         let end = if receive.is_whole() { Some(EndMark::Whole) } else { receive.end };
         let end = end.unwrap_or_default();
         let is_write = receive.kind.is_some_and(|(write, _)| write);
@@ -260,7 +259,7 @@ impl<P: Copy> Receiver<P> {
         }
     }
 
-    /// Ends what is due, and finds out what is due next.
+    /// Ends what is due, and determines what is due next.
     fn expire(&mut self, now: Time) {
         let grace = self.options.grace_ns > 0;
         self.wake = Time::NEVER;
@@ -275,7 +274,7 @@ impl<P: Copy> Receiver<P> {
         }
     }
 
-    /// Takes a receive as far as it can go.
+    /// Advances a receive as far as possible.
     fn step(
         &mut self,
         number: u64,
@@ -286,7 +285,7 @@ impl<P: Copy> Receiver<P> {
         let given_up = number < self.floor;
         let Some(receive) = self.get_mut(number) else { return };
         if given_up {
-            // Also one that was posted after its message was given up.
+            // This includes one that was posted after its message was given up.
             receive.end = receive.end.or(Some(EndMark::Preempted));
         }
         match (receive.stage, receive.end) {

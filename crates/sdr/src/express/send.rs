@@ -17,15 +17,15 @@ struct Message<P> {
     grant: Option<Grant>,
     /// What is to be sent next.
     next: Next,
-    /// Packets handed to the carrier that have not left.
+    /// Packets handed to the carrier that have not left yet.
     in_flight: u32,
     /// Bytes handed to the carrier.
     bytes: u32,
-    /// Nothing more is handed over.
+    /// Nothing more is handed over once this is set.
     end: Option<(WcStatus, EndMark)>,
 }
 
-/// The parts of a message, in the order in which they leave.
+/// The parts of a message, in sending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// Halves of the user's immediate, before this fragment.
@@ -49,7 +49,7 @@ impl<P> Message<P> {
         self.request.len.div_ceil(mtu).max(1)
     }
 
-    /// What comes before a fragment: the immediate, before the first and before the last.
+    /// The part to send before a fragment: the immediate precedes the first and the last.
     fn toward(&self, fragment: u32, mtu: u32) -> Next {
         let fragments = self.fragments(mtu);
         match fragment {
@@ -61,7 +61,7 @@ impl<P> Message<P> {
         }
     }
 
-    /// Where it goes, if the grant has room for it.
+    /// Where it goes, if it fits the grant.
     fn remote(&self, room: &Room) -> Option<Remote> {
         let offset = match self.request.target {
             Target::Send(_) => 0,
@@ -80,12 +80,12 @@ pub(super) struct Sender<P> {
     /// Number of the oldest message.
     first: u64,
     messages: VecDeque<Message<P>>,
-    /// Grants for messages that are not posted yet, by number.
+    /// Grants for messages that have not been posted yet, by number.
     early: VecDeque<Grant>,
-    /// What the carrier has taken and not reported: message and packets.
+    /// What the carrier has accepted and not yet reported: message and packets.
     in_flight: VecDeque<(u64, u32)>,
     in_flight_packets: u32,
-    /// No deadline is before this.
+    /// No deadline is earlier than this.
     wake: Time,
 }
 
@@ -131,10 +131,10 @@ impl<P: Copy> Sender<P> {
         self.wake
     }
 
-    /// The peer tells of a receive; `false` if it cannot have one.
+    /// The peer announces a receive; `false` if it cannot have one.
     pub(super) fn granted(&mut self, grant: &Grant) -> bool {
         let Some(at) = grant.number.checked_sub(self.first) else {
-            // Of a message that is over.
+            // It belongs to a finished message.
             return true;
         };
         match self.messages.get_mut(at as usize) {
@@ -193,7 +193,7 @@ impl<P: Copy> Sender<P> {
         }
     }
 
-    /// Ends what is due, and finds out what is due next.
+    /// Ends what is due, and determines what is due next.
     fn expire(&mut self, now: Time) {
         self.wake = Time::NEVER;
         for message in self.messages.iter_mut().filter(|message| message.end.is_none()) {
@@ -205,7 +205,7 @@ impl<P: Copy> Sender<P> {
         }
     }
 
-    /// Hands over what the carrier takes, message after message.
+    /// Hands over what the carrier accepts, message after message.
     fn send(&mut self, carrier: &mut impl Carrier<Place = P>) {
         for at in 0..self.messages.len() {
             let message = &mut self.messages[at];
@@ -255,7 +255,7 @@ impl<P: Copy> Sender<P> {
     }
 }
 
-/// Hands over the next packets of a message, `room` at most, and returns how many were taken.
+/// Hands over the next packets of a message, at most `room`, and returns how many were accepted.
 fn hand_over<P: Copy>(
     carrier: &mut impl Carrier<Place = P>,
     message: &mut Message<P>,

@@ -1,4 +1,4 @@
-//! The SDR QP: messages in order, that complete chunk by chunk.
+//! The SDR QP: ordered messages that complete chunk by chunk.
 
 mod peer;
 mod rate;
@@ -23,44 +23,44 @@ use crate::ud::Datagrams;
 use peer::Peers;
 pub use peer::{GroupPath, MAX_MEMBERS};
 
-/// How long a sender waits for receives to be posted before it asks, at first and at most.
+/// How long a sender waits for receives to be posted before it asks: initial and maximum.
 const ASK_MIN_NS: u64 = 5_000_000;
 const ASK_MAX_NS: u64 = 500_000_000;
 
 /// A queue pair of partial-completion messages.
 ///
-/// Messages match the peer's receives in the order in which both were posted. Every packet is a
-/// WRITE of its own over an unreliable connection, or a datagram (see [`Transport`]), so that a
-/// packet that is lost, or overtaken, takes no other with it; which have arrived shows in a bitmap,
-/// chunk by chunk, and what to do about the others is up to the user.
+/// Messages match the peer's receives in posting order. Every packet is a WRITE of its own over an
+/// unreliable connection, or a datagram (see [`Transport`]), so that a lost or reordered packet
+/// affects no other. A bitmap shows which have arrived, chunk by chunk, and the user decides what
+/// to do about the others.
 ///
 /// # Driving it
 /// It does no IO: every call takes the NIC on which its objects live. After anything that may have
 /// changed the NIC, and when [`poll_timeout`](SdrQp::poll_timeout) has come, the owner calls
-/// [`drive`](SdrQp::drive), then takes [`next_control`](SdrQp::next_control) until there is none.
+/// [`drive`](SdrQp::drive), then calls [`next_control`](SdrQp::next_control) until it returns none.
 pub struct SdrQp {
     config: SdrConfig,
     send_cq: CqId,
     data_recv_cq: CqId,
     sender: Sender,
     receiver: Receiver,
-    /// Where packets wait that are not WRITEs.
+    /// Receive queue of packets that are not WRITEs.
     datagrams: Option<Datagrams>,
     counters: Vec<Arc<LandingCounters>>,
     peers: Peers,
     connected: bool,
-    /// The peer wants to know, or should: a control message is due.
+    /// A control message is due, because the peer asked or should know.
     status_due: bool,
-    /// Below which number the peer was told that our messages are over.
+    /// The peer was told that our messages below this number are over.
     told_retired: u64,
     /// Receives that the peer was told of.
     told_posted: u64,
-    /// When to ask the peer for receives, and how long to wait the next time.
+    /// When to ask the peer for receives, and the next waiting time.
     ask_at: Option<Time>,
     ask_ns: u64,
     congestion: Option<Congestion>,
     meter: PathMeter,
-    /// Control messages for the user, taken off the channels, and whose they are.
+    /// Control messages for the user, and the members that sent them.
     inbox: std::collections::VecDeque<(usize, Vec<u8>)>,
 }
 
@@ -68,7 +68,7 @@ pub struct SdrQp {
 const MAX_INBOX: usize = 1024;
 
 impl SdrQp {
-    /// Makes a QP, its internal QPs and its keys, in a protection domain.
+    /// Creates a QP, its internal QPs and its keys, in a protection domain.
     pub fn new(nic: &mut dyn Rnic, pd: PdId, config: &SdrConfig) -> Result<SdrQp, SdrError> {
         SdrQp::with_peers(nic, pd, config, 1)
     }
@@ -161,8 +161,8 @@ impl SdrQp {
         &self.config
     }
 
-    /// Seals its packets, data and control alike, before it is connected: `make` is asked once for
-    /// each of its queue pairs, in an order that both ends have in common.
+    /// Seals its packets, data and control alike. Call it before connecting: `make` is called once
+    /// for each of its queue pairs, in the same order at both ends.
     pub fn seal(
         &mut self,
         nic: &mut dyn Rnic,
@@ -184,7 +184,7 @@ impl SdrQp {
         self.connect_behind(nic, now, av, av, peer)
     }
 
-    /// Connects to a peer whose packets, but for control messages, come from `data`: a switch with
+    /// Connects to a peer whose packets, except control messages, come from `data`: a switch with
     /// an address of its own that copies them.
     pub fn connect_behind(
         &mut self,
@@ -215,7 +215,7 @@ impl SdrQp {
         self.sender.roots.clone_from(&peer.roots);
         self.control_rate(nic, now)?;
         self.connected = true;
-        // Its answer times the round trip.
+        // The answer to it measures the round trip.
         self.status_due = true;
         Ok(())
     }
@@ -251,14 +251,14 @@ impl SdrQp {
         self.sender.check_room_for(count)
     }
 
-    /// Begins a message of `len` bytes into the peer's next receive, to be filled piece by piece.
+    /// Starts a message of `len` bytes into the peer's next receive, to be filled piece by piece.
     pub fn send_start(&mut self, len: u64, imm: Option<u32>) -> Result<SendHandle, SdrError> {
         self.check_connected()?;
         self.sender.start(&self.config, len, imm)
     }
 
-    /// Sends bytes `offset..offset + len` of a message, which begin at a packet and end at one or
-    /// with the message. The same bytes may be sent again, `urgent` ones before all others.
+    /// Sends bytes `offset..offset + len` of a message: whole packets, or up to the message's end.
+    /// The same bytes may be sent again, `urgent` ones before all others.
     pub fn send_continue(
         &mut self,
         handle: SendHandle,
@@ -275,7 +275,7 @@ impl SdrQp {
         self.sender.end(handle)
     }
 
-    /// Ends a message, and forgets what of it has not left yet.
+    /// Ends a message, and drops what has not left yet.
     pub fn send_cancel(&mut self, handle: SendHandle) -> Result<(), SdrError> {
         self.sender.cancel(handle)
     }
@@ -303,23 +303,23 @@ impl SdrQp {
         self.sender.is_cleared(handle)
     }
 
-    /// Whether all that was handed in of a message has left, although more may follow.
+    /// Whether everything added to a message so far has left, although more may follow.
     pub fn send_is_idle(&self, handle: SendHandle) -> bool {
         self.sender.is_idle(handle)
     }
 
-    /// Keeps note of every piece that leaves: the caller takes them with
+    /// Records every piece that leaves: the caller takes them with
     /// [`next_injected`](SdrQp::next_injected) after each [`drive`](SdrQp::drive).
     pub fn track_injected(&mut self) {
         self.sender.track_injected();
     }
 
-    /// What has left since last asked, piece by piece.
+    /// The next piece that has left.
     pub fn next_injected(&mut self) -> Option<Injected> {
         self.sender.next_injected()
     }
 
-    /// Posts `len` bytes at `buffer` for the peer's next message, and lets the peer know.
+    /// Posts `len` bytes at `buffer` for the peer's next message, and tells the peer.
     pub fn recv_post(
         &mut self,
         nic: &mut dyn Rnic,
@@ -329,13 +329,13 @@ impl SdrQp {
     ) -> Result<RecvHandle, SdrError> {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.check_writable(nic, buffer, len)?;
-            // What came before the receive was posted is none of its message.
+            // What came before the receive was posted does not belong to its message.
             datagrams.land(nic, &self.receiver, &self.config);
         }
         self.receiver.post(nic, now, &self.config, buffer, len)
     }
 
-    /// Passes over the peer's next message.
+    /// Skips the peer's next message.
     pub fn recv_skip(&mut self, now: Time) -> Result<RecvHandle, SdrError> {
         self.receiver.skip(&self.config, now)
     }
@@ -355,7 +355,7 @@ impl SdrQp {
         Ok(self.receiver.table.user_imm(self.receiver.slot(&self.config, handle)?))
     }
 
-    /// Ends a receive, early or late: from now on packets of its message lead nowhere, and its
+    /// Ends a receive, complete or not: from now on packets of its message are discarded, and its
     /// buffer is the caller's again.
     pub fn recv_complete(
         &mut self,
@@ -365,8 +365,8 @@ impl SdrQp {
         self.receiver.complete(nic, &self.config, handle)
     }
 
-    /// Counts bytes `offset..offset + len` of a receive as there although nothing will come for
-    /// them: the message is shorter than its buffer. Both ends of the range are whole packets.
+    /// Counts bytes `offset..offset + len` of a receive as arrived although nothing will come for
+    /// them: the message is shorter than its buffer. The range covers whole packets.
     pub fn recv_fill(&self, handle: RecvHandle, offset: u64, len: u64) -> Result<(), SdrError> {
         let id = self.receiver.slot(&self.config, handle)?;
         let mtu = u64::from(self.config.mtu.bytes());
@@ -375,8 +375,8 @@ impl SdrQp {
         Ok(())
     }
 
-    /// Calls `f` with the receives in which a chunk, or the sender's immediate, has been completed
-    /// since last asked.
+    /// Calls `f` with the receives in which a chunk, or the sender's immediate, was completed since
+    /// the last call.
     pub fn take_progress(&self, mut f: impl FnMut(RecvHandle)) {
         let ids = u64::from(self.config.layout.ids());
         let posted = self.receiver.posted;
@@ -399,7 +399,7 @@ impl SdrQp {
         self.next_control_from().map(|(_, message)| message)
     }
 
-    /// The next control message, and which member of the group it comes from.
+    /// The next control message, and the group member that sent it.
     pub fn next_control_from(&mut self) -> Option<(usize, Vec<u8>)> {
         self.inbox.pop_front()
     }
@@ -412,7 +412,7 @@ impl SdrQp {
             landed: self.landing_stats().packets,
             posted: self.receiver.posted,
             retired: self.sender.retired(),
-            // What each of them has said.
+            // The per-peer fields are filled in later.
             ..Header::default()
         };
         self.status_due = false;
@@ -421,7 +421,7 @@ impl SdrQp {
         self.peers.send(nic, now, &header, payload);
     }
 
-    /// Takes what has happened on the NIC and does what is due.
+    /// Processes what has happened on the NIC and does what is due.
     pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         if !self.connected {
             return;
@@ -467,11 +467,11 @@ impl SdrQp {
         self.meter.on_landed(now, self.peers.landed());
         self.sender.clear(&self.config, self.peers.posted());
         self.receiver.hear_retired(now, header.retired);
-        // A peer without an echo of ours waits for one to time the round trip.
+        // A peer without an echo of its stamp waits for one to measure the round trip.
         self.status_due |= matches!(header.kind, Kind::Ask | Kind::Stamp) || header.echo == 0;
     }
 
-    /// A clear-to-send may have been lost: whoever waits for one asks now and then.
+    /// A clear-to-send may have been lost: a sender that waits for one asks now and then.
     fn ask_if_stuck(&mut self, nic: &mut dyn Rnic, now: Time) {
         if !self.sender.waits() {
             self.ask_at = None;
@@ -489,8 +489,8 @@ impl SdrQp {
         }
     }
 
-    /// Below which number the peer's messages are over at the peer, as far as is known here:
-    /// nothing of them will be sent any more.
+    /// The peer's messages below this number are known to be over at the peer, which will send
+    /// nothing more of them.
     pub fn peer_retired(&self) -> u64 {
         self.receiver.retired()
     }
@@ -511,7 +511,7 @@ impl SdrQp {
         self.meter.stats()
     }
 
-    /// What has landed, all channels together.
+    /// What has landed, on all channels.
     pub fn landing_stats(&self) -> LandingStats {
         let none = LandingStats { refused: self.peers.refused(), ..LandingStats::default() };
         self.counters.iter().fold(none, |sum, counters| {
@@ -527,7 +527,7 @@ impl SdrQp {
 
     /// Removes the QP's objects from the NIC.
     pub fn destroy(self, nic: &mut dyn Rnic) {
-        // Each may be gone already, with the device.
+        // Any of them may be gone already, with the device.
         for qp in self.sender.qps() {
             let _ = nic.destroy_qp(qp.qpn);
         }

@@ -1,9 +1,9 @@
-//! Those at the other end: one, or the members of a multicast group.
+//! The other end of a connection: one peer, or the members of a multicast group.
 //!
-//! A sender to a group has one set of QPs for packets, which somebody copies to all members, and a
-//! control channel with each. Members do not know of each other, nor of the group. What they say is
-//! merged: a message may be sent when all have posted a receive for it, and what counts as landed
-//! is what has landed everywhere.
+//! A sender to a group has one set of QPs for packets, which a switch copies to all members, and a
+//! control channel with each. Members do not know of each other, nor of the group. Their reports
+//! are merged: a message may be sent when all have posted a receive for it, and a packet counts as
+//! landed when it has landed everywhere.
 
 use bowline_nic::{AddressVector, CqId, PdId, Rnic, Time};
 use bowline_wire::Qpn;
@@ -17,17 +17,17 @@ use crate::info::SdrInfo;
 /// Most members of a group.
 pub const MAX_MEMBERS: usize = 64;
 
-/// One of those at the other end.
+/// A peer.
 pub(super) struct Peer {
     pub(super) control: Control,
-    /// The last stamp that it sent, and when it came.
+    /// The last stamp that it sent, and its arrival time.
     echo: Option<(u64, Time)>,
-    /// Its last stamp that asked for a report, when it came, and what had landed by then.
+    /// Its last stamp that asked for a report, its arrival time, and what had landed by then.
     probe: Option<(u64, Time, u64)>,
-    /// Receives that it has posted, and packets that have landed there, as it says.
+    /// Receives that it has posted, and packets that have landed there, by its own account.
     posted: u64,
     landed: u64,
-    /// It was evicted: it is told nothing, and what it says counts for nothing.
+    /// It was evicted: it is sent nothing, and its messages are ignored.
     is_out: bool,
 }
 
@@ -36,7 +36,7 @@ impl Peer {
         Peer { control, echo: None, probe: None, posted: 0, landed: 0, is_out: false }
     }
 
-    /// What is said to it of what it has said.
+    /// Fills in the header fields that answer its messages.
     fn answer(&self, now: Time, header: &Header) -> Header {
         let (echo, held) = self.echo.map_or((0, 0), |(stamp, at)| (stamp, now.nanos_since(at)));
         let (probe, probe_held, probe_landed) = self
@@ -45,7 +45,7 @@ impl Peer {
         Header { echo, held, probe, probe_held, probe_landed, ..*header }
     }
 
-    /// Notes what it says. More receives than `most` it cannot have posted.
+    /// Records a header. It cannot have posted more receives than `most`.
     pub(super) fn hear(&mut self, now: Time, header: &Header, landed_here: u64, most: u64) {
         self.echo = Some((header.stamp, now));
         if header.kind == Kind::Stamp {
@@ -75,27 +75,27 @@ impl Peer {
         self.open(nic, now, peer)
     }
 
-    /// The QP is up: from now on both talk.
+    /// The QP is up: both can send from now on.
     pub(super) fn open(
         &mut self,
         nic: &mut dyn Rnic,
         now: Time,
         peer: &SdrInfo,
     ) -> Result<(), SdrError> {
-        // What is said here is little, and what regulates the rest must not wait for it.
+        // Control traffic is small, and rate control depends on it: it must not be throttled.
         nic.set_rate_controller(now, self.control.qpn, None)?;
         self.control.peer_token = Some(peer.token);
         self.control.listen(nic)
     }
 }
 
-/// All of them: at least one.
+/// All peers: at least one.
 pub(super) struct Peers {
     pub(super) all: Vec<Peer>,
 }
 
 impl Peers {
-    /// Makes the control channels of so many.
+    /// Creates the control channels of this many peers.
     pub(super) fn new(
         nic: &mut dyn Rnic,
         pd: PdId,
@@ -110,37 +110,37 @@ impl Peers {
         Ok(Peers { all })
     }
 
-    /// Receives that all have posted.
+    /// Receives that all peers have posted.
     pub(super) fn posted(&self) -> u64 {
         self.live().map(|peer| peer.posted).min().unwrap_or(0)
     }
 
-    /// Packets that have landed at whom most are missing.
+    /// Packets landed at the peer that lacks most.
     pub(super) fn landed(&self) -> u64 {
         self.live().map(|peer| peer.landed).min().unwrap_or(0)
     }
 
-    /// Those that were not evicted.
+    /// Peers that were not evicted.
     fn live(&self) -> impl Iterator<Item = &Peer> {
         self.all.iter().filter(|peer| !peer.is_out)
     }
 
-    /// Whether what a member says counts.
+    /// Whether a member has not been evicted.
     pub(super) fn is_live(&self, member: usize) -> bool {
         self.all.get(member).is_some_and(|peer| !peer.is_out)
     }
 
-    /// The same for all, as a set of bits.
+    /// The same for all members, as a bit set.
     pub(super) fn live_set(&self) -> u64 {
         (0..self.all.len()).filter(|member| self.is_live(*member)).fold(0, |set, m| set | 1 << m)
     }
 
-    /// Whether nobody has more packets missing than this one.
+    /// Whether no other member has more packets missing.
     pub(super) fn is_slowest(&self, member: usize) -> bool {
         self.all[member].landed == self.landed()
     }
 
-    /// Says something to everybody.
+    /// Sends a message to all members.
     pub(super) fn send(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header, payload: &[u8]) {
         for peer in self.all.iter_mut().filter(|peer| !peer.is_out) {
             let header = peer.answer(now, header);
@@ -148,13 +148,13 @@ impl Peers {
         }
     }
 
-    /// Messages from others than peers.
+    /// Messages from senders other than peers.
     pub(super) fn refused(&self) -> u64 {
         self.all.iter().map(|peer| peer.control.refused).sum()
     }
 }
 
-/// Where the packets for a group go: to whoever copies them.
+/// Where the packets for a group go: to the switch that copies them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupPath {
     /// The address that they are sent to.
@@ -164,7 +164,7 @@ pub struct GroupPath {
 }
 
 impl SdrQp {
-    /// Makes a QP that sends to the members of a group. Over datagrams there are no groups.
+    /// Creates a QP that sends to the members of a group. There are no groups over datagrams.
     pub fn for_group(
         nic: &mut dyn Rnic,
         pd: PdId,
@@ -181,22 +181,22 @@ impl SdrQp {
         SdrQp::with_peers(nic, pd, config, members)
     }
 
-    /// How many are at the other end, evicted ones included.
+    /// Number of members, including evicted ones.
     pub fn members(&self) -> usize {
         self.peers.all.len()
     }
 
-    /// Those that were not evicted, as a set of bits.
+    /// Members that were not evicted, as a bit set.
     pub fn live_members(&self) -> u64 {
         self.peers.live_set()
     }
 
-    /// When a member last said anything; `None` before it has.
+    /// When a member last sent something; `None` if it never did.
     pub fn last_heard(&self, member: usize) -> Option<Time> {
         self.peers.all.get(member)?.echo.map(|(_, at)| at)
     }
 
-    /// Goes on without a member: nobody waits for it any more. The last one stays.
+    /// Continues without a member: it is no longer waited for. The last one stays.
     pub fn evict(&mut self, member: usize) -> Result<(), SdrError> {
         let fail = |why: String| Err(SdrError::Config { what: "member", why });
         if !self.peers.is_live(member) {
@@ -220,7 +220,7 @@ impl SdrQp {
     }
 
     /// Connects to the members of a group, in their order, each at its address. Packets go to
-    /// `path`; the sender names memory by the first member's keys ([`SdrInfo::roots`]).
+    /// `path`; the sender addresses memory by the first member's keys ([`SdrInfo::roots`]).
     pub fn connect_group(
         &mut self,
         nic: &mut dyn Rnic,

@@ -1,4 +1,4 @@
-//! How fast an SDR QP may send, and what it hears about that.
+//! Rate control of an SDR QP, and its feedback.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::control::{Header, Kind};
 use crate::error::SdrError;
 
 impl SdrQp {
-    /// Chooses what finds the rate out, before the QP is connected.
+    /// Sets the congestion control, before the QP is connected.
     pub fn set_congestion(&mut self, congestion: Option<RateControl>) {
         self.config.congestion = congestion;
     }
@@ -36,7 +36,7 @@ impl SdrQp {
             return Ok(());
         }
         let Some(factory) = factory else {
-            // Not even what the NIC's other QPs have.
+            // Override even the NIC's default.
             return Ok(qpns
                 .into_iter()
                 .try_for_each(|qpn| nic.set_rate_controller(now, qpn, None))?);
@@ -49,7 +49,7 @@ impl SdrQp {
         Ok(())
     }
 
-    /// The rate at which packets leave now, where it is known.
+    /// The current sending rate, where it is known.
     pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
         self.config.rate_bps.or_else(|| self.congestion.as_mut()?.rate_bps(now))
     }
@@ -64,7 +64,7 @@ impl SdrQp {
         }
     }
 
-    /// What the peer says of our last stamp, if it has had one.
+    /// Handles the peer's report on our last stamp, if it has received one.
     pub(super) fn hear_report(&mut self, nic: &mut dyn Rnic, now: Time, header: &Header) {
         if header.probe == 0 {
             return;

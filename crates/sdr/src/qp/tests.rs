@@ -48,7 +48,7 @@ fn a_message_waits_for_its_receive_and_completes_chunk_by_chunk(config: SdrConfi
     let buffer = pair.ends[1].at(5_000);
     let [_, end] = &mut pair.ends;
     let handle = pair.qps[1].recv_post(&mut end.nic, now, buffer, 2_100).unwrap();
-    // The clear-to-send arrives; data comes back, of which a packet is lost.
+    // The clear-to-send arrives; data comes back, with a packet lost.
     for frame in pair.take(1) {
         pair.deliver(&frame);
     }
@@ -202,8 +202,8 @@ fn only_so_many_messages_at_a_time(config: SdrConfig) {
     assert_eq!(pair.qps[1].recv_complete(nic, handles[0]), Err(SdrError::Complete));
 }
 
-/// Packets that come late, after their message was completed, early or not, and after its ID went
-/// to newer messages, touch neither memory nor bitmap of a newer one.
+/// Late packets, of a message that was completed, early or not, and whose ID went to newer
+/// messages, touch neither memory nor bitmap of a newer one.
 fn late_packets_touch_nothing_newer(config: SdrConfig) {
     for seed in 0..60 {
         late_packets(&config, seed);

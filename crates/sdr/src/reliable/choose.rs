@@ -1,5 +1,4 @@
-//! Which scheme a message takes, where that is left to the connection, and what the choice rests
-//! on.
+//! Which scheme a message gets if the connection chooses, and the basis of that choice.
 
 use bowline_nic::Time;
 
@@ -7,7 +6,7 @@ use super::shape::Shape;
 use super::{ReliableQp, WriteId};
 use crate::scheme::{ChoiceCx, Decision, KnownPath};
 
-/// Chunks of messages that have finished.
+/// Chunk counts of finished messages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Repaired {
     chunks: u64,
@@ -22,12 +21,12 @@ impl Repaired {
 }
 
 impl ReliableQp {
-    /// The scheme for a message that asks for `asked`: that one, unless it leaves the choice.
+    /// The scheme for a message that asks for `asked`: that one, unless it leaves the choice open.
     pub(super) fn choose(&mut self, now: Time, id: WriteId, shape: &Shape, asked: usize) -> usize {
         let path = self.known_path();
         let Some(chooser) = &mut self.choosers[asked] else { return asked };
         let choice = chooser.choose(&ChoiceCx { shape, schemes: &self.config.schemes, path });
-        // Another chooser would have to choose again.
+        // Another chooser would have to choose in turn.
         let names_a_scheme = self.choosers.get(choice.scheme).is_some_and(Option::is_none);
         let chosen = if names_a_scheme { choice.scheme } else { asked };
         let bytes = shape.len();
@@ -44,8 +43,8 @@ impl ReliableQp {
         }
     }
 
-    /// Counts what the messages that have finished had lost: chunks that were sent again, and those
-    /// that the receiver says it has computed from parity.
+    /// Counts the losses of finished messages: chunks that were retransmitted, and those that the
+    /// receiver reports to have reconstructed from parity.
     pub(super) fn count_losses(&mut self, recovered: u64) {
         let Repaired { chunks, resent } = std::mem::take(&mut self.repaired);
         let lost = resent.saturating_add(self.losses.on_recovered(recovered));

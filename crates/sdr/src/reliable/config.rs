@@ -1,4 +1,4 @@
-//! What a reliable QP is made with, and what its ends tell each other.
+//! Parameters of a reliable QP, and what its ends exchange.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::error::SdrError;
 use crate::info::SdrInfo;
 use crate::scheme::{self, Scheme};
 
-/// Parameters of a reliable QP. Both ends must agree on all but rate and timeout.
+/// Parameters of a reliable QP. Both ends must agree on all except rate and timeout.
 #[derive(Clone, Debug)]
 pub struct ReliableConfig {
-    /// The SDR QP's; its longest message follows from `k` and the chunk size.
+    /// Those of the SDR QP; its longest message follows from `k` and the chunk size.
     pub sdr: SdrConfig,
     /// Longest message in bytes.
     pub max_write: u64,
@@ -22,7 +22,7 @@ pub struct ReliableConfig {
     pub m: u32,
     /// The schemes that messages can choose from.
     pub schemes: Vec<Arc<dyn Scheme>>,
-    /// A message of which nothing has been heard for so long has failed.
+    /// A message fails if nothing is heard about it for this long.
     pub timeout_ns: u64,
     /// The QP's place among those that carry messages together.
     pub stripe: Stripe,
@@ -49,7 +49,7 @@ impl ReliableConfig {
         found.ok_or_else(|| SdrError::NoSuchScheme(name.to_owned()))
     }
 
-    /// Checks that the numbers go together.
+    /// Checks that the values are consistent.
     pub fn check(&self) -> Result<(), SdrError> {
         let fail = |what, why: String| Err(SdrError::Config { what, why });
         if self.k == 0 || self.k.saturating_add(self.m) > 256 {
@@ -67,7 +67,7 @@ impl ReliableConfig {
             return fail("schemes", format!("{} is not between 1 and 250", self.schemes.len()));
         }
         self.sdr_config().check()?;
-        // Counted here in full: what does not fit a u32 is refused before anybody cuts it to one.
+        // Computed in full width: what does not fit a u32 is refused before it is truncated.
         let groups = self.max_write.div_ceil(self.group_bytes()).div_ceil(self.stripe.of.into());
         let places = groups.saturating_mul(if self.m > 0 { 2 } else { 1 });
         let ids = u64::from(self.sdr.layout.ids());
@@ -91,7 +91,7 @@ impl ReliableConfig {
         SdrConfig { max_message: max_message.max(1), ..self.sdr.clone() }
     }
 
-    /// How a message of `len` bytes is cut.
+    /// How a message of `len` bytes is divided.
     pub fn shape(&self, len: u64) -> Shape {
         Shape {
             len,
@@ -102,7 +102,7 @@ impl ReliableConfig {
         }
     }
 
-    /// Groups that the QP's share of the longest message has.
+    /// Groups in the QP's share of the longest message.
     pub(super) fn groups(&self) -> u32 {
         self.shape(self.max_write).groups().div_ceil(self.stripe.of)
     }
@@ -112,12 +112,12 @@ impl ReliableConfig {
         u64::from(self.k) * u64::from(self.sdr.chunk_bytes)
     }
 
-    /// SDR messages that each message takes.
+    /// SDR messages per message.
     pub(super) fn places(&self) -> u32 {
         self.groups() * if self.m > 0 { 2 } else { 1 }
     }
 
-    /// Messages that can be outstanding at a time.
+    /// Messages that can be outstanding at once.
     pub fn max_outstanding(&self) -> u32 {
         self.sdr.layout.ids() / self.places()
     }
@@ -129,7 +129,7 @@ const MAX_STRIPES: u32 = 64;
 /// What one end of a reliable connection tells the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReliableInfo {
-    /// Of each QP that carries messages together.
+    /// One for each QP that carries messages together.
     sdr: Vec<SdrInfo>,
     max_write: u64,
     k: u32,
@@ -158,7 +158,7 @@ impl ReliableInfo {
         self.sdr.first().map(|part| part.config.transport)
     }
 
-    /// What QPs that carry messages together tell their peers, in the order of their stripes.
+    /// Joins the information of QPs that carry messages together, in the order of their stripes.
     pub fn join(parts: impl IntoIterator<Item = ReliableInfo>) -> Option<ReliableInfo> {
         let mut parts = parts.into_iter();
         let mut whole = parts.next()?;
@@ -166,7 +166,7 @@ impl ReliableInfo {
         Some(whole)
     }
 
-    /// The peer of a QP with these parameters, if both fit together.
+    /// The peer of a QP with these parameters, if the two match.
     pub(super) fn check_against(&self, ours: &ReliableConfig) -> Result<&SdrInfo, SdrError> {
         let numbers = [
             ("a lane count of", ours.stripe.of.into(), self.sdr.len() as u64),
@@ -187,7 +187,7 @@ impl ReliableInfo {
         self.sdr.get(ours.stripe.index as usize).ok_or(SdrError::Info("it ends early"))
     }
 
-    /// To be carried to the peer by whatever means.
+    /// Encodes it for transfer to the peer by any means.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(self.max_write.to_be_bytes());
@@ -205,7 +205,7 @@ impl ReliableInfo {
         out
     }
 
-    /// What a peer has sent.
+    /// Decodes what a peer has sent.
     pub fn from_bytes(bytes: &[u8]) -> Result<ReliableInfo, SdrError> {
         let early = || SdrError::Info("it ends early");
         let (max_write, rest) = bytes.split_first_chunk::<8>().ok_or_else(early)?;

@@ -1,4 +1,4 @@
-//! What a scheme's state machines see of their message, and what they can do to it.
+//! A scheme's view of its message, and its operations on it.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use crate::send::Source;
 
 /// Longest message from one end of a scheme to the other.
 pub const MAX_TELL: usize = MAX_CONTROL - 16;
-// Its length, its kind and its message's number stand in front.
+// Its length, its kind and its message's number precede it.
 const _: () = assert!(MAX_TELL + PREFIX + 1 + 8 <= MAX_CONTROL);
 
-/// Round trip to assume before one has been timed.
+/// Assumed round trip until one is measured.
 const UNKNOWN_RTT_NS: u64 = 50_000_000;
-/// Shortest round trip to reckon with: below, what hosts add by taking turns is the larger part,
-/// and clocks are read once for many packets.
+/// Shortest round trip to assume: below that, scheduling delays of the hosts dominate, and clocks
+/// are read once for many packets.
 const MIN_RTT_NS: u64 = 1_000_000;
 
 fn rtt_ns(path: &PathStats) -> u64 {
@@ -39,7 +39,7 @@ fn data_sge(memory: &Memory, shape: &Shape, chunk: u32) -> Sge {
     Sge::new(key, addr, (bytes.end - bytes.start) as u32)
 }
 
-/// The sending end of a message, as its scheme sees it.
+/// A scheme's view of the sending end of a message.
 pub struct SendCx<'a> {
     pub(super) now: Time,
     pub(super) nic: &'a mut dyn Rnic,
@@ -51,17 +51,17 @@ pub struct SendCx<'a> {
 }
 
 impl SendCx<'_> {
-    /// How many receivers the connection has: one, or the members of a group.
+    /// Number of receivers: one, or the members of a group.
     pub fn members(&self) -> usize {
         self.sdr.members()
     }
 
-    /// Those that were not evicted, as a set of bits.
+    /// Members that were not evicted, as a bit set.
     pub fn live_members(&self) -> u64 {
         self.sdr.live_members()
     }
 
-    /// Which of them the control message is from, in
+    /// The member that sent the control message, in
     /// [`SchemeSender::control`](crate::SchemeSender::control).
     pub fn member(&self) -> usize {
         self.member
@@ -77,22 +77,22 @@ impl SendCx<'_> {
         &self.message.shape
     }
 
-    /// What is known of the path.
+    /// What is known about the path.
     pub fn path(&self) -> PathStats {
         self.sdr.path()
     }
 
-    /// The round trip to reckon with, measured or assumed.
+    /// The round trip to assume, measured or default.
     pub fn rtt_ns(&self) -> u64 {
         rtt_ns(&self.sdr.path())
     }
 
-    /// Queues a chunk behind all that is queued.
+    /// Queues a chunk behind everything queued.
     pub fn send(&mut self, part: Part) {
         self.queue(part, false);
     }
 
-    /// Queues a chunk before all that are sent for the first time.
+    /// Queues a chunk ahead of all first transmissions.
     pub fn send_again(&mut self, part: Part) {
         self.message.resent += 1;
         self.queue(part, true);
@@ -119,12 +119,12 @@ impl SendCx<'_> {
             _ => return,
         };
         let handle = self.message.handles[sub];
-        // It fails only for a message that is over, and then nothing has to be sent any more.
+        // It fails only for a finished message, which needs nothing more.
         let _ = self.sdr.send_continue(handle, offset, len, source, urgent);
     }
 
-    /// Adds a run of data chunks of one group to the group's parity, which begins with the group's
-    /// first chunk. Longer runs cost less for each chunk.
+    /// Adds a run of data chunks of one group to the group's parity, which is initialized by the
+    /// group's first chunk. Longer runs cost less per chunk.
     pub fn encode(&mut self, code: &Code, chunks: Range<u32>) {
         let shape = self.message.shape;
         let group = shape.group_of(chunks.start);
@@ -143,25 +143,24 @@ impl SendCx<'_> {
             code.update_run(first, data, parity).is_ok()
         });
         if coded != Ok(true) {
-            // The caller's memory is gone: what is sent of it will fail as well, and say so.
+            // The caller's memory is gone: sending it will fail as well, and report it.
             self.message.failed = true;
         }
     }
 
-    /// Says something to the receiving end: at most [`MAX_TELL`] bytes, which may be lost.
+    /// Sends a message to the receiving end: at most [`MAX_TELL`] bytes, which may be lost.
     pub fn tell(&mut self, bytes: &[u8]) {
         let message = Message::ToReceiver(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]);
         self.outbox.push(self.nic, self.now, self.sdr, message);
     }
 
-    /// When [`SchemeSender::timeout`](crate::SchemeSender::timeout) shall be called; there is one
-    /// timer.
+    /// When to call [`SchemeSender::timeout`](crate::SchemeSender::timeout); there is one timer.
     pub fn set_timer(&mut self, at: Option<Time>) {
         self.message.timer = at;
     }
 }
 
-/// The receiving end of a message, as its scheme sees it.
+/// A scheme's view of the receiving end of a message.
 pub struct RecvCx<'a> {
     pub(super) now: Time,
     pub(super) nic: &'a mut dyn Rnic,
@@ -184,17 +183,17 @@ impl RecvCx<'_> {
         self.shape
     }
 
-    /// What is known of the path.
+    /// What is known about the path.
     pub fn path(&self) -> PathStats {
         self.sdr.path()
     }
 
-    /// The round trip to reckon with, measured or assumed.
+    /// The round trip to assume, measured or default.
     pub fn rtt_ns(&self) -> u64 {
         rtt_ns(&self.sdr.path())
     }
 
-    /// How long the message, with parity, takes on the wire, as far as the sender knows.
+    /// How long the message, with parity, takes on the wire, by the sender's estimate.
     pub fn wire_ns(&self) -> u64 {
         self.wire_ns
     }
@@ -233,7 +232,7 @@ impl RecvCx<'_> {
         present
     }
 
-    /// One above the highest data chunk that has arrived.
+    /// One past the highest data chunk that has arrived.
     pub fn high_data(&self) -> u32 {
         for group in (0..self.shape.groups()).rev() {
             let data = ChunkSet::first(self.shape.group(group).len());
@@ -245,8 +244,8 @@ impl RecvCx<'_> {
         0
     }
 
-    /// Computes a group's missing data chunks from those that are `present`, in place; `false` if
-    /// they do not suffice.
+    /// Reconstructs a group's missing data chunks from those that are `present`, in place; `false`
+    /// if they do not suffice.
     pub fn reconstruct(&mut self, code: &Code, group: u32, present: &ChunkSet) -> bool {
         let Ok(plan) = code.plan(present) else { return false };
         let data = self.shape.group(group);
@@ -266,19 +265,19 @@ impl RecvCx<'_> {
         done == Ok(true)
     }
 
-    /// Says something to the sending end: at most [`MAX_TELL`] bytes, which may be lost.
+    /// Sends a message to the sending end: at most [`MAX_TELL`] bytes, which may be lost.
     pub fn tell(&mut self, bytes: &[u8]) {
         let message = Message::ToSender(self.message.id, &bytes[..bytes.len().min(MAX_TELL)]);
         self.outbox.push(self.nic, self.now, self.sdr, message);
     }
 
-    /// When [`SchemeReceiver::timeout`](crate::SchemeReceiver::timeout) shall be called; there is
-    /// one timer.
+    /// When to call [`SchemeReceiver::timeout`](crate::SchemeReceiver::timeout); there is one
+    /// timer.
     pub fn set_timer(&mut self, at: Option<Time>) {
         self.message.timer = at;
     }
 
-    /// All of the message is there.
+    /// The whole message has arrived.
     pub fn complete(&mut self) {
         self.message.complete = true;
     }

@@ -1,5 +1,5 @@
-//! What happens to messages between their beginning and their end: what the NIC, the peer and the
-//! clock have to say goes to the schemes.
+//! The life of messages between their beginning and their end: events from the NIC, the peer and
+//! the clock go to the schemes.
 
 use bowline_nic::{Rnic, Time};
 
@@ -11,7 +11,7 @@ use crate::recv::RecvHandle;
 use crate::scheme::{SchemeReceiver, SchemeSender};
 
 impl ReliableQp {
-    /// Takes what has happened on the NIC and does what is due.
+    /// Processes what has happened on the NIC and does what is due.
     pub fn drive(&mut self, nic: &mut dyn Rnic, now: Time) {
         self.sdr.drive(nic, now);
         while let Some((member, bytes)) = self.sdr.next_control_from() {
@@ -29,15 +29,15 @@ impl ReliableQp {
         if self.sdr.has_failed() {
             self.fail_all(nic, now);
         }
-        // Before the data that it is about.
+        // Ahead of the data that it refers to.
         self.outbox.flush(nic, now, &mut self.sdr);
-        // What the schemes have queued meanwhile.
+        // Sends what the schemes have queued meanwhile.
         self.sdr.drive(nic, now);
         self.release_drained();
         self.rest();
     }
 
-    /// Without messages nothing is due: what the last of them waited for is over.
+    /// Without messages nothing is due, so timers of the last ones are cleared.
     fn rest(&mut self) {
         let is_idle = self.outgoing.iter().flatten().next().is_none()
             && self.incoming.iter().flatten().next().is_none();
@@ -48,7 +48,7 @@ impl ReliableQp {
 
     /// When to call [`drive`](ReliableQp::drive) if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Time> {
-        // What was posted since the last time has not been said yet.
+        // Messages queued since the last time have not been sent yet.
         if !self.outbox.is_empty() {
             return Some(Time::ZERO);
         }
@@ -57,7 +57,7 @@ impl ReliableQp {
         [messages, aborts, self.sdr.poll_timeout()].into_iter().flatten().min()
     }
 
-    /// Runs a message's sending end.
+    /// Calls a message's sending end.
     fn with_sender(
         &mut self,
         nic: &mut dyn Rnic,
@@ -77,7 +77,7 @@ impl ReliableQp {
         }
     }
 
-    /// Runs a message's receiving end, and ends the message if that has seen all of it.
+    /// Calls a message's receiving end, and completes the message if that has seen all of it.
     fn with_receiver(
         &mut self,
         nic: &mut dyn Rnic,
@@ -126,8 +126,8 @@ impl ReliableQp {
             let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { continue };
             message.unsent = message.unsent.saturating_sub(injected.len.into());
             if !message.reminded {
-                // Later on only a word from the receiver does: what is sent again, for want of one,
-                // must not put the question off.
+                // Later, only a message from the receiver postpones the probe: retransmissions for
+                // lack of one must not.
                 message.probe_at = Some(now.plus_nanos(message.probe_ns));
                 self.due = self.due.min(message.due(self.config.timeout_ns));
             }
@@ -138,11 +138,11 @@ impl ReliableQp {
         }
     }
 
-    /// Tells the receiver once more of a message whose end has left: it may have missed the
-    /// beginning, and then could not tell that it has all.
+    /// Reminds the receiver of a message whose end has left: it may have missed the beginning, and
+    /// then could not tell that it has everything.
     fn remind(&mut self, nic: &mut dyn Rnic, now: Time, id: u64) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
-        // While chunks are sent again for want of an answer, the message is never idle.
+        // While chunks are retransmitted for lack of an answer, the message is never idle.
         let has_left =
             message.unsent == 0 || message.handles.iter().all(|h| self.sdr.send_is_idle(*h));
         if !message.reminded && has_left {
@@ -167,8 +167,8 @@ impl ReliableQp {
         self.dirty = dirty;
     }
 
-    /// What the sender is done with, and has not been told that it is complete, will not come: the
-    /// sender has given it up, and what said so was lost.
+    /// If the sender has retired a message without having been told that it is complete, the rest
+    /// will not come: the sender has given it up, and its notice was lost.
     fn on_retired(&mut self, nic: &mut dyn Rnic, now: Time) {
         let below = self.sdr.peer_retired() / u64::from(self.config.places());
         let end = self.first_in + self.incoming.len() as u64;
@@ -257,13 +257,13 @@ impl ReliableQp {
                 self.with_sender(nic, now, id, |machine, cx| machine.control(cx, bytes));
             }
             Message::Finished(id, below, recovered) => {
-                // Nobody can have finished what has not begun.
+                // A message that has not begun cannot be finished.
                 let end = self.first_out + self.outgoing.len() as u64;
                 for id in self.first_out..below.min(end) {
                     self.finish_at(nic, now, id, member);
                 }
                 self.finish_at(nic, now, id, member);
-                // Of a group nobody knows how often a lost chunk was lost.
+                // For a group it is unknown how often a chunk was lost.
                 if self.sdr.members() == 1 {
                     self.count_losses(recovered);
                 }
@@ -313,7 +313,7 @@ impl ReliableQp {
             return self.finish_in(nic, now, begin.id, Err(Failure::TooLong));
         }
         let shape = self.config.shape(begin.len);
-        // What a peer says of time must not keep a message alive for longer than anything else.
+        // A peer's estimate must not keep a message alive beyond the timeout.
         let begin = Begin { wire_ns: begin.wire_ns.min(self.config.timeout_ns), ..begin };
         message.begun = Some((begin, shape));
         message.machine = Some(scheme.receiver(&shape));

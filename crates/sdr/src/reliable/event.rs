@@ -1,4 +1,4 @@
-//! What becomes of messages.
+//! The outcome of messages.
 
 use std::iter::Sum;
 
@@ -8,7 +8,7 @@ use crate::table::LandingStats;
 /// Why a message failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Nothing was heard of it for longer than the connection's timeout.
+    /// Nothing was heard about it for longer than the connection's timeout.
     #[error("nothing was heard of the message within the timeout")]
     TimedOut,
     /// The other end gave up on it.
@@ -17,19 +17,19 @@ pub enum Failure {
     /// It is longer than the buffer that was posted for it.
     #[error("the message is longer than the receive that was posted for it")]
     TooLong,
-    /// Nothing was heard from this member of a group for longer than the connection's timeout.
+    /// Nothing was heard from this group member for longer than the connection's timeout.
     #[error("nothing was heard from member {0} of the group within the timeout")]
     MemberTimedOut(usize),
-    /// This member of a group gave up on it.
+    /// This group member gave up on it.
     #[error("member {0} of the group gave up on the message")]
     MemberGaveUp(usize),
-    /// This host's NIC failed, or the memory was deregistered.
+    /// The local NIC failed, or the memory was deregistered.
     #[error("this host's NIC refused to send the message")]
     Local,
 }
 
 impl Failure {
-    /// The member of a group whose failure it is.
+    /// The group member that caused the failure.
     pub fn member(&self) -> Option<usize> {
         match *self {
             Failure::MemberTimedOut(member) | Failure::MemberGaveUp(member) => Some(member),
@@ -38,17 +38,17 @@ impl Failure {
     }
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReliableEvent {
-    /// A message is with the peer, all of it, or it failed; its buffer is the caller's again.
+    /// A message has fully reached the peer, or failed; its buffer is the caller's again.
     Written {
         /// Which.
         id: WriteId,
-        /// What became of it.
+        /// Its outcome.
         result: Result<(), Failure>,
     },
-    /// A message has arrived, all of it, or it failed; its buffer is the caller's again.
+    /// A message has fully arrived, or failed; its buffer is the caller's again.
     Received {
         /// Which.
         id: RecvId,
@@ -56,17 +56,17 @@ pub enum ReliableEvent {
         len: u64,
         /// The sender's 32 bits.
         imm: Option<u32>,
-        /// What became of it.
+        /// Its outcome.
         result: Result<(), Failure>,
     },
 }
 
-/// What a connection has done.
+/// Statistics of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReliableStats {
-    /// Chunks sent again.
+    /// Chunks retransmitted.
     pub chunks_resent: u64,
-    /// Chunks computed from parity.
+    /// Chunks reconstructed from parity.
     pub chunks_recovered: u64,
     /// What has landed here.
     pub landing: LandingStats,

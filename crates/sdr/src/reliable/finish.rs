@@ -1,4 +1,4 @@
-//! How messages end, and how both ends come to know of it.
+//! How messages end, and how both ends learn of it.
 
 use bowline_nic::{Rnic, Time};
 
@@ -7,16 +7,16 @@ use super::outgoing::Outgoing;
 use super::wire::Message;
 use super::{MAX_PROBE_NS, MIN_PROBE_NS, RecvId, ReliableQp, WriteId, slot};
 
-/// How often the receiver is told that a message was given up, as long as it does not say that it
-/// knows: with doubling waits, for some half a minute.
+/// How often the receiver is told that a message was given up, until it confirms: with doubling
+/// intervals, for about half a minute.
 const MAX_ABORTS: u32 = 20;
 
-/// When to tell the receiver again that a message was given up.
+/// Schedule for telling the receiver again that a message was given up.
 pub(super) struct Abort {
     pub(super) at: Time,
     wait_ns: u64,
     left: u32,
-    /// Members that are not known to know, as a set of bits.
+    /// Members that have not confirmed, as a bit set.
     unaware: u64,
 }
 
@@ -34,7 +34,7 @@ impl ReliableQp {
         }
     }
 
-    /// A member has all of a message; when all of them have, it is over.
+    /// A member has all of a message; when all members have, it is over.
     pub(super) fn finish_at(&mut self, nic: &mut dyn Rnic, now: Time, id: u64, member: usize) {
         let Some(message) = slot(&mut self.outgoing, self.first_out, id) else { return };
         message.lacking &= !(1 << member);
@@ -43,7 +43,7 @@ impl ReliableQp {
         }
     }
 
-    /// Says again what became of a message: the sender has not heard it.
+    /// Repeats the outcome of a message, which the sender has not heard.
     pub(super) fn confirm(&mut self, nic: &mut dyn Rnic, now: Time, id: u64) {
         if self.refused.contains(&id) {
             return self.tell(nic, now, Message::Refused(id));
@@ -63,7 +63,7 @@ impl ReliableQp {
         let index = id.wrapping_sub(self.first_out) as usize;
         let Some(message) = self.outgoing.get_mut(index).and_then(Option::take) else { return };
         for handle in &message.handles {
-            // Those that nothing was to be sent for have ended already.
+            // Places for which nothing was to be sent have ended already.
             let _ = self.sdr.send_cancel(*handle);
         }
         if result.is_err() {
@@ -84,7 +84,7 @@ impl ReliableQp {
         }
     }
 
-    /// Gives back the memory of messages that the NIC is done with, and says that they are over.
+    /// Releases the memory of messages that the NIC is done with, and reports them.
     pub(super) fn release_drained(&mut self) {
         let sdr = &self.sdr;
         let failed = sdr.has_failed();
@@ -111,7 +111,7 @@ impl ReliableQp {
             return;
         };
         for handle in message.handles.iter().flatten() {
-            // They are all open: nobody else completes them.
+            // They are all open: nothing else completes them.
             let _ = self.sdr.recv_complete(nic, *handle);
         }
         self.stats.chunks_recovered += message.recovered;
@@ -136,7 +136,7 @@ impl ReliableQp {
         }
     }
 
-    /// A member knows what became of the messages that are given up and for which this holds.
+    /// A member knows the outcome of the abandoned messages for which `of` holds.
     pub(super) fn is_aware(&mut self, member: usize, of: impl Fn(u64) -> bool) {
         self.aborting.retain(|id, abort| {
             if of(*id) {

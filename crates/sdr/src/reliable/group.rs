@@ -1,7 +1,7 @@
 //! Messages to all members of a multicast group.
 //!
-//! Members are ordinary receivers. What repairs a loss at one of them repairs another's at another:
-//! parity is the same for all, and a chunk that is sent again reaches everybody who lacks it.
+//! Members are ordinary receivers. One repair can fix different losses at different members: parity
+//! is the same for all, and a retransmitted chunk reaches every member that lacks it.
 
 use bowline_nic::{AddressVector, PdId, Rnic, Time};
 
@@ -12,7 +12,7 @@ use crate::error::SdrError;
 use crate::qp::{GroupPath, SdrQp};
 
 impl ReliableQp {
-    /// Makes a QP that writes to the members of a group. A write is over when all of them have it.
+    /// Creates a QP that writes to the members of a group. A write is over when all have it.
     pub fn for_group(
         nic: &mut dyn Rnic,
         pd: PdId,
@@ -48,7 +48,7 @@ impl ReliableQp {
         self.sdr.connect_group(nic, now, path, &peers)
     }
 
-    /// Goes on without a member: messages are over when all others have them. The last member
+    /// Continues without a member: messages are over when all others have them. The last member
     /// stays.
     pub fn evict(&mut self, nic: &mut dyn Rnic, now: Time, member: usize) -> Result<(), SdrError> {
         self.sdr.evict(member)?;
@@ -60,15 +60,15 @@ impl ReliableQp {
         Ok(())
     }
 
-    /// The members that were not evicted, as a set of bits.
+    /// The members that were not evicted, as a bit set.
     pub fn live_members(&self) -> u64 {
         self.sdr.live_members()
     }
 
-    /// Fails the messages that a member lacks which has said nothing for the timeout. Every member
-    /// is asked often while a message waits for a receive or for the last of its chunks, and
-    /// answers as long as it lives. So a member that has not posted a receive is waited for, and
-    /// one that is gone is not.
+    /// Fails the messages that a member lacks if it has been silent for the timeout. Every member
+    /// is probed often while a message waits for a receive or for its last chunks, and answers as
+    /// long as it lives. So a member that has not posted a receive is waited for, and a dead one is
+    /// not.
     pub(super) fn on_silence(&mut self, nic: &mut dyn Rnic, now: Time) {
         let Some(oldest) = self.outgoing.front().and_then(Option::as_ref) else { return };
         let (posted, timeout) = (oldest.posted, self.config.timeout_ns);

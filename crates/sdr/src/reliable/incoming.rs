@@ -1,4 +1,4 @@
-//! A message on its way in.
+//! A message being received.
 
 use bowline_nic::{Sge, Time};
 
@@ -15,19 +15,19 @@ pub(super) struct Incoming {
     pub(super) id: u64,
     pub(super) memory: Memory,
     pub(super) capacity: u64,
-    /// One for each of the message's places; `None` where nothing is expected.
+    /// One per place of the message; `None` where nothing is expected.
     pub(super) handles: Vec<Option<RecvHandle>>,
     pub(super) has_parity_subs: bool,
     pub(super) parity: Option<Scratch>,
-    /// What the sender has said about it, once it has.
+    /// What the sender has announced about it.
     pub(super) begun: Option<(Begin, Shape)>,
-    /// Taken out while it runs.
+    /// Taken out while it is called.
     pub(super) machine: Option<Box<dyn SchemeReceiver>>,
     pub(super) timer: Option<Time>,
-    /// When something of it last came.
+    /// When something of it last arrived.
     pub(super) heard: Time,
     pub(super) complete: bool,
-    /// Chunks that were computed rather than received.
+    /// Chunks that were reconstructed.
     pub(super) recovered: u64,
 }
 
@@ -51,7 +51,7 @@ impl Incoming {
         parity_sge(self.parity.as_ref()?, shape, group, index)
     }
 
-    /// Counts as there what a message that is shorter than its buffer leaves out of its last
+    /// Counts as arrived what a message that is shorter than its buffer leaves out of its last
     /// chunks.
     pub(super) fn fill(&self, sdr: &SdrQp, shape: &Shape) {
         let chunk_bytes = u64::from(shape.chunk_bytes);

@@ -1,13 +1,13 @@
-//! One event for each message that several QPs carried together.
+//! Merges the events of QPs that carry messages together.
 
 use std::collections::BTreeMap;
 
 use super::event::{Failure, ReliableEvent};
 
-/// Puts the events of QPs that carry messages together into one for each message.
+/// Merges the events of QPs that carry messages together into one event per message.
 ///
 /// A message is over when all its shares are: only then is its buffer the caller's again. It failed
-/// if one of them did.
+/// if any of them did.
 #[derive(Debug)]
 pub struct Join {
     of: u32,
@@ -15,7 +15,7 @@ pub struct Join {
     recvs: BTreeMap<u64, Joined>,
 }
 
-/// What is known of a message so far.
+/// What is known about a message so far.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     shares: u32,
@@ -30,7 +30,7 @@ impl Join {
         Join { of, writes: BTreeMap::new(), recvs: BTreeMap::new() }
     }
 
-    /// Takes an event of one of the QPs; the message's own if that was the last of its shares.
+    /// Takes an event of one of the QPs; returns the message's event if that was its last share.
     pub fn take(&mut self, event: ReliableEvent) -> Option<ReliableEvent> {
         match event {
             ReliableEvent::Written { id, result } => {

@@ -1,24 +1,24 @@
-//! How many packets get lost, from what messages had to have repaired.
+//! Estimates packet loss from the repairs that messages needed.
 //!
-//! A loss of one in a million shows only in a long memory, and a long memory is slow to believe
-//! that things have changed. So all that is remembered counts, until the latest of it, in stretches
-//! from one message to many, can hardly have come from the same link as what was before: then what
-//! was before is forgotten.
+//! A loss rate of one in a million shows only in a long memory, and a long memory is slow to notice
+//! change. So everything remembered counts, until the most recent part, over spans from one message
+//! to many, can hardly have come from the same link as what came before: then the earlier part is
+//! forgotten.
 
 use std::collections::VecDeque;
 
-/// Packets after which the past counts for little.
+/// Packets after which the past has little weight.
 const MEMORY_PACKETS: f64 = 4e6;
-/// Messages are put together until they have so many packets: the grain of what is remembered.
+/// Messages are merged until they have this many packets: the granularity of the memory.
 const GRAIN_PACKETS: f64 = 128.0;
-/// Grains in which a change is looked for.
+/// Grains that are searched for a change.
 const RECENT: usize = 32;
-/// What is less likely than this has not happened by chance.
+/// An event less likely than this is not attributed to chance.
 const UNLIKELY: f64 = 3e-5;
-/// And this is how many standard deviations that is, where there is a lot to count.
+/// The same in standard deviations, where counts are large.
 const DEVIATIONS: f64 = 4.0;
-/// What is thought of a link before anything has been sent: one loss in 10⁵ packets, a belief that
-/// the first losses overturn.
+/// Prior before anything has been sent: one loss in 10⁵ packets, weak enough for the first losses
+/// to override.
 const PRIOR: Counts = Counts { packets: 100.0, lost: 1e-3 };
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,15 +38,15 @@ impl Counts {
     }
 }
 
-/// Keeps count of losses.
+/// Counts losses.
 #[derive(Debug)]
 pub(super) struct LossMeter {
     packets_per_chunk: f64,
-    /// What has left `recent`, the older the less.
+    /// Counts that have left `recent`, with exponential decay.
     past: Counts,
-    /// The latest at the back.
+    /// Newest at the back.
     recent: VecDeque<Counts>,
-    /// Chunks that the peer has computed from parity, as far as it has said.
+    /// Chunks that the peer has reported to have reconstructed from parity.
     peer_recovered: u64,
 }
 
@@ -60,15 +60,15 @@ impl LossMeter {
         }
     }
 
-    /// The peer has computed so many chunks from parity since the connection began; how many of
-    /// them are news.
+    /// The peer has reconstructed this many chunks from parity since the connection began; returns
+    /// how many of them are new.
     pub(super) fn on_recovered(&mut self, total: u64) -> u64 {
         let news = total.saturating_sub(self.peer_recovered);
         self.peer_recovered += news;
         news
     }
 
-    /// Of `sent` chunks, `lost` were repeated or computed from others.
+    /// Of `sent` chunks, `lost` were retransmitted or reconstructed.
     pub(super) fn on_chunks(&mut self, sent: u64, lost: u64) {
         if sent == 0 {
             return;
@@ -95,7 +95,7 @@ impl LossMeter {
         self.forget();
     }
 
-    /// Forgets what was before a change.
+    /// Forgets what came before a change.
     fn forget(&mut self) {
         let mut latest = 1;
         while latest <= self.recent.len() {
@@ -123,8 +123,8 @@ impl LossMeter {
     }
 }
 
-/// Whether `after` is unlikely on a link that did `before`: what a link of unknown rate loses next,
-/// given what it has lost, is negative binomial.
+/// Whether `after` is unlikely on a link that produced `before`: the further losses of a link of
+/// unknown rate, given its past ones, have a negative binomial distribution.
 fn differ(before: Counts, after: Counts) -> bool {
     let (shape, odds) = (before.lost, after.packets / before.packets);
     let mean = shape * odds;
@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends messages of so many chunks over a link that loses chunks at that rate.
+    /// Sends messages of `chunks` chunks over a link that loses chunks at rate `loss`.
     fn send(meter: &mut LossMeter, rng: &mut ChaCha8Rng, messages: u32, chunks: u64, loss: f64) {
         for _ in 0..messages {
             let lost = (0..chunks).filter(|_| rng.random_bool(loss)).count() as u64;

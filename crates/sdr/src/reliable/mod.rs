@@ -1,9 +1,9 @@
 //! Reliable messages: a scheme for each, over an SDR QP.
 //!
-//! A message takes a fixed number of the SDR QP's messages, its *places*: for each group of chunks
-//! one for data, and one for parity if the connection has any. So both ends know which place is
-//! which without telling each other, the receiver can post all of them before it knows which scheme
-//! the sender will choose, and no scheme costs a round trip more than another.
+//! A message uses a fixed number of the SDR QP's messages, its *places*: for each group of chunks
+//! one for data, and one for parity if the connection has any. So both ends agree on the places
+//! without negotiating, the receiver can post all of them before it knows which scheme the sender
+//! will choose, and no scheme needs an extra round trip.
 
 mod choose;
 mod config;
@@ -60,63 +60,63 @@ pub struct RecvId(pub u64);
 /// How to write a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Index of the scheme among the connection's; the first unless said otherwise.
+    /// Index of the scheme among the connection's; the first by default.
     pub scheme: usize,
     /// 32 bits for the receiver.
     pub imm: Option<u32>,
 }
 
-/// Shortest time without a word from the receiver before it is asked.
+/// Shortest silence of the receiver before it is probed.
 const MIN_PROBE_NS: u64 = 30_000_000;
-/// Longest time between two questions. Those about all messages share a packet.
+/// Longest interval between probes. Those for all messages share a packet.
 const MAX_PROBE_NS: u64 = 500_000_000;
 
 /// A queue pair of reliable messages.
 ///
-/// Messages match the peer's receives in the order in which both were posted. Driven like the
-/// [`SdrQp`] under it: call [`drive`](ReliableQp::drive) after anything that may have changed the
-/// NIC and when [`poll_timeout`](ReliableQp::poll_timeout) has come, then take
-/// [`poll_event`](ReliableQp::poll_event) until there is none.
+/// Messages match the peer's receives in posting order. Driven like the [`SdrQp`] under it: call
+/// [`drive`](ReliableQp::drive) after anything that may have changed the NIC and when
+/// [`poll_timeout`](ReliableQp::poll_timeout) has come, then call
+/// [`poll_event`](ReliableQp::poll_event) until it returns none.
 pub struct ReliableQp {
     config: ReliableConfig,
     sdr: SdrQp,
     pd: PdId,
     scratch: ScratchPool,
-    /// Number of the first in the queue; those that are over are taken off its front.
+    /// Number of the first in the queue; finished ones are removed from its front.
     first_out: u64,
     outgoing: VecDeque<Option<Outgoing>>,
     /// Number of the next to start.
     next_start: u64,
-    /// Nothing is due of any message before this: timers are set far more often than they fire.
+    /// No message has anything due before this: timers are set far more often than they fire.
     due: Time,
-    /// Messages that are over, but of which the NIC still has packets to send.
+    /// Finished messages of which the NIC still has packets to send.
     draining: Vec<(Outgoing, Result<(), Failure>)>,
     first_in: u64,
     incoming: VecDeque<Option<Incoming>>,
     /// Messages that failed here, until their sender is known to be done with them.
     refused: BTreeSet<u64>,
-    /// Messages given up, until the receiver is known to know.
+    /// Messages given up, until the receiver has confirmed.
     aborting: BTreeMap<u64, Abort>,
     events: VecDeque<ReliableEvent>,
     stats: ReliableStats,
     losses: LossMeter,
-    /// What is known of messages that have finished, and not counted yet.
+    /// Repairs of finished messages that have not been counted yet.
     repaired: Repaired,
-    /// For each scheme that leaves the choice to the connection.
+    /// One for each scheme that leaves the choice to the connection.
     choosers: Vec<Option<Box<dyn Chooser>>>,
     decisions: DecisionLog,
-    /// Messages go to the members of a group: what fails them names one.
+    /// Messages go to the members of a group: a failure names one.
     in_group: bool,
-    /// The member of a group that has spoken last; the only one if there is no group.
+    /// The group member that sent the latest message; the only peer if there is no group.
     speaker: usize,
-    /// Reused.
+    /// Reused buffer.
     dirty: Vec<u64>,
-    /// What is to be said to the peer.
+    /// Messages to the peer.
     outbox: Outbox,
 }
 
 impl ReliableQp {
-    /// Makes a QP in a protection domain.
+    /// Creates a QP in a protection domain.
     pub fn new(
         nic: &mut dyn Rnic,
         pd: PdId,
@@ -183,7 +183,7 @@ impl ReliableQp {
         self.connect_behind(nic, now, av, av, peer)
     }
 
-    /// Connects to a peer whose packets, but for control messages, come from `data`: see
+    /// Connects to a peer whose packets, except control messages, come from `data`: see
     /// [`SdrQp::connect_behind`].
     pub fn connect_behind(
         &mut self,
@@ -220,7 +220,7 @@ impl ReliableQp {
         self.sdr.set_congestion(congestion);
     }
 
-    /// The rate at which packets leave now, where it is known.
+    /// The current sending rate, where it is known.
     pub fn rate_bps(&mut self, now: Time) -> Option<u64> {
         self.sdr.rate_bps(now)
     }
@@ -240,8 +240,8 @@ impl ReliableQp {
         self.sdr.send_room_for(self.config.places())
     }
 
-    /// Writes `len` bytes into the peer's next receive; of a message that several QPs carry, this
-    /// QP's share of them.
+    /// Writes `len` bytes into the peer's next receive; if several QPs carry the message, this QP's
+    /// share of them.
     pub fn write(
         &mut self,
         nic: &mut dyn Rnic,
@@ -256,7 +256,7 @@ impl ReliableQp {
         if options.scheme >= self.config.schemes.len() {
             return Err(SdrError::NoSuchScheme(options.scheme.to_string()));
         }
-        // All of the message's places or none: with some, both ends would count differently.
+        // All of the message's places or none: otherwise the ends' counts would diverge.
         self.write_room()?;
         let id = self.first_out + self.outgoing.len() as u64;
         let memory = self.memory(source, id);
@@ -323,7 +323,7 @@ impl ReliableQp {
         Ok(handle)
     }
 
-    /// Posts `capacity` bytes at `buffer` for the peer's next message, and lets the peer know.
+    /// Posts `capacity` bytes at `buffer` for the peer's next message, and tells the peer.
     pub fn recv(
         &mut self,
         nic: &mut dyn Rnic,
@@ -334,7 +334,7 @@ impl ReliableQp {
         if capacity > self.config.max_write {
             return Err(SdrError::TooLong { len: capacity, max: self.config.max_write });
         }
-        // All of the message's places or none: with some, both ends would count differently.
+        // All of the message's places or none: otherwise the ends' counts would diverge.
         self.sdr.recv_room_for(now, self.config.places())?;
         nic.check_bindable(self.pd, buffer.key, buffer.addr, capacity as usize)?;
         let id = self.first_in + self.incoming.len() as u64;
@@ -386,28 +386,28 @@ impl ReliableQp {
         self.sdr.recv_room_for(now, self.config.places())
     }
 
-    /// What became of messages.
+    /// The next outcome of a message.
     pub fn poll_event(&mut self) -> Option<ReliableEvent> {
         self.events.pop_front()
     }
 
-    /// What is known of the path to the peer.
+    /// What is known about the path to the peer.
     pub fn path(&self) -> PathStats {
         self.sdr.path()
     }
 
-    /// Which schemes were taken for messages that left the choice to the connection, and why: the
-    /// latest, oldest first.
+    /// The schemes chosen for messages that left the choice to the connection, and why: the latest
+    /// decisions, oldest first.
     pub fn decisions(&self) -> impl Iterator<Item = &Decision> {
         self.decisions.entries()
     }
 
-    /// What the connection has done.
+    /// Statistics of the connection.
     pub fn stats(&self) -> ReliableStats {
         ReliableStats { landing: self.sdr.landing_stats(), ..self.stats }
     }
 
-    /// Says something to the peer, at the end of this call or of the next
+    /// Sends a message to the peer, at the end of this call or of the next
     /// [`drive`](ReliableQp::drive).
     fn tell(&mut self, nic: &mut dyn Rnic, now: Time, message: Message<'_>) {
         self.outbox.push(nic, now, &mut self.sdr, message);
@@ -427,7 +427,7 @@ impl ReliableQp {
     }
 }
 
-/// The message of that number, if it is not over.
+/// The message with that number, if it is not over.
 fn slot<T>(queue: &mut VecDeque<Option<T>>, first: u64, id: u64) -> Option<&mut T> {
     queue.get_mut(id.checked_sub(first)? as usize)?.as_mut()
 }

@@ -1,7 +1,7 @@
-//! What the two ends have to say to each other, many messages to a packet.
+//! Control messages of the reliable layer, many to a packet.
 //!
-//! Short messages that are under way together begin and finish together. A packet each for what is
-//! said of them would cost more than their data does.
+//! Short messages that are in flight together begin and finish together. One packet for each
+//! control message about them would cost more than their data does.
 
 use bowline_nic::{Rnic, Time};
 
@@ -9,17 +9,17 @@ use super::wire::Message;
 use crate::control::MAX_CONTROL;
 use crate::qp::SdrQp;
 
-/// Bytes in front of each message: its length.
+/// Bytes before each message: its length.
 pub(super) const PREFIX: usize = 2;
 
-/// Messages that wait to be sent together, each behind its length. The order is kept.
+/// Messages waiting to be sent together, each after its length. The order is kept.
 #[derive(Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
 }
 
 impl Outbox {
-    /// Adds a message; what has no room beside it leaves before.
+    /// Adds a message; if it does not fit, those before it are sent first.
     pub(super) fn push(
         &mut self,
         nic: &mut dyn Rnic,
@@ -35,7 +35,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what waits.
+    /// Sends what is waiting.
     pub(super) fn flush(&mut self, nic: &mut dyn Rnic, now: Time, sdr: &mut SdrQp) {
         if !self.bytes.is_empty() {
             sdr.send_control(nic, now, &self.bytes);
@@ -43,7 +43,7 @@ impl Outbox {
         }
     }
 
-    /// Whether something waits.
+    /// Whether nothing is waiting.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -57,7 +57,7 @@ impl Outbox {
     }
 }
 
-/// The messages in a packet. Whatever is cut short or makes no sense ends them or is passed over.
+/// The messages in a packet. Truncation ends them, and malformed ones are skipped.
 pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let each = std::iter::from_fn(move || {
         let (len, rest) = bytes.split_first_chunk::<PREFIX>()?;

@@ -1,4 +1,4 @@
-//! A message on its way out.
+//! A message being sent.
 
 use bowline_nic::{Sge, Time};
 
@@ -14,35 +14,35 @@ pub(super) struct Outgoing {
     pub(super) shape: Shape,
     pub(super) memory: Memory,
     pub(super) begin: Begin,
-    /// One for each of the message's places, used or not.
+    /// One per place of the message, used or not.
     pub(super) handles: Vec<SendHandle>,
     /// Whether places for parity alternate with those for data.
     pub(super) has_parity_subs: bool,
     pub(super) parity: Option<Scratch>,
-    /// Taken out while it runs.
+    /// Taken out while it is called.
     pub(super) machine: Option<Box<dyn SchemeSender>>,
     /// When it was handed in.
     pub(super) posted: Time,
     pub(super) started: bool,
     pub(super) timer: Option<Time>,
-    /// When to ask the receiver how things stand, and how long to wait the next time.
+    /// When to probe the receiver, and the next interval.
     pub(super) probe_at: Option<Time>,
     pub(super) probe_ns: u64,
     /// When it was started, or the peer last said something about it.
     pub(super) heard: Time,
-    /// Bytes, with parity, that have not left yet for the first time. What is sent again meanwhile
-    /// counts too: this only has to reach zero at some time.
+    /// Bytes, with parity, of which the first transmission has not left yet. Retransmissions count
+    /// too: this only has to reach zero at some time.
     pub(super) unsent: u64,
     /// The end of the message has left, and the receiver has been reminded of it.
     pub(super) reminded: bool,
     pub(super) resent: u64,
     pub(super) failed: bool,
-    /// Members that have not said yet that they have all of it, as a set of bits.
+    /// Members that have not confirmed all of it, as a bit set.
     pub(super) lacking: u64,
 }
 
 impl Outgoing {
-    /// When something is due of a message that has started.
+    /// When a started message has something due.
     pub(super) fn due(&self, timeout_ns: u64) -> Time {
         let soonest = [self.timer, self.probe_at].into_iter().flatten().min();
         soonest.unwrap_or(Time::NEVER).min(self.heard.plus_nanos(timeout_ns))

@@ -1,4 +1,4 @@
-//! Registered memory for parity, kept for the next message that needs some.
+//! Registered memory for parity, pooled for reuse.
 
 use bowline_nic::{Access, Buffer, MrKey, PdId, Region, Rnic};
 
@@ -10,7 +10,7 @@ pub(super) struct Scratch {
     pub(super) key: MrKey,
 }
 
-/// Buffers of one size. There are never more than messages at a time.
+/// Buffers of one size, never more than there are messages at a time.
 pub(super) struct ScratchPool {
     pd: PdId,
     bytes: usize,

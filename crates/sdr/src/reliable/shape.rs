@@ -1,4 +1,4 @@
-//! How a message is cut: into chunks, and chunks into groups that share parity.
+//! How a message is divided into chunks, and chunks into groups that share parity.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ impl Shape {
         self.len
     }
 
-    /// Whether the message has no bytes. It has a chunk all the same.
+    /// Whether the message has no bytes. It still has one chunk.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -6,12 +6,12 @@ use crate::send::Source;
 ///
 /// A QP lives on one NIC, and so in one lane. QPs on several lanes carry one message together: each
 /// takes its share of the groups, with schemes, parity and control messages of its own, and
-/// [`Join`](crate::Join) says when all have their share. Lanes then need nothing from each other.
+/// [`Join`](crate::Join) reports when all shares are done. Lanes then need nothing from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe {
-    /// Which of them.
+    /// Its index.
     pub index: u32,
-    /// How many there are.
+    /// The number of QPs.
     pub of: u32,
 }
 
@@ -19,15 +19,15 @@ impl Stripe {
     /// A QP that carries whole messages.
     pub const WHOLE: Stripe = Stripe { index: 0, of: 1 };
 
-    /// What it carries of message `id`. The first group goes to another QP each time, so that
-    /// messages of one group use all lanes as well.
+    /// Its share of message `id`. The first group goes to another QP each time, so that messages of
+    /// one group use all lanes too.
     pub(super) fn share(self, id: u64, unit: u64) -> Share {
         let of = u64::from(self.of);
         Share { unit, of, turn: (u64::from(self.index) + of - id % of) % of }
     }
 }
 
-/// What one QP carries of one message: every `of`-th unit.
+/// One QP's share of one message: every `of`-th unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     /// Bytes of a full group's data.
@@ -38,7 +38,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// How many of a message's bytes it has.
+    /// Bytes of the share, for a message of `total` bytes.
     pub(super) fn len(&self, total: u64) -> u64 {
         let (full, rest) = (total / self.unit, total % self.unit);
         let (rounds, last) = (full / self.of, full % self.of);
@@ -46,13 +46,13 @@ impl Share {
         units * self.unit + if self.turn == last { rest } else { 0 }
     }
 
-    /// Where a byte of the share is in the message.
+    /// Offset in the message of a byte of the share.
     fn offset(&self, at: u64) -> u64 {
         (at / self.unit * self.of + self.turn) * self.unit + at % self.unit
     }
 }
 
-/// The memory of a message, as the QP sees it that carries a share of it.
+/// The memory of a message, as seen by a QP that carries a share of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) base: Source,

@@ -275,7 +275,7 @@ fn a_message_that_is_too_long_is_refused_at_both_ends() {
     assert!(matches!(world.events[0][1], ReliableEvent::Written { result: Ok(()), .. }));
 }
 
-/// A word that is lost is said again: what failed at one end does not succeed at the other.
+/// A lost notice is repeated: what failed at one end does not succeed at the other.
 #[test]
 fn a_lost_refusal_does_not_read_as_success() {
     let mut world = World::new(&config(), WIRE, 1);
@@ -289,7 +289,7 @@ fn a_lost_refusal_does_not_read_as_success() {
     assert_eq!(result, Err(Failure::Aborted));
 }
 
-/// A receive of which nothing has come ends with the write, although what said so was lost.
+/// A receive for which nothing has come ends with the write, although the notice was lost.
 #[test]
 fn a_lost_abort_is_said_again() {
     let config = ReliableConfig { timeout_ns: 500_000_000, ..config() };
@@ -307,7 +307,7 @@ fn a_lost_abort_is_said_again() {
     world.run(|world| world.qps.iter().all(|qp| qp.poll_timeout().is_none()));
 }
 
-/// IDs go around while the sender has not heard that a message is complete, and sends it again.
+/// IDs wrap around while the sender does not know that a message is complete, and retransmits it.
 #[test]
 fn what_is_sent_again_lands_in_no_newer_message() {
     let layout = ImmLayout::new(2, 28, 2).unwrap();
@@ -320,20 +320,20 @@ fn what_is_sent_again_lands_in_no_newer_message() {
     }
     world.write(0, 5_000, WriteOptions { scheme: 1, imm: None });
     world.run(|world| world.events[1].len() == 1);
-    // That it is complete does not reach the sender, who sends it again.
+    // The confirmation does not reach the sender, which retransmits the message.
     world.in_flight.clear();
     let now = world.now;
     assert_eq!(world.qps[1].recv_room(now), Err(SdrError::Quarantined));
     world.run(|world| world.events[0].len() == 1);
-    // The sender says that it is done with it when it next says anything.
+    // The sender's next message says that it is done with it.
     world.write(0, 5_000, WriteOptions::default());
     world.run(|world| world.events[0].len() == 2);
     let now = world.now;
     assert_eq!(world.qps[1].recv_room(now), Ok(()));
 }
 
-/// Sending again takes longer than the timeout that makes the sender do so; still the receiver gets
-/// to know what is being sent.
+/// Retransmission takes longer than the timeout that triggers it; still the receiver learns what is
+/// being sent.
 #[test]
 fn a_slow_sender_does_not_drown_its_own_reminder() {
     let sdr = SdrConfig { rate_bps: Some(20_000_000), ..config().sdr };
@@ -346,7 +346,7 @@ fn a_slow_sender_does_not_drown_its_own_reminder() {
     for i in 0..2 {
         world.settle(i);
     }
-    // All that was said at first is lost.
+    // Everything announced at first is lost.
     world.wire.loss = 0.0;
     world.run(|world| world.events.iter().all(|events| events.len() == 1));
     assert!(world.now < Time::from_millis(200), "{}", world.now);
@@ -365,8 +365,7 @@ fn a_dead_peer_is_noticed() {
     assert_eq!(result, Err(Failure::TimedOut));
 }
 
-/// Nobody reports what arrives any more: what was posted must leave nevertheless, or the write
-/// would never be over.
+/// Reports stop: what was posted must still leave, or the write would never be over.
 #[test]
 fn a_dead_peer_is_noticed_although_the_window_is_full() {
     let bbr = BbrParams { initial_window_bytes: 2_048, ..BbrParams::default() };
@@ -426,7 +425,7 @@ fn parameters_are_checked() {
     }
 }
 
-/// A receive that is refused takes no place: the two ends still count alike.
+/// A refused receive takes no place: the two ends still agree on the count.
 #[test]
 fn refused_calls_leave_nothing_behind() {
     let mut world = World::new(&config(), WIRE, 4);
@@ -465,7 +464,7 @@ fn writes_ahead_of_the_peer_are_bounded() {
     assert!(matches!(refused, SdrError::Full { .. }), "{refused}");
 }
 
-/// A peer's word on how long its message takes is no license to overflow a clock.
+/// A peer's estimate of its message's duration must not overflow a clock.
 #[test]
 fn an_absurd_wire_time_does_no_harm() {
     let mut world = World::new(&config(), Wire { loss: 0.1, ..WIRE }, 6);
@@ -476,8 +475,8 @@ fn an_absurd_wire_time_does_no_harm() {
     world.run(|world| world.events.iter().all(|events| !events.is_empty()));
 }
 
-/// The owner of a message may write it meanwhile: bytes are torn then, but nothing fails, nothing
-/// lands elsewhere, and every packet has its own ICRC.
+/// The owner of a message may write it meanwhile: the bytes are then torn, but nothing fails,
+/// nothing lands elsewhere, and every packet matches its ICRC.
 #[test]
 fn a_message_that_its_owner_writes_is_torn_at_worst() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,18 +1,18 @@
-//! What the two ends of a reliable connection say to each other over the control channel.
+//! Messages between the two ends of a reliable connection over the control channel.
 
 /// A control message of the reliable layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// To the receiver: a message has begun. Said several times, since it may be lost; when the
-    /// receiver knows already, it is a question.
+    /// To the receiver: a message has begun. Repeated, since it may be lost; to a receiver that
+    /// already knows, it is a probe.
     Begin(Begin),
     /// To the receiver, from the scheme's sending end.
     ToReceiver(u64, &'a [u8]),
     /// To the sender, from the scheme's receiving end.
     ToSender(u64, &'a [u8]),
-    /// To the sender: this message, and all below the second number, are complete. The third is how
-    /// many chunks the receiver has computed from parity so far, in all messages: what it adds up
-    /// to survives the loss of any of these.
+    /// To the sender: this message, and all below the second number, are complete. The third number
+    /// is the total of chunks that the receiver has reconstructed from parity, in all messages: a
+    /// total survives the loss of any of these.
     Finished(u64, u64, u64),
     /// To the receiver: the sender has given up on a message.
     Aborted(u64),
@@ -20,7 +20,7 @@ pub(super) enum Message<'a> {
     Refused(u64),
 }
 
-/// What a receiver must know of a message.
+/// What a receiver must know about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) id: u64,
@@ -28,7 +28,7 @@ pub(super) struct Begin {
     /// Index of the scheme among the connection's.
     pub(super) scheme: u8,
     pub(super) imm: Option<u32>,
-    /// How long the message takes to leave, if the sender knows its rate.
+    /// How long sending the message takes, if the sender knows its rate.
     pub(super) wire_ns: u64,
 }
 

@@ -1,9 +1,9 @@
-//! The scheme that the planner would take, for each message anew.
+//! Chooses the scheme that the planner prefers, for each message anew.
 //!
-//! The connection knows its round trip, its rate and what it has lost of late; the planner's laws
-//! say what each of its schemes would take for a message of this size on such a link. The shortest
-//! mean wins. A scheme that is in use stays until another is better by enough: estimates waver, and
-//! what lies within their error is not worth a change.
+//! The connection knows its round trip, its rate and its recent losses; the planner's models tell
+//! how long each of its schemes would take for a message of this size on such a link. The shortest
+//! mean wins. A scheme in use stays until another is better by a margin: estimates fluctuate, and
+//! differences within their error are not worth a change.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,16 @@ use super::choice::{Choice, ChoiceCx, Chooser, Why};
 use super::{Scheme, SchemeReceiver, SchemeSender, SelectiveRepeat};
 use crate::reliable::Shape;
 
-/// How much shorter another scheme's time must be to take the place of the one in use.
+/// How much faster another scheme must be to replace the one in use.
 const HYSTERESIS: f64 = 0.05;
-/// Estimates that are kept: links and sizes of late.
+/// Estimates that are cached: recent links and sizes.
 const MAX_CACHED: usize = 512;
-/// Steps in which things count as the same: in each doubling of size, round trip and bandwidth, and
-/// in each doubling of loss.
+/// Resolution of the cache: steps per doubling of size, round trip and bandwidth, and of loss.
 const STEPS_PER_DOUBLING: f64 = 4.0;
-/// Losses below make no difference to any message.
+/// Losses below this make no difference to any message.
 const LEAST_LOSS: f64 = 1e-12;
 
-/// Takes, for each message, the scheme that the planner expects to be fastest.
+/// Chooses, for each message, the scheme that the planner expects to be fastest.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Auto;
 
@@ -41,7 +40,7 @@ impl Scheme for Auto {
         Some(Box::new(Planner::default()))
     }
 
-    /// Where there is no other scheme to choose.
+    /// Used if there is no other scheme to choose.
     fn sender(&self, shape: &Shape) -> Box<dyn SchemeSender> {
         SelectiveRepeat::with_nack().sender(shape)
     }
@@ -51,12 +50,12 @@ impl Scheme for Auto {
     }
 }
 
-/// A message and a link, as finely as they are told apart.
+/// A message and a link, at the cache's resolution.
 type Class = [i32; 4];
 
 #[derive(Default)]
 struct Planner {
-    /// Seconds that each scheme takes in the mean.
+    /// Mean duration of each scheme, in seconds.
     expected: BTreeMap<Class, Vec<Option<f64>>>,
     /// The scheme in use for messages of a size.
     in_use: BTreeMap<i32, usize>,
@@ -88,7 +87,7 @@ impl Chooser for Planner {
     }
 }
 
-/// Without anything to go by, the connection's first scheme.
+/// Without data, the connection's first scheme.
 fn unknown(cx: &ChoiceCx<'_>) -> Choice {
     let scheme = cx.schemes.iter().position(|scheme| scheme.chooser().is_none());
     let expected_s = vec![None; cx.schemes.len()];
@@ -114,7 +113,7 @@ fn expect(cx: &ChoiceCx<'_>, link: Link, rtt_ns: u64) -> Vec<Option<f64>> {
     cx.schemes.iter().map(|scheme| mean(scheme.as_ref())).collect()
 }
 
-/// The scheme to take, and why. Those that come first are preferred where there is no difference.
+/// The scheme to use, and why. At equal times earlier ones are preferred.
 fn pick(expected: &[Option<f64>], in_use: Option<usize>) -> Option<(usize, Why)> {
     let best = expected.iter().flatten().copied().fold(f64::INFINITY, f64::min);
     let within = |time: &Option<f64>, margin: f64| time.is_some_and(|t| t <= best * (1.0 + margin));
@@ -163,9 +162,9 @@ mod tests {
         let (bytes, chunk) = (128 << 20, 1.0 / 16.0);
         assert_eq!(asked.ask(bytes, Asked::path(1e-9)).0, "sr-nack");
         assert_eq!(asked.ask(bytes, Asked::path(1e-3 * chunk)).0, "ec-mds");
-        // A message of many round trips hides its repetitions; parity would cost a quarter.
+        // A message of many round trips hides its retransmissions; parity would cost a quarter.
         assert_eq!(asked.ask(16 << 30, Asked::path(1e-5 * chunk)).0, "sr-nack");
-        // At such a loss no group of 32 can be saved by 8.
+        // At this loss rate 8 parity chunks cannot save a group of 32.
         assert_eq!(asked.ask(bytes, Asked::path(0.03)).0, "sr-nack");
     }
 

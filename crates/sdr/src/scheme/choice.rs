@@ -1,4 +1,4 @@
-//! Leaving the choice of a scheme to the connection, message by message.
+//! Letting the connection choose a scheme, message by message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -9,25 +9,25 @@ use bowline_nic::Time;
 use super::Scheme;
 use crate::reliable::{Shape, WriteId};
 
-/// What a choice can rest on: the message, and what the connection has seen of its path.
+/// Inputs of a choice: the message, and what the connection knows about its path.
 #[derive(Debug)]
 pub struct ChoiceCx<'a> {
     /// The message's chunks and groups.
     pub shape: &'a Shape,
     /// The connection's schemes.
     pub schemes: &'a [Arc<dyn Scheme>],
-    /// What is known of the path.
+    /// What is known about the path.
     pub path: KnownPath,
 }
 
-/// What a connection knows of its path when a message begins.
+/// What a connection knows about its path when a message begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KnownPath {
-    /// Smoothed round trip, once one was timed.
+    /// Smoothed round trip, once one was measured.
     pub rtt_ns: Option<u64>,
     /// The rate that was set for the connection, or the one at which packets have landed.
     pub bandwidth_bps: Option<f64>,
-    /// Probability that a packet is lost, from what earlier messages had to have repaired.
+    /// Probability that a packet is lost, from the repairs that earlier messages needed.
     pub packet_loss: f64,
 }
 
@@ -37,27 +37,27 @@ pub trait Chooser: Send {
     fn choose(&mut self, cx: &ChoiceCx<'_>) -> Choice;
 }
 
-/// A scheme for a message, and why.
+/// The chosen scheme for a message, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Its index among the connection's. What names no other scheme stands for the chooser's own.
+    /// Its index among the connection's; one that names no other scheme means the chooser's own.
     pub scheme: usize,
-    /// Why it was taken.
+    /// The reason.
     pub why: Why,
-    /// What each of the connection's schemes was expected to take, in seconds, where that is known.
+    /// Expected duration with each of the connection's schemes, in seconds, where known.
     pub expected_s: Vec<Option<f64>>,
 }
 
-/// Why a scheme was taken.
+/// Why a scheme was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Round trip or bandwidth are not known yet, or nothing can be expected of such a link.
+    /// Round trip or bandwidth are not known yet, or there is no estimate for such a link.
     Unknown,
-    /// Messages of this size have had none before: it is the best.
+    /// The best one, for the first message of this size.
     First,
-    /// It has been taken before, and nothing is better by much.
+    /// It was in use, and nothing is much better.
     Kept,
-    /// It is better, by enough to change, than what was taken before.
+    /// It is better than the one in use, by enough to change.
     Better,
 }
 
@@ -72,18 +72,18 @@ impl fmt::Display for Why {
     }
 }
 
-/// A choice as it was made. Messages in a row for which it came out alike are one.
+/// A recorded choice. Consecutive messages with the same outcome share one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// When it was made first.
+    /// When it was first made.
     pub at: Time,
-    /// The message for which it was.
+    /// The message for which it was made.
     pub id: WriteId,
-    /// Messages for which it came out alike.
+    /// Messages with the same outcome.
     pub messages: u64,
     /// Bytes of the first of them.
     pub bytes: u64,
-    /// What was known of the path then.
+    /// What was known about the path then.
     pub path: KnownPath,
     /// What was chosen then, and why.
     pub choice: Choice,

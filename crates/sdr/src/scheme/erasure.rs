@@ -1,9 +1,9 @@
-//! Erasure coding: parity goes with the data, so that the receiver can do without what was lost.
+//! Erasure coding: parity accompanies the data, so that the receiver can reconstruct losses.
 //!
-//! The sender adds each data chunk to its group's parity when it hands it out, and sends the parity
-//! behind the group's data. The receiver computes what is missing as soon as a group has enough. A
-//! group that does not get there is asked for after the fallback timeout, and its missing data
-//! chunks are sent again, as in selective repeat.
+//! The sender adds each data chunk to its group's parity when it queues it, and sends the parity
+//! after the group's data. The receiver reconstructs what is missing as soon as a group has enough
+//! chunks. If a group does not get there, the receiver sends a NACK after the fallback timeout, and
+//! its missing data chunks are retransmitted, as in selective repeat.
 
 use bowline_codes::{ChunkSet, Code, Family};
 use bowline_nic::Time;
@@ -13,10 +13,10 @@ use super::repeat::Repeater;
 use super::{Model, Part, RecvCx, Scheme, SchemeReceiver, SchemeSender, SendCx};
 use crate::reliable::Shape;
 
-/// Groups whose chunks are handed out ahead of what has left: coding and sending overlap.
+/// Groups whose chunks are queued ahead of what has left: coding and sending overlap.
 const GROUPS_AHEAD: u32 = 2;
 /// Data chunks that are added to parity at a time: parity is read and written once for all of them,
-/// and in between packets leave.
+/// and packets leave in between.
 const RUN: u32 = 8;
 /// Bytes that name a group and its missing chunks in a NACK: at most 256 chunks a group.
 const ENTRY_HEADER: usize = 4;
@@ -24,7 +24,7 @@ const MAX_NACK: usize = 900;
 /// Shortest silence after which a group counts as failed.
 const MIN_IDLE_NS: u64 = 4_000_000;
 
-/// Erasure coding with a code of the connection's k and m.
+/// Erasure coding with the connection's k and m.
 #[derive(Clone, Debug)]
 pub struct ErasureCoding {
     family: Family,
@@ -32,17 +32,17 @@ pub struct ErasureCoding {
 }
 
 impl ErasureCoding {
-    /// Reed–Solomon: any m losses of a group can be made good.
+    /// Reed–Solomon: recovers any m losses of a group.
     pub fn mds() -> ErasureCoding {
         ErasureCoding { family: Family::Mds, alpha: 2.0 }
     }
 
-    /// XOR by modulo: one loss in each of m interleaved parts of a group.
+    /// XOR by modulo: recovers one loss in each of m interleaved parts of a group.
     pub fn xor() -> ErasureCoding {
         ErasureCoding { family: Family::Xor, alpha: 2.0 }
     }
 
-    /// With another α: how much of a round trip, in proportion, queues on the path may add.
+    /// Sets α: the delay that queues on the path may add, as a fraction of the round trip.
     pub fn alpha(self, alpha: f64) -> ErasureCoding {
         ErasureCoding { alpha: alpha.max(0.0), ..self }
     }
@@ -72,7 +72,7 @@ impl Scheme for ErasureCoding {
             k: shape.k(),
             m: shape.m(),
             beta: (self.alpha / 2.0 * rtt).max(floor) / rtt,
-            // What is missing after the fallback is named anew each round trip.
+            // After the fallback, what is missing is requested again each round trip.
             rto_rtts: 1.0 + (rtt / 8.0).max(floor) / rtt,
         }))
     }
@@ -100,17 +100,17 @@ impl Scheme for ErasureCoding {
     }
 }
 
-/// The codes of a message: its last group may be shorter.
+/// The codes of a message: one for its last group, which may be shorter.
 struct Codes {
     full: Option<Code>,
     short: Option<Code>,
-    /// The group that is shorter, if one is.
+    /// The shorter group, if there is one.
     short_group: Option<u32>,
 }
 
 impl Codes {
     fn new(family: Family, shape: &Shape) -> Codes {
-        // Without parity there is no code, and the scheme is its own fallback.
+        // Without parity there is no code, and the scheme relies on its fallback.
         let code = |group: u32| {
             let k = shape.group(group).len();
             Code::new(family, k, shape.parity_chunks(group) as usize).ok()
@@ -128,17 +128,17 @@ impl Codes {
 /// The sending end.
 struct Encoder {
     codes: Codes,
-    /// Next data chunk to be handed out.
+    /// Next data chunk to be queued.
     next: u32,
     /// Next data chunk to be added to its group's parity.
     encoded: u32,
-    /// Data chunks that have left for the first time.
+    /// Data chunks whose first transmission has left.
     left: u32,
     repeater: Repeater,
 }
 
 impl Encoder {
-    /// Hands out chunks as long as not too many wait, and their group's parity behind them.
+    /// Queues chunks while not too many wait, each group's parity after its data.
     fn pump(&mut self, cx: &mut SendCx<'_>) {
         let shape = *cx.shape();
         let ahead = GROUPS_AHEAD * shape.group(0).len() as u32;
@@ -177,7 +177,7 @@ impl SchemeSender for Encoder {
         }
     }
 
-    /// A NACK: groups, and which of their data chunks are missing.
+    /// Handles a NACK: groups, and which of their data chunks are missing.
     fn control(&mut self, cx: &mut SendCx<'_>, message: &[u8]) {
         let shape = *cx.shape();
         let mut rest = message;
@@ -235,8 +235,8 @@ impl Decoder {
         }
     }
 
-    /// FTO: the message's time on the wire, and half of what queues may add to it; and not while
-    /// chunks keep coming.
+    /// FTO: the message's time on the wire, plus half of what queues may add to it; and not while
+    /// chunks keep arriving.
     fn fallback_at(&self, cx: &RecvCx<'_>) -> Option<Time> {
         let rtt = cx.rtt_ns();
         let slack = ((rtt as f64 * self.alpha / 2.0) as u64).max(MIN_IDLE_NS);
@@ -248,7 +248,7 @@ impl Decoder {
         Some(at.max(idle))
     }
 
-    /// Names the groups that failed, and what they miss, as many as fit.
+    /// Sends a NACK for the failed groups, with what they miss, as many as fit.
     fn nack(&mut self, cx: &mut RecvCx<'_>) {
         let shape = *cx.shape();
         let mut bytes = Vec::with_capacity(MAX_NACK);
@@ -273,7 +273,7 @@ impl Decoder {
 
 impl SchemeReceiver for Decoder {
     fn start(&mut self, cx: &mut RecvCx<'_>) {
-        // A message of which nothing has come may be waiting for its turn at the sender.
+        // A message of which nothing has arrived may still be waiting at the sender.
         if (0..cx.shape().groups()).any(|group| !cx.present(group).is_empty()) {
             self.progress(cx);
         }
@@ -292,7 +292,7 @@ impl SchemeReceiver for Decoder {
     }
 
     fn probe(&mut self, cx: &mut RecvCx<'_>) {
-        // The sender has been silent for long: everything that will come has come.
+        // The sender has long been silent: everything that will come has come.
         self.first_seen.get_or_insert(cx.now());
         self.timeout(cx);
     }

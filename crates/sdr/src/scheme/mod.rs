@@ -1,9 +1,9 @@
-//! Reliability schemes: what to do about chunks that are missing.
+//! Reliability schemes, which handle missing chunks.
 //!
-//! A scheme is two state machines for each message, one at each end, which see the bitmap, a
-//! control channel that may lose what it carries, and a timer, and which decide what to send and
-//! when the message is complete. [`SelectiveRepeat`] and [`ErasureCoding`] are written against
-//! nothing but this module's public face, and so can others be.
+//! A scheme is a pair of state machines for each message, one at each end. They see the bitmap, a
+//! lossy control channel and a timer, and decide what to send and when the message is complete.
+//! [`SelectiveRepeat`] and [`ErasureCoding`] use only this module's public interface, so users can
+//! write others.
 
 mod auto;
 mod choice;
@@ -24,7 +24,7 @@ pub use repeat::SelectiveRepeat;
 
 /// A way to make messages reliable.
 pub trait Scheme: Send + Sync + fmt::Debug {
-    /// What users call it. Both ends of a connection must have the same schemes.
+    /// Its name for users. Both ends of a connection must have the same schemes.
     fn name(&self) -> String;
 
     /// Whether it sends parity chunks, so that memory for them is needed at the sender.
@@ -32,15 +32,14 @@ pub trait Scheme: Send + Sync + fmt::Debug {
         false
     }
 
-    /// What to expect of it for such a message over such a round trip, in the planner's terms;
-    /// `None` keeps it out of what [`Auto`] chooses from.
+    /// Its model for such a message and round trip, in the planner's terms; `None` excludes it from
+    /// the choices of [`Auto`].
     fn model(&self, shape: &Shape, rtt_ns: u64) -> Option<Model> {
         let _ = (shape, rtt_ns);
         None
     }
 
-    /// For a scheme that only decides which of the connection's others a message takes: what
-    /// decides for one connection.
+    /// For a scheme that only chooses among the connection's others: the chooser of one connection.
     fn chooser(&self) -> Option<Box<dyn Chooser>> {
         None
     }
@@ -52,10 +51,10 @@ pub trait Scheme: Send + Sync + fmt::Debug {
     fn receiver(&self, shape: &Shape) -> Box<dyn SchemeReceiver>;
 }
 
-/// A chunk of a message, of data or of parity.
+/// A data or parity chunk of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Part {
-    /// A data chunk, counted through the message.
+    /// A data chunk, numbered within the message.
     Data(u32),
     /// A parity chunk of a group.
     Parity {
@@ -66,10 +65,10 @@ pub enum Part {
     },
 }
 
-/// The sending end of a message. It need not know when the message is over: the receiving end says
-/// so, and then this one is dropped.
+/// The sending end of a message. It need not know when the message is over: it is dropped when the
+/// receiving end reports that.
 pub trait SchemeSender: Send {
-    /// The peer's buffer is there: send.
+    /// The peer's buffer is posted: send.
     fn start(&mut self, cx: &mut SendCx<'_>);
 
     /// A chunk has left the host.
@@ -77,17 +76,17 @@ pub trait SchemeSender: Send {
         let _ = (cx, part);
     }
 
-    /// The receiving end has said something with [`RecvCx::tell`].
+    /// A message from the receiving end ([`RecvCx::tell`]).
     fn control(&mut self, cx: &mut SendCx<'_>, message: &[u8]);
 
-    /// The time of [`SendCx::set_timer`] has come.
+    /// The timer of [`SendCx::set_timer`] has expired.
     fn timeout(&mut self, cx: &mut SendCx<'_>);
 }
 
 /// The receiving end of a message, from when the message is known to have begun until it calls
 /// [`RecvCx::complete`].
 pub trait SchemeReceiver: Send {
-    /// The message has begun; some of it may be there already.
+    /// The message has begun; some of it may have arrived already.
     fn start(&mut self, cx: &mut RecvCx<'_>) {
         self.progress(cx);
     }
@@ -95,20 +94,20 @@ pub trait SchemeReceiver: Send {
     /// Chunks have arrived.
     fn progress(&mut self, cx: &mut RecvCx<'_>);
 
-    /// The sending end has said something with [`SendCx::tell`].
+    /// A message from the sending end ([`SendCx::tell`]).
     fn control(&mut self, cx: &mut RecvCx<'_>, message: &[u8]) {
         let _ = (cx, message);
     }
 
-    /// The sending end has heard nothing for a while and wants to know where things stand.
+    /// The sending end has heard nothing for a while and asks for the state.
     fn probe(&mut self, cx: &mut RecvCx<'_>);
 
-    /// The time of [`RecvCx::set_timer`] has come.
+    /// The timer of [`RecvCx::set_timer`] has expired.
     fn timeout(&mut self, cx: &mut RecvCx<'_>);
 }
 
-/// The schemes that come with the crate, by the names that users know: `sr-rto`, `sr-nack`,
-/// `ec-xor`, `ec-mds`, and `auto`, which takes one of them for each message.
+/// The schemes of this crate, by their names for users: `sr-rto`, `sr-nack`, `ec-xor`, `ec-mds`,
+/// and `auto`, which chooses one of them for each message.
 pub fn standard() -> Vec<Arc<dyn Scheme>> {
     vec![
         Arc::new(SelectiveRepeat::with_nack()),

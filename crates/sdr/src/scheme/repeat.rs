@@ -1,8 +1,8 @@
-//! Selective repeat: what is missing is sent again.
+//! Selective repeat: missing chunks are retransmitted.
 //!
-//! The receiver acknowledges what has arrived: all up to some chunk, and a bitmap from there. The
-//! sender sends a chunk again when it has not been acknowledged for RTT + α·RTT since it left; with
-//! NACKs, as soon as the receiver says that it was passed over.
+//! The receiver acknowledges what has arrived: a cumulative number, and a bitmap from there on. The
+//! sender retransmits a chunk that has not been acknowledged for RTT + α·RTT since it left; with
+//! NACKs, as soon as the receiver reports a gap.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ const ACK_HEADER: usize = 8;
 const ACK_BITMAP: usize = 512;
 /// Chunks that may overtake a chunk before it counts as lost.
 const REORDER: u32 = 1;
-/// Shortest times, for paths whose round trip is nothing against the hosts' own delays.
+/// Minimum times, for paths whose round trip is negligible beside the hosts' own delays.
 const MIN_RTO_NS: u64 = 20_000_000;
 const MIN_IDLE_NS: u64 = 2_000_000;
 const MIN_ACK_NS: u64 = 500_000;
@@ -41,7 +41,7 @@ impl SelectiveRepeat {
         SelectiveRepeat { alpha: 2.0, nack: true }
     }
 
-    /// With another α: how much of a round trip, in proportion, queues on the path may add.
+    /// Sets α: the delay that queues on the path may add, as a fraction of the round trip.
     pub fn alpha(self, alpha: f64) -> SelectiveRepeat {
         SelectiveRepeat { alpha: alpha.max(0.0), ..self }
     }
@@ -75,19 +75,19 @@ impl Scheme for SelectiveRepeat {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ChunkState {
-    /// Receivers that have acknowledged it, as a set of bits.
+    /// Receivers that have acknowledged it, as a bit set.
     acked: u64,
-    /// Handed out to be sent, and not left yet.
+    /// Queued to be sent, and not left yet.
     queued: bool,
     /// When it last left.
     sent: Option<Time>,
 }
 
-/// The sending end: also what erasure coding falls back to.
+/// The sending end, which is also the fallback of erasure coding.
 pub(super) struct Repeater {
     alpha: f64,
     chunks: Vec<ChunkState>,
-    /// All receivers, as a set of bits, and below which chunk each has acknowledged all.
+    /// All receivers, as a bit set, and each one's cumulative acknowledgement.
     all: u64,
     first_unacked: Vec<u32>,
     /// Chunks in the order in which they left.
@@ -109,7 +109,7 @@ impl Repeater {
         ((cx.rtt_ns() as f64 * (1.0 + self.alpha)) as u64).max(MIN_RTO_NS)
     }
 
-    /// Finds out how many receivers there are.
+    /// Learns how many receivers there are.
     pub(super) fn meet(&mut self, cx: &SendCx<'_>) {
         self.all = cx.live_members();
         self.first_unacked = vec![0; cx.members()];
@@ -120,7 +120,7 @@ impl Repeater {
         self.chunks.get(chunk as usize).is_none_or(|state| state.acked & self.all == self.all)
     }
 
-    /// A chunk is going to be sent for the first time.
+    /// A chunk is about to be sent for the first time.
     pub(super) fn queued(&mut self, chunk: u32) {
         self.chunks[chunk as usize].queued = true;
     }
@@ -143,8 +143,8 @@ impl Repeater {
         }
     }
 
-    /// Sends a chunk again that whoever speaks lacks, unless it is on its way: queued, or gone so
-    /// lately that what is known of it is older.
+    /// Retransmits a chunk that the current member lacks, unless it is queued, or left so recently
+    /// that the report predates it.
     pub(super) fn repeat(&mut self, cx: &mut SendCx<'_>, chunk: u32) {
         let Some(state) = self.chunks.get_mut(chunk as usize) else { return };
         let Some(sent) = state.sent else { return };
@@ -157,7 +157,7 @@ impl Repeater {
         }
     }
 
-    /// Sends again what has not been acknowledged in time, and sets the timer for the next.
+    /// Retransmits what has not been acknowledged in time, and sets the timer for the next.
     pub(super) fn expire(&mut self, cx: &mut SendCx<'_>) {
         let rto = self.rto_ns(cx);
         // One may have been evicted.
@@ -211,7 +211,7 @@ impl SchemeSender for Repeater {
                 self.ack(ack.cumulative.saturating_add(index as u32 * 8 + bit), member);
             }
         }
-        // What the bitmap does not reach is not known to be missing.
+        // Chunks beyond the bitmap are not known to be missing.
         let known = ack.cumulative.saturating_add(ack.bitmap.len() as u32 * 8);
         for chunk in ack.cumulative..ack.missing_below.min(known).min(self.chunks.len() as u32) {
             self.repeat(cx, chunk);
@@ -226,11 +226,11 @@ impl SchemeSender for Repeater {
 
 /// An acknowledgement.
 struct Ack<'a> {
-    /// All chunks below it have arrived.
+    /// All chunks below this have arrived.
     cumulative: u32,
-    /// Chunks below it that have not arrived were passed over: a NACK, if it is above `cumulative`.
+    /// Missing chunks below this were passed over: a NACK, if it is above `cumulative`.
     missing_below: u32,
-    /// Which have arrived from `cumulative` on.
+    /// Chunks that have arrived, from `cumulative` on.
     bitmap: &'a [u8],
 }
 
@@ -251,11 +251,11 @@ struct Acknowledger {
     nack: bool,
     chunks: u32,
     cumulative: u32,
-    /// One above the highest chunk that has arrived.
+    /// One past the highest chunk that has arrived.
     high: u32,
     last_progress: Time,
     last_ack: Option<Time>,
-    /// Gaps below it have been reported.
+    /// Gaps below this have been reported.
     reported: u32,
     last_nack: Option<Time>,
 }
@@ -281,8 +281,8 @@ impl Acknowledger {
         self.high = self.high.max(cx.high_data());
     }
 
-    /// Tells the sender what has arrived, and that what is missing below `missing_below` was passed
-    /// over.
+    /// Acknowledges what has arrived, and reports that chunks missing below `missing_below` were
+    /// passed over.
     fn acknowledge(&mut self, cx: &mut RecvCx<'_>, missing_below: u32) {
         let mut bytes = [0; ACK_HEADER + ACK_BITMAP];
         bytes[..4].copy_from_slice(&self.cumulative.to_be_bytes());
@@ -304,16 +304,16 @@ impl Acknowledger {
         (cx.rtt_ns() / 8).max(MIN_ACK_NS)
     }
 
-    /// Whether a chunk that has not been reported yet was passed over.
+    /// Whether there is an unreported gap.
     fn has_new_gap(&self, cx: &RecvCx<'_>, below: u32) -> bool {
         (self.reported.max(self.cumulative)..below).any(|chunk| !cx.has(Part::Data(chunk)))
     }
 
     fn arm(&self, cx: &mut RecvCx<'_>) {
         let acked = self.last_ack.unwrap_or(Time::ZERO);
-        // An acknowledgement is due if something has come since the last.
+        // An acknowledgement is due if something has arrived since the last.
         let ack = (self.last_progress > acked).then(|| acked.plus_nanos(Self::ack_ns(cx)));
-        // A message of which nothing has come may be waiting for its turn at the sender.
+        // A message of which nothing has arrived may still be waiting at the sender.
         let nack = (self.nack && self.high > 0).then(|| self.nack_at(cx));
         let at = match (ack, nack) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -322,8 +322,8 @@ impl Acknowledger {
         cx.set_timer(at);
     }
 
-    /// When to ask for everything that is missing: the end of the message may be lost, and with it
-    /// what would have shown the gap; or what was sent again is lost again.
+    /// When to request everything that is missing: the end of the message may be lost, and with it
+    /// what would have revealed the gap; or a retransmission may be lost.
     fn nack_at(&self, cx: &RecvCx<'_>) -> Time {
         let rtt = cx.rtt_ns();
         let idle = self.last_progress.plus_nanos((rtt / 8).max(MIN_IDLE_NS));

@@ -1,8 +1,8 @@
-//! The receive back end: which packets of which message have landed, coalesced into chunks.
+//! The receive back end: tracks which packets of each message have landed, coalesced into chunks.
 //!
-//! The part of the stack that sees every packet. It runs wherever packets are handled, in one lane
-//! or in several at once, and takes no lock: a packet sets its bit, and whoever sets the last bit
-//! of a chunk sets the chunk's. Readers of a chunk's bit with acquire ordering see all its bytes.
+//! It sees every packet, wherever packets are handled, in one lane or in several at once, and takes
+//! no lock: a packet sets its bit, and the one that sets a chunk's last bit sets the chunk's.
+//! Readers that load a chunk's bit with acquire ordering see all its bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,40 +12,40 @@ use bowline_nic::Landing;
 
 use crate::imm::ImmLayout;
 
-/// No generation may land in the slot.
+/// Generation of a closed slot, in which nothing may land.
 const CLOSED: u32 = u32::MAX;
 
 /// Receive messages by ID, with their bitmaps.
 #[derive(Debug)]
 pub struct RecvTable {
     layout: ImmLayout,
-    /// A chunk is two to this power packets.
+    /// A chunk has two to this power packets.
     chunk_shift: u32,
     slots: Box<[Slot]>,
     /// Whether several lanes may land packets at the same time.
     shared: bool,
-    /// Slots in which a chunk, or the user's immediate, has been completed since last asked.
+    /// Slots in which a chunk, or the user's immediate, was completed since the last call.
     dirty: Box<[AtomicU64]>,
 }
 
-/// One message. Aligned so that lanes that work on different messages do not share cache lines.
+/// One message. Aligned so that lanes working on different messages do not share cache lines.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
-    /// Which generation's packets belong here.
+    /// The generation whose packets belong here.
     generation: AtomicU32,
     /// Packets of the message.
     packets: AtomicU32,
     packet_bits: Bits,
-    /// Empty where a chunk is a packet: then the packets' bits are the chunks'.
+    /// Empty where a chunk is one packet: then the packets' bits are the chunks'.
     chunk_bits: Bits,
-    /// Words of `packet_bits` that are full, by chunk, where a chunk spans more than one.
+    /// Full words of `packet_bits`, by chunk, where a chunk spans more than one.
     full_words: Box<[AtomicU32]>,
-    /// The user's immediate, and above it which fragments have been seen.
+    /// The user's immediate, and above it the set of fragments seen.
     user: AtomicU64,
 }
 
-/// Bits in whole cache lines: lanes that set bits of different stripes of 512 do not share any.
+/// Bits in whole cache lines: lanes that set bits of different stripes of 512 share none.
 #[derive(Debug)]
 struct Bits(Box<[Line]>);
 
@@ -64,16 +64,16 @@ impl Bits {
     }
 }
 
-/// What became of a packet.
+/// The effect of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landed {
-    /// It was missing, and its chunk misses others still.
+    /// It was missing, and its chunk is still incomplete.
     Packet,
-    /// It was the last one that its chunk missed.
+    /// It completed its chunk.
     Chunk,
     /// It had landed before.
     Duplicate,
-    /// It only brought a fragment of the user's immediate.
+    /// It only carried a fragment of the user's immediate.
     Fragment,
     /// It belongs to a message that has been completed.
     Late,
@@ -101,17 +101,17 @@ impl RecvTable {
         }
     }
 
-    /// For one lane: all calls but those that only read come from under one lock. An atomic update
-    /// would wait until the packet's payload, which has just been written, has reached the cache.
+    /// For one lane: all calls except reads are made under one lock. An atomic update would wait
+    /// until the packet's payload, which has just been written, has reached the cache.
     pub fn for_one_lane(self) -> RecvTable {
         RecvTable { shared: false, ..self }
     }
 
-    /// Sets bits of a word, and returns it as it was.
+    /// Sets bits of a word, and returns its previous value.
     #[inline]
     fn set(&self, word: &AtomicU64, bits: u64) -> u64 {
         if self.shared {
-            // Acquire, so that whoever completes a chunk passes on the bytes that others landed.
+            // Acquire, so that completing a chunk also publishes the bytes that other lanes landed.
             return word.fetch_or(bits, Ordering::AcqRel);
         }
         let before = word.load(Ordering::Relaxed);
@@ -119,8 +119,8 @@ impl RecvTable {
         before
     }
 
-    /// Expects a message of `packets` in slot `id`. No packet may be landing in the slot meanwhile:
-    /// it is closed, and every lane has been asked for something since.
+    /// Opens slot `id` for a message of `packets`. No packet may be landing in the slot meanwhile:
+    /// it was closed, and every lane has answered a call since.
     ///
     /// # Panics
     /// If there is no such slot, or the message is longer than the table allows.
@@ -131,7 +131,7 @@ impl RecvTable {
         for word in 0..words {
             slot.packet_bits.word(word).store(0, Ordering::Relaxed);
         }
-        // What the last word has beyond the message counts as there.
+        // Bits of the last word beyond the message count as set.
         if !packets.is_multiple_of(64) {
             let beyond = u64::MAX << (packets % 64);
             slot.packet_bits.word(words - 1).store(beyond, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl RecvTable {
         }
         let chunks = packets.div_ceil(1 << self.chunk_shift);
         if self.chunk_shift > 6 && chunks > 0 {
-            // And so do the words that the last chunk has beyond it.
+            // And so do the last chunk's words beyond it.
             let absent = (chunks << (self.chunk_shift - 6)) - words;
             slot.full_words[chunks as usize - 1].store(absent, Ordering::Relaxed);
         }
@@ -153,12 +153,12 @@ impl RecvTable {
         slot.generation.store(generation, Ordering::Release);
     }
 
-    /// Lets nothing land in a slot any more.
+    /// Closes a slot: nothing lands in it any more.
     pub fn close(&self, id: u32) {
         self.slots[id as usize].generation.store(CLOSED, Ordering::Release);
     }
 
-    /// A packet has come through a QP of `generation`.
+    /// A packet has arrived through a QP of `generation`.
     #[inline]
     pub fn land(&self, generation: u32, imm: u32) -> Landed {
         let (id, packet, fragment) = self.layout.split(imm);
@@ -184,8 +184,8 @@ impl RecvTable {
         Landed::Chunk
     }
 
-    /// An empty packet has come. Behind the end of a message it carries nothing but a fragment of
-    /// the user's immediate, and that end is not known here: the receive may be longer.
+    /// An empty packet has arrived. Beyond the end of a message it carries only a fragment of the
+    /// user's immediate, and that end is not known here: the receive may be longer.
     pub fn land_empty(&self, generation: u32, imm: u32) -> Landed {
         let (id, packet, fragment) = self.layout.split(imm);
         if packet == 0 {
@@ -201,7 +201,7 @@ impl RecvTable {
         Landed::Fragment
     }
 
-    /// Counts packets as landed that will never come.
+    /// Counts packets that will never arrive as landed.
     pub fn fill(&self, id: u32, packets: Range<u32>) {
         let slot = &self.slots[id as usize];
         let end = packets.end.min(slot.packets.load(Ordering::Relaxed));
@@ -228,7 +228,7 @@ impl RecvTable {
         self.mark_dirty(id);
     }
 
-    /// Whether the packet that made its word `now` has made its chunk complete.
+    /// Whether the packet that changed its word to `now` has completed its chunk.
     #[inline]
     fn completes(&self, slot: &Slot, packet: u32, now: u64) -> bool {
         match self.chunk_shift {
@@ -266,7 +266,7 @@ impl RecvTable {
         }
     }
 
-    /// Calls `f` with each slot in which something has been completed since the last call.
+    /// Calls `f` with each slot in which something was completed since the last call.
     pub fn take_dirty(&self, mut f: impl FnMut(u32)) {
         for (index, word) in self.dirty.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
@@ -288,7 +288,7 @@ impl RecvTable {
         ChunkBitmap { bits, len: packets.div_ceil(1 << self.chunk_shift) }
     }
 
-    /// The user's immediate of the message in a slot, once all its fragments have come.
+    /// The user's immediate of the message in a slot, once all its fragments have arrived.
     pub fn user_imm(&self, id: u32) -> Option<u32> {
         let user = self.slots[id as usize].user.load(Ordering::Acquire);
         let all = (1u64 << self.layout.fragments()) - 1;
@@ -300,7 +300,7 @@ fn zeroes(count: usize) -> Box<[AtomicU64]> {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Which chunks of a message have arrived: a bit each, which goes from 0 to 1 once.
+/// Which chunks of a message have arrived: one bit each, which goes from 0 to 1 once.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkBitmap<'a> {
     bits: &'a Bits,
@@ -324,7 +324,7 @@ impl ChunkBitmap<'_> {
         chunk < self.len && self.word(chunk / 64) >> (chunk % 64) & 1 != 0
     }
 
-    /// Chunks `64 * index` and on, a bit each from the lowest up.
+    /// Chunks `64 * index` and up, one bit each from the lowest.
     #[inline]
     pub fn word(&self, index: u32) -> u64 {
         let left = self.len.saturating_sub(index.saturating_mul(64));
@@ -359,18 +359,18 @@ pub struct LandingCounters {
 /// A snapshot of [`LandingCounters`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LandingStats {
-    /// Packets, whatever became of them.
+    /// Packets, whatever their effect.
     pub packets: u64,
-    /// Those that had landed before.
+    /// Packets that had landed before.
     pub duplicates: u64,
-    /// Those of messages that had been completed, or that have no place in theirs.
+    /// Packets of completed messages, or without a place in theirs.
     pub late: u64,
     /// Datagrams and control messages from others than the peer, which do not count as packets.
     pub refused: u64,
 }
 
 impl LandingCounters {
-    /// What has been counted so far.
+    /// The counts so far.
     pub fn snapshot(&self) -> LandingStats {
         LandingStats {
             packets: self.packets.load(Ordering::Relaxed),
@@ -381,13 +381,13 @@ impl LandingCounters {
     }
 }
 
-/// Counts one more, in a lane that is the only one to write the counter.
+/// Increments a counter that only this lane writes.
 #[inline]
 fn add(counter: &AtomicU64) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// What a QP of one generation tells of the packets that come through it.
+/// Reports the packets that arrive through a QP of one generation.
 pub(crate) struct PacketLanding {
     pub(crate) table: Arc<RecvTable>,
     pub(crate) counters: Arc<LandingCounters>,
@@ -395,13 +395,13 @@ pub(crate) struct PacketLanding {
 }
 
 impl PacketLanding {
-    /// A packet came that has no place any more.
+    /// A packet arrived that has no place any more.
     pub(crate) fn late(&self) {
         add(&self.counters.packets);
         add(&self.counters.late);
     }
 
-    /// A datagram came from somebody else.
+    /// A datagram came from another sender.
     pub(crate) fn refused(&self) {
         add(&self.counters.refused);
     }

@@ -9,7 +9,7 @@ fn imm(id: u32, packet: u32) -> u32 {
 }
 
 proptest! {
-    /// Against the obvious: a set of packets, and a chunk is there when all its packets are.
+    /// Compared with the obvious model: a set of packets, where a chunk needs all its packets.
     #[test]
     fn chunks_are_complete_exactly_when_their_packets_are(
         packets in 1u32..700,

@@ -1,8 +1,8 @@
-//! SDR over unreliable datagrams, for NICs that have no unreliable connections.
+//! SDR over unreliable datagrams, for NICs without unreliable connections.
 //!
 //! A packet is a SEND of at most an MTU, with the immediate that its WRITE would have. It lands in
-//! a receive of ours, from where it is copied to its place: a request at the sender, a receive, a
-//! completion and a copy for every packet is what doing without UC costs.
+//! one of our receives, and is copied from there into place: without UC each packet costs a request
+//! at the sender, a receive, a completion and a copy.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::collections::HashMap;
@@ -23,16 +23,16 @@ use crate::recv::Receiver;
 use crate::send::{PacketQp, Source};
 use crate::table::PacketLanding;
 
-/// Bytes of a receive that a datagram's payload comes behind.
+/// Bytes of a receive before a datagram's payload.
 pub(crate) const GRH: usize = Grh::LEN;
 /// Q_Keys with this bit are the standard's privileged ones: a request with such a key is sent with
-/// that of its own QP instead.
+/// its QP's own instead.
 pub(crate) const PRIVILEGED: u32 = 1 << 31;
-/// Packets that are handed to the NIC at a time, at most.
+/// Most packets handed to the NIC at a time.
 pub(crate) const PIECE_PACKETS: u32 = 16;
 
-/// Requests that a piece takes, at most: the message has the more packets of its own, the fewer are
-/// needed for the user's immediate.
+/// Most requests of a piece: the more packets the message has, the fewer extra ones the user's
+/// immediate needs.
 pub(crate) fn requests_a_piece(layout: ImmLayout) -> u32 {
     PIECE_PACKETS.max(layout.fragments())
 }
@@ -45,12 +45,12 @@ pub(crate) struct Packets {
     pub(crate) source: Source,
     pub(crate) len: u32,
     pub(crate) mtu: u32,
-    /// Numbers of empty ones behind the message that carry a fragment of the user's immediate.
+    /// Numbers of empty packets beyond the message that carry a fragment of the user's immediate.
     pub(crate) fragments: Range<u32>,
 }
 
 impl Packets {
-    /// Posts a request for each. Only the last gives a completion, which says that all have left,
+    /// Posts a request for each. Only the last raises a completion, which means that all have left,
     /// since a QP sends in order.
     pub(crate) fn post(
         &self,
@@ -69,7 +69,7 @@ impl Packets {
             let sge = [Sge::new(self.source.key, self.source.addr + u64::from(offset), len)];
             let is_last = numbers.peek().is_none();
             let wr = SendWr {
-                // None of the pieces', but for the last.
+                // Not a piece's ID, except for the last.
                 payload: Payload::Sges(if len == 0 { &[] } else { &sge }),
                 flags: if is_last { SendFlags::SIGNALED } else { SendFlags::empty() },
                 ud: Some(dest),
@@ -85,15 +85,15 @@ impl Packets {
     }
 }
 
-/// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. A UD QP takes what
-/// anybody sends who knows its Q_Key, unlike one that is connected.
+/// Whether a datagram whose GRH is at `at` of `buffer` comes from the peer. Unlike a connected QP,
+/// a UD QP accepts datagrams from anybody who knows its Q_Key.
 pub(crate) fn is_from(peer: &UdDest, completion: &Completion, buffer: &Buffer, at: usize) -> bool {
     let mut grh = [0; GRH];
     buffer.read_at(at, &mut grh);
     completion.src_qpn == peer.qpn && source_of(&grh).to_canonical() == peer.av.dst.to_canonical()
 }
 
-/// The sender's address: of the IPv6 header, or of an IPv4 header in its second half.
+/// The sender's address: from the IPv6 header, or from an IPv4 header in its second half.
 fn source_of(grh: &[u8; GRH]) -> IpAddr {
     match Grh::parse(grh) {
         Ok(header) => IpAddr::V6(header.src),
@@ -101,12 +101,12 @@ fn source_of(grh: &[u8; GRH]) -> IpAddr {
     }
 }
 
-/// What arrives through the data QPs, all of which take their receives from one queue.
+/// Receives for the data QPs, all of which share one queue.
 pub(crate) struct Datagrams {
     pd: PdId,
     pub(crate) recv_cq: CqId,
     pub(crate) srq: SrqId,
-    /// What the peer's datagrams must carry.
+    /// The Q_Key that the peer's datagrams must carry.
     pub(crate) qkey: u32,
     receives: u32,
     /// Bytes of a receive.
@@ -116,7 +116,7 @@ pub(crate) struct Datagrams {
     origins: HashMap<Qpn, Origin>,
 }
 
-/// One of our QPs, and who may send to it.
+/// One of our QPs, and its peer.
 struct Origin {
     channel: PacketLanding,
     peer: Option<UdDest>,
@@ -136,7 +136,7 @@ impl Datagrams {
             );
             return Err(SdrError::Config { what: "MTU", why });
         }
-        // What finds none is lost, as if by the network.
+        // A datagram that finds none is lost, as if by the network.
         let receives = nic.datagram_receives() * config.channels;
         let size = GRH as u32 + config.mtu.bytes();
         let buffer = Buffer::new(receives as usize * size as usize);
@@ -154,12 +154,12 @@ impl Datagrams {
         })
     }
 
-    /// What comes to a QP of ours belongs to a channel.
+    /// Assigns one of our QPs to a channel.
     pub(crate) fn add(&mut self, qpn: Qpn, channel: PacketLanding) {
         self.origins.insert(qpn, Origin { channel, peer: None });
     }
 
-    /// Takes what the peers of our QPs send from now on.
+    /// Accepts datagrams from the peers of our QPs from now on.
     pub(crate) fn connect(&mut self, nic: &mut dyn Rnic, qps: &[PacketQp]) -> Result<(), SdrError> {
         for qp in qps {
             if let Some(origin) = self.origins.get_mut(&qp.qpn) {
@@ -174,14 +174,14 @@ impl Datagrams {
         nic.post_srq_recv(self.srq, &RecvWr::new(slot, &[sge]))
     }
 
-    /// Checks that a message can be put where its receiver wants it.
+    /// Checks that a message can be placed where its receiver wants it.
     pub(crate) fn check_writable(
         &self,
         nic: &dyn Rnic,
         buffer: Source,
         len: u64,
     ) -> Result<(), SdrError> {
-        // A region has no holes: what holds for both ends holds for all between them.
+        // A region has no holes: what holds for both ends holds for everything between them.
         for offset in [0, len.saturating_sub(1)].into_iter().filter(|_| len > 0) {
             let byte = Sge::new(buffer.key, buffer.addr.saturating_add(offset), 1);
             nic.with_slices(self.pd, &[], &[byte], |_, _| ())?;
@@ -189,13 +189,13 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Puts what has arrived in its place.
+    /// Copies what has arrived into place.
     pub(crate) fn land(&mut self, nic: &mut dyn Rnic, receiver: &Receiver, config: &SdrConfig) {
         let mut polled = [Completion::default(); 32];
         while let Ok(count @ 1..) = nic.poll_cq(self.recv_cq, &mut polled) {
             for completion in &polled[..count] {
                 self.land_one(nic, receiver, config, completion);
-                // The queue has room for what has been taken from it.
+                // The queue has space for what has been taken from it.
                 let _ = self.post(nic, completion.wr_id);
             }
         }
@@ -210,7 +210,7 @@ impl Datagrams {
     ) {
         let Some(Origin { channel, peer }) = self.origins.get_mut(&completion.qpn) else { return };
         let at = completion.wr_id * u64::from(self.size);
-        // One that is longer than its receive is of nobody who speaks this protocol.
+        // A datagram longer than its receive does not come from a peer of this protocol.
         let imm = completion.imm.filter(|_| completion.status == WcStatus::Success);
         let from_peer = peer.is_some_and(|p| is_from(&p, completion, &self.buffer, at as usize));
         let Some(imm) = imm.filter(|_| from_peer) else { return channel.refused() };
@@ -225,7 +225,7 @@ impl Datagrams {
             let copied = nic.with_slices(self.pd, &[from], &[to], |from, to| {
                 to.iter_mut().zip(from).for_each(|(to, from)| to.copy_from_slice(from));
             });
-            // The receiver has taken its memory back.
+            // The receiver's memory was deregistered.
             if copied.is_err() {
                 return channel.late();
             }
@@ -233,9 +233,9 @@ impl Datagrams {
         channel.landed(imm, len);
     }
 
-    /// Removes what the QPs, which are gone, have used; their completion queue is their owner's.
+    /// Removes what the destroyed QPs have used; their completion queue belongs to their owner.
     pub(crate) fn destroy(&self, nic: &mut dyn Rnic) {
-        // Each may be gone already, with the device.
+        // Any of them may be gone already, with the device.
         let _ = nic.destroy_srq(self.srq);
         let _ = nic.deregister(self.key);
     }

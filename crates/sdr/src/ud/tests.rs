@@ -23,7 +23,7 @@ fn dest(pair: &SdrPair, generation: usize) -> UdDest {
     UdDest { av, qpn: info.qpns[generation], qkey: info.qkey.unwrap() }
 }
 
-/// A UD QP of somebody's.
+/// Another UD QP.
 fn other_qp(end: &mut End, now: Time) -> Qpn {
     let cq = end.nic.create_cq(16).unwrap();
     let qpn = end.nic.create_qp(&QpInit::new(QpType::Ud, end.pd, cq)).unwrap();
@@ -48,7 +48,7 @@ fn nobody_but_the_peer_is_heard() {
     let (now, to, ours) = (pair.now, dest(&pair, 0), pair.qps[0].info());
     pair.ends[0].buffer.fill(0, 256, 0x55);
 
-    // Another QP of the peer's host, which has learnt the key.
+    // Another QP of the peer's host, which has learned the key.
     let other = other_qp(&mut pair.ends[0], now);
     let frame = datagram(&mut pair.ends[0], now, other, to, imm(0, 0), 256);
     pair.deliver(&frame);
@@ -62,7 +62,7 @@ fn nobody_but_the_peer_is_heard() {
     pair.deliver(&frame);
     assert_eq!(pair.qps[1].landing_stats().refused, 2);
 
-    // Somebody who does not know the key.
+    // A sender that does not know the key.
     let wrong = UdDest { qkey: to.qkey ^ 1, ..to };
     let frame = datagram(&mut pair.ends[0], now, ours.qpns[0], wrong, imm(0, 0), 256);
     pair.deliver(&frame);
@@ -97,7 +97,7 @@ fn nobody_but_the_peer_controls() {
         pair.deliver(&frame);
         assert_eq!(pair.qps[1].next_control(), heard.then(|| vec![0; 12]), "from {qpn}");
     }
-    // Ones that are too long do not use the receives up.
+    // Datagrams that are too long do not use up the receives.
     for _ in 0..1_000 {
         let frame = datagram(&mut pair.ends[0], now, ours.control, to, SendOp::Send, 2_000);
         pair.deliver(&frame);
@@ -115,7 +115,7 @@ fn what_has_no_place_touches_nothing() {
     let handle = recv(&mut pair, 5_000, 1_000);
     pair.settle();
     let (now, ours) = (pair.now, pair.qps[0].info());
-    // Generation, ID, packet, bytes: over the end, behind it, far behind it, of no message, of
+    // Generation, ID, packet, bytes: across the end, after it, far after it, of no message, of
     // another generation.
     let cases = [
         (0, 0, 3, 256),
@@ -138,7 +138,7 @@ fn what_has_no_place_touches_nothing() {
     assert_eq!(pair.qps[1].landing_stats().refused, 1);
     assert_eq!(pair.qps[1].recv_bitmap(handle).unwrap().count(), 0);
     assert_eq!(pair.ends[1].buffer.to_vec(0, 20_000), vec![0xaa; 20_000]);
-    // A packet that comes while its message is open, but is looked at when it is over.
+    // A packet that arrives while its message is open, but is handled when it is over.
     let frame = datagram(&mut pair.ends[0], now, ours.qpns[0], to, imm(0, 0), 256);
     let end = &mut pair.ends[1];
     end.nic.handle_frame(now, &frame.meta, &frame.bytes);
@@ -160,7 +160,7 @@ fn memory_must_be_the_receivers() {
     }
     let handle = recv(&mut pair, size - 256, 256);
     pair.settle();
-    // What is taken back is not written any more.
+    // Revoked memory is no longer written.
     let key = pair.ends[1].key;
     pair.ends[1].nic.deregister(key).unwrap();
     let source = pair.ends[0].at(0);

@@ -1,5 +1,4 @@
-//! IP and UDP headers for a payload that never had any, as a socket user who writes a capture
-//! needs them.
+//! Builds IP and UDP headers for a payload from a socket, for writing captures.
 
 use core::net::IpAddr;
 
@@ -8,27 +7,27 @@ use crate::ipv6::mapped;
 use crate::udp::IP_PROTOCOL_UDP;
 use crate::{EmitError, FlowKey, Ipv4Header, Ipv4Options, Ipv6Header, UdpHeader};
 
-/// The most bytes IP and UDP headers take without options.
+/// Most bytes of IP and UDP headers without options.
 pub const IP_UDP_MAX_LEN: usize = Ipv6Header::LEN + UdpHeader::LEN;
 
-/// The IPv4 length field counts its own header, unlike that of IPv6.
+/// The IPv4 length field includes its own header, unlike that of IPv6.
 const IPV4_MAX_PAYLOAD: u16 = u16::MAX - Ipv4Header::MIN_LEN as u16;
 
-/// What the headers of a datagram are made from.
+/// The values for a datagram's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DatagramHeaders {
-    /// Addresses and ports. Addresses of two families are written as IPv6, IPv4 ones mapped.
+    /// Addresses and ports. Mixed address families are written as IPv6, with IPv4 ones mapped.
     pub flow: FlowKey,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit.
     pub ttl: u8,
-    /// IPv4 identification; not on IPv6.
+    /// IPv4 identification; unused on IPv6.
     pub ip_id: u16,
 }
 
-/// Writes IP header (DF set, no options) and UDP header for `udp_payload`, with right checksums,
-/// and gives the 28 or 48 bytes written.
+/// Writes IP header (DF set, no options) and UDP header for `udp_payload`, with correct checksums,
+/// and returns the 28 or 48 bytes written.
 pub fn emit_ip_udp_headers<'o>(
     headers: &DatagramHeaders,
     udp_payload: &[u8],

@@ -1,4 +1,4 @@
-//! What captures have in front of the IP header.
+//! Link-layer headers of captures, which precede the IP header.
 
 use crate::EthernetHeader;
 use crate::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -20,7 +20,7 @@ pub enum LinkType {
 }
 
 impl LinkType {
-    /// The link layer with this number in the header of a capture file, if it is one of ours.
+    /// The link layer with this number in a capture file's header, if supported.
     pub const fn from_pcap(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::Ethernet),

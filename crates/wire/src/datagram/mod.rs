@@ -1,4 +1,4 @@
-//! Whole frames, as a capture or a switch has them.
+//! Whole frames, as in a capture or at a switch.
 
 mod headers;
 mod link;
@@ -21,7 +21,7 @@ use crate::{
 const IP_MAX_LEN: usize = 60;
 const PACKET_MIN_LEN: usize = Bth::LEN + ICRC_LEN;
 
-/// A captured frame with a datagram for the RoCEv2 port that has room for BTH and ICRC.
+/// A captured frame with a datagram for the RoCEv2 port that is long enough for BTH and ICRC.
 #[derive(Clone, Copy, Debug)]
 pub struct RoceFrame<'a> {
     link: LinkType,
@@ -43,13 +43,13 @@ enum IpView<'a> {
     V6(Ipv6View<'a>),
 }
 
-/// Why a frame is no [`RoceFrame`].
+/// Why a frame is not a [`RoceFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Something else than a UDP datagram for the RoCEv2 port.
+    /// Not a UDP datagram for the RoCEv2 port.
     NotRoce,
-    /// A datagram for the RoCEv2 port without room for BTH and ICRC.
+    /// A datagram for the RoCEv2 port that is too short for BTH and ICRC.
     TooShort {
         /// Bytes of UDP payload.
         have: usize,
@@ -69,22 +69,22 @@ impl fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
-/// Whether the trailer of a packet is right for its frame.
+/// Whether a packet's ICRC is correct for its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IcrcVerdict {
     /// It is.
     Ok,
     /// It is not.
     Bad {
-        /// What the trailer should have been.
+        /// The correct ICRC.
         computed: u32,
-        /// What it is.
+        /// The ICRC in the trailer.
         received: u32,
     },
 }
 
 impl IcrcVerdict {
-    /// Whether the trailer is right.
+    /// Whether the ICRC is correct.
     pub const fn is_ok(self) -> bool {
         matches!(self, Self::Ok)
     }
@@ -93,7 +93,7 @@ impl IcrcVerdict {
 impl<'a> RoceFrame<'a> {
     /// Finds the packet in a frame.
     ///
-    /// Length fields that promise more than there is do not make a frame unreadable: see
+    /// A frame whose length fields exceed its bytes can still be read: see
     /// [`RoceFrame::lengths_agree`].
     pub fn parse(link: LinkType, frame: &'a [u8]) -> Result<Self, FrameError> {
         let (link_header, datagram) = link.split(frame).ok_or(FrameError::NotRoce)?;
@@ -152,7 +152,7 @@ impl<'a> RoceFrame<'a> {
         self.packet
     }
 
-    /// The base transport header, which is there whatever the opcode.
+    /// The base transport header, which every opcode has.
     pub fn bth(&self) -> BthView<'a> {
         BthView::of(self.bth)
     }
@@ -168,7 +168,7 @@ impl<'a> RoceFrame<'a> {
     }
 
     /// Whether there are as many bytes as the IP and UDP length fields say. If not, the frame was
-    /// cut, damaged or fragmented, and the packet is what there is of it.
+    /// truncated, damaged or fragmented, and the packet is what remains of it.
     pub fn lengths_agree(&self) -> bool {
         self.lengths_agree
     }
@@ -206,7 +206,7 @@ impl<'a> RoceFrame<'a> {
         if computed == received { IcrcVerdict::Ok } else { IcrcVerdict::Bad { computed, received } }
     }
 
-    /// The register behind the IP and UDP headers as they are in the frame.
+    /// The ICRC register after the IP and UDP headers as they are in the frame.
     pub fn icrc_of_headers(&self) -> Icrc {
         let mut ip = [0; IP_MAX_LEN];
         ip.iter_mut().zip(self.ip_header).for_each(|(to, &from)| *to = from);
@@ -218,7 +218,7 @@ impl<'a> RoceFrame<'a> {
     }
 }
 
-/// Replaces by ones what routers change.
+/// Replaces the fields that routers change by ones.
 fn mask_ip(view: &IpView<'_>, header: &mut [u8; IP_MAX_LEN]) {
     match view {
         IpView::V4(_) => {
@@ -236,7 +236,7 @@ fn mask_ip(view: &IpView<'_>, header: &mut [u8; IP_MAX_LEN]) {
 
 type IpSplit<'a> = (IpView<'a>, &'a [u8], &'a [u8], bool);
 
-/// The IP header, the UDP datagram in it, and whether all of it is there.
+/// The IP header, its UDP datagram, and whether that is complete.
 fn split_ip(datagram: &[u8]) -> Option<IpSplit<'_>> {
     match datagram.first()? >> 4 {
         4 => split_ipv4(datagram),
@@ -269,7 +269,7 @@ fn split_ipv6(datagram: &[u8]) -> Option<IpSplit<'_>> {
     Some((IpView::V6(view), header, payload, complete))
 }
 
-/// The first `len` bytes, or all there are, and whether it was enough.
+/// The first `len` bytes, or all there are, and whether there were enough.
 fn take_up_to(bytes: &[u8], len: usize) -> (&[u8], bool) {
     match bytes.get(..len) {
         Some(taken) => (taken, true),

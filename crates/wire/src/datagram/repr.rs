@@ -25,7 +25,7 @@ pub struct Frame<'a> {
 pub enum LinkHeader<'a> {
     /// Ethernet.
     Ethernet(EthernetHeader),
-    /// The header of a link layer that only exists in captures, kept as it is; empty for raw IP.
+    /// A link-layer header that only exists in captures, kept as it is; empty for raw IP.
     Opaque(&'a [u8]),
 }
 
@@ -104,8 +104,8 @@ impl Frame<'_> {
         Ok(headers + self.packet.wire_len()? + self.tail.len())
     }
 
-    /// Writes the frame to the beginning of `out` and says how many bytes it took. Lengths and
-    /// checksums are written as the fields have them.
+    /// Writes the frame to the beginning of `out` and returns its length. Length and checksum
+    /// fields are written as given.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let need = self.wire_len()?;
         let too_small = EmitError::BufferTooSmall { need, have: out.len() };

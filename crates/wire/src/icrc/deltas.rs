@@ -1,16 +1,16 @@
-//! Registers of packets whose headers differ in two fields only.
+//! ICRC registers of packets whose headers differ only in two fields.
 
 use super::{BYTES_AFTER_IP_ID, Icrc, table};
 use crate::{Bth, ImmDt, Psn, Reth, XpEth, XrcEth};
 
-/// What the IPv4 identification and the PSN do to a register at the end of all headers.
+/// The effect of the IPv4 identification and the PSN on a register at the end of all headers.
 ///
-/// The packets of a run differ in these two. So a sender or receiver sums up the headers of the
-/// first one, for both fields 0, and gets those of the others by [`Icrc::with_deltas`]: five loads,
-/// however long the headers.
+/// The packets of a run differ only in these two. So a sender or receiver computes the register for
+/// the first one's headers, with both fields 0, and derives the others by [`Icrc::with_deltas`]:
+/// five loads, however long the headers are.
 #[derive(Debug)]
 pub struct HeaderDeltas {
-    /// By value of the upper and of the lower byte.
+    /// By value of the upper and the lower byte.
     ip_id: [[u32; 256]; 2],
     /// By value of the upper, the middle and the lower byte.
     psn: [[u32; 256]; 3],
@@ -29,7 +29,7 @@ const XP_SEND_IMM: usize = XP_SEND + ImmDt::LEN;
 const XP_WRITE_IMM: usize = XP_WRITE + ImmDt::LEN;
 
 impl HeaderDeltas {
-    /// For packets with so many bytes of extension headers, if there are runs of such packets.
+    /// For packets with this many bytes of extension headers, if such packets form runs.
     #[inline]
     pub const fn behind(ext_len: usize) -> Option<&'static HeaderDeltas> {
         Some(match ext_len {
@@ -53,7 +53,7 @@ impl HeaderDeltas {
     }
 }
 
-/// What each value of a byte, alone, does to a register so many bytes behind it.
+/// The effect of each value of a byte, alone, on a register this many bytes after it.
 const fn of_byte(behind: usize) -> [u32; 256] {
     let mut deltas = [0; 256];
     let mut value = 1;
@@ -67,7 +67,7 @@ const fn of_byte(behind: usize) -> [u32; 256] {
             }
             reg
         } else {
-            // Linear: as all bits but the lowest do, and as that one does.
+            // Linear: the sum of the effects of the lowest bit and of all others.
             let lowest = value & value.wrapping_neg();
             deltas[value ^ lowest] ^ deltas[lowest]
         };
@@ -77,9 +77,9 @@ const fn of_byte(behind: usize) -> [u32; 256] {
 }
 
 impl Icrc {
-    /// From a register behind all headers of a packet, the register had the IPv4 identification
-    /// been another by XOR `ip_id_delta` (0 on IPv6), and the PSN by XOR `psn_delta`. `deltas` is
-    /// for the length of the headers.
+    /// From a register after all headers of a packet, the register for an IPv4 identification
+    /// changed by XOR `ip_id_delta` (0 on IPv6), and a PSN changed by XOR `psn_delta`. `deltas`
+    /// must match the length of the headers.
     #[inline]
     pub const fn with_deltas(
         self,
@@ -99,7 +99,7 @@ impl Icrc {
         )
     }
 
-    /// The same for a register behind the BTH.
+    /// The same for a register after the BTH.
     #[inline]
     pub const fn with_deltas_behind_bth(self, ip_id_delta: u16, psn_delta: Psn) -> Self {
         self.with_deltas(&BEHIND_BTH, ip_id_delta, psn_delta)

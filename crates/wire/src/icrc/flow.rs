@@ -1,4 +1,4 @@
-//! The headers below a packet as the ICRC sees them.
+//! The IP and UDP headers as the ICRC sees them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ pub struct FlowKey {
     pub dst_port: u16,
 }
 
-/// IP and UDP header with ones in place of what routers change.
+/// IP and UDP header, with the fields that routers change replaced by ones.
 pub(super) enum MaskedHeaders {
     V4([u8; IPV4_UDP_LEN]),
     V6([u8; IPV6_UDP_LEN]),
@@ -37,7 +37,7 @@ impl MaskedHeaders {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 Self::V4(masked_ipv4(src, dst, ip_id, udp_payload_len, udp))
             }
-            // No datagram has addresses of two families; mapping is as good an answer as any.
+            // No datagram mixes address families; mapping is as good an answer as any.
             (src, dst) => Self::V6(masked_ipv6(mapped(src), mapped(dst), udp)),
         }
     }
@@ -84,8 +84,8 @@ fn masked_ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp: [u8; UDP_LEN]) -> [u8; IPV6_UD
     out
 }
 
-/// The 16-bit length field of a header that counts itself; what is longer than a datagram can be
-/// is cut, as no datagram with it exists.
+/// The 16-bit length field of a header that counts itself, truncated for lengths that no datagram
+/// can have.
 #[inline]
 fn wire_len(udp_payload_len: usize, headers: usize) -> [u8; 2] {
     (udp_payload_len.wrapping_add(headers) as u16).to_be_bytes()

@@ -6,11 +6,11 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-/// Bytes that somebody else may write at any time: registered memory, which its owner goes on using
+/// Bytes that somebody else may write at any time: registered memory, which its owner keeps using
 /// while a NIC sends it.
 ///
-/// No `&[u8]` of such bytes may exist, since a compiler may take what is behind one for constant.
-/// They can be copied, every byte once, and what was copied is looked at.
+/// No `&[u8]` to such bytes may exist, since the compiler may assume that its contents are
+/// constant. They can only be copied, each byte once; the copy is what is examined.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveBytes<'a> {
     ptr: *const u8,
@@ -22,14 +22,14 @@ impl<'a> LiveBytes<'a> {
     /// The bytes at an address.
     ///
     /// # Safety
-    /// The range must stay readable for `'a`. Others may write it meanwhile; what is copied then is
-    /// any mixture of old and new bytes.
+    /// The range must stay readable for `'a`. Others may write it meanwhile; the copy is then any
+    /// mixture of old and new bytes.
     #[inline]
     pub const unsafe fn new(ptr: *const u8, len: usize) -> LiveBytes<'a> {
         LiveBytes { ptr, len, lives: PhantomData }
     }
 
-    /// How many.
+    /// Number of bytes.
     #[inline]
     pub const fn len(self) -> usize {
         self.len
@@ -46,7 +46,7 @@ impl<'a> LiveBytes<'a> {
         self.ptr
     }
 
-    /// The first `at` bytes and the others.
+    /// The first `at` bytes and the rest.
     ///
     /// # Panics
     /// If there are fewer.
@@ -64,12 +64,12 @@ impl<'a> LiveBytes<'a> {
     #[inline]
     pub fn copy_to(self, room: &mut [MaybeUninit<u8>]) -> &[u8] {
         let room = &mut room[..self.len];
-        // SAFETY: the bytes are readable by the constructor's contract; the room is as long, and
-        // borrowed for this alone.
+        // SAFETY: the bytes are readable by the constructor's contract; `room` is as long, and
+        // exclusively borrowed.
         unsafe { copy(self.ptr, room.as_mut_ptr().cast(), self.len) };
-        // The compiler may not read the source again in place of the copy.
+        // Keeps the compiler from reading the source again instead of the copy.
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: so many bytes have just been written.
+        // SAFETY: this many bytes have just been written.
         unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), self.len) }
     }
 }
@@ -92,19 +92,19 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         if piece >= ASKED_BYTES {
             ask_for(from.wrapping_add(at + PAGE));
         }
-        // SAFETY: the caller's word. A processor reads each byte whole, whoever writes it
+        // SAFETY: the caller's contract. A processor reads each byte atomically, whoever writes it
         // meanwhile.
         unsafe { from.add(at).copy_to_nonoverlapping(to.add(at), piece) };
         at += piece;
     }
 }
 
-/// A processor's own prefetching ends at a page.
+/// Hardware prefetching stops at a page boundary.
 const PAGE: usize = 4096;
-/// So much of the next page is asked for while one is copied; the processor goes on from there.
+/// Bytes of the next page to prefetch while one is copied; the processor continues from there.
 const ASKED_BYTES: usize = 1024;
 
-/// Asks for the first bytes of a page, wherever it may be.
+/// Prefetches the first bytes of a page, mapped or not.
 #[inline]
 fn ask_for(page: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -117,7 +117,7 @@ fn ask_for(page: *const u8) {
     let _ = page;
 }
 
-/// As the language wants it: what others may write is read by atomics.
+/// By the language's rules: bytes that others may write are read with atomics.
 ///
 /// # Safety
 /// As above.
@@ -125,7 +125,7 @@ fn ask_for(page: *const u8) {
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     use core::sync::atomic::AtomicU8;
     for i in 0..len {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe {
             let byte = AtomicU8::from_ptr(from.add(i).cast_mut()).load(Ordering::Relaxed);
             to.add(i).write(byte);

@@ -5,9 +5,9 @@
 //! ones: IPv4 TOS, TTL and checksum; IPv6 traffic class, flow label and hop limit; UDP checksum;
 //! byte 4 of the BTH. The IPv4 identification and flags *are* covered.
 //!
-//! CRC-32 is linear: what a changed byte does to the checksum depends on the change and on the
-//! number of bytes behind it, on nothing else. [`Icrc::with_ip_id_delta`], [`icrc_replace`] and
-//! [`solve_ip_id`] rest on that.
+//! CRC-32 is linear: the effect of a changed byte on the checksum depends only on the change and on
+//! the number of bytes after it. [`Icrc::with_ip_id_delta`], [`icrc_replace`] and [`solve_ip_id`]
+//! rely on that.
 
 mod deltas;
 mod flow;
@@ -33,8 +33,8 @@ const AFTER_PREFIX: u32 = 0xdebb_20e3;
 /// Covered bytes between the IPv4 identification and the end of the UDP header.
 const BYTES_AFTER_IP_ID: usize = IPV4_UDP_LEN - 6;
 
-/// What each value of the upper and of the lower identification byte, alone, does to the register
-/// at the end of the UDP header.
+/// The effect of each value of the upper and lower identification byte, alone, on the register at
+/// the end of the UDP header.
 static IP_ID_DELTA: [[u32; 256]; 2] = ip_id_delta::<BYTES_AFTER_IP_ID>();
 
 const fn ip_id_delta<const BEHIND: usize>() -> [[u32; 256]; 2] {
@@ -50,20 +50,20 @@ const fn ip_id_delta<const BEHIND: usize>() -> [[u32; 256]; 2] {
     deltas
 }
 
-/// A running CRC register. Copy one to compute what several packets have in common only once.
+/// A running CRC register. Copy it to compute the common part of several packets only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Icrc(u32);
 
 impl Icrc {
-    /// The register behind the eight bytes of ones, to be fed headers that are already masked.
+    /// The register after the eight bytes of ones, to be fed headers that are already masked.
     pub const START: Self = Self(AFTER_PREFIX);
 
-    /// The register behind the masked IP and UDP headers of a datagram that carries
-    /// `udp_payload_len` bytes (BTH through ICRC), as our own sockets and rxe send it: no IPv4
-    /// options, DF set.
+    /// The register after the masked IP and UDP headers of a datagram that carries
+    /// `udp_payload_len` bytes (BTH to ICRC), as our own sockets and rxe send it: no IPv4 options,
+    /// DF set.
     ///
-    /// `ip_id` has no meaning on IPv6. An IPv4-mapped IPv6 address counts as IPv6: whoever holds
-    /// one from a dual-stack socket converts it first (`IpAddr::to_canonical`).
+    /// `ip_id` has no meaning on IPv6. An IPv4-mapped IPv6 address counts as IPv6: convert one from
+    /// a dual-stack socket first (`IpAddr::to_canonical`).
     #[inline]
     pub fn of_headers(flow: &FlowKey, udp_payload_len: usize, ip_id: u16) -> Self {
         match MaskedHeaders::new(flow, udp_payload_len, ip_id) {
@@ -72,10 +72,10 @@ impl Icrc {
         }
     }
 
-    /// What [`Icrc::of_headers`] gives for an IPv4 flow when `ip_id` is changed by XOR `delta`.
+    /// What [`Icrc::of_headers`] returns for an IPv4 flow when `ip_id` is changed by XOR `delta`.
     ///
-    /// The bytes between the identification and the end of the UDP header are always 22, so that
-    /// this is two loads, whatever the flow. Only for a register at the end of IPv4 headers.
+    /// There are always 22 bytes between the identification and the end of the UDP header, so this
+    /// takes two loads, whatever the flow. Only for a register at the end of IPv4 headers.
     #[inline]
     pub const fn with_ip_id_delta(self, delta: u16) -> Self {
         let [upper, lower] = delta.to_be_bytes();
@@ -98,8 +98,8 @@ impl Icrc {
 
     /// The register after `bytes`, which are copied to the start of `room` in the same pass.
     ///
-    /// Should somebody else write the bytes meanwhile, as an application may that is being read by
-    /// a peer, it is the register of what was copied.
+    /// If an application writes the bytes meanwhile, as it may while a peer reads them, the
+    /// register is that of the copy.
     ///
     /// # Panics
     /// If there is less room than bytes.
@@ -122,7 +122,7 @@ pub fn icrc_of(flow: &FlowKey, ip_id: u16, packet_without_icrc: &[u8]) -> u32 {
     headers.packet(packet_without_icrc).finish()
 }
 
-/// Gives a whole packet, BTH to ICRC, its ICRC. With IPv6 there is no identification to cover.
+/// Writes the ICRC of a whole packet, BTH to ICRC. IPv6 has no identification to cover.
 pub fn write_icrc(flow: &FlowKey, ip_id: u16, packet: &mut [u8]) {
     if let Some((body, icrc)) = packet.split_last_chunk_mut::<ICRC_LEN>() {
         let ip_id = if flow.dst.is_ipv4() { ip_id } else { 0 };
@@ -136,16 +136,16 @@ impl Icrc {
     pub fn packet(self, packet_without_icrc: &[u8]) -> Self {
         match packet_without_icrc.split_first_chunk() {
             Some((bth, rest)) => self.bth(bth).update(rest),
-            // Shorter than a BTH, so no packet; the sum is still that of the bytes there are.
+            // Shorter than a BTH, so not a packet; the sum is still that of the bytes given.
             None => self.update(packet_without_icrc),
         }
     }
 }
 
-/// The ICRC after `old` bytes became `new` bytes of the same number, with `bytes_after` covered
-/// bytes (trailer not included) behind them. The payload is not read.
+/// The ICRC after `old` bytes were replaced by as many `new` bytes, followed by `bytes_after`
+/// covered bytes (without the trailer). The payload is not read.
 ///
-/// Bytes the ICRC masks are no change: pass them as equal, or leave them out.
+/// Bytes that the ICRC masks do not count as changed: pass them as equal, or leave them out.
 pub const fn icrc_replace(icrc: u32, old: &[u8], new: &[u8], bytes_after: usize) -> u32 {
     debug_assert!(old.len() == new.len(), "an edit in place does not change the length");
     let mut reg = 0;
@@ -157,20 +157,20 @@ pub const fn icrc_replace(icrc: u32, old: &[u8], new: &[u8], bytes_after: usize)
     icrc ^ poly::FORWARD.apply(reg, bytes_after)
 }
 
-/// The IPv4 identification the sender must have used, if one alone explains why the ICRC
-/// `computed` under `assumed_id` differs from the one `received`.
+/// The IPv4 identification that the sender must have used, if it alone explains why the ICRC
+/// `computed` under `assumed_id` differs from the `received` one.
 ///
-/// A UDP socket does not show the identification. Of 2^32 differences 2^16 are explained by one,
-/// so that this leaves a check of 16 bits. One flipped bit anywhere in a datagram of up to 26 KiB
-/// is never taken for an identification.
+/// A UDP socket does not show the identification. Of 2^32 differences an identification explains
+/// 2^16, so this leaves a check of 16 bits. One flipped bit anywhere in a datagram of up to 26 KiB
+/// is never mistaken for an identification.
 pub const fn solve_ip_id(
     computed: u32,
     received: u32,
     assumed_id: u16,
     udp_payload_len: usize,
 ) -> Option<u16> {
-    // The difference of two identifications, d0 and d1 on the wire, is a polynomial of degree
-    // below 16 that went through 32 bits of register and all bytes behind it.
+    // The difference of two identifications, d0 and d1 on the wire, is a polynomial of degree below
+    // 16, moved past 32 bits of register and all bytes after it.
     let bytes_after = BYTES_AFTER_IP_ID + udp_payload_len.saturating_sub(ICRC_LEN);
     let delta = poly::BACKWARD.apply(computed ^ received, bytes_after + 4);
     if delta & 0xffff != 0 {

@@ -1,8 +1,8 @@
 //! Arithmetic of polynomials over GF(2) modulo the CRC polynomial.
 //!
 //! A register of the reflected CRC is a polynomial of degree below 32 with the coefficient of x^0
-//! in bit 31. Feeding a zero byte to a register multiplies it by x^8, so that moving a difference
-//! past any number of bytes, forwards or backwards, is one multiplication by a power of x.
+//! in bit 31. Feeding a zero byte to a register multiplies it by x^8, so moving a difference past
+//! any number of bytes, forwards or backwards, is one multiplication by a power of x.
 
 use super::table::{self, POLY};
 
@@ -33,7 +33,7 @@ pub(super) const fn x_to(n: usize) -> u32 {
     v
 }
 
-/// Powers of one base: enough of them that any exponent is a product of a few.
+/// Powers of one base: enough to make any exponent a product of a few.
 pub(super) struct Powers {
     /// base^i
     low: [u32; 256],
@@ -95,8 +95,8 @@ impl Powers {
             }
             i += 1;
         }
-        // The polynomial is primitive, so that x^(2^32) = x: base^(2^32) is the base again, and
-        // what lies above 32 bits weighs as much as at bit 0.
+        // The polynomial is primitive, so x^(2^32) = x: base^(2^32) is the base again, and bit 32
+        // and up weigh as much as bit 0 and up.
         match n >> 16 {
             0 => reg,
             wrapped => self.apply(reg, wrapped as usize),
@@ -107,14 +107,14 @@ impl Powers {
 /// The product of two polynomials.
 #[inline]
 pub(super) const fn mul(a: u32, b: u32) -> u32 {
-    // The 63 bits of the product end at x^0 in bit 62; one up, and the upper word is a register.
+    // The product's 63 bits end with x^0 in bit 62; shifted by one, the upper word is a register.
     let product = carryless_mul(a, b) << 1;
-    // The lower word is one that is x^32 too high: as far as four zero bytes move a register.
+    // The lower word is too high by x^32, which four zero bytes make up for.
     (product >> 32) as u32 ^ table::step_block(product as u32, &[0; 4])
 }
 
-/// The product of two words without carries, by products with carries: with three empty bits
-/// between any two, no sum of at most eight bits reaches the next one.
+/// The carry-less product of two words, by ordinary products: with three empty bits between any
+/// two, no sum of at most eight bits reaches the next one.
 #[inline]
 const fn carryless_mul(a: u32, b: u32) -> u64 {
     const EVERY_FOURTH: u64 = 0x1111_1111_1111_1111;

@@ -40,7 +40,7 @@ pub(super) const fn step(reg: u32, byte: u8) -> u32 {
     TABLES[0][((reg ^ byte as u32) & 0xff) as usize] ^ (reg >> 8)
 }
 
-/// The register after `N` more bytes, 4 to 16, by one independent lookup a byte.
+/// The register after `N` more bytes, 4 to 16, with one independent lookup per byte.
 #[inline]
 pub(super) const fn step_block<const N: usize>(reg: u32, block: &[u8; N]) -> u32 {
     const { assert!(N >= 4 && N <= 16) };
@@ -62,7 +62,7 @@ pub(super) const fn update(mut reg: u32, mut bytes: &[u8]) -> u32 {
         reg = step_block(reg, block);
         bytes = rest;
     }
-    // Covered bytes come in fours, so that one more block is nearly always all that is left.
+    // Covered bytes come in fours, so one more block nearly always finishes the rest.
     if let Some((block, rest)) = bytes.split_first_chunk::<12>() {
         reg = step_block(reg, block);
         bytes = rest;

@@ -8,7 +8,7 @@ use super::{AFTER_PREFIX, Icrc, icrc_replace, table};
 
 const ONE: u32 = 1 << 31;
 
-/// Multiplication as taught at school: one bit of `a` at a time.
+/// Schoolbook multiplication: one bit of `a` at a time.
 fn mul_bitwise(a: u32, b: u32) -> u32 {
     let (mut product, mut shifted) = (0, b);
     for bit in (0..32).rev() {
@@ -20,7 +20,7 @@ fn mul_bitwise(a: u32, b: u32) -> u32 {
     product
 }
 
-/// Numbers without pattern, the same ones every time.
+/// Pseudo-random numbers, the same every time.
 fn words() -> impl Iterator<Item = u32> {
     (1..).map(|i: u32| i.wrapping_mul(0x9e37_79b9).rotate_left(i % 32))
 }
@@ -66,7 +66,7 @@ fn exponents_of_any_size_add_up() {
 #[test]
 fn every_length_gives_the_same_by_blocks_and_by_bytes() {
     let bytes: Vec<u8> = words().map(|word| word as u8).take(1400).collect();
-    // An interpreter takes minutes for all of them.
+    // Miri would take minutes for all of them.
     let step = if cfg!(miri) { 97 } else { 1 };
     for len in (0..bytes.len()).step_by(step) {
         let by_byte = bytes[..len].iter().fold(AFTER_PREFIX, |reg, &byte| table::step(reg, byte));

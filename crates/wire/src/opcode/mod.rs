@@ -1,4 +1,4 @@
-//! Opcodes and what each one says about its packet.
+//! Opcodes and their properties.
 
 mod set;
 mod table;
@@ -12,13 +12,13 @@ use crate::{
     XpTimeLeft, XrcEth,
 };
 
-/// The first byte of a packet. Any value; [`Opcode::info`] says whether it is a known one.
+/// The first byte of a packet. Any value is possible; [`Opcode::info`] tells known ones.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// What the opcode means, or `None` for one that nothing defines.
+    /// The meaning of the opcode, or `None` if it is undefined.
     #[inline]
     pub const fn info(self) -> Option<&'static OpcodeInfo> {
         table::TABLE[self.0 as usize].as_ref()
@@ -33,7 +33,7 @@ impl Opcode {
         }
     }
 
-    /// The service the top three bits stand for, of an unknown opcode too.
+    /// The service that the top three bits select, even of an unknown opcode.
     #[inline]
     pub const fn service(self) -> Option<Service> {
         match self.0 >> 5 {
@@ -44,7 +44,7 @@ impl Opcode {
             4 => Some(Service::Cnp),
             5 => Some(Service::Xrc),
             6 => Some(Service::Xp),
-            // A manufacturer's own, of which one is Bowline's.
+            // Manufacturer-defined, of which one is Bowline's.
             _ if self.0 == Self::SEALED.0 => Some(Service::Sealed),
             _ => None,
         }
@@ -66,7 +66,7 @@ impl fmt::Debug for Opcode {
     }
 }
 
-/// What an opcode says about its packet.
+/// Properties of an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpcodeInfo {
@@ -74,7 +74,7 @@ pub struct OpcodeInfo {
     pub service: Service,
     /// Operation.
     pub kind: OpKind,
-    /// Place of the packet in its message.
+    /// Position of the packet in its message.
     pub position: Position,
     /// The packet carries immediate data.
     pub has_imm: bool,
@@ -109,7 +109,7 @@ impl OpcodeInfo {
     }
 }
 
-/// Offsets of the extended headers of one opcode, counted from the end of the BTH.
+/// Offsets of the extended headers of one opcode, from the end of the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExtLayout {
@@ -142,7 +142,7 @@ pub struct ExtLayout {
     len: u8,
 }
 
-/// One builder step a header: it goes behind the ones already there.
+/// One builder step per header, each appending it to those before.
 macro_rules! layout_steps {
     ($($field:ident: $header:ident;)*) => {
         $(const fn $field(mut self) -> Self {
@@ -199,7 +199,7 @@ pub enum Service {
     Rd,
     /// Unreliable datagram.
     Ud,
-    /// Congestion notification: of the port, not of a queue pair's service.
+    /// Congestion notification: it belongs to the port, not to a queue pair's service.
     Cnp,
     /// Extended reliable connected.
     Xrc,
@@ -210,7 +210,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The name opcode names begin with.
+    /// The prefix of opcode names.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rc => "RC",
@@ -250,7 +250,7 @@ pub enum OpKind {
     Repair,
     /// Asks for [`OpKind::Feedback`].
     Probe,
-    /// What a rate controller is told.
+    /// Feedback for a rate controller.
     Feedback,
     /// Another packet, encrypted.
     Sealed,
@@ -264,27 +264,27 @@ impl OpKind {
     }
 }
 
-/// Place of a packet in its message.
+/// Position of a packet in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Position {
     /// More follow.
     First,
     /// Neither first nor last.
     Middle,
-    /// The end of a message of several packets.
+    /// The last of several packets.
     Last,
     /// The whole message.
     Only,
 }
 
 impl Position {
-    /// Whether a message begins here.
+    /// Whether it starts a message.
     #[inline]
     pub const fn starts(self) -> bool {
         matches!(self, Self::First | Self::Only)
     }
 
-    /// Whether a message ends here.
+    /// Whether it ends a message.
     #[inline]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Last | Self::Only)

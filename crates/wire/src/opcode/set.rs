@@ -2,15 +2,15 @@
 
 use super::Opcode;
 
-/// A set of opcodes, which a constant can hold.
+/// A set of opcodes, usable in constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct OpcodeSet([u64; 4]);
 
 impl OpcodeSet {
-    /// None.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; 4]);
 
-    /// These.
+    /// The set of these opcodes.
     pub const fn of(opcodes: &[Opcode]) -> Self {
         let mut set = Self::EMPTY;
         let mut i = 0;
@@ -39,7 +39,7 @@ impl OpcodeSet {
         self
     }
 
-    /// What is in either of two sets.
+    /// The union of two sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);

@@ -1,5 +1,5 @@
-//! The list of every opcode. One row each: constant, code, service, kind, position and the extended
-//! headers in wire order. The names are also what people read in a dissection.
+//! The list of all opcodes. One row each: constant, code, service, kind, position and the extended
+//! headers in wire order. The names also appear in dissections.
 
 use super::{ExtLayout, OpKind, Opcode, OpcodeInfo, Position, Service};
 
@@ -72,8 +72,8 @@ opcodes! {
     RC_SEND_LAST_INV = 0x16, Rc, Send, Last, [ieth];
     /// RC: SEND in one packet that invalidates a key.
     RC_SEND_ONLY_INV = 0x17, Rc, Send, Only, [ieth];
-    /// RC: LoWAR repair and negotiation, under an opcode the specification leaves unused. Its
-    /// header comes as payload ([`ShimPacket`](crate::ShimPacket)).
+    /// RC: LoWAR repair and negotiation, under an opcode that the specification leaves unused. Its
+    /// header is part of the payload ([`ShimPacket`](crate::ShimPacket)).
     RC_REPAIR = 0x1f, Rc, Repair, Only, [];
     /// UC: First packet of a SEND.
     UC_SEND_FIRST = 0x20, Uc, Send, First, [];
@@ -209,7 +209,7 @@ opcodes! {
     XP_WRITE_MIDDLE_IMM = 0xc6, Xp, Write, Middle, [xpeth reth imm];
     /// XP: Last packet of an RDMA WRITE with immediate data.
     XP_WRITE_LAST_IMM = 0xc7, Xp, Write, Last, [xpeth reth imm];
-    /// XP: RDMA READ request, with the time that is left to it.
+    /// XP: RDMA READ request, with its remaining time.
     XP_READ_REQ = 0xc8, Xp, ReadRequest, Only, [xpeth reth xp_time_left];
     /// XP: Packet of an RDMA READ response, not its last.
     XP_READ_RESP_MID = 0xc9, Xp, ReadResponse, Middle, [xpeth];

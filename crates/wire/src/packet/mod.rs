@@ -9,7 +9,7 @@ use crate::{
     ParseError, Psn, Qpn, Rdeth, Reth, SealedCounter, XpCc, XpEth, XpTimeLeft, XrcEth,
 };
 
-/// A packet whose lengths, opcode and version were checked. The ICRC was not: it covers headers
+/// A packet with checked lengths, opcode and version. The ICRC is not checked: it covers headers
 /// outside of the packet (see [`Icrc`](crate::Icrc)).
 #[derive(Clone, Copy, Debug)]
 pub struct PacketView<'a> {
@@ -22,7 +22,7 @@ pub struct PacketView<'a> {
 }
 
 impl<'a> PacketView<'a> {
-    /// Checks a UDP payload once; nothing is checked again by the accessors.
+    /// Checks a UDP payload once; the accessors check nothing again.
     #[inline]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, ParseError> {
         let have = udp_payload.len();
@@ -50,13 +50,13 @@ impl<'a> PacketView<'a> {
         Ok(Self { bytes: udp_payload, bth, ext, payload, trailer, info })
     }
 
-    /// What the packet is.
+    /// The packet's opcode.
     #[inline]
     pub fn opcode(&self) -> Opcode {
         self.bth_view().opcode()
     }
 
-    /// What the opcode says about the packet.
+    /// The properties of its opcode.
     #[inline]
     pub fn info(&self) -> &'static OpcodeInfo {
         self.info
@@ -176,7 +176,7 @@ impl<'a> PacketView<'a> {
         self.ext_at(self.info.ext.xpeth).map(XpEth::parse)
     }
 
-    /// What is left to an XP READ.
+    /// Remaining time of an XP READ.
     #[inline]
     pub fn xp_time_left(&self) -> Option<XpTimeLeft> {
         self.ext_at(self.info.ext.xp_time_left).map(XpTimeLeft::parse)
@@ -208,7 +208,7 @@ impl<'a> PacketView<'a> {
         self.bytes.get(start..end).unwrap_or_default()
     }
 
-    /// The trailer: the ICRC the sender computed.
+    /// The trailer: the ICRC that the sender computed.
     #[inline]
     pub fn icrc(&self) -> u32 {
         u32::from_le_bytes(*self.trailer)

@@ -11,13 +11,13 @@ use crate::{
 pub struct Packet<'a> {
     /// Base transport header. Its `pad` says how many of `pad_bytes` are sent.
     pub bth: Bth,
-    /// Extended headers; those the opcode calls for are written, others are not.
+    /// Extended headers; only those that the opcode requires are written.
     pub ext: ExtHeaders,
     /// Payload without pad.
     pub payload: &'a [u8],
-    /// Pad bytes; a good sender has zeros.
+    /// Pad bytes; conforming senders use zeros.
     pub pad_bytes: [u8; 3],
-    /// Trailer. What it has to be depends on the headers below (see [`Icrc`](crate::Icrc)).
+    /// Trailer. Its correct value depends on the IP and UDP headers (see [`Icrc`](crate::Icrc)).
     pub icrc: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct ExtHeaders {
     pub ieth: Option<Ieth>,
     /// XP extended transport header.
     pub xpeth: Option<XpEth>,
-    /// What is left to an XP READ.
+    /// Remaining time of an XP READ.
     pub xp_time_left: Option<XpTimeLeft>,
     /// XP congestion control header.
     pub xpcc: Option<XpCc>,
@@ -87,7 +87,7 @@ impl Packet<'_> {
         Ok(Bth::LEN + usize::from(info.ext_len) + self.payload.len() + self.pad().len() + ICRC_LEN)
     }
 
-    /// Writes the packet to the beginning of `out` and says how many bytes it took.
+    /// Writes the packet to the beginning of `out` and returns its length.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
         let need = self.wire_len()?;
         let info = self.bth.opcode.info().ok_or(EmitError::UnknownOpcode(self.bth.opcode))?;

@@ -1,4 +1,4 @@
-//! What the tests share: the captures, and a checksum that has nothing in common with the crate's.
+//! Shared by the tests: the captures, and a checksum that is independent of the crate's.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -30,7 +30,7 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// CRC-32 as the standard words it: bit by bit, without a table.
+/// CRC-32 as in the standard: bit by bit, without a table.
 pub(crate) fn crc32_bitwise(bytes: impl IntoIterator<Item = u8>) -> u32 {
     let mut reg = !0u32;
     for byte in bytes {

@@ -1,4 +1,4 @@
-//! Where the NIC of a rank is.
+//! The address of a rank's NIC.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs, UdpSocket};
 
@@ -9,9 +9,9 @@ use crate::Error;
 /// The address of rank 0 where all ranks are on one host.
 const FIRST_LOCAL: Ipv4Addr = Ipv4Addr::new(127, 0, 78, 1);
 
-/// The address for the NIC of a rank, where a program does not say: `BOWLINE_DEVICE`, or else the
-/// one from which this host reaches `peer`, or else `MASTER_ADDR`. Where that is this host, or
-/// nothing is set, all ranks are on one host, and each has a loopback address of its own.
+/// The default address for the NIC of a rank: `BOWLINE_DEVICE`, or else the one from which this
+/// host reaches `peer`, or else `MASTER_ADDR`. If that is this host, or nothing is set, all ranks
+/// are on one host, and each has a loopback address of its own.
 pub fn device_addr(peer: Option<&str>, rank: Rank) -> Result<IpAddr, Error> {
     if let Ok(text) = std::env::var("BOWLINE_DEVICE") {
         return text.parse().map_err(|_| Error::Invalid {
@@ -37,7 +37,7 @@ fn towards(host: &str, rank: Rank) -> Result<IpAddr, Error> {
         let Some(target) = found.filter(|target| !target.ip().is_loopback()) else {
             return Ok(local(rank));
         };
-        // Connecting a datagram socket sends nothing, and says which address would be used.
+        // Connecting a datagram socket sends nothing, but shows which address would be used.
         let socket = UdpSocket::bind(if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
         socket.connect(target)?;
         Ok(socket.local_addr()?.ip())

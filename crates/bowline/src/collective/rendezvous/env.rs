@@ -1,4 +1,4 @@
-//! What launchers say by variables.
+//! Environment variables of launchers.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,8 +7,8 @@ use bowline_collective::Rank;
 use super::{Meeting, at_address, in_store};
 use crate::Error;
 
-/// Launchers' variables for rank and size. The first that is there counts: torchrun may run under
-/// the others.
+/// Launchers' variables for rank and size. The first that is set counts: torchrun may run under the
+/// others.
 const LAUNCHERS: [(&str, &str); 4] = [
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -16,12 +16,12 @@ const LAUNCHERS: [(&str, &str); 4] = [
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
-/// Meet where the environment says.
+/// Meets as the environment says.
 pub fn from_env() -> Result<Meeting, Error> {
     meeting(|name| std::env::var(name).ok())
 }
 
-/// The rank and size that a launcher has given this process, if one has.
+/// The rank and size that a launcher has assigned to this process, if one has.
 pub fn rank_from_env() -> Result<Option<(Rank, u32)>, Error> {
     rank(&|name| std::env::var(name).ok())
 }
@@ -65,7 +65,7 @@ fn meeting(get: impl Fn(&str) -> Option<String>) -> Result<Meeting, Error> {
     Err(Error::Invalid { what: "environment", why: why.to_owned() })
 }
 
-/// Where rank 0 listens: the launcher itself may have the port it names.
+/// Where rank 0 listens: the launcher itself may use the port it names.
 fn master(get: &dyn Fn(&str) -> Option<String>, host: &str) -> Result<SocketAddr, Error> {
     let port: u16 = match get("BOWLINE_PORT") {
         Some(_) => number(get, "BOWLINE_PORT")?,

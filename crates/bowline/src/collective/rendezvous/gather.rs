@@ -1,4 +1,4 @@
-//! Meeting by an all-gather of the caller's.
+//! Meeting by an all-gather that the caller provides.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use bowline_collective::Rank;
 use super::{Offers, PeerEnd, Place, message};
 use crate::Error;
 
-/// From the bytes of this rank to those of all ranks.
+/// Maps the bytes of this rank to those of all ranks.
 type Gather = dyn FnMut(&[u8], Duration) -> Result<Vec<u8>, Error> + Send;
 
 pub(super) struct GatherPlace {

@@ -13,7 +13,7 @@ const HOST_LEN: usize = 1 + 16 + 2;
 pub(super) const END_LEN: usize = 4 + HOST_LEN + LinkInfo::LEN;
 
 impl Offers {
-    /// Bytes of the offers of a rank of so many.
+    /// Length of a rank's offers, in a group of `ranks`.
     pub(crate) fn len(ranks: u32) -> usize {
         HEADER_LEN + ranks as usize * LinkInfo::LEN
     }
@@ -31,7 +31,7 @@ impl Offers {
     }
 }
 
-/// What offers that are bytes have for rank `to` of `ranks`; why not otherwise.
+/// The offer for rank `to` of `ranks` in encoded offers, or why there is none.
 pub(crate) fn end_for(bytes: &[u8], to: Rank, ranks: u32) -> Result<PeerEnd, &'static str> {
     let (magic, rest) = bytes.split_first_chunk().ok_or("it ends too early")?;
     if *magic != MAGIC {
@@ -144,7 +144,7 @@ mod tests {
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 0xff;
-            // Anything but a panic.
+            // Any result but a panic.
             let _ = end_for(&wrong, 0, 3);
             let _ = PeerEnd::from_bytes(&wrong);
         }

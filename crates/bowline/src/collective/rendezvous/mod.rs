@@ -1,8 +1,7 @@
 //! How ranks find each other.
 //!
-//! Each rank offers an end of a connection to each other rank. A [`Place`] brings the offers to
-//! those they are for: a store, or rank 0 over TCP. What arrives is checked, and every wait has an
-//! end.
+//! Each rank offers an end of a connection to each other rank. A [`Place`] delivers the offers: a
+//! store, or rank 0 over TCP. What arrives is checked, and every wait is bounded.
 //!
 //! | launcher | rank and size |
 //! |---|---|
@@ -12,7 +11,7 @@
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` |
 //!
 //! The place is `BOWLINE_STORE`, a URL such as `file:///dir` or `redis://host`, with the job's name
-//! in `BOWLINE_JOB` (`bowline` unless set); or else rank 0 at `MASTER_ADDR`, TCP port
+//! in `BOWLINE_JOB` (`bowline` by default); or else rank 0 at `MASTER_ADDR`, TCP port
 //! `BOWLINE_PORT` or `MASTER_PORT` plus 1. `BOWLINE_DEVICE` is the address of this rank's NIC, for
 //! programs that do not choose it: [`device_addr`].
 
@@ -33,7 +32,7 @@ use crate::{Channel, Error};
 pub use address::device_addr;
 pub use env::{from_env, rank_from_env};
 
-/// Where the ranks of a group meet, and which of them this is.
+/// Where the ranks of a group meet, and which rank this is.
 pub struct Meeting {
     /// This rank.
     pub rank: Rank,
@@ -44,8 +43,8 @@ pub struct Meeting {
 }
 
 impl Meeting {
-    /// Lets only ranks meet that a guard takes for such, and seals their packets. For ranks that
-    /// meet at rank 0.
+    /// Admits only ranks that a guard accepts, and seals their packets. For ranks that meet at rank
+    /// 0.
     pub fn guarded(mut self, guard: Box<dyn Guard>) -> Result<Meeting, Error> {
         self.place.guard(guard)?;
         Ok(self)
@@ -58,36 +57,35 @@ impl std::fmt::Debug for Meeting {
     }
 }
 
-/// Brings offers to those they are for.
+/// Delivers offers to the ranks that they are for.
 pub trait Place: Send {
-    /// Gives the offers of this rank to all others; returns what they offer to this one, in the
-    /// order of their ranks.
+    /// Sends this rank's offers to all others; returns theirs to this one, in rank order.
     fn exchange(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error>;
 
-    /// Waits until all ranks have come here, once each.
+    /// Waits until every rank has called it once.
     fn sync(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// Lets only ranks meet here that a guard takes for such.
+    /// Admits only ranks that a guard accepts.
     fn guard(&mut self, guard: Box<dyn Guard>) -> Result<(), Error> {
         drop(guard);
         let why = "ranks cannot prove who they are there: meet at rank 0 instead, with MASTER_ADDR and MASTER_PORT";
         Err(Error::Invalid { what: "rendezvous", why: why.to_owned() })
     }
 
-    /// What seals the packets between ranks that have met, if a guard has let them in.
+    /// Seals the packets between ranks that have met, if a guard has admitted them.
     fn seal(&self) -> Option<GroupSeal> {
         None
     }
 }
 
-/// Makes sure that who meets is a rank of the job. Both ends of a [`Channel`] authenticate each
-/// other in it ([`Channel::authenticate`], [`Channel::accept_peer`]); then the packets of all
-/// connections between ranks are sealed.
+/// Checks that visitors are ranks of the job. Both ends of a [`Channel`] authenticate each other in
+/// it ([`Channel::authenticate`], [`Channel::accept_peer`]); then the packets of all connections
+/// between ranks are sealed.
 pub trait Guard: Send {
-    /// At a rank that has connected to rank 0.
+    /// Called at a rank that has connected to rank 0.
     fn visit(&self, channel: &mut Channel) -> Result<(), Error>;
 
-    /// At rank 0, to which somebody has connected.
+    /// Called at rank 0, for an incoming connection.
     fn admit(&self, channel: &mut Channel) -> Result<(), Error>;
 }
 
@@ -117,24 +115,24 @@ pub struct PeerEnd {
     pub link: LinkInfo,
 }
 
-/// Meet in a store.
+/// Meets in a store.
 pub fn in_store(url: &str, job: &str, rank: Rank, ranks: u32) -> Result<Meeting, Error> {
     check(rank, ranks)?;
     let place = Box::new(store::StorePlace::open(url, job, (rank, ranks))?);
     Ok(Meeting { rank, ranks, place })
 }
 
-/// Meet at rank 0, which listens at a TCP address.
+/// Meets at rank 0, which listens at a TCP address.
 pub fn at_address(addr: SocketAddr, rank: Rank, ranks: u32) -> Result<Meeting, Error> {
     check(rank, ranks)?;
     Ok(Meeting { rank, ranks, place: Box::new(tcp::TcpPlace::new(addr, (rank, ranks))) })
 }
 
-/// Meet by an all-gather that the ranks have already: of another library, or over a store that
-/// Bowline does not know.
+/// Meets by an existing all-gather: that of another library, or over a store that Bowline does not
+/// know.
 ///
-/// `gather` gets the bytes of this rank and returns those of all ranks, one after the other in the
-/// order of ranks. All give as many. It is called twice, and may take as long as it is told.
+/// `gather` gets the bytes of this rank and returns those of all ranks, one after the other in rank
+/// order. All have the same length. It is called twice, and must return within its timeout.
 ///
 /// ```
 /// use bowline::{Communicator, Device, CommOptions, rendezvous};
@@ -163,7 +161,7 @@ fn check(rank: Rank, ranks: u32) -> Result<(), Error> {
     Err(Error::Invalid { what: "rank", why })
 }
 
-/// That some ranks have not come.
+/// The error for ranks that have not arrived.
 fn missing(ranks: impl Iterator<Item = Rank>, timeout: Duration, hint: &str) -> Error {
     let ranks: Vec<_> = ranks.map(|rank| rank.to_string()).collect();
     let shown = ranks.iter().take(8).cloned().collect::<Vec<_>>().join(", ");

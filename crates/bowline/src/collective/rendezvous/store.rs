@@ -1,8 +1,8 @@
 //! Meeting in a store.
 //!
-//! Entries of a run that has ended may still be there, under the same names. So each rank adds a
-//! random number, and ranks go on only when all have seen the same set of them, which has this
-//! run's of each.
+//! Entries of an earlier run may still be there, under the same names. So each rank adds a random
+//! number, and ranks continue only when all have seen the same set, which contains this run's
+//! number of each.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use bowline_store::{Key, Store, StoreError};
 use super::{Offers, PeerEnd, Place, message, missing};
 use crate::Error;
 
-/// Pauses between looks.
+/// Pauses between polls.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-/// Entries are of no use after this.
+/// Entries expire after this.
 const TTL: Duration = Duration::from_secs(600);
 const NONCE_LEN: usize = 8;
 
@@ -24,7 +24,7 @@ pub(super) struct StorePlace {
     store: Box<dyn Store>,
     rank: Rank,
     ranks: u32,
-    /// What all have seen.
+    /// Digest of what all ranks have seen.
     agreed: u64,
     syncs: u32,
 }
@@ -48,7 +48,7 @@ impl StorePlace {
         Ok(self.store.get(&key(what, rank)?).map_err(DeviceError::Store)?)
     }
 
-    /// The entries of all ranks, if they are all there; else who is missing.
+    /// The entries of all ranks, if all are present; otherwise the missing ranks.
     fn all(&mut self, what: &str) -> Result<Result<Vec<Vec<u8>>, Vec<Rank>>, Error> {
         let (mut found, mut absent) = (Vec::new(), Vec::new());
         for rank in 0..self.ranks {
@@ -60,7 +60,7 @@ impl StorePlace {
         Ok(if absent.is_empty() { Ok(found) } else { Err(absent) })
     }
 
-    /// Tells the others a number, and waits until `step` says that all is well.
+    /// Publishes a number, and waits until `step` succeeds.
     fn until(
         &mut self,
         timeout: Duration,
@@ -147,7 +147,7 @@ fn key(what: &str, rank: Rank) -> Result<Key, Error> {
     Ok(key.map_err(DeviceError::Store)?)
 }
 
-/// FNV-1a: it is to tell runs apart, not to keep attackers out.
+/// FNV-1a: it distinguishes runs, it does not keep attackers out.
 fn digest(entries: &[Vec<u8>]) -> u64 {
     let bytes = entries.iter().flatten();
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

@@ -9,7 +9,7 @@ use bowline_seal::Suite;
 use super::{GroupSeal, Guard, Offers, PeerEnd, Place, message, missing};
 use crate::{Channel, Connector, Error, Listener, SetupError};
 
-/// Until rank 0 listens.
+/// Pause between attempts until rank 0 listens.
 const RETRY: Duration = Duration::from_millis(20);
 /// How long a stranger may keep rank 0 from accepting ranks.
 const GREETING: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ pub(super) struct TcpPlace {
     addr: SocketAddr,
     rank: Rank,
     ranks: u32,
-    /// At rank 0, one for each other rank, in order; elsewhere that to rank 0.
+    /// At rank 0, one for each other rank, in order; elsewhere the one to rank 0.
     channels: Vec<Channel>,
     guard: Option<Box<dyn Guard>>,
     seal: Option<GroupSeal>,
@@ -31,7 +31,7 @@ impl TcpPlace {
         TcpPlace { addr, rank, ranks, channels: Vec::new(), guard: None, seal: None }
     }
 
-    /// Takes the offers of all, and gives each what is for it.
+    /// Collects the offers of all, and sends each rank those for it.
     fn host(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error> {
         let deadline = Instant::now() + timeout;
         let listener = Listener::bind(self.addr)?.with_timeout(GREETING);
@@ -48,7 +48,7 @@ impl TcpPlace {
                 }
                 Err(error) => return Err(error),
             };
-            // Whoever is no rank of ours is not waited for.
+            // Strangers are not waited for.
             match self.admit(&mut channel) {
                 Ok(Some(theirs)) => suite = Suite::agree(suite, theirs),
                 Ok(None) => {}
@@ -90,7 +90,7 @@ impl TcpPlace {
         ends_for(&all, 0, self.ranks)
     }
 
-    /// Lets a guest in, if it is one; its cipher if the group is sealed.
+    /// Admits a guest, if it is a rank; returns its cipher if the group is sealed.
     fn admit(&self, channel: &mut Channel) -> Result<Option<Suite>, Error> {
         let Some(guard) = &self.guard else { return Ok(None) };
         guard.admit(channel)?;
@@ -99,7 +99,7 @@ impl TcpPlace {
         Ok(Some(suite.ok_or(SetupError::Invalid("cipher"))?))
     }
 
-    /// Gives rank 0 the offers, and takes what others offer.
+    /// Sends the offers to rank 0, and receives the others'.
     fn visit(&mut self, offers: &Offers, timeout: Duration) -> Result<Vec<PeerEnd>, Error> {
         let deadline = Instant::now() + timeout;
         let mut channel = loop {
@@ -156,7 +156,7 @@ impl Place for TcpPlace {
         for channel in &mut self.channels {
             channel.set_timeout(timeout);
         }
-        // At rank 0 all must have come before any is told.
+        // At rank 0, all must have arrived before any is released.
         if self.rank == 0 {
             for channel in &mut self.channels {
                 channel.recv()?;

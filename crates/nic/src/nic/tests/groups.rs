@@ -50,7 +50,7 @@ fn a_datagram_to_a_group_reaches_its_members_and_nobody_else() {
     for offset in [1000, 2000] {
         assert_eq!(p.ends[1].buffer.to_vec(offset + 40, 100), bytes);
     }
-    // One leaves, the other is destroyed: nobody hears it then.
+    // One leaves, the other is destroyed: then nobody receives it.
     p.ends[1].nic.detach_group(a, group()).unwrap();
     assert!(p.ends[1].nic.detach_group(a, group()).is_err());
     p.ends[1].nic.destroy_qp(b).unwrap();

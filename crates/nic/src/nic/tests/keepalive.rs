@@ -1,4 +1,4 @@
-//! Connections at rest whose peer lives, dies, or moves.
+//! Idle connections whose peer lives, dies, or moves.
 
 use bowline_wire::Syndrome;
 
@@ -58,7 +58,7 @@ fn a_peer_that_answers_stays_and_notices_nothing() {
         assert_eq!((end.statuses(), end.nic.poll_event()), (vec![], None));
         assert_eq!(end.state(), QpState::Rts);
     }
-    // The numbers go on where they were.
+    // The numbering continues where it was.
     let sge = p.ends[0].sge(0, 16);
     p.post(0, 1, SendOp::Send, &[sge]);
     p.exchange();
@@ -162,7 +162,7 @@ fn an_answer_with_another_psn_counts_and_a_forged_one_does_no_more() {
         for probe in asked.iter().filter(|frame| frame.opcode() == Opcode::RC_WRITE_ONLY) {
             p.deliver(probe);
         }
-        // As rxe answers where nothing but READs came before.
+        // This is how rxe answers after nothing but READs.
         for answer in p.take(1) {
             let odd = forge(&answer, |bytes| bytes[9..12].copy_from_slice(&[0xff; 3]));
             p.deliver(&odd);

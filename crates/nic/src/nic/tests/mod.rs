@@ -1,4 +1,4 @@
-//! Two NICs with a wire between them that the test holds in its hands.
+//! Two NICs connected by a wire that the test controls.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ fn addr(i: usize) -> IpAddr {
 
 impl End {
     fn new(i: usize, init: impl FnOnce(&mut QpInit)) -> End {
-        // Who asks for credit gets some.
+        // Peers that ask for credit get some.
         let grant_bps = Some(10_000_000_000);
         let config = NicConfig { grant_bps, ..NicConfig::new(addr(i), [i as u8; 32]) };
         let mut nic = Nic::new(config).unwrap();
@@ -180,7 +180,7 @@ impl Pair {
         }
     }
 
-    /// As much of it as a batch holds.
+    /// As many of them as a batch holds.
     fn take_batch(&mut self, i: usize) -> Vec<Frame> {
         let caps = TxCaps { max_segments: 16, max_burst_bytes: 65_507 };
         let mut batch = TxBatch::new(caps, 64);
@@ -205,7 +205,7 @@ impl Pair {
         frames.iter().for_each(|f| self.deliver(f));
     }
 
-    /// Runs until nothing moves any more, without letting time pass.
+    /// Runs until no frames are left, without letting time pass.
     fn exchange(&mut self) {
         for _ in 0..10_000 {
             let frames: Vec<Frame> = (0..2).flat_map(|i| self.take(i)).collect();
@@ -247,7 +247,7 @@ impl Pair {
     }
 }
 
-/// What a port would know of packet `id` of a burst that NIC `from` sent.
+/// What a port would know about packet `id` of a burst that NIC `from` sent.
 fn envelope(from: usize, burst: &Burst, id: usize) -> FrameMeta {
     FrameMeta {
         src: addr(from),
@@ -272,7 +272,7 @@ fn connect_to(dst: IpAddr, dest: Qpn) -> Connect {
     }
 }
 
-/// Changes a packet and seals it again, as a forger on the path could.
+/// Changes a packet and recomputes its ICRC, as a forger on the path could.
 fn forge(frame: &Frame, change: impl FnOnce(&mut Vec<u8>)) -> Frame {
     let mut forged = frame.clone();
     change(&mut forged.bytes);

@@ -14,7 +14,7 @@ fn a_qp_that_turns_to_another_peer_takes_nothing_of_the_window_along() {
         let to = connect_to(addr(1 - i), other[1 - i]);
         p.ends[i].nic.connect(now, other[i], &to).unwrap();
     }
-    // Nobody ever hears of these, and more would not fit.
+    // These are never acknowledged, and more would not fit.
     let sges = [p.ends[0].sge(0, 1 << 20)];
     let write = SendOp::Write(p.ends[1].remote(0));
     for wr_id in 0..3 {

@@ -1,4 +1,4 @@
-//! What rate controllers hear, and what comes of what they say.
+//! What rate controllers hear, and how the engine follows what they say.
 
 use std::sync::Mutex;
 
@@ -18,7 +18,7 @@ enum Heard {
     Credit(u64),
 }
 
-/// Writes down what it hears, and says what it is told to.
+/// Records what it hears, and returns what the test sets.
 #[derive(Clone, Debug, Default)]
 struct Script {
     heard: Arc<Mutex<Vec<Heard>>>,
@@ -31,7 +31,7 @@ impl Script {
         self.heard.lock().unwrap().push(heard);
     }
 
-    /// All that was heard since it was asked last.
+    /// Everything heard since the last call.
     fn heard(&self) -> Vec<Heard> {
         core::mem::take(&mut *self.heard.lock().unwrap())
     }
@@ -101,7 +101,7 @@ fn rc_tells_what_was_sent_acknowledged_and_lost() {
         app_limited: true,
     };
     assert_eq!(script.heard(), [Heard::Sent(sent)]);
-    // The second packet is lost, and the round trip is one of a packet that was sent twice.
+    // The second packet is lost, so the round trip is that of a packet sent twice.
     p.now = p.now.plus_nanos(7_000);
     let last = frames.remove(2);
     p.deliver_all(&[frames.remove(0), last]);
@@ -130,7 +130,7 @@ fn rc_tells_what_was_sent_acknowledged_and_lost() {
     };
     assert_eq!(script.heard()[1..], [Heard::Acked(acked)]);
 
-    // One that was sent once is timed, and one that nobody answers runs into the timer.
+    // A packet sent once is timed, and an unanswered one runs into the timer.
     p.post(0, 2, write, &[p.ends[0].sge(0, 64)]);
     let frames = p.take(0);
     p.now = p.now.plus_nanos(9_000);
@@ -263,7 +263,7 @@ fn every_connection_gets_a_controller_of_its_own() {
     }
 }
 
-/// Paced packets go in runs as others do, and no faster than the pacer lets single ones go.
+/// Paced packets go in runs like others, and no faster than the pacer allows single ones.
 #[test]
 fn a_run_is_no_longer_than_the_pacers_burst() {
     let (mut p, script) = (Pair::rc(), Script::default());

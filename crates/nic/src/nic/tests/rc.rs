@@ -160,7 +160,7 @@ fn a_peer_that_gets_on_behind_a_lost_answer_is_not_given_up() {
     assert_eq!(frames.len(), 11);
     p.deliver(&frames[0]);
     assert_eq!(p.take(1).len(), 1, "the answer is lost");
-    // The READ is lost from now on, and of the WRITE one packet more arrives each time.
+    // The READ is lost from now on, and one more packet of the WRITE arrives each time.
     for i in 1..9 {
         p.deliver(&frames[i]);
         p.deliver(&frames[i + 2]);
@@ -545,7 +545,7 @@ fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
     for i in 0..5 {
         p.post(0, i, SendOp::Write(p.ends[1].remote(0)), &[p.ends[0].sge(0, 64)]);
         let mut frames = p.take(0);
-        // The answer takes three timeouts; the network holds everything meanwhile.
+        // The response takes three timeouts; the network holds everything meanwhile.
         let arrives = p.now.plus_nanos(3 * timeout_ns);
         while p.ends[0].nic.poll_timeout().is_some_and(|at| at < arrives) {
             p.fire_timer();
@@ -560,8 +560,8 @@ fn a_round_trip_longer_than_the_timeout_is_learnt_and_waited_for() {
     assert_eq!(timeouts, [2, 2, 2, 2, 2], "surprised once, patient from then on");
 }
 
-/// Whoever has just been acknowledged has more to send, and finds the room that this has made: it
-/// is for those who wait.
+/// A just-acknowledged QP has more to send, and finds the window space that this freed: the space
+/// belongs to the waiters.
 #[test]
 fn qps_that_share_a_window_have_equal_shares_of_it() {
     const QPS: usize = 48;
@@ -593,8 +593,8 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
     let mut done = [0; QPS];
     let mut wire = std::collections::VecDeque::from(pair.take(0));
     while done.iter().sum::<usize>() < 4 * QPS {
-        // The wire is never empty: a receiver takes some of what is there, and its answers make
-        // room.
+        // The wire is never empty: a receiver takes some of what is there, and its acknowledgements
+        // free window space.
         for frame in wire.drain(..16.min(wire.len())).collect::<Vec<_>>() {
             pair.deliver(&frame);
         }
@@ -616,7 +616,7 @@ fn qps_that_share_a_window_have_equal_shares_of_it() {
     assert_eq!(pair.ends[0].nic.counters().timeouts, 0);
 }
 
-/// A QP in line for the window that still has READs to answer goes on with those, batch by batch.
+/// A QP that waits for the window but has READs to answer continues with those, batch by batch.
 #[test]
 fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
     let mut pair = Pair::rc();
@@ -631,7 +631,7 @@ fn a_qp_that_waits_in_line_and_goes_on_as_well_is_called_once() {
     for frame in pair.take(1) {
         pair.deliver(&frame);
     }
-    // It is acknowledged after some of its answers, and before the others.
+    // It is acknowledged after some of its responses, and before the others.
     wire.extend(pair.take_batch(0));
     while !wire.is_empty() {
         for frame in &wire {

@@ -1,10 +1,10 @@
-//! Whatever arrives: no panic, no write outside, no growth.
+//! Robustness against any input: no panic, no write outside, no growth.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A region that only parts of may change, and a QP with something going on in both directions.
+/// A region only parts of which may change, and a QP with traffic in both directions.
 fn busy_pair() -> Pair {
     let mut p = Pair::rc();
     for i in 0..8 {
@@ -100,7 +100,7 @@ proptest! {
         let mut frame = p.take(0).remove(0);
         let bits = frame.bytes.len() * 8;
         let at = bit % bits;
-        // Byte 4 (FECN, BECN, reserved) is not covered, as the standard has it.
+        // The ICRC does not cover byte 4 (FECN, BECN, reserved), as in the standard.
         prop_assume!(at / 8 != 4);
         frame.bytes[at / 8] ^= 1 << (at % 8);
         if guess {
@@ -188,7 +188,7 @@ fn a_write_that_is_longer_than_announced_is_refused() {
     assert_eq!(p.ends[1].state(), QpState::Err);
 }
 
-/// As a sender would send it that numbers its packets in its own way.
+/// As sent by a sender with its own way of numbering packets.
 fn renumbered(frame: &Frame, ip_id: u16) -> Frame {
     let mut frame = frame.clone();
     frame.meta.ip_id = IpId::Known(ip_id);

@@ -1,4 +1,4 @@
-//! The seam under a transport.
+//! Shims below a transport.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -235,7 +235,7 @@ impl Shim for Signal {
         if packet.opcode() == Opcode::UC_SEND_ONLY {
             self.heard.fetch_add(1, Ordering::Relaxed);
         }
-        // The transport must be spared what is not its own.
+        // The transport must not see packets that are not its own.
         up(packet);
         false
     }

@@ -131,7 +131,7 @@ fn datagrams_need_the_right_key_and_a_receive() {
     let sge = p.ends[0].sge(0, 100);
     post_datagram(&mut p, 1, 0x11, &[sge]);
     post_datagram(&mut p, 2, 0x12, &[sge]);
-    // A key with the top bit set stands for the sender's own.
+    // A key with the top bit set selects the sender's own.
     post_datagram(&mut p, 3, 1 << 31, &[sge]);
     p.exchange();
     let counters = p.ends[1].nic.counters();
@@ -163,7 +163,7 @@ fn inline_data_may_change_after_posting() {
     assert_eq!(p.ends[1].buffer.to_vec(40, 9), *b"as it was");
 }
 
-/// Notes what has landed.
+/// Records what has landed.
 struct Noted(std::sync::Arc<std::sync::Mutex<Vec<(u32, u32)>>>);
 
 impl crate::Landing for Noted {

@@ -28,7 +28,7 @@ impl Pair {
         key
     }
 
-    /// End 0 writes 100 bytes through a key; tells whether they have arrived.
+    /// End 0 writes 100 bytes through a key; returns whether they have arrived.
     fn writes_through(&mut self, remote: Remote) -> bool {
         let place = (remote.addr - 0x1_0000) as usize;
         self.ends[1].buffer.write_at(place, &[0; 100]);
@@ -76,7 +76,7 @@ fn on_rc_windows_are_bound_in_turn() {
         let sges = if n == 1 { &[][..] } else { &[source] };
         pair.post(1, n as u64, op, sges);
     }
-    // The first is lost, and sent again.
+    // The first is lost, and retransmitted.
     pair.take(1);
     assert!(pair.ends[1].completions().is_empty(), "not before the first is done");
     pair.run_out();
@@ -141,7 +141,7 @@ fn a_window_is_for_the_peer_of_its_qp_alone() {
     pair.exchange();
     assert_eq!(pair.ends[1].statuses(), [(1, WcStatus::Success)]);
     assert!(!pair.writes_through(remote(key, 0)));
-    // Nor may whoever gets the QP's number next.
+    // Nor may the next QP that gets this number.
     pair.ends[1].nic.destroy_qp(other).unwrap();
     let bind = binding(&pair.ends[1], key);
     pair.post(1, 2, SendOp::BindWindow(bind), &[]);
@@ -244,14 +244,14 @@ fn a_window_of_a_domain_serves_the_peers_of_all_its_qps() {
     pair.ends[1].nic.destroy_qp(other).unwrap();
     assert!(pair.writes_through(remote(key, 0)), "and not gone with it");
 
-    // Bound anew, its key from before leads nowhere.
+    // Once it is rebound, its previous key is invalid.
     let again = of_domain(&pair.ends[1], key ^ 1);
     pair.post(1, 2, again, &[]);
     assert!(pair.writes_through(remote(key ^ 1, 0)));
     assert!(!pair.writes_through(remote(key, 0)));
     assert_eq!(pair.ends[1].statuses(), [(2, WcStatus::Success)]);
 
-    // Bound to nothing, none does.
+    // Bound to nothing, no key is valid.
     let SendOp::BindWindow(nothing) = of_domain(&pair.ends[1], key ^ 2) else { unreachable!() };
     let nothing = WindowBinding { len: 0, region: MrKey(0), ..nothing };
     pair.post(1, 3, SendOp::BindWindow(nothing), &[]);

@@ -41,7 +41,7 @@ impl Pair {
         self.take(0)
     }
 
-    /// Completions at the receiver: request, bytes, what ended it.
+    /// Completions at the receiver: request, bytes, end mark.
     fn ended(&mut self) -> Vec<(u64, u32, EndMark)> {
         let got = self.ends[1].completions();
         assert!(got.iter().all(|c| c.status == OK), "{got:?}");
@@ -290,7 +290,7 @@ fn a_sender_stops_at_its_deadline() {
     let qpn = p.ends[0].qpn;
     p.ends[0].nic.set_rate_controller(p.now, qpn, rate.factory()).unwrap();
     let sges = [p.ends[0].sge(0, 1 << 20)];
-    // One megabyte takes a millisecond: the first ends amid it, the second is not begun.
+    // One megabyte takes a millisecond: the first ends halfway, the second does not start.
     for wr_id in [1, 2] {
         let deadline = p.now.plus_nanos(MS / 2);
         let wr = SendWr { deadline, ..SendWr::new(wr_id, SendOp::Send, &sges) };
@@ -334,7 +334,7 @@ fn a_read_ends_whole_or_by_its_deadline_and_the_responder_stops() {
     assert_eq!((got[0].byte_len, got[0].end), (5_000, EndMark::Whole));
     assert_eq!(p.ends[0].buffer.to_vec(10_000, 5_000), bytes);
 
-    // Fragments are lost, and a late one comes to nobody.
+    // Fragments are lost, and a late one is dropped.
     read(&mut p, 2, MS);
     let request = p.take(0);
     p.deliver_all(&request);
@@ -403,7 +403,7 @@ fn packets_that_contradict_themselves_or_lack_the_token_are_dropped() {
             c.drop_token + c.drop_malformed
         };
         let before = drops(&p);
-        // The first packet of a message is believed about its length.
+        // The first packet of a message determines its length.
         p.deliver(&frames[0]);
         p.deliver(&forged);
         assert_eq!(drops(&p), before + 1, "{what}");
@@ -473,7 +473,7 @@ fn trains_of_an_answer_are_taken_whole_with_gaps_and_duplicates_among_them() {
     assert_eq!(p.ends[0].nic.counters().duplicates, 3);
     assert_eq!(p.ends[0].buffer.to_vec(0, 3 * 1024), bytes[..3 * 1024]);
     assert_eq!(p.ends[0].buffer.to_vec(5 * 1024, 34_880), bytes[5 * 1024..]);
-    // What comes behind the end touches nothing.
+    // What comes after the end touches nothing.
     p.fill(1, 0, 40_000);
     let before = p.ends[0].buffer.to_vec(0, 40_000);
     p.deliver_together(&frames, &[3, 4]);

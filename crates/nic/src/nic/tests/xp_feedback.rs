@@ -1,11 +1,11 @@
-//! XP's probes and feedback, and what rate controllers make of them.
+//! XP's probes and feedback, and how rate controllers use them.
 
 use super::*;
 use crate::rate::{BbrParams, EqdsParams, SwiftParams};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// One way.
+/// One-way delay.
 const DELAY_NS: u64 = 5 * US;
 
 fn controlled(control: RateControl) -> Pair {
@@ -24,7 +24,7 @@ fn eqds() -> Pair {
 }
 
 impl Pair {
-    /// As [`Pair::stream_over`], over a path of a data centre.
+    /// As [`Pair::stream_over`], over a data-centre path.
     fn stream(&mut self, for_ns: u64, arrives: impl Fn(&Frame) -> bool) -> u64 {
         self.stream_over(DELAY_NS, for_ns, arrives)
     }
@@ -80,7 +80,7 @@ fn a_window_is_sent_and_the_rest_waits_for_feedback() {
     let feedback = p.take(1);
     assert_eq!(feedback.len(), 1);
     assert!(is_feedback(&feedback[0]));
-    // Without the token nothing in it is believed.
+    // Without the token none of it is believed.
     let forged = forge(&feedback[0], |bytes| bytes[15] ^= 1);
     p.deliver(&forged);
     assert_eq!(p.ends[0].nic.counters().drop_token, 1);
@@ -128,7 +128,7 @@ fn a_lost_answer_costs_freshness_and_nothing_else() {
     }
 }
 
-/// Feedback that takes longer than any timeout of a data centre is late, and not lost.
+/// Feedback that takes longer than any data-centre timeout is late, not lost.
 #[test]
 fn a_long_path_is_not_taken_for_a_dead_one() {
     let delay_ns = 40 * MS;
@@ -148,7 +148,7 @@ fn credit_is_granted_at_the_rate_of_the_receivers_link() {
     p.stream(2 * MS, |_| true);
     let bytes = p.stream(10 * MS, |_| true);
     let gbps = bytes as f64 * 8.0 / (10 * MS) as f64;
-    // Headers are paid for too.
+    // Headers use credit too.
     assert!((8.0..=10.1).contains(&gbps), "{gbps} Gbit/s of 10");
 }
 

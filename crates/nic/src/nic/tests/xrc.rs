@@ -108,7 +108,7 @@ fn one_sided_operations_use_the_domain_of_the_queue() {
     assert_eq!(p.ends[1].buffer.to_vec(9000, 3000), bytes);
     let got = p.completions_at(&srq);
     assert_eq!((got.len(), got[0].wr_id, got[0].byte_len), (1, 50, 3000));
-    // A queue of another protection domain does not lead to this memory.
+    // A queue of another protection domain does not give access to this memory.
     let other = p.ends[1].nic.alloc_pd().unwrap();
     let elsewhere = p.srq(1, DOMAIN, 6, other);
     p.post_to(elsewhere.number, 5, SendOp::Write(remote), &[sge]);
@@ -229,7 +229,7 @@ fn a_queue_that_goes_away_takes_its_receive_along() {
     assert!(nic.destroy_cq(srq.cq).is_err(), "the queue completes there");
     nic.destroy_srq(srq.id).unwrap();
     nic.destroy_cq(srq.cq).unwrap();
-    // Whoever has the number of the completion queue now has nothing to do with it.
+    // The next owner of the completion queue's number is unaffected.
     let next = nic.create_cq(4).unwrap();
     assert_eq!(next, srq.cq);
     p.deliver_all(&frames[1..]);
@@ -267,7 +267,7 @@ fn answers_read_the_memory_of_the_queue_that_was_asked() {
     let (here, there) = (p.srq(1, DOMAIN, 1, pd), p.srq(1, DOMAIN, 2, other));
     assert_ne!(here.pd, there.pd);
     p.ends[1].buffer.write_at(0, &[0x55; 4096]);
-    // One after the other without waiting: the second comes while the first is still owed.
+    // Back to back: the second comes while the response to the first is still due.
     let sges = [p.ends[0].sge(0, 4096), p.ends[0].sge(4096, 4096)];
     p.post_to(1, 1, SendOp::Read(p.ends[1].remote(0)), &sges[..1]);
     p.post_to(2, 2, SendOp::Read(Remote { addr: 0, rkey: key.0 }), &sges[1..]);

@@ -1,4 +1,4 @@
-//! The QP state machine: which transitions there are, and which attributes each needs and allows
+//! The QP state machine: the transitions that exist, and the attributes that each needs and allows
 //! (IBTA 11.2.5.2, table 91; what `ibv_modify_qp` documents).
 
 use super::Attrs;
@@ -78,14 +78,14 @@ fn mask_of(attr: &QpAttr) -> Mask {
     mask
 }
 
-/// What a transition needs and what it allows besides; `None` where there is no such transition.
+/// Attributes that a transition needs and those that it allows; `None` if it does not exist.
 fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     let none = Mask::empty();
     let transport = qp_type.descriptor();
     let key = if transport.connected { Mask::ACCESS } else { Mask::QKEY };
     let reliable = |mask: Mask| if transport.reliable { mask } else { none };
     let connected = |mask: Mask| if transport.connected { mask } else { none };
-    // An extended connection sends one way, and either end is told what it needs alone.
+    // An extended connection sends one way, and each end gets only the attributes that it needs.
     let (one_way, two_way) = if transport.addressed {
         let receiver = Mask::MAX_DEST_RD | Mask::MIN_RNR;
         (receiver | Mask::RETRY | Mask::RNR_RETRY | Mask::MAX_RD, none)
@@ -133,7 +133,7 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<(Mask, Mask)> {
     })
 }
 
-/// Checks a request to modify a QP, whole, before anything of it is done.
+/// Checks a `modify_qp` request as a whole, before any of it takes effect.
 pub(crate) fn check(
     qp_type: QpType,
     from: QpState,
@@ -195,7 +195,7 @@ fn check_values(attr: &QpAttr, config: &NicConfig) -> Result<(), ModifyError> {
     }
 }
 
-/// Copies what is given.
+/// Copies the attributes that are given.
 pub(super) fn assign(attrs: &mut Attrs, attr: &QpAttr) {
     fn set<T: Copy>(to: &mut T, from: Option<T>) {
         if let Some(value) = from {

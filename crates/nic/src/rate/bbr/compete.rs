@@ -1,22 +1,21 @@
-//! The share of a flow beside others that keep the queue full.
+//! Competing with flows that keep the queue full.
 //!
-//! A model of the path cannot tell how much of it is ours: that is what the others leave. Beside
-//! flows that slow down when packets are lost it grows and yields as they do, which is what CUBIC
-//! does (RFC 9438). Flows that take no notice of losses are told by what happens when we yield: the
-//! queue is full again at once.
+//! A model of the path cannot tell our share of it, which is whatever the others leave. Beside
+//! flows that slow down on loss, ours grows and yields as they do, as CUBIC does (RFC 9438). Flows
+//! that ignore losses show when we yield: the queue is full again at once.
 
 use crate::time::Time;
 
-/// CUBIC's constants, and the segments that it counts in.
+/// CUBIC's constants, and the segment size it counts in.
 const C: f64 = 0.4;
 const CUT: f64 = 0.75;
 const SEGMENT: f64 = 1_448.0;
-/// Losses so many round trips apart belong to one event.
+/// Losses within this many round trips belong to one event.
 const EVENT_RTTS: u64 = 3;
-/// If the queue is full again so soon after we have yielded, nobody else has.
+/// If the queue is full again this soon after we yielded, nobody else has yielded.
 const AGAIN_RTTS: u64 = 16;
 
-/// What losses say of the others.
+/// What losses reveal about the other flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Others {
     /// Nothing new.
@@ -25,20 +24,20 @@ pub(super) enum Others {
     Unresponsive,
 }
 
-/// A window that grows and yields as CUBIC's.
+/// A window that grows and yields like CUBIC's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Compete {
     window: f64,
-    /// Before the last cut, where growth slows down.
+    /// Window before the last cut, where growth slows down.
     origin: f64,
-    /// When growth began, and what CUBIC's elder would have by now.
+    /// When growth began, and the window that Reno would have by now.
     epoch: Option<Time>,
     reno: f64,
     cut_at: Option<Time>,
-    /// What the cuts of a test have taken.
+    /// The window before the cuts of a test.
     before_cut: f64,
-    /// It has just yielded, and empties the queue as far as it is its own: if that is all of it,
-    /// there is nobody to compete with.
+    /// It has just yielded, and drains its own part of the queue: if that empties the queue, there
+    /// is nobody to compete with.
     pub(super) is_draining: bool,
 }
 
@@ -60,7 +59,7 @@ impl Compete {
         (self.window * SEGMENT) as u64
     }
 
-    /// As much as there was before it yielded in vain.
+    /// The window before it yielded in vain.
     pub(super) fn before_cut_bytes(&self) -> u64 {
         (self.before_cut.max(self.window) * SEGMENT) as u64
     }
@@ -82,7 +81,7 @@ impl Compete {
         self.before_cut.min(self.origin) * if self.cut_at.is_some() { CUT } else { 1.0 }
     }
 
-    /// Something was lost while the queue was long.
+    /// A packet was lost while the queue was long.
     pub(super) fn on_lost(&mut self, now: Time, rtt_ns: u64) -> Others {
         let since = self.cut_at.map(|at| now.nanos_since(at));
         if since.is_some_and(|since| since < EVENT_RTTS * rtt_ns) {
@@ -94,7 +93,7 @@ impl Compete {
         self.cut_at = Some(now);
         self.is_draining = true;
         self.before_cut = self.window;
-        // Who grew less than the last time makes room for others.
+        // A flow that grew less than the last time makes space for others (fast convergence).
         self.origin = if self.window < self.origin { self.window * 0.85 } else { self.window };
         self.window = (self.window * CUT).max(2.0);
         self.reno = self.window;

@@ -1,30 +1,30 @@
-//! At which rate data arrives, and how it arrived lately.
+//! The delivery rate, measured over the most recent round trips.
 
 use crate::time::Time;
 
-/// Points in time that are remembered: some round trips.
+/// Marks kept: a few round trips' worth.
 const MARKS: usize = 64;
-/// Of each round trip so many are remembered.
+/// Marks made per round trip.
 const MARKS_PER_RTT: u64 = 16;
 
-/// What had happened by a time.
+/// The totals at one point in time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     now: Time,
-    /// By the receiver's clock, or ours where it tells none.
+    /// By the receiver's clock, or by ours if it reports none.
     arrival_ns: u64,
     delivered: u64,
-    /// The rate at which was sent.
+    /// The pacing rate.
     pacing_bps: u64,
 }
 
-/// What arrived in the last round trip.
+/// What was delivered in the last round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateSample {
     pub(super) bps: u64,
-    /// The highest rate at which it was sent.
+    /// The highest pacing rate meanwhile.
     pub(super) paced_bps: u64,
-    /// Part of the time there was nothing to send.
+    /// For part of the time there was nothing to send.
     pub(super) app_limited: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Delivery {
     marks: [Mark; MARKS],
     /// Marks made so far.
     made: usize,
-    /// When there last was nothing to send.
+    /// When there was last nothing to send.
     limited_until: Option<Time>,
     is_limited: bool,
 }
@@ -64,7 +64,7 @@ impl Delivery {
         self.is_limited = app_limited;
     }
 
-    /// `bytes` have arrived, of packets that were sent `rtt_ns` ago.
+    /// `bytes` were delivered, of packets sent `rtt_ns` ago.
     pub(super) fn on_acked(
         &mut self,
         now: Time,
@@ -89,7 +89,7 @@ impl Delivery {
         &self.marks[index % MARKS]
     }
 
-    /// The latest mark that was made by `sent_at`, or else the oldest.
+    /// The latest mark made no later than `sent_at`, or else the oldest.
     fn base(&self, sent_at: Time) -> Option<usize> {
         let oldest = self.made.saturating_sub(MARKS);
         let by_then = (oldest..self.made).rev().find(|index| self.mark(*index).now <= sent_at);
@@ -98,16 +98,16 @@ impl Delivery {
 
     fn sample(&self, now: Time, base: usize, arrival_ns: u64, rtt_ns: u64) -> Option<RateSample> {
         let from = self.mark(base);
-        // What a receiver's clock says must have some likeness to ours.
+        // The receiver's clock must roughly agree with ours.
         let elapsed = now.nanos_since(from.now);
         let interval = arrival_ns.saturating_sub(from.arrival_ns).max(elapsed / 2);
-        // Less than most of a round trip says little about the rate: packets come in bursts.
+        // Less than half a round trip says little about the rate: packets come in bursts.
         if interval < rtt_ns / 2 || interval == 0 {
             return None;
         }
         let bytes = self.delivered.saturating_sub(from.delivered);
         let bps = u64::try_from(u128::from(bytes) * 8_000_000_000 / u128::from(interval)).ok()?;
-        // Nothing arrives faster than it was sent: more is what a queue of feedback adds.
+        // Nothing is delivered faster than it was sent: any excess comes from queued feedback.
         let paced = (base..self.made).map(|index| self.mark(index).pacing_bps).max().unwrap_or(0);
         let first_sent = from.now.as_nanos().saturating_sub(rtt_ns);
         let app_limited =

@@ -1,8 +1,8 @@
-//! Extremes of what was seen lately.
+//! Windowed maximum and minimum filters.
 
 use crate::time::Time;
 
-/// Rounds over which the highest delivery rate counts: a cycle of probing and a little more.
+/// Window of the delivery rate's maximum, in rounds: a probing cycle and a little more.
 const RATE_ROUNDS: usize = 10;
 
 /// The highest rate of the last rounds.
@@ -22,7 +22,7 @@ impl MaxRate {
         *newest = bps.max(*newest);
     }
 
-    /// A round ends. One in which nothing was learned makes nothing older.
+    /// Ends a round. A round without a sample does not age the others.
     pub(super) fn end_round(&mut self) {
         if self.rounds[self.round % RATE_ROUNDS] > 0 {
             self.round += 1;
@@ -30,14 +30,14 @@ impl MaxRate {
         }
     }
 
-    /// Forgets all but this.
+    /// Forgets everything but this.
     pub(super) fn reset(&mut self, bps: u64) {
         self.rounds = [0; RATE_ROUNDS];
         self.rounds[self.round % RATE_ROUNDS] = bps;
     }
 }
 
-/// The shortest round trip of the last two periods, each ended by its user.
+/// The shortest round trip of the last two periods, which the user ends.
 #[derive(Debug)]
 pub(super) struct RecentRtt {
     current_ns: u64,
@@ -64,7 +64,7 @@ impl RecentRtt {
     }
 }
 
-/// The shortest round trip of a longer time, which has to be looked for when it is old.
+/// The shortest round trip over a longer time, to be measured anew when it is old.
 #[derive(Debug)]
 pub(super) struct MinRtt {
     ns: Option<u64>,
@@ -80,7 +80,7 @@ impl MinRtt {
         self.ns
     }
 
-    /// A queue of a thirty-second part of it is none: the path is as empty as it gets.
+    /// A queue of up to a thirty-second of it counts as none: the path is as empty as it gets.
     pub(super) fn update(&mut self, now: Time, rtt_ns: u64) {
         if self.ns.is_none_or(|min| rtt_ns <= min.saturating_add(min / 32)) {
             self.ns = Some(self.ns.map_or(rtt_ns, |min| min.min(rtt_ns)));
@@ -92,7 +92,7 @@ impl MinRtt {
         now.nanos_since(self.seen)
     }
 
-    /// Believes what was measured while the path was as empty as we can make it.
+    /// Accepts a measurement taken while the path was as empty as we can make it.
     pub(super) fn replace(&mut self, now: Time, rtt_ns: u64) {
         self.ns = Some(rtt_ns);
         self.seen = now;

@@ -1,4 +1,4 @@
-//! What follows from the model: how fast to send, and how much may be in flight.
+//! Pacing rate and congestion window, derived from the model.
 
 use super::train::TRAIN_BPS;
 use super::{Bbr, Company, Phase};
@@ -14,26 +14,26 @@ const CONFIRMED: f64 = 0.6;
 const DRAIN_GAIN: f64 = 0.35;
 const UP_GAIN: f64 = 1.25;
 const DOWN_GAIN: f64 = 0.75;
-/// A little below the model, so that a rate that is taken for too high builds no queue.
+/// Slightly below the model, so that an overestimated rate builds no queue.
 const CRUISE_GAIN: f64 = 0.99;
-/// Slower still while there is a queue, so that flows that each find their rate right empty it
-/// together.
+/// Slower still while there is a queue, so that several flows, each of which thinks its rate is
+/// right, drain it together.
 const TRIM_GAIN: f64 = 0.92;
 const TRIM_ABOVE: f64 = 1.1;
 const WINDOW_GAIN: f64 = 1.5;
-/// Beside flows that keep a queue and do not yield.
+/// Next to flows that keep a queue and do not yield.
 const UNYIELDING_WINDOW_GAIN: f64 = 2.0;
 const PROBE_RTT_WINDOW_GAIN: f64 = 0.5;
-/// Less than the model says is in flight, so that a queue of our own is gone.
+/// Less in flight than the model's BDP, so that a queue of our own is gone.
 const DRAINED: f64 = 0.85;
-/// A pacer's bursts, which are in flight besides what the model says.
+/// A pacer's bursts, which are in flight on top of what the model says.
 const BURST_BYTES: u64 = 128 << 10;
 
 impl Bbr {
     pub(super) fn pace_bps(&self) -> u64 {
         match &self.company {
             Company::Yielding(compete) if self.phase != Phase::ProbeRtt => {
-                // The window is what holds it back: the pace spreads it over a round trip.
+                // The window is the limit: pacing spreads it over a round trip.
                 let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.params.initial_rtt_ns);
                 bps_of(compete.window_bytes(), rtt_ns) / 4 * 5
             }
@@ -86,7 +86,7 @@ impl Bbr {
                 let drained = (self.bdp() as f64 * DRAINED) as u64;
                 return drained.min(compete.window_bytes()) + BURST_BYTES;
             }
-            // Some of what counts as in flight has arrived, and its report is not here yet.
+            // Some of what counts as in flight has arrived, but its report has not.
             (_, Company::Yielding(compete)) => {
                 return compete.window_bytes().min(MAX_BYTES) / 8 * 9
                     + self.unreported()
@@ -103,7 +103,7 @@ impl Bbr {
     }
 }
 
-/// No path has more in flight: what a peer says must not overflow anything.
+/// No path has more in flight: this keeps a peer's values from overflowing anything.
 const MAX_BYTES: u64 = 1 << 40;
 const MAX_BPS: u64 = 1 << 50;
 pub(super) const MAX_RTT_NS: u64 = 60_000_000_000;

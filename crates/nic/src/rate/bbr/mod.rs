@@ -1,6 +1,6 @@
-//! A model-based controller for long, shared, unmanaged paths, in the manner of BBR: Cardwell et
-//! al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016, and draft-ietf-ccwg-bbr. Where
-//! it departs from them, and why, is in `docs/congestion.md`.
+//! A model-based controller for long, shared, unmanaged paths, after BBR: Cardwell et al., "BBR:
+//! Congestion-Based Congestion Control", ACM Queue 2016, and draft-ietf-ccwg-bbr.
+//! `docs/congestion.md` lists the differences and their reasons.
 
 mod compete;
 mod delivery;
@@ -16,59 +16,59 @@ use self::train::Train;
 use super::{Acked, ControlledConnection, ControllerFactory, Lost, RateController, Sent};
 use crate::time::Time;
 
-/// The rate has stopped growing if it grew less than this in three rounds, or in one that queues.
+/// Startup ends if the rate grew less than this in three rounds, or in one round with a queue.
 const STARTUP_GROWTH: f64 = 1.25;
 const STARTUP_ROUNDS: u32 = 3;
-/// A round trip so much longer than the shortest has a queue in it.
+/// A round trip this much longer than the shortest includes a queue.
 const QUEUED: f64 = 1.25;
-/// One that is as short as this has none.
+/// One this close to the shortest includes none.
 const UNQUEUED: f64 = 1.05;
-/// A path that delivers less than this part of the model's rate, without a queue, was not used.
+/// A path that delivers less than this part of the model's rate, without a queue, was underused.
 const IDLE: f64 = 0.9;
-/// A round that loses more than this has met a full queue. Where there was little to send it may be
-/// chance: the count of losses wavers by the root of what is expected.
+/// A round that loses more than this has met a full queue. With little to send it may be chance:
+/// the number of losses varies by the square root of its expectation.
 const LOSS_LIMIT: f64 = 0.02;
 const LOSS_DEVIATIONS: f64 = 3.0;
-/// Cut on such a round, unless that delivered more.
+/// Rate factor after such a round, unless it delivered more.
 const LOSS_CUT: f64 = 0.7;
-/// A path that delivers less than this part of what the model says, while it queues, has changed.
+/// A path that delivers less than this part of the model's rate, despite a queue, has changed.
 const CHANGED: f64 = 0.75;
-/// A queue is ours, and drained, within so many rounds.
+/// A queue of our own drains within this many rounds.
 const DRAIN_ROUNDS: u32 = 3;
-/// A queue that was never shorter than this, of the shortest round trip, is not ours.
+/// A queue that never fell below this multiple of the shortest round trip is not ours.
 const FOREIGN: f64 = 1.25;
 const FOREIGN_ROUNDS: u32 = 20;
-/// What we had alone is forgotten bit by bit, cycle by cycle.
+/// The rate that we had alone fades by this factor per cycle.
 const OWN_FADE: f64 = 0.97;
-/// It is gone when the round trip is as short as this. Flows that do not yield empty it now and
-/// then, for less than so many rounds.
+/// A foreign queue is gone when the round trip is this short. Flows that do not yield empty it now
+/// and then, for fewer than this many rounds.
 const EMPTY: f64 = 1.12;
 const EMPTY_ROUNDS: u32 = 8;
-/// Others that do not yield are tested again after this time.
+/// Unyielding flows are tested again after this time.
 const TEST_NS: u64 = 10_000_000_000;
-/// Beside them, only a round that loses more than this counts.
+/// Next to them, only a round that loses more than this counts.
 const UNYIELDING_LOSS_LIMIT: f64 = 0.4;
 const MIN_RTT_NS: u64 = 10_000_000_000;
 const COMPETING_MIN_RTT_NS: u64 = 30_000_000_000;
 const PROBE_RTT_NS: u64 = 200_000_000;
-/// Feedback that is rarer than this does not come from a transport that is busy.
+/// Feedback rarer than this does not come from a busy transport.
 const MAX_FEEDBACK_NS: u64 = 10_000_000;
-/// BTH and ICRC, which what is acknowledged does not count and the rate does.
+/// BTH and ICRC, which count towards the rate but not towards acknowledged bytes.
 const HEADER_BYTES: f64 = 16.0;
 
 /// Constants of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BbrParams {
-    /// In flight before anything is known of the path.
+    /// In flight before anything is known about the path.
     pub initial_window_bytes: u64,
-    /// The round trip to assume until one is timed.
+    /// Assumed round trip until one is measured.
     pub initial_rtt_ns: u64,
-    /// Never slower than this.
+    /// Lower bound of the rate.
     pub min_rate_bps: u64,
-    /// Never faster than this.
+    /// Upper bound of the rate.
     pub max_rate_bps: u64,
-    /// A path whose shortest round trip is shorter than this is left alone: hosts are what limits
-    /// there, and what they do looks like a path that wavers. 0 controls every path.
+    /// A path with a shorter round trip than this is not controlled: there the hosts are the limit,
+    /// and their behaviour looks like a path that fluctuates. 0 controls every path.
     pub shortest_rtt_ns: u64,
 }
 
@@ -94,30 +94,30 @@ impl ControllerFactory for BbrParams {
 enum Phase {
     Startup,
     Drain,
-    /// Faster than the model, to see whether there is more.
+    /// Faster than the model, to probe for more bandwidth.
     Up,
-    /// Slower, so that what this has queued goes.
+    /// Slower, to drain the queue that the probe built.
     Down,
-    /// At the model's rate, for so many rounds.
+    /// At the model's rate, for this many rounds.
     Cruise {
         rounds: u32,
     },
-    /// With little in flight, to see the shortest round trip.
+    /// With little in flight, to measure the shortest round trip.
     ProbeRtt,
 }
 
-/// Who else is on the path.
+/// The other flows on the path.
 #[derive(Clone, Copy, Debug)]
 enum Company {
-    /// Nobody that keeps a queue.
+    /// None that keeps a queue.
     None,
     /// Flows that yield when packets are lost.
     Yielding(Compete),
-    /// Flows that do not, since then.
+    /// Flows that do not, since this time.
     Unyielding(Time),
 }
 
-/// What a round trip brought.
+/// What was observed in a round trip.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     start: Time,
@@ -125,7 +125,7 @@ struct Round {
     lost: u64,
     best_bps: u64,
     min_rtt_ns: u64,
-    /// There was nothing to send for a while.
+    /// For a while there was nothing to send.
     app_limited: bool,
 }
 
@@ -135,7 +135,7 @@ impl Round {
         Round { start, delivered: 0, lost: 0, best_bps: 0, min_rtt_ns, app_limited: false }
     }
 
-    /// Whether it has lost more than that part of its packets, which have so many bytes. The few
+    /// Whether it lost more than `limit` of its packets, which are `packet_bytes` long. The few
     /// packets at the end of a message say little: one lost of ten is chance.
     fn is_lossier_than(&self, limit: f64, packet_bytes: f64) -> bool {
         let lost = self.lost as f64 / packet_bytes;
@@ -155,7 +155,7 @@ struct Bbr {
     train: Train,
     max_rate: MaxRate,
     min_rtt: MinRtt,
-    /// Of this cycle and the last: with the queues of others in it.
+    /// Of this cycle and the last, including the queues of others.
     cycle_rtt: RecentRtt,
     smoothed_rtt_ns: Option<u64>,
     last_rtt_ns: u64,
@@ -170,7 +170,7 @@ struct Bbr {
     foreign_rounds: u32,
     /// Rounds in a row in which it was empty.
     empty_rounds: u32,
-    /// The most that the path has delivered while nobody else kept a queue.
+    /// The highest rate that the path delivered while nobody else kept a queue.
     own_bps: u64,
     /// The longest round trip of this cycle and the last.
     longest_rtt: [u64; 2],
@@ -179,13 +179,13 @@ struct Bbr {
     phase_rounds: u32,
     round: Round,
     cycles: u32,
-    /// The rate that startup has to exceed, and the rounds in which it did not.
+    /// The rate that startup has to exceed, and the number of rounds in which it did not.
     full_bps: u64,
     full_rounds: u32,
     /// Bounds that losses have set; probing lifts them.
     rate_bound: u64,
     window_bound: u64,
-    /// Since when the path delivers much less than the model says, and the most that it did.
+    /// Since when the path has delivered much less than the model says, and the most it delivered.
     slow: Option<(Time, u64)>,
 }
 
@@ -225,7 +225,7 @@ impl Bbr {
         }
     }
 
-    /// The bottleneck's rate as the model has it.
+    /// The model's estimate of the bottleneck's rate.
     fn rate_bps(&self) -> u64 {
         let initial = bps_of(self.params.initial_window_bytes, self.params.initial_rtt_ns);
         match (self.max_rate.get(), self.phase) {
@@ -246,7 +246,7 @@ impl Bbr {
         self.min_rtt.get().unwrap_or(self.params.initial_rtt_ns)
     }
 
-    /// What is in flight at the model's rate without any queue.
+    /// The bandwidth-delay product: bytes in flight at the model's rate without a queue.
     fn bdp(&self) -> u64 {
         bytes_in(self.rate_bps(), self.min_rtt_ns())
     }
@@ -258,8 +258,8 @@ impl Bbr {
         }
     }
 
-    /// What counts as in flight because feedback is rare: on short paths it comes less than once a
-    /// round trip.
+    /// Delivered bytes that count as in flight because feedback is rare: on short paths it comes
+    /// less than once per round trip.
     fn unreported(&self) -> u64 {
         let rare_ns = self.feedback_ns.saturating_sub(self.min_rtt_ns() / 4);
         bytes_in(self.rate_bps(), rare_ns)
@@ -282,7 +282,7 @@ impl Bbr {
     }
 
     fn enter_cruise(&mut self, now: Time) {
-        // Flows that probe in step see each other's queues: the lengths of cycles differ.
+        // Flows that probe in lockstep see each other's queues, so cycle lengths vary.
         let draw = (self.delivery.delivered ^ now.as_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let draw = (draw >> 32) as u32;
         let rounds = match self.company {
@@ -292,7 +292,7 @@ impl Bbr {
         self.enter(now, Phase::Cruise { rounds });
     }
 
-    /// A round ends: is the queue, if it has not been short for long, kept by others?
+    /// At the end of a round: judges whether others keep a queue that has not been short for long.
     fn judge_company(&mut self, now: Time, round: &Round) {
         let is_foreign = round.min_rtt_ns as f64 > self.min_rtt_ns() as f64 * FOREIGN;
         self.foreign_rounds = if is_foreign { self.foreign_rounds + 1 } else { 0 };
@@ -313,7 +313,7 @@ impl Bbr {
         }
     }
 
-    /// Begins with what is ours now, or with half of what was ours before somebody came.
+    /// Starts with what is ours now, or with half of what was ours before others came.
     fn compete(&self) -> Compete {
         let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.min_rtt_ns());
         Compete::new(bytes_in(self.max_rate.get().max(self.own_bps / 2), rtt_ns))
@@ -344,8 +344,8 @@ impl Bbr {
         self.look_for_change(now, sample, rtt_ns);
     }
 
-    /// Little has arrived and nothing is queued: it is the sending host that was slow, for want of
-    /// its core. A path that is slower than what is sent to it has a queue.
+    /// Little was delivered and nothing is queued: the sending host was slow, for lack of CPU time.
+    /// A path slower than its sender would have a queue.
     fn is_idle_path(&self, sample: RateSample, rtt_ns: u64) -> bool {
         (sample.bps as f64) < self.max_rate.get() as f64 * IDLE
             && (rtt_ns as f64) < self.min_rtt_ns() as f64 * UNQUEUED
@@ -355,7 +355,7 @@ impl Bbr {
     /// Forgets the rate of a path that has changed.
     fn look_for_change(&mut self, now: Time, sample: RateSample, rtt_ns: u64) {
         let known = self.cycle_rtt.get().unwrap_or(rtt_ns) as f64;
-        // A path is not to blame for what was not sent: while a queue is drained, less arrives.
+        // Do not blame the path for what was not sent: while a queue drains, less arrives.
         let expected = self.max_rate.get().min(sample.paced_bps) as f64;
         let is_slow = !sample.app_limited
             && !self.is_competing()
@@ -415,14 +415,13 @@ impl Bbr {
         }
     }
 
-    /// A round has lost more than chance takes.
+    /// A round has lost more packets than chance explains.
     fn on_full_queue(&mut self, now: Time, round: &Round) {
         let rate = (self.rate_bps() as f64 * LOSS_CUT) as u64;
         self.rate_bound = rate.max(round.best_bps);
         let window =
             (self.window().min(self.in_flight.max(round.delivered)) as f64 * LOSS_CUT) as u64;
-        // Where there was little to send, little was in flight: the path has room for what the
-        // model says.
+        // With little to send, little was in flight: the path still carries what the model says.
         let modelled = bytes_in(self.max_rate.get(), self.min_rtt_ns()) as f64 * LOSS_CUT;
         self.window_bound = window.max(round.delivered).max(modelled as u64);
         match self.phase {
@@ -432,7 +431,7 @@ impl Bbr {
         }
     }
 
-    /// Goes on to the next phase where that does not wait for the end of a round.
+    /// Enters the next phase where that does not wait for the end of a round.
     fn advance(&mut self, now: Time) {
         let is_drained = self.in_flight <= self.bdp() + self.unreported();
         match self.phase {
@@ -450,7 +449,7 @@ impl Bbr {
         }
     }
 
-    /// Draining a queue that others keep makes room for them.
+    /// Draining a queue that others keep only makes space for them.
     fn has_drained_enough(&self, now: Time) -> bool {
         match self.company {
             Company::None => self.phase_rounds >= DRAIN_ROUNDS,
@@ -508,7 +507,7 @@ impl RateController for Bbr {
         if let Some(sample) = sample {
             self.on_sample(now, sample, rtt_ns);
         }
-        // A round trip has passed when what was sent after its beginning has arrived.
+        // A round trip has passed when something sent after its start has arrived.
         if now.as_nanos().saturating_sub(rtt_ns) >= self.round.start.as_nanos() {
             self.end_round(now);
         }
@@ -522,7 +521,7 @@ impl RateController for Bbr {
         self.round.lost = self.round.lost.saturating_add(lost.bytes);
         let rtt_ns = self.smoothed_rtt_ns.unwrap_or(self.params.initial_rtt_ns);
         let longest = self.longest_rtt[0].max(self.longest_rtt[1]);
-        // A packet that was lost while the queue was short was not lost to a full one.
+        // A packet lost while the queue was short was not lost to a full queue.
         let is_full = self.last_rtt_ns.max(rtt_ns) > self.min_rtt_ns() / 2 + longest / 2;
         if let Company::Yielding(compete) = &mut self.company
             && is_full

@@ -1,4 +1,4 @@
-//! The requester's hearing half: acknowledgements, NAKs, and the data of READs and atomics.
+//! The requester's receiving half: acknowledgements, NAKs, and the data of READs and atomics.
 
 use bowline_wire::{NakCode, OpKind, PacketView, Psn, Syndrome};
 
@@ -15,7 +15,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             return;
         }
         let psn = packet.psn();
-        // An answer to what is outstanding, or a stale one.
+        // A response to an outstanding request, or a stale one.
         if psn.before(self.una) || !psn.before(self.sent_end) {
             return self.on_stale(cx, packet);
         }
@@ -36,9 +36,9 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Something about no request that is out: an answer that came twice, or one to a probe. That
-    /// need not have the probe's PSN: Linux's rxe counts neither READs nor the beginning of a
-    /// connection.
+    /// Handles a response to no outstanding request: a duplicate, or the answer to a probe. The
+    /// latter need not have the probe's PSN: Linux's rxe counts neither READs nor the beginning of
+    /// a connection.
     #[cold]
     fn on_stale(&mut self, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         let acks = packet.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack { .. }));
@@ -50,7 +50,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Tells the rate controller what a packet has acknowledged.
+    /// Reports to the rate controller what a packet has acknowledged.
     fn tell_acked(&mut self, core: &mut QpCore, cx: &Cx<'_>) {
         let (now, rtt_ns) = (cx.now, self.rtt_sample_ns.take());
         let bytes = core::mem::take(&mut self.acked_bytes);
@@ -85,10 +85,10 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Everything before `end` has arrived. `true` if an answer that must come before is missing.
+    /// Everything before `end` has arrived. `true` if an earlier response is missing.
     ///
-    /// READs and atomics are done only when their data is here: an acknowledgement of something
-    /// later means that it was lost.
+    /// READs and atomics complete only when their data has arrived: an acknowledgement of a later
+    /// request means that the data was lost.
     fn acknowledge(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, end: Psn) -> bool {
         let before = self.una;
         let mut gap = false;
@@ -118,7 +118,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
         if gap && self.heard.is_none_or(|heard| end.after(heard)) {
             self.heard = Some(end);
-            // Whatever became of the answer: the peer is there, and gets on.
+            // Whatever became of the response: the peer is alive and makes progress.
             self.retries_left = core.attrs.retry_count;
         }
         gap
@@ -135,15 +135,15 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             self.rtt_sample_ns = sample;
         }
         if self.next.before(self.una) {
-            // What was about to be sent again has arrived after all.
+            // What was about to be retransmitted has arrived after all.
             self.next = self.una;
             self.cursor = core.sq.head();
         }
         self.restart_timer(core, cx);
     }
 
-    /// An answer is missing: as good as a NAK, once for each hole. The rest of the old answers
-    /// keeps arriving for a round trip, and must not make us go back again and again.
+    /// A response is missing: handled like a NAK, once per gap. The rest of the old responses keep
+    /// arriving for a round trip, and must not make us go back repeatedly.
     fn on_gap(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         if self.gap_at == Some(self.una) {
             cx.counters.drop_stale += 1;
@@ -157,18 +157,18 @@ impl<const SERVICE: u8> Requester<SERVICE> {
     }
 
     fn on_nak(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn, code: NakCode) {
-        // A NAK acknowledges all before it.
+        // A NAK acknowledges everything before it.
         let gap = self.acknowledge(core, cx, psn);
         let status = match code {
             NakCode::PsnSequence => {
                 cx.counters.rx_nak_sequence += 1;
                 if self.rnr_until.is_some() && psn == self.una {
-                    // It complains about what followed the request that found no receive, as rxe
-                    // does: we wait, and go back there, anyway.
+                    // Like rxe, the peer complains about what followed the request that found no
+                    // receive: we wait, and go back there, anyway.
                     return;
                 }
                 if self.next == self.una {
-                    // It came twice: all that it asks for is about to be sent again.
+                    // A duplicate: everything that it asks for is about to be retransmitted.
                     cx.counters.drop_stale += 1;
                 } else if self.consume_retry(core) {
                     self.recover(core, cx, false);
@@ -193,8 +193,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             }
         };
         if gap {
-            // The refused request comes after one whose answer is lost: fetch that one first. The
-            // responder is in error by now, so retries will run out and say so.
+            // The refused request follows one whose response is lost: fetch that first. The
+            // responder is in error by now, so the retries will run out and report it.
             self.on_gap(core, cx);
             return;
         }
@@ -206,9 +206,9 @@ impl<const SERVICE: u8> Requester<SERVICE> {
             self.on_gap(core, cx);
             return;
         }
-        // The peer is there: what it lacks is a receive, not a connection.
+        // The peer is alive: it lacks a receive, not a connection.
         self.retries_left = core.attrs.retry_count;
-        // 7 means without end (IBTA 9.9.2.1.1).
+        // 7 means unlimited (IBTA 9.9.2.1.1).
         if core.attrs.rnr_retry != 7 {
             match self.rnr_retries_left.checked_sub(1) {
                 Some(left) => self.rnr_retries_left = left,
@@ -265,8 +265,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.answered(core, cx);
     }
 
-    /// Brings `una` to the PSN of an answer, which acknowledges what was sent before it; `false`
-    /// if another answer is missing in between.
+    /// Advances `una` to the PSN of a response, which acknowledges everything sent before it;
+    /// `false` if another response is missing in between.
     fn reach(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, psn: Psn) -> bool {
         if self.una == psn {
             return true;
@@ -279,7 +279,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         true
     }
 
-    /// The answer at `una` is here.
+    /// The response at `una` has arrived.
     fn answered(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.una = self.una.next();
         while self.reads.front().is_some_and(|end| !end.after(self.una)) {

@@ -1,9 +1,9 @@
 //! Extended reliable connections (IBA volume 1, annex A14): each request names a shared receive
-//! queue of the responder's, whose receives, completion queue and protection domain it uses.
+//! queue of the responder, whose receives, completion queue and protection domain it uses.
 //!
-//! A connection therefore serves many queues, where RC takes one for each. The QP itself has none:
-//! while it handles a request it stands in for the queue that was named, which is all that the
-//! responder has to know.
+//! One connection therefore serves many queues, where RC needs one per queue. The QP itself has
+//! none: while it handles a request it acts for the named queue, which is all that the responder
+//! has to know.
 
 use bowline_wire::{Opcode, OpcodeSet, PacketView, Service};
 
@@ -15,7 +15,7 @@ use crate::qp::{Cx, QpCore};
 use crate::queue::Addressee;
 use crate::types::PdId;
 
-/// What XRC is.
+/// Properties of XRC.
 pub(in super::super) static EXTENDED: TransportDescriptor = TransportDescriptor {
     name: "XRC",
     service: Service::Xrc,
@@ -25,7 +25,7 @@ pub(in super::super) static EXTENDED: TransportDescriptor = TransportDescriptor 
     connected: true,
     reliable: true,
     shimmable: false,
-    // What its messages are for does not move with it.
+    // The queues that its messages name do not move with it.
     movable: false,
     landings: false,
     deadlines: false,
@@ -34,12 +34,12 @@ pub(in super::super) static EXTENDED: TransportDescriptor = TransportDescriptor 
     build: || Box::<Rc<XRC>>::default(),
 };
 
-/// Whom requests are for.
+/// The addressees of requests.
 #[derive(Debug, Default)]
 pub(super) struct Addressed {
-    /// Number of the queue that the latest request in sequence has named.
+    /// Number of the queue named by the latest request in sequence.
     srqn: u32,
-    /// The domain that the memory of answers is in.
+    /// The protection domain of the memory that responses read.
     answers_in: Option<PdId>,
 }
 
@@ -49,7 +49,7 @@ fn stand_in(core: &mut QpCore, addressee: &Addressee) {
 }
 
 impl<const SERVICE: u8> Rc<SERVICE> {
-    /// A request of the peer's, on behalf of the queue that it names.
+    /// Handles a peer's request, on behalf of the queue that it names.
     #[cold]
     pub(super) fn take_addressed(
         &mut self,
@@ -70,11 +70,11 @@ impl<const SERVICE: u8> Rc<SERVICE> {
                 self.responder.refuse_addressee(core, cx);
                 return true;
             }
-            // Done before, or too early: what is to be said of it depends on no queue.
+            // A duplicate, or too early: the reply does not depend on a queue.
             return self.take_request(core, cx, packet);
         };
-        // Answers read memory of one domain at a time. A request that needs another comes as if it
-        // were lost, and is sent again.
+        // Responses read memory of one domain at a time. A request that needs another is treated as
+        // lost, and will be retransmitted.
         if self.responder.owes_data() && self.addressed.answers_in != Some(named.pd) {
             cx.counters.drop_sequence += 1;
             return false;
@@ -89,8 +89,8 @@ impl<const SERVICE: u8> Rc<SERVICE> {
         follows
     }
 
-    /// Calls the responder on behalf of the queue that was named last. If that is gone, so is the
-    /// receive that was taken from it.
+    /// Calls the responder on behalf of the queue that was named last. If that queue is gone, so is
+    /// the receive that was taken from it.
     #[cold]
     pub(super) fn as_addressee<R>(
         &mut self,

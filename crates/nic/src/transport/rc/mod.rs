@@ -1,10 +1,10 @@
 //! Reliable connection: acknowledged, in order, exactly once, by go-back-N.
 //!
-//! Extended reliable connections are the same in other opcodes, with a header more in requests: see
-//! [`extended`].
+//! Extended reliable connections are the same with other opcodes, and an extra header in requests:
+//! see [`extended`].
 //!
-//! A QP is two machines that share nothing but the QP: the requester works off the send queue
-//! ([`requester`]), the responder carries out the peer's requests ([`responder`]).
+//! A QP consists of two state machines that share only the QP: the requester processes the send
+//! queue ([`requester`]), the responder carries out the peer's requests ([`responder`]).
 
 mod acks;
 mod extended;
@@ -33,13 +33,13 @@ use crate::types::QpState;
 /// Opcodes of the reliable connection service start here.
 const SERVICE: u8 = 0x00;
 
-/// What RC is.
+/// Properties of RC.
 pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     name: "RC",
     service: Service::Rc,
     opcodes: OpcodeSet::range(Opcode::RC_SEND_FIRST, Opcode::RC_SEND_ONLY_INV),
-    // A sequence of single-packet messages would each need its own place among the requests that
-    // await acknowledgement.
+    // Each message in a sequence of single-packet messages would need its own place among the
+    // requests that await acknowledgement.
     operations: Operations::all().difference(Operations::WRITE_PACKETS),
     max_packets: MAX_PSNS,
     connected: true,
@@ -53,18 +53,18 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     build: || Box::<Rc<SERVICE>>::default(),
 };
 
-/// The RC transport, and XRC: the services whose opcodes start at `SERVICE`.
+/// The RC and XRC transports: the services whose opcodes start at `SERVICE`.
 #[derive(Debug, Default)]
 pub(super) struct Rc<const SERVICE: u8> {
     requester: Requester<SERVICE>,
     responder: Responder<SERVICE>,
     requester_first: bool,
-    /// XRC's alone.
+    /// Used by XRC alone.
     addressed: Addressed,
 }
 
 impl<const SERVICE: u8> Rc<SERVICE> {
-    /// A request of the peer's.
+    /// Handles a request of the peer's.
     #[inline]
     fn take_request(
         &mut self,
@@ -72,7 +72,7 @@ impl<const SERVICE: u8> Rc<SERVICE> {
         cx: &mut Cx<'_>,
         packet: &PacketView<'_>,
     ) -> bool {
-        // One answer serves many requests: once it is due, nothing more follows.
+        // One reply answers many requests: once it is due, further requests have no consequences.
         let was_due = self.responder.has_work();
         self.responder.receive(core, cx, packet);
         core.has_failed() || (!was_due && self.responder.has_work())
@@ -106,7 +106,7 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
     }
 
     fn receive_train(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, train: &mut Train<'_>) -> u32 {
-        // Each packet of XRC says whom it is for.
+        // Each XRC packet names its addressee.
         if SERVICE == XRC { 0 } else { self.responder.receive_train(core, cx, train) }
     }
 
@@ -117,13 +117,13 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
         sink: &mut Sink<'_>,
         budget: u32,
     ) -> Progress {
-        // Half of the turn each when both have work, and each first every other time: a pacer may
-        // let only one packet through, and an endless READ from the peer must not keep our own
-        // requests waiting for ever.
+        // Half of the turn each when both have work, and they alternate in going first: a pacer may
+        // let only one packet through, and an endless READ from the peer must not block our own
+        // requests for ever.
         //
-        // An acknowledgement on its own goes before requests, in every turn. Programs answer a
-        // message as soon as they have it, and expect that the sender's completion is there before
-        // their answer: a NIC acknowledges what arrives before it tells its program.
+        // A standalone acknowledgement goes before requests, in every turn. Programs answer a
+        // message as soon as they have it, and expect the sender's completion to arrive before
+        // their answer: a NIC acknowledges a message before it reports it to its program.
         self.requester_first = !self.requester_first && !self.responder.owes_reply_alone();
         let both = self.requester.has_work(core) && self.responder.has_work();
         let share = if both { budget.div_ceil(2) } else { budget };
@@ -142,7 +142,7 @@ impl<const SERVICE: u8> Transport for Rc<SERVICE> {
                 return Progress::Idle;
             }
         }
-        // Whichever calls for the QP to be served again soonest.
+        // The one that needs the QP to run again soonest.
         [Progress::More, Progress::Paced, Progress::PathFull, Progress::WindowFull]
             .into_iter()
             .find(|p| progress.contains(p))

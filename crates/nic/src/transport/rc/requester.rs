@@ -1,4 +1,4 @@
-//! The requester's sending half: PSNs, the window, go-back-N. What it hears is in [`super::acks`].
+//! The requester's sending half: PSNs, the window, go-back-N. [`super::acks`] is the other half.
 //!
 //! PSNs, oldest first: `una` is the first that is not acknowledged and lies in the request at the
 //! queue's head; `next` is the next to send; `sent_end` is one past the last ever sent. Going back
@@ -20,30 +20,30 @@ use crate::time::Time;
 use crate::tx::HeaderBuf;
 use crate::types::{QpState, Remote, SendFlags, SendOp, WcStatus};
 
-/// Most PSNs in flight: far from half of the PSN space, where before and after blur.
+/// Most PSNs in flight: far below half of the PSN space, where before and after become ambiguous.
 const MAX_IN_FLIGHT: u32 = 1 << 22;
 
-/// A READ is asked for in pieces of this many bytes, so that its responses, which nobody
-/// acknowledges, stay within the window too. Pieces are cut at fixed offsets: a piece asked for
+/// A READ is requested in pieces of this many bytes, so that its responses, which are not
+/// acknowledged, stay within the window too. Pieces are cut at fixed offsets: a piece requested
 /// again after a loss ends where it ended before, as a responder's record of it expects.
 const READ_PIECE: u32 = 256 << 10;
 
-/// READs of so many packets are asked for two packets at a time. A response of two packets is a
-/// first and a last one, which have the same headers, and so fill bursts across requests; those in
-/// between are shorter and would end a burst twice in each READ.
+/// READs of this many packets are requested two packets at a time. A response of two packets is a
+/// first and a last one, which have the same headers, and so fill bursts across requests; middle
+/// packets are shorter and would end a burst twice per READ.
 const SHORT_READ: RangeInclusive<u32> = 3..=16;
-/// Only where so many READs may be outstanding: pieces count as one each, and must not be what a
-/// window's worth of responses waits for.
+/// Only where this many READs may be outstanding: each piece counts as one, and the limit must not
+/// hold up a window's worth of responses.
 const MANY_READS: u8 = 64;
 
-/// Bytes after which an acknowledgement is asked for in the middle of a message.
+/// Bytes after which an acknowledgement is requested in the middle of a message.
 const ACK_EVERY: u32 = 768 << 10;
 
 /// Sending half of a reliable connection whose opcodes start at `SERVICE`.
 #[derive(Debug)]
 pub(super) struct Requester<const SERVICE: u8> {
     pub(super) una: Psn,
-    /// An answer is missing, but the peer has said that it has everything before this.
+    /// A response is missing, but the peer has confirmed everything before this PSN.
     pub(super) heard: Option<Psn>,
     pub(super) next: Psn,
     pub(super) sent_end: Psn,
@@ -53,28 +53,28 @@ pub(super) struct Requester<const SERVICE: u8> {
     pub(super) started: u64,
     /// PSN that the next request to start will get.
     pub(super) fresh: Psn,
-    /// Ends of the READs and atomics that are out, oldest first.
+    /// Ends of the outstanding READs and atomics, oldest first.
     pub(super) reads: VecDeque<Psn>,
-    /// When to go back without having heard anything.
+    /// When to go back if nothing is heard.
     pub(super) deadline: Time,
-    /// Not before this: the peer had no receive posted.
+    /// Do not send before this: the peer had no receive posted.
     pub(super) rnr_until: Option<Time>,
-    /// When something was last acknowledged, or the first packet went out after a rest.
+    /// When something was last acknowledged, or the first packet went out after idling.
     pub(super) progress_at: Time,
     pub(super) retries_left: u8,
     pub(super) rnr_retries_left: u8,
-    /// A hole in the responses at this PSN has been acted upon.
+    /// The gap in the responses at this PSN has been handled.
     pub(super) gap_at: Option<Psn>,
-    /// Packets since the last request for an acknowledgement.
+    /// Packets since the last acknowledgement request.
     since_ack_req: u32,
     /// Bytes charged to the path.
     charged: u64,
-    /// How long answers take.
+    /// Round-trip estimate.
     pub(super) rtt: RttEstimate,
-    /// Payload acknowledged, and a round trip, that a rate controller has not been told of.
+    /// Acknowledged payload, and a round trip, not yet reported to the rate controller.
     pub(super) acked_bytes: u64,
     pub(super) rtt_sample_ns: Option<u64>,
-    /// A probe is not answered yet.
+    /// A probe is outstanding.
     pub(super) probing: bool,
     pub(super) probe_answers: u8,
 }
@@ -108,9 +108,9 @@ impl<const SERVICE: u8> Default for Requester<SERVICE> {
     }
 }
 
-/// What came of trying to send.
+/// The result of trying to send.
 enum Step {
-    /// So many packets went out.
+    /// This many packets went out.
     Sent(u32),
     Stop(Progress),
 }
@@ -166,7 +166,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         progress
     }
 
-    /// Sends packets of the request at `next`, as many as everything allows, at most `budget`.
+    /// Sends packets of the request at `next`, as many as all limits allow, at most `budget`.
     fn send_some(
         &mut self,
         core: &mut QpCore,
@@ -208,7 +208,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
         let packets = budget.min(room).min(wqe.packets - k);
         let ack_every = ACK_EVERY / core.mtu();
-        // The next turn comes when everybody else has had theirs.
+        // The next turn comes after all other QPs had theirs.
         let turn_ends =
             core.limits.path.is_some_and(|path| cx.paths.has_line(path, core.limits.called));
         let cut = outbound::Cut::of_reliable(core, &wqe);
@@ -216,19 +216,19 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         let mut i = 0;
         while i < packets {
             let piece = outbound::Piece { number, wqe: &wqe, k: k + i, psn: self.next, cut };
-            // The end of a message asks for an acknowledgement, since whatever follows may have to
-            // wait for it (a fence, a full window, a request that fails); our responder answers
-            // many at once. Whoever fills the window asks, or nobody would ever make room again,
-            // and whoever is going to wait in line for it.
+            // The end of a message requests an acknowledgement, since what follows may have to wait
+            // for it (a fence, a full window, a request that fails); our responder answers many at
+            // once. The packet that fills the window requests one too, or it would never open
+            // again, and so does the last one before the QP waits for the path.
             let ends = k + i + 1 == wqe.packets;
             let parts = turn_ends && i + 1 == packets;
             let ack_req = ends || parts || room - i <= 2 || self.since_ack_req + 1 >= ack_every;
-            // Packets in the middle of a message are alike but for these.
+            // Packets in the middle of a message are alike except for these fields.
             let built;
             let header = match &mut middle {
                 Some(header) if !ends => {
                     header.renumber(self.next, ack_req);
-                    // Before one of them asks for an acknowledgement, or is the last.
+                    // Stop before a packet that requests an acknowledgement, or is the last.
                     let most = (packets - i - u32::from(turn_ends))
                         .min(piece.middles())
                         .min((room - i).saturating_sub(2))
@@ -276,7 +276,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         header: &HeaderBuf,
         most: u32,
     ) -> u32 {
-        // What is sent again is counted one by one.
+        // Retransmissions are counted one by one.
         if self.next.before(self.sent_end) {
             return 0;
         }
@@ -288,7 +288,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         packets
     }
 
-    /// Sends a READ, or a piece of one, or an atomic, if the window has room for the answer.
+    /// Sends a READ, or a piece of one, or an atomic, if its response fits the window.
     fn send_request(
         &mut self,
         core: &mut QpCore,
@@ -317,7 +317,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Step::Sent(1)
     }
 
-    /// Gives the next request its PSNs.
+    /// Assigns the next request its PSNs.
     fn start_request(
         &mut self,
         core: &mut QpCore,
@@ -345,8 +345,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Ok(())
     }
 
-    /// Does a request that sends nothing, once all before it are done: what it changes then changes
-    /// nothing under a request that may have to be sent again.
+    /// Carries out a local request, once all before it are done, so that it cannot affect a request
+    /// that may have to be retransmitted.
     #[cold]
     fn execute_local(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Step {
         let Some(wqe) = core.sq.get(number).copied().filter(|_| core.sq.head() == number) else {
@@ -362,7 +362,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         Step::Sent(0)
     }
 
-    /// A request whose own memory does not check fails, but only once all before it are done.
+    /// A request whose local memory is not valid fails, but only once all before it are done.
     fn refuse_locally(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u64) -> Progress {
         if core.sq.head() == number {
             self.fail_head(core, cx, WcStatus::LocProtErr);
@@ -378,14 +378,14 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         core.fail();
     }
 
-    /// PSNs that the window has room for.
+    /// PSNs that the window still admits.
     fn room(&self, core: &QpCore, cx: &Cx<'_>) -> u32 {
         let mtu = u64::from(core.mtu());
         let in_flight = self.next.diff(self.una) as u32;
         let packets = match (core.limits.window, core.limits.path) {
             (Some(window), _) => (u64::from(window) / mtu).saturating_sub(u64::from(in_flight)),
             (None, Some(path)) => {
-                // What this turn has sent is not charged yet.
+                // Packets of this turn are not charged yet.
                 let uncharged = (u64::from(in_flight) * mtu).saturating_sub(self.charged);
                 let room = cx.paths.room(path).saturating_sub(uncharged) / mtu;
                 if core.limits.called || !cx.paths.has_line(path, false) { room } else { 0 }
@@ -407,7 +407,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         room.min(MAX_IN_FLIGHT.saturating_sub(in_flight))
     }
 
-    /// Which window has no room for so many PSNs.
+    /// Which window is too full for this many PSNs.
     fn full(&self, core: &QpCore, psns: u32) -> Progress {
         let own = core.limits.pacer.window_bytes();
         let wanted = self.in_flight_bytes(core) + u64::from(psns) * u64::from(core.mtu());
@@ -458,7 +458,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         header
     }
 
-    /// Books a packet that has just been sent.
+    /// Accounts for a packet that has just been sent.
     fn sent(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, wqe: &Wqe, psns: u32, answered: bool) {
         if self.una == self.sent_end {
             self.progress_at = cx.now;
@@ -484,8 +484,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Starts the retransmission timer afresh, or stops it if nothing is out. Time in which the
-    /// pacer, the window or an RNR wait holds everything back is nobody's silence.
+    /// Restarts the retransmission timer, or stops it if nothing is outstanding. A wait for the
+    /// pacer, the window or an RNR timer does not count as silence of the peer.
     pub(super) fn restart_timer(&mut self, core: &QpCore, cx: &Cx<'_>) {
         // IBTA 11.2.5.2: 4.096 µs times 2 to the power of the attribute; 0 waits for ever.
         self.deadline = match core.attrs.timeout {
@@ -495,7 +495,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         };
     }
 
-    /// Sends again what was lost, and tells the rate controller.
+    /// Retransmits what was lost, and reports the loss to the rate controller.
     pub(super) fn recover(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, timeout: bool) {
         if core.limits.pacer.is_controlled() {
             let (now, bytes) = (cx.now, self.in_flight_bytes(core));
@@ -505,7 +505,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.go_back(core, cx);
     }
 
-    /// Sends everything from the first unacknowledged PSN on again.
+    /// Goes back to the first unacknowledged PSN and retransmits everything from there.
     pub(super) fn go_back(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         self.next = self.una;
         self.cursor = core.sq.head();
@@ -516,8 +516,8 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         self.update_charge(core, cx);
     }
 
-    /// Sends again what is not acknowledged, because its owner expects an answer by now. The timer
-    /// goes on, and no retry is counted: a peer that is gone is found as late as without.
+    /// Retransmits what is not acknowledged, because its owner expects a response by now. The timer
+    /// goes on, and no retry is counted, so that a dead peer is not detected later than without.
     pub(super) fn resend(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         if self.next != self.una && self.rnr_until.is_none() {
             let deadline = self.deadline;
@@ -526,9 +526,9 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Sends the PSN before the first that is not acknowledged again, as a WRITE of nothing: the
-    /// peer has had that one, or expects the next, and acknowledges it once more. What it was does
-    /// not matter, since a duplicate is not carried out.
+    /// Resends the PSN before the first unacknowledged one, as an empty WRITE: the peer has seen
+    /// that PSN, or expects the next, and acknowledges it once more. What the original was does not
+    /// matter, since a duplicate is not carried out.
     pub(super) fn probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, sink: &mut Sink<'_>) {
         self.probing = true;
         let mut bth = core.bth(Opcode(SERVICE | Opcode::RC_WRITE_ONLY.0), self.una.sub(1));
@@ -540,7 +540,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         sink.send(core, cx, &header, ecn);
     }
 
-    /// Counts a retry; without any left, the path has failed.
+    /// Uses up a retry; with none left, the path has failed.
     pub(super) fn consume_retry(&mut self, core: &mut QpCore) -> bool {
         match self.retries_left.checked_sub(1) {
             Some(left) => {
@@ -572,7 +572,7 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// Brings what the path thinks is in flight up to date.
+    /// Updates the in-flight bytes charged to the path.
     pub(super) fn update_charge(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         let in_flight = self.next.diff(self.una).max(0) as u64;
         let charge = match core.limits.window {
@@ -587,14 +587,14 @@ impl<const SERVICE: u8> Requester<SERVICE> {
         }
     }
 
-    /// The QP leaves its path: nothing of it is in flight there any longer.
+    /// The QP leaves its path: releases its in-flight bytes there.
     pub(super) fn release_charge(&mut self, core: &QpCore, paths: &mut PathTable) {
         if let Some(path) = core.limits.path {
             paths.charge(path, core::mem::take(&mut self.charged), 0);
         }
     }
 
-    /// Forgets what is true of one path only: all that is not acknowledged is to be sent again.
+    /// Forgets what applies to one path only: everything unacknowledged will be retransmitted.
     pub(super) fn suspend(&mut self, core: &QpCore, cx: &mut Cx<'_>) {
         self.go_back(core, cx);
         self.retries_left = core.attrs.retry_count;

@@ -1,10 +1,10 @@
-//! READs and atomics that a responder has carried out, kept so that they can be answered again.
+//! READs and atomics that a responder has carried out, kept so that duplicates can be answered.
 
 use std::collections::VecDeque;
 
 use bowline_wire::Psn;
 
-/// A READ or atomic, kept so that it can be answered again should the answer get lost.
+/// A READ or atomic, kept in case its response gets lost and is requested again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Resource {
     pub(super) psn: Psn,
@@ -12,8 +12,8 @@ pub(super) struct Resource {
     pub(super) kind: ResourceKind,
 }
 
-/// What it is. That it has been answered in full at least once, so that what is due now is a
-/// repetition, stands in each kind: there it takes no room.
+/// Its kind. The flag for having been answered in full at least once, so that what is due now is a
+/// repetition, is inside each kind, where it takes no space.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ResourceKind {
     Read {
@@ -53,15 +53,15 @@ impl Resource {
     }
 }
 
-// A connection has room for as many as its peer may have outstanding.
+// A connection keeps as many as its peer may have outstanding.
 const _: () = assert!(size_of::<Resource>() == 40);
 
 /// The latest READs and atomics, in PSN order; as many as the peer may have outstanding.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
     ring: VecDeque<Resource>,
-    /// So many at the front have nothing due: a peer may have 128 outstanding, and the ring is full
-    /// of what is answered, so that looking for the next answer must not begin at the front.
+    /// This many at the front have nothing due: a peer may have 128 outstanding, and the ring is
+    /// full of answered ones, so the search for the next response must not begin at the front.
     settled: usize,
 }
 
@@ -111,7 +111,7 @@ impl Resources {
         self.ring.get_mut(self.settled)
     }
 
-    /// The one that a repeated request is about; its answer may become due again.
+    /// The one that a duplicate request refers to; its response may become due again.
     pub(super) fn find_again(&mut self, psn: Psn) -> Option<&mut Resource> {
         let at = self.ring.iter().position(|resource| resource.contains(psn))?;
         self.settled = self.settled.min(at);

@@ -15,7 +15,7 @@ use crate::types::{Access, Event, QpState, WcStatus};
 /// "No limit" in the credit field of an acknowledgement (IBTA table 46): we use RNR NAKs instead.
 const CREDITS_UNLIMITED: u8 = 31;
 
-/// An answer that is due.
+/// A reply that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
     /// Everything before the expected PSN is done.
@@ -30,11 +30,11 @@ enum Reply {
 #[derive(Debug)]
 pub(super) struct Responder<const SERVICE: u8> {
     expected: Psn,
-    /// Messages completed, as answers report it (24 bits).
+    /// Message sequence number: messages completed, as acknowledgements report it (24 bits).
     msn: u32,
     inbound: Inbound,
     reply: Option<Reply>,
-    /// A NAK for the expected PSN is out: no other until it arrives (IBTA 9.7.5.2.8).
+    /// A NAK for the expected PSN was sent: no other until that PSN arrives (IBTA 9.7.5.2.8).
     nak_sent: bool,
     resources: Resources,
     heard: bool,
@@ -96,14 +96,14 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         }
     }
 
-    /// Takes packets from the middle of a message, while each is the expected one.
+    /// Handles packets from the middle of a message, while each is the expected one.
     pub(super) fn receive_train(
         &mut self,
         core: &QpCore,
         cx: &mut Cx<'_>,
         train: &mut Train<'_>,
     ) -> u32 {
-        // The first packet of all brings about an event.
+        // The very first packet raises an event.
         if train.psn() != self.expected || (core.state == QpState::Rtr && !self.heard) {
             return 0;
         }
@@ -118,7 +118,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
     /// What was expected has arrived.
     fn in_order(&mut self) {
         self.nak_sent = false;
-        // A NAK not yet sent complained about what has just arrived.
+        // An unsent NAK complained about the packet that has just arrived.
         if self.reply != Some(Reply::Ack) {
             self.reply = None;
         }
@@ -129,7 +129,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         self.expected = self.expected.add(psns);
         self.in_order();
         if !matches!(packet.info().kind, OpKind::Send | OpKind::Write) {
-            // Its answer acknowledges all before it.
+            // Its response acknowledges everything before it.
             self.reply = None;
         } else if packet.ack_req() {
             self.reply = Some(Reply::Ack);
@@ -170,7 +170,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         if self.inbound.in_message() || !allowed || !eth.va.is_multiple_of(8) {
             return Err(Refusal::Invalid);
         }
-        // Room for the answer comes first: an atomic that was done cannot be undone.
+        // Reserve space for the response first: an atomic cannot be undone.
         let kind = ResourceKind::Atomic { original: 0, due: true, answered: false };
         self.keep(core, 1, kind)?;
         let op = match packet.info().kind {
@@ -196,9 +196,9 @@ impl<const SERVICE: u8> Responder<SERVICE> {
     fn keep(&mut self, core: &QpCore, packets: u32, kind: ResourceKind) -> Result<(), Refusal> {
         let max = core.attrs.max_dest_rd_atomic as usize;
         while self.resources.len() >= max {
-            // A peer that sends as many as were agreed has the answer to the oldest, even if we are
-            // about to repeat it. Has it never been answered, the peer has too many outstanding,
-            // which the standard calls an invalid request.
+            // A peer that sends as many as were agreed has the response to the oldest, even if we
+            // are about to repeat it. If that one was never answered, the peer has too many
+            // outstanding, which the standard calls an invalid request.
             if self.resources.oldest().is_none_or(|oldest| !oldest.is_answered()) {
                 return Err(Refusal::Invalid);
             }
@@ -209,7 +209,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         Ok(())
     }
 
-    /// A request that was carried out before: answer it again (IBTA 9.7.5.1.5).
+    /// A duplicate request: answer it again (IBTA 9.7.5.1.5).
     fn duplicate(&mut self, core: &QpCore, cx: &mut Cx<'_>, packet: &PacketView<'_>) {
         cx.counters.duplicates += 1;
         let psn = packet.psn();
@@ -223,13 +223,13 @@ impl<const SERVICE: u8> Responder<SERVICE> {
                 };
                 let k = psn.diff(resource.psn) as u32;
                 if let ResourceKind::Read { va, rkey, len, from, next, .. } = &mut resource.kind
-                    // The same READ from the same place on, not another in its name.
+                    // The same READ from the same offset, not another under its PSN.
                     && reth.rkey == *rkey
                     && reth.va == va.wrapping_add(u64::from(k) * u64::from(mtu))
                     && u64::from(reth.len) + u64::from(k) * u64::from(mtu) == u64::from(*len)
                 {
-                    // What is still to be sent is on its way already; asked for again and again
-                    // by an impatient peer, it would only lengthen the queue that it waits in.
+                    // The rest of the response is being sent already; an impatient peer that asks
+                    // again would only lengthen the queue that it waits in.
                     if k < *next {
                         *from = k;
                         *next = k;
@@ -247,14 +247,14 @@ impl<const SERVICE: u8> Responder<SERVICE> {
                 }
             }
             _ => {
-                // The acknowledgement was lost, or is late. A NAK that is due says as much.
+                // The acknowledgement was lost, or is late. A pending NAK serves as well.
                 self.reply.get_or_insert(Reply::Ack);
             }
         }
     }
 
-    /// A request that cannot be carried out: tells the peer, and fails the QP where the standard
-    /// says so (IBTA table 59 and 60).
+    /// Refuses a request: tells the peer, and fails the QP where the standard says so (IBTA table
+    /// 59 and 60).
     fn refuse(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, refusal: Refusal, psn: Psn) {
         self.nak_sent = true;
         let (reply, recv_status, event) = match refusal {
@@ -297,8 +297,8 @@ impl<const SERVICE: u8> Responder<SERVICE> {
             if !sink.has_room() {
                 return if self.has_work() { Progress::More } else { Progress::Idle };
             }
-            // Answers go out in the order of their requests: an acknowledgement of something later
-            // would tell the peer that the data before it is lost.
+            // Responses go out in the order of their requests: an acknowledgement of a later
+            // request would tell the peer that the data before it is lost.
             if self.resources.next_due().is_some() {
                 if core.limits.pacer.next() > cx.now {
                     return Progress::Paced;
@@ -317,7 +317,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         Progress::More
     }
 
-    /// Sends the next packet of an answer; fails at a PSN whose memory may no longer be read.
+    /// Sends the next packet of a response; fails at a PSN whose memory may no longer be read.
     fn send_resource(
         &mut self,
         core: &mut QpCore,
@@ -409,7 +409,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         Aeth { syndrome, msn: self.msn & 0xff_ffff }
     }
 
-    /// Forgets what is true of one path only. The peer asks again for answers that it misses.
+    /// Forgets what applies to one path only. The peer asks again for missing responses.
     pub(super) fn suspend(&mut self) {
         self.reply = None;
         self.nak_sent = false;
@@ -421,17 +421,17 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         self.inbound.in_message()
     }
 
-    /// Whether an acknowledgement is due, and no data before it.
+    /// Whether an acknowledgement is due, with no data before it.
     pub(super) fn owes_reply_alone(&self) -> bool {
         self.reply.is_some() && !self.resources.has_due()
     }
 
-    /// Whether memory is still to be read for an answer.
+    /// Whether a response still has to read memory.
     pub(super) fn owes_data(&self) -> bool {
         self.resources.has_due()
     }
 
-    /// The expected request is for nobody here.
+    /// The expected request names no queue here.
     pub(super) fn refuse_addressee(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         drop(self.give_back());
         self.refuse(core, cx, Refusal::Invalid, self.expected);
@@ -447,7 +447,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
         self.inbound.give_back()
     }
 
-    /// Lets go of everything but a NAK that still has to tell the peer why.
+    /// Drops all state except a NAK that still has to tell the peer why.
     pub(super) fn abort(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.inbound.fail(core, cx, WcStatus::WrFlushErr);
         self.resources.clear();
@@ -457,7 +457,7 @@ impl<const SERVICE: u8> Responder<SERVICE> {
     }
 }
 
-/// The opcode of a service that an answer of RC has there.
+/// The opcode of this service that corresponds to RC's response opcode.
 const fn of<const SERVICE: u8>(opcode: Opcode) -> Opcode {
     Opcode(SERVICE | opcode.0)
 }

@@ -1,4 +1,4 @@
-//! The round trip, as far as the retransmission timer has to know it.
+//! Round-trip estimation for the retransmission timer.
 
 use core::num::NonZeroU64;
 
@@ -6,24 +6,24 @@ use bowline_wire::Psn;
 
 use crate::time::Time;
 
-/// How long the peer's answers take, as far as the retransmission timer has to know.
+/// Round-trip estimate for the retransmission timer.
 ///
 /// The timeout attribute is what an application expects of an empty network. When queues make the
-/// round trip longer than that, a timer that does not know sends the whole window again, which
-/// makes the queues longer still: go-back-N then spends all of the link on repetitions. So the
-/// timer never fires before twice the round trip that was seen of late.
+/// round trip longer than that, a timer unaware of it retransmits the whole window, which makes the
+/// queues longer still: go-back-N then spends the entire link on retransmissions. So the timer
+/// never fires before twice the recent round trip.
 ///
-/// A repeated packet's answer counts from the first time that it was sent (unlike with Karn's rule,
-/// which would never learn that the timeout is too short): after a loss that is too long an
-/// estimate, and decays.
+/// The response to a retransmitted packet is timed from its first transmission (unlike Karn's rule,
+/// which would never learn that the timeout is too short): after a loss the estimate is too long,
+/// and decays.
 #[derive(Debug, Default)]
 pub(super) struct RttEstimate {
     peak_ns: u64,
-    /// The usual average of packets that were sent once, for people who watch.
+    /// Smoothed average over packets that were sent once, for monitoring.
     smoothed_ns: Option<NonZeroU64>,
-    /// The PSN behind the packet being timed, and when it was first sent.
+    /// The PSN after the packet being timed, and when it was first sent.
     probe: Option<(Psn, Time)>,
-    /// It has been sent again, and nobody can tell which one is answered.
+    /// It has been retransmitted, so the response is ambiguous.
     resent: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct RttEstimate {
 const MAX_STRETCH: u64 = 16;
 
 impl RttEstimate {
-    /// A packet was sent, for the first time, that the peer will answer.
+    /// A packet that the peer will answer was sent for the first time.
     pub(super) fn on_sent(&mut self, now: Time, end: Psn) {
         if self.probe.is_none() {
             self.probe = Some((end, now));
@@ -39,8 +39,8 @@ impl RttEstimate {
         }
     }
 
-    /// Everything before `una` is answered. Returns a round trip if a packet was timed that was
-    /// sent once.
+    /// Everything before `una` is answered. Returns a round trip if the timed packet was sent only
+    /// once.
     pub(super) fn on_progress(&mut self, now: Time, una: Psn) -> Option<u64> {
         let (_, sent) = self.probe.filter(|(end, _)| !una.before(*end))?;
         self.probe = None;
@@ -61,12 +61,12 @@ impl RttEstimate {
         self.smoothed_ns.map(NonZeroU64::get)
     }
 
-    /// What is not answered is sent again.
+    /// Unanswered packets are retransmitted.
     pub(super) fn on_resent(&mut self) {
         self.resent = true;
     }
 
-    /// How long to wait before sending again, given what the application asked for.
+    /// How long to wait before retransmitting, given the timeout that the application set.
     pub(super) fn stretch(&self, timeout_ns: u64) -> u64 {
         (self.peak_ns * 2).clamp(timeout_ns, timeout_ns.saturating_mul(MAX_STRETCH))
     }

@@ -2,13 +2,13 @@
 
 use super::layout::Layout;
 
-/// Fragments that have arrived: all before a first missing one, and some behind it.
+/// Arrived fragments: all before the first missing one, and some after it.
 ///
-/// A message whose fragments come in order takes nothing but the prefix. The bits are kept
-/// elsewhere, and taken into use once a fragment is missing.
+/// A message whose fragments come in order needs only the prefix. The bitmap is kept elsewhere, and
+/// used once a fragment is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arrivals {
-    /// How many from the first on are there.
+    /// Fragments that have arrived without a gap, from the first on.
     prefix: u32,
     has_gaps: bool,
 }
@@ -38,7 +38,7 @@ impl Arrivals {
         }
     }
 
-    /// Marks fragment `k` if that takes no bits; tells whether it did.
+    /// Marks fragment `k` if that needs no bitmap; returns whether it did.
     #[inline]
     pub(super) fn mark_next(&mut self, k: u32) -> bool {
         let next = k == self.prefix && !self.has_gaps;
@@ -46,7 +46,7 @@ impl Arrivals {
         next
     }
 
-    /// Whether all are there once `k`, which is missing, has arrived.
+    /// Whether the message is whole once `k`, which is missing, has arrived.
     pub(super) fn completes(&self, bits: &[u64], k: u32, fragments: u32) -> bool {
         if k != self.prefix {
             return false;

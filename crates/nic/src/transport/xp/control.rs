@@ -1,4 +1,4 @@
-//! Probes and feedback, for rate controllers that have to hear of what arrives: `docs/xp.md`.
+//! Probes and feedback, for rate controllers that need to know what arrives: `docs/xp.md`.
 
 use bowline_wire::{Opcode, PacketView, Psn, XpCc};
 
@@ -9,26 +9,26 @@ use crate::rate::{Lost, Report, ReportMeter};
 use crate::time::Time;
 use crate::tx::HeaderBuf;
 
-/// Probes in a round trip, while data is under way.
+/// Probes per round trip, while data is in flight.
 const PROBES_PER_RTT: u64 = 8;
-/// How long to wait for feedback before anything is known of the path.
+/// How long to wait for feedback before anything is known about the path.
 const FIRST_TIMEOUT_NS: u64 = 1_000_000;
-/// And later: so many round trips, but at least this long, and twice as long each time in a row, up
-/// to the last of these where round trips are shorter.
+/// Later timeouts: this many round trips, but at least the minimum below, doubling with each
+/// timeout in a row, up to the maximum below where round trips are shorter.
 const TIMEOUT_RTTS: u64 = 4;
 const MIN_TIMEOUT_NS: u64 = 200_000;
 const MAX_TIMEOUT_NS: u64 = 10_000_000;
-/// Before a round trip is known so many probes in a row are repeated before what is in flight
+/// Until a round trip is known, this many probes in a row are repeated before what is in flight
 /// counts as lost: some 300 ms, longer than the longest path on earth.
 const FIRST_PROBES: u32 = 32;
-/// However long a peer says that a round trip is.
+/// Upper bound, whatever round trip a peer claims.
 const LONGEST_TIMEOUT_NS: u64 = 10_000_000_000;
 /// When to try again if a probe that is due cannot be sent.
 const RETRY_NS: u64 = 1_000;
-/// Requests whose bytes are asked credit for at a time.
+/// Requests for whose bytes credit is requested at a time.
 const DEMAND_REQUESTS: u64 = 16;
 
-/// The sender's half: what a connection takes whose controller wants feedback. All counts are of
+/// The sender's half: state of a connection whose controller wants feedback. All counts are in
 /// bytes, BTH to ICRC.
 #[derive(Debug)]
 pub(super) struct Probing {
@@ -37,28 +37,28 @@ pub(super) struct Probing {
     sent: u64,
     /// Sent by the time of the latest probe.
     probed: u64,
-    /// What was sent before this is not waited for any longer: feedback stayed away for too long.
+    /// Feedback for bytes before this is no longer awaited: it stayed away for too long.
     written_off: u64,
     probed_at: Time,
     answered_at: Time,
-    /// What had landed when the probe came that was answered last.
+    /// Bytes that had landed when the most recently answered probe came.
     landed_at_stamp: u64,
     rtt_ns: Option<u64>,
     /// Timeouts in a row.
     timeouts: u32,
-    /// When what was sent since the latest probe is to be probed for.
+    /// When to probe for what was sent since the latest probe.
     probe_at: Time,
-    /// When feedback has stayed away for too long.
+    /// When feedback counts as overdue.
     timeout_at: Time,
     /// A probe is due.
     wanted: bool,
     /// Cumulative counts of the latest feedback.
     marked: u32,
     credit: u32,
-    /// Credit that the latest probe asked for and that has not come.
+    /// Credit that the latest probe requested and that has not come.
     asked: u32,
-    /// When the probe that was answered last came, by the receiver's clock, in its units; that
-    /// begins anywhere.
+    /// When the most recently answered probe arrived, by the receiver's clock and in its units; the
+    /// clock starts anywhere.
     arrival: Option<u64>,
 }
 
@@ -93,7 +93,7 @@ impl Probing {
         self.meter.in_flight_bytes(self.sent).min(self.sent - self.written_off)
     }
 
-    /// Whether a probe has not been answered.
+    /// Whether a probe is outstanding.
     fn has_outstanding(&self) -> bool {
         self.probed_at > self.answered_at
     }
@@ -104,32 +104,32 @@ impl Probing {
         (base << self.timeouts.min(8)).min(base.max(MAX_TIMEOUT_NS))
     }
 
-    /// Whether the path is still unknown, and may be longer than the silence so far.
+    /// Whether the path is still unknown, and its round trip may exceed the silence so far.
     fn may_be_long(&self) -> bool {
         self.rtt_ns.is_none() && self.timeouts < FIRST_PROBES
     }
 }
 
-/// The receiver's half, once a probe has come.
+/// The receiver's half, once a probe has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    /// Data received, and what of it was marked.
+    /// Data received, and the marked part of it.
     received: u64,
     marked: u32,
     /// Credit granted.
     granted: u32,
-    /// The latest probe: its stamp, when it came, and what had been received by then.
+    /// The latest probe: its stamp, its arrival time, and what had been received by then.
     probe: Option<(u32, Time, u64)>,
     /// Feedback is due.
     wanted: bool,
 }
 
 impl Xp {
-    /// A packet of the connection's data has arrived, or several.
+    /// One or more packets of the connection's data have arrived.
     #[inline]
     pub(super) fn count_arrival(&mut self, bytes: u64, marked: bool) {
         if let Some(answering) = self.more.as_mut().and_then(|more| more.answering.as_mut()) {
-            // It began at a number of the peer's choice.
+            // The count started at a number that the peer chose.
             answering.received = answering.received.saturating_add(bytes);
             if marked {
                 answering.marked = answering.marked.wrapping_add(bytes as u32);
@@ -137,7 +137,7 @@ impl Xp {
         }
     }
 
-    /// Takes a probe or feedback; tells whether there is something to send.
+    /// Handles a probe or feedback; returns whether there is something to send.
     pub(super) fn receive_control(
         &mut self,
         core: &mut QpCore,
@@ -153,21 +153,21 @@ impl Xp {
             return self.hear(core, cx, &cc);
         }
         let answering = self.more().answering.get_or_insert_with(|| {
-            // What was lost before the first probe nobody knows.
+            // Losses before the first probe are unknown.
             Box::new(Answering { received: cc.bytes, ..Answering::default() })
         });
         answering.probe = Some((cc.stamp_ns, cx.now, answering.received));
         answering.wanted = true;
         if let Some(grants) = cx.grants {
-            // A probe asks for what its sender lacks; what is granted and not heard of yet is on
-            // its way.
+            // A probe requests what its sender lacks; credit that was granted and that it has not
+            // heard of is in flight.
             let unheard = answering.granted.wrapping_sub(cc.credit_bytes);
             grants.set_want(core.index as usize, cc.marked_bytes.saturating_sub(unheard).into());
         }
         true
     }
 
-    /// Credit for the peer, to be told with the next feedback.
+    /// Grants the peer credit, to be announced with the next feedback.
     pub(super) fn grant(&mut self, bytes: u64) {
         if let Some(answering) = self.more.as_mut().and_then(|more| more.answering.as_mut()) {
             answering.granted = answering.granted.wrapping_add(bytes as u32);
@@ -175,14 +175,14 @@ impl Xp {
         }
     }
 
-    /// Tells the controller what feedback says.
+    /// Passes feedback to the controller.
     fn hear(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, cc: &XpCc) -> bool {
         let (now, app_limited) = (cx.now, core.sq.is_empty());
         let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) else {
             cx.counters.drop_stale += 1;
             return false;
         };
-        // The clock's upper bits are those of the latest time with these lower ones.
+        // Restore the upper bits: the latest time with these lower bits.
         let age_ns = (now.as_nanos() as u32).wrapping_sub(cc.stamp_ns);
         let stamp = Time::from_nanos(now.as_nanos().saturating_sub(age_ns.into()));
         let fresh = stamp > probing.answered_at;
@@ -234,7 +234,7 @@ impl Xp {
         probing.map_or(Time::NEVER, |probing| probing.probe_at.min(probing.timeout_at))
     }
 
-    /// A probe is due, or nothing was heard for too long: then what is in flight is given up.
+    /// A probe is due, or feedback is overdue: then what is in flight is given up.
     pub(super) fn expire_probe(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let is_serving = self.more.as_ref().is_some_and(|more| more.serving.is_busy());
         let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) else {
@@ -258,7 +258,7 @@ impl Xp {
         }
         probing.timeout_at = cx.now.plus_nanos(probing.timeout_ns());
         if core.sq.is_empty() && !is_serving {
-            // Nothing waits for an answer any longer.
+            // No answer is awaited any longer.
             probing.wanted = false;
             probing.timeout_at = Time::NEVER;
         }
@@ -277,29 +277,29 @@ impl Xp {
         Some(self.more.as_ref()?.probing.as_ref()?.in_flight())
     }
 
-    /// Packets of `len` bytes that the controller's window has room for: one at least if nothing is
-    /// in flight.
+    /// Packets of `len` bytes that the controller's window admits: at least one if nothing is in
+    /// flight.
     #[inline]
     pub(super) fn window_packets(&self, core: &QpCore, len: u32) -> u32 {
         let window = core.limits.pacer.window_bytes();
         let Some(in_flight) = self.in_flight().filter(|_| window != u64::MAX) else {
             return u32::MAX;
         };
-        // Windows are of whole packets, headers or not.
+        // Windows are in whole packets, headers or not.
         let len = u64::from(len);
         let room = (window.saturating_sub(in_flight) + len / 2) / len;
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         if in_flight == 0 { room.max(1) } else { room }
     }
 
-    /// Begins to keep what a controller wants to know, if it wants any.
+    /// Starts tracking what the controller needs, if it wants feedback.
     pub(super) fn begin_probing(&mut self, core: &QpCore) {
         if core.limits.pacer.wants_feedback() {
             self.more().probing.get_or_insert_with(|| Box::new(Probing::new()));
         }
     }
 
-    /// So many bytes of data were sent.
+    /// This many bytes of data were sent.
     pub(super) fn count_sent(&mut self, bytes: u64) {
         if let Some(probing) = self.more.as_mut().and_then(|more| more.probing.as_mut()) {
             probing.sent += bytes;
@@ -323,7 +323,7 @@ impl Xp {
             || (progress == Progress::Paced && core.limits.pacer.next() == Time::NEVER);
         let interval_ns = probing.rtt_ns.map_or(FIRST_TIMEOUT_NS, |rtt| rtt / PROBES_PER_RTT);
         let elapsed = cx.now.nanos_since(probing.probed_at) >= interval_ns;
-        // What holds the QP back is feedback itself.
+        // The QP waits for feedback itself.
         let now = probing.wanted
             || (unprobed && (held || elapsed || probing.probed == 0))
             || (held && demand > probing.asked);
@@ -360,7 +360,7 @@ impl Xp {
         send(core, cx, sink, Opcode::XP_PROBE, &cc);
     }
 
-    /// Credit that the requests at the head of the queue lack.
+    /// Credit that the requests at the head of the queue still need.
     fn demand(&self, core: &QpCore) -> u32 {
         let Some(credit) = core.limits.pacer.turn_left() else { return 0 };
         let head = core.sq.head();
@@ -370,7 +370,7 @@ impl Xp {
         });
         let sent = u64::from(self.next_packet) * u64::from(core.mtu());
         let bytes = requests.sum::<u64>().saturating_sub(sent) + self.unanswered_bytes();
-        // Credit is for packets with their headers.
+        // Credit covers packets with their headers.
         let packets = bytes.div_ceil(core.mtu().into());
         let lacking = (bytes + packets * u64::from(MAX_HEADERS)).saturating_sub(credit);
         u32::try_from(lacking).unwrap_or(u32::MAX)
@@ -398,8 +398,7 @@ impl Xp {
     }
 }
 
-/// By how much a cumulative count has grown. One that has not, and is of a packet that was
-/// overtaken, counts nothing.
+/// By how much a cumulative count has grown; 0 if it has not, because its packet was overtaken.
 fn newer_by(count: &mut u32, now: u32) -> u32 {
     let by = now.wrapping_sub(*count);
     if by > i32::MAX as u32 {
@@ -409,8 +408,8 @@ fn newer_by(count: &mut u32, now: u32) -> u32 {
     by
 }
 
-/// An arrival of which the lower bits are told, after one that is known. One that is not later is
-/// of a packet that was overtaken.
+/// Reconstructs an arrival time from its lower bits and a known earlier one. One that is not later
+/// belongs to a packet that was overtaken.
 fn later_arrival(known: Option<u64>, told: u32) -> u64 {
     let known = known.unwrap_or(told.into());
     let by = told.wrapping_sub(known as u32);

@@ -1,6 +1,6 @@
 //! Which bytes of a message a fragment carries.
 
-/// How a message is cut into fragments.
+/// How a message is divided into fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) mtu: u32,
@@ -10,7 +10,7 @@ pub(super) struct Layout {
     pub(super) stride_log2: u8,
 }
 
-/// Fewest bytes that a fragment carries of a block: one number of 32 bits.
+/// Fewest bytes of a block in a fragment: one 32-bit number.
 const MIN_PIECE: u32 = 4;
 
 /// Most blocks that can share a packet.
@@ -19,7 +19,7 @@ pub(crate) fn max_stride(mtu: u32) -> u32 {
 }
 
 impl Layout {
-    /// The layout, unless there is none with this stride.
+    /// The layout; `None` if this stride is not possible.
     #[inline]
     pub(super) fn new(mtu: u32, len: u32, stride_log2: u8) -> Option<Layout> {
         let fits = stride_log2 == 0 || u32::from(stride_log2) <= max_stride(mtu).ilog2();
@@ -39,11 +39,11 @@ impl Layout {
         u64::from(self.len).saturating_sub(before).min(self.mtu.into()) as u32
     }
 
-    /// Calls `f` with the place in the message, and the place in the fragment, and the length of
-    /// each piece of fragment `k`, until it fails.
+    /// Calls `f` with the offset in the message, the offset in the fragment, and the length of each
+    /// piece of fragment `k`, until it fails.
     ///
-    /// Fragments are interleaved in whole groups of as many as the stride: of each of its blocks,
-    /// of one MTU each, the j-th fragment has the j-th part.
+    /// Fragments are interleaved in whole groups, as many per group as the stride: the j-th
+    /// fragment of a group carries the j-th part of each of its blocks, which are one MTU long.
     #[inline]
     pub(super) fn try_pieces<E>(
         &self,
@@ -68,7 +68,7 @@ impl Layout {
         })
     }
 
-    /// Whether fragments `k..k + count` are one piece of the message.
+    /// Whether fragments `k..k + count` are contiguous in the message.
     #[inline]
     pub(super) fn is_contiguous(&self) -> bool {
         self.stride_log2 == 0

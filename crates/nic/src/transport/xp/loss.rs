@@ -1,25 +1,25 @@
-//! What is missing of messages that ended in part.
+//! Records of what is missing from messages that ended in part.
 
 use core::ops::Range;
 use std::collections::VecDeque;
 
 use super::layout::Layout;
 
-/// What is missing of a receive or READ that ended in part: see
+/// What is missing from a receive or READ that ended in part: see
 /// [`Nic::take_loss`](crate::Nic::take_loss).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LossRecord {
-    /// The request's.
+    /// The request's `wr_id`.
     pub wr_id: u64,
-    /// Bytes of the message; unknown if no packet of it has arrived.
+    /// Bytes of the message; unknown if none of its packets has arrived.
     pub message_len: Option<u32>,
-    /// Ranges of the message that are missing, in order, neighbours joined. Empty if the length is
-    /// unknown: nothing is there then.
+    /// Missing ranges of the message, in order, adjacent ones joined. Empty if the length is
+    /// unknown: nothing has arrived then.
     pub missing: Vec<Range<u32>>,
 }
 
 impl LossRecord {
-    /// A record of the fragments that `has` does not know of.
+    /// A record of the fragments for which `has` returns `false`.
     pub(super) fn new(wr_id: u64, layout: &Layout, has: impl Fn(u32) -> bool) -> LossRecord {
         let mut missing: Vec<Range<u32>> = Vec::new();
         for k in (0..layout.fragments()).filter(|k| !has(*k)) {
@@ -43,7 +43,7 @@ impl LossRecord {
     }
 }
 
-/// Ranges that do not overlap, in order, neighbours joined.
+/// Sorts ranges that do not overlap, and joins adjacent ones.
 fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u32>> = Vec::with_capacity(ranges.len());
@@ -56,7 +56,7 @@ fn joined(mut ranges: Vec<Range<u32>>) -> Vec<Range<u32>> {
     joined
 }
 
-/// The latest records, no more than so many.
+/// The latest records, up to a limit.
 #[derive(Debug, Default)]
 pub(super) struct LossLog {
     records: VecDeque<LossRecord>,
@@ -72,7 +72,7 @@ impl LossLog {
         self.most > 0
     }
 
-    /// Adds a record, instead of the oldest if there are too many.
+    /// Adds a record, dropping the oldest if there are too many.
     pub(super) fn push(&mut self, record: LossRecord) {
         if self.records.len() >= self.most {
             self.records.pop_front();

@@ -1,6 +1,5 @@
-//! XP, the transport of OptiNIC: packets that say where they belong, requests that end by their
-//! deadline. No acknowledgements, retransmissions or order. `docs/xp.md` has the rules and the
-//! reasons.
+//! XP, OptiNIC's transport: self-describing packets, and requests that end by their deadline. No
+//! acknowledgements, retransmissions or ordering. `docs/xp.md` has the rules and the reasons.
 
 mod arrivals;
 mod control;
@@ -26,7 +25,7 @@ use crate::time::Time;
 use crate::train::Train;
 use crate::types::{QpState, WcStatus};
 
-/// What XP is.
+/// Properties of XP.
 pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
     name: "XP",
     service: Service::Xp,
@@ -53,18 +52,18 @@ pub(super) static DESCRIPTOR: TransportDescriptor = TransportDescriptor {
 /// How an XP QP receives: see [`Nic::set_xp`](crate::Nic::set_xp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XpOptions {
-    /// Messages that may be under way at once: 1, 2, 4, 8 or 16. A message ends when so many later
-    /// ones have begun.
+    /// Messages that may be in progress at once: 1, 2, 4, 8 or 16. A message ends when this many
+    /// later ones have begun.
     pub window: u8,
-    /// How long a message waits for fragments that are missing when its last one is there. 0 ends
-    /// it at once.
+    /// How long a message waits for missing fragments once its last one has arrived. 0 ends it at
+    /// once.
     pub grace_ns: u64,
-    /// Partial messages of which to remember what is missing; the oldest are forgotten.
+    /// Number of loss records kept for partial messages; the oldest are dropped.
     pub loss_log: u32,
 }
 
 impl Default for XpOptions {
-    /// As in the paper: one message at a time, which its last fragment ends.
+    /// As in the paper: one message at a time, ended by its last fragment.
     fn default() -> Self {
         XpOptions { window: 1, grace_ns: 0, loss_log: 0 }
     }
@@ -74,43 +73,43 @@ impl Default for XpOptions {
 const MAX_WINDOW: u8 = 16;
 
 impl XpOptions {
-    /// Whether the values are among those that there are.
+    /// Whether the values are supported.
     pub(crate) fn is_valid(&self) -> bool {
         self.window.is_power_of_two() && self.window <= MAX_WINDOW
     }
 }
 
-/// The XP transport: all that a QP takes while its messages arrive in order, one at a time.
+/// The XP transport: all that a QP needs while its messages arrive in order, one at a time.
 #[derive(Debug)]
 pub(crate) struct Xp {
     /// Number of the request at the head of the queue.
     next_seq: u32,
-    /// Messages before it that take a receive.
+    /// Earlier messages that consume a receive.
     next_recv: u32,
-    /// Its next packet.
+    /// Its next packet to send.
     next_packet: u32,
-    /// Greatest number seen of the peer's messages.
+    /// Highest number seen among the peer's messages.
     top_seq: u32,
-    /// Receives before this number are given up, posted or not.
+    /// Receives below this number are given up, posted or not.
     floor: u32,
     /// Bit i: message `top_seq - i` has ended.
     ended: u16,
-    /// Messages that may be under way at once: a power of two.
+    /// Messages that may be in progress at once: a power of two.
     window: u8,
-    /// No deadline is before this.
+    /// No deadline is earlier than this.
     wake: Time,
-    /// The message under way, if there may be only one.
+    /// The message in progress, if only one may be.
     slot: Slot,
     more: Option<Box<More>>,
 }
 
-/// What a QP takes once something is missing or out of order, once it READs or is READ from, and
-/// for options.
+/// State that a QP needs once something is missing or out of order, once it READs or is READ from,
+/// and for options.
 #[derive(Debug, Default)]
 struct More {
-    /// Messages under way by their receive's number modulo the window, if there may be several.
+    /// Messages in progress by their receive's number modulo the window, if several may be.
     slots: Vec<Slot>,
-    /// Fragments of each slot that are behind a missing one.
+    /// Fragments of each slot after a missing one.
     bits: Vec<Vec<u64>>,
     reading: Reading,
     serving: Serving,
@@ -140,8 +139,8 @@ impl Default for Xp {
     }
 }
 
-/// The first number of messages, receives and READs of a connection with this token. Its bits are
-/// all over it, so that a test can begin where numbers wrap around.
+/// The first number of a connection's messages, receives and READs. It spreads the token's bits
+/// over all 32, so that a test can start where numbers wrap around.
 fn first_number(token: Psn) -> u32 {
     token.get() << 8 | token.get() & 0xff
 }
@@ -253,7 +252,7 @@ impl Transport for Xp {
 
     fn posted(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, deadline: Time) {
         self.wake = self.wake.min(deadline);
-        // A receive whose message was given up before it was posted.
+        // A receive whose message was given up before the receive was posted.
         self.give_up_before(core, cx, self.floor);
     }
 
@@ -293,7 +292,7 @@ impl Transport for Xp {
 }
 
 impl Xp {
-    /// Sends up to `budget` packets of answers and requests.
+    /// Sends up to `budget` packets of responses and requests.
     fn transmit_data(
         &mut self,
         core: &mut QpCore,
@@ -301,7 +300,7 @@ impl Xp {
         sink: &mut Sink<'_>,
         budget: u32,
     ) -> Progress {
-        // Answers go first, but leave half of a turn to requests.
+        // Responses go first, but leave half of a turn to requests.
         let requests = self.has_requests(core);
         let answers = if requests { budget / 2 } else { budget };
         let (sent, progress) = self.transmit_answers(core, cx, sink, answers);
@@ -320,7 +319,7 @@ impl Xp {
         self.more.as_ref().map_or(0, |more| more.grace_ns)
     }
 
-    /// Ends what is due, and finds out what is due next.
+    /// Ends what is due, and determines what is due next.
     fn expire(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         self.wake = Time::NEVER;
         self.expire_receives(core, cx);

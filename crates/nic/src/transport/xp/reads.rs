@@ -1,4 +1,4 @@
-//! READs: one at a time each way, until the deadline that the requester has sent along.
+//! READs: one at a time in each direction, until the deadline that the requester sent along.
 
 use bowline_wire::{Opcode, PacketView, Psn, Reth, XpEth, XpTimeLeft};
 
@@ -17,7 +17,7 @@ use crate::transport::outbound;
 use crate::tx::{HeaderBuf, pad_of};
 use crate::types::{Access, EndMark, Remote, SendOp, WcStatus};
 
-/// The READ that waits for its answer, at the head of the send queue.
+/// The READ at the head of the send queue, which waits for its response.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     /// READs before it.
@@ -31,7 +31,7 @@ pub(super) struct Reading {
 #[derive(Debug, Default)]
 pub(super) struct Serving {
     read: Option<Read>,
-    /// Number of the request taken last.
+    /// Number of the latest accepted request.
     last: Option<u32>,
 }
 
@@ -96,11 +96,11 @@ impl Xp {
         let ecn = core.data_ecn();
         sink.send(core, cx, &header, ecn);
         self.next_packet = 1;
-        // The answer needs a place to be kept track of.
+        // The response needs state to track it.
         self.more();
     }
 
-    /// Takes a fragment of an answer; tells whether the READ has ended.
+    /// Handles a fragment of a response; returns whether the READ has ended.
     pub(super) fn receive_read_response(
         &mut self,
         core: &mut QpCore,
@@ -150,8 +150,8 @@ impl Xp {
         ends
     }
 
-    /// Fragments of an answer, from before its last one: as many as can be without ado. Returns how
-    /// many.
+    /// Handles fragments of a response, before its last one, until one needs the slow path. Returns
+    /// how many.
     pub(super) fn receive_answers(
         &mut self,
         core: &mut QpCore,
@@ -166,7 +166,7 @@ impl Xp {
         let layout = Layout { mtu: core.mtu(), len: wqe.len, stride_log2 };
         let agrees = layout.len == eth.len && stride_log2 == eth.stride_log2;
         let (first, last) = (train.psn().get(), layout.fragments() - 1);
-        // A fragment that may be all that was missing goes the way of single frames.
+        // A fragment that may complete the READ is handled as a single frame.
         let goes_on = expected && first < last && !more.reading.has_last;
         let is_read = matches!(wqe.op, SendOp::Read(_));
         if !is_read || !agrees || !goes_on || train.payload_len() != layout.mtu as usize {
@@ -182,7 +182,7 @@ impl Xp {
             if reading.arrivals.has(&reading.bits, k) {
                 cx.counters.duplicates += 1;
             } else {
-                // The list was checked, and nobody can change it meanwhile.
+                // The list was checked, and cannot change in between.
                 let placed = layout.try_pieces(k, |offset, from, len| {
                     cx.memory.scatter(pd, sges, offset, &bytes[from..from + len], false)
                 });
@@ -216,7 +216,7 @@ impl Xp {
         core.complete_send_in_part(cx, wqe, bytes, end);
     }
 
-    /// Answers to the READ that was at the head of the queue come too late.
+    /// Responses to the READ that was at the head of the queue now come too late.
     pub(super) fn end_reading(&mut self) {
         let reading = &mut self.more().reading;
         reading.count = reading.count.wrapping_add(1);
@@ -227,7 +227,7 @@ impl Xp {
 
 /// As responder.
 impl Xp {
-    /// Takes a request; tells whether there is something to send.
+    /// Handles a request; returns whether there is something to send.
     pub(super) fn receive_read_request(
         &mut self,
         core: &mut QpCore,
@@ -260,14 +260,13 @@ impl Xp {
         let read = Read { seq: eth.wqe_seq, remote, layout, next: 0, deadline };
         let serving = &mut self.more().serving;
         serving.last = Some(eth.wqe_seq);
-        // Whatever the peer may not read, it does not wait any longer for what it asked for before.
+        // Even if the peer may not read this, it no longer waits for its previous request.
         serving.read = allowed.then_some(read);
         cx.counters.access_violations += u64::from(!allowed);
         allowed
     }
 
-    /// Sends up to `budget` packets of the answer under way; returns how many, and what holds it
-    /// up.
+    /// Sends up to `budget` packets of the current response; returns how many, and why it stopped.
     pub(super) fn transmit_answers(
         &mut self,
         core: &mut QpCore,
@@ -313,13 +312,13 @@ impl Xp {
         (sent, Progress::Idle)
     }
 
-    /// Packets that the window has room for, if there is an answer under way.
+    /// Packets that the window admits, if a response is in progress.
     fn answer_room(&self, core: &QpCore) -> Option<u32> {
         let is_busy = self.more.as_ref().is_some_and(|more| more.serving.is_busy());
         is_busy.then(|| self.window_packets(core, core.mtu() + MAX_HEADERS))
     }
 
-    /// Bytes of the answer under way that have not been sent.
+    /// Unsent bytes of the current response.
     pub(super) fn unanswered_bytes(&self) -> u64 {
         let read = self.more.as_ref().and_then(|more| more.serving.read.as_ref());
         read.map_or(0, |Read { layout, next, .. }| {
@@ -328,7 +327,7 @@ impl Xp {
     }
 }
 
-/// Sends a fragment of an answer, or as many as make a run, at most `most`; returns how many.
+/// Sends a fragment of a response, or a run of them, at most `most`; returns how many.
 fn send_answer(
     core: &mut QpCore,
     cx: &mut Cx<'_>,

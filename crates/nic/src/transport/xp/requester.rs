@@ -1,4 +1,4 @@
-//! Sending requests, each until all of it is sent or its deadline has passed.
+//! Sends requests, each until all of it is sent or its deadline has passed.
 
 use bowline_wire::{ICRC_LEN, ImmDt, Opcode, Psn, Reth, XpEth};
 
@@ -15,7 +15,7 @@ use crate::types::{EndMark, QpState, SendFlags, SendOp, WcStatus};
 pub(super) const MAX_HEADERS: u32 = (MAX_HEADER + ICRC_LEN) as u32;
 
 impl Xp {
-    /// Whether there is a request to be sent, or to go on with.
+    /// Whether there is a request to start or continue.
     pub(super) fn has_requests(&self, core: &QpCore) -> bool {
         let started = self.next_packet > 0;
         let awaits = started && self.is_reading(core);
@@ -87,7 +87,7 @@ impl Xp {
         Progress::More
     }
 
-    /// Sends a fragment, or as many as make a run, at most `most`; returns how many.
+    /// Sends a fragment, or a run of them, at most `most`; returns how many.
     fn send_fragments(
         &self,
         core: &mut QpCore,
@@ -126,7 +126,7 @@ impl Xp {
             SendOp::WriteImm(remote, imm) => (Opcode::XP_WRITE_MIDDLE_IMM, Some(remote), Some(imm)),
             _ => (Opcode::XP_SEND_MIDDLE, None, None),
         };
-        // Behind each opcode of a middle packet is that of the last.
+        // The opcode of a last packet follows that of the middle packet.
         let opcode = Opcode(first_opcode.0 + u8::from(last));
         let mut bth = core.bth(opcode, Psn::new(k));
         bth.pad = pad_of(layout.len_of(k) as usize);
@@ -165,7 +165,7 @@ impl Xp {
         self.next_recv = self.next_recv.wrapping_add(u32::from(wqe.is_two_sided()));
     }
 
-    /// The oldest request fails for a reason of this host's, and the send queue stops.
+    /// The oldest request fails for a local reason, and the send queue stops.
     pub(super) fn fail_request(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, status: WcStatus) {
         let wqe = core.sq.get(core.sq.head()).copied();
         self.pop_request(core);
@@ -176,7 +176,7 @@ impl Xp {
         core.fail_send_queue();
     }
 
-    /// Ends requests that are due, and finds out which is due next.
+    /// Ends requests that are due, and determines which is due next.
     pub(super) fn expire_requests(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let mut due: Vec<u64> = core::iter::from_fn(|| core.sq.pop_due(cx.now)).collect();
         due.sort_unstable();

@@ -1,5 +1,5 @@
-//! Taking the peer's SENDs and WRITEs: which message a packet belongs to, where it goes, and when a
-//! receive ends.
+//! Receives the peer's SENDs and WRITEs: which message a packet belongs to, where it goes, and when
+//! a receive ends.
 
 use bitflags::bitflags;
 use bowline_wire::{OpKind, PacketView, Reth, XpEth};
@@ -13,7 +13,7 @@ use crate::train::Train;
 use crate::types::{Access, Completion, EndMark, WcOpcode, WcStatus};
 
 bitflags! {
-    /// What is known of a message under way.
+    /// What is known about a message in progress.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub(super) struct Known: u8 {
         /// There is one.
@@ -22,12 +22,12 @@ bitflags! {
         const WRITE = 1 << 1;
         const IMM = 1 << 2;
         const SOLICITED = 1 << 3;
-        /// Its last fragment is there.
+        /// Its last fragment has arrived.
         const LAST = 1 << 4;
     }
 }
 
-/// A message under way that takes a receive.
+/// A message in progress that consumes a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Slot {
     seq: u32,
@@ -55,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// Whether a packet says the same of the message as those before it.
+    /// Whether a packet agrees with earlier ones about the message.
     fn agrees(&self, packet: &PacketView<'_>, eth: &XpEth) -> bool {
         let mut same = Slot::of(packet, eth);
         same.arrivals = self.arrivals;
@@ -64,7 +64,7 @@ impl Slot {
     }
 }
 
-/// A fragment that is where and as long as its message says.
+/// Checks that a fragment has the position and length that its message implies.
 pub(super) fn check_fragment(mtu: u32, packet: &PacketView<'_>, eth: &XpEth) -> Option<Layout> {
     let layout = Layout::new(mtu, eth.len, eth.stride_log2)?;
     let (k, fragments) = (packet.psn().get(), layout.fragments());
@@ -127,7 +127,7 @@ impl Xp {
         self.take_fragment(core, cx, packet, eth, &layout, target);
     }
 
-    /// Fragments from one message, which is under way: as many as can be without ado. Returns how
+    /// Handles fragments of one message in progress, until one needs the slow path. Returns how
     /// many.
     pub(super) fn receive_fragments(
         &mut self,
@@ -153,11 +153,11 @@ impl Xp {
         }
         let mut target = reth.map(Target::Remote);
         if takes_receive {
-            // What the message is was checked with its first packet; another one goes the way of
-            // single frames.
+            // The message was checked with its first packet; another message's packet is handled as
+            // a single frame.
             let Some(at) = core.rq.find(eth.recv_seq) else { return 0 };
             let slot = self.slot(eth.recv_seq);
-            // Nor is a fragment a train's that may be all that was missing.
+            // So is a fragment that may complete the message.
             let goes_on = slot.known & (Known::ACTIVE | Known::LAST) == Known::ACTIVE;
             let same = slot.seq == eth.wqe_seq && slot.len == eth.len;
             let sges = core.rq.sges_at(at);
@@ -188,8 +188,7 @@ impl Xp {
         k - first
     }
 
-    /// Whether a packet is of a message that may be under way; ends those that may not be any
-    /// longer.
+    /// Whether a packet's message may be in progress; ends those that no longer may.
     fn admit(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, eth: &XpEth) -> bool {
         let window = u32::from(self.window);
         if before(self.top_seq, eth.wqe_seq) {
@@ -205,7 +204,7 @@ impl Xp {
         // A receive's message is at least as far behind as the receive.
         let floor = eth.recv_seq.wrapping_sub(window - 1);
         if before(self.floor, floor) {
-            // Slots are found by the floor that they were taken under.
+            // Slots are found by the floor in force when they were taken.
             self.give_up_before(core, cx, floor);
             self.floor = floor;
         }
@@ -235,7 +234,7 @@ impl Xp {
         }
     }
 
-    /// The place of the receive that a packet's message takes, if that may still be written.
+    /// The place of the receive that a packet's message consumes, if it may still be written.
     fn find_receive(
         &mut self,
         core: &mut QpCore,
@@ -319,7 +318,7 @@ impl Xp {
     /// Ends a receive, with what has arrived.
     fn end_receive(&mut self, core: &mut QpCore, cx: &mut Cx<'_>, number: u32, end: EndMark) {
         let Some(at) = core.rq.find(number) else { return };
-        // What was written before is seen no later than the completion.
+        // A fence: what was written before is visible no later than the completion.
         cx.memory.settle();
         let wr_id = core.rq.end(at);
         let slot = if self.is_under_way(number) { *self.slot(number) } else { Slot::default() };
@@ -355,7 +354,7 @@ impl Xp {
         core.fail_recv(cx, wr_id, status);
     }
 
-    /// Nothing more is taken of the message under way that takes this receive.
+    /// Drops further packets of the message in progress that consumes this receive.
     fn close(&mut self, number: u32) {
         let slot = core::mem::take(self.slot_mut(number));
         let behind = self.top_seq.wrapping_sub(slot.seq);
@@ -377,11 +376,11 @@ impl Xp {
         self.more().log.push(record);
     }
 
-    /// Ends receives that are due, and finds out which is due next.
+    /// Ends receives that are due, and determines which is due next.
     pub(super) fn expire_receives(&mut self, core: &mut QpCore, cx: &mut Cx<'_>) {
         let head = core.rq.numbers().head;
         let mut due: Vec<u32> = core::iter::from_fn(|| core.rq.pop_due(cx.now)).collect();
-        // As they were posted, whatever their deadlines.
+        // In the order in which they were posted, whatever their deadlines.
         due.sort_unstable_by_key(|number| number.wrapping_sub(head));
         for number in due {
             let last = self.is_under_way(number) && self.slot(number).known.contains(Known::LAST);
@@ -404,7 +403,7 @@ impl Xp {
         }
     }
 
-    /// Whether this receive's message is under way.
+    /// Whether this receive's message is in progress.
     fn is_under_way(&self, number: u32) -> bool {
         let in_window = number.wrapping_sub(self.floor) < self.window.into();
         in_window && self.slot(number).known.contains(Known::ACTIVE)
@@ -415,7 +414,7 @@ impl Xp {
         (number & (u32::from(self.window) - 1)) as usize
     }
 
-    /// The message under way that takes this receive, which is in the window.
+    /// The message in progress that consumes this receive, which is in the window.
     #[inline]
     fn slot(&self, number: u32) -> &Slot {
         match &self.more {
@@ -433,7 +432,7 @@ impl Xp {
         }
     }
 
-    /// Its fragments that are behind a missing one.
+    /// Its fragments after a missing one.
     #[inline]
     fn bits(&self, number: u32) -> &[u64] {
         let more = self.more.as_ref();
@@ -469,11 +468,11 @@ fn may_write(core: &QpCore, cx: &Cx<'_>, reth: &Reth, eth: &XpEth) -> bool {
     let &Reth { va, rkey, len } = reth;
     core.attrs.access.contains(right)
         && len == eth.len
-        // An empty write touches nothing, so its key is not looked at.
+        // An empty WRITE touches no memory, so its key is not checked.
         && (len == 0 || cx.memory.check_remote(peer, rkey, va, len, right).is_ok())
 }
 
-/// Writes a fragment to where it belongs.
+/// Writes a fragment to its place.
 #[inline]
 fn place(
     core: &QpCore,

@@ -1,11 +1,11 @@
-//! A carrier that says anything at all.
+//! A carrier that reports arbitrary events.
 
 use bowline_nic::{Mtu, Remote, Time, XpOptions};
 use proptest::prelude::*;
 
 use super::super::*;
 
-/// Says what it was told to, and forgets what it is asked.
+/// Reports the events that it is given, and ignores requests.
 struct Liar(VecDeque<CarrierEvent>);
 
 impl Carrier for Liar {

@@ -1,4 +1,4 @@
-//! Two ends on soft NICs, and a wire between them that a test holds in its hands.
+//! Two ends on soft NICs, connected by a wire that the test controls.
 
 mod hostile;
 mod storm;
@@ -61,7 +61,7 @@ impl Pair {
         self.drive(frame.to);
     }
 
-    /// Lets everything arrive but fragments, which it returns.
+    /// Delivers everything except fragments, which it returns.
     fn settle_control(&mut self) -> Vec<Frame> {
         let mut data = Vec::new();
         loop {
@@ -75,7 +75,7 @@ impl Pair {
         }
     }
 
-    /// Lets everything arrive.
+    /// Delivers everything.
     fn settle(&mut self) {
         loop {
             let data = self.settle_control();
@@ -92,7 +92,7 @@ impl Pair {
         self.now = self.now.plus_nanos(nanos);
     }
 
-    /// End 1 receives `len` bytes at `at`, for so long.
+    /// End 1 receives `len` bytes at `at`, with a timeout of `nanos`.
     fn recv(&mut self, wr_id: u64, at: u64, len: u32, nanos: u64) {
         let place = self.ends[1].at(at);
         self.ends[1].buffer.write_at(at as usize, &vec![0xee; len as usize]);
@@ -175,7 +175,7 @@ fn a_request_that_gets_no_grant_ends_at_its_deadline_and_keeps_its_number() {
     pair.drive(0);
     let sent = pair.completion(0);
     assert_eq!((sent.wr_id, sent.byte_len, sent.end), (1, 0, EndMark::Deadline));
-    // Its receive is still its own: the next message is for the next one.
+    // It keeps its receive: the next message is for the next one.
     pair.recv(5, 0, 1000, 5_000_000);
     pair.recv(6, 2000, 1000, 5_000_000);
     pair.send(2, 1000, Target::Send(None));
@@ -330,7 +330,7 @@ fn receives_that_end_before_their_keys_are_open_hold_up_nobody() {
     }
     pair.settle();
     let sent: Vec<_> = std::iter::from_fn(|| pair.qps[0].poll()).map(|wc| wc.end).collect();
-    // Those whose keys were granted leave, and go nowhere.
+    // Those whose keys were granted leave, and are discarded.
     let whole = [EndMark::Whole; MAX_OPEN as usize];
     assert_eq!(sent, [&whole[..], &[EndMark::Preempted; 8], &[EndMark::Whole]].concat());
     let got = pair.completion(1);

@@ -1,4 +1,4 @@
-//! Many messages over a wire that loses, doubles, delays and reorders.
+//! Many messages over a wire that loses, duplicates, delays and reorders.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::*;
 const MESSAGES: u64 = 60;
 const ROOM: u32 = 4000;
 
-/// A receive as it was posted, and what became of it.
+/// A posted receive, and its outcome.
 struct Slot {
     deadline: Time,
     len: u32,
@@ -21,7 +21,7 @@ struct Slot {
 struct Storm {
     pair: Pair,
     rng: ChaCha12Rng,
-    /// What is under way, by when it arrives.
+    /// Frames in flight, by arrival time.
     wire: BTreeMap<(Time, u64), Frame>,
     next_frame: u64,
     slots: Vec<Slot>,
@@ -122,7 +122,7 @@ impl Storm {
         }
     }
 
-    /// Goes to when something happens next.
+    /// Advances time to the next event.
     fn advance(&mut self, end: Time) -> bool {
         let wakes = (0..2)
             .flat_map(|i| [self.pair.qps[i].poll_timeout(), self.pair.ends[i].nic.poll_timeout()]);

@@ -1,9 +1,9 @@
-//! CRC-32 by carry-less multiplication, and in the same pass a copy of the bytes.
+//! CRC-32 by carry-less multiplication, which copies the bytes in the same pass.
 //!
-//! By hand because of that copy. Payload that is sent comes from memory which no cache holds, and
-//! goes into a packet: read once for the checksum and once more for the packet, it would cost the
-//! sender a fifth of its time. For the same reason the start of the page behind is asked for
-//! meanwhile: a processor's own prefetching ends at a page, and a packet is about a page.
+//! Hand-written because of that copy. Payload to be sent is usually uncached, and goes into a
+//! packet: reading it once for the checksum and again for the packet would cost the sender a fifth
+//! of its time. For the same reason the start of the next page is prefetched meanwhile: hardware
+//! prefetching stops at a page boundary, and a packet is about a page.
 
 #![allow(unsafe_code)]
 
@@ -21,13 +21,13 @@ pub(super) fn update(reg: u32, bytes: &[u8]) -> u32 {
     if bytes.len() < MIN_BYTES { table::update(reg, bytes) } else { update_long(reg, bytes) }
 }
 
-/// Behind a call, so that the many who sum up a few bytes do not pay for it.
+/// Out of line, so that the many callers with a few bytes do not pay for it.
 #[inline(never)]
 fn update_long(reg: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", feature = "std"))]
     if x86::is_available() {
         let (words, rest) = bytes.split_at(bytes.len() & !3);
-        // SAFETY: the processor has what the function needs, and these are whole words.
+        // SAFETY: the processor supports the function, and these are whole words.
         let reg = unsafe { x86::update(reg, words) };
         return table::update(reg, rest);
     }
@@ -36,8 +36,8 @@ fn update_long(reg: u32, bytes: &[u8]) -> u32 {
 
 /// The register after `bytes`, which are copied to the start of `room`.
 ///
-/// Others may write `bytes` meanwhile. Then it is the register of the copy: every byte of the
-/// source is read once, and what is summed up is what was read.
+/// Others may write `bytes` meanwhile. The register is then that of the copy: every byte of the
+/// source is read once, and the sum covers what was read.
 ///
 /// # Panics
 /// If there is less room than bytes.
@@ -50,7 +50,7 @@ pub(super) fn copy(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>])
     copy_narrow(reg, bytes, room)
 }
 
-/// For a processor that [`x86::is_available`] has found to be wide, and at least a word.
+/// For a processor on which [`x86::is_available`] is true, and at least one word.
 #[cfg(all(target_arch = "x86_64", feature = "std"))]
 #[inline]
 fn copy_wide(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
@@ -58,8 +58,7 @@ fn copy_wide(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u3
     let (words, rest) = bytes.split_at(bytes.len() & !3);
     let (words_room, rest_room) = room.split_at_mut(words.len());
     let rest = rest.copy_to(rest_room);
-    // SAFETY: the processor has what the function needs, these are whole words, and the room is as
-    // long.
+    // SAFETY: the processor supports the function, these are whole words, and `room` is as long.
     let reg = unsafe { x86::copy(reg, words, words_room) };
     table::update(reg, rest)
 }
@@ -71,10 +70,10 @@ fn copy_narrow(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> 
     if copy.len() < MIN_BYTES { table::update(reg, copy) } else { by_crate(reg, copy) }
 }
 
-/// From this many bytes on, vectors beat the tables; measured.
+/// From this many bytes on, vectors beat tables; measured.
 const MIN_BYTES: usize = 32;
 
-/// Where there is no such processor.
+/// For other processors.
 fn by_crate(reg: u32, bytes: &[u8]) -> u32 {
     // crc32fast keeps the register complemented between calls.
     let mut hasher = crc32fast::Hasher::new_with_initial(!reg);
@@ -102,12 +101,12 @@ mod x86 {
     const LANE: usize = 64;
     /// Bytes of one step: four sums side by side hide each other's latency.
     const STEP: usize = 4 * LANE;
-    /// Of the next page, the bytes asked for; the processor fetches the rest by itself.
+    /// Bytes of the next page to prefetch; the processor fetches the rest by itself.
     const AHEAD_BYTES: usize = 1024;
     const PAGE: usize = 4096;
 
-    /// Whether the processor has what it takes, once it was looked at. Headers are summed up in as
-    /// many instructions as asking for two features takes.
+    /// Whether the processor has the features, cached. Querying the two features takes as many
+    /// instructions as summing the headers.
     static AVAILABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -133,7 +132,7 @@ mod x86 {
     /// As of [`sum`].
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     pub(super) unsafe fn update(reg: u32, bytes: &[u8]) -> u32 {
-        // SAFETY: the caller's word, and nothing is copied.
+        // SAFETY: the caller's contract, and nothing is copied.
         unsafe { sum::<false>(reg, bytes.into(), core::ptr::null_mut()) }
     }
 
@@ -141,7 +140,7 @@ mod x86 {
     /// As of [`sum`].
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     pub(super) unsafe fn copy(reg: u32, bytes: LiveBytes<'_>, room: &mut [MaybeUninit<u8>]) -> u32 {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { sum::<true>(reg, bytes, room.as_mut_ptr().cast()) }
     }
 
@@ -153,8 +152,8 @@ mod x86 {
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     unsafe fn sum<const COPY: bool>(reg: u32, bytes: LiveBytes<'_>, to: *mut u8) -> u32 {
         let from = bytes.as_ptr();
-        // SAFETY: (of `load`) callers pass places below the end of `bytes`, a vector before it at
-        // least; `to` has the same length.
+        // SAFETY: (of `load`) callers pass offsets at least a vector before the end of `bytes`;
+        // `to` has the same length.
         let load = |at: usize| unsafe {
             let lane = _mm512_loadu_si512(from.add(at).cast());
             if COPY {
@@ -162,8 +161,8 @@ mod x86 {
             }
             lane
         };
-        // Zeroes in front, behind a register of zero, change nothing: the first vector has as many
-        // as make all others full.
+        // Leading zeroes, with a register of zero, change nothing: the first vector is padded so
+        // that all others are full.
         let missing = bytes.len().wrapping_neg() % LANE;
         let words = u16::MAX << (missing / 4);
         // SAFETY: the words that `words` leaves out are not touched; the others are those of
@@ -190,7 +189,7 @@ mod x86 {
                 if COPY && at < AHEAD_BYTES {
                     ahead(from.wrapping_add(at));
                 }
-                // Written out: of a loop the compiler makes a call of `memcpy`, and another loop.
+                // Unrolled: the compiler turns a loop into a call of `memcpy` and another loop.
                 sums = [
                     moved(sums[0], by_step, load(at)),
                     moved(sums[1], by_step, load(at + LANE)),
@@ -209,7 +208,7 @@ mod x86 {
             all = moved(all, by_lane, load(at));
             at += LANE;
         }
-        // Of the four parts of the vector, all but the last have bytes of it behind them.
+        // All but the last of the vector's four parts are followed by bytes of it.
         let parts = moved(all, vector(&BY_REST), _mm512_setzero_si512());
         let of_three = _mm_xor_si128(
             _mm_xor_si128(_mm512_castsi512_si128(parts), _mm512_extracti32x4_epi32::<1>(parts)),
@@ -218,8 +217,8 @@ mod x86 {
         reduced(_mm_xor_si128(of_three, _mm512_extracti32x4_epi32::<3>(all)))
     }
 
-    /// The register after sixteen bytes, from one of zero. Not by table: the packets that pass
-    /// through the first cache leave none of it there.
+    /// The register after sixteen bytes, from one of zero. No table: the packets that pass through
+    /// the L1 cache would evict it.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     fn reduced(sum: __m128i) -> u32 {
@@ -229,16 +228,16 @@ mod x86 {
         // The first eight bytes, then four of the rest, are moved to where the others are.
         let eight = _mm_xor_si128(_mm_srli_si128::<8>(sum), times(sum, BY_EIGHT));
         let four = _mm_xor_si128(_mm_srli_si128::<4>(eight), times(low_word(eight), BY_FOUR));
-        // The multiple of the polynomial that has the same lower word takes it away (Barrett).
+        // Subtract the multiple of the polynomial that has the same lower word (Barrett).
         let multiple = times(low_word(times(low_word(four), INVERSE)), MODULUS);
         _mm_extract_epi32::<1>(_mm_xor_si128(four, multiple)).cast_unsigned()
     }
 
     const BY_EIGHT: u64 = (x_to(96) as u64) << 1;
     const BY_FOUR: u64 = (x_to(64) as u64) << 1;
-    /// The polynomial, whole: x^32 is bit 0.
+    /// The full polynomial: x^32 is bit 0.
     const MODULUS: u64 = (POLY as u64) << 1 | 1;
-    /// What makes 1 of it in the lower word.
+    /// Its inverse, which makes 1 of it in the lower word.
     const INVERSE: u64 = {
         let (mut inverse, mut product) = (0, 0);
         let mut bit = 0;
@@ -252,7 +251,7 @@ mod x86 {
         inverse
     };
 
-    /// Asks for the bytes of one step, a page further on. There need not be any.
+    /// Prefetches the bytes of one step, a page ahead. There need not be any.
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     fn ahead(from: *const u8) {
@@ -285,17 +284,17 @@ mod x86 {
 
     const BY_STEP: Factors = factors([STEP; 4]);
     const BY_LANE: Factors = factors([LANE; 4]);
-    /// For each part the bytes of the vector that are behind it.
+    /// For each part, the bytes of the vector after it.
     const BY_REST: Factors = factors([48, 32, 16, 0]);
 
-    /// Factors that move the parts past so many bytes each. The halves of a part are reflected
-    /// polynomials, whose products are one place off: x^(8n + 32) and x^(8n - 32), shifted by one.
+    /// Factors that move each part past this many bytes. A part's halves are reflected polynomials,
+    /// whose products are one place off: x^(8n + 32) and x^(8n - 32), shifted by one.
     const fn factors(bytes: [usize; 4]) -> Factors {
         let mut factors = [0; 8];
         let mut i = 0;
         while i < bytes.len() {
             let bits = 8 * bytes[i];
-            // Nothing comes of a part that stays where it is.
+            // A part that stays in place contributes nothing here.
             if bits > 0 {
                 factors[2 * i] = (x_to(bits + 32) as i64) << 1;
                 factors[2 * i + 1] = (x_to(bits - 32) as i64) << 1;

@@ -1,4 +1,4 @@
-//! Memory that its owner writes while it is copied and summed up: the sum is the copy's.
+//! Memory that its owner writes while it is copied and summed: the sum matches the copy.
 
 extern crate std;
 
@@ -11,7 +11,7 @@ use super::{LiveBytes, MIN_BYTES, copy, copy_narrow, table};
 
 type Copy = fn(u32, LiveBytes<'_>, &mut [MaybeUninit<u8>]) -> u32;
 
-/// Every way of copying that this processor has, and the fewest bytes it is for.
+/// Every copy routine of this processor, and its minimum length.
 fn ways() -> Vec<(&'static str, usize, Copy)> {
     let mut ways: Vec<(&'static str, usize, Copy)> =
         std::vec![("any", 0, copy), ("narrow", 0, copy_narrow)];
@@ -22,11 +22,11 @@ fn ways() -> Vec<(&'static str, usize, Copy)> {
     ways
 }
 
-/// A payload without a tail and with one, below and above what vectors take, and a packet's.
+/// Payloads with and without a tail, shorter and longer than vectors need, and a packet's.
 const LENGTHS: [usize; 8] = [3, 8, 24, 31, 35, 66, 1023, 4096];
 const BYTES: usize = 4096;
 
-/// Long enough for thousands of copies of each kind beside a writer.
+/// Long enough for thousands of copies of each kind next to a writer.
 const TIME: Duration = Duration::from_millis(60);
 
 #[test]
@@ -57,7 +57,7 @@ fn the_sum_is_that_of_the_copy_while_the_source_changes() {
 
 fn first_wrong_sum(way: Copy, source: &[AtomicU8], len: usize) -> Option<usize> {
     #[allow(unsafe_code)]
-    // SAFETY: the bytes are there for as long. They change meanwhile, as registered memory does.
+    // SAFETY: the bytes live long enough. They change meanwhile, as registered memory does.
     let bytes = unsafe { LiveBytes::new(source.as_ptr().cast::<u8>(), len) };
     let end = Instant::now() + TIME;
     let mut round = 0;

@@ -1,4 +1,4 @@
-//! A flow with a rate controller, which hears of its packets by reports, as SDR does.
+//! A flow with a rate controller, which learns about its packets from reports, as in SDR.
 
 use super::path::{Flow, Next, PACKET, Told};
 use crate::rate::{

@@ -33,7 +33,7 @@ fn secs(s: u64) -> Time {
     Time::from_millis(s * 1_000)
 }
 
-/// Share of the link that the first flow has beside another, from the 25th second to the 65th.
+/// Share of the link that the first flow gets beside another, from second 25 to 65.
 fn share_beside(other: impl Fn(Time) -> Box<dyn Flow>, starts: [u64; 2]) -> f64 {
     let [ours, theirs] = starts.map(secs);
     let mut path = Path::new(link(MBPS_200, 0.0));
@@ -173,8 +173,8 @@ fn short_paths_are_filled_too() {
     }
 }
 
-/// A host that does not get its turn makes round trips longer, now and then, and takes nothing from
-/// the path.
+/// A host that gets no CPU time makes round trips longer now and then, and takes nothing from the
+/// path.
 #[test]
 fn a_receiver_that_pauses_does_not_look_like_a_slower_path() {
     for (pause_ms, every_ms) in [(15, 110), (25, 230), (30, 97)] {

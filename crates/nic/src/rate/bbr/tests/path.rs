@@ -22,9 +22,9 @@ pub(super) enum Next {
 /// What a receiver tells a flow, when it arrives.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
-    /// A packet has arrived, which was sent then; all before it that have not are lost.
+    /// A packet that was sent at this time has arrived; all missing ones before it are lost.
     Ack { number: u64, sent: Time },
-    /// A stamp has.
+    /// A stamp has arrived.
     Report { stamp: Time, landed: u64, clock: Time },
 }
 
@@ -43,7 +43,7 @@ enum Event {
     Step,
 }
 
-/// What a flow has had.
+/// A flow's results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Had {
     pub(super) landed: u64,
@@ -67,7 +67,7 @@ pub(super) struct Path {
     pub(super) now: Time,
     step: Option<LinkConfig>,
     measured_since: Time,
-    /// How long the receiving host does nothing, and how often: reports wait.
+    /// How long the receiving host pauses, and how often: reports wait.
     pub(super) pauses_ns: (u64, u64),
 }
 
@@ -98,13 +98,13 @@ impl Path {
         self.push(at, Event::Turn { flow: self.flows.len() - 1 });
     }
 
-    /// The link becomes another one.
+    /// Replaces the link.
     pub(super) fn step_at(&mut self, at: Time, config: LinkConfig) {
         self.step = Some(config);
         self.push(at, Event::Step);
     }
 
-    /// From here on shares are counted.
+    /// Starts counting shares.
     pub(super) fn begin(&mut self) {
         self.measured_since = self.now;
         for had in &mut self.had {

@@ -1,5 +1,5 @@
-//! Models of what shares the path: TCP with CUBIC (RFC 9438) and with BBR's first version, as Linux
-//! has them. Every packet is acknowledged, losses are found with the next acknowledgement, and
+//! Models of competing traffic: TCP with CUBIC (RFC 9438) and with BBR's first version, as in
+//! Linux. Every packet is acknowledged, losses are detected with the next acknowledgement, and
 //! there is always more to send.
 
 use super::path::{Flow, Next, Told};
@@ -21,7 +21,7 @@ pub(super) struct Cubic {
     min_rtt_ns: u64,
     /// HyStart: the shortest round trip of this round, and where it ends.
     round: (u64, u64),
-    /// What Reno would have, to be no slower.
+    /// Reno's window, to be no slower.
     reno: f64,
     heard: Time,
     end: Time,
@@ -179,7 +179,7 @@ impl Bbr1 {
         }
     }
 
-    /// Packets a nanosecond.
+    /// Packets per nanosecond.
     fn rate(&self) -> f64 {
         self.rates.front().map_or(10.0 / 1e6, |(_, rate)| *rate)
     }
